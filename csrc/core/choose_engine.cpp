@@ -1,0 +1,87 @@
+#include "core/choose_engine.h"
+
+#include <sstream>
+
+namespace convx {
+namespace {
+
+std::string list_names(std::span<const Engine> engines) {
+  std::string names = "'auto'";
+  for (const Engine& engine : engines) names += std::string(", '") + engine.name + "'";
+  return names;
+}
+
+// Refusals and problem texts are plain ASCII; quotes and backslashes are all that can occur.
+std::string quote(std::string_view text) {
+  std::string quoted = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
+}  // namespace
+
+Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem,
+                     const DeviceCaps& caps, std::string_view algorithm) {
+  Choice choice;
+  const bool automatic = algorithm == "auto";
+  bool known = automatic;
+  for (const Engine& engine : engines) {
+    Candidate candidate{engine.name, engine.refuse(problem, caps), {}};
+    if (candidate.refusal.empty()) candidate.plan = engine.plan(problem, caps);
+    const int index = static_cast<int>(choice.candidates.size());
+    const bool eligible = automatic || algorithm == engine.name;
+    known = known || algorithm == engine.name;
+    if (eligible && candidate.refusal.empty() &&
+        (choice.chosen < 0 ||
+         candidate.plan.predicted_us < choice.candidates[choice.chosen].plan.predicted_us)) {
+      choice.chosen = index;
+    }
+    if (!automatic && algorithm == engine.name && !candidate.refusal.empty()) {
+      choice.error = std::string("algorithm='") + engine.name + "' cannot run this problem: " +
+                     candidate.refusal + " (" + to_text(problem) + ", " + name_of(problem.pass) +
+                     ")";
+    }
+    choice.candidates.push_back(std::move(candidate));
+  }
+  if (!known) {
+    choice.error = "unknown algorithm='" + std::string(algorithm) + "'; expected one of " +
+                   list_names(engines);
+  } else if (choice.chosen < 0 && choice.error.empty()) {
+    choice.error = "no engine can run " + to_text(problem);
+    for (const Candidate& candidate : choice.candidates) {
+      choice.error += std::string("; ") + candidate.name + ": " + candidate.refusal;
+    }
+  }
+  return choice;
+}
+
+std::string describe_choice(const Choice& choice, const ConvProblem& problem) {
+  std::ostringstream out;
+  out << "{\"problem\": " << quote(to_text(problem))
+      << ", \"direction\": " << quote(name_of(problem.pass))
+      << ", \"precision\": " << quote(name_of(problem.precision))
+      << ", \"flops\": " << count_flops(problem) << ", \"bytes\": " << count_bytes(problem)
+      << ", \"error\": " << quote(choice.error) << ", \"engine\": "
+      << quote(choice.chosen < 0 ? "" : choice.candidates[choice.chosen].name)
+      << ", \"candidates\": [";
+  const char* separator = "";
+  for (const Candidate& candidate : choice.candidates) {
+    out << separator << "{\"name\": " << quote(candidate.name)
+        << ", \"refusal\": " << quote(candidate.refusal);
+    if (candidate.refusal.empty()) {
+      const Plan& plan = candidate.plan;
+      out << ", \"predicted_us\": " << plan.predicted_us
+          << ", \"workspace_bytes\": " << plan.workspace_bytes << ", \"split\": " << plan.split
+          << ", \"tile\": [" << plan.tile.m << ", " << plan.tile.n << ", " << plan.tile.k << "]";
+    }
+    out << "}";
+    separator = ", ";
+  }
+  out << "]}";
+  return out.str();
+}
+
+}  // namespace convx

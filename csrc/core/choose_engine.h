@@ -1,0 +1,34 @@
+// The heuristic: the applicable engine with the smallest predicted time wins.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/engine.h"
+
+namespace convx {
+
+// One row of the table the choice was made from.
+struct Candidate {
+  const char* name;
+  std::string refusal;  // empty: the engine applies, and plan is set
+  Plan plan;
+};
+
+struct Choice {
+  std::vector<Candidate> candidates;  // in the order of the engine list
+  int chosen = -1;                    // index into candidates
+  std::string error;                  // why nothing could be chosen; empty on success
+};
+
+// algorithm is "auto" or the name of an engine.
+Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem,
+                     const DeviceCaps& caps, std::string_view algorithm);
+
+// The choice as JSON text: the problem, its flops and bytes, every candidate with its predicted
+// time or its refusal, and the winner.
+std::string describe_choice(const Choice& choice, const ConvProblem& problem);
+
+}  // namespace convx

@@ -1,0 +1,23 @@
+// The machine, in plain numbers. The core never asks hardware: whoever launches fills this in.
+#pragma once
+
+#include <cstdint>
+
+namespace convx {
+
+struct DeviceCaps {
+  // CPU
+  int threads = 1;
+  int simd_bytes = 16;  // width of the vector registers the CPU engines were dispatched to
+
+  // CUDA
+  int sm_count = 0;
+  int compute_major = 0;
+  int compute_minor = 0;
+  int64_t shared_bytes_per_block = 0;
+  int64_t workspace_limit = int64_t{256} << 20;  // an engine's scratch memory stays below this
+
+  bool operator==(const DeviceCaps&) const = default;
+};
+
+}  // namespace convx

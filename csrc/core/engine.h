@@ -1,0 +1,23 @@
+// The contract of an engine's plan side: what it can do, and what that would cost.
+#pragma once
+
+#include <string>
+
+#include "core/device_caps.h"
+#include "core/plan.h"
+#include "core/problem.h"
+
+namespace convx {
+
+struct Engine {
+  EngineId id;
+  const char* name;  // what users write as algorithm="..."
+
+  // Empty if the engine can run the problem, else one clause that says why it cannot.
+  std::string (*refuse)(const ConvProblem&, const DeviceCaps&);
+
+  // Called only for problems that were not refused.
+  Plan (*plan)(const ConvProblem&, const DeviceCaps&);
+};
+
+}  // namespace convx

@@ -1,0 +1,13 @@
+// The engines of each device, in the order explanations list them.
+#pragma once
+
+#include <span>
+
+#include "core/engine.h"
+
+namespace convx {
+
+std::span<const Engine> cpu_engines();
+std::span<const Engine> cuda_engines();
+
+}  // namespace convx
