@@ -1,0 +1,105 @@
+"""Arguments of a convolution: PyTorch's spellings in, plain numbers out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+# One int, or one per axis. torch.SymInt passes wherever int does.
+IntOrPair = int | Sequence[int]
+PaddingLike = str | int | Sequence[int]
+
+
+class ConvParams(NamedTuple):
+    """Everything but the tensors, in the order of the private operators' arguments."""
+
+    stride_h: int
+    stride_w: int
+    pad_top: int
+    pad_bottom: int
+    pad_left: int
+    pad_right: int
+    dilation_h: int
+    dilation_w: int
+    groups: int
+    precision: str
+    algorithm: str
+
+
+def parse_pair(name: str, value: IntOrPair) -> tuple[int, int]:
+    if not isinstance(value, Sequence):
+        return value, value
+    if len(value) == 1:
+        return value[0], value[0]
+    if len(value) == 2:
+        return value[0], value[1]
+    raise RuntimeError(
+        f"convx.conv2d: {name} must have 1 or 2 values, but got {name}={list(value)}"
+    )
+
+
+def parse_padding(
+    padding: PaddingLike,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+) -> tuple[int, int, int, int]:
+    """Return padding as (top, bottom, left, right).
+
+    "same" pads so that the output has the input's extents; where the total is odd, the extra
+    pixel goes to the bottom or right, as in PyTorch.
+    """
+    if isinstance(padding, str):
+        if padding == "valid":
+            return 0, 0, 0, 0
+        if padding != "same":
+            raise RuntimeError(
+                f"convx.conv2d: padding must be 'same', 'valid' or numbers, but got '{padding}'"
+            )
+        if stride[0] != 1 or stride[1] != 1:
+            raise RuntimeError(
+                "convx.conv2d: padding='same' is not supported for strided convolutions, "
+                f"but got stride={stride}"
+            )
+        rows = dilation[0] * (kernel[0] - 1)
+        columns = dilation[1] * (kernel[1] - 1)
+        return rows // 2, rows - rows // 2, columns // 2, columns - columns // 2
+    if isinstance(padding, Sequence):
+        if len(padding) == 4:
+            top, bottom, left, right = padding
+            return top, bottom, left, right
+        if len(padding) not in (1, 2):
+            raise RuntimeError(
+                f"convx.conv2d: padding must have 1, 2 or 4 values, but got {list(padding)}"
+            )
+    pad_h, pad_w = parse_pair("padding", padding)
+    return pad_h, pad_h, pad_w, pad_w
+
+
+def parse_lists(
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    precision: str,
+    algorithm: str,
+) -> ConvParams:
+    """The public operators' list arguments as numbers."""
+    stride_hw = parse_pair("stride", stride)
+    dilation_hw = parse_pair("dilation", dilation)
+    pad = parse_padding(padding, (1, 1), stride_hw, dilation_hw)
+    return ConvParams(*stride_hw, *pad, *dilation_hw, groups, precision, algorithm)
+
+
+def output_extent(
+    extent: int, pad_before: int, pad_after: int, kernel: int, stride: int, dilation: int
+) -> int:
+    """The output's height or width; csrc/core/problem.cpp has the same formula."""
+    return (extent + pad_before + pad_after - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def output_hw(height: int, width: int, kernel_h: int, kernel_w: int, p: ConvParams) -> list[int]:
+    return [
+        output_extent(height, p.pad_top, p.pad_bottom, kernel_h, p.stride_h, p.dilation_h),
+        output_extent(width, p.pad_left, p.pad_right, kernel_w, p.stride_w, p.dilation_w),
+    ]

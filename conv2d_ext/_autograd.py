@@ -1,0 +1,295 @@
+"""Gradients of any order, in eager mode, under torch.func and under torch.compile.
+
+Convolution is bilinear, so its three operators are closed under differentiation: every gradient
+of one is one of the others with its operands exchanged.
+
+    forward(x, w)       d/dx: input_grad(g, w)     d/dw: weight_grad(g, x)
+    input_grad(g, w)    d/dg: forward(., w)        d/dw: weight_grad(g, .)
+    weight_grad(g, x)   d/dg: forward(x, .)        d/dx: input_grad(g, .)
+
+Each is an autograd.Function around a private operator that has no autograd kernel of its own, so
+that calls without gradients pay for none, and compiled graphs hold private operators only. The
+functions `forward`, `input_grad`, `weight_grad` and `bias_grad` below pick the cheapest way that
+is right: the operator itself, the Function, or its twin for torch.func.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from . import _ops
+from ._arguments import ConvParams, output_hw, parse_lists
+from ._layout import is_channels_last
+
+# Arguments that are not tensors have no gradient.
+_NO_GRADS = (None,) * len(ConvParams._fields)
+
+
+class _ConvFunction(torch.autograd.Function):
+    """A Function whose forward runs `compute` and then `save`.
+
+    torch.func wants forward and setup_context apart, eager mode is several microseconds faster
+    with both in one; subclasses write the two pieces once and get both forms.
+    """
+
+    for_torch_func: type[torch.autograd.Function]
+    compute: Callable[..., Tensor]
+    save: Callable[..., None]
+
+    @classmethod
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "compute" not in cls.__dict__:
+            return
+
+        def forward(ctx: Any, *inputs: Any) -> Tensor:
+            output = cls.compute(*inputs)
+            cls.save(ctx, inputs, output)
+            return output
+
+        cls.forward = staticmethod(forward)  # type: ignore[method-assign,assignment]
+        pieces = {
+            "forward": staticmethod(cls.compute),
+            "setup_context": staticmethod(cls.save),
+            "backward": staticmethod(cls.backward),
+            "jvp": staticmethod(cls.jvp),
+            "generate_vmap_rule": True,
+        }
+        cls.for_torch_func = type(cls.__name__ + "ForTorchFunc", (torch.autograd.Function,), pieces)
+
+
+class _Forward(_ConvFunction):
+    @staticmethod
+    def compute(input: Tensor, weight: Tensor, bias: Tensor | None, *params: Any) -> Tensor:
+        return _ops.forward(input, weight, bias, *params)
+
+    @staticmethod
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        input, weight, _, *params = inputs
+        ctx.params = ConvParams(*params)
+        ctx.input_like = (input.shape[2], input.shape[3], is_channels_last(input))
+        ctx.weight_like = (weight.shape[2], weight.shape[3], is_channels_last(weight))
+        needs_input, needs_weight = ctx.needs_input_grad[:2]
+        ctx.save_for_backward(input if needs_weight else None, weight if needs_input else None)
+        ctx.save_for_forward(input, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
+        input, weight = ctx.saved_tensors
+        needs_input, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        p = ctx.params
+        return (
+            input_grad(grad_output, weight, *ctx.input_like, *p) if needs_input else None,
+            weight_grad(grad_output, input, *ctx.weight_like, *p) if needs_weight else None,
+            bias_grad(grad_output) if needs_bias else None,
+            *_NO_GRADS,
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor | None:
+        input, weight = ctx.saved_tensors
+        input_t, weight_t, bias_t = tangents[:3]
+        p = ctx.params
+        terms = []
+        if input_t is not None:
+            terms.append(forward(input_t, weight, None, *p))
+        if weight_t is not None:
+            terms.append(forward(input, weight_t, None, *p))
+        if bias_t is not None:
+            ones = bias_t[None, :, None, None]
+            terms.append(ones if terms else ones.expand(_output_shape(input, weight, p)))
+        return sum(terms[1:], terms[0]) if terms else None
+
+
+class _InputGrad(_ConvFunction):
+    @staticmethod
+    def compute(grad_output: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+        return _ops.input_grad(grad_output, weight, *rest)
+
+    @staticmethod
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        grad_output, weight, height, width, channels_last, *params = inputs
+        ctx.params = ConvParams(*params)
+        ctx.input_like = (height, width, channels_last)
+        ctx.weight_like = (weight.shape[2], weight.shape[3], is_channels_last(weight))
+        ctx.save_for_backward(grad_output, weight)
+        ctx.save_for_forward(grad_output, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        grad_output, weight = ctx.saved_tensors
+        needs_grad_output, needs_weight = ctx.needs_input_grad[:2]
+        p = ctx.params
+        return (
+            forward(grad, weight, None, *p) if needs_grad_output else None,
+            weight_grad(grad_output, grad, *ctx.weight_like, *p) if needs_weight else None,
+            None,
+            None,
+            None,
+            *_NO_GRADS,
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor | None:
+        grad_output, weight = ctx.saved_tensors
+        grad_output_t, weight_t = tangents[:2]
+        terms = []
+        if grad_output_t is not None:
+            terms.append(input_grad(grad_output_t, weight, *ctx.input_like, *ctx.params))
+        if weight_t is not None:
+            terms.append(input_grad(grad_output, weight_t, *ctx.input_like, *ctx.params))
+        return sum(terms[1:], terms[0]) if terms else None
+
+
+class _WeightGrad(_ConvFunction):
+    @staticmethod
+    def compute(grad_output: Tensor, input: Tensor, *rest: Any) -> Tensor:
+        return _ops.weight_grad(grad_output, input, *rest)
+
+    @staticmethod
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        grad_output, input, kernel_h, kernel_w, channels_last, *params = inputs
+        ctx.params = ConvParams(*params)
+        ctx.weight_like = (kernel_h, kernel_w, channels_last)
+        ctx.input_like = (input.shape[2], input.shape[3], is_channels_last(input))
+        ctx.save_for_backward(grad_output, input)
+        ctx.save_for_forward(grad_output, input)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        grad_output, input = ctx.saved_tensors
+        needs_grad_output, needs_input = ctx.needs_input_grad[:2]
+        p = ctx.params
+        return (
+            forward(input, grad, None, *p) if needs_grad_output else None,
+            input_grad(grad_output, grad, *ctx.input_like, *p) if needs_input else None,
+            None,
+            None,
+            None,
+            *_NO_GRADS,
+        )
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor | None:
+        grad_output, input = ctx.saved_tensors
+        grad_output_t, input_t = tangents[:2]
+        terms = []
+        if grad_output_t is not None:
+            terms.append(weight_grad(grad_output_t, input, *ctx.weight_like, *ctx.params))
+        if input_t is not None:
+            terms.append(weight_grad(grad_output, input_t, *ctx.weight_like, *ctx.params))
+        return sum(terms[1:], terms[0]) if terms else None
+
+
+class _BiasGrad(_ConvFunction):
+    @staticmethod
+    def compute(grad_output: Tensor) -> Tensor:
+        return _ops.bias_grad(grad_output)
+
+    @staticmethod
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.shape = inputs[0].shape
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return grad[None, :, None, None].expand(ctx.shape)
+
+    @staticmethod
+    def jvp(ctx: Any, grad_output_t: Tensor) -> Tensor:  # type: ignore[override]
+        return bias_grad(grad_output_t)
+
+
+def _run(function: type[_ConvFunction], op: Any, *args: Any) -> Tensor:
+    """Calls `op`, through `function` where somebody will differentiate the result."""
+    if torch._C._are_functorch_transforms_active():
+        return function.for_torch_func.apply(*args)
+    if forward_ad._current_level >= 0 or (
+        torch.is_grad_enabled()
+        and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args[:3])
+    ):
+        return function.apply(*args)
+    return op(*args)
+
+
+# The four below take the arguments of the private operator of the same name.
+
+
+def forward(input: Tensor, weight: Tensor, bias: Tensor | None, *params: Any) -> Tensor:
+    return _run(_Forward, _ops.forward, input, weight, bias, *params)
+
+
+def input_grad(grad_output: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+    return _run(_InputGrad, _ops.input_grad, grad_output, weight, *rest)
+
+
+def weight_grad(grad_output: Tensor, input: Tensor, *rest: Any) -> Tensor:
+    return _run(_WeightGrad, _ops.weight_grad, grad_output, input, *rest)
+
+
+def bias_grad(grad_output: Tensor) -> Tensor:
+    return _run(_BiasGrad, _ops.bias_grad, grad_output)
+
+
+def _output_shape(input: Tensor, weight: Tensor, p: ConvParams) -> list[int]:
+    hw = output_hw(input.shape[2], input.shape[3], weight.shape[2], weight.shape[3], p)
+    return [input.shape[0], weight.shape[0], *hw]
+
+
+def _conv2d_autograd(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    *,
+    precision: str = "ieee",
+    algorithm: str = "auto",
+) -> Tensor:
+    p = parse_lists(stride, padding, dilation, groups, precision, algorithm)
+    return forward(input, weight, bias, *p)
+
+
+def _conv2d_backward_autograd(
+    grad_output: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+    *,
+    precision: str = "ieee",
+    algorithm: str = "auto",
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    p = parse_lists(stride, padding, dilation, groups, precision, algorithm)
+    input_like = (input.shape[2], input.shape[3], is_channels_last(input))
+    weight_like = (weight.shape[2], weight.shape[3], is_channels_last(weight))
+    return (
+        input_grad(grad_output, weight, *input_like, *p) if output_mask[0] else None,
+        weight_grad(grad_output, input, *weight_like, *p) if output_mask[1] else None,
+        bias_grad(grad_output) if output_mask[2] else None,
+    )
+
+
+def _conv2d_int(*args: Any, **kwargs: Any) -> Tensor:
+    return _ops.conv2d(*args, **kwargs)
+
+
+_library = torch.library.Library("convx", "IMPL")
+for _name, _kernel, _key in (
+    ("conv2d", _conv2d_autograd, "Autograd"),
+    ("conv2d.int", _conv2d_int, "CompositeImplicitAutograd"),
+    ("conv2d_backward", _conv2d_backward_autograd, "Autograd"),
+):
+    _library.impl(_name, _kernel, _key)
+    # torch.func's entry key: its transforms see an autograd.Function, which they know how to
+    # differentiate and map, before they would see the operator.
+    _library.impl(_name, _kernel, "FuncTorchDynamicLayerFrontMode")

@@ -1,0 +1,105 @@
+"""conv2d: what F.conv2d does, by convx's engines."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from . import _autocast, _autograd, _ops
+from ._arguments import IntOrPair, PaddingLike, parse_padding, parse_pair
+from ._precision import torch_allows_tf32
+
+
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: IntOrPair = 1,
+    padding: PaddingLike = 0,
+    dilation: IntOrPair = 1,
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+    algorithm: str = "auto",
+) -> Tensor:
+    """Apply a 2-D convolution; every call that F.conv2d accepts means the same here.
+
+    Args:
+        input: (N, C, H, W), or (C, H, W) without a batch; float32, float64, float16 or bfloat16.
+            Any memory format; contiguous and channels_last are read without a copy.
+        weight: (K, C / groups, R, S).
+        bias: (K,), optional.
+        stride: one int or (height, width).
+        padding: one int, (height, width), (top, bottom, left, right), "same" or "valid".
+        dilation: one int or (height, width).
+        groups: number of groups; must divide C and K.
+        precision: what float32 products may be rounded to on CUDA: "ieee" (nothing), "tf32", or
+            None to follow ``torch.backends.cudnn.conv.fp32_precision`` (and so also
+            ``torch.backends.cudnn.allow_tf32``). Other dtypes ignore it.
+        algorithm: "auto", or the name of an engine, as :func:`conv2d_ext.explain` lists them.
+
+    Returns:
+        (N, K, P, Q), or (K, P, Q) without a batch; channels_last if input or weight is.
+
+    Raises:
+        RuntimeError: naming the argument at fault and its value.
+    """
+    if has_torch_function_variadic(input, weight, bias):
+        return handle_torch_function(
+            conv2d,
+            (input, weight, bias),
+            input,
+            weight,
+            bias,
+            stride,
+            padding,
+            dilation,
+            groups,
+            precision=precision,
+            algorithm=algorithm,
+        )
+    if input.dim() == 3:
+        batched = input.unsqueeze(0)
+        output = conv2d(
+            batched,
+            weight,
+            bias,
+            stride,
+            padding,
+            dilation,
+            groups,
+            precision=precision,
+            algorithm=algorithm,
+        )
+        return output.squeeze(0)
+
+    stride_hw = parse_pair("stride", stride)
+    dilation_hw = parse_pair("dilation", dilation)
+    kernel = weight.shape[-2:]
+    pad = parse_padding(padding, kernel, stride_hw, dilation_hw)  # type: ignore[arg-type]
+
+    if torch.compiler.is_compiling():
+        # The public operator: Dynamo puts it in the graph whole, and "torch" is looked up when
+        # the graph runs.
+        return _ops.conv2d(
+            input,
+            weight,
+            bias,
+            stride_hw,
+            pad,
+            dilation_hw,
+            groups,
+            precision=precision or "torch",
+            algorithm=algorithm,
+        )
+
+    device_type = input.device.type
+    if torch.is_autocast_enabled(device_type):
+        input, weight, bias = _autocast.cast(device_type, input, weight, bias)  # type: ignore
+    if precision is None:
+        follows = device_type == "cuda" and input.dtype is torch.float32
+        precision = "tf32" if follows and torch_allows_tf32() else "ieee"
+    return _autograd.forward(
+        input, weight, bias, *stride_hw, *pad, *dilation_hw, groups, precision, algorithm
+    )

@@ -1,0 +1,52 @@
+// The only place where kernels are launched: launch, check, and opt in to large shared memory.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/check.h"
+
+namespace convx {
+
+// What a block may use without opting in, on every architecture.
+constexpr size_t kDefaultSharedBytes = 48 * 1024;
+
+// Raises the kernel's dynamic shared memory limit to the device's, the first time it is needed on
+// each device. Repeating the call is harmless, so devices beyond the table just repeat it.
+template <auto kKernel>
+void opt_in_shared_bytes(const LaunchSite& site) {
+  constexpr int kDevices = 64;
+  static std::atomic<bool> done[kDevices];
+  int device = 0;
+  check_cuda(site, cudaGetDevice(&device), "reading the current device");
+  if (device < kDevices && done[device].load(std::memory_order_acquire)) return;
+  int limit = 0;
+  check_cuda(site,
+             cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+             "reading the shared memory limit");
+  check_cuda(site,
+             cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel),
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, limit),
+             "raising the shared memory limit");
+  if (device < kDevices) done[device].store(true, std::memory_order_release);
+}
+
+template <auto kKernel, typename... Args>
+void launch_kernel(const LaunchSite& site, dim3 grid, int threads, size_t shared_bytes,
+                   const Args&... args) {
+  if (shared_bytes > kDefaultSharedBytes) opt_in_shared_bytes<kKernel>(site);
+  kKernel<<<grid, static_cast<unsigned>(threads), shared_bytes, site.stream>>>(args...);
+  check_cuda(site, cudaGetLastError(), "kernel launch");
+}
+
+// Blocks for a grid-stride loop over items: enough to fill any device, few enough to launch fast.
+inline unsigned count_loop_blocks(int64_t items, int threads) {
+  const int64_t blocks = (items + threads - 1) / threads;
+  return static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, 65536));
+}
+
+}  // namespace convx

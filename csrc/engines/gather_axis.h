@@ -1,0 +1,71 @@
+// One axis of a gather (core/gather_view.h), rearranged so that windows of source values slide.
+//
+// The taps of a phase are an arithmetic progression, so with j counting them by growing offset
+//     source position of target lattice index i under tap j  =  i*st + j*d + offset0 .
+// Let g = gcd(st, d). Writing i = e*b + lane with e = d/g lanes, and j = q*m + cls with q = st/g
+// classes, gives
+//     source position  =  M*(b + m)  +  lane*st + cls*d + offset0 ,     M = st*e = d*q .
+// For a fixed lane and class the taps m walk over source values M apart, and so do neighbouring b:
+// stored side by side, they are a dense window that slides by one per tap, whatever the stride
+// and the dilation. Only source values some tap reads are ever stored.
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+
+#include "core/gather_view.h"
+
+namespace convx {
+
+struct GatherAxis {
+  int64_t count = 0;         // target lattice points
+  int64_t target_start = 0;  // target position of lattice index i: target_start + i*target_step
+  int64_t target_step = 1;
+  int64_t source_step = 1;  // st
+  int64_t taps = 0;         // may be 0: nothing reaches these target points
+  int64_t tap0 = 0;         // kernel index of tap j: tap0 + j*tap_step; the step may be negative
+  int64_t tap_step = 1;
+  int64_t offset0 = 0;
+  int64_t offset_step = 1;  // d, positive
+  int64_t lanes = 1;        // e
+  int64_t classes = 1;      // q
+  int64_t period = 1;       // M
+
+  // Lattice points of one lane, rounded up.
+  int64_t count_per_lane() const { return (count + lanes - 1) / lanes; }
+};
+
+// slide = false gives every tap a class of its own: more values to store, but one lane only, which
+// wastes less of a tile where the lanes of a large dilation would be short.
+inline GatherAxis make_gather_axis(const AxisPhase& phase, bool slide) {
+  GatherAxis axis;
+  axis.count = phase.count;
+  axis.target_start = phase.target_start;
+  axis.target_step = phase.target_step;
+  axis.source_step = phase.source_step;
+  axis.taps = static_cast<int64_t>(phase.taps.size());
+  axis.period = axis.source_step;
+  if (axis.taps == 0) return axis;
+  const AxisTap& first = phase.taps.front();
+  const AxisTap& last = phase.taps.back();
+  const bool ascending = first.offset <= last.offset;
+  axis.tap0 = ascending ? first.tap : last.tap;
+  axis.offset0 = ascending ? first.offset : last.offset;
+  if (axis.taps == 1) return axis;
+  const int64_t tap_step = phase.taps[1].tap - first.tap;
+  const int64_t offset_step = phase.taps[1].offset - first.offset;
+  axis.tap_step = ascending ? tap_step : -tap_step;
+  axis.offset_step = ascending ? offset_step : -offset_step;
+  const int64_t divisor = std::gcd(axis.source_step, axis.offset_step);
+  const int64_t classes = axis.source_step / divisor;
+  if (!slide || axis.taps <= classes) {
+    axis.classes = axis.taps;
+    return axis;
+  }
+  axis.lanes = axis.offset_step / divisor;
+  axis.classes = classes;
+  axis.period = axis.source_step * axis.lanes;
+  return axis;
+}
+
+}  // namespace convx

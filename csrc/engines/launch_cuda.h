@@ -1,0 +1,27 @@
+// The launch side of the CUDA engines.
+#pragma once
+
+#include "core/buffers.h"
+#include "core/plan.h"
+#include "core/problem.h"
+
+namespace convx {
+
+// The caller has made the tensors' device current.
+struct CudaContext {
+  void* stream = nullptr;  // cudaStream_t to launch on
+  void* blas = nullptr;    // cublasHandle_t bound to that stream; its math mode is restored
+};
+
+// Enqueues a planned problem and returns without waiting. Throws std::runtime_error that names the
+// engine, the problem and the CUDA or cuBLAS status if anything cannot be launched.
+void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,
+                 const CudaContext& context);
+
+// grad_bias[k] = sum over n, p, q of y[n][k][p][q], in an order that depends on the extents only.
+// workspace holds cuda_bias_grad_workspace_bytes(problem) bytes.
+int64_t cuda_bias_grad_workspace_bytes(const ConvProblem& problem);
+void cuda_bias_grad(const ConvProblem& problem, const void* y, void* grad_bias, void* workspace,
+                    const CudaContext& context);
+
+}  // namespace convx

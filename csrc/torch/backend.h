@@ -1,0 +1,27 @@
+// What differs between the CPU and the CUDA library. Each library defines backend() once.
+#pragma once
+
+#include <torch/csrc/stable/tensor.h>
+
+#include <span>
+
+#include "core/buffers.h"
+#include "core/engine.h"
+
+namespace convx {
+
+struct Backend {
+  const char* device_name;
+  std::span<const Engine> (*engines)();
+  DeviceCaps (*query_caps)(int device);
+  // Whether PyTorch's settings allow TF32 in float32 convolutions now, for precision="torch".
+  bool (*torch_allows_tf32)();
+  void (*launch)(const ConvProblem&, const Plan&, const Buffers&, int device);
+  int64_t (*bias_grad_workspace_bytes)(const ConvProblem&);
+  void (*bias_grad)(const ConvProblem&, const void* y, void* grad_bias, void* workspace,
+                    int device);
+};
+
+const Backend& backend();
+
+}  // namespace convx

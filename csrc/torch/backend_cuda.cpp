@@ -1,0 +1,60 @@
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/c/shim.h>
+#include <torch/csrc/stable/library.h>
+
+#include <array>
+
+#include "cuda/device_query.h"
+#include "engines/engine_list.h"
+#include "engines/launch_cuda.h"
+#include "torch/backend.h"
+#include "torch/shim_check.h"
+
+namespace convx {
+namespace {
+
+// PyTorch's current stream on the device, and its cuBLAS handle, already bound to that stream.
+CudaContext torch_context(int device) {
+  CudaContext context;
+  check_shim(aoti_torch_get_current_cuda_stream(device, &context.stream),
+             "tell the current CUDA stream");
+  check_shim(torch_get_current_cuda_blas_handle(&context.blas), "provide a cuBLAS handle");
+  return context;
+}
+
+// The settings live in torch.backends, which only Python can read: conv2d_ext registers the
+// operator that answers. Without Python (AOTInductor in a C++ program) float32 stays float32.
+bool torch_allows_tf32() {
+  std::array<StableIValue, 1> stack{};
+  if (torch_call_dispatcher("convx::_torch_allows_tf32", "", stack.data(), TORCH_ABI_VERSION) !=
+      AOTI_TORCH_SUCCESS) {
+    return false;
+  }
+  return torch::stable::detail::to<bool>(stack[0]);
+}
+
+void launch(const ConvProblem& problem, const Plan& plan, const Buffers& buffers, int device) {
+  const torch::stable::accelerator::DeviceGuard guard(device);
+  launch_cuda(problem, plan, buffers, torch_context(device));
+}
+
+void bias_grad(const ConvProblem& problem, const void* y, void* grad_bias, void* workspace,
+               int device) {
+  const torch::stable::accelerator::DeviceGuard guard(device);
+  cuda_bias_grad(problem, y, grad_bias, workspace, torch_context(device));
+}
+
+}  // namespace
+
+const Backend& backend() {
+  static const Backend cuda{"cuda",
+                            cuda_engines,
+                            query_cuda_caps,
+                            torch_allows_tf32,
+                            launch,
+                            cuda_bias_grad_workspace_bytes,
+                            bias_grad};
+  return cuda;
+}
+
+}  // namespace convx

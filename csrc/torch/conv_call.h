@@ -1,0 +1,59 @@
+// From tensors to a planned and launched convolution. The only code that knows both sides.
+#pragma once
+
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/problem.h"
+
+namespace convx {
+
+using torch::stable::Tensor;
+
+// The arguments of a convolution besides its tensors.
+struct ConvArguments {
+  Hw stride;
+  Padding pad;
+  Hw dilation;
+  int64_t groups = 1;
+  std::string precision;
+  std::string algorithm;
+};
+
+// stride and dilation take one value or (height, width); padding also (top, bottom, left, right).
+ConvArguments parse_arguments(const std::vector<int64_t>& stride,
+                              const std::vector<int64_t>& padding,
+                              const std::vector<int64_t>& dilation, int64_t groups,
+                              const std::string& precision, const std::string& algorithm);
+
+Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                   const ConvArguments& arguments);
+
+// channels_last: the memory format of the result.
+Tensor run_input_grad(const Tensor& grad_output, const Tensor& weight, int64_t height,
+                      int64_t width, bool channels_last, const ConvArguments& arguments);
+
+Tensor run_weight_grad(const Tensor& grad_output, const Tensor& input, int64_t kernel_h,
+                       int64_t kernel_w, bool channels_last, const ConvArguments& arguments);
+
+Tensor run_bias_grad(const Tensor& grad_output);
+
+bool is_channels_last(const Tensor& tensor);
+
+// A problem described without tensors, for explanations.
+struct ProblemText {
+  std::string direction;  // "forward", "input_grad" or "weight_grad"
+  std::string dtype;      // "float32", ...
+  std::vector<int64_t> input_size, input_stride;
+  std::vector<int64_t> weight_size, weight_stride;
+  bool has_bias;
+};
+
+// JSON: see describe_choice().
+std::string run_explain(const ProblemText& text, const ConvArguments& arguments, int device);
+
+}  // namespace convx

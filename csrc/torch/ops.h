@@ -1,0 +1,121 @@
+// The operators' boxed kernels. Both libraries register the same ones, each for its device.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+
+#include <tuple>
+
+#include "torch/conv_call.h"
+
+namespace convx {
+
+inline Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                     const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
+                     const std::vector<int64_t>& dilation, int64_t groups,
+                     const std::string& precision, const std::string& algorithm) {
+  return run_forward(
+      input, weight, bias,
+      parse_arguments(stride, padding, dilation, groups, precision, algorithm));
+}
+
+// Gradients that output_mask does not ask for come back undefined, None in Python.
+inline std::tuple<Tensor, Tensor, Tensor> conv2d_backward(
+    const Tensor& grad_output, const Tensor& input, const Tensor& weight,
+    const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
+    const std::vector<int64_t>& dilation, int64_t groups, const std::vector<bool>& output_mask,
+    const std::string& precision, const std::string& algorithm) {
+  const ConvArguments arguments =
+      parse_arguments(stride, padding, dilation, groups, precision, algorithm);
+  Tensor grad_input, grad_weight, grad_bias;
+  if (output_mask[0]) {
+    grad_input = run_input_grad(grad_output, weight, input.size(2), input.size(3),
+                                is_channels_last(input), arguments);
+  }
+  if (output_mask[1]) {
+    grad_weight = run_weight_grad(grad_output, input, weight.size(2), weight.size(3),
+                                  is_channels_last(weight), arguments);
+  }
+  if (output_mask[2]) grad_bias = run_bias_grad(grad_output);
+  return {grad_input, grad_weight, grad_bias};
+}
+
+// The private operators take scalars: boxing a list costs a heap allocation per call.
+
+inline Tensor conv2d_scalar(const Tensor& input, const Tensor& weight,
+                            const std::optional<Tensor>& bias, int64_t stride_h, int64_t stride_w,
+                            int64_t pad_top, int64_t pad_bottom, int64_t pad_left,
+                            int64_t pad_right, int64_t dilation_h, int64_t dilation_w,
+                            int64_t groups, const std::string& precision,
+                            const std::string& algorithm) {
+  return run_forward(input, weight, bias,
+                     {{stride_h, stride_w},
+                      {pad_top, pad_bottom, pad_left, pad_right},
+                      {dilation_h, dilation_w},
+                      groups,
+                      precision,
+                      algorithm});
+}
+
+inline Tensor conv2d_input_grad(const Tensor& grad_output, const Tensor& weight, int64_t height,
+                                int64_t width, bool channels_last, int64_t stride_h,
+                                int64_t stride_w, int64_t pad_top, int64_t pad_bottom,
+                                int64_t pad_left, int64_t pad_right, int64_t dilation_h,
+                                int64_t dilation_w, int64_t groups, const std::string& precision,
+                                const std::string& algorithm) {
+  return run_input_grad(grad_output, weight, height, width, channels_last,
+                        {{stride_h, stride_w},
+                         {pad_top, pad_bottom, pad_left, pad_right},
+                         {dilation_h, dilation_w},
+                         groups,
+                         precision,
+                         algorithm});
+}
+
+inline Tensor conv2d_weight_grad(const Tensor& grad_output, const Tensor& input, int64_t kernel_h,
+                                 int64_t kernel_w, bool channels_last, int64_t stride_h,
+                                 int64_t stride_w, int64_t pad_top, int64_t pad_bottom,
+                                 int64_t pad_left, int64_t pad_right, int64_t dilation_h,
+                                 int64_t dilation_w, int64_t groups, const std::string& precision,
+                                 const std::string& algorithm) {
+  return run_weight_grad(grad_output, input, kernel_h, kernel_w, channels_last,
+                         {{stride_h, stride_w},
+                          {pad_top, pad_bottom, pad_left, pad_right},
+                          {dilation_h, dilation_w},
+                          groups,
+                          precision,
+                          algorithm});
+}
+
+inline Tensor conv2d_bias_grad(const Tensor& grad_output) { return run_bias_grad(grad_output); }
+
+// What Python's explain() asks; no tensor takes part, so each library has an operator of its own.
+inline std::string explain(const std::string& direction, const std::string& dtype,
+                           const std::vector<int64_t>& input_size,
+                           const std::vector<int64_t>& input_stride,
+                           const std::vector<int64_t>& weight_size,
+                           const std::vector<int64_t>& weight_stride, bool has_bias,
+                           const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
+                           const std::vector<int64_t>& dilation, int64_t groups,
+                           const std::string& precision, const std::string& algorithm,
+                           int64_t device) {
+  return run_explain(
+      {direction, dtype, input_size, input_stride, weight_size, weight_stride, has_bias},
+      parse_arguments(stride, padding, dilation, groups, precision, algorithm),
+      static_cast<int>(device));
+}
+
+#define CONVX_EXPLAIN_ARGUMENTS                                                             \
+  "(str direction, str dtype, int[] input_size, int[] input_stride, int[] weight_size, "    \
+  "int[] weight_stride, bool has_bias, int[] stride, int[] padding, int[] dilation, int "   \
+  "groups, str precision, str algorithm, int device) -> str"
+
+inline void implement_ops(torch::stable::detail::StableLibrary& m) {
+  m.impl("conv2d", TORCH_BOX(&conv2d));
+  m.impl("conv2d_backward", TORCH_BOX(&conv2d_backward));
+  m.impl("_conv2d", TORCH_BOX(&conv2d_scalar));
+  m.impl("_conv2d_input_grad", TORCH_BOX(&conv2d_input_grad));
+  m.impl("_conv2d_weight_grad", TORCH_BOX(&conv2d_weight_grad));
+  m.impl("_conv2d_bias_grad", TORCH_BOX(&conv2d_bias_grad));
+}
+
+}  // namespace convx

@@ -1,0 +1,10 @@
+// The CUDA kernels of the operators that register_cpu.cpp defines.
+#include "torch/ops.h"
+
+STABLE_TORCH_LIBRARY_FRAGMENT(convx, m) { m.def("_explain_cuda" CONVX_EXPLAIN_ARGUMENTS); }
+
+STABLE_TORCH_LIBRARY_IMPL(convx, CUDA, m) { convx::implement_ops(m); }
+
+STABLE_TORCH_LIBRARY_IMPL(convx, CompositeExplicitAutograd, m) {
+  m.impl("_explain_cuda", TORCH_BOX(&convx::explain));
+}
