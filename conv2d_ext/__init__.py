@@ -1,4 +1,28 @@
-"""convx: 2-D convolution for PyTorch."""
+"""convx: 2-D convolution for PyTorch, faster where default NCHW tensors and fp32 live.
 
-from . import _fake, _autograd, _autocast, _vmap, _flops
+>>> import torch, conv2d_ext
+>>> y = torch.ops.convx.conv2d(x, w, b, stride=(1, 2), padding=(2, 4), dilation=(2, 3))
+>>> y = conv2d_ext.conv2d(x, w, padding="same")
+>>> conv2d_ext.convert(model)
+"""
+
+# The order matters: the operators exist once _ops has loaded the libraries.
+from . import _ops  # isort: skip
+from . import _autocast, _autograd, _fake, _flops, _precision, _vmap
+from ._version import __version__
+from .convert import ConvertReport, convert, restore
+from .explain import Explanation, explain
 from .functional import conv2d
+from .modules import Conv2d, LazyConv2d
+
+__all__ = [
+    "Conv2d",
+    "ConvertReport",
+    "Explanation",
+    "LazyConv2d",
+    "__version__",
+    "conv2d",
+    "convert",
+    "explain",
+    "restore",
+]

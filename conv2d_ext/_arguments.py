@@ -27,8 +27,9 @@ class ConvParams(NamedTuple):
 
 
 def parse_pair(name: str, value: IntOrPair) -> tuple[int, int]:
-    if not isinstance(value, Sequence):
-        return value, value
+    # The common spellings first: an abstract isinstance costs more than the rest of the call.
+    if type(value) is int or not isinstance(value, tuple | list | Sequence):
+        return value, value  # type: ignore[return-value]
     if len(value) == 1:
         return value[0], value[0]
     if len(value) == 2:
@@ -40,7 +41,7 @@ def parse_pair(name: str, value: IntOrPair) -> tuple[int, int]:
 
 def parse_padding(
     padding: PaddingLike,
-    kernel: tuple[int, int],
+    kernel: Sequence[int],
     stride: tuple[int, int],
     dilation: tuple[int, int],
 ) -> tuple[int, int, int, int]:
@@ -49,6 +50,8 @@ def parse_padding(
     "same" pads so that the output has the input's extents; where the total is odd, the extra
     pixel goes to the bottom or right, as in PyTorch.
     """
+    if type(padding) is int:
+        return padding, padding, padding, padding
     if isinstance(padding, str):
         if padding == "valid":
             return 0, 0, 0, 0
@@ -64,7 +67,7 @@ def parse_padding(
         rows = dilation[0] * (kernel[0] - 1)
         columns = dilation[1] * (kernel[1] - 1)
         return rows // 2, rows - rows // 2, columns // 2, columns - columns // 2
-    if isinstance(padding, Sequence):
+    if isinstance(padding, tuple | list | Sequence):
         if len(padding) == 4:
             top, bottom, left, right = padding
             return top, bottom, left, right

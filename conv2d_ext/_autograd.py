@@ -204,35 +204,48 @@ class _BiasGrad(_ConvFunction):
         return bias_grad(grad_output_t)
 
 
-def _run(function: type[_ConvFunction], op: Any, *args: Any) -> Tensor:
-    """Calls `op`, through `function` where somebody will differentiate the result."""
+def _is_plain(first: Tensor, second: Tensor | None = None, third: Tensor | None = None) -> bool:
+    """Whether nobody will differentiate or map the result, so that the operator alone will do."""
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return False
+    return not torch.is_grad_enabled() or not (
+        first.requires_grad
+        or (second is not None and second.requires_grad)
+        or (third is not None and third.requires_grad)
+    )
+
+
+def _apply(function: type[_ConvFunction], *args: Any) -> Tensor:
     if torch._C._are_functorch_transforms_active():
         return function.for_torch_func.apply(*args)
-    if forward_ad._current_level >= 0 or (
-        torch.is_grad_enabled()
-        and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args[:3])
-    ):
-        return function.apply(*args)
-    return op(*args)
+    return function.apply(*args)
 
 
 # The four below take the arguments of the private operator of the same name.
 
 
 def forward(input: Tensor, weight: Tensor, bias: Tensor | None, *params: Any) -> Tensor:
-    return _run(_Forward, _ops.forward, input, weight, bias, *params)
+    if _is_plain(input, weight, bias):
+        return _ops.forward(input, weight, bias, *params)
+    return _apply(_Forward, input, weight, bias, *params)
 
 
 def input_grad(grad_output: Tensor, weight: Tensor, *rest: Any) -> Tensor:
-    return _run(_InputGrad, _ops.input_grad, grad_output, weight, *rest)
+    if _is_plain(grad_output, weight):
+        return _ops.input_grad(grad_output, weight, *rest)
+    return _apply(_InputGrad, grad_output, weight, *rest)
 
 
 def weight_grad(grad_output: Tensor, input: Tensor, *rest: Any) -> Tensor:
-    return _run(_WeightGrad, _ops.weight_grad, grad_output, input, *rest)
+    if _is_plain(grad_output, input):
+        return _ops.weight_grad(grad_output, input, *rest)
+    return _apply(_WeightGrad, grad_output, input, *rest)
 
 
 def bias_grad(grad_output: Tensor) -> Tensor:
-    return _run(_BiasGrad, _ops.bias_grad, grad_output)
+    if _is_plain(grad_output):
+        return _ops.bias_grad(grad_output)
+    return _apply(_BiasGrad, grad_output)
 
 
 def _output_shape(input: Tensor, weight: Tensor, p: ConvParams) -> list[int]:

@@ -76,8 +76,8 @@ def conv2d(
 
     stride_hw = parse_pair("stride", stride)
     dilation_hw = parse_pair("dilation", dilation)
-    kernel = weight.shape[-2:]
-    pad = parse_padding(padding, kernel, stride_hw, dilation_hw)  # type: ignore[arg-type]
+    kernel = weight.shape[-2:] if isinstance(padding, str) else ()  # only "same" asks
+    pad = parse_padding(padding, kernel, stride_hw, dilation_hw)
 
     if torch.compiler.is_compiling():
         # The public operator: Dynamo puts it in the graph whole, and "torch" is looked up when

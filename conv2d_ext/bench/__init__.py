@@ -1,0 +1,1 @@
+"""Measures convx against PyTorch's own convolution, in one process."""

@@ -1,0 +1,94 @@
+"""Float64 values of single elements, from the definition: a check that fits beside any problem."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .shapes import Shape
+
+_SAMPLES = 24
+
+
+def sampled_error(direction: str, shape: Shape, result: Tensor, x: Tensor, w: Tensor, g: Tensor):
+    """Relative error (Frobenius norm) of a result on randomly chosen elements.
+
+    x, w and g are input, weight and output gradient; the direction says which two made the result.
+    """
+    sample = {"fwd": _sample_output, "dgrad": _sample_input_grad, "wgrad": _sample_weight_grad}
+    got, expected = sample[direction](shape, result, x, w, g)
+    difference = torch.linalg.vector_norm(got.double() - expected)
+    return (difference / torch.linalg.vector_norm(expected).clamp_min(1e-300)).item()
+
+
+def _pick(*extents: int) -> list[tuple[int, ...]]:
+    columns = [torch.randint(extent, (_SAMPLES,)).tolist() for extent in extents]
+    return list(zip(*columns, strict=True))
+
+
+def _row(shape: Shape, p: int, r: int) -> int:
+    return p * shape.stride[0] - shape.pad[0] + r * shape.dilation[0]
+
+
+def _column(shape: Shape, q: int, s: int) -> int:
+    return q * shape.stride[1] - shape.pad[2] + s * shape.dilation[1]
+
+
+def _sample_output(shape: Shape, y: Tensor, x: Tensor, w: Tensor, g: Tensor):
+    """All filters at sampled pixels."""
+    got, expected = [], []
+    c = shape.C // shape.groups
+    for n, p, q in _pick(shape.N, shape.P, shape.Q):
+        patch = torch.zeros(shape.C, shape.R, shape.S, dtype=torch.float64, device=x.device)
+        for r in range(shape.R):
+            for s in range(shape.S):
+                h, v = _row(shape, p, r), _column(shape, q, s)
+                if 0 <= h < shape.H and 0 <= v < shape.W:
+                    patch[:, r, s] = x[n, :, h, v].double()
+        groups = patch.view(shape.groups, c * shape.R * shape.S)
+        filters = w.double().reshape(shape.groups, -1, c * shape.R * shape.S)
+        expected.append(torch.einsum("gkc,gc->gk", filters, groups).flatten())
+        got.append(y[n, :, p, q])
+    return torch.stack(got), torch.stack(expected)
+
+
+def _sample_input_grad(shape: Shape, gx: Tensor, x: Tensor, w: Tensor, g: Tensor):
+    """All channels at sampled pixels."""
+    got, expected = [], []
+    filters = w.double().reshape(shape.groups, -1, shape.C // shape.groups, shape.R, shape.S)
+    for n, h, v in _pick(shape.N, shape.H, shape.W):
+        total = torch.zeros(shape.groups, shape.C // shape.groups, dtype=torch.float64)
+        total = total.to(g.device)
+        for r in range(shape.R):
+            for s in range(shape.S):
+                up = h + shape.pad[0] - r * shape.dilation[0]
+                left = v + shape.pad[2] - s * shape.dilation[1]
+                p, q = up // shape.stride[0], left // shape.stride[1]
+                exact = up % shape.stride[0] == 0 and left % shape.stride[1] == 0
+                if exact and 0 <= p < shape.P and 0 <= q < shape.Q:
+                    pixel = g[n, :, p, q].double().reshape(shape.groups, -1)
+                    total += torch.einsum("gk,gkc->gc", pixel, filters[..., r, s])
+        expected.append(total.flatten())
+        got.append(gx[n, :, h, v])
+    return torch.stack(got), torch.stack(expected)
+
+
+def _sample_weight_grad(shape: Shape, gw: Tensor, x: Tensor, w: Tensor, g: Tensor):
+    """Sampled weights, each a sum over every pixel of every image."""
+    got, expected = [], []
+    c = shape.C // shape.groups
+    for k, channel, r, s in _pick(shape.K, c, shape.R, shape.S):
+        source = k // (shape.K // shape.groups) * c + channel
+        rows = [p for p in range(shape.P) if 0 <= _row(shape, p, r) < shape.H]
+        columns = [q for q in range(shape.Q) if 0 <= _column(shape, q, s) < shape.W]
+        total = torch.zeros((), dtype=torch.float64, device=x.device)
+        if rows and columns:
+            h, v = _row(shape, rows[0], r), _column(shape, columns[0], s)
+            sh, sw = shape.stride
+            image = x[:, source, h : h + sh * len(rows) : sh, v : v + sw * len(columns) : sw]
+            image = image[:, : len(rows), : len(columns)]
+            gradient = g[:, k, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+            total = (image.double() * gradient.double()).sum()
+        expected.append(total)
+        got.append(gw[k, channel, r, s])
+    return torch.stack(got), torch.stack(expected)

@@ -1,0 +1,119 @@
+"""Convolution shapes as text, and the suites of them that the benchmark knows.
+
+The text form is the one that convx's own messages use, with defaults left out:
+"n8c32h512w512 k64r5s9 stride1x1 pad2,2,4,4 dilation2x3 groups1"; pad is top, bottom, left, right.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from .._arguments import output_extent
+
+_SIZES = re.compile(r"n(\d+)c(\d+)h(\d+)w(\d+)$")
+_FILTERS = re.compile(r"k(\d+)r(\d+)s(\d+)$")
+_PAIR = re.compile(r"(stride|dilation)(\d+)x(\d+)$")
+_PAD = re.compile(r"pad(\d+),(\d+),(\d+),(\d+)$")
+_GROUPS = re.compile(r"groups(\d+)$")
+
+
+@dataclass(frozen=True)
+class Shape:
+    N: int
+    C: int
+    H: int
+    W: int
+    K: int
+    R: int
+    S: int
+    stride: tuple[int, int] = (1, 1)
+    pad: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    name: str = ""
+
+    @property
+    def P(self) -> int:
+        top, bottom = self.pad[:2]
+        return output_extent(self.H, top, bottom, self.R, self.stride[0], self.dilation[0])
+
+    @property
+    def Q(self) -> int:
+        left, right = self.pad[2:]
+        return output_extent(self.W, left, right, self.S, self.stride[1], self.dilation[1])
+
+    @property
+    def flops(self) -> int:
+        per_output = 2 * (self.C // self.groups) * self.R * self.S
+        return self.N * self.K * self.P * self.Q * per_output
+
+    @property
+    def elements(self) -> int:
+        """Elements that any pass touches at least once: input, weight and output."""
+        weight = self.K * (self.C // self.groups) * self.R * self.S
+        return self.N * self.C * self.H * self.W + weight + self.N * self.K * self.P * self.Q
+
+    @property
+    def symmetric_padding(self) -> tuple[int, int] | None:
+        """(height, width), as F.conv2d takes it, or None if the sides differ."""
+        top, bottom, left, right = self.pad
+        return (top, left) if top == bottom and left == right else None
+
+    @property
+    def text(self) -> str:
+        words = [f"n{self.N}c{self.C}h{self.H}w{self.W}", f"k{self.K}r{self.R}s{self.S}"]
+        if self.stride != (1, 1):
+            words.append("stride{}x{}".format(*self.stride))
+        if self.pad != (0, 0, 0, 0):
+            words.append("pad{},{},{},{}".format(*self.pad))
+        if self.dilation != (1, 1):
+            words.append("dilation{}x{}".format(*self.dilation))
+        if self.groups != 1:
+            words.append(f"groups{self.groups}")
+        return " ".join(words)
+
+    @staticmethod
+    def parse(text: str, name: str = "") -> Shape:
+        fields: dict[str, int | tuple[int, ...] | str] = {"name": name}
+        for word in text.split():
+            if match := _SIZES.match(word):
+                fields.update(zip("NCHW", map(int, match.groups()), strict=True))
+            elif match := _FILTERS.match(word):
+                fields.update(zip("KRS", map(int, match.groups()), strict=True))
+            elif match := _PAIR.match(word):
+                fields[match[1]] = (int(match[2]), int(match[3]))
+            elif match := _PAD.match(word):
+                fields["pad"] = tuple(map(int, match.groups()))
+            elif match := _GROUPS.match(word):
+                fields["groups"] = int(match[1])
+            else:
+                raise ValueError(f"cannot read {word!r} in the shape {text!r}")
+        missing = [letter for letter in "NCHWKRS" if letter not in fields]
+        if missing:
+            raise ValueError(f"the shape {text!r} does not say {', '.join(missing)}")
+        return Shape(**fields)  # type: ignore[arg-type]
+
+
+@cache
+def _suites() -> dict[str, dict[str, str]]:
+    return json.loads((files(__package__) / "suites.json").read_text())
+
+
+def suite_names() -> list[str]:
+    return list(_suites())
+
+
+def load_suite(name: str) -> list[Shape]:
+    return [Shape.parse(text, shape_name) for shape_name, text in _suites()[name].items()]
+
+
+def find_shape(text: str) -> Shape:
+    """A shape by its name in any suite, or by its text."""
+    for shapes in _suites().values():
+        if text in shapes:
+            return Shape.parse(shapes[text], text)
+    return Shape.parse(text, text)

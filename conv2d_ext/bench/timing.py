@@ -1,0 +1,110 @@
+"""Time of a call: median over repetitions after warm-up, on the device's own clock."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+Call = Callable[[], object]
+
+# A buffer this large pushes everything else out of any GPU's L2 cache.
+_FLUSH_BYTES = 256 << 20
+
+
+class Timer:
+    """Times calls on one device. cold=True empties the GPU's L2 cache before each repetition."""
+
+    def __init__(self, device: torch.device, cold: bool = False, budget_s: float = 0.5) -> None:
+        self.device = device
+        self.budget_s = budget_s
+        self._flush = (
+            torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=device)
+            if cold and device.type == "cuda"
+            else None
+        )
+
+    def median_ms(self, call: Call) -> float:
+        return statistics.median(self.times_ms(call))
+
+    def times_ms(self, call: Call) -> list[float]:
+        for _ in range(2):  # planning, autotuning and allocation happen here
+            call()
+        once = self._repeat(call, 1)[0]
+        count = max(5, min(100, int(self.budget_s * 1e3 / max(once, 1e-3))))
+        self._repeat(call, max(2, count // 5))
+        return self._repeat(call, count)
+
+    def _repeat(self, call: Call, count: int) -> list[float]:
+        return self._on_gpu(call, count) if self.device.type == "cuda" else _on_cpu(call, count)
+
+    def _on_gpu(self, call: Call, count: int) -> list[float]:
+        marks = []
+        for _ in range(count):
+            if self._flush is not None:
+                self._flush.zero_()
+            start = torch.cuda.Event(enable_timing=True)
+            end = torch.cuda.Event(enable_timing=True)
+            start.record()
+            call()
+            end.record()
+            marks.append((start, end))
+        torch.cuda.synchronize(self.device)
+        return [start.elapsed_time(end) for start, end in marks]
+
+
+def _on_cpu(call: Call, count: int) -> list[float]:
+    times = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - begin) * 1e3)
+    return times
+
+
+def host_us(call: Call, count: int = 2000) -> float:
+    """Host time of one call, work on the device not waited for."""
+    for _ in range(100):
+        call()
+    rounds = []
+    for _ in range(5):
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(count // 5):
+            call()
+        rounds.append((time.perf_counter() - begin) / (count // 5) * 1e6)
+    return min(rounds)
+
+
+def measure_ceilings(device: torch.device) -> dict[str, float]:
+    """What this machine can do at most: bytes per second copied, flops per second multiplied.
+
+    "ieee" on a GPU is a third of TF32: three tensor-core products make one of float32 grade.
+    """
+    timer = Timer(device)
+    gpu = device.type == "cuda"
+    size = (1 << 30) if gpu else (1 << 26)
+    source = torch.empty(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copy_ms = timer.median_ms(lambda: target.copy_(source))
+    ceilings = {"bytes_per_s": 2 * size / copy_ms * 1e3}
+    extent = 8192 if gpu else 1024
+
+    def multiply_rate(dtype: torch.dtype) -> float:
+        a = torch.randn(extent, extent, device=device).to(dtype)
+        return 2 * extent**3 / timer.median_ms(lambda: a @ a) * 1e3
+
+    if not gpu:
+        rate = multiply_rate(torch.float32)
+        return ceilings | {"ieee": rate, "tf32": rate, "bf16": rate, "fp16": rate}
+    saved = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    ceilings["tf32"] = multiply_rate(torch.float32)
+    torch.backends.cuda.matmul.allow_tf32 = saved
+    ceilings["ieee"] = ceilings["tf32"] / 3
+    ceilings["bf16"] = multiply_rate(torch.bfloat16)
+    ceilings["fp16"] = multiply_rate(torch.float16)
+    return ceilings

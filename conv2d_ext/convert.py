@@ -1,0 +1,155 @@
+"""Put convx under a model that somebody else wrote, and take it away again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+from .modules import Conv2d, LazyConv2d
+
+# Where a converted module remembers the class it came from.
+_ORIGINAL = "_convx_original_class"
+
+
+@dataclass
+class ConvertReport:
+    """What convert() did: names of swapped modules, and of kept ones with the reason."""
+
+    swapped: list[str] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.swapped)} convolutions swapped, {len(self.kept)} kept"]
+        lines += [f"  swapped {name}" for name in self.swapped]
+        lines += [f"  kept    {name}: {reason}" for name, reason in self.kept.items()]
+        return "\n".join(lines)
+
+
+def convert(
+    model: nn.Module,
+    filter: Callable[[str, nn.Conv2d], bool] | None = None,
+    *,
+    precision: str | None = None,
+    algorithm: str = "auto",
+) -> ConvertReport:
+    """Make every nn.Conv2d in a model compute with convx, in place.
+
+    Modules stay the objects they are and only change class: parameters, hooks, shared modules,
+    optimizers that hold the parameters, and names are untouched. Lazy modules become convx's when
+    they are initialised; parametrized ones (weight norm and the like) keep their parametrization.
+    Subclasses are swapped unless they override how the convolution is computed.
+
+    Args:
+        model: the model, or a single nn.Conv2d.
+        filter: called with a module's name and the module; only those it returns True for are
+            swapped.
+        precision: sets the converted modules' precision; None follows PyTorch's settings.
+        algorithm: sets the converted modules' algorithm.
+
+    Returns:
+        A report of what was swapped and what was kept, which prints readably.
+    """
+    report = ConvertReport()
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Conv2d):
+            continue
+        reason = _why_keep(module)
+        if reason is None and filter is not None and not filter(name, module):
+            reason = "the filter said no"
+        if reason is not None:
+            report.kept[name] = reason
+            continue
+        _swap(module)
+        if precision is not None:
+            module.precision = precision  # type: ignore[assignment]
+        if algorithm != "auto":
+            module.algorithm = algorithm  # type: ignore[assignment]
+        report.swapped.append(name)
+    return report
+
+
+def restore(model: nn.Module) -> list[str]:
+    """Undo convert(): every module it swapped gets its class back. Returns their names."""
+    restored = []
+    for name, module in model.named_modules():
+        original = module.__dict__.pop(_ORIGINAL, None)
+        if original is None:
+            continue
+        module.__dict__.pop("precision", None)
+        module.__dict__.pop("algorithm", None)
+        became = isinstance(module, Conv2d) and issubclass(original, nn.LazyConv2d)
+        _set_class(module, original.cls_to_become if became else original)
+        restored.append(name)
+    return restored
+
+
+def _why_keep(module: nn.Conv2d) -> str | None:
+    if _is_ours(module):
+        return "already computes with convx"
+    cls = type(module)
+    if cls._conv_forward is not nn.Conv2d._conv_forward:
+        return f"{cls.__name__} overrides _conv_forward"
+    lazy = isinstance(module, nn.LazyConv2d)
+    if not lazy and cls.forward is not nn.Conv2d.forward:
+        return f"{cls.__name__} overrides forward"
+    if lazy and cls is not nn.LazyConv2d:
+        return f"{cls.__name__} is a subclass of nn.LazyConv2d"
+    return None
+
+
+def _is_ours(module: nn.Module) -> bool:
+    return isinstance(module, Conv2d | LazyConv2d)
+
+
+def _swap(module: nn.Conv2d) -> None:
+    original = _underlying_class(module)
+    module.__dict__[_ORIGINAL] = original
+    if original is nn.LazyConv2d:
+        _set_class(module, LazyConv2d)
+    elif original is nn.Conv2d:
+        _set_class(module, Conv2d)
+    else:
+        _set_class(module, _subclass_with_convx(original))
+
+
+def _underlying_class(module: nn.Module) -> type[Any]:
+    """The module's class; below the one that parametrization puts on top, if it did."""
+    return type(module).__bases__[0] if parametrize.is_parametrized(module) else type(module)
+
+
+def _set_class(module: nn.Module, cls: type[Any]) -> None:
+    if parametrize.is_parametrized(module):
+        # The class on top holds the parametrized properties, and copies of the module share it:
+        # give this module one of its own, with another base. Removing the parametrization
+        # returns to that base.
+        top = type(module)
+        own = {k: v for k, v in vars(top).items() if k not in ("__dict__", "__weakref__")}
+        cls = type(top.__name__, (cls,), own)
+    module.__class__ = cls
+
+
+_subclasses: dict[type[Any], type[Any]] = {}
+
+
+def _subclass_with_convx(original: type[Any]) -> type[Any]:
+    """A class that is `original` in everything but how the convolution is computed."""
+    if original not in _subclasses:
+        members = {"__reduce_ex__": _reduce, "__module__": original.__module__}
+        _subclasses[original] = type(original.__name__, (original, Conv2d), members)
+        _subclasses[original]._conv_forward = Conv2d._conv_forward
+    return _subclasses[original]
+
+
+def _reduce(self: nn.Module, protocol: Any) -> Any:
+    """Pickle and deepcopy by the original class: the made one has no name to import."""
+    original = self.__dict__[_ORIGINAL]
+    return _rebuild, (original,), self.__getstate__()
+
+
+def _rebuild(original: type[Any]) -> Any:
+    cls = _subclass_with_convx(original)
+    return cls.__new__(cls)
