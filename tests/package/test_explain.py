@@ -1,0 +1,64 @@
+"""explain() tells what a call would do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import conv2d_ext
+
+
+def test_names_the_engine_and_the_reason() -> None:
+    x, w = torch.randn(1, 8, 16, 16), torch.randn(4, 8, 3, 3)
+    explanation = conv2d_ext.explain(x, w, padding=1)
+    names = [candidate.name for candidate in explanation.candidates]
+    assert explanation.engine in names
+    able = [c for c in explanation.candidates if not c.refusal]
+    chosen = next(c for c in able if c.name == explanation.engine)
+    assert chosen.predicted_us == min(c.predicted_us for c in able)
+    assert explanation.flops == 2 * 16 * 16 * 4 * 8 * 9
+    assert explanation.bytes == 4 * (8 * 256 + 4 * 8 * 9 + 4 * 256)
+
+    text = str(explanation)
+    assert "n1c8h16w16 k4r3s3" in text
+    assert f"-> {explanation.engine}" in text
+    assert f"{explanation.engine} runs it: the smallest predicted time" in text
+    for name in names:
+        assert name in text
+
+
+@pytest.mark.parametrize("direction", ["forward", "input_grad", "weight_grad"])
+def test_sizes_serve_as_well_as_tensors(direction: str) -> None:
+    x = torch.empty(2, 6, 9, 9, dtype=torch.float64)
+    w = torch.empty(4, 3, 3, 3, dtype=torch.float64)
+    by_tensor = conv2d_ext.explain(x, w, groups=2, direction=direction)
+    by_size = conv2d_ext.explain(
+        (2, 6, 9, 9), (4, 3, 3, 3), groups=2, direction=direction, dtype=torch.float64
+    )
+    assert by_tensor == by_size
+    assert by_tensor.direction == direction
+
+
+def test_a_forced_engine() -> None:
+    names = [c.name for c in conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3)).candidates]
+    for name in names:
+        explanation = conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3), algorithm=name)
+        assert explanation.engine == name
+        assert f"-> {name}" in str(explanation)
+
+
+def test_problems_are_checked_as_a_call_checks_them() -> None:
+    with pytest.raises(RuntimeError, match=r"input\.size\(1\)=5"):
+        conv2d_ext.explain((1, 5, 9, 9), (8, 8, 3, 3))
+    with pytest.raises(RuntimeError, match="direction='sideways'"):
+        conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3), direction="sideways")
+    with pytest.raises(RuntimeError, match="device='meta'"):
+        conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3), device="meta")
+    assert "unknown algorithm='magic'" in str(
+        conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3), algorithm="magic")
+    )
+
+
+def test_follows_the_precision_setting_only_for_cuda() -> None:
+    assert conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3)).precision == "ieee"
+    assert conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3), precision="tf32").precision == "tf32"

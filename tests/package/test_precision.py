@@ -1,0 +1,59 @@
+"""precision=None follows PyTorch's own switches, in eager mode and when a graph runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import conv2d_ext
+from conv2d_ext._precision import torch_allows_tf32
+
+
+@pytest.fixture(autouse=True)
+def restored_settings() -> Iterator[None]:
+    saved = torch.backends.cudnn.conv.fp32_precision
+    yield
+    torch.backends.cudnn.conv.fp32_precision = saved
+    torch.backends.cudnn.rnn.fp32_precision = saved
+
+
+def test_the_older_switch() -> None:
+    torch.backends.cudnn.allow_tf32 = True
+    assert torch_allows_tf32()
+    torch.backends.cudnn.allow_tf32 = False
+    assert not torch_allows_tf32()
+
+
+def test_the_newer_switch() -> None:
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+    assert torch_allows_tf32()
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    assert not torch_allows_tf32()
+
+
+def test_the_operator_that_compiled_graphs_ask() -> None:
+    for setting in ("tf32", "ieee"):
+        torch.backends.cudnn.conv.fp32_precision = setting
+        assert torch.ops.convx._torch_allows_tf32() == (setting == "tf32")
+
+
+def test_compiled_graphs_hold_the_question_not_the_answer() -> None:
+    graphs = []
+
+    def keep(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    x, w = torch.randn(1, 2, 4, 4), torch.randn(3, 2, 3, 3)
+    torch.compile(lambda x, w: conv2d_ext.conv2d(x, w), backend=keep, fullgraph=True)(x, w)
+    (call,) = [node for node in graphs[0].graph.nodes if "conv2d" in str(node.target)]
+    assert call.kwargs["precision"] == "torch"
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32", "torch"])
+def test_every_value_runs_in_full_precision_on_the_cpu(precision: str) -> None:
+    x, w = torch.randn(1, 8, 9, 9), torch.randn(3, 8, 3, 3)
+    expected = torch.ops.convx.conv2d(x, w)
+    assert torch.equal(torch.ops.convx.conv2d(x, w, precision=precision), expected)
