@@ -12,7 +12,10 @@ def is_channels_last(tensor: Tensor) -> bool:
     Tensors that are both (one channel, or one pixel) count as contiguous; see is_channels_last in
     csrc/core/problem.cpp for the same rule.
     """
-    size, stride = tensor.shape, tensor.stride()
+    size = tensor.shape
+    if size[1] > 1 and size[3] > 1 and tensor.is_contiguous():
+        return False  # the common case, decided without looking at every stride
+    stride = tensor.stride()
     if stride[1] == 0:
         return False
     smallest = 0

@@ -254,16 +254,16 @@ Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optiona
   if (problem.N == 0) return output;
 
   // Engines read the bias with stride 1; a broadcast or sliced one is rare enough to copy.
-  std::optional<Tensor> packed_bias = bias;
+  std::optional<Tensor> packed_bias;
   if (bias && problem.K > 1 && bias->stride(0) != 1) {
-    packed_bias = allocate_1d(input, problem.K, dtype_code(*bias));
+    packed_bias.emplace(allocate_1d(input, problem.K, dtype_code(*bias)));
     torch::stable::copy_(*packed_bias, *bias);
   }
   Buffers buffers;
   buffers.x = input.data_ptr();
   buffers.w = weight.data_ptr();
   buffers.y = output.mutable_data_ptr();
-  buffers.bias = packed_bias ? packed_bias->data_ptr() : nullptr;
+  if (bias) buffers.bias = (packed_bias ? *packed_bias : *bias).data_ptr();
   plan_and_launch(problem, arguments.algorithm, buffers, input);
   return output;
 }

@@ -1,0 +1,139 @@
+"""What is inside the wheel. It is taken from CONVX_WHEEL, or from dist/."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+import conv2d_ext
+
+ROOT = Path(__file__).resolve().parents[2]
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def wheel() -> Path:
+    found = os.environ.get("CONVX_WHEEL")
+    candidates = [Path(found)] if found else sorted(ROOT.glob("dist/convx-*.whl"))
+    if not candidates:
+        pytest.skip("no wheel: `make wheel` builds it, CONVX_WHEEL names another")
+    return candidates[-1]
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def libraries(unpacked) -> list[Path]:
+    return sorted(unpacked.rglob("*.so"))
+
+
+def tool(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def metadata(unpacked: Path, name: str) -> str:
+    return next(unpacked.glob(f"convx-*.dist-info/{name}")).read_text()
+
+
+def test_tag_serves_every_python(wheel, unpacked):
+    assert re.fullmatch(r"convx-[0-9a-z.+]+-py3-none-(manylinux|linux)\w+\.whl", wheel.name)
+    assert "Tag: py3-none-" in metadata(unpacked, "WHEEL")
+    assert "Root-Is-Purelib: false" in metadata(unpacked, "WHEEL")
+
+
+def test_metadata(unpacked):
+    lines = metadata(unpacked, "METADATA").splitlines()
+    assert "Name: convx" in lines
+    assert f"Version: {conv2d_ext.__version__}" in lines
+    assert "Requires-Python: >=3.10" in lines
+    required = [line for line in lines if line.startswith("Requires-Dist:") and "extra" not in line]
+    assert required == ["Requires-Dist: torch>=2.10"], "a pin would replace the user's torch"
+    assert "convx = conv2d_ext.cli:main" in metadata(unpacked, "entry_points.txt")
+
+
+def test_files_are_those_of_the_package(unpacked):
+    inside = {p.relative_to(unpacked).as_posix() for p in unpacked.rglob("*") if p.is_file()}
+    inside = {name for name in inside if ".dist-info/" not in name}
+    info = json.loads((unpacked / "conv2d_ext/_build_info.json").read_text())
+    expected = {"conv2d_ext/_build_info.json", "conv2d_ext/_convx_core.so", "conv2d_ext/py.typed"}
+    if info["cuda"]:
+        expected.add(f"conv2d_ext/_convx_cu{info['cuda'].split('.')[0]}.so")
+    for pattern in ("*.py", "bench/*.json"):
+        found = (ROOT / "conv2d_ext").rglob(pattern)
+        expected |= {path.relative_to(ROOT).as_posix() for path in found}
+    assert inside == expected
+
+
+def test_build_info_says_what_it_was_built_with(unpacked):
+    info = json.loads((unpacked / "conv2d_ext/_build_info.json").read_text())
+    assert set(info) == {"torch", "cuda", "archs", "revision"}
+    assert info["torch"]
+    assert bool(info["cuda"]) == bool(info["archs"])
+
+
+def test_libraries_need_neither_python_nor_a_driver(libraries):
+    assert libraries
+    for library in libraries:
+        dynamic = tool("readelf", "-d", str(library))
+        needed = re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic)
+        allowed = r"libtorch(_cpu)?|libc10|libstdc\+\+|libgcc_s|libc|libm|libpthread|ld-linux.*"
+        if "_cu" in library.name:
+            allowed += r"|libtorch_cuda|libc10_cuda|libcudart|libcublas(Lt)?"
+        strangers = [n for n in needed if not re.fullmatch(rf"({allowed})\.so[.\d]*", n)]
+        assert not strangers, f"{library.name} needs {strangers}"
+        assert "RPATH" not in dynamic, library.name
+        assert "RUNPATH" not in dynamic, library.name
+
+
+def test_libraries_use_no_python_symbols(libraries):
+    for library in libraries:
+        undefined = tool("nm", "-D", "--undefined-only", str(library)).split()
+        assert not [s for s in undefined if re.match(r"_?Py[A-Z_]", s)], library.name
+
+
+def test_libraries_use_only_the_stable_abi(libraries):
+    """C++ symbols of torch change from version to version; those of its C shim do not."""
+    for library in libraries:
+        undefined = tool("nm", "-D", "--undefined-only", str(library)).split()
+        unstable = [s for s in undefined if re.match(r"_ZNK?(St.*)?(2at|3c10|5torch)", s)]
+        assert not unstable, f"{library.name}: {unstable}"
+
+
+def test_libraries_export_nothing_of_ours(libraries):
+    """Both libraries hold the core: exported, one library would call into the other's copy."""
+    for library in libraries:
+        exported = tool("nm", "-D", "--defined-only", str(library)).split()
+        assert not [s for s in exported if re.match(r"_Z[A-Z]*5convx", s)], library.name
+
+
+def test_no_paths_of_the_build_machine(libraries):
+    torch_folder = str(Path(torch.__file__).parents[1])
+    paths = {str(ROOT), str(Path.home()), sys.prefix, sys.base_prefix, torch_folder}
+    paths -= {"/", "/usr", "/usr/local"}
+    for library in libraries:
+        content = library.read_bytes()
+        assert not [p for p in paths if p.encode() in content], library.name
+
+
+def test_size(wheel):
+    assert wheel.stat().st_size < 60 * MEBIBYTE
+
+
+@pytest.mark.skipif("PYTHONSAFEPATH" not in os.environ, reason="only in `make test`")
+def test_the_suite_tests_the_installed_package():
+    assert Path(conv2d_ext.__file__).resolve().parent != ROOT / "conv2d_ext"
