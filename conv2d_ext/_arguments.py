@@ -29,7 +29,7 @@ class ConvParams(NamedTuple):
 def parse_pair(name: str, value: IntOrPair) -> tuple[int, int]:
     # The common spellings first: an abstract isinstance costs more than the rest of the call.
     if type(value) is int or not isinstance(value, tuple | list | Sequence):
-        return value, value  # type: ignore[return-value]
+        return value, value
     if len(value) == 1:
         return value[0], value[0]
     if len(value) == 2:
@@ -68,12 +68,12 @@ def parse_padding(
         columns = dilation[1] * (kernel[1] - 1)
         return rows // 2, rows - rows // 2, columns // 2, columns - columns // 2
     if isinstance(padding, tuple | list | Sequence):
-        if len(padding) == 4:
-            top, bottom, left, right = padding
-            return top, bottom, left, right
-        if len(padding) not in (1, 2):
+        sides: tuple[int, ...] = tuple(padding)
+        if len(sides) == 4:
+            return sides
+        if len(sides) not in (1, 2):
             raise RuntimeError(
-                f"convx.conv2d: padding must have 1, 2 or 4 values, but got {list(padding)}"
+                f"convx.conv2d: padding must have 1, 2 or 4 values, but got padding={list(sides)}"
             )
     pad_h, pad_w = parse_pair("padding", padding)
     return pad_h, pad_h, pad_w, pad_w

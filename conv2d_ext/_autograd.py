@@ -52,7 +52,7 @@ class _ConvFunction(torch.autograd.Function):
             cls.save(ctx, inputs, output)
             return output
 
-        cls.forward = staticmethod(forward)  # type: ignore[method-assign,assignment]
+        cls.forward = staticmethod(forward)  # type: ignore[method-assign]
         pieces = {
             "forward": staticmethod(cls.compute),
             "setup_context": staticmethod(cls.save),
@@ -121,7 +121,7 @@ class _InputGrad(_ConvFunction):
         ctx.save_for_forward(grad_output, weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         grad_output, weight = ctx.saved_tensors
         needs_grad_output, needs_weight = ctx.needs_input_grad[:2]
         p = ctx.params
@@ -161,7 +161,7 @@ class _WeightGrad(_ConvFunction):
         ctx.save_for_forward(grad_output, input)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         grad_output, input = ctx.saved_tensors
         needs_grad_output, needs_input = ctx.needs_input_grad[:2]
         p = ctx.params
@@ -196,11 +196,11 @@ class _BiasGrad(_ConvFunction):
         ctx.shape = inputs[0].shape
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad[None, :, None, None].expand(ctx.shape)
 
     @staticmethod
-    def jvp(ctx: Any, grad_output_t: Tensor) -> Tensor:  # type: ignore[override]
+    def jvp(ctx: Any, grad_output_t: Tensor) -> Tensor:
         return bias_grad(grad_output_t)
 
 

@@ -95,8 +95,7 @@ def _weight_grad(
     return w.unflatten(0, (batch, -1)), 0
 
 
-def _bias_grad(
-    info: Any, in_dims: tuple[Any, ...], grad_output: Tensor) -> tuple[Tensor, int]:
+def _bias_grad(info: Any, in_dims: tuple[Any, ...], grad_output: Tensor) -> tuple[Tensor, int]:
     batch = info.batch_size
     g = _into_channels(_to_front(grad_output, in_dims[0], batch))
     return _ops.bias_grad(g).unflatten(0, (batch, -1)), 0

@@ -151,5 +151,4 @@ def _reduce(self: nn.Module, protocol: Any) -> Any:
 
 
 def _rebuild(original: type[Any]) -> Any:
-    cls = _subclass_with_convx(original)
-    return cls.__new__(cls)
+    return object.__new__(_subclass_with_convx(original))

@@ -65,4 +65,4 @@ class Conv2d(nn.Conv2d):
 class LazyConv2d(torch.nn.LazyConv2d):
     """A torch.nn.LazyConv2d that becomes a :class:`Conv2d` when it first sees an input."""
 
-    cls_to_become = Conv2d  # type: ignore[assignment]
+    cls_to_become = Conv2d

@@ -74,9 +74,7 @@ class Operands:
         self.w = random(s.K, s.C // s.groups, s.R, s.S)
         self.g = random(s.N, s.K, s.P, s.Q)
         precision = "tf32" if case.precision == "tf32" else "ieee"
-        self.params = ConvParams(
-            *s.stride, *s.pad, *s.dilation, s.groups, precision, case.engine
-        )
+        self.params = ConvParams(*s.stride, *s.pad, *s.dilation, s.groups, precision, case.engine)
 
     def ours(self) -> Tensor:
         s, nhwc = self.case.shape, self.case.layout == "nhwc"

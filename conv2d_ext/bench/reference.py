@@ -10,7 +10,9 @@ from .shapes import Shape
 _SAMPLES = 24
 
 
-def sampled_error(direction: str, shape: Shape, result: Tensor, x: Tensor, w: Tensor, g: Tensor):
+def sampled_error(
+    direction: str, shape: Shape, result: Tensor, x: Tensor, w: Tensor, g: Tensor
+) -> float:
     """Relative error (Frobenius norm) of a result on randomly chosen elements.
 
     x, w and g are input, weight and output gradient; the direction says which two made the result.
@@ -34,7 +36,9 @@ def _column(shape: Shape, q: int, s: int) -> int:
     return q * shape.stride[1] - shape.pad[2] + s * shape.dilation[1]
 
 
-def _sample_output(shape: Shape, y: Tensor, x: Tensor, w: Tensor, g: Tensor):
+def _sample_output(
+    shape: Shape, y: Tensor, x: Tensor, w: Tensor, g: Tensor
+) -> tuple[Tensor, Tensor]:
     """All filters at sampled pixels."""
     got, expected = [], []
     c = shape.C // shape.groups
@@ -52,7 +56,9 @@ def _sample_output(shape: Shape, y: Tensor, x: Tensor, w: Tensor, g: Tensor):
     return torch.stack(got), torch.stack(expected)
 
 
-def _sample_input_grad(shape: Shape, gx: Tensor, x: Tensor, w: Tensor, g: Tensor):
+def _sample_input_grad(
+    shape: Shape, gx: Tensor, x: Tensor, w: Tensor, g: Tensor
+) -> tuple[Tensor, Tensor]:
     """All channels at sampled pixels."""
     got, expected = [], []
     filters = w.double().reshape(shape.groups, -1, shape.C // shape.groups, shape.R, shape.S)
@@ -73,7 +79,9 @@ def _sample_input_grad(shape: Shape, gx: Tensor, x: Tensor, w: Tensor, g: Tensor
     return torch.stack(got), torch.stack(expected)
 
 
-def _sample_weight_grad(shape: Shape, gw: Tensor, x: Tensor, w: Tensor, g: Tensor):
+def _sample_weight_grad(
+    shape: Shape, gw: Tensor, x: Tensor, w: Tensor, g: Tensor
+) -> tuple[Tensor, Tensor]:
     """Sampled weights, each a sum over every pixel of every image."""
     got, expected = [], []
     c = shape.C // shape.groups

@@ -40,9 +40,9 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
       choice.chosen = index;
     }
     if (!automatic && algorithm == engine.name && !candidate.refusal.empty()) {
-      choice.error = std::string("algorithm='") + engine.name + "' cannot run this problem: " +
-                     candidate.refusal + " (" + to_text(problem) + ", " + name_of(problem.pass) +
-                     ")";
+      choice.error = std::string("algorithm='") + engine.name +
+                     "' cannot run this problem: " + candidate.refusal + " (" + to_text(problem) +
+                     ", " + name_of(problem.pass) + ")";
     }
     choice.candidates.push_back(std::move(candidate));
   }
@@ -64,8 +64,8 @@ std::string describe_choice(const Choice& choice, const ConvProblem& problem) {
       << ", \"direction\": " << quote(name_of(problem.pass))
       << ", \"precision\": " << quote(name_of(problem.precision))
       << ", \"flops\": " << count_flops(problem) << ", \"bytes\": " << count_bytes(problem)
-      << ", \"error\": " << quote(choice.error) << ", \"engine\": "
-      << quote(choice.chosen < 0 ? "" : choice.candidates[choice.chosen].name)
+      << ", \"error\": " << quote(choice.error)
+      << ", \"engine\": " << quote(choice.chosen < 0 ? "" : choice.candidates[choice.chosen].name)
       << ", \"candidates\": [";
   const char* separator = "";
   for (const Candidate& candidate : choice.candidates) {

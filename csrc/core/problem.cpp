@@ -50,11 +50,10 @@ std::string check_parameters(const ConvProblem& p) {
       const char* name;
       int64_t value;
     };
-    for (const Named& item :
-         {Named{"stride", p.stride.h}, Named{"stride", p.stride.w}, Named{"dilation", p.dilation.h},
-          Named{"dilation", p.dilation.w}, Named{"padding", p.pad.top},
-          Named{"padding", p.pad.bottom}, Named{"padding", p.pad.left},
-          Named{"padding", p.pad.right}}) {
+    for (const Named& item : {Named{"stride", p.stride.h}, Named{"stride", p.stride.w},
+                              Named{"dilation", p.dilation.h}, Named{"dilation", p.dilation.w},
+                              Named{"padding", p.pad.top}, Named{"padding", p.pad.bottom},
+                              Named{"padding", p.pad.left}, Named{"padding", p.pad.right}}) {
       if (item.value > kMaxParameter) {
         error << item.name << " is too large: " << item.value << " is above the limit of "
               << kMaxParameter;
@@ -140,16 +139,38 @@ double count_bytes(const ConvProblem& p) {
 
 size_t hash_value(const ConvProblem& p) {
   size_t hash = 0;
-  for (int64_t field :
-       {static_cast<int64_t>(p.pass), static_cast<int64_t>(p.dtype),
-        static_cast<int64_t>(p.precision), static_cast<int64_t>(p.has_bias),
-        p.N,           p.C,            p.H,             p.W,
-        p.K,           p.R,            p.S,             p.groups,
-        p.stride.h,    p.stride.w,     p.dilation.h,    p.dilation.w,
-        p.pad.top,     p.pad.bottom,   p.pad.left,      p.pad.right,
-        p.x_strides.n, p.x_strides.c,  p.x_strides.h,   p.x_strides.w,
-        p.w_strides.n, p.w_strides.c,  p.w_strides.h,   p.w_strides.w,
-        p.y_strides.n, p.y_strides.c,  p.y_strides.h,   p.y_strides.w}) {
+  for (int64_t field : {static_cast<int64_t>(p.pass),
+                        static_cast<int64_t>(p.dtype),
+                        static_cast<int64_t>(p.precision),
+                        static_cast<int64_t>(p.has_bias),
+                        p.N,
+                        p.C,
+                        p.H,
+                        p.W,
+                        p.K,
+                        p.R,
+                        p.S,
+                        p.groups,
+                        p.stride.h,
+                        p.stride.w,
+                        p.dilation.h,
+                        p.dilation.w,
+                        p.pad.top,
+                        p.pad.bottom,
+                        p.pad.left,
+                        p.pad.right,
+                        p.x_strides.n,
+                        p.x_strides.c,
+                        p.x_strides.h,
+                        p.x_strides.w,
+                        p.w_strides.n,
+                        p.w_strides.c,
+                        p.w_strides.h,
+                        p.w_strides.w,
+                        p.y_strides.n,
+                        p.y_strides.c,
+                        p.y_strides.h,
+                        p.y_strides.w}) {
     // The golden-ratio mix of boost::hash_combine.
     hash ^= static_cast<size_t>(field) + 0x9e3779b97f4a7c15ull + (hash << 6) + (hash >> 2);
   }
@@ -183,9 +204,7 @@ const char* name_of(DType dtype) {
   return "unknown";
 }
 
-const char* name_of(Precision precision) {
-  return precision == Precision::kTf32 ? "tf32" : "ieee";
-}
+const char* name_of(Precision precision) { return precision == Precision::kTf32 ? "tf32" : "ieee"; }
 
 const char* name_of(Pass pass) {
   switch (pass) {

@@ -10,10 +10,10 @@ namespace convx {
 // and returns when all are done.
 struct TaskRunner {
   int slots = 1;
-  void (*run)(int slots, void (*body)(void* context, int slot), void* context) =
-      [](int slots, void (*body)(void*, int), void* context) {
-        for (int slot = 0; slot < slots; ++slot) body(context, slot);
-      };
+  void (*run)(int slots, void (*body)(void* context, int slot),
+              void* context) = [](int slots, void (*body)(void*, int), void* context) {
+    for (int slot = 0; slot < slots; ++slot) body(context, slot);
+  };
 };
 
 // Runs task(slot, index) for every index in [0, tasks). A slot runs one task at a time, so it may

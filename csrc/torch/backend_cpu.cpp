@@ -38,10 +38,9 @@ void bias_grad(const ConvProblem& problem, const void* y, void* grad_bias, void*
 
 const Backend& backend() {
   static const Backend cpu{
-      "cpu",  cpu_engines,
-      query_caps,
-      [] { return false; },  // the CPU engines always compute in full float32
-      launch, [](const ConvProblem&) -> int64_t { return 0; },
+      "cpu",      cpu_engines,
+      query_caps, [] { return false; },  // the CPU engines always compute in full float32
+      launch,     [](const ConvProblem&) -> int64_t { return 0; },
       bias_grad};
   return cpu;
 }

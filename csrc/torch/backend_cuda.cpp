@@ -47,12 +47,9 @@ void bias_grad(const ConvProblem& problem, const void* y, void* grad_bias, void*
 }  // namespace
 
 const Backend& backend() {
-  static const Backend cuda{"cuda",
-                            cuda_engines,
-                            query_cuda_caps,
-                            torch_allows_tf32,
-                            launch,
-                            cuda_bias_grad_workspace_bytes,
+  static const Backend cuda{"cuda",          cuda_engines,
+                            query_cuda_caps, torch_allows_tf32,
+                            launch,          cuda_bias_grad_workspace_bytes,
                             bias_grad};
   return cuda;
 }

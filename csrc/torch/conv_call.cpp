@@ -55,8 +55,8 @@ void check_like(const Tensor& tensor, const char* name, const Tensor& first,
                 const char* first_name) {
   if (tensor.scalar_type() != first.scalar_type()) {
     fail(std::string("expected ") + name + " to have the dtype of " + first_name + " (" +
-         torch::headeronly::toString(first.scalar_type()) + "), but got " + name + ".dtype=" +
-         torch::headeronly::toString(tensor.scalar_type()));
+         torch::headeronly::toString(first.scalar_type()) + "), but got " + name +
+         ".dtype=" + torch::headeronly::toString(tensor.scalar_type()));
   }
   if (tensor.device() != first.device()) {
     fail(std::string("expected ") + name + " and " + first_name +
@@ -73,7 +73,8 @@ void check_rank(const Tensor& tensor, const char* name, int64_t rank) {
 }
 
 void check_device(const Tensor& tensor, const char* name) {
-  const bool here = std::string(backend().device_name) == "cpu" ? tensor.is_cpu() : tensor.is_cuda();
+  const bool here =
+      std::string(backend().device_name) == "cpu" ? tensor.is_cpu() : tensor.is_cuda();
   if (!here) {
     fail(std::string("expected ") + name + " to be on a " + backend().device_name +
          " device, but it is on " + device_text(tensor));
@@ -171,9 +172,8 @@ void plan_and_launch(const ConvProblem& problem, const std::string& algorithm, B
                      const Tensor& like) {
   const int device = like.get_device_index();
   std::string error;
-  const Plan plan =
-      plan_cache().find_or_choose(backend().engines(), problem, backend().query_caps(device),
-                                  device, algorithm, error);
+  const Plan plan = plan_cache().find_or_choose(
+      backend().engines(), problem, backend().query_caps(device), device, algorithm, error);
   if (!error.empty()) fail(error);
   std::optional<Tensor> workspace;
   if (plan.workspace_bytes > 0) {
@@ -199,8 +199,7 @@ ConvArguments parse_arguments(const std::vector<int64_t>& stride,
   const auto parse_pair = [&](const char* name, const std::vector<int64_t>& values) -> Hw {
     if (values.size() == 1) return {values[0], values[0]};
     if (values.size() == 2) return {values[0], values[1]};
-    fail(std::string(name) + " must have 1 or 2 values, but got " + name + "=" +
-         list_text(values));
+    fail(std::string(name) + " must have 1 or 2 values, but got " + name + "=" + list_text(values));
   };
   ConvArguments arguments;
   arguments.stride = parse_pair("stride", stride);
@@ -228,8 +227,7 @@ Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optiona
                    const ConvArguments& arguments) {
   check_rank(input, "input", 4);
   check_rank(weight, "weight", 4);
-  ConvProblem problem =
-      start_problem(Pass::kForward, dtype_of(input, "input"), arguments);
+  ConvProblem problem = start_problem(Pass::kForward, dtype_of(input, "input"), arguments);
   check_device(input, "input");
   check_like(weight, "weight", input, "input");
   problem.has_bias = bias.has_value();
@@ -357,8 +355,7 @@ std::string run_explain(const ProblemText& text, const ConvArguments& arguments,
     fail(std::string("unknown ") + what + "='" + name + "'");
   };
   constexpr std::array kPasses{Pass::kForward, Pass::kInputGrad, Pass::kWeightGrad};
-  constexpr std::array kDTypes{DType::kFloat32, DType::kFloat64, DType::kFloat16,
-                               DType::kBFloat16};
+  constexpr std::array kDTypes{DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
   for (const auto* list :
        {&text.input_size, &text.input_stride, &text.weight_size, &text.weight_stride}) {
     if (list->size() != 4) fail("expected input and weight to have 4 dimensions");
@@ -379,8 +376,8 @@ std::string run_explain(const ProblemText& text, const ConvArguments& arguments,
   const bool channels_last = is_channels_last(x[0], x[1], x[2], x[3], problem.x_strides) ||
                              is_channels_last(w[0], w[1], w[2], w[3], problem.w_strides);
   problem.y_strides = dense_strides(channels_last, problem.K, problem.P, problem.Q);
-  const Choice choice = choose_engine(backend().engines(), problem,
-                                      backend().query_caps(device), arguments.algorithm);
+  const Choice choice = choose_engine(backend().engines(), problem, backend().query_caps(device),
+                                      arguments.algorithm);
   return describe_choice(choice, problem);
 }
 

@@ -13,9 +13,8 @@ inline Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optio
                      const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
                      const std::vector<int64_t>& dilation, int64_t groups,
                      const std::string& precision, const std::string& algorithm) {
-  return run_forward(
-      input, weight, bias,
-      parse_arguments(stride, padding, dilation, groups, precision, algorithm));
+  return run_forward(input, weight, bias,
+                     parse_arguments(stride, padding, dilation, groups, precision, algorithm));
 }
 
 // Gradients that output_mask does not ask for come back undefined, None in Python.
@@ -89,24 +88,21 @@ inline Tensor conv2d_weight_grad(const Tensor& grad_output, const Tensor& input,
 inline Tensor conv2d_bias_grad(const Tensor& grad_output) { return run_bias_grad(grad_output); }
 
 // What Python's explain() asks; no tensor takes part, so each library has an operator of its own.
-inline std::string explain(const std::string& direction, const std::string& dtype,
-                           const std::vector<int64_t>& input_size,
-                           const std::vector<int64_t>& input_stride,
-                           const std::vector<int64_t>& weight_size,
-                           const std::vector<int64_t>& weight_stride, bool has_bias,
-                           const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
-                           const std::vector<int64_t>& dilation, int64_t groups,
-                           const std::string& precision, const std::string& algorithm,
-                           int64_t device) {
+inline std::string explain(
+    const std::string& direction, const std::string& dtype, const std::vector<int64_t>& input_size,
+    const std::vector<int64_t>& input_stride, const std::vector<int64_t>& weight_size,
+    const std::vector<int64_t>& weight_stride, bool has_bias, const std::vector<int64_t>& stride,
+    const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation, int64_t groups,
+    const std::string& precision, const std::string& algorithm, int64_t device) {
   return run_explain(
       {direction, dtype, input_size, input_stride, weight_size, weight_stride, has_bias},
       parse_arguments(stride, padding, dilation, groups, precision, algorithm),
       static_cast<int>(device));
 }
 
-#define CONVX_EXPLAIN_ARGUMENTS                                                             \
-  "(str direction, str dtype, int[] input_size, int[] input_stride, int[] weight_size, "    \
-  "int[] weight_stride, bool has_bias, int[] stride, int[] padding, int[] dilation, int "   \
+#define CONVX_EXPLAIN_ARGUMENTS                                                           \
+  "(str direction, str dtype, int[] input_size, int[] input_stride, int[] weight_size, "  \
+  "int[] weight_stride, bool has_bias, int[] stride, int[] padding, int[] dilation, int " \
   "groups, str precision, str algorithm, int device) -> str"
 
 inline void implement_ops(torch::stable::detail::StableLibrary& m) {

@@ -4,8 +4,8 @@
 
 #define CONVX_LIST_ARGUMENTS \
   "SymInt[2] stride=1, SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1"
-#define CONVX_SCALAR_ARGUMENTS                                                                  \
-  "SymInt stride_h, SymInt stride_w, SymInt pad_top, SymInt pad_bottom, SymInt pad_left, "      \
+#define CONVX_SCALAR_ARGUMENTS                                                                 \
+  "SymInt stride_h, SymInt stride_w, SymInt pad_top, SymInt pad_bottom, SymInt pad_left, "     \
   "SymInt pad_right, SymInt dilation_h, SymInt dilation_w, SymInt groups, str precision, str " \
   "algorithm"
 
@@ -22,8 +22,7 @@ STABLE_TORCH_LIBRARY(convx, m) {
       "conv2d_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[2] stride, "
       "SymInt[2] padding, SymInt[2] dilation, SymInt groups, bool[3] output_mask, *, "
       "str precision=\"ieee\", str algorithm=\"auto\") -> (Tensor, Tensor, Tensor)");
-  m.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, " CONVX_SCALAR_ARGUMENTS
-        ") -> Tensor");
+  m.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, " CONVX_SCALAR_ARGUMENTS ") -> Tensor");
   m.def(
       "_conv2d_input_grad(Tensor grad_output, Tensor weight, SymInt height, SymInt width, bool "
       "channels_last, " CONVX_SCALAR_ARGUMENTS ") -> Tensor");

@@ -34,9 +34,7 @@ def may_include(path: Path, own: bool, header: str) -> bool:
     if room == "core":
         return target == "core"
     if room == "engines":
-        allowed = {"core", "engines"} | (
-            {"device", "cuda"} if is_cuda and not is_plan else set()
-        )
+        allowed = {"core", "engines"} | ({"device", "cuda"} if is_cuda and not is_plan else set())
         return target in allowed
     if room == "device":
         return target in {"core", "device"}

@@ -25,7 +25,8 @@ def test_shape_text_round_trip() -> None:
     for suite in suite_names():
         for shape in load_suite(suite):
             assert Shape.parse(shape.text, shape.name) == shape
-            assert shape.P >= 1 and shape.Q >= 1
+            assert shape.P >= 1
+            assert shape.Q >= 1
 
 
 @pytest.mark.parametrize("text", ["n1c2h3w4", "n1c2h3w4 k1r1s1 stride2", "hello"])

@@ -17,9 +17,7 @@ def test_the_example_runs() -> None:
     exec(compile(example, str(README), "exec"), names)
     torch.testing.assert_close(
         names["y"],
-        torch.nn.functional.conv2d(
-            torch.nn.functional.pad(names["x"], (3, 4, 1, 2)), names["w"]
-        ),
+        torch.nn.functional.conv2d(torch.nn.functional.pad(names["x"], (3, 4, 1, 2)), names["w"]),
         rtol=1e-4,
         atol=1e-3,
     )
