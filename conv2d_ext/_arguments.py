@@ -67,7 +67,7 @@ def parse_padding(
         rows = dilation[0] * (kernel[0] - 1)
         columns = dilation[1] * (kernel[1] - 1)
         return rows // 2, rows - rows // 2, columns // 2, columns - columns // 2
-    if isinstance(padding, tuple | list | Sequence):
+    if isinstance(padding, Sequence):
         sides: tuple[int, ...] = tuple(padding)
         if len(sides) == 4:
             return sides

@@ -1,0 +1,49 @@
+// Bounds of the CPU engines' scratch memory and task sizes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/problem.h"
+
+namespace convx {
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+inline int64_t accumulate_bytes(DType dtype) { return dtype == DType::kFloat64 ? 8 : 4; }
+
+// Slices of the workspace start on cache lines for float and double alike.
+constexpr int64_t kAlignElements = 16;
+
+// A workspace is at most kMaxSharedBytes + kMaxSlotsBytes. Slices are sized for a second-level
+// cache, or smaller where many threads share the bound.
+constexpr int64_t kMaxSharedBytes = int64_t{15} << 20;
+constexpr int64_t kMaxSlotsBytes = int64_t{48} << 20;
+constexpr int64_t kMaxSlotBudget = int64_t{1} << 20;
+constexpr int64_t kMinSlotBudget = int64_t{384} << 10;
+
+inline int64_t slot_budget(int threads) {
+  return std::clamp(kMaxSlotsBytes / std::max(threads, 1), kMinSlotBudget, kMaxSlotBudget);
+}
+
+// Slots beyond the bound are not used. Every slice fits the bound at least once.
+inline int64_t count_slots(int threads, int64_t slot_bytes) {
+  return std::clamp<int64_t>(kMaxSlotsBytes / std::max<int64_t>(slot_bytes, 1), 1,
+                             std::max(threads, 1));
+}
+
+constexpr int64_t kMaxTileChannels = 256;
+constexpr int64_t kMinTileChannels = 32;
+constexpr int64_t kMaxTilePixels = 1024;
+
+// A few tasks per thread even out their lengths; tasks below some 10 us cost more than they bring.
+constexpr int64_t kTasksPerThread = 3;
+constexpr int64_t kMinTaskProducts = 400000;
+constexpr int64_t kMinBatchProducts = 20000;
+
+constexpr int64_t kCacheLineBytes = 64;
+constexpr int64_t kFewChannels = 16;
+constexpr int64_t kMaxSharedLinePixels = 256;
+
+}  // namespace convx

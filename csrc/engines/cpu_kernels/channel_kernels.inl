@@ -1,0 +1,120 @@
+// Depthwise convolutions whose channels are neighbours in memory: vectors run over channels, and
+// nothing has to be rearranged.
+
+template <typename T, typename Acc>
+inline __attribute__((always_inline)) void load_lanes(const T* in,
+                                                      typename VectorTypes<Acc>::Vec& out) {
+  if constexpr (std::is_same_v<T, Acc>) {
+    out = *reinterpret_cast<const typename VectorTypes<Acc>::Loose*>(in);
+  } else {
+    for (int l = 0; l < kLanes<Acc>; ++l) out[l] = in[l];
+  }
+}
+
+template <int kPixels, typename T>
+void gather_fixed_pixels(const ChannelGather& g, const T* source, T* target) {
+  using Acc = accumulate_t<T>;
+  using Vec = typename VectorTypes<Acc>::Vec;
+  using Loose = typename VectorTypes<Acc>::Loose;
+  constexpr int lanes = kLanes<Acc>;
+  const Acc* weights = static_cast<const Acc*>(g.weights);
+  const T* bias = static_cast<const T*>(g.bias);
+  int64_t c = 0;
+  for (; c + lanes <= g.channels; c += lanes) {
+    Vec sums[kPixels] = {};
+    for (int64_t t = 0; t < g.taps; ++t) {
+      const Vec weight = *reinterpret_cast<const Loose*>(weights + g.weight_offsets[t] + c);
+      const T* in = source + g.source_offsets[t] + c;
+      CONVX_UNROLL
+      for (int p = 0; p < kPixels; ++p) {
+        Vec value;
+        load_lanes<T, Acc>(in + p * g.source_stride, value);
+        sums[p] += value * weight;
+      }
+    }
+    Vec shift = {};
+    if (bias) load_lanes<T, Acc>(bias + c, shift);
+    CONVX_UNROLL
+    for (int p = 0; p < kPixels; ++p) {
+      const Vec sum = sums[p] + shift;
+      for (int l = 0; l < lanes; ++l) target[p * g.target_stride + c + l] = convert_to<T>(sum[l]);
+    }
+  }
+  for (; c < g.channels; ++c) {
+    for (int p = 0; p < kPixels; ++p) {
+      Acc sum = 0;
+      for (int64_t t = 0; t < g.taps; ++t) {
+        const T value = source[g.source_offsets[t] + c + p * g.source_stride];
+        sum += static_cast<Acc>(value) * weights[g.weight_offsets[t] + c];
+      }
+      const Acc shift = bias ? static_cast<Acc>(bias[c]) : Acc{0};
+      target[p * g.target_stride + c] = convert_to<T>(sum + shift);
+    }
+  }
+}
+
+template <typename T>
+void gather_channels(const ChannelGather& g) {
+  const T* source = static_cast<const T*>(g.source);
+  T* target = static_cast<T*>(g.target);
+  int64_t pixel = 0;
+  for (; pixel + 4 <= g.pixels; pixel += 4) {
+    gather_fixed_pixels<4>(g, source + pixel * g.source_stride, target + pixel * g.target_stride);
+  }
+  for (; pixel < g.pixels; ++pixel) {
+    gather_fixed_pixels<1>(g, source + pixel * g.source_stride, target + pixel * g.target_stride);
+  }
+}
+
+// One kernel row of up to kChannelTaps taps, over a run of pixels all of them reach.
+template <int kTaps, typename T>
+void add_fixed_taps(const ChannelDots& d, accumulate_t<T>* sums) {
+  using Acc = accumulate_t<T>;
+  using Vec = typename VectorTypes<Acc>::Vec;
+  using Loose = typename VectorTypes<Acc>::Loose;
+  constexpr int lanes = kLanes<Acc>;
+  int64_t c = 0;
+  for (; c + lanes <= d.channels; c += lanes) {
+    const T* x = static_cast<const T*>(d.x) + c;
+    const T* y = static_cast<const T*>(d.y) + c;
+    Vec tile[kTaps] = {};
+    for (int64_t pixel = 0; pixel < d.pixels; ++pixel, x += d.x_stride, y += d.y_stride) {
+      Vec weight;
+      load_lanes<T, Acc>(y, weight);
+      CONVX_UNROLL
+      for (int t = 0; t < kTaps; ++t) {
+        Vec value;
+        load_lanes<T, Acc>(x + t * d.tap_stride, value);
+        tile[t] += value * weight;
+      }
+    }
+    CONVX_UNROLL
+    for (int t = 0; t < kTaps; ++t) {
+      *reinterpret_cast<Loose*>(sums + t * d.sums_pitch + c) += tile[t];
+    }
+  }
+  for (; c < d.channels; ++c) {
+    for (int t = 0; t < kTaps; ++t) {
+      const T* x = static_cast<const T*>(d.x) + c + t * d.tap_stride;
+      const T* y = static_cast<const T*>(d.y) + c;
+      Acc sum = 0;
+      for (int64_t pixel = 0; pixel < d.pixels; ++pixel) {
+        sum += static_cast<Acc>(x[pixel * d.x_stride]) * static_cast<Acc>(y[pixel * d.y_stride]);
+      }
+      sums[t * d.sums_pitch + c] += sum;
+    }
+  }
+}
+
+template <int kTaps, typename T>
+void add_taps(const ChannelDots& d, accumulate_t<T>* sums) {
+  if constexpr (kTaps > 0) {
+    if (d.taps != kTaps) return add_taps<kTaps - 1, T>(d, sums);
+    add_fixed_taps<kTaps, T>(d, sums);
+  }
+}
+
+template <typename T>
+void dot_channels(const ChannelDots& d, accumulate_t<T>* sums) {
+  add_taps<kMaxChannelTaps, T>(d, sums);
+}
