@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 # One int, or one per axis. torch.SymInt passes wherever int does.
 IntOrPair = int | Sequence[int]
@@ -68,7 +68,7 @@ def parse_padding(
         columns = dilation[1] * (kernel[1] - 1)
         return rows // 2, rows - rows // 2, columns // 2, columns - columns // 2
     if isinstance(padding, Sequence):
-        sides: tuple[int, ...] = tuple(padding)
+        sides = tuple(cast("Sequence[int]", padding))
         if len(sides) == 4:
             return sides
         if len(sides) not in (1, 2):
