@@ -24,6 +24,7 @@ from torch.autograd import forward_ad
 
 from . import _ops
 from ._arguments import ConvParams, output_hw, parse_lists
+from ._checks import check_backward
 from ._layout import is_channels_last
 
 # Arguments that are not tensors have no gradient.
@@ -283,6 +284,7 @@ def _conv2d_backward_autograd(
     algorithm: str = "auto",
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     p = parse_lists(stride, padding, dilation, groups, precision, algorithm)
+    check_backward(grad_output, input, weight, p)
     input_like = (input.shape[2], input.shape[3], is_channels_last(input))
     weight_like = (weight.shape[2], weight.shape[3], is_channels_last(weight))
     return (

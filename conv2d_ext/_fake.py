@@ -8,59 +8,30 @@ import torch
 from torch import Tensor
 
 from . import _ops  # noqa: F401  (defines the operators)
-from ._arguments import ConvParams, output_hw, parse_lists
+from ._arguments import ConvParams, parse_lists
+from ._checks import (
+    check_backward,
+    check_bias,
+    check_grad_output,
+    check_output_size,
+    check_params,
+    check_tensors,
+)
 from ._layout import is_channels_last, new_dense
 
 
-def _check_tensors(**tensors: Tensor | None) -> None:
-    first_name, first = next(iter(tensors.items()))
-    assert first is not None
-    for name, tensor in tensors.items():
-        if tensor is None:
-            continue
-        rank = 1 if name == "bias" else 4
-        torch._check(
-            tensor.dim() == rank,
-            lambda name=name, tensor=tensor, rank=rank: (
-                f"convx.conv2d: expected {name} to have {rank} dimensions, "
-                f"but got {name} of size {list(tensor.shape)}"
-            ),
-        )
-        torch._check(
-            tensor.dtype == first.dtype,
-            lambda name=name, tensor=tensor: (
-                f"convx.conv2d: expected {name} to have the dtype of {first_name} "
-                f"({first.dtype}), but got {name}.dtype={tensor.dtype}"
-            ),
-        )
-
-
-def _output_size(input: Tensor, weight: Tensor, p: ConvParams) -> list[int]:
-    torch._check(
-        input.shape[1] == weight.shape[1] * p.groups,
-        lambda: (
-            f"convx.conv2d: expected input to have weight.size(1)={weight.shape[1]} times "
-            f"groups={p.groups} channels, but got input.size(1)={input.shape[1]}"
-        ),
-    )
-    out_h, out_w = output_hw(input.shape[2], input.shape[3], weight.shape[2], weight.shape[3], p)
-    for extent in (out_h, out_w):
-        torch._check(
-            extent >= 1,
-            lambda: (
-                "convx.conv2d: kernel size can't be greater than the padded input: input "
-                f"{list(input.shape)}, weight {list(weight.shape)}, {p}"
-            ),
-        )
-    return [input.shape[0], weight.shape[0], out_h, out_w]
+def _output(input: Tensor, weight: Tensor, bias: Tensor | None, p: ConvParams) -> Tensor:
+    check_tensors(input=input, weight=weight, bias=bias)
+    size = check_output_size(input.shape, weight.shape, p)
+    check_bias(bias, weight.shape[0])
+    # An empty batch is contiguous, as in PyTorch, whatever the weight's format.
+    channels_last = is_channels_last(input) or (is_channels_last(weight) and size[0] != 0)
+    return new_dense(input, size, channels_last)
 
 
 @torch.library.register_fake("convx::_conv2d")
 def _(input: Tensor, weight: Tensor, bias: Tensor | None, *params: object) -> Tensor:
-    p = ConvParams(*params)  # type: ignore[arg-type]
-    _check_tensors(input=input, weight=weight, bias=bias)
-    channels_last = is_channels_last(input) or is_channels_last(weight)
-    return new_dense(input, _output_size(input, weight, p), channels_last)
+    return _output(input, weight, bias, ConvParams(*params))  # type: ignore[arg-type]
 
 
 @torch.library.register_fake("convx::_conv2d_input_grad")
@@ -73,8 +44,9 @@ def _(
     *params: object,
 ) -> Tensor:
     p = ConvParams(*params)  # type: ignore[arg-type]
-    _check_tensors(grad_output=grad_output, weight=weight)
+    check_tensors(grad_output=grad_output, weight=weight)
     size = [grad_output.shape[0], weight.shape[1] * p.groups, height, width]
+    check_grad_output(grad_output, check_output_size(size, weight.shape, p))
     return new_dense(grad_output, size, channels_last)
 
 
@@ -88,14 +60,16 @@ def _(
     *params: object,
 ) -> Tensor:
     p = ConvParams(*params)  # type: ignore[arg-type]
-    _check_tensors(grad_output=grad_output, input=input)
+    check_tensors(grad_output=grad_output, input=input)
+    check_params(p)  # before groups divides anything
     size = [grad_output.shape[1], input.shape[1] // p.groups, kernel_h, kernel_w]
+    check_grad_output(grad_output, check_output_size(input.shape, size, p))
     return new_dense(grad_output, size, channels_last)
 
 
 @torch.library.register_fake("convx::_conv2d_bias_grad")
 def _(grad_output: Tensor) -> Tensor:
-    _check_tensors(grad_output=grad_output)
+    check_tensors(grad_output=grad_output)
     return grad_output.new_empty([grad_output.shape[1]])
 
 
@@ -113,9 +87,7 @@ def _(
     algorithm: str = "auto",
 ) -> Tensor:
     p = parse_lists(stride, padding, dilation, groups, precision, algorithm)
-    _check_tensors(input=input, weight=weight, bias=bias)
-    channels_last = is_channels_last(input) or is_channels_last(weight)
-    return new_dense(input, _output_size(input, weight, p), channels_last)
+    return _output(input, weight, bias, p)
 
 
 @torch.library.register_fake("convx::conv2d_backward")
@@ -132,7 +104,8 @@ def _(
     precision: str = "ieee",
     algorithm: str = "auto",
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    _check_tensors(grad_output=grad_output, input=input, weight=weight)
+    p = parse_lists(stride, padding, dilation, groups, precision, algorithm)
+    check_backward(grad_output, input, weight, p)
     grad_input = new_dense(grad_output, list(input.shape), is_channels_last(input))
     grad_weight = new_dense(grad_output, list(weight.shape), is_channels_last(weight))
     grad_bias = grad_output.new_empty([weight.shape[0]])

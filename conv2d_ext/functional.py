@@ -8,6 +8,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import _autocast, _autograd, _ops
 from ._arguments import IntOrPair, PaddingLike, parse_padding, parse_pair
+from ._checks import check_types
 from ._precision import torch_allows_tf32
 
 
@@ -59,21 +60,30 @@ def conv2d(
             precision=precision,
             algorithm=algorithm,
         )
-    if input.dim() == 3:
-        batched = input.unsqueeze(0)
-        output = conv2d(
-            batched,
-            weight,
-            bias,
-            stride,
-            padding,
-            dilation,
-            groups,
-            precision=precision,
-            algorithm=algorithm,
-        )
-        return output.squeeze(0)
+    try:
+        if input.dim() == 3:
+            batched = input.unsqueeze(0)
+            return _conv2d(
+                batched, weight, bias, stride, padding, dilation, groups, precision, algorithm
+            ).squeeze(0)
+        return _conv2d(input, weight, bias, stride, padding, dilation, groups, precision, algorithm)
+    except Exception:
+        # Looked at only when something failed: a wrong type has failed somewhere inside.
+        check_types(input, weight, bias, stride, padding, dilation, groups)
+        raise
 
+
+def _conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: IntOrPair,
+    padding: PaddingLike,
+    dilation: IntOrPair,
+    groups: int,
+    precision: str | None,
+    algorithm: str,
+) -> Tensor:
     stride_hw = parse_pair("stride", stride)
     dilation_hw = parse_pair("dilation", dilation)
     kernel = weight.shape[-2:] if isinstance(padding, str) else ()  # only "same" asks
@@ -95,7 +105,7 @@ def conv2d(
         )
 
     device_type = input.device.type
-    if torch.is_autocast_enabled(device_type):
+    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
         input, weight, bias = _autocast.cast(device_type, input, weight, bias)  # type: ignore
     if precision is None:
         follows = device_type == "cuda" and input.dtype is torch.float32

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -107,13 +108,14 @@ class Operands:
 @contextlib.contextmanager
 def torch_precision(precision: str) -> Iterator[None]:
     """PyTorch autotuned, and in the precision that is compared."""
-    cudnn = torch.backends.cudnn
-    saved = cudnn.benchmark, cudnn.allow_tf32
-    cudnn.benchmark, cudnn.allow_tf32 = True, precision == "tf32"
+    cudnn: Any = torch.backends.cudnn
+    saved = cudnn.benchmark, cudnn.conv.fp32_precision
+    cudnn.benchmark = True
+    cudnn.conv.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     try:
         yield
     finally:
-        cudnn.benchmark, cudnn.allow_tf32 = saved
+        cudnn.benchmark, cudnn.conv.fp32_precision = saved
 
 
 def chosen_engine(case: Case, device: torch.device) -> str:

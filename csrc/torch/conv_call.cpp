@@ -163,6 +163,11 @@ Tensor allocate_bytes(const Tensor& like, int64_t bytes) {
   return allocate_1d(like, bytes, aoti_torch_dtype_uint8());
 }
 
+bool is_channels_last(const Tensor& tensor) {
+  return is_channels_last(tensor.size(0), tensor.size(1), tensor.size(2), tensor.size(3),
+                          strides_of(tensor));
+}
+
 PlanCache& plan_cache() {
   static PlanCache cache;
   return cache;
@@ -218,11 +223,6 @@ ConvArguments parse_arguments(const std::vector<int64_t>& stride,
   return arguments;
 }
 
-bool is_channels_last(const Tensor& tensor) {
-  return is_channels_last(tensor.size(0), tensor.size(1), tensor.size(2), tensor.size(3),
-                          strides_of(tensor));
-}
-
 Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                    const ConvArguments& arguments) {
   check_rank(input, "input", 4);
@@ -243,7 +243,8 @@ Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optiona
     }
   }
 
-  const bool channels_last = is_channels_last(input) || is_channels_last(weight);
+  // An empty batch is contiguous, as in PyTorch, whatever the weight's format.
+  const bool channels_last = problem.N > 0 && (is_channels_last(input) || is_channels_last(weight));
   problem.x_strides = strides_of(input);
   problem.w_strides = strides_of(weight);
   problem.y_strides = dense_strides(channels_last, problem.K, problem.P, problem.Q);
@@ -345,6 +346,30 @@ Tensor run_bias_grad(const Tensor& grad_output) {
   backend().bias_grad(problem, grad_output.data_ptr(), grad_bias.mutable_data_ptr(),
                       workspace ? workspace->mutable_data_ptr() : nullptr, device);
   return grad_bias;
+}
+
+std::tuple<Tensor, Tensor, Tensor> run_backward(const Tensor& grad_output, const Tensor& input,
+                                                const Tensor& weight, const std::vector<bool>& mask,
+                                                const ConvArguments& arguments) {
+  check_rank(grad_output, "grad_output", 4);
+  check_rank(input, "input", 4);
+  check_rank(weight, "weight", 4);
+  if (input.size(1) != weight.size(1) * arguments.groups) {
+    fail("expected input to have weight.size(1)=" + std::to_string(weight.size(1)) +
+         " times groups=" + std::to_string(arguments.groups) +
+         " channels, but got input.size(1)=" + std::to_string(input.size(1)));
+  }
+  Tensor grad_input, grad_weight, grad_bias;
+  if (mask[0]) {
+    grad_input = run_input_grad(grad_output, weight, input.size(2), input.size(3),
+                                is_channels_last(input), arguments);
+  }
+  if (mask[1]) {
+    grad_weight = run_weight_grad(grad_output, input, weight.size(2), weight.size(3),
+                                  is_channels_last(weight), arguments);
+  }
+  if (mask[2]) grad_bias = run_bias_grad(grad_output);
+  return {grad_input, grad_weight, grad_bias};
 }
 
 std::string run_explain(const ProblemText& text, const ConvArguments& arguments, int device) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/problem.h"
@@ -42,7 +43,10 @@ Tensor run_weight_grad(const Tensor& grad_output, const Tensor& input, int64_t k
 
 Tensor run_bias_grad(const Tensor& grad_output);
 
-bool is_channels_last(const Tensor& tensor);
+// All three; those that mask does not ask for come back undefined, None in Python.
+std::tuple<Tensor, Tensor, Tensor> run_backward(const Tensor& grad_output, const Tensor& input,
+                                                const Tensor& weight, const std::vector<bool>& mask,
+                                                const ConvArguments& arguments);
 
 // A problem described without tensors, for explanations.
 struct ProblemText {

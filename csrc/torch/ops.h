@@ -17,25 +17,13 @@ inline Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optio
                      parse_arguments(stride, padding, dilation, groups, precision, algorithm));
 }
 
-// Gradients that output_mask does not ask for come back undefined, None in Python.
 inline std::tuple<Tensor, Tensor, Tensor> conv2d_backward(
     const Tensor& grad_output, const Tensor& input, const Tensor& weight,
     const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
     const std::vector<int64_t>& dilation, int64_t groups, const std::vector<bool>& output_mask,
     const std::string& precision, const std::string& algorithm) {
-  const ConvArguments arguments =
-      parse_arguments(stride, padding, dilation, groups, precision, algorithm);
-  Tensor grad_input, grad_weight, grad_bias;
-  if (output_mask[0]) {
-    grad_input = run_input_grad(grad_output, weight, input.size(2), input.size(3),
-                                is_channels_last(input), arguments);
-  }
-  if (output_mask[1]) {
-    grad_weight = run_weight_grad(grad_output, input, weight.size(2), weight.size(3),
-                                  is_channels_last(weight), arguments);
-  }
-  if (output_mask[2]) grad_bias = run_bias_grad(grad_output);
-  return {grad_input, grad_weight, grad_bias};
+  return run_backward(grad_output, input, weight, output_mask,
+                      parse_arguments(stride, padding, dilation, groups, precision, algorithm));
 }
 
 // The private operators take scalars: boxing a list costs a heap allocation per call.

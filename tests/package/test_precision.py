@@ -13,10 +13,16 @@ from conv2d_ext._precision import torch_allows_tf32
 
 @pytest.fixture(autouse=True)
 def restored_settings() -> Iterator[None]:
+    """The older switch refuses to speak where convolutions and RNNs differ."""
+
+    def set_both(value: str) -> None:
+        torch.backends.cudnn.conv.fp32_precision = value
+        torch.backends.cudnn.rnn.fp32_precision = value
+
     saved = torch.backends.cudnn.conv.fp32_precision
+    set_both("tf32")
     yield
-    torch.backends.cudnn.conv.fp32_precision = saved
-    torch.backends.cudnn.rnn.fp32_precision = saved
+    set_both(saved)
 
 
 def test_the_older_switch() -> None:

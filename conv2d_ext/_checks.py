@@ -1,0 +1,210 @@
+"""Checks of operands that are not there yet: fake tensors, and sizes that may be symbolic.
+
+Real calls are checked in C++ (csrc/core/problem.cpp and csrc/torch/conv_call.cpp), which words its
+messages the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ._arguments import ConvParams, output_hw
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+PRECISIONS = ("ieee", "tf32", "torch")
+
+# Larger strides, dilations and paddings could overflow sums of index terms in C++.
+LARGEST_PARAMETER = 1 << 40
+
+
+def check(condition: bool, message: Callable[[], str]) -> None:
+    """RuntimeError with the message unless the condition, possibly symbolic, holds."""
+    torch._check(condition, lambda: f"convx.conv2d: {message()}")
+
+
+def check_tensors(**tensors: Tensor | None) -> None:
+    """Ranks; and every tensor has the first one's dtype and device."""
+    first_name, first = next(iter(tensors.items()))
+    assert first is not None
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            _check_tensor(name, tensor, first_name, first)
+    check(
+        first.dtype in DTYPES,
+        lambda: (
+            f"{first_name}.dtype must be float32, float64, float16 or bfloat16, "
+            f"but got {_name(first.dtype)}"
+        ),
+    )
+
+
+def _check_tensor(name: str, tensor: Tensor, first_name: str, first: Tensor) -> None:
+    rank = 1 if name == "bias" else 4
+    check(
+        tensor.dim() == rank,
+        lambda: (
+            f"expected {name} to have {rank} dimensions, but got {name} of size "
+            f"{list(tensor.shape)}"
+        ),
+    )
+    check(
+        tensor.device == first.device,
+        lambda: (
+            f"expected {name} and {first_name} to be on the same device, but {name} is on "
+            f"{tensor.device} and {first_name} is on {first.device}"
+        ),
+    )
+    check(
+        tensor.dtype == first.dtype,
+        lambda: (
+            f"expected {name} to have the dtype of {first_name} ({_name(first.dtype)}), "
+            f"but got {name}.dtype={_name(tensor.dtype)}"
+        ),
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def check_params(p: ConvParams) -> None:
+    for name, value in (
+        ("stride", (p.stride_h, p.stride_w)),
+        ("dilation", (p.dilation_h, p.dilation_w)),
+    ):
+        for number in value:
+            check(number >= 1, lambda name=name, value=value: _positive(name, value))  # type: ignore[misc]
+    for number in (p.pad_top, p.pad_bottom, p.pad_left, p.pad_right):
+        check(
+            number >= 0,
+            lambda: (
+                f"negative padding is not supported, but got padding=(top {p.pad_top}, "
+                f"bottom {p.pad_bottom}, left {p.pad_left}, right {p.pad_right})"
+            ),
+        )
+    check(p.groups >= 1, lambda: _positive("groups", p.groups))
+    for field, number in zip(p._fields[:8], p[:8], strict=True):
+        check(
+            number <= LARGEST_PARAMETER,
+            lambda field=field, number=number: (  # type: ignore[misc]
+                f"{field} is too large: {number} is above the limit of {LARGEST_PARAMETER}"
+            ),
+        )
+    check(
+        p.precision in PRECISIONS,
+        lambda: f"precision must be 'ieee', 'tf32' or 'torch', but got precision='{p.precision}'",
+    )
+
+
+def _positive(name: str, value: object) -> str:
+    return f"{name} must be greater than zero, but got {name}={value}"
+
+
+def check_output_size(
+    input_size: Sequence[int], weight_size: Sequence[int], p: ConvParams
+) -> list[int]:
+    """Check extents and return the output's, [N, K, P, Q]."""
+    n, c, height, width = input_size
+    k, weight_channels, kernel_h, kernel_w = weight_size
+    check_params(p)
+    check(
+        k % p.groups == 0,
+        lambda: (
+            "groups must divide the number of filters, but got "
+            f"groups={p.groups} and weight.size(0)={k}"
+        ),
+    )
+    check(
+        c == weight_channels * p.groups,
+        lambda: (
+            f"expected input to have weight.size(1)={weight_channels} times groups={p.groups} "
+            f"channels, but got input.size(1)={c}"
+        ),
+    )
+    for extent in (k, weight_channels, kernel_h, kernel_w):
+        check(
+            extent >= 1,
+            lambda: (
+                f"weight must not be empty, but got {k} filters of {weight_channels} channels "
+                f"and kernel size ({kernel_h} x {kernel_w})"
+            ),
+        )
+    for extent in (height, width):
+        check(
+            extent >= 1,
+            lambda: f"input must have a height and a width, but got input of {height} x {width}",
+        )
+    out_h, out_w = output_hw(height, width, kernel_h, kernel_w, p)
+    for extent in (out_h, out_w):
+        check(extent >= 1, lambda: _kernel_too_large(height, width, kernel_h, kernel_w, p))
+    return [n, k, out_h, out_w]
+
+
+def _kernel_too_large(h: int, w: int, kernel_h: int, kernel_w: int, p: ConvParams) -> str:
+    padded = f"({h + p.pad_top + p.pad_bottom} x {w + p.pad_left + p.pad_right})"
+    span = f"({p.dilation_h * (kernel_h - 1) + 1} x {p.dilation_w * (kernel_w - 1) + 1})"
+    return (
+        "kernel size can't be greater than the padded input: padded input is "
+        f"{padded}, kernel with dilation spans {span}"
+    )
+
+
+def check_bias(bias: Tensor | None, filters: int) -> None:
+    if bias is not None:
+        check(
+            bias.shape[0] == filters,
+            lambda: (
+                f"expected bias to be 1-dimensional with {filters} elements (weight.size(0)), "
+                f"but got bias of size {list(bias.shape)}"
+            ),
+        )
+
+
+def check_grad_output(grad_output: Tensor, size: Sequence[int]) -> None:
+    for got, expected in zip(grad_output.shape, size, strict=True):
+        check(
+            got == expected,
+            lambda: (
+                f"expected grad_output to have size {list(size)}, but got {list(grad_output.shape)}"
+            ),
+        )
+
+
+def check_backward(grad_output: Tensor, input: Tensor, weight: Tensor, p: ConvParams) -> None:
+    check_tensors(grad_output=grad_output, input=input, weight=weight)
+    check_grad_output(grad_output, check_output_size(input.shape, weight.shape, p))
+
+
+def check_types(
+    input: object,
+    weight: object,
+    bias: object,
+    stride: object,
+    padding: object,
+    dilation: object,
+    groups: object,
+) -> None:
+    """TypeError, as F.conv2d raises, for an argument of a type that no call takes."""
+    for name, value in (("input", input), ("weight", weight), ("bias", bias)):
+        if not isinstance(value, Tensor) and not (name == "bias" and value is None):
+            raise _type_error(name, "a Tensor", value)
+    for name, value in (("stride", stride), ("dilation", dilation), ("padding", padding)):
+        if name == "padding" and isinstance(value, str):
+            continue
+        numbers = value if isinstance(value, tuple | list) else [value]
+        if not all(_is_int(number) for number in numbers):
+            raise _type_error(name, "an int or ints", value)
+    if not _is_int(groups):
+        raise _type_error("groups", "an int", groups)
+
+
+def _is_int(value: object) -> bool:
+    # Whatever has __index__ counts: numpy's integers, torch.SymInt, 0-d integer tensors.
+    return hasattr(value, "__index__") or isinstance(value, torch.SymInt)
+
+
+def _type_error(name: str, expected: str, value: object) -> TypeError:
+    return TypeError(f"convx.conv2d: {name} must be {expected}, but got {name}={value!r}")
