@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -105,17 +103,9 @@ class Operands:
         return gradients[0] if whole else gradients[0][:, :, top : top + s.H, left : left + s.W]
 
 
-@contextlib.contextmanager
-def torch_precision(precision: str) -> Iterator[None]:
+def torch_precision(precision: str) -> contextlib.AbstractContextManager[None]:
     """PyTorch autotuned, and in the precision that is compared."""
-    cudnn: Any = torch.backends.cudnn
-    saved = cudnn.benchmark, cudnn.conv.fp32_precision
-    cudnn.benchmark = True
-    cudnn.conv.fp32_precision = "tf32" if precision == "tf32" else "ieee"
-    try:
-        yield
-    finally:
-        cudnn.benchmark, cudnn.conv.fp32_precision = saved
+    return torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=precision == "tf32")
 
 
 def chosen_engine(case: Case, device: torch.device) -> str:

@@ -26,10 +26,10 @@ def restored_settings() -> Iterator[None]:
 
 
 def test_the_older_switch() -> None:
-    torch.backends.cudnn.allow_tf32 = True
-    assert torch_allows_tf32()
-    torch.backends.cudnn.allow_tf32 = False
-    assert not torch_allows_tf32()
+    with torch.backends.cudnn.flags(allow_tf32=True):
+        assert torch_allows_tf32()
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        assert not torch_allows_tf32()
 
 
 def test_the_newer_switch() -> None:

@@ -1,0 +1,70 @@
+"""Builds the test-only module over csrc/core and the plan side of every engine."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sysconfig
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+CSRC = HERE.parents[1] / "csrc"
+
+
+def plan_sources() -> list[Path]:
+    """Sources that compile without torch and without CUDA, less the launch side."""
+    sources = [path for path in CSRC.rglob("*.cpp") if "torch" not in path.parts]
+    texts = {path: path.read_text() for path in sources}
+    launching = ("launch", "device_query", "blas_scope", "cuda_check")
+    return [path for path in texts if not any(word in path.stem for word in launching)]
+
+
+def compile_module(sources: list[Path], folder: Path) -> Path:
+    import pybind11
+
+    flags = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", f"-I{CSRC}"]
+    includes = ["-isystem", pybind11.get_include()]
+    includes += ["-isystem", sysconfig.get_path("include")]
+    compiler = os.environ.get("CXX", "c++")
+
+    def compile_one(source: Path) -> str:
+        target = folder / (str(abs(hash(source))) + ".o")
+        command = [compiler, *flags, *includes, "-c", str(source), "-o", str(target)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        return str(target)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compile_one, sources))
+    library = folder / "convx_core.so"
+    subprocess.run([compiler, "-shared", *objects, "-o", str(library)], check=True)
+    return library
+
+
+@pytest.fixture(scope="session")
+def core() -> ModuleType:
+    """The module, compiled once per state of the sources and shared by test processes."""
+    pytest.importorskip("pybind11")
+    sources = [HERE / "core_module.cpp", *plan_sources()]
+    everything = sorted(p for p in [*CSRC.rglob("*"), *HERE.glob("*")] if p.is_file())
+    digest = hashlib.sha256(b"".join(p.read_bytes() for p in everything)).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"convx-core-{os.getuid()}-{digest}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        library = folder / "convx_core.so"
+        if not library.exists():
+            compile_module(sources, folder)
+    spec = importlib.util.spec_from_file_location("convx_core", library)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,101 @@
+"""The heuristic: cheapest wins, a name overrides, and golden files show every choice."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from problems import avx512, h200, make_problem
+
+from conv2d_ext.bench.shapes import load_suite
+
+GOLDEN = Path(__file__).resolve().parent / "golden"
+DIRECTIONS = ("forward", "input_grad", "weight_grad")
+SHAPE = load_suite("cpu")[0]
+
+
+def choose(core: ModuleType, device: str, problem, caps, algorithm: str = "auto") -> dict:
+    return json.loads(core.choose(device, problem, caps, algorithm))
+
+
+def caps_of(core: ModuleType, device: str):
+    return h200(core) if device == "cuda" else avx512(core)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_the_smallest_predicted_time_wins(core: ModuleType, device: str, direction: str) -> None:
+    for shape in load_suite("full") + load_suite("cpu"):
+        choice = choose(core, device, make_problem(core, shape, direction), caps_of(core, device))
+        able = [c for c in choice["candidates"] if not c["refusal"]]
+        best = min(able, key=lambda candidate: candidate["predicted_us"])
+        assert choice["engine"] == best["name"]
+        assert best["predicted_us"] > 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_name_overrides(core: ModuleType, device: str) -> None:
+    problem, caps = make_problem(core, SHAPE), caps_of(core, device)
+    names = [c["name"] for c in choose(core, device, problem, caps)["candidates"]]
+    assert len(names) >= 2
+    for name in names:
+        choice = choose(core, device, problem, caps, name)
+        assert choice["engine"] == name
+        assert choice["error"] == ""
+
+
+def test_unknown_names_are_refused_with_the_known_ones(core: ModuleType) -> None:
+    choice = choose(core, "cpu", make_problem(core, SHAPE), avx512(core), "magic")
+    assert choice["engine"] == ""
+    assert "'magic'" in choice["error"]
+    for candidate in choice["candidates"]:
+        assert f"'{candidate['name']}'" in choice["error"]
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_workspace_is_bounded(core: ModuleType, direction: str) -> None:
+    for shape in load_suite("full"):
+        for dtype in ("float32", "float64", "bfloat16"):
+            problem = make_problem(core, shape, direction, dtype)
+            for threads in (1, 2, 64, 256):
+                for candidate in choose(core, "cpu", problem, avx512(core, threads))["candidates"]:
+                    assert candidate["workspace_bytes"] <= 64 << 20
+            for limit in (4 << 20, 256 << 20):
+                caps = h200(core)
+                caps.workspace_limit = limit
+                for candidate in choose(core, "cuda", problem, caps)["candidates"]:
+                    if not candidate["refusal"]:
+                        assert candidate["workspace_bytes"] <= limit, (shape, candidate)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_golden_choices(core: ModuleType, device: str) -> None:
+    """A change of the heuristic shows here, shape by shape.
+
+    CONVX_UPDATE_GOLDEN=1 writes the file anew; the difference belongs in the change's review.
+    """
+    caps = caps_of(core, device)
+    modes = [("float32", "ieee"), ("bfloat16", "ieee")]
+    if device == "cuda":
+        modes.insert(1, ("float32", "tf32"))
+    rows = [["shape", "direction", "dtype", "precision", "layout", "engine"]]
+    for shape in load_suite("full" if device == "cuda" else "cpu"):
+        for direction in DIRECTIONS:
+            for dtype, precision in modes:
+                for layout in ("nchw", "nhwc"):
+                    problem = make_problem(
+                        core, shape, direction, dtype, precision, layout == "nhwc"
+                    )
+                    engine = choose(core, device, problem, caps)["engine"]
+                    rows.append([shape.name, direction, dtype, precision, layout, engine])
+    path = GOLDEN / f"engine_choice_{device}.csv"
+    if os.environ.get("CONVX_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        with path.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+    with path.open(newline="") as file:
+        assert list(csv.reader(file)) == rows
