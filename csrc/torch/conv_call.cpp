@@ -2,6 +2,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <sstream>
@@ -168,6 +169,9 @@ bool is_channels_last(const Tensor& tensor) {
                           strides_of(tensor));
 }
 
+// Memory so short that not even this much can be had is for the caller to deal with.
+constexpr int64_t kSmallestWorkspace = 64 << 10;
+
 PlanCache& plan_cache() {
   static PlanCache cache;
   return cache;
@@ -176,16 +180,27 @@ PlanCache& plan_cache() {
 void plan_and_launch(const ConvProblem& problem, const std::string& algorithm, Buffers buffers,
                      const Tensor& like) {
   const int device = like.get_device_index();
-  std::string error;
-  const Plan plan = plan_cache().find_or_choose(
-      backend().engines(), problem, backend().query_caps(device), device, algorithm, error);
-  if (!error.empty()) fail(error);
-  std::optional<Tensor> workspace;
-  if (plan.workspace_bytes > 0) {
-    workspace = allocate_bytes(like, plan.workspace_bytes);
-    buffers.workspace = workspace->mutable_data_ptr();
+  DeviceCaps caps = backend().query_caps(device);
+  while (true) {
+    std::string error;
+    const Plan plan =
+        plan_cache().find_or_choose(backend().engines(), problem, caps, device, algorithm, error);
+    if (!error.empty()) fail(error);
+    std::optional<Tensor> workspace;
+    if (plan.workspace_bytes > 0) {
+      try {
+        workspace.emplace(allocate_bytes(like, plan.workspace_bytes));
+      } catch (const std::runtime_error&) {
+        // Plan again for less: smaller chunks, or an engine that needs none.
+        caps.workspace_limit = std::min(caps.workspace_limit, plan.workspace_bytes) / 4;
+        if (caps.workspace_limit < kSmallestWorkspace) throw;
+        continue;
+      }
+      buffers.workspace = workspace->mutable_data_ptr();
+    }
+    backend().launch(problem, plan, buffers, device);
+    return;
   }
-  backend().launch(problem, plan, buffers, device);
 }
 
 }  // namespace
