@@ -14,6 +14,7 @@ from .convert import ConvertReport, convert, restore
 from .explain import Explanation, explain
 from .functional import conv2d
 from .modules import Conv2d, LazyConv2d
+from .settings import set_cuda_workspace_limit
 
 __all__ = [
     "Conv2d",
@@ -25,4 +26,5 @@ __all__ = [
     "convert",
     "explain",
     "restore",
+    "set_cuda_workspace_limit",
 ]

@@ -67,9 +67,11 @@ def conv2d(
                 batched, weight, bias, stride, padding, dilation, groups, precision, algorithm
             ).squeeze(0)
         return _conv2d(input, weight, bias, stride, padding, dilation, groups, precision, algorithm)
-    except Exception:
+    except Exception as error:
         # Looked at only when something failed: a wrong type has failed somewhere inside.
         check_types(input, weight, bias, stride, padding, dilation, groups)
+        if input.is_cuda and "could not allocate memory" in str(error):
+            raise torch.OutOfMemoryError(str(error)) from error
         raise
 
 

@@ -25,8 +25,7 @@ void opt_in_shared_bytes(const LaunchSite& site) {
   check_cuda(site, cudaGetDevice(&device), "reading the current device");
   if (device < kDevices && done[device].load(std::memory_order_acquire)) return;
   int limit = 0;
-  check_cuda(site,
-             cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+  check_cuda(site, cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
              "reading the shared memory limit");
   check_cuda(site,
              cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel),

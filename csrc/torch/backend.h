@@ -24,4 +24,7 @@ struct Backend {
 
 const Backend& backend();
 
+// CUDA library only: bounds the scratch memory of later calls, and returns the bound before.
+int64_t set_workspace_limit(int64_t bytes);
+
 }  // namespace convx

@@ -3,6 +3,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include <array>
+#include <atomic>
 
 #include "cuda/device_query.h"
 #include "engines/engine_list.h"
@@ -33,6 +34,14 @@ bool torch_allows_tf32() {
   return torch::stable::detail::to<bool>(stack[0]);
 }
 
+std::atomic<int64_t> workspace_limit{DeviceCaps{}.workspace_limit};
+
+DeviceCaps query_caps(int device) {
+  DeviceCaps caps = query_cuda_caps(device);
+  caps.workspace_limit = workspace_limit;
+  return caps;
+}
+
 void launch(const ConvProblem& problem, const Plan& plan, const Buffers& buffers, int device) {
   const torch::stable::accelerator::DeviceGuard guard(device);
   launch_cuda(problem, plan, buffers, torch_context(device));
@@ -46,11 +55,12 @@ void bias_grad(const ConvProblem& problem, const void* y, void* grad_bias, void*
 
 }  // namespace
 
+int64_t set_workspace_limit(int64_t bytes) { return workspace_limit.exchange(bytes); }
+
 const Backend& backend() {
-  static const Backend cuda{"cuda",          cuda_engines,
-                            query_cuda_caps, torch_allows_tf32,
-                            launch,          cuda_bias_grad_workspace_bytes,
-                            bias_grad};
+  static const Backend cuda{
+      "cuda",   cuda_engines, query_caps, torch_allows_tf32, launch, cuda_bias_grad_workspace_bytes,
+      bias_grad};
   return cuda;
 }
 

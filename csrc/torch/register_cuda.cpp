@@ -1,10 +1,15 @@
 // The CUDA kernels of the operators that register_cpu.cpp defines.
+#include "torch/backend.h"
 #include "torch/ops.h"
 
-STABLE_TORCH_LIBRARY_FRAGMENT(convx, m) { m.def("_explain_cuda" CONVX_EXPLAIN_ARGUMENTS); }
+STABLE_TORCH_LIBRARY_FRAGMENT(convx, m) {
+  m.def("_explain_cuda" CONVX_EXPLAIN_ARGUMENTS);
+  m.def("_set_cuda_workspace_limit(int bytes) -> int");
+}
 
 STABLE_TORCH_LIBRARY_IMPL(convx, CUDA, m) { convx::implement_ops(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(convx, CompositeExplicitAutograd, m) {
   m.impl("_explain_cuda", TORCH_BOX(&convx::explain));
+  m.impl("_set_cuda_workspace_limit", TORCH_BOX(&convx::set_workspace_limit));
 }

@@ -1,0 +1,38 @@
+#include "cuda/device_query.h"
+
+#include <cuda_runtime_api.h>
+
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+
+namespace convx {
+namespace {
+
+int read_attribute(cudaDeviceAttr attribute, int device) {
+  int value = 0;
+  const cudaError_t status = cudaDeviceGetAttribute(&value, attribute, device);
+  if (status != cudaSuccess) {
+    throw std::runtime_error("reading the attributes of CUDA device " + std::to_string(device) +
+                             " failed: " + cudaGetErrorString(status));
+  }
+  return value;
+}
+
+}  // namespace
+
+DeviceCaps query_cuda_caps(int device) {
+  static std::mutex mutex;
+  static std::unordered_map<int, DeviceCaps> known;
+  std::lock_guard lock(mutex);
+  if (auto found = known.find(device); found != known.end()) return found->second;
+  DeviceCaps caps;
+  caps.sm_count = read_attribute(cudaDevAttrMultiProcessorCount, device);
+  caps.compute_major = read_attribute(cudaDevAttrComputeCapabilityMajor, device);
+  caps.compute_minor = read_attribute(cudaDevAttrComputeCapabilityMinor, device);
+  caps.shared_bytes_per_block = read_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return known.emplace(device, caps).first->second;
+}
+
+}  // namespace convx

@@ -1,0 +1,60 @@
+// Asynchronous copies from global to shared memory (sm_80 on), with plain ones before that.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "device/convert.cuh"
+
+namespace convx {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define CONVX_HAS_CP_ASYNC 1
+#else
+#define CONVX_HAS_CP_ASYNC 0
+#endif
+
+// Copies one element, or writes zero where valid is false. source must be a readable address
+// either way. The element arrives after wait_copies and a barrier. 16-bit elements are widened to
+// the accumulation type on the way, which a copy cannot do, so they go through registers.
+template <typename T>
+__device__ __forceinline__ void copy_element(device_accumulate_t<T>* destination, const T* source,
+                                             bool valid) {
+  using Acc = device_accumulate_t<T>;
+#if CONVX_HAS_CP_ASYNC
+  if constexpr (std::is_same_v<T, Acc>) {
+    const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(destination));
+    const int bytes = valid ? static_cast<int>(sizeof(T)) : 0;  // the rest is filled with zeros
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(shared), "l"(source),
+                 "n"(sizeof(T)), "r"(bytes));
+    return;
+  }
+#endif
+  *destination = valid ? to_accumulate(*source) : Acc{0};
+}
+
+// Copies 16 bytes between addresses aligned to 16.
+__device__ __forceinline__ void copy_16_bytes(void* destination, const void* source) {
+#if CONVX_HAS_CP_ASYNC
+  const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(destination));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared), "l"(source));
+#else
+  *static_cast<uint4*>(destination) = *static_cast<const uint4*>(source);
+#endif
+}
+
+__device__ __forceinline__ void commit_copies() {
+#if CONVX_HAS_CP_ASYNC
+  asm volatile("cp.async.commit_group;\n" ::);
+#endif
+}
+
+// Waits until at most kPending committed groups of this thread are still under way.
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+#if CONVX_HAS_CP_ASYNC
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending));
+#endif
+}
+
+}  // namespace convx

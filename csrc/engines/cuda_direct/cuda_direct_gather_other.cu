@@ -1,0 +1,21 @@
+#include "engines/cuda_direct/cuda_direct_gather.h"
+#include "engines/cuda_direct/gather_launch.cuh"
+
+namespace convx {
+
+void launch_gather_other(const LaunchSite& site, const GatherShape& shape, const Buffers& buffers,
+                         bool packed) {
+  switch (site.problem->dtype) {
+    case DType::kFloat64:
+      return launch_gather<double>(site, shape, buffers, packed);
+    case DType::kFloat16:
+      return launch_gather<__half>(site, shape, buffers, packed);
+    case DType::kBFloat16:
+      return launch_gather<__nv_bfloat16>(site, shape, buffers, packed);
+    case DType::kFloat32:
+      break;
+  }
+  throw_launch_error(site, "launching the gather kernel", "no such type");
+}
+
+}  // namespace convx

@@ -1,0 +1,105 @@
+// Forward and input gradient: target = sum over channels and taps of source times weight.
+//
+// A block computes kFilters target channels of one group for a tile of pixels: tile_images images
+// x rows x strips, a strip being 8 neighbouring lattice columns (of one lane, see gather_axis.h).
+//
+//                    strips (8 pixels each)                 thread: kPerThread filters x 1 strip
+//                 +----+----+----+----+  -+                 warp:   kLaneGroups groups of filters
+//        rows     |    |    |    |    |   |                         x 32/kLaneGroups strips
+//                 +----+----+----+----+   | x tile_images   block:  kWarpsK x kWarpsP warps
+//                 |    |    |    |    |   |
+//                 +----+----+----+----+  -+
+//
+// The reduction runs in chunks of channels x row_taps x column_taps through two shared stages,
+// each holding (elements of the accumulation type)
+//     source  [channels][image][row class][row + row tap][strip][column class][window]
+//     weights [channels][row tap][column tap][kFilters]
+// Source values outside the image are stored as zeros, so the inner loop knows no padding. A
+// window holds the 8 + taps - 1 source columns a strip needs: up to four taps are multiplied from
+// one set of registers, and every shared load is 16 bytes wide and aligned. With one lane (a
+// dilation that divides the stride) the windows of neighbouring strips overlap in one run of
+// columns per class; else strips lie an odd multiple of 16 bytes apart, to spread over the banks.
+// Behind the stages: a table of the source positions each thread copies, 16 bytes each.
+//
+// Grid: filter tile fastest, then group, strip tile, row tile, column phase, row phase, images.
+#pragma once
+
+#include "engines/cuda_direct/gather_load.cuh"
+#include "engines/cuda_direct/gather_multiply.cuh"
+#include "engines/cuda_direct/gather_store.cuh"
+
+namespace convx {
+
+// Two blocks of 256 threads or four of 128 share a multiprocessor's registers: 128 per thread, or
+// 80 where a thread has few sums. float64 sums take twice the registers.
+template <typename T, typename Tile>
+constexpr int kGatherBlocks =
+    (sizeof(T) == 8 ? 256 : 512) / Tile::kThreads * (Tile::kPerThread >= 8 ? 2 : 3) / 2;
+
+template <typename T, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
+    gather_kernel(const __grid_constant__ GatherParams p) {
+  using Acc = device_accumulate_t<T>;
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  Acc* stages = reinterpret_cast<Acc*>(shared_bytes);
+  CopyEntry* table = reinterpret_cast<CopyEntry*>(shared_bytes + p.table_offset);
+  const GatherBlock block = locate_block(p);
+  if (block.empty) return;
+
+  // Bits 1 to 3 of the lane choose the strip, bits 0 and 4 the group of filters: pairs of lanes
+  // then share addresses, so a 16-byte load needs the fewest passes.
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  int lane_group = 0;
+  int lane_strip = lane;
+  if constexpr (Tile::kLaneGroups == 4) {
+    lane_group = (lane & 1) | ((lane >> 3) & 2);
+    lane_strip = (lane >> 1) & 7;
+  } else if constexpr (Tile::kLaneGroups == 2) {
+    lane_group = lane & 1;
+    lane_strip = lane >> 1;
+  }
+  const int tile_filter =
+      ((warp % Tile::kWarpsK) * Tile::kLaneGroups + lane_group) * Tile::kPerThread;
+  const int strip = (warp / Tile::kWarpsK) * Tile::kWarpStrips + lane_strip;
+
+  // The strip's place in the source tile, tap 0; idle strips read strip 0.
+  int rest = strip;
+  const int tile_strip = p.by_strips.split(rest);
+  const int tile_row = p.by_rows.split(rest);
+  const int line = rest * block.row->staged_classes * block.row->staged_length + tile_row;
+  const int strip_base =
+      rest < p.tile_images ? line * block.column->row_pitch + tile_strip * block.column->strip_pitch
+                           : 0;
+
+  Acc sum[Tile::kPerThread][kStrip] = {};
+  if (block.row->taps > 0 && block.column->taps > 0) {
+    GatherChunk chunk = first_chunk(p, block);
+    GatherChunk next = chunk;
+    int stage = 0;
+    load_chunk<T, Tile>(p, block, chunk, table, stages);
+    commit_copies();
+    bool more = true;
+    while (more) {
+      more = advance_chunk(p, block, next);
+      if (more) {
+        load_chunk<T, Tile>(p, block, next, table, stages + (stage ^ 1) * p.stage_elements);
+        commit_copies();
+        wait_copies<1>();
+      } else {
+        wait_copies<0>();
+      }
+      __syncthreads();
+      const Acc* current = stages + stage * p.stage_elements;
+      multiply_chunk<Tile>(p, block, chunk, current + strip_base,
+                           current + p.weight_offset + tile_filter, sum);
+      __syncthreads();
+      chunk = next;
+      stage ^= 1;
+    }
+  }
+  Acc* turn = stages + warp * 32 * kStrip;
+  store_tile<T, Tile>(p, block, block.filter_tile * Tile::kFilters + tile_filter, strip, turn, sum);
+}
+
+}  // namespace convx

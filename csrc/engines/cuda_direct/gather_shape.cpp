@@ -1,0 +1,282 @@
+#include "engines/cuda_direct/gather_shape.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engines/cuda_direct/cuda_direct_costs.h"
+
+namespace convx {
+namespace {
+
+constexpr int64_t kStripPixels = 8;
+constexpr int64_t kMaxChunkChannels = 16;
+// Runs at least this long are copied by warps, row by row. A table of positions pays for shorter
+// ones only if many channels share it.
+constexpr int64_t kLongRun = 64;
+constexpr int64_t kShortRun = 16;
+constexpr int64_t kFewChannels = 4;
+constexpr int64_t kTableEntryBytes = 16;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The next odd multiple of four: neighbours that far apart spread over all banks.
+int64_t make_odd_fours(int64_t elements) {
+  const int64_t fours = divide_up(elements, 4);
+  return 4 * (fours % 2 == 1 ? fours : fours + 1);
+}
+
+int64_t count_strips(const GatherAxis& axis) {
+  return axis.lanes * divide_up(axis.count_per_lane(), kStripPixels);
+}
+
+// Lanes of a large dilation can be shorter than a strip: then taps that do not slide waste less.
+GatherAxis fit_column_axis(const AxisPhase& phase) {
+  const GatherAxis sliding = make_gather_axis(phase, true);
+  const GatherAxis single = make_gather_axis(phase, false);
+  return count_strips(sliding) * 5 <= count_strips(single) * 6 ? sliding : single;
+}
+
+// Smaller chunks of taps, in the steps the kernel can do: multiples of the classes, then any.
+int64_t shrink_taps(int64_t taps, int64_t classes) {
+  if (taps > classes)
+    return divide_up(taps, 2 * classes) * classes < taps ? divide_up(taps, 2 * classes) * classes
+                                                         : classes;
+  return divide_up(taps, 2);
+}
+
+int64_t max_classes(const std::vector<GatherAxis>& axes) {
+  int64_t classes = 1;
+  for (const GatherAxis& axis : axes) classes = std::max(classes, axis.classes);
+  return classes;
+}
+
+int64_t max_taps(const std::vector<GatherAxis>& axes) {
+  int64_t taps = 1;
+  for (const GatherAxis& axis : axes) taps = std::max(taps, axis.taps);
+  return taps;
+}
+
+// The source tile of one channel and stage, for the largest phase.
+struct Plane {
+  int64_t elements = 0;
+  int64_t positions = 0;  // that the table of positions lists; 0 if every phase goes without
+};
+
+Plane measure_plane(const GatherShape& shape, const GatherView& view) {
+  int64_t rows = 0;
+  for (const GatherAxis& axis : shape.rows_axes) {
+    const StagedAxis staged = stage_axis(axis, shape.row_taps);
+    rows = std::max(rows, staged.classes * (shape.rows + staged.taps_per_class - 1));
+  }
+  Plane plane;
+  for (const GatherAxis& axis : shape.columns_axes) {
+    const StagedColumns columns = stage_columns(axis, shape.column_taps, shape.strips, view);
+    plane.elements = std::max(plane.elements, shape.images * rows * columns.row_pitch);
+    if (columns.runs) continue;
+    const int64_t classes = stage_axis(axis, shape.column_taps).classes;
+    plane.positions =
+        std::max(plane.positions, shape.images * rows * columns.strips * classes * columns.length);
+  }
+  return plane;
+}
+
+struct Budget {
+  int64_t preferred;  // leaves room for as many blocks as the registers allow
+  int64_t largest;
+};
+
+// Chooses the chunk of the reduction that two stages of shared memory hold.
+void fit_chunk(GatherShape& shape, const ConvProblem& p, const GatherView& view,
+               const Budget& budget) {
+  const GatherConfig& config = kGatherConfigs[shape.config];
+  const int64_t bytes = accumulate_bytes(p.dtype);
+  shape.row_taps = max_taps(shape.rows_axes);
+  shape.column_taps = max_taps(shape.columns_axes);
+  const int64_t most_channels = std::min(view.source_channels, kMaxChunkChannels);
+  const bool channel_fastest = is_channel_fastest(view.source_strides);
+  // Bytes of the given number of stages and of the table.
+  auto count_bytes_of = [&](int64_t channels, int64_t stages) {
+    const Plane plane = measure_plane(shape, view);
+    const int64_t source = divide_up(channels * plane.elements, 4) * 4;
+    const int64_t weights =
+        divide_up(channels * shape.row_taps * shape.column_taps * config.filters(), 4) * 4;
+    shape.source_elements = source;
+    shape.stage_elements = source + weights;
+    shape.table_offset = stages * shape.stage_elements * bytes;
+    const int64_t step = channel_fastest ? config.threads() / channels : config.threads();
+    const int64_t entries = divide_up(plane.positions, step) * config.threads();
+    return shape.table_offset + entries * kTableEntryBytes;
+  };
+  auto count_stage = [&](int64_t channels) { return count_bytes_of(channels, 2); };
+  while (count_stage(1) > budget.largest) {
+    if (shape.row_taps > 1) {
+      shape.row_taps = shrink_taps(shape.row_taps, max_classes(shape.rows_axes));
+    } else {
+      shape.column_taps = shrink_taps(shape.column_taps, max_classes(shape.columns_axes));
+    }
+  }
+  const int64_t room = std::max(budget.preferred, count_stage(1));
+  shape.channels = 1;
+  // Powers of two: they divide the block, which channels_last staging wants.
+  while (shape.channels < most_channels && count_stage(2 * shape.channels) <= room) {
+    shape.channels *= 2;
+  }
+  const int64_t stages = shape.channels >= view.source_channels &&
+                                 shape.row_taps >= max_taps(shape.rows_axes) &&
+                                 shape.column_taps >= max_taps(shape.columns_axes)
+                             ? 1
+                             : 2;
+  const int64_t turn = int64_t{config.threads()} * kStripPixels * bytes;
+  shape.shared_bytes = std::max(count_bytes_of(shape.channels, stages), turn);
+}
+
+void count_tiles(GatherShape& shape, const ConvProblem& p, const GatherView& view) {
+  shape.filter_tiles = divide_up(view.target_channels, kGatherConfigs[shape.config].filters());
+  shape.strip_tiles = shape.row_tiles = 1;
+  for (const GatherAxis& axis : shape.columns_axes) {
+    shape.strip_tiles = std::max(shape.strip_tiles, divide_up(count_strips(axis), shape.strips));
+  }
+  for (const GatherAxis& axis : shape.rows_axes) {
+    shape.row_tiles =
+        std::max(shape.row_tiles, axis.lanes * divide_up(axis.count_per_lane(), shape.rows));
+  }
+  shape.image_tiles = divide_up(std::max<int64_t>(p.N, 1), shape.images);
+}
+
+// Instructions one thread issues for a block that covers the given taps.
+double count_instructions(const GatherShape& shape, const GatherView& view, double taps) {
+  const GatherConfig& config = kGatherConfigs[shape.config];
+  const double products = config.per_thread * kStripPixels;
+  const double taps_per_window = std::clamp<double>(
+      static_cast<double>(max_taps(shape.columns_axes)) / max_classes(shape.columns_axes), 1, 4);
+  const double loads = std::max(1.0, config.per_thread / 4.0) + 3.0 / taps_per_window;
+  const double multiply = taps * (products + kDirectLoadIssue * loads);
+  const Plane plane = measure_plane(shape, view);
+  const double source = static_cast<double>(plane.elements) / config.threads();
+  const double weights = taps * config.filters() / 4.0 / config.threads();
+  const double chunks =
+      std::ceil(static_cast<double>(view.source_channels) / static_cast<double>(shape.channels));
+  const double positions = static_cast<double>(plane.positions) / config.threads();
+  return view.source_channels * (multiply + kDirectStageIssue * (source + weights) +
+                                 kDirectRowIssue * std::max(1.0, taps / taps_per_window)) +
+         chunks * (kDirectChunkIssue + kDirectEntryIssue * positions) +
+         kDirectPositionIssue * positions + kDirectBlockIssue + products * kDirectStoreIssue;
+}
+
+void estimate_time(GatherShape& shape, const ConvProblem& p, const GatherView& view,
+                   const DeviceCaps& caps) {
+  const GatherConfig& config = kGatherConfigs[shape.config];
+  const double phases =
+      static_cast<double>(shape.rows_axes.size()) * static_cast<double>(shape.columns_axes.size());
+  double taps = 0;
+  for (const GatherAxis& row : shape.rows_axes) {
+    for (const GatherAxis& column : shape.columns_axes) {
+      taps += static_cast<double>(row.taps * column.taps) / phases;
+    }
+  }
+  const double blocks = phases * static_cast<double>(shape.filter_tiles * p.groups) *
+                        static_cast<double>(shape.strip_tiles * shape.row_tiles) *
+                        static_cast<double>(shape.image_tiles);
+  const double warps = config.threads() / 32.0;
+  const double issue = count_instructions(shape, view, taps) * warps / kDirectIssuePerCycle *
+                       (p.dtype == DType::kFloat64 ? float64_penalty(caps) : 1.0);
+  const int64_t sm_shared = caps.shared_bytes_per_block + 1024;
+  const double resident = std::clamp<double>(
+      static_cast<double>(sm_shared / (shape.shared_bytes + 1024)), 1, 512.0 / config.threads());
+  const double sms = std::max(caps.sm_count, 1);
+  // Full waves keep every multiprocessor busy; in the last one each has ceil(rest) blocks, and
+  // fewer warps than it takes to hide latency issue more slowly.
+  const double waves = std::floor(blocks / (sms * resident));
+  const double rest = std::ceil((blocks - waves * sms * resident) / sms);
+  const double lonely = rest > 0 ? std::max(1.0, kDirectBusyWarps / (rest * warps)) : 1.0;
+  const double hidden = std::max(1.0, kDirectBusyWarps / (resident * warps));
+  const double cycles = (waves * resident * hidden + rest * lonely) * issue;
+  const double arithmetic = cycles / kDirectCyclesPerUs;
+  const double memory = count_bytes(p) / kDirectBytesPerUs;
+  shape.microseconds = kDirectLaunchUs + std::max(arithmetic, memory) + 0.3 * memory;
+}
+
+// Tries every sensible split of the block's strips into strips x rows x images.
+GatherShape fit_pixels(GatherShape shape, const ConvProblem& p, const GatherView& view,
+                       const DeviceCaps& caps) {
+  const GatherConfig& config = kGatherConfigs[shape.config];
+  const int64_t sm_shared = caps.shared_bytes_per_block + 1024;
+  const int64_t resident = std::max(1, 512 / config.threads());
+  const Budget budget{sm_shared / resident - 1024, caps.shared_bytes_per_block};
+  int64_t row_strips = 1, rows = 1;
+  for (const GatherAxis& axis : shape.columns_axes) {
+    row_strips = std::max(row_strips, count_strips(axis));
+  }
+  for (const GatherAxis& axis : shape.rows_axes) rows = std::max(rows, axis.count_per_lane());
+  GatherShape best;
+  for (int64_t width = 1;; width *= 2) {
+    shape.strips = std::min<int64_t>({width, row_strips, config.strips()});
+    const int64_t most_rows = std::min(config.strips() / shape.strips, rows);
+    // Equal tiles: 14 rows are two tiles of 7, not one of 8 and one of 6.
+    shape.rows = divide_up(rows, divide_up(rows, most_rows));
+    shape.images =
+        std::min<int64_t>(config.strips() / (shape.strips * shape.rows), std::max<int64_t>(p.N, 1));
+    fit_chunk(shape, p, view, budget);
+    count_tiles(shape, p, view);
+    estimate_time(shape, p, view, caps);
+    if (best.config < 0 || shape.microseconds < best.microseconds) best = shape;
+    if (width >= std::min<int64_t>(row_strips, config.strips())) return best;
+  }
+}
+
+}  // namespace
+
+int64_t accumulate_bytes(DType dtype) { return dtype == DType::kFloat64 ? 8 : 4; }
+
+StagedAxis stage_axis(const GatherAxis& axis, int64_t chunk_taps) {
+  const int64_t taps = std::max<int64_t>(std::min(axis.taps, chunk_taps), 1);
+  return {std::min(axis.classes, taps), divide_up(taps, axis.classes)};
+}
+
+bool is_channel_fastest(const Strides& strides) { return strides.c == 1 && strides.w != 1; }
+
+StagedColumns stage_columns(const GatherAxis& axis, int64_t chunk_taps, int64_t strips,
+                            const GatherView& view) {
+  const StagedAxis staged = stage_axis(axis, chunk_taps);
+  const int64_t taps = staged.taps_per_class;
+  const int64_t last = (taps - 1) / 4 * 4;  // where the last group of up to four taps begins
+  const int64_t window = last + (taps - last == 1 ? 8 : 12);
+  StagedColumns columns;
+  if (axis.lanes == 1) {
+    columns.length = kStripPixels * strips + taps - 1;
+    columns.strips = 1;
+    columns.strip_pitch = kStripPixels;
+    columns.class_pitch = kStripPixels * (strips - 1) + window;
+    columns.row_pitch = make_odd_fours(staged.classes * columns.class_pitch);
+  } else {
+    columns.length = kStripPixels + taps - 1;
+    columns.strips = strips;
+    columns.class_pitch = window;
+    columns.strip_pitch = make_odd_fours(staged.classes * window);
+    columns.row_pitch = strips * columns.strip_pitch;
+  }
+  const int64_t run = view.source_channels <= kFewChannels ? kShortRun : kLongRun;
+  columns.runs =
+      axis.lanes == 1 && columns.length >= run && !is_channel_fastest(view.source_strides);
+  return columns;
+}
+
+GatherShape fit_gather_shape(const ConvProblem& problem, const DeviceCaps& caps, int config) {
+  const GatherView view = make_gather_view(problem);
+  GatherShape base;
+  for (const AxisPhase& phase : view.rows) base.rows_axes.push_back(make_gather_axis(phase, true));
+  for (const AxisPhase& phase : view.columns) base.columns_axes.push_back(fit_column_axis(phase));
+  GatherShape best;
+  for (int i = 0; i < kGatherConfigCount; ++i) {
+    if (config >= 0 && i != config) continue;
+    if (kGatherConfigs[i].float32_only && problem.dtype != DType::kFloat32) continue;
+    base.config = i;
+    GatherShape shape = fit_pixels(base, problem, view, caps);
+    shape.packed_bytes = problem.groups * shape.filter_tiles * kGatherConfigs[i].filters() *
+                         view.source_channels * problem.taps() * accumulate_bytes(problem.dtype);
+    if (best.config < 0 || shape.microseconds < best.microseconds) best = shape;
+  }
+  return best;
+}
+
+}  // namespace convx

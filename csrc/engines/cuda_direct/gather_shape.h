@@ -1,0 +1,73 @@
+// The compiled tiles of the gather kernel, and how one is fitted to a problem. Plain host code.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/device_caps.h"
+#include "core/problem.h"
+#include "engines/gather_axis.h"
+
+namespace convx {
+
+// Template arguments of GatherTile; the launch lists the same tiles in the same order.
+struct GatherConfig {
+  int per_thread, lane_groups, warps_k, warps_p;
+  bool float32_only;  // the other types have fewer tiles, to keep the number of kernels small
+
+  int filters() const { return per_thread * lane_groups * warps_k; }
+  int strips() const { return 32 / lane_groups * warps_p; }
+  int threads() const { return 32 * warps_k * warps_p; }
+};
+
+inline constexpr GatherConfig kGatherConfigs[] = {
+    {8, 4, 2, 4, true},   // 64 filters x 256 pixels
+    {8, 4, 4, 2, true},   // 128 x 128
+    {8, 4, 2, 2, false},  // 64 x 128: small grids
+    {8, 4, 1, 4, false},  // 32 x 256
+    {8, 2, 1, 4, true},   // 16 x 512
+    {4, 1, 1, 4, false},  // 4 x 1024: few filters per group
+    {1, 1, 1, 4, false},  // 1 x 1024: depthwise
+};
+inline constexpr int kGatherConfigCount = sizeof(kGatherConfigs) / sizeof(kGatherConfigs[0]);
+
+struct GatherShape {
+  int config = -1;
+  int64_t strips = 1, rows = 1, images = 1;             // of a pixel tile
+  int64_t channels = 1, row_taps = 1, column_taps = 1;  // of a chunk
+  int64_t filter_tiles = 1, strip_tiles = 1, row_tiles = 1, image_tiles = 1;
+  int64_t source_elements = 0;  // shared memory of one stage, largest phase
+  int64_t stage_elements = 0;
+  int64_t table_offset = 0;  // bytes before the table of source positions
+  int64_t shared_bytes = 0;
+  int64_t packed_bytes = 0;  // packed weights, if there is room for them
+  std::vector<GatherAxis> rows_axes, columns_axes;
+  double microseconds = 0;
+};
+
+// How the source values of an axis lie in shared memory for chunks of chunk_taps taps.
+struct StagedAxis {
+  int64_t classes = 1;
+  int64_t taps_per_class = 1;
+};
+StagedAxis stage_axis(const GatherAxis& axis, int64_t chunk_taps);
+
+// The same along the width, for a row of strips.
+struct StagedColumns {
+  int64_t length;  // columns stored per class
+  int64_t strips;  // strips stored apart; 1: one run of columns serves all
+  int64_t class_pitch, strip_pitch, row_pitch;
+  bool runs;  // a warp copies whole rows, without a table of positions
+};
+StagedColumns stage_columns(const GatherAxis& axis, int64_t chunk_taps, int64_t strips,
+                            const GatherView& view);
+
+// The source is channels_last: neighbouring threads copy neighbouring channels.
+bool is_channel_fastest(const Strides& source_strides);
+
+int64_t accumulate_bytes(DType dtype);
+
+// The best tile for the problem; config = -1 lets it choose among all.
+GatherShape fit_gather_shape(const ConvProblem& problem, const DeviceCaps& caps, int config);
+
+}  // namespace convx

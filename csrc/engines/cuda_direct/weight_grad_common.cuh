@@ -1,0 +1,118 @@
+// What the weight-gradient kernels share.
+//
+// The gradient of one group is a matrix [filters][columns], a column being one (c, r, s) with s
+// fastest, and the reduction runs over all pixels (n, p, q):
+//     dw[k][c, r, s] = sum over pixels of  y[n][k][p][q] * x[n][c][p*st_h + r*dil_h - pad]
+//                                                               [q*st_w + s*dil_w - pad]
+#pragma once
+
+#include "device/convert.cuh"
+#include "engines/cuda_direct/weight_grad_params.h"
+
+namespace convx {
+
+// The part of an address in x that a column adds to that of a pixel's tap (0, 0).
+struct alignas(16) ColumnOffset {
+  int64_t elements;
+  int h, w;  // so far out of the image where there is no such column that nothing is read
+};
+
+struct WeightGradTile {
+  int64_t index;  // within this launch's slice
+  int split;
+  int group, filter, column;  // the first of the tile
+};
+
+__device__ inline WeightGradTile locate_tile(const WeightGradParams& p, int tile_filters,
+                                             int tile_columns) {
+  WeightGradTile tile;
+  tile.index = blockIdx.x % p.tiles;
+  tile.split = blockIdx.x / p.tiles;
+  int64_t rest = p.first_tile + tile.index;
+  tile.column = static_cast<int>(rest % p.column_tiles) * tile_columns;
+  rest /= p.column_tiles;
+  tile.filter = static_cast<int>(rest % p.filter_tiles) * tile_filters;
+  tile.group = static_cast<int>(rest / p.filter_tiles);
+  return tile;
+}
+
+__device__ inline ColumnOffset locate_column(const WeightGradParams& p, int column) {
+  const int s = column % p.S;
+  const int r = column / p.S % p.R;
+  const int c = column / p.S / p.R;
+  if (c >= p.channels) return {0, -(1 << 30), -(1 << 30)};
+  const int h = r * p.dilation_h;
+  const int w = s * p.dilation_w;
+  return {c * p.x_strides.c + h * p.x_strides.h + w * p.x_strides.w, h, w};
+}
+
+// A pixel of the reduction, walked over in constant steps.
+struct PixelWalk {
+  int n, p, q;
+
+  __device__ PixelWalk(const WeightGradParams& params, int64_t pixel) {
+    q = static_cast<int>(pixel % params.Q);
+    pixel /= params.Q;
+    p = static_cast<int>(pixel % params.P);
+    n = static_cast<int>(pixel / params.P);
+  }
+
+  __device__ void advance(const WeightGradParams& params, int step) {
+    q += step;
+    if (q < params.Q) return;
+    int rest = q;
+    q = params.by_Q.split(rest);
+    p += rest;
+    if (p < params.P) return;
+    rest = p;
+    p = params.by_P.split(rest);
+    n += rest;
+  }
+};
+
+__device__ inline int64_t locate_y(const WeightGradParams& params, const PixelWalk& at) {
+  return at.n * params.y_strides.n + at.p * params.y_strides.h + at.q * params.y_strides.w;
+}
+
+template <typename T>
+__device__ inline void write_weight(const WeightGradParams& p, int group, int filter, int column,
+                                    device_accumulate_t<T> value) {
+  if (filter >= p.filters || column >= p.channels * p.R * p.S) return;
+  const int s = column % p.S;
+  const int r = column / p.S % p.R;
+  const int c = column / p.S / p.R;
+  const int64_t k = int64_t{group} * p.filters + filter;
+  static_cast<T*>(
+      p.w)[k * p.w_strides.n + c * p.w_strides.c + r * p.w_strides.h + s * p.w_strides.w] =
+      round_to<T>(value);
+}
+
+// The second pass: adds the splits in their order and writes w. One thread per element of the
+// launch's tiles. Sums in float64: it costs nothing here, and the splits of a float32 sum are many.
+template <typename T>
+__global__ void reduce_splits_kernel(const __grid_constant__ WeightGradParams p, int tile_filters,
+                                     int tile_columns) {
+  using Acc = device_accumulate_t<T>;
+  const int64_t tile_elements = int64_t{tile_filters} * tile_columns;
+  const int64_t elements = p.tiles * tile_elements;
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  const Acc* partial = static_cast<const Acc*>(p.partial);
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < elements; i += step) {
+    double sum = 0;
+#pragma unroll 4
+    for (int split = 0; split < p.splits; ++split) {
+      sum += static_cast<double>(partial[split * elements + i]);
+    }
+    int64_t tile = p.first_tile + i / tile_elements;
+    const int within = static_cast<int>(i % tile_elements);
+    const int column =
+        static_cast<int>(tile % p.column_tiles) * tile_columns + within % tile_columns;
+    tile /= p.column_tiles;
+    const int filter =
+        static_cast<int>(tile % p.filter_tiles) * tile_filters + within / tile_columns;
+    const int group = static_cast<int>(tile / p.filter_tiles);
+    write_weight<T>(p, group, filter, column, static_cast<Acc>(sum));
+  }
+}
+
+}  // namespace convx

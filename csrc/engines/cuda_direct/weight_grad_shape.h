@@ -1,0 +1,42 @@
+// The compiled tiles of the weight-gradient kernels, and how one is fitted to a problem.
+#pragma once
+
+#include <cstdint>
+
+#include "core/device_caps.h"
+#include "core/problem.h"
+
+namespace convx {
+
+struct WeightGradConfig {
+  int filters, columns;
+  int threads;
+  bool wide;
+  bool float32_only;
+};
+
+// The launch lists the same tiles in the same order.
+inline constexpr WeightGradConfig kWeightGradConfigs[] = {
+    {128, 128, 256, true, true}, {64, 128, 128, true, false}, {128, 64, 128, true, true},
+    {4, 8, 256, false, false},   {1, 16, 256, false, false},
+};
+inline constexpr int kWeightGradConfigCount =
+    sizeof(kWeightGradConfigs) / sizeof(kWeightGradConfigs[0]);
+
+struct WeightGradShape {
+  int config = -1;
+  int64_t filter_tiles = 1, column_tiles = 1;
+  int64_t tiles = 1;  // of all groups
+  int64_t split = 1;  // parts of the pixels
+  int64_t pixels_per_split = 0;
+  int64_t tiles_per_launch = 1;  // as many as the workspace holds partial sums for
+  bool direct = false;           // not even one tile's partial sums fit
+  int64_t workspace_bytes = 0;
+  double microseconds = 0;
+};
+
+// The best tile for the problem; config = -1 lets it choose among all.
+WeightGradShape fit_weight_grad_shape(const ConvProblem& problem, const DeviceCaps& caps,
+                                      int config);
+
+}  // namespace convx

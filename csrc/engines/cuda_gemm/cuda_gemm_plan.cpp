@@ -1,0 +1,108 @@
+#include "engines/cuda_gemm/cuda_gemm_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "engines/cuda_gemm/gemm_shape.h"
+
+namespace convx {
+namespace {
+
+// Fitted to an H200 in November 2026 over the 23 shapes of the benchmark. Rates are operations per
+// microsecond of cuBLAS on reductions long enough to hide a tile's beginning and end.
+constexpr double kFloat32Rate = 46e6;
+constexpr double kTf32Rate = 250e6;
+constexpr double kHalfRate = 450e6;
+constexpr double kFloat64Rate = 45e6;
+constexpr double kReferenceSms = 132;
+constexpr double kShortReduction = 24;       // a tile costs this many extra terms of the reduction
+constexpr double kFilterTile = 32;           // cuBLAS computes whole tiles of filters
+constexpr double kColumnTile = 128;          // and, in the weight gradient, of columns
+constexpr double kBytesPerUs = 3.4e6;        // device memory
+constexpr double kColumnBytesPerUs = 2.7e6;  // writing columns that stay in L2
+constexpr double kBiasBytesPerUs = 1.1e6;    // results the bias is added to in a pass of its own
+constexpr double kCallUs = 4;                // a GEMM and the kernels around it
+
+double pad_ratio(double extent, double tile) { return std::ceil(extent / tile) * tile / extent; }
+
+// How much more work the GEMMs do than the convolution needs.
+double count_waste(const ConvProblem& p, const GemmShape& shape) {
+  const double taps = static_cast<double>(p.taps());
+  const double filters = static_cast<double>(p.filters_per_group());
+  const double channels = static_cast<double>(p.channels_per_group());
+  switch (p.pass) {
+    case Pass::kForward:
+      return pad_ratio(filters, kFilterTile) * (1 + kShortReduction / (channels * taps));
+    case Pass::kInputGrad:
+      return pad_ratio(channels, kFilterTile) *
+             (1 +
+              kShortReduction * static_cast<double>(p.stride.h * p.stride.w) / (filters * taps));
+    case Pass::kWeightGrad:
+      break;
+  }
+  const double pixels = static_cast<double>(shape.chunk.images * shape.chunk.columns);
+  return pad_ratio(filters, kFilterTile) * pad_ratio(channels * taps, kColumnTile) *
+         (1 + kShortReduction / pixels);
+}
+
+double rate_of(const ConvProblem& p) {
+  switch (p.dtype) {
+    case DType::kFloat64:
+      return kFloat64Rate;
+    case DType::kFloat32:
+      return p.precision == Precision::kTf32 ? kTf32Rate : kFloat32Rate;
+    default:
+      return kHalfRate;
+  }
+}
+
+// GEMM dimensions and pitches are 32-bit in cuBLAS, and so are positions in the kernels.
+constexpr int64_t kMaxExtent = int64_t{1} << 29;
+
+std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+  const int64_t reach_h = p.H + p.pad.top + p.pad.bottom;
+  const int64_t reach_w = p.W + p.pad.left + p.pad.right;
+  if (std::max({reach_h, reach_w, p.N, p.C, p.K, p.stride.h, p.stride.w, p.dilation.h,
+                p.dilation.w}) > kMaxExtent) {
+    return "an extent is above 2^29";
+  }
+  constexpr int64_t kMaxPitch = std::numeric_limits<int>::max();
+  for (const Strides* strides : {&p.x_strides, &p.y_strides}) {
+    if (std::max({strides->c, strides->h, strides->w}) > kMaxPitch) {
+      return "a tensor's stride is above cuBLAS' 32-bit leading dimension";
+    }
+  }
+  if (is_pointwise(p) && p.H * p.W > kMaxPitch) return "an image has more than 2^31 pixels";
+  if (p.channels_per_group() * p.taps() > kMaxExtent) return "the reduction is above 2^29";
+  if (!fit_gemm_shape(p, caps.workspace_limit, caps.sm_count).fits) {
+    return "the smallest column matrix does not fit the workspace limit";
+  }
+  return "";
+}
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  const GemmShape shape = fit_gemm_shape(problem, caps.workspace_limit, caps.sm_count);
+  Plan plan;
+  plan.engine = EngineId::kCudaGemm;
+  plan.tile = {shape.chunk.rows, shape.chunk.images * shape.chunk.columns, shape.chunk.images};
+  plan.workspace_bytes = shape.workspace_bytes;
+  const double scale = std::max(caps.sm_count, 1) / kReferenceSms;
+  const double arithmetic =
+      count_flops(problem) * count_waste(problem, shape) / (rate_of(problem) * scale);
+  const double memory = count_bytes(problem) / kBytesPerUs;
+  const double columns = (shape.column_bytes + 2 * shape.staged_bytes) / kColumnBytesPerUs;
+  const bool adds_bias = problem.pass == Pass::kForward && problem.has_bias;
+  const double results = static_cast<double>(problem.N * problem.K * problem.P * problem.Q) *
+                         static_cast<double>(size_of(problem.dtype));
+  const double bias = adds_bias && shape.staged_bytes == 0 ? results / kBiasBytesPerUs : 0;
+  plan.predicted_us =
+      10 + std::max(arithmetic, memory) + columns + bias + kCallUs * std::max(shape.calls, 1.0);
+  return plan;
+}
+
+}  // namespace
+
+Engine cuda_gemm_engine() { return {EngineId::kCudaGemm, "cuda_gemm", refuse, plan}; }
+
+}  // namespace convx

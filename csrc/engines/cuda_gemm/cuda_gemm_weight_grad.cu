@@ -1,0 +1,159 @@
+// Weight gradient: for every output row, y's row times the transposed column matrix.
+//
+// One product per output row, summed in a fixed order: short reductions inside cuBLAS keep
+// float32 accurate, and many small products fill the device where one large one would not.
+#include "engines/cuda_gemm/blas_scope.h"
+#include "engines/cuda_gemm/cuda_gemm_passes.h"
+#include "engines/cuda_gemm/gemm_steps.cuh"
+
+namespace convx {
+namespace {
+
+template <typename T>
+class GemmWeightGrad {
+  using Acc = device_accumulate_t<T>;
+
+ public:
+  GemmWeightGrad(const LaunchSite& site, void* blas, const Buffers& buffers,
+                 const GemmLimits& limits)
+      : site_(site),
+        problem_(*site.problem),
+        blas_(site, blas),
+        view_(make_column_view(problem_)),
+        buffers_(buffers),
+        budget_(chunk_budget(problem_, limits.workspace_bytes)),
+        sm_count_(limits.sm_count),
+        elements_(problem_.K * problem_.channels_per_group() * problem_.taps()),
+        sum_(static_cast<Acc*>(buffers.workspace)) {}
+
+  void run() {
+    GatherAxis row;
+    const StoredRows stored = store_rows(view_.rows[0], row);
+    const GatherAxis column = make_gather_axis(view_.columns[0], false);
+    if (uses_source_in_place(problem_)) {
+      run_pointwise();
+    } else {
+      run_rows(stored, row, column);
+    }
+    FilterParams params = make_filter_params(problem_, view_, row, column);
+    launch_kernel<write_gradient_kernel<T>>(site_, count_loop_blocks(elements_, kMoveThreads),
+                                            kMoveThreads, 0, params, static_cast<const Acc*>(sum_),
+                                            static_cast<T*>(buffers_.w), elements_, first_);
+  }
+
+ private:
+  void run_rows(const StoredRows& stored, const GatherAxis& row, const GatherAxis& column) {
+    const GemmExtents extents = make_extents(problem_, view_, row, column);
+    const GemmChunk chunk = fit_gemm_chunk(extents, stored, problem_, budget_, sm_count_);
+    const GemmWorkspace workspace(problem_, chunk, buffers_.workspace);
+    visit_chunks(problem_, stored, row, column, chunk, [&](const LatticePiece& piece) {
+      MoveParams move = make_move_params(problem_, view_, stored, row, column, piece, buffers_.y);
+      fill_columns<T>(site_, view_, stored, row, column, piece, buffers_.x, workspace.columns);
+      const Strides& strides = view_.target_strides;
+      GemmOperand gradient{};
+      if (!extents.in_place || chunk.images > 1) {
+        move.staged = workspace.staging;
+        launch_kernel<gather_gradient_kernel<T>>(site_, move_grid(move), kMoveThreads, 0, move);
+        const int64_t row_elements = view_.target_channels * piece.pitch();
+        gradient = {workspace.staging, false, piece.pitch(), piece.rows * row_elements,
+                    row_elements};
+      } else {
+        const T* first = static_cast<const T*>(move.tensor) + move.row_origin * strides.h +
+                         move.column_origin * strides.w;
+        const bool rows = is_row_in_place(strides, 1, column.count);
+        gradient = {first, !rows, rows ? strides.c : strides.w, view_.target_channels * strides.c,
+                    move.row_step * strides.h};
+      }
+      const int64_t row_elements = view_.source_channels * column.taps * piece.pitch();
+      const GemmOperand columns{workspace.columns, true, piece.pitch(),
+                                stored.count(piece.rows) * row_elements,
+                                stored.per_output * row_elements};
+      multiply(columns, gradient, piece.pixels(), piece.rows,
+               reinterpret_cast<Acc*>(workspace.partial));
+    });
+  }
+
+  // Row-major: product[filter][reduction index] = gradient[filter][pixel] * columns^T; cuBLAS sees
+  // the transposed product, with columns on the left.
+  void multiply(const GemmOperand& columns, const GemmOperand& gradient, int64_t pixels,
+                int64_t rows, Acc* partial) {
+    BatchedGemm gemm{};
+    gemm.m = view_.source_channels * problem_.taps();
+    gemm.n = view_.target_channels;
+    gemm.k = pixels;
+    gemm.left = columns;
+    gemm.right = gradient;
+    gemm.pitch = gemm.m;
+    gemm.groups = problem_.groups;
+    gemm.rows = rows;
+    gemm.group_stride = gemm.m * gemm.n;
+    gemm.row_stride = elements_;
+    gemm.wide_result = true;
+    if (rows == 1) {
+      gemm.result = sum_;
+      gemm.accumulate = !first_;
+      blas_.multiply(gemm);
+    } else {
+      gemm.result = partial;
+      blas_.multiply(gemm);
+      launch_kernel<add_products_kernel<Acc>>(site_, count_loop_blocks(elements_, kMoveThreads),
+                                              kMoveThreads, 0, static_cast<const Acc*>(partial),
+                                              static_cast<int>(rows), sum_, elements_, first_);
+    }
+    first_ = false;
+  }
+
+  // x is the column matrix; its pixels are cut into segments, or small images are one each.
+  void run_pointwise() {
+    const int64_t pixels = problem_.H * problem_.W;
+    Acc* partial =
+        reinterpret_cast<Acc*>(static_cast<char*>(buffers_.workspace) + resident_bytes(problem_));
+    const int64_t room =
+        std::max<int64_t>(budget_ / (elements_ * static_cast<int64_t>(sizeof(Acc))), 1);
+    const int64_t segment = std::min(pixels, kPointwiseSegment);
+    const int64_t segments = pixels / segment;
+    const Strides& xs = problem_.x_strides;
+    const Strides& ys = problem_.y_strides;
+    auto run_batch = [&](int64_t image, int64_t pixel, int64_t length, int64_t count,
+                         int64_t x_step, int64_t y_step) {
+      for (int64_t done = 0; done < count; done += room) {
+        const T* x = static_cast<const T*>(buffers_.x) + image * xs.n + pixel + done * x_step;
+        const T* y = static_cast<const T*>(buffers_.y) + image * ys.n + pixel + done * y_step;
+        multiply({x, true, xs.c, view_.source_channels * xs.c, x_step},
+                 {y, false, ys.c, view_.target_channels * ys.c, y_step}, length,
+                 std::min(room, count - done), partial);
+      }
+    };
+    if (segments == 1) {
+      run_batch(0, 0, segment, problem_.N, xs.n, ys.n);
+    } else {
+      for (int64_t image = 0; image < problem_.N; ++image) {
+        run_batch(image, 0, segment, segments, segment, segment);
+      }
+    }
+    const int64_t rest = pixels - segments * segment;
+    if (rest > 0) run_batch(0, segments * segment, rest, problem_.N, xs.n, ys.n);
+  }
+
+  const LaunchSite& site_;
+  const ConvProblem& problem_;
+  BlasScope blas_;
+  GatherView view_;
+  Buffers buffers_;
+  int64_t budget_;
+  int sm_count_;
+  int64_t elements_;
+  Acc* sum_;
+  bool first_ = true;  // nothing is in the sum yet
+};
+
+}  // namespace
+
+void launch_gemm_weight_grad(const LaunchSite& site, void* blas, const Buffers& buffers,
+                             const GemmLimits& limits) {
+  visit_device_type(site.problem->dtype, [&](auto type) {
+    GemmWeightGrad<decltype(type)>(site, blas, buffers, limits).run();
+  });
+}
+
+}  // namespace convx

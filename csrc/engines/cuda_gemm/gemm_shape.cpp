@@ -1,0 +1,222 @@
+#include "engines/cuda_gemm/gemm_shape.h"
+
+#include <algorithm>
+
+namespace convx {
+namespace {
+
+// A chunk's column matrix stays in a 50 MB L2 cache next to the results it is turned into.
+// Measured on an H200 (60 MB): see docs/engines.
+constexpr int64_t kColumnBudget = int64_t{30} << 20;
+// Where so little would leave multiprocessors idle, more is worth leaving L2 for.
+constexpr int64_t kLargeColumnBudget = int64_t{128} << 20;
+// Products of the weight gradient that wait to be added up.
+constexpr int64_t kPartialBudget = int64_t{48} << 20;
+// Results the bias is added to in place, right after the GEMM has left them in L2.
+constexpr int64_t kBiasBudget = int64_t{20} << 20;
+// GEMMs narrower than this waste tiles, so images are put side by side.
+constexpr int64_t kWantedPixels = 512;
+constexpr int64_t kMinColumns = 32;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Equal parts: 64 rows in chunks of at most 37 are 2 x 32.
+int64_t balance(int64_t total, int64_t most) { return divide_up(total, divide_up(total, most)); }
+
+int64_t accumulate_size(DType dtype) { return dtype == DType::kFloat64 ? 8 : 4; }
+
+}  // namespace
+
+int64_t align_bytes(int64_t bytes) { return divide_up(bytes, kGemmAlignment) * kGemmAlignment; }
+
+StoredRows store_rows(const AxisPhase& phase, GatherAxis& axis) {
+  axis = make_gather_axis(phase, true);
+  StoredRows rows;
+  rows.taps = std::max<int64_t>(axis.taps, 1);
+  const bool slides = axis.taps > axis.classes;
+  if (slides && axis.classes == 1 && (axis.lanes == 1 || axis.count_per_lane() >= 16)) {
+    rows.lanes = axis.lanes;
+    rows.outer_step = axis.period;
+    return rows;
+  }
+  if (slides && axis.lanes == 1) {
+    rows.outer_step = axis.offset_step;
+    rows.per_output = axis.classes;
+    return rows;
+  }
+  axis = make_gather_axis(phase, false);
+  rows.unit = rows.per_output = rows.taps;
+  rows.outer_step = axis.source_step;
+  rows.inner_step = axis.offset_step;
+  return rows;
+}
+
+GatherView make_column_view(const ConvProblem& problem) {
+  ConvProblem p = problem;
+  if (p.pass == Pass::kWeightGrad) p.pass = Pass::kForward;
+  return make_gather_view(p);
+}
+
+// cuBLAS wants a pitch no smaller than a line; strides along an axis of one element may be.
+bool is_row_in_place(const Strides& strides, int64_t column_step, int64_t columns) {
+  return strides.w == 1 && column_step == 1 && strides.c >= columns;
+}
+
+bool is_pixel_in_place(const Strides& strides, int64_t channels) {
+  return strides.c == 1 && strides.w >= channels;
+}
+
+bool is_pointwise(const ConvProblem& p) {
+  return p.R == 1 && p.S == 1 && p.stride.h == 1 && p.stride.w == 1 && p.P == p.H && p.Q == p.W &&
+         p.pad.top == 0 && p.pad.left == 0 && p.x_strides.w == 1 && p.x_strides.h == p.W &&
+         p.y_strides.w == 1 && p.y_strides.h == p.W && p.x_strides.c >= p.H * p.W &&
+         p.y_strides.c >= p.H * p.W;
+}
+
+bool uses_source_in_place(const ConvProblem& p) {
+  // A bias is added before the sum is rounded to 16 bits, so those results are staged.
+  const bool staged = p.pass == Pass::kForward && p.has_bias && size_of(p.dtype) == 2;
+  return is_pointwise(p) && !staged;
+}
+
+int64_t resident_bytes(const ConvProblem& p) {
+  const int64_t elements = p.K * p.channels_per_group() * p.taps();
+  const bool sums = p.pass == Pass::kWeightGrad;
+  return align_bytes(elements * (sums ? accumulate_size(p.dtype) : size_of(p.dtype)));
+}
+
+GemmExtents make_extents(const ConvProblem& p, const GatherView& view, const GatherAxis& row,
+                         const GatherAxis& column) {
+  GemmExtents e{};
+  e.images = p.N;
+  e.rows = row.count_per_lane();
+  e.columns = column.count;
+  e.source_channels = view.source_channels * p.groups;
+  e.target_channels = view.target_channels * p.groups;
+  e.column_taps = std::max<int64_t>(column.taps, 1);
+  const int64_t step = column.target_step;
+  e.in_place = is_row_in_place(view.target_strides, step, e.columns) ||
+               is_pixel_in_place(view.target_strides, e.target_channels);
+  if (p.pass == Pass::kWeightGrad) {
+    e.product_bytes = p.K * p.channels_per_group() * p.taps() * accumulate_size(p.dtype);
+  } else if (p.has_bias && size_of(p.dtype) == 2) {
+    e.in_place = false;  // the bias is added before the sum is rounded to 16 bits
+  }
+  return e;
+}
+
+GemmChunk fit_gemm_chunk(const GemmExtents& e, const StoredRows& rows, const ConvProblem& p,
+                         int64_t budget, int sm_count) {
+  const bool weight_grad = p.pass == Pass::kWeightGrad;
+  const int64_t staged_size = weight_grad ? size_of(p.dtype) : accumulate_size(p.dtype);
+  GemmChunk chunk;
+  chunk.columns = e.columns;
+  if (e.columns < kWantedPixels / 2) {
+    const int64_t most =
+        std::clamp<int64_t>(divide_up(kWantedPixels, e.columns), 1, std::max<int64_t>(e.images, 1));
+    chunk.images = balance(std::max<int64_t>(e.images, 1), most);
+  }
+  auto measure = [&](int64_t count) {
+    const int64_t pixels = pad_pixels(chunk.images * chunk.columns);
+    chunk.rows = count;
+    chunk.column_bytes = align_bytes(rows.count(count) * e.source_channels * e.column_taps *
+                                     pixels * size_of(p.dtype));
+    const bool staged = !e.in_place || chunk.images > 1;
+    chunk.staging_bytes =
+        staged ? align_bytes(count * e.target_channels * pixels * staged_size) : 0;
+    // One product alone is added straight to the sum.
+    chunk.partial_bytes = weight_grad && count > 1 ? align_bytes(count * e.product_bytes) : 0;
+    return chunk.workspace_bytes() <= budget;
+  };
+  while (!measure(1)) {
+    if (chunk.images > 1) {
+      chunk.images = divide_up(chunk.images, 2);
+    } else if (chunk.columns > kMinColumns) {
+      chunk.columns = divide_up(chunk.columns, 2);
+    } else {
+      chunk.images = 0;
+      return chunk;
+    }
+  }
+  const int64_t result_row_bytes =
+      chunk.images * chunk.columns * e.target_channels * size_of(p.dtype);
+  // The largest count of rows whose columns stay within the given size.
+  auto count_rows = [&](int64_t column_budget) {
+    int64_t low = 1;
+    int64_t high = e.rows;
+    while (low < high) {
+      const int64_t middle = (low + high + 1) / 2;
+      const bool fits = measure(middle) && chunk.column_bytes <= column_budget &&
+                        chunk.partial_bytes <= kPartialBudget &&
+                        (!p.has_bias || middle * result_row_bytes <= kBiasBudget);
+      (fits ? low : high) = fits ? middle : middle - 1;
+    }
+    return low;
+  };
+  // A GEMM has some tiles of 128 x 128 per output row: whole waves of them leave nothing idle.
+  const int64_t tiles = divide_up(chunk.images * chunk.columns, 128) *
+                        divide_up(e.target_channels, 128 * p.groups) * p.groups;
+  int64_t most = count_rows(kColumnBudget);
+  if (most * tiles < sm_count) most = count_rows(kLargeColumnBudget);
+  const int64_t quarter_wave = std::max(sm_count / 4, 1);
+  if (chunk.images == 1 && most >= quarter_wave && most < e.rows) {
+    measure(most / quarter_wave * quarter_wave);
+  } else {
+    measure(balance(e.rows, most));
+  }
+  return chunk;
+}
+
+int64_t chunk_budget(const ConvProblem& problem, int64_t workspace_limit) {
+  return workspace_limit - resident_bytes(problem);
+}
+
+// The only memory needed beside the resident: products of the weight gradient that wait to be
+// added up, and even those only where there is room for more than one.
+static GemmShape fit_pointwise_shape(const ConvProblem& p, int64_t budget) {
+  GemmShape shape;
+  shape.fits = budget >= 0;
+  shape.chunk = {p.N, p.H, p.W};
+  shape.calls = static_cast<double>(std::min(p.groups, p.N));
+  shape.workspace_bytes = resident_bytes(p);
+  if (p.pass != Pass::kWeightGrad) return shape;
+  const int64_t product = p.K * p.channels_per_group() * accumulate_size(p.dtype);
+  const int64_t segments = std::max(p.H * p.W / kPointwiseSegment, p.N);
+  const int64_t count = std::min(segments, std::min(budget, kPartialBudget) / product);
+  if (count > 1) shape.workspace_bytes += align_bytes(count * product);
+  shape.calls = static_cast<double>(p.H * p.W > kPointwiseSegment ? 2 * p.N : p.groups);
+  return shape;
+}
+
+GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, int sm_count) {
+  GemmShape shape;
+  const int64_t budget = chunk_budget(problem, workspace_limit);
+  if (uses_source_in_place(problem)) return fit_pointwise_shape(problem, budget);
+  const GatherView view = make_column_view(problem);
+  int64_t largest = 0;
+  bool first = true;
+  for (const AxisPhase& row_phase : view.rows) {
+    GatherAxis row;
+    const StoredRows stored = store_rows(row_phase, row);
+    for (const AxisPhase& column_phase : view.columns) {
+      const GatherAxis column = make_gather_axis(column_phase, false);
+      const GemmExtents extents = make_extents(problem, view, row, column);
+      const GemmChunk chunk = fit_gemm_chunk(extents, stored, problem, budget, sm_count);
+      if (chunk.images == 0) shape.fits = false;
+      if (!shape.fits) return shape;
+      if (first) shape.chunk = chunk;
+      first = false;
+      largest = std::max(largest, chunk.workspace_bytes());
+      const double chunks = static_cast<double>(stored.lanes * divide_up(extents.rows, chunk.rows) *
+                                                divide_up(extents.columns, chunk.columns) *
+                                                divide_up(extents.images, chunk.images));
+      shape.column_bytes += chunks * static_cast<double>(chunk.column_bytes);
+      shape.staged_bytes += chunks * static_cast<double>(chunk.staging_bytes + chunk.partial_bytes);
+      shape.calls += chunks * static_cast<double>(std::min(problem.groups, chunk.rows));
+    }
+  }
+  shape.workspace_bytes = resident_bytes(problem) + largest;
+  return shape;
+}
+
+}  // namespace convx

@@ -1,0 +1,12 @@
+#include "engines/cuda_direct/cuda_direct_plan.h"
+#include "engines/cuda_gemm/cuda_gemm_plan.h"
+#include "engines/engine_list.h"
+
+namespace convx {
+
+std::span<const Engine> cuda_engines() {
+  static const Engine engines[] = {cuda_gemm_engine(), cuda_direct_engine()};
+  return engines;
+}
+
+}  // namespace convx

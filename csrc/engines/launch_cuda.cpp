@@ -1,0 +1,24 @@
+#include "engines/launch_cuda.h"
+
+#include "engines/cuda_direct/cuda_direct_launch.h"
+#include "engines/cuda_gemm/cuda_gemm_launch.h"
+
+namespace convx {
+
+void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,
+                 const CudaContext& context) {
+  const cudaStream_t stream = static_cast<cudaStream_t>(context.stream);
+  switch (plan.engine) {
+    case EngineId::kCudaGemm:
+      return launch_cuda_gemm({"cuda_gemm", &problem, stream}, plan, buffers, context.blas);
+    case EngineId::kCudaDirect:
+      return launch_cuda_direct({"cuda_direct", &problem, stream}, plan, buffers);
+    case EngineId::kCpuGemm:
+    case EngineId::kCpuDirect:
+      break;
+  }
+  throw_launch_error({"launch_cuda", &problem, stream}, "choosing an engine",
+                     "the plan is not for a CUDA device");
+}
+
+}  // namespace convx
