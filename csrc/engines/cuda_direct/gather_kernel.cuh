@@ -19,7 +19,8 @@
 // one set of registers, and every shared load is 16 bytes wide and aligned. With one lane (a
 // dilation that divides the stride) the windows of neighbouring strips overlap in one run of
 // columns per class; else strips lie an odd multiple of 16 bytes apart, to spread over the banks.
-// Behind the stages: a table of the source positions each thread copies, 16 bytes each.
+// Behind the stages: a table of the source positions each thread copies, 16 bytes each; behind it,
+// for long float32 sums, every thread's totals of the chains it has ended (kChainLimit).
 //
 // Grid: filter tile fastest, then group, strip tile, row tile, column phase, row phase, images.
 #pragma once
@@ -80,6 +81,9 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
     load_chunk<T, Tile>(p, block, chunk, table, stages);
     commit_copies();
     bool more = true;
+    int chain = 0;  // products summed since the totals were last added to
+    bool has_totals = false;
+    Acc* totals = reinterpret_cast<Acc*>(shared_bytes + p.totals_offset);
     while (more) {
       more = advance_chunk(p, block, next);
       if (more) {
@@ -90,6 +94,14 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
         wait_copies<0>();
       }
       __syncthreads();
+      const int products = chunk.channels * chunk.row_taps * chunk.column_taps;
+      if (std::is_same_v<T, float> && p.chain_limit > 0 && chain > 0 &&
+          chain + products > p.chain_limit) {
+        add_to_totals<Tile>(totals, !has_totals, sum);
+        has_totals = true;
+        chain = 0;
+      }
+      chain += products;
       const Acc* current = stages + stage * p.stage_elements;
       multiply_chunk<Tile>(p, block, chunk, current + strip_base,
                            current + p.weight_offset + tile_filter, sum);
@@ -97,6 +109,7 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
       chunk = next;
       stage ^= 1;
     }
+    if (std::is_same_v<T, float> && has_totals) add_totals<Tile>(totals, sum);
   }
   Acc* turn = stages + warp * 32 * kStrip;
   store_tile<T, Tile>(p, block, block.filter_tile * Tile::kFilters + tile_filter, strip, turn, sum);
