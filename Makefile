@@ -57,13 +57,13 @@ smoke: $(COMPAT_INSTALL)
 lint: $(ENV_READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	@echo "clang-format --dry-run -Werror (csrc)" && $(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(BIN)/mypy
 
 format: $(ENV_READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
-	$(BIN)/clang-format -i $(CXX_FILES)
+	@$(BIN)/clang-format -i $(CXX_FILES)
 
 wheel: $(WHEEL)
 

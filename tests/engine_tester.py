@@ -61,8 +61,10 @@ def explain(
 
 @cache
 def engine_names(device: str) -> tuple[str, ...]:
-    """Every engine of a device; none where its library is not loaded."""
+    """Every engine of a device; none where its library is not loaded, or there is no device."""
     if not hasattr(torch.ops.convx, f"_explain_{device}"):
+        return ()
+    if device == "cuda" and not torch.cuda.is_available():
         return ()
     (case,) = named("single_everything")
     x, w, _ = case.tensors()

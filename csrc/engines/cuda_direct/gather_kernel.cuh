@@ -19,8 +19,9 @@
 // one set of registers, and every shared load is 16 bytes wide and aligned. With one lane (a
 // dilation that divides the stride) the windows of neighbouring strips overlap in one run of
 // columns per class; else strips lie an odd multiple of 16 bytes apart, to spread over the banks.
-// Behind the stages: a table of the source positions each thread copies, 16 bytes each; behind it,
-// for long float32 sums, every thread's totals of the chains it has ended (kChainLimit).
+// Behind the stages: a table of the source positions each thread copies, 16 bytes each; and, where
+// float32 sums are cut into chains (kChainLimit), memory in which each warp turns what it adds to
+// the target. A thread adds to elements that it alone has written.
 //
 // Grid: filter tile fastest, then group, strip tile, row tile, column phase, row phase, images.
 #pragma once
@@ -74,6 +75,9 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
                            : 0;
 
   Acc sum[Tile::kPerThread][kStrip] = {};
+  Acc* turn = reinterpret_cast<Acc*>(shared_bytes + p.turn_offset) + warp * 32 * kStrip;
+  const int first_filter = block.filter_tile * Tile::kFilters + tile_filter;
+  bool add = false;  // earlier chains are in the target
   if (block.row->taps > 0 && block.column->taps > 0) {
     GatherChunk chunk = first_chunk(p, block);
     GatherChunk next = chunk;
@@ -81,9 +85,7 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
     load_chunk<T, Tile>(p, block, chunk, table, stages);
     commit_copies();
     bool more = true;
-    int chain = 0;  // products summed since the totals were last added to
-    bool has_totals = false;
-    Acc* totals = reinterpret_cast<Acc*>(shared_bytes + p.totals_offset);
+    int chain = 0;  // products in sum
     while (more) {
       more = advance_chunk(p, block, next);
       if (more) {
@@ -95,11 +97,13 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
       }
       __syncthreads();
       const int products = chunk.channels * chunk.row_taps * chunk.column_taps;
-      if (std::is_same_v<T, float> && p.chain_limit > 0 && chain > 0 &&
-          chain + products > p.chain_limit) {
-        add_to_totals<Tile>(totals, !has_totals, sum);
-        has_totals = true;
-        chain = 0;
+      if constexpr (std::is_same_v<T, float>) {
+        if (p.chain_limit > 0 && chain > 0 && chain + products > p.chain_limit) {
+          store_tile<T, Tile>(p, block, first_filter, strip, add, nullptr, turn, sum);
+          clear_sums<Tile>(sum);
+          add = true;
+          chain = 0;
+        }
       }
       chain += products;
       const Acc* current = stages + stage * p.stage_elements;
@@ -109,10 +113,8 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
       chunk = next;
       stage ^= 1;
     }
-    if (std::is_same_v<T, float> && has_totals) add_totals<Tile>(totals, sum);
   }
-  Acc* turn = stages + warp * 32 * kStrip;
-  store_tile<T, Tile>(p, block, block.filter_tile * Tile::kFilters + tile_filter, strip, turn, sum);
+  store_tile<T, Tile>(p, block, first_filter, strip, add, p.bias, turn, sum);
 }
 
 }  // namespace convx

@@ -97,7 +97,7 @@ inline GatherParams make_gather_params(const ConvProblem& problem, const GatherV
   p.packed = packed;
   p.channel_fastest = is_channel_fastest(from);
   p.table_offset = static_cast<int>(shape.table_offset);
-  p.totals_offset = static_cast<int>(shape.totals_offset);
+  p.turn_offset = static_cast<int>(shape.turn_offset);
   p.chain_limit = static_cast<int>(shape.chain_limit);
   p.by_strips = FastDivmod(shape.strips);
   p.by_rows = FastDivmod(shape.rows);

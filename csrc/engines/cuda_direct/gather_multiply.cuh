@@ -134,31 +134,12 @@ __device__ __forceinline__ void multiply_chunk(const GatherParams& p, const Gath
   }
 }
 
-// Ends a chain of additions: adds this thread's sums to its totals, and starts the sums anew.
-// totals: [kPerThread][kStrip][thread of the block]
 template <typename Tile, typename Acc>
-__device__ inline void add_to_totals(Acc* totals, bool first,
-                                     Acc (&sum)[Tile::kPerThread][kStrip]) {
+__device__ inline void clear_sums(Acc (&sum)[Tile::kPerThread][kStrip]) {
 #pragma unroll
   for (int f = 0; f < Tile::kPerThread; ++f) {
 #pragma unroll
-    for (int x = 0; x < kStrip; ++x) {
-      Acc* total = totals + (f * kStrip + x) * Tile::kThreads + threadIdx.x;
-      *total = first ? sum[f][x] : *total + sum[f][x];
-      sum[f][x] = 0;
-    }
-  }
-}
-
-// The totals, and the last chain on top of them.
-template <typename Tile, typename Acc>
-__device__ inline void add_totals(const Acc* totals, Acc (&sum)[Tile::kPerThread][kStrip]) {
-#pragma unroll
-  for (int f = 0; f < Tile::kPerThread; ++f) {
-#pragma unroll
-    for (int x = 0; x < kStrip; ++x) {
-      sum[f][x] += totals[(f * kStrip + x) * Tile::kThreads + threadIdx.x];
-    }
+    for (int x = 0; x < kStrip; ++x) sum[f][x] = 0;
   }
 }
 

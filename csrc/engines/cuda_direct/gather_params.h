@@ -55,8 +55,8 @@ struct GatherParams {
   int stage_elements;  // shared memory of one of the two stages: source tile, then weights
   int weight_offset;   // where the weights begin in it
   int table_offset;    // bytes of shared memory before the table of positions
-  int totals_offset;   // bytes before the totals of earlier chains
-  int chain_limit;     // products summed before they are added to the totals; 0: no totals
+  int turn_offset;     // bytes before the memory in which stores are turned
+  int chain_limit;     // products summed before they are added to the target; 0: all at once
   bool packed;
   bool channel_fastest;  // the source is channels_last: neighbouring threads take channels
   FastDivmod by_strips, by_rows;

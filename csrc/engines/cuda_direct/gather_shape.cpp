@@ -17,10 +17,10 @@ constexpr int64_t kShortRun = 16;
 constexpr int64_t kFewChannels = 4;
 constexpr int64_t kTableEntryBytes = 16;
 
-// float32 sums of more products than this are cut into chains whose results are added up apart.
-// The error of one chain grows with the root of its length: at 2880 products (seed62's input
-// gradient) it was 9.6e-7, 3.4 times cuDNN's.
-constexpr int64_t kChainLimit = 256;
+// Input gradients in float32 are summed in chains of about this many products, which are added up
+// in the target. The error of one chain grows with the root of its length: with a single one it
+// was up to 5 times cuDNN's on the seed workloads, whose forward pass is at cuDNN's level as it is.
+constexpr int64_t kChainLimit = 384;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -94,14 +94,15 @@ struct Budget {
 void fit_chunk(GatherShape& shape, const ConvProblem& p, const GatherView& view, Budget budget) {
   const GatherConfig& config = kGatherConfigs[shape.config];
   const int64_t bytes = accumulate_bytes(p.dtype);
-  // Every thread keeps a total per sum. GPUs with little shared memory do without.
-  int64_t totals = config.threads() * config.per_thread * kStripPixels * bytes;
   const bool long_sums = view.source_channels * p.taps() > 2 * kChainLimit;
-  shape.chain_limit =
-      p.dtype == DType::kFloat32 && long_sums && 2 * totals <= budget.largest ? kChainLimit : 0;
-  if (shape.chain_limit == 0) totals = 0;
-  budget.preferred -= totals;
-  budget.largest -= totals;
+  const bool in_chains = p.pass == Pass::kInputGrad && p.dtype == DType::kFloat32 && long_sums;
+  shape.chain_limit = in_chains ? kChainLimit : 0;
+  // Stores are turned where the stages were, except between chains, when the stages are in use.
+  const int64_t turn = int64_t{config.threads()} * kStripPixels * bytes;
+  if (in_chains) {
+    budget.preferred -= turn;
+    budget.largest -= turn;
+  }
   shape.row_taps = max_taps(shape.rows_axes);
   shape.column_taps = max_taps(shape.columns_axes);
   const int64_t most_channels = std::min(view.source_channels, kMaxChunkChannels);
@@ -138,9 +139,9 @@ void fit_chunk(GatherShape& shape, const ConvProblem& p, const GatherView& view,
                                  shape.column_taps >= max_taps(shape.columns_axes)
                              ? 1
                              : 2;
-  const int64_t turn = int64_t{config.threads()} * kStripPixels * bytes;
-  shape.totals_offset = std::max(count_bytes_of(shape.channels, stages), turn);
-  shape.shared_bytes = shape.totals_offset + totals;
+  const int64_t used = divide_up(count_bytes_of(shape.channels, stages), 16) * 16;
+  shape.turn_offset = in_chains ? used : 0;
+  shape.shared_bytes = in_chains ? used + turn : std::max(used, turn);
 }
 
 void count_tiles(GatherShape& shape, const ConvProblem& p, const GatherView& view) {

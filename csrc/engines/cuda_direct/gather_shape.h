@@ -38,9 +38,9 @@ struct GatherShape {
   int64_t filter_tiles = 1, strip_tiles = 1, row_tiles = 1, image_tiles = 1;
   int64_t source_elements = 0;  // shared memory of one stage, largest phase
   int64_t stage_elements = 0;
-  int64_t table_offset = 0;   // bytes before the table of source positions
-  int64_t totals_offset = 0;  // bytes before the totals of earlier chains
-  int64_t chain_limit = 0;    // see kChainLimit; 0: one chain
+  int64_t table_offset = 0;  // bytes before the table of source positions
+  int64_t turn_offset = 0;   // bytes before the memory in which stores are turned
+  int64_t chain_limit = 0;   // see kChainLimit; 0: one chain
   int64_t shared_bytes = 0;
   int64_t packed_bytes = 0;  // packed weights, if there is room for them
   std::vector<GatherAxis> rows_axes, columns_axes;

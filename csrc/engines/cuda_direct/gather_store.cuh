@@ -25,13 +25,14 @@ __device__ inline int64_t locate_pixel(const GatherParams& p, const GatherBlock&
          (column.target_start + int64_t{j} * column.target_step) * p.target_strides.w;
 }
 
-// Adds the bias and writes the tile. A thread's 8 pixels of one filter would touch 8 addresses
-// per instruction that are 32 bytes apart, so each warp turns its tile in shared memory and writes
-// runs of neighbouring pixels. Channels_last targets take the other way: a thread's filters are
-// neighbours there.
+// Adds the bias and writes the tile, on top of what is there if add is set. A thread's 8 pixels of
+// one filter would touch 8 addresses per instruction that are 32 bytes apart, so each warp turns
+// its tile in shared memory and writes runs of neighbouring pixels. Channels_last targets take the
+// other way: a thread's filters are neighbours there.
 template <typename T, typename Tile>
 __device__ inline void store_tile(const GatherParams& p, const GatherBlock& block, int first_filter,
-                                  int strip, device_accumulate_t<T>* turn,
+                                  int strip, bool add, const void* bias_values,
+                                  device_accumulate_t<T>* turn,
                                   device_accumulate_t<T> (&sum)[Tile::kPerThread][kStrip]) {
   using Acc = device_accumulate_t<T>;
   constexpr int kRun = Tile::kWarpStrips * kStrip;  // pixels of a warp
@@ -41,8 +42,8 @@ __device__ inline void store_tile(const GatherParams& p, const GatherBlock& bloc
 #pragma unroll
   for (int f = 0; f < Tile::kPerThread; ++f) {
     const int k = first_filter + f;
-    if (p.bias == nullptr || k >= p.target_channels) continue;
-    const Acc bias = to_accumulate(static_cast<const T*>(p.bias)[group_filter + k]);
+    if (bias_values == nullptr || k >= p.target_channels) continue;
+    const Acc bias = to_accumulate(static_cast<const T*>(bias_values)[group_filter + k]);
 #pragma unroll
     for (int x = 0; x < kStrip; ++x) sum[f][x] += bias;
   }
@@ -56,7 +57,8 @@ __device__ inline void store_tile(const GatherParams& p, const GatherBlock& bloc
 #pragma unroll
         for (int i = 0; i < kStrip; ++i) value = i == x ? sum[f][i] : value;
         if (first_filter + f < p.target_channels) {
-          target[offset + group_filter + first_filter + f] = round_to<T>(value);
+          T* element = target + offset + group_filter + first_filter + f;
+          *element = round_to<T>(add ? value + to_accumulate(*element) : value);
         }
       }
     }
@@ -87,7 +89,9 @@ __device__ inline void store_tile(const GatherParams& p, const GatherBlock& bloc
 #pragma unroll
       for (int i = 0; i < kReads; ++i) {
         if (k < p.target_channels && offsets[i] >= 0) {
-          plane[offsets[i]] = round_to<T>(turn[group * kRun + i * 32 + lane]);
+          const Acc value = turn[group * kRun + i * 32 + lane];
+          T* element = plane + offsets[i];
+          *element = round_to<T>(add ? value + to_accumulate(*element) : value);
         }
       }
     }
