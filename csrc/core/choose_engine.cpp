@@ -1,6 +1,6 @@
 #include "core/choose_engine.h"
 
-#include <sstream>
+#include "core/text.h"
 
 namespace convx {
 namespace {
@@ -59,7 +59,7 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
 }
 
 std::string describe_choice(const Choice& choice, const ConvProblem& problem) {
-  std::ostringstream out;
+  Text out;
   out << "{\"problem\": " << quote(to_text(problem))
       << ", \"direction\": " << quote(name_of(problem.pass))
       << ", \"precision\": " << quote(name_of(problem.precision))

@@ -2,7 +2,8 @@
 
 #include <initializer_list>
 #include <limits>
-#include <sstream>
+
+#include "core/text.h"
 
 namespace convx {
 namespace {
@@ -27,13 +28,13 @@ bool product_fits(std::initializer_list<int64_t> factors) {
 }
 
 std::string pair_text(const char* name, int64_t h, int64_t w) {
-  std::ostringstream out;
+  Text out;
   out << name << "=(" << h << ", " << w << ")";
   return out.str();
 }
 
 std::string check_parameters(const ConvProblem& p) {
-  std::ostringstream error;
+  Text error;
   if (p.stride.h < 1 || p.stride.w < 1) {
     error << "stride must be greater than zero, but got "
           << pair_text("stride", p.stride.h, p.stride.w);
@@ -65,7 +66,7 @@ std::string check_parameters(const ConvProblem& p) {
 }
 
 std::string check_channels(const ConvProblem& p, int64_t weight_channels) {
-  std::ostringstream error;
+  Text error;
   if (p.K % p.groups != 0) {
     error << "groups must divide the number of filters, but got groups=" << p.groups
           << " and weight.size(0)=" << p.K;
@@ -82,7 +83,7 @@ bool taps_fit(const ConvProblem& p) {
 }
 
 std::string check_extents(const ConvProblem& p) {
-  std::ostringstream error;
+  Text error;
   if (p.K < 1 || p.C < 1 || p.R < 1 || p.S < 1) {
     error << "weight must not be empty, but got " << p.K << " filters of " << p.C / p.groups
           << " channels and kernel size (" << p.R << " x " << p.S << ")";
@@ -238,7 +239,7 @@ bool is_channels_last(int64_t n, int64_t c, int64_t h, int64_t w, const Strides&
 }
 
 std::string to_text(const ConvProblem& p) {
-  std::ostringstream out;
+  Text out;
   out << "n" << p.N << "c" << p.C << "h" << p.H << "w" << p.W << " k" << p.K << "r" << p.R << "s"
       << p.S << " stride" << p.stride.h << "x" << p.stride.w << " pad" << p.pad.top << ","
       << p.pad.bottom << "," << p.pad.left << "," << p.pad.right << " dilation" << p.dilation.h

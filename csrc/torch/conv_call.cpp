@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <span>
-#include <sstream>
 #include <stdexcept>
 
 #include "core/plan_cache.h"
+#include "core/text.h"
 #include "torch/backend.h"
 #include "torch/shim_check.h"
 
@@ -22,7 +22,7 @@ using torch::headeronly::ScalarType;
 }
 
 std::string sizes_text(const Tensor& tensor) {
-  std::ostringstream out;
+  Text out;
   out << "[";
   for (int64_t d = 0; d < tensor.dim(); ++d) out << (d ? ", " : "") << tensor.size(d);
   out << "]";
@@ -116,7 +116,7 @@ void check_problem(ConvProblem& problem, int64_t weight_channels) {
 void check_grad_output(const Tensor& grad_output, const ConvProblem& p) {
   if (grad_output.size(0) != p.N || grad_output.size(1) != p.K || grad_output.size(2) != p.P ||
       grad_output.size(3) != p.Q) {
-    std::ostringstream expected;
+    Text expected;
     expected << "[" << p.N << ", " << p.K << ", " << p.P << ", " << p.Q << "]";
     fail("expected grad_output to have size " + expected.str() + ", but got " +
          sizes_text(grad_output));
@@ -210,7 +210,7 @@ ConvArguments parse_arguments(const std::vector<int64_t>& stride,
                               const std::vector<int64_t>& dilation, int64_t groups,
                               const std::string& precision, const std::string& algorithm) {
   const auto list_text = [](const std::vector<int64_t>& values) {
-    std::ostringstream out;
+    Text out;
     out << "[";
     for (size_t i = 0; i < values.size(); ++i) out << (i ? ", " : "") << values[i];
     out << "]";

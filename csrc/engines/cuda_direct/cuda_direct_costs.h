@@ -24,6 +24,7 @@ constexpr double kNarrowSlowdown = 2;         // waits for L1
 constexpr double kWeightGradGatherIssue = 9;  // staging one element of x or y
 constexpr double kNarrowTapIssue = 8;         // reading one x value straight from memory
 constexpr double kDirectBusyWarps = 12;       // per multiprocessor, to hide latency
+constexpr double kDirectWorthPackingUs = 12;  // a launch less matters more than packed weights
 
 // float64 multiply-adds take two cycles on the data-centre parts and 32 to 64 elsewhere.
 inline double float64_penalty(const DeviceCaps& caps) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engines/cuda_direct/cuda_direct_costs.h"
 #include "engines/cuda_direct/gather_shape.h"
 #include "engines/cuda_direct/weight_grad_shape.h"
 
@@ -36,8 +37,11 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   const GatherShape shape = fit_gather_shape(problem, caps, -1);
   const GatherConfig& config = kGatherConfigs[shape.config];
   plan.tile = {config.filters(), config.strips() * 8, shape.config};
-  // Weights that do not fit are read in place, more slowly.
-  plan.workspace_bytes = shape.packed_bytes <= caps.workspace_limit ? shape.packed_bytes : 0;
+  // Weights that do not fit are read in place, more slowly; so are those of problems so small that
+  // packing them would take longer than it saves.
+  const bool pack =
+      shape.packed_bytes <= caps.workspace_limit && shape.microseconds > kDirectWorthPackingUs;
+  plan.workspace_bytes = pack ? shape.packed_bytes : 0;
   plan.predicted_us = shape.microseconds;
   return plan;
 }

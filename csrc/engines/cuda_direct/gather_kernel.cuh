@@ -38,7 +38,7 @@ template <typename T, typename Tile>
 constexpr int kGatherBlocks =
     (sizeof(T) == 8 ? 256 : 512) / Tile::kThreads * (Tile::kPerThread >= 8 ? 2 : 3) / 2;
 
-template <typename T, typename Tile>
+template <typename T, typename Tile, bool kInChains>
 __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
     gather_kernel(const __grid_constant__ GatherParams p) {
   using Acc = device_accumulate_t<T>;
@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
       }
       __syncthreads();
       const int products = chunk.channels * chunk.row_taps * chunk.column_taps;
-      if constexpr (std::is_same_v<T, float>) {
-        if (p.chain_limit > 0 && chain > 0 && chain + products > p.chain_limit) {
+      if constexpr (kInChains) {
+        if (chain > 0 && chain + products > p.chain_limit) {
           store_tile<T, Tile>(p, block, first_filter, strip, add, nullptr, turn, sum);
           clear_sums<Tile>(sum);
           add = true;

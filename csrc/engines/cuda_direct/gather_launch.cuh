@@ -113,7 +113,15 @@ void launch_gather_tile(const LaunchSite& site, GatherParams params, const Gathe
     const int64_t count = std::min(limit, shape.image_tiles - first);
     params.first_image = static_cast<int>(first * shape.images);
     const dim3 grid(static_cast<unsigned>(count * blocks_per_image_tile));
-    launch_kernel<gather_kernel<T, Tile>>(site, grid, Tile::kThreads, shape.shared_bytes, params);
+    if constexpr (std::is_same_v<T, float>) {
+      if (shape.chain_limit > 0) {
+        launch_kernel<gather_kernel<T, Tile, true>>(site, grid, Tile::kThreads, shape.shared_bytes,
+                                                    params);
+        continue;
+      }
+    }
+    launch_kernel<gather_kernel<T, Tile, false>>(site, grid, Tile::kThreads, shape.shared_bytes,
+                                                 params);
   }
 }
 

@@ -56,7 +56,7 @@ struct GatherParams {
   int weight_offset;   // where the weights begin in it
   int table_offset;    // bytes of shared memory before the table of positions
   int turn_offset;     // bytes before the memory in which stores are turned
-  int chain_limit;     // products summed before they are added to the target; 0: all at once
+  int chain_limit;     // products summed before they are added to the target
   bool packed;
   bool channel_fastest;  // the source is channels_last: neighbouring threads take channels
   FastDivmod by_strips, by_rows;

@@ -1,0 +1,35 @@
+// Text out of numbers, for messages. Streams are avoided: their state belongs to the C++ runtime a
+// library is linked with, and a process can hold more than one.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+namespace convx {
+
+class Text {
+ public:
+  Text& operator<<(std::string_view text) {
+    text_ += text;
+    return *this;
+  }
+  Text& operator<<(int64_t number) {
+    text_ += std::to_string(number);
+    return *this;
+  }
+  Text& operator<<(double number) {
+    char digits[32];
+    std::snprintf(digits, sizeof digits, "%.17g", number);
+    text_ += digits;
+    return *this;
+  }
+
+  const std::string& str() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace convx
