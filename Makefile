@@ -5,6 +5,7 @@
 #   make test      set up, lint, build the wheel, try it with two versions of torch
 #   make develop   set up and build in place: `.venv/bin/python` then imports this checkout
 #   make gpu-test  build in place with the torch of $(PYTHON) and run the tests that need a GPU
+#   make sanitize  the engines under compute-sanitizer's four tools, after gpu-test's build
 #   make lint format wheel clean distclean
 
 PYTHON ?= python3
@@ -37,7 +38,7 @@ SOURCES := $(shell find csrc conv2d_ext -type f \
              ! -name '*.so' ! -name '*.pyc' ! -name '_build_info.json')
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inl')
 
-.PHONY: demo test develop gpu-test lint format wheel smoke pytest clean distclean
+.PHONY: demo test develop gpu-test sanitize lint format wheel smoke pytest clean distclean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -74,6 +75,12 @@ develop: $(ENV_READY)
 gpu-test:
 	$(PYTHON) setup.py build_ext --inplace
 	$(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)
+
+SANITIZE = compute-sanitizer --error-exitcode 1 --print-limit 5 --tool
+
+sanitize:
+	for tool in memcheck racecheck initcheck synccheck; do \
+	  $(SANITIZE) $$tool $(PYTHON) tests/engines/sanitize.py || exit 1; done
 
 $(ENV_READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

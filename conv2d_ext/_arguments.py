@@ -28,7 +28,11 @@ class ConvParams(NamedTuple):
 
 def parse_pair(name: str, value: IntOrPair) -> tuple[int, int]:
     # The common spellings first: an abstract isinstance costs more than the rest of the call.
-    if type(value) is int or not isinstance(value, tuple | list | Sequence):
+    if type(value) is int:
+        return value, value
+    if type(value) is tuple and len(value) == 2:
+        return value
+    if not isinstance(value, Sequence):
         return value, value
     if len(value) == 1:
         return value[0], value[0]
@@ -52,6 +56,8 @@ def parse_padding(
     """
     if type(padding) is int:
         return padding, padding, padding, padding
+    if type(padding) is tuple and len(padding) == 2:
+        return padding[0], padding[0], padding[1], padding[1]
     if isinstance(padding, str):
         if padding == "valid":
             return 0, 0, 0, 0

@@ -106,11 +106,12 @@ def _conv2d(
             algorithm=algorithm,
         )
 
-    device_type = input.device.type
-    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
+    on_cuda = input.is_cuda
+    device_type = "cuda" if on_cuda else "cpu"
+    if torch.is_autocast_enabled(device_type) and (on_cuda or input.is_cpu):
         input, weight, bias = _autocast.cast(device_type, input, weight, bias)  # type: ignore
     if precision is None:
-        follows = device_type == "cuda" and input.dtype is torch.float32
+        follows = on_cuda and input.dtype is torch.float32
         precision = "tf32" if follows and torch_allows_tf32() else "ieee"
     return _autograd.forward(
         input, weight, bias, *stride_hw, *pad, *dilation_hw, groups, precision, algorithm

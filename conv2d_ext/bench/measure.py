@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +30,8 @@ _PASS_NAMES = {"fwd": "forward", "dgrad": "input_grad", "wgrad": "weight_grad"}
 
 @dataclass(frozen=True)
 class Case:
+    """What is measured; engine is how convx computes it, "auto" for the heuristic's choice."""
+
     shape: Shape
     direction: str
     precision: str
@@ -53,6 +56,7 @@ class Row:
     tflops: float
     rel_error: float
     cudnn_rel_error: float
+    chosen: bool  # the heuristic would take this engine
 
 
 class Operands:
@@ -74,6 +78,9 @@ class Operands:
         self.g = random(s.N, s.K, s.P, s.Q)
         precision = "tf32" if case.precision == "tf32" else "ieee"
         self.params = ConvParams(*s.stride, *s.pad, *s.dilation, s.groups, precision, case.engine)
+
+    def use_engine(self, engine: str) -> None:
+        self.params = self.params._replace(algorithm=engine)
 
     def ours(self) -> Tensor:
         s, nhwc = self.case.shape, self.case.layout == "nhwc"
@@ -109,8 +116,6 @@ def torch_precision(precision: str) -> contextlib.AbstractContextManager[None]:
 
 
 def chosen_engine(case: Case, device: torch.device) -> str:
-    if case.engine != "auto":
-        return case.engine
     s = case.shape
     dtype = _DTYPES.get(case.precision, torch.float32)
     return explain(
@@ -129,29 +134,41 @@ def chosen_engine(case: Case, device: torch.device) -> str:
     ).engine
 
 
-def measure(case: Case, timer: Timer, ceilings: dict[str, float]) -> Row:
+def measure(
+    case: Case, engines: Sequence[str], timer: Timer, ceilings: dict[str, float]
+) -> list[Row]:
+    """A row per engine; PyTorch is measured once for all of them."""
     s = case.shape
     operands = Operands(case, timer.device)
-    with torch.no_grad(), torch_precision(case.precision):
-        tensors = operands.x, operands.w, operands.g
-        error = sampled_error(case.direction, s, operands.ours(), *tensors)
-        theirs_error = sampled_error(case.direction, s, operands.theirs(), *tensors)
-        theirs_ms = timer.median_ms(operands.theirs)
-        ours_ms = timer.median_ms(operands.ours)
+    tensors = operands.x, operands.w, operands.g
     bytes_moved = s.elements * operands.x.element_size()
     floor_s = max(s.flops / ceilings[case.precision], bytes_moved / ceilings["bytes_per_s"])
-    return Row(
-        shape=s.name or s.text,
-        text=s.text,
-        direction=case.direction,
-        precision=case.precision,
-        layout=case.layout,
-        engine=chosen_engine(case, timer.device),
-        ours_ms=ours_ms,
-        cudnn_ms=theirs_ms,
-        ratio=theirs_ms / ours_ms,
-        floor_ms=floor_s * 1e3,
-        tflops=s.flops / ours_ms / 1e9,
-        rel_error=error,
-        cudnn_rel_error=theirs_error,
-    )
+    choice = chosen_engine(case, timer.device)
+    rows = []
+    with torch.no_grad(), torch_precision(case.precision):
+        theirs_error = sampled_error(case.direction, s, operands.theirs(), *tensors)
+        theirs_ms = timer.median_ms(operands.theirs)
+        for engine in engines:
+            operands.use_engine(engine)
+            error = sampled_error(case.direction, s, operands.ours(), *tensors)
+            ours_ms = timer.median_ms(operands.ours)
+            name = choice if engine == "auto" else engine
+            rows.append(
+                Row(
+                    shape=s.name or s.text,
+                    text=s.text,
+                    direction=case.direction,
+                    precision=case.precision,
+                    layout=case.layout,
+                    engine=name,
+                    ours_ms=ours_ms,
+                    cudnn_ms=theirs_ms,
+                    ratio=theirs_ms / ours_ms,
+                    floor_ms=floor_s * 1e3,
+                    tflops=s.flops / ours_ms / 1e9,
+                    rel_error=error,
+                    cudnn_rel_error=theirs_error,
+                    chosen=name == choice,
+                )
+            )
+    return rows

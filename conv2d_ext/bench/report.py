@@ -69,7 +69,7 @@ def format_rows(rows: Sequence[Row], peer: str) -> str:
                 row.direction,
                 row.precision,
                 row.layout,
-                row.engine,
+                row.engine + ("" if row.chosen else " (not chosen)"),
                 f"{row.ours_ms:.3f}",
                 f"{row.tflops:.2f}",
                 f"{row.floor_ms / row.ours_ms:.0%}",
@@ -89,7 +89,8 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def format_means(rows: Sequence[Row]) -> str:
-    """Geometric means of the ratio, per direction and precision, and over all."""
+    """Geometric means of the chosen engines' ratios, per direction and precision, and over all."""
+    rows = [row for row in rows if row.chosen]
     kinds = sorted({(row.direction, row.precision, row.layout) for row in rows})
     lines = []
     for kind in kinds:
