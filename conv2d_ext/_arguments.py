@@ -86,17 +86,18 @@ def parse_padding(
 
 
 def parse_lists(
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    precision: str,
-    algorithm: str,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    *,
+    precision: str = "ieee",
+    algorithm: str = "auto",
 ) -> ConvParams:
-    """The public operators' list arguments as numbers."""
+    """The public operators' arguments behind the tensors, with their defaults, as numbers."""
     stride_hw = parse_pair("stride", stride)
     dilation_hw = parse_pair("dilation", dilation)
-    pad = parse_padding(padding, (1, 1), stride_hw, dilation_hw)
+    pad = parse_padding(padding, (), stride_hw, dilation_hw)
     return ConvParams(*stride_hw, *pad, *dilation_hw, groups, precision, algorithm)
 
 

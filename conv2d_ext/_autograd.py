@@ -15,7 +15,7 @@ is right: the operator itself, the Function, or its twin for torch.func.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -255,35 +255,16 @@ def _output_shape(input: Tensor, weight: Tensor, p: ConvParams) -> list[int]:
 
 
 def _conv2d_autograd(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    groups: int = 1,
-    *,
-    precision: str = "ieee",
-    algorithm: str = "auto",
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    p = parse_lists(stride, padding, dilation, groups, precision, algorithm)
-    return forward(input, weight, bias, *p)
+    return forward(input, weight, bias, *parse_lists(*args, **kwargs))
 
 
 def _conv2d_backward_autograd(
-    grad_output: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
-    *,
-    precision: str = "ieee",
-    algorithm: str = "auto",
+    grad_output: Tensor, input: Tensor, weight: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    p = parse_lists(stride, padding, dilation, groups, precision, algorithm)
+    *lists, output_mask = args
+    p = parse_lists(*lists, **kwargs)
     check_backward(grad_output, input, weight, p)
     input_like = (input.shape[2], input.shape[3], is_channels_last(input))
     weight_like = (weight.shape[2], weight.shape[3], is_channels_last(weight))

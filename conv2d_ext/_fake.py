@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,36 +75,17 @@ def _(grad_output: Tensor) -> Tensor:
 
 @torch.library.register_fake("convx::conv2d")
 def _(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    groups: int = 1,
-    *,
-    precision: str = "ieee",
-    algorithm: str = "auto",
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    p = parse_lists(stride, padding, dilation, groups, precision, algorithm)
-    return _output(input, weight, bias, p)
+    return _output(input, weight, bias, parse_lists(*args, **kwargs))
 
 
 @torch.library.register_fake("convx::conv2d_backward")
 def _(
-    grad_output: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
-    *,
-    precision: str = "ieee",
-    algorithm: str = "auto",
+    grad_output: Tensor, input: Tensor, weight: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    p = parse_lists(stride, padding, dilation, groups, precision, algorithm)
+    *lists, output_mask = args
+    p = parse_lists(*lists, **kwargs)
     check_backward(grad_output, input, weight, p)
     grad_input = new_dense(grad_output, list(input.shape), is_channels_last(input))
     grad_weight = new_dense(grad_output, list(weight.shape), is_channels_last(weight))

@@ -13,10 +13,18 @@ import torch.nn.functional as F
 
 from . import conv2d
 from .bench import report
-from .bench.measure import DIRECTIONS, LAYOUTS, PRECISIONS, TOLERANCES, Case, Row, measure
+from .bench.measure import (
+    DIRECTIONS,
+    LAYOUTS,
+    PRECISIONS,
+    TOLERANCES,
+    Case,
+    Row,
+    explain_shape,
+    measure,
+)
 from .bench.shapes import find_shape, load_suite, suite_names
 from .bench.timing import Timer, host_us, measure_ceilings
-from .explain import explain
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,22 +109,14 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    s = find_shape(arguments.shape)
-    print(
-        explain(
-            (s.N, s.C, s.H, s.W),
-            (s.K, s.C // s.groups, s.R, s.S),
-            None,
-            s.stride,
-            s.pad,
-            s.dilation,
-            s.groups,
-            precision=arguments.precision,
-            direction=arguments.direction,
-            dtype=getattr(torch, arguments.dtype),
-            device=_device(arguments.device),
-        )
+    explanation = explain_shape(
+        find_shape(arguments.shape),
+        precision=arguments.precision,
+        direction=arguments.direction,
+        dtype=getattr(torch, arguments.dtype),
+        device=_device(arguments.device),
     )
+    print(explanation)
     return 0
 
 

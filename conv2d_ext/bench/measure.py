@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from .. import _ops
 from .._arguments import ConvParams
-from ..explain import explain
+from ..explain import Explanation, explain
 from .reference import sampled_error
 from .shapes import Shape
 from .timing import Timer
@@ -115,20 +116,21 @@ def torch_precision(precision: str) -> contextlib.AbstractContextManager[None]:
     return torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=precision == "tf32")
 
 
-def chosen_engine(case: Case, device: torch.device) -> str:
-    s = case.shape
-    dtype = _DTYPES.get(case.precision, torch.float32)
+def explain_shape(shape: Shape, **options: Any) -> Explanation:
+    """explain() for a shape; options are its keywords."""
+    s = shape
+    weight = (s.K, s.C // s.groups, s.R, s.S)
     return explain(
-        (s.N, s.C, s.H, s.W),
-        (s.K, s.C // s.groups, s.R, s.S),
-        None,
-        s.stride,
-        s.pad,
-        s.dilation,
-        s.groups,
+        (s.N, s.C, s.H, s.W), weight, None, s.stride, s.pad, s.dilation, s.groups, **options
+    )
+
+
+def chosen_engine(case: Case, device: torch.device) -> str:
+    return explain_shape(
+        case.shape,
         precision="tf32" if case.precision == "tf32" else "ieee",
         direction=_PASS_NAMES[case.direction],
-        dtype=dtype,
+        dtype=_DTYPES.get(case.precision, torch.float32),
         device=device,
         channels_last=case.layout == "nhwc",
     ).engine
