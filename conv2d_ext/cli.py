@@ -102,8 +102,11 @@ def _demo(arguments: argparse.Namespace) -> int:
         for direction in DIRECTIONS
     ]
     rows = _measure_all(cases, ["auto"], Timer(device), measure_ceilings(device))
-    size = "full size" if device.type == "cuda" else "reduced for a CPU"
-    print(f"convx on {report.describe_machine(device)['device']}, workloads in {size}")
+    machine = report.describe_machine(device)
+    if device.type == "cuda":
+        print(f"the three workloads on {machine['device']}, against cuDNN")
+    else:
+        print(f"the three workloads, reduced for a CPU, on {machine['threads']} threads")
     print(report.format_rows(rows, _peer(device)))
     return 0
 
