@@ -10,7 +10,7 @@ void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& bu
   const cudaStream_t stream = static_cast<cudaStream_t>(context.stream);
   switch (plan.engine) {
     case EngineId::kCudaGemm:
-      return launch_cuda_gemm({"cuda_gemm", &problem, stream}, plan, buffers, context.blas);
+      return launch_cuda_gemm({"cuda_gemm", &problem, stream}, plan, buffers, context.get_blas());
     case EngineId::kCudaDirect:
       return launch_cuda_direct({"cuda_direct", &problem, stream}, plan, buffers);
     case EngineId::kCpuGemm:

@@ -10,7 +10,9 @@ namespace convx {
 // The caller has made the tensors' device current.
 struct CudaContext {
   void* stream = nullptr;  // cudaStream_t to launch on
-  void* blas = nullptr;    // cublasHandle_t bound to that stream; its math mode is restored
+  // The cublasHandle_t bound to that stream, asked for by engines that need one: getting it takes
+  // a microsecond. Its math mode is restored.
+  void* (*get_blas)() = nullptr;
 };
 
 // Enqueues a planned problem and returns without waiting. Throws std::runtime_error that names the

@@ -14,12 +14,18 @@
 namespace convx {
 namespace {
 
-// PyTorch's current stream on the device, and its cuBLAS handle, already bound to that stream.
+// PyTorch's cuBLAS handle on the current device, already bound to the current stream.
+void* torch_blas() {
+  void* handle = nullptr;
+  check_shim(torch_get_current_cuda_blas_handle(&handle), "provide a cuBLAS handle");
+  return handle;
+}
+
 CudaContext torch_context(int device) {
   CudaContext context;
   check_shim(aoti_torch_get_current_cuda_stream(device, &context.stream),
              "tell the current CUDA stream");
-  check_shim(torch_get_current_cuda_blas_handle(&context.blas), "provide a cuBLAS handle");
+  context.get_blas = torch_blas;
   return context;
 }
 
