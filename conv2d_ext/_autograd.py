@@ -64,6 +64,25 @@ class _ConvFunction(torch.autograd.Function):
         cls.for_torch_func = type(cls.__name__ + "ForTorchFunc", (torch.autograd.Function,), pieces)
 
 
+def _product_rule(
+    product: Callable[[Tensor, Tensor], Tensor],
+    operands: tuple[Tensor, Tensor],
+    tangents: tuple[Tensor | None, Tensor | None],
+) -> list[Tensor]:
+    """The terms of a bilinear product's directional derivative; None is a tangent of zero."""
+    (first, second), (first_t, second_t) = operands, tangents
+    terms = []
+    if first_t is not None:
+        terms.append(product(first_t, second))
+    if second_t is not None:
+        terms.append(product(first, second_t))
+    return terms
+
+
+def _add(terms: list[Tensor]) -> Tensor | None:
+    return sum(terms[1:], terms[0]) if terms else None
+
+
 class _Forward(_ConvFunction):
     @staticmethod
     def compute(input: Tensor, weight: Tensor, bias: Tensor | None, *params: Any) -> Tensor:
@@ -96,15 +115,15 @@ class _Forward(_ConvFunction):
         input, weight = ctx.saved_tensors
         input_t, weight_t, bias_t = tangents[:3]
         p = ctx.params
-        terms = []
-        if input_t is not None:
-            terms.append(forward(input_t, weight, None, *p))
-        if weight_t is not None:
-            terms.append(forward(input, weight_t, None, *p))
+
+        def product(x: Tensor, w: Tensor) -> Tensor:
+            return forward(x, w, None, *p)
+
+        terms = _product_rule(product, (input, weight), (input_t, weight_t))
         if bias_t is not None:
-            ones = bias_t[None, :, None, None]
-            terms.append(ones if terms else ones.expand(_output_shape(input, weight, p)))
-        return sum(terms[1:], terms[0]) if terms else None
+            shift = bias_t[None, :, None, None]
+            terms.append(shift if terms else shift.expand(_output_shape(input, weight, p)))
+        return _add(terms)
 
 
 class _InputGrad(_ConvFunction):
@@ -137,14 +156,10 @@ class _InputGrad(_ConvFunction):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor | None:
-        grad_output, weight = ctx.saved_tensors
-        grad_output_t, weight_t = tangents[:2]
-        terms = []
-        if grad_output_t is not None:
-            terms.append(input_grad(grad_output_t, weight, *ctx.input_like, *ctx.params))
-        if weight_t is not None:
-            terms.append(input_grad(grad_output, weight_t, *ctx.input_like, *ctx.params))
-        return sum(terms[1:], terms[0]) if terms else None
+        def product(first: Tensor, second: Tensor) -> Tensor:
+            return input_grad(first, second, *ctx.input_like, *ctx.params)
+
+        return _add(_product_rule(product, ctx.saved_tensors, tangents[:2]))
 
 
 class _WeightGrad(_ConvFunction):
@@ -177,14 +192,10 @@ class _WeightGrad(_ConvFunction):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor | None:
-        grad_output, input = ctx.saved_tensors
-        grad_output_t, input_t = tangents[:2]
-        terms = []
-        if grad_output_t is not None:
-            terms.append(weight_grad(grad_output_t, input, *ctx.weight_like, *ctx.params))
-        if input_t is not None:
-            terms.append(weight_grad(grad_output, input_t, *ctx.weight_like, *ctx.params))
-        return sum(terms[1:], terms[0]) if terms else None
+        def product(first: Tensor, second: Tensor) -> Tensor:
+            return weight_grad(first, second, *ctx.weight_like, *ctx.params)
+
+        return _add(_product_rule(product, ctx.saved_tensors, tangents[:2]))
 
 
 class _BiasGrad(_ConvFunction):

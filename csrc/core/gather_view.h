@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/arithmetic.h"
 #include "core/problem.h"
 
 namespace convx {
@@ -45,11 +46,6 @@ struct GatherView {
   int64_t weight_target_stride;
   int64_t weight_source_stride;
 };
-
-inline int64_t floor_mod(int64_t a, int64_t b) {
-  const int64_t m = a % b;
-  return m < 0 ? m + b : m;
-}
 
 inline std::vector<AxisPhase> forward_phases(int64_t output, int64_t kernel, int64_t stride,
                                              int64_t pad_before, int64_t dilation) {

@@ -191,6 +191,8 @@ int64_t size_of(DType dtype) {
   return 0;
 }
 
+int64_t accumulate_bytes(DType dtype) { return dtype == DType::kFloat64 ? 8 : 4; }
+
 const char* name_of(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:

@@ -93,6 +93,8 @@ double count_bytes(const ConvProblem& problem);
 size_t hash_value(const ConvProblem& problem);
 
 int64_t size_of(DType dtype);
+// Of the type that sums are kept in: float64 for float64, float32 for the others.
+int64_t accumulate_bytes(DType dtype);
 const char* name_of(DType dtype);
 const char* name_of(Precision precision);
 const char* name_of(Pass pass);

@@ -1,23 +1,13 @@
-// Storage types on the device, and the type each accumulates in.
+// Storage types on the device, to and from the type they accumulate in (accumulate_t).
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "core/problem.h"
+#include "core/scalar_types.h"
 
 namespace convx {
-
-template <typename T>
-struct DeviceAccumulate {
-  using type = float;
-};
-template <>
-struct DeviceAccumulate<double> {
-  using type = double;
-};
-template <typename T>
-using device_accumulate_t = typename DeviceAccumulate<T>::type;
 
 __device__ inline float to_accumulate(float value) { return value; }
 __device__ inline double to_accumulate(double value) { return value; }

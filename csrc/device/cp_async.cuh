@@ -18,9 +18,9 @@ namespace convx {
 // either way. The element arrives after wait_copies and a barrier. 16-bit elements are widened to
 // the accumulation type on the way, which a copy cannot do, so they go through registers.
 template <typename T>
-__device__ __forceinline__ void copy_element(device_accumulate_t<T>* destination, const T* source,
+__device__ __forceinline__ void copy_element(accumulate_t<T>* destination, const T* source,
                                              bool valid) {
-  using Acc = device_accumulate_t<T>;
+  using Acc = accumulate_t<T>;
 #if CONVX_HAS_CP_ASYNC
   if constexpr (std::is_same_v<T, Acc>) {
     const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(destination));

@@ -53,7 +53,7 @@ BiasGradParams make_params(const ConvProblem& problem, const void* y) {
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     sum_split_kernel(const __grid_constant__ BiasGradParams p, double* partial) {
-  using Acc = device_accumulate_t<T>;
+  using Acc = accumulate_t<T>;
   __shared__ double sums[kThreads];
   const int block = blockIdx.x % p.channel_blocks;
   const int split = blockIdx.x / p.channel_blocks;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads)
   double sum = 0;
 #pragma unroll 8
   for (int split = 0; split < splits; ++split) sum += partial[int64_t{split} * channels + channel];
-  grad_bias[channel] = round_to<T>(static_cast<device_accumulate_t<T>>(sum));
+  grad_bias[channel] = round_to<T>(static_cast<accumulate_t<T>>(sum));
 }
 
 }  // namespace

@@ -4,14 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/arithmetic.h"
 #include "core/problem.h"
 
 namespace convx {
-
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
-
-inline int64_t accumulate_bytes(DType dtype) { return dtype == DType::kFloat64 ? 8 : 4; }
 
 // Slices of the workspace start on cache lines for float and double alike.
 constexpr int64_t kAlignElements = 16;

@@ -1,26 +1,14 @@
 #include "engines/cuda_direct/cuda_direct_plan.h"
 
-#include <algorithm>
-
 #include "engines/cuda_direct/cuda_direct_costs.h"
 #include "engines/cuda_direct/gather_shape.h"
 #include "engines/cuda_direct/weight_grad_shape.h"
+#include "engines/cuda_limits.h"
 
 namespace convx {
 namespace {
 
-// Positions within an image, and offsets between taps, are 32-bit in the kernels.
-constexpr int64_t kMaxExtent = int64_t{1} << 29;
-
-std::string refuse(const ConvProblem& p, const DeviceCaps&) {
-  const int64_t reach_h = p.H + p.pad.top + p.pad.bottom;
-  const int64_t reach_w = p.W + p.pad.left + p.pad.right;
-  if (std::max({reach_h, reach_w, p.N, p.C, p.K, p.stride.h, p.stride.w, p.dilation.h,
-                p.dilation.w}) > kMaxExtent) {
-    return "an extent is above 2^29";
-  }
-  return "";
-}
+std::string refuse(const ConvProblem& p, const DeviceCaps&) { return refuse_large_extents(p); }
 
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;

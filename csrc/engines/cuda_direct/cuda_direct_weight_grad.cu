@@ -49,7 +49,7 @@ WeightGradParams make_params(const ConvProblem& problem, const WeightGradShape& 
 
 template <typename T, typename Tile>
 void launch_wide(const LaunchSite& site, const WeightGradParams& params, unsigned blocks) {
-  constexpr int kBytes = Tile::template kSharedBytes<device_accumulate_t<T>>;
+  constexpr int kBytes = Tile::template kSharedBytes<accumulate_t<T>>;
   launch_kernel<weight_grad_wide_kernel<T, Tile>>(site, blocks, Tile::kThreads, kBytes, params);
 }
 

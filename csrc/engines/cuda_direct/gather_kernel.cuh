@@ -41,7 +41,7 @@ constexpr int kGatherBlocks =
 template <typename T, typename Tile, bool kInChains>
 __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
     gather_kernel(const __grid_constant__ GatherParams p) {
-  using Acc = device_accumulate_t<T>;
+  using Acc = accumulate_t<T>;
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   Acc* stages = reinterpret_cast<Acc*>(shared_bytes);
   CopyEntry* table = reinterpret_cast<CopyEntry*>(shared_bytes + p.table_offset);

@@ -155,7 +155,7 @@ void launch_gather_phases(const LaunchSite& site, const GatherParams& params,
 template <typename T>
 void pack_weights(const LaunchSite& site, const GatherParams& params, const GatherShape& shape,
                   const Buffers& buffers) {
-  using Acc = device_accumulate_t<T>;
+  using Acc = accumulate_t<T>;
   const int64_t elements = shape.packed_bytes / static_cast<int64_t>(sizeof(Acc));
   const dim3 grid(count_loop_blocks(elements, 256), params.row_phases * params.column_phases);
   launch_kernel<pack_weights_kernel<T>>(

@@ -32,7 +32,7 @@ struct SourceTile {
 // One stored position, all channels of the chunk; or every step-th, for channels_last.
 template <typename T>
 __device__ __forceinline__ void copy_channels(const GatherParams& p, const SourceTile<T>& tile,
-                                              const T* from, device_accumulate_t<T>* to, bool valid,
+                                              const T* from, accumulate_t<T>* to, bool valid,
                                               int first, int step, int channels) {
   if (channels == 1) {  // depthwise: nothing to walk over
     if (first == 0) copy_element<T>(to, from, valid);
@@ -119,7 +119,7 @@ __device__ inline void find_positions(const GatherParams& p, const GatherBlock& 
 template <typename T, int kThreads>
 __device__ inline void load_windows(const GatherParams& p, const GatherBlock& block,
                                     const GatherChunk& chunk, const CopyEntry* table,
-                                    device_accumulate_t<T>* stage) {
+                                    accumulate_t<T>* stage) {
   const AxisParams& column = *block.column;
   const SourceTile<T> tile(p, block, chunk);
   const int positions = p.tile_images * tile.plane_rows * column.staged_strips *
@@ -139,7 +139,7 @@ __device__ inline void load_windows(const GatherParams& p, const GatherBlock& bl
 // arithmetic per value.
 template <typename T, int kThreads>
 __device__ inline void load_runs(const GatherParams& p, const GatherBlock& block,
-                                 const GatherChunk& chunk, device_accumulate_t<T>* stage) {
+                                 const GatherChunk& chunk, accumulate_t<T>* stage) {
   const AxisParams& row = *block.row;
   const AxisParams& column = *block.column;
   const SourceTile<T> tile(p, block, chunk);
@@ -170,7 +170,7 @@ __device__ inline void load_runs(const GatherParams& p, const GatherBlock& block
 template <typename T, int kThreads>
 __device__ inline void load_source(const GatherParams& p, const GatherBlock& block,
                                    const GatherChunk& chunk, CopyEntry* table,
-                                   device_accumulate_t<T>* stage) {
+                                   accumulate_t<T>* stage) {
   if (block.column->runs) {
     load_runs<T, kThreads>(p, block, chunk, stage);
   } else {
@@ -220,7 +220,7 @@ __device__ inline void load_packed_weights(const GatherParams& p, const GatherBl
 // Without room for packed weights, they are gathered from w.
 template <typename T, typename Tile>
 __device__ inline void load_raw_weights(const GatherParams& p, const GatherBlock& block,
-                                        const GatherChunk& chunk, device_accumulate_t<T>* stage) {
+                                        const GatherChunk& chunk, accumulate_t<T>* stage) {
   const AxisParams& row = *block.row;
   const AxisParams& column = *block.column;
   const int taps = chunk.row_taps * chunk.column_taps;
@@ -242,10 +242,10 @@ __device__ inline void load_raw_weights(const GatherParams& p, const GatherBlock
 template <typename T, typename Tile>
 __device__ inline void load_chunk(const GatherParams& p, const GatherBlock& block,
                                   const GatherChunk& chunk, CopyEntry* table,
-                                  device_accumulate_t<T>* stage) {
+                                  accumulate_t<T>* stage) {
   load_source<T, Tile::kThreads>(p, block, chunk, table, stage);
   if (p.packed) {
-    load_packed_weights<device_accumulate_t<T>, Tile>(p, block, chunk, stage + p.weight_offset);
+    load_packed_weights<accumulate_t<T>, Tile>(p, block, chunk, stage + p.weight_offset);
   } else {
     load_raw_weights<T, Tile>(p, block, chunk, stage + p.weight_offset);
   }

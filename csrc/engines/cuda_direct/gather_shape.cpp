@@ -22,16 +22,14 @@ constexpr int64_t kTableEntryBytes = 16;
 // was up to 5 times cuDNN's on the seed workloads, whose forward pass is at cuDNN's level as it is.
 constexpr int64_t kChainLimit = 384;
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // The next odd multiple of four: neighbours that far apart spread over all banks.
 int64_t make_odd_fours(int64_t elements) {
-  const int64_t fours = divide_up(elements, 4);
+  const int64_t fours = ceil_div(elements, 4);
   return 4 * (fours % 2 == 1 ? fours : fours + 1);
 }
 
 int64_t count_strips(const GatherAxis& axis) {
-  return axis.lanes * divide_up(axis.count_per_lane(), kStripPixels);
+  return axis.lanes * ceil_div(axis.count_per_lane(), kStripPixels);
 }
 
 // Lanes of a large dilation can be shorter than a strip: then taps that do not slide waste less.
@@ -44,9 +42,9 @@ GatherAxis fit_column_axis(const AxisPhase& phase) {
 // Smaller chunks of taps, in the steps the kernel can do: multiples of the classes, then any.
 int64_t shrink_taps(int64_t taps, int64_t classes) {
   if (taps > classes)
-    return divide_up(taps, 2 * classes) * classes < taps ? divide_up(taps, 2 * classes) * classes
-                                                         : classes;
-  return divide_up(taps, 2);
+    return ceil_div(taps, 2 * classes) * classes < taps ? ceil_div(taps, 2 * classes) * classes
+                                                        : classes;
+  return ceil_div(taps, 2);
 }
 
 int64_t max_classes(const std::vector<GatherAxis>& axes) {
@@ -110,14 +108,14 @@ void fit_chunk(GatherShape& shape, const ConvProblem& p, const GatherView& view,
   // Bytes of the given number of stages and of the table.
   auto count_bytes_of = [&](int64_t channels, int64_t stages) {
     const Plane plane = measure_plane(shape, view);
-    const int64_t source = divide_up(channels * plane.elements, 4) * 4;
+    const int64_t source = ceil_div(channels * plane.elements, 4) * 4;
     const int64_t weights =
-        divide_up(channels * shape.row_taps * shape.column_taps * config.filters(), 4) * 4;
+        ceil_div(channels * shape.row_taps * shape.column_taps * config.filters(), 4) * 4;
     shape.source_elements = source;
     shape.stage_elements = source + weights;
     shape.table_offset = stages * shape.stage_elements * bytes;
     const int64_t step = channel_fastest ? config.threads() / channels : config.threads();
-    const int64_t entries = divide_up(plane.positions, step) * config.threads();
+    const int64_t entries = ceil_div(plane.positions, step) * config.threads();
     return shape.table_offset + entries * kTableEntryBytes;
   };
   auto count_stage = [&](int64_t channels) { return count_bytes_of(channels, 2); };
@@ -139,22 +137,22 @@ void fit_chunk(GatherShape& shape, const ConvProblem& p, const GatherView& view,
                                  shape.column_taps >= max_taps(shape.columns_axes)
                              ? 1
                              : 2;
-  const int64_t used = divide_up(count_bytes_of(shape.channels, stages), 16) * 16;
+  const int64_t used = ceil_div(count_bytes_of(shape.channels, stages), 16) * 16;
   shape.turn_offset = in_chains ? used : 0;
   shape.shared_bytes = in_chains ? used + turn : std::max(used, turn);
 }
 
 void count_tiles(GatherShape& shape, const ConvProblem& p, const GatherView& view) {
-  shape.filter_tiles = divide_up(view.target_channels, kGatherConfigs[shape.config].filters());
+  shape.filter_tiles = ceil_div(view.target_channels, kGatherConfigs[shape.config].filters());
   shape.strip_tiles = shape.row_tiles = 1;
   for (const GatherAxis& axis : shape.columns_axes) {
-    shape.strip_tiles = std::max(shape.strip_tiles, divide_up(count_strips(axis), shape.strips));
+    shape.strip_tiles = std::max(shape.strip_tiles, ceil_div(count_strips(axis), shape.strips));
   }
   for (const GatherAxis& axis : shape.rows_axes) {
     shape.row_tiles =
-        std::max(shape.row_tiles, axis.lanes * divide_up(axis.count_per_lane(), shape.rows));
+        std::max(shape.row_tiles, axis.lanes * ceil_div(axis.count_per_lane(), shape.rows));
   }
-  shape.image_tiles = divide_up(std::max<int64_t>(p.N, 1), shape.images);
+  shape.image_tiles = ceil_div(std::max<int64_t>(p.N, 1), shape.images);
 }
 
 // Instructions one thread issues for a block that covers the given taps.
@@ -227,7 +225,7 @@ GatherShape fit_pixels(GatherShape shape, const ConvProblem& p, const GatherView
     shape.strips = std::min<int64_t>({width, row_strips, config.strips()});
     const int64_t most_rows = std::min(config.strips() / shape.strips, rows);
     // Equal tiles: 14 rows are two tiles of 7, not one of 8 and one of 6.
-    shape.rows = divide_up(rows, divide_up(rows, most_rows));
+    shape.rows = ceil_div(rows, ceil_div(rows, most_rows));
     shape.images =
         std::min<int64_t>(config.strips() / (shape.strips * shape.rows), std::max<int64_t>(p.N, 1));
     fit_chunk(shape, p, view, budget);
@@ -240,11 +238,9 @@ GatherShape fit_pixels(GatherShape shape, const ConvProblem& p, const GatherView
 
 }  // namespace
 
-int64_t accumulate_bytes(DType dtype) { return dtype == DType::kFloat64 ? 8 : 4; }
-
 StagedAxis stage_axis(const GatherAxis& axis, int64_t chunk_taps) {
   const int64_t taps = std::max<int64_t>(std::min(axis.taps, chunk_taps), 1);
-  return {std::min(axis.classes, taps), divide_up(taps, axis.classes)};
+  return {std::min(axis.classes, taps), ceil_div(taps, axis.classes)};
 }
 
 bool is_channel_fastest(const Strides& strides) { return strides.c == 1 && strides.w != 1; }

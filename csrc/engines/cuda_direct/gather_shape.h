@@ -67,8 +67,6 @@ StagedColumns stage_columns(const GatherAxis& axis, int64_t chunk_taps, int64_t 
 // The source is channels_last: neighbouring threads copy neighbouring channels.
 bool is_channel_fastest(const Strides& source_strides);
 
-int64_t accumulate_bytes(DType dtype);
-
 // The best tile for the problem; config = -1 lets it choose among all.
 GatherShape fit_gather_shape(const ConvProblem& problem, const DeviceCaps& caps, int config);
 

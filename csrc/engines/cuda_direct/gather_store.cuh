@@ -32,9 +32,9 @@ __device__ inline int64_t locate_pixel(const GatherParams& p, const GatherBlock&
 template <typename T, typename Tile>
 __device__ inline void store_tile(const GatherParams& p, const GatherBlock& block, int first_filter,
                                   int strip, bool add, const void* bias_values,
-                                  device_accumulate_t<T>* turn,
-                                  device_accumulate_t<T> (&sum)[Tile::kPerThread][kStrip]) {
-  using Acc = device_accumulate_t<T>;
+                                  accumulate_t<T>* turn,
+                                  accumulate_t<T> (&sum)[Tile::kPerThread][kStrip]) {
+  using Acc = accumulate_t<T>;
   constexpr int kRun = Tile::kWarpStrips * kStrip;  // pixels of a warp
   const int lane = threadIdx.x % 32;
   const int group_filter = block.group * p.target_channels;

@@ -11,7 +11,7 @@ namespace convx {
 
 template <typename T>
 __global__ void pack_weights_kernel(const __grid_constant__ GatherParams p, const T* w,
-                                    device_accumulate_t<T>* packed, int tile_filters) {
+                                    accumulate_t<T>* packed, int tile_filters) {
   const AxisParams& row = p.row[blockIdx.y / p.column_phases];
   const AxisParams& column = p.column[blockIdx.y % p.column_phases];
   const int64_t lines = int64_t{p.groups} * p.filter_tiles * p.source_channels;
@@ -33,7 +33,7 @@ __global__ void pack_weights_kernel(const __grid_constant__ GatherParams p, cons
     const int64_t offset = group * p.weight_group_stride + k * p.weight_target_stride +
                            c * p.weight_source_stride + r * p.weight_r_stride +
                            s * p.weight_s_stride;
-    packed[i] = k < p.target_channels ? to_accumulate(w[offset]) : device_accumulate_t<T>{0};
+    packed[i] = k < p.target_channels ? to_accumulate(w[offset]) : accumulate_t<T>{0};
   }
 }
 

@@ -76,7 +76,7 @@ __device__ inline int64_t locate_y(const WeightGradParams& params, const PixelWa
 
 template <typename T>
 __device__ inline void write_weight(const WeightGradParams& p, int group, int filter, int column,
-                                    device_accumulate_t<T> value) {
+                                    accumulate_t<T> value) {
   if (filter >= p.filters || column >= p.channels * p.R * p.S) return;
   const int s = column % p.S;
   const int r = column / p.S % p.R;
@@ -92,7 +92,7 @@ __device__ inline void write_weight(const WeightGradParams& p, int group, int fi
 template <typename T>
 __global__ void reduce_splits_kernel(const __grid_constant__ WeightGradParams p, int tile_filters,
                                      int tile_columns) {
-  using Acc = device_accumulate_t<T>;
+  using Acc = accumulate_t<T>;
   const int64_t tile_elements = int64_t{tile_filters} * tile_columns;
   const int64_t elements = p.tiles * tile_elements;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;

@@ -19,8 +19,8 @@ constexpr int kNarrowThreads = 256;
 template <typename T, int kFilters, int kColumns>
 __device__ __forceinline__ void add_pixel(const WeightGradParams& p, const WeightGradTile& tile,
                                           const ColumnOffset* table, const PixelWalk& at,
-                                          device_accumulate_t<T> (&sum)[kFilters][kColumns]) {
-  using Acc = device_accumulate_t<T>;
+                                          accumulate_t<T> (&sum)[kFilters][kColumns]) {
+  using Acc = accumulate_t<T>;
   // y: [n][group, k][p][q], x: [n][group, c][h][w], any strides
   const T* y = static_cast<const T*>(p.y) +
                (int64_t{tile.group} * p.filters + tile.filter) * p.y_strides.c + locate_y(p, at);
@@ -49,7 +49,7 @@ __device__ __forceinline__ void add_pixel(const WeightGradParams& p, const Weigh
 template <typename T, int kFilters, int kColumns>
 __global__ void __launch_bounds__(kNarrowThreads, sizeof(T) == 8 ? 1 : 3)
     weight_grad_narrow_kernel(const __grid_constant__ WeightGradParams p) {
-  using Acc = device_accumulate_t<T>;
+  using Acc = accumulate_t<T>;
   constexpr int kSums = kFilters * kColumns;
   constexpr int kWarps = kNarrowThreads / 32;
   __shared__ ColumnOffset table[kColumns];

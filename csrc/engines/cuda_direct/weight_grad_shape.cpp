@@ -13,8 +13,6 @@ constexpr int64_t kChunkPixels = 16;
 constexpr int64_t kMinSplitPixels = 1024;
 constexpr int64_t kMaxSplit = 512;
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Blocks of a config that share one multiprocessor.
 int64_t count_resident(const WeightGradConfig& config) {
   return config.wide ? 512 / config.threads : 3;
@@ -26,7 +24,7 @@ int64_t choose_split(int64_t tiles, int64_t pixels, int64_t wave) {
   int64_t best = 1;
   double best_time = 0;
   for (int64_t split = 1; split <= most; ++split) {
-    const double waves = static_cast<double>(divide_up(tiles * split, wave));
+    const double waves = static_cast<double>(ceil_div(tiles * split, wave));
     // Each block costs its share of the pixels and a little for starting and adding up.
     const double time = waves * (static_cast<double>(pixels) / static_cast<double>(split) + 256) +
                         8.0 * static_cast<double>(split);
@@ -95,14 +93,14 @@ WeightGradShape fit_weight_grad_shape(const ConvProblem& problem, const DeviceCa
     if (candidate.float32_only && problem.dtype != DType::kFloat32) continue;
     WeightGradShape shape;
     shape.config = i;
-    shape.filter_tiles = divide_up(problem.filters_per_group(), candidate.filters);
-    shape.column_tiles = divide_up(columns, candidate.columns);
+    shape.filter_tiles = ceil_div(problem.filters_per_group(), candidate.filters);
+    shape.column_tiles = ceil_div(columns, candidate.columns);
     shape.tiles = problem.groups * shape.filter_tiles * shape.column_tiles;
     const int64_t wave = std::max(caps.sm_count, 1) * count_resident(candidate);
     shape.split = choose_split(shape.tiles, pixels, wave);
     fit_workspace(shape, problem, caps);
-    const int64_t share = divide_up(std::max<int64_t>(pixels, 1), shape.split);
-    shape.pixels_per_split = divide_up(share, kChunkPixels) * kChunkPixels;
+    const int64_t share = ceil_div(std::max<int64_t>(pixels, 1), shape.split);
+    shape.pixels_per_split = ceil_div(share, kChunkPixels) * kChunkPixels;
     estimate_time(shape, problem, caps);
     if (best.config < 0 || shape.microseconds < best.microseconds) best = shape;
   }

@@ -47,7 +47,7 @@ struct WideTile {
 template <typename T, typename Tile>
 __device__ __forceinline__ void load_chunk(const WeightGradParams& p, const WeightGradTile& tile,
                                            const ColumnOffset* table, const PixelWalk& at,
-                                           bool pixel_valid, device_accumulate_t<T>* stage) {
+                                           bool pixel_valid, accumulate_t<T>* stage) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const int pixel = warp % 2 * 8 + lane % 8;
@@ -122,7 +122,7 @@ __device__ __forceinline__ void flush_sums(Acc* partial, bool first, Acc (&sum)[
 template <typename T, typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, (sizeof(T) == 8 ? 256 : 512) / Tile::kThreads)
     weight_grad_wide_kernel(const __grid_constant__ WeightGradParams p) {
-  using Acc = device_accumulate_t<T>;
+  using Acc = accumulate_t<T>;
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   ColumnOffset* table = reinterpret_cast<ColumnOffset*>(shared_bytes);
   Acc* stages = reinterpret_cast<Acc*>(table + Tile::kColumns);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "engines/cuda_gemm/gemm_shape.h"
+#include "engines/cuda_limits.h"
 
 namespace convx {
 namespace {
@@ -57,16 +58,8 @@ double rate_of(const ConvProblem& p) {
   }
 }
 
-// GEMM dimensions and pitches are 32-bit in cuBLAS, and so are positions in the kernels.
-constexpr int64_t kMaxExtent = int64_t{1} << 29;
-
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
-  const int64_t reach_h = p.H + p.pad.top + p.pad.bottom;
-  const int64_t reach_w = p.W + p.pad.left + p.pad.right;
-  if (std::max({reach_h, reach_w, p.N, p.C, p.K, p.stride.h, p.stride.w, p.dilation.h,
-                p.dilation.w}) > kMaxExtent) {
-    return "an extent is above 2^29";
-  }
+  if (std::string error = refuse_large_extents(p); !error.empty()) return error;
   constexpr int64_t kMaxPitch = std::numeric_limits<int>::max();
   for (const Strides* strides : {&p.x_strides, &p.y_strides}) {
     if (std::max({strides->c, strides->h, strides->w}) > kMaxPitch) {

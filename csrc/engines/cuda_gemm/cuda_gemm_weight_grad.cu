@@ -11,7 +11,7 @@ namespace {
 
 template <typename T>
 class GemmWeightGrad {
-  using Acc = device_accumulate_t<T>;
+  using Acc = accumulate_t<T>;
 
  public:
   GemmWeightGrad(const LaunchSite& site, void* blas, const Buffers& buffers,

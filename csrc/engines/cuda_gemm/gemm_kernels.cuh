@@ -149,7 +149,7 @@ struct MoveParams {
 template <typename T>
 __global__ void __launch_bounds__(kMoveThreads)
     move_results_kernel(const __grid_constant__ MoveParams p) {
-  using Acc = device_accumulate_t<T>;
+  using Acc = accumulate_t<T>;
   const int pixels = p.images * p.columns;
   const int pixel = blockIdx.x * kMoveThreads + threadIdx.x;
   if (pixel >= pixels) return;
@@ -227,8 +227,8 @@ __global__ void __launch_bounds__(kMoveThreads)
 // sum: [group][filter][r][c][s]
 template <typename T>
 __global__ void __launch_bounds__(kMoveThreads)
-    write_gradient_kernel(const __grid_constant__ FilterParams p, const device_accumulate_t<T>* sum,
-                          T* w, int64_t elements, bool zero) {
+    write_gradient_kernel(const __grid_constant__ FilterParams p, const accumulate_t<T>* sum, T* w,
+                          int64_t elements, bool zero) {
   const int64_t step = int64_t{gridDim.x} * kMoveThreads;
   for (int64_t i = int64_t{blockIdx.x} * kMoveThreads + threadIdx.x; i < elements; i += step) {
     int64_t rest = i;
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kMoveThreads)
     const int k = static_cast<int>(rest % p.filters);
     const int64_t group = rest / p.filters;
     w[group * p.group_stride + k * p.target_stride + c * p.source_stride + r * p.r_stride +
-      s * p.s_stride] = round_to<T>(zero ? device_accumulate_t<T>{0} : sum[i]);
+      s * p.s_stride] = round_to<T>(zero ? accumulate_t<T>{0} : sum[i]);
   }
 }
 

@@ -18,16 +18,12 @@ constexpr int64_t kBiasBudget = int64_t{20} << 20;
 constexpr int64_t kWantedPixels = 512;
 constexpr int64_t kMinColumns = 32;
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Equal parts: 64 rows in chunks of at most 37 are 2 x 32.
-int64_t balance(int64_t total, int64_t most) { return divide_up(total, divide_up(total, most)); }
-
-int64_t accumulate_size(DType dtype) { return dtype == DType::kFloat64 ? 8 : 4; }
+int64_t balance(int64_t total, int64_t most) { return ceil_div(total, ceil_div(total, most)); }
 
 }  // namespace
 
-int64_t align_bytes(int64_t bytes) { return divide_up(bytes, kGemmAlignment) * kGemmAlignment; }
+int64_t align_bytes(int64_t bytes) { return ceil_div(bytes, kGemmAlignment) * kGemmAlignment; }
 
 StoredRows store_rows(const AxisPhase& phase, GatherAxis& axis) {
   axis = make_gather_axis(phase, true);
@@ -82,7 +78,7 @@ bool uses_source_in_place(const ConvProblem& p) {
 int64_t resident_bytes(const ConvProblem& p) {
   const int64_t elements = p.K * p.channels_per_group() * p.taps();
   const bool sums = p.pass == Pass::kWeightGrad;
-  return align_bytes(elements * (sums ? accumulate_size(p.dtype) : size_of(p.dtype)));
+  return align_bytes(elements * (sums ? accumulate_bytes(p.dtype) : size_of(p.dtype)));
 }
 
 GemmExtents make_extents(const ConvProblem& p, const GatherView& view, const GatherAxis& row,
@@ -98,7 +94,7 @@ GemmExtents make_extents(const ConvProblem& p, const GatherView& view, const Gat
   e.in_place = is_row_in_place(view.target_strides, step, e.columns) ||
                is_pixel_in_place(view.target_strides, e.target_channels);
   if (p.pass == Pass::kWeightGrad) {
-    e.product_bytes = p.K * p.channels_per_group() * p.taps() * accumulate_size(p.dtype);
+    e.product_bytes = p.K * p.channels_per_group() * p.taps() * accumulate_bytes(p.dtype);
   } else if (p.has_bias && size_of(p.dtype) == 2) {
     e.in_place = false;  // the bias is added before the sum is rounded to 16 bits
   }
@@ -108,12 +104,12 @@ GemmExtents make_extents(const ConvProblem& p, const GatherView& view, const Gat
 GemmChunk fit_gemm_chunk(const GemmExtents& e, const StoredRows& rows, const ConvProblem& p,
                          int64_t budget, int sm_count) {
   const bool weight_grad = p.pass == Pass::kWeightGrad;
-  const int64_t staged_size = weight_grad ? size_of(p.dtype) : accumulate_size(p.dtype);
+  const int64_t staged_size = weight_grad ? size_of(p.dtype) : accumulate_bytes(p.dtype);
   GemmChunk chunk;
   chunk.columns = e.columns;
   if (e.columns < kWantedPixels / 2) {
     const int64_t most =
-        std::clamp<int64_t>(divide_up(kWantedPixels, e.columns), 1, std::max<int64_t>(e.images, 1));
+        std::clamp<int64_t>(ceil_div(kWantedPixels, e.columns), 1, std::max<int64_t>(e.images, 1));
     chunk.images = balance(std::max<int64_t>(e.images, 1), most);
   }
   auto measure = [&](int64_t count) {
@@ -130,9 +126,9 @@ GemmChunk fit_gemm_chunk(const GemmExtents& e, const StoredRows& rows, const Con
   };
   while (!measure(1)) {
     if (chunk.images > 1) {
-      chunk.images = divide_up(chunk.images, 2);
+      chunk.images = ceil_div(chunk.images, 2);
     } else if (chunk.columns > kMinColumns) {
-      chunk.columns = divide_up(chunk.columns, 2);
+      chunk.columns = ceil_div(chunk.columns, 2);
     } else {
       chunk.images = 0;
       return chunk;
@@ -154,8 +150,8 @@ GemmChunk fit_gemm_chunk(const GemmExtents& e, const StoredRows& rows, const Con
     return low;
   };
   // A GEMM has some tiles of 128 x 128 per output row: whole waves of them leave nothing idle.
-  const int64_t tiles = divide_up(chunk.images * chunk.columns, 128) *
-                        divide_up(e.target_channels, 128 * p.groups) * p.groups;
+  const int64_t tiles = ceil_div(chunk.images * chunk.columns, 128) *
+                        ceil_div(e.target_channels, 128 * p.groups) * p.groups;
   int64_t most = count_rows(kColumnBudget);
   if (most * tiles < sm_count) most = count_rows(kLargeColumnBudget);
   const int64_t quarter_wave = std::max(sm_count / 4, 1);
@@ -180,7 +176,7 @@ static GemmShape fit_pointwise_shape(const ConvProblem& p, int64_t budget) {
   shape.calls = static_cast<double>(std::min(p.groups, p.N));
   shape.workspace_bytes = resident_bytes(p);
   if (p.pass != Pass::kWeightGrad) return shape;
-  const int64_t product = p.K * p.channels_per_group() * accumulate_size(p.dtype);
+  const int64_t product = p.K * p.channels_per_group() * accumulate_bytes(p.dtype);
   const int64_t segments = std::max(p.H * p.W / kPointwiseSegment, p.N);
   const int64_t count = std::min(segments, std::min(budget, kPartialBudget) / product);
   if (count > 1) shape.workspace_bytes += align_bytes(count * product);
@@ -207,9 +203,9 @@ GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, in
       if (first) shape.chunk = chunk;
       first = false;
       largest = std::max(largest, chunk.workspace_bytes());
-      const double chunks = static_cast<double>(stored.lanes * divide_up(extents.rows, chunk.rows) *
-                                                divide_up(extents.columns, chunk.columns) *
-                                                divide_up(extents.images, chunk.images));
+      const double chunks = static_cast<double>(stored.lanes * ceil_div(extents.rows, chunk.rows) *
+                                                ceil_div(extents.columns, chunk.columns) *
+                                                ceil_div(extents.images, chunk.images));
       shape.column_bytes += chunks * static_cast<double>(chunk.column_bytes);
       shape.staged_bytes += chunks * static_cast<double>(chunk.staging_bytes + chunk.partial_bytes);
       shape.calls += chunks * static_cast<double>(std::min(problem.groups, chunk.rows));

@@ -1,0 +1,23 @@
+// What the CUDA engines' kernels cannot address, whichever engine it is.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "core/problem.h"
+
+namespace convx {
+
+// Positions within an image, offsets between taps and GEMM dimensions are 32-bit there.
+constexpr int64_t kMaxExtent = int64_t{1} << 29;
+
+// Empty, or the refusal.
+inline std::string refuse_large_extents(const ConvProblem& p) {
+  const int64_t reach_h = p.H + p.pad.top + p.pad.bottom;
+  const int64_t reach_w = p.W + p.pad.left + p.pad.right;
+  const bool large = std::max({reach_h, reach_w, p.N, p.C, p.K, p.stride.h, p.stride.w,
+                               p.dilation.h, p.dilation.w}) > kMaxExtent;
+  return large ? "an extent is above 2^29" : "";
+}
+
+}  // namespace convx
