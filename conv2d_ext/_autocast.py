@@ -10,6 +10,16 @@ from torch import Tensor
 from . import _ops
 
 
+def cast_inputs(
+    input: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What autocast makes of a call, if it is on for the input's device."""
+    device_type = input.device.type
+    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
+        input, weight, bias = cast(device_type, input, weight, bias)  # type: ignore[assignment]
+    return input, weight, bias
+
+
 def cast(device_type: str, *tensors: Tensor | None) -> list[Tensor | None]:
     dtype = torch.get_autocast_dtype(device_type)
     return [_cast_one(device_type, dtype, tensor) for tensor in tensors]

@@ -27,6 +27,9 @@ from ._arguments import ConvParams, output_hw, parse_lists
 from ._checks import check_backward
 from ._layout import is_channels_last
 
+_is_mapped = torch._C._are_functorch_transforms_active
+_is_grad_enabled = torch.is_grad_enabled
+
 # Arguments that are not tensors have no gradient.
 _NO_GRADS = (None,) * len(ConvParams._fields)
 
@@ -216,11 +219,11 @@ class _BiasGrad(_ConvFunction):
         return bias_grad(grad_output_t)
 
 
-def _is_plain(first: Tensor, second: Tensor | None = None, third: Tensor | None = None) -> bool:
+def is_plain(first: Tensor, second: Tensor | None = None, third: Tensor | None = None) -> bool:
     """Whether nobody will differentiate or map the result, so that the operator alone will do."""
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    if _is_mapped() or forward_ad._current_level >= 0:
         return False
-    return not torch.is_grad_enabled() or not (
+    return not _is_grad_enabled() or not (
         first.requires_grad
         or (second is not None and second.requires_grad)
         or (third is not None and third.requires_grad)
@@ -228,7 +231,7 @@ def _is_plain(first: Tensor, second: Tensor | None = None, third: Tensor | None 
 
 
 def _apply(function: type[_ConvFunction], *args: Any) -> Tensor:
-    if torch._C._are_functorch_transforms_active():
+    if _is_mapped():
         return function.for_torch_func.apply(*args)
     return function.apply(*args)
 
@@ -237,25 +240,30 @@ def _apply(function: type[_ConvFunction], *args: Any) -> Tensor:
 
 
 def forward(input: Tensor, weight: Tensor, bias: Tensor | None, *params: Any) -> Tensor:
-    if _is_plain(input, weight, bias):
+    if is_plain(input, weight, bias):
         return _ops.forward(input, weight, bias, *params)
-    return _apply(_Forward, input, weight, bias, *params)
+    return differentiable_forward(input, weight, bias, *params)
+
+
+def differentiable_forward(*args: Any) -> Tensor:
+    """`forward` for those who know that the operator alone will not do."""
+    return _apply(_Forward, *args)
 
 
 def input_grad(grad_output: Tensor, weight: Tensor, *rest: Any) -> Tensor:
-    if _is_plain(grad_output, weight):
+    if is_plain(grad_output, weight):
         return _ops.input_grad(grad_output, weight, *rest)
     return _apply(_InputGrad, grad_output, weight, *rest)
 
 
 def weight_grad(grad_output: Tensor, input: Tensor, *rest: Any) -> Tensor:
-    if _is_plain(grad_output, input):
+    if is_plain(grad_output, input):
         return _ops.weight_grad(grad_output, input, *rest)
     return _apply(_WeightGrad, grad_output, input, *rest)
 
 
 def bias_grad(grad_output: Tensor) -> Tensor:
-    if _is_plain(grad_output):
+    if is_plain(grad_output):
         return _ops.bias_grad(grad_output)
     return _apply(_BiasGrad, grad_output)
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from . import _autocast, _autograd, _ops
+from . import _autocast, _ops
 from ._arguments import IntOrPair, PaddingLike, parse_padding, parse_pair
+from ._autograd import differentiable_forward, is_plain
 from ._checks import check_types
 from ._precision import torch_allows_tf32
+
+_is_autocast_on = torch._C._is_any_autocast_enabled
+_float32 = torch.float32
 
 
 def conv2d(
@@ -60,59 +65,77 @@ def conv2d(
             precision=precision,
             algorithm=algorithm,
         )
+    # Small problems feel every frame and every question asked here: the common spellings and the
+    # plain call come first, everything else has functions of its own.
     try:
         if input.dim() == 3:
-            batched = input.unsqueeze(0)
-            return _conv2d(
-                batched, weight, bias, stride, padding, dilation, groups, precision, algorithm
+            return conv2d(
+                input.unsqueeze(0),
+                weight,
+                bias,
+                stride,
+                padding,
+                dilation,
+                groups,
+                precision=precision,
+                algorithm=algorithm,
             ).squeeze(0)
-        return _conv2d(input, weight, bias, stride, padding, dilation, groups, precision, algorithm)
+        if type(stride) is int:
+            stride_h = stride_w = stride
+        else:
+            stride_h, stride_w = parse_pair("stride", stride)
+        if type(dilation) is int:
+            dilation_h = dilation_w = dilation
+        else:
+            dilation_h, dilation_w = parse_pair("dilation", dilation)
+        if type(padding) is int:
+            top = bottom = left = right = padding
+        else:
+            kernel = weight.shape[-2:] if isinstance(padding, str) else ()  # only "same" asks
+            top, bottom, left, right = parse_padding(
+                padding, kernel, (stride_h, stride_w), (dilation_h, dilation_w)
+            )
+
+        if is_compiling():
+            # The public operator: Dynamo puts it in the graph whole, and "torch" is looked up when
+            # the graph runs.
+            return _ops.conv2d(
+                input,
+                weight,
+                bias,
+                (stride_h, stride_w),
+                (top, bottom, left, right),
+                (dilation_h, dilation_w),
+                groups,
+                precision=precision or "torch",
+                algorithm=algorithm,
+            )
+
+        if _is_autocast_on():
+            input, weight, bias = _autocast.cast_inputs(input, weight, bias)
+        if precision is None:
+            follows = input.is_cuda and input.dtype is _float32
+            precision = "tf32" if follows and torch_allows_tf32() else "ieee"
+        run = _ops.forward if is_plain(input, weight, bias) else differentiable_forward
+        return run(
+            input,
+            weight,
+            bias,
+            stride_h,
+            stride_w,
+            top,
+            bottom,
+            left,
+            right,
+            dilation_h,
+            dilation_w,
+            groups,
+            precision,
+            algorithm,
+        )
     except Exception as error:
         # Looked at only when something failed: a wrong type has failed somewhere inside.
         check_types(input, weight, bias, stride, padding, dilation, groups)
         if input.is_cuda and "could not allocate memory" in str(error):
             raise torch.OutOfMemoryError(str(error)) from error
         raise
-
-
-def _conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: IntOrPair,
-    padding: PaddingLike,
-    dilation: IntOrPair,
-    groups: int,
-    precision: str | None,
-    algorithm: str,
-) -> Tensor:
-    stride_hw = parse_pair("stride", stride)
-    dilation_hw = parse_pair("dilation", dilation)
-    kernel = weight.shape[-2:] if isinstance(padding, str) else ()  # only "same" asks
-    pad = parse_padding(padding, kernel, stride_hw, dilation_hw)
-
-    if torch.compiler.is_compiling():
-        # The public operator: Dynamo puts it in the graph whole, and "torch" is looked up when
-        # the graph runs.
-        return _ops.conv2d(
-            input,
-            weight,
-            bias,
-            stride_hw,
-            pad,
-            dilation_hw,
-            groups,
-            precision=precision or "torch",
-            algorithm=algorithm,
-        )
-
-    on_cuda = input.is_cuda
-    device_type = "cuda" if on_cuda else "cpu"
-    if torch.is_autocast_enabled(device_type) and (on_cuda or input.is_cpu):
-        input, weight, bias = _autocast.cast(device_type, input, weight, bias)  # type: ignore
-    if precision is None:
-        follows = on_cuda and input.dtype is torch.float32
-        precision = "tf32" if follows and torch_allows_tf32() else "ieee"
-    return _autograd.forward(
-        input, weight, bias, *stride_hw, *pad, *dilation_hw, groups, precision, algorithm
-    )

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 namespace convx {
 
 // One value per engine. The launch side switches over it, so that the compiler names every place a
 // new engine has to be added.
-enum class EngineId : uint8_t { kCpuGemm, kCpuDirect, kCudaGemm, kCudaDirect };
+enum class EngineId : uint8_t { kCpuGemm, kCpuDirect, kCudaGemm, kCudaDirect, kCudaWgmma };
 
 // Extents of the piece of work one task, thread block or GEMM call takes. Each engine says in its
 // plan file what the three mean for it.
@@ -23,6 +24,11 @@ struct Plan {
   int64_t split = 1;            // parts of the reduction summed afterwards, in a fixed order
   int64_t workspace_bytes = 0;  // scratch memory the launch needs
   double predicted_us = 0;      // the cost model's estimate; engines are compared by it
+
+  // The geometry the engine fitted to the problem: made by its plan(), read by its launch, opaque
+  // to everyone else. Fitting takes microseconds that small problems would feel, so it is part of
+  // what the plan cache remembers. It holds nothing of the call: no pointer, no stream.
+  std::shared_ptr<const void> shape;
 };
 
 }  // namespace convx

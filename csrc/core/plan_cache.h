@@ -1,9 +1,11 @@
 // Remembers plans, so that a repeated call decides nothing anew.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "core/choose_engine.h"
@@ -12,44 +14,63 @@ namespace convx {
 
 class PlanCache {
  public:
-  // The plan for the problem on this machine, from memory or from choose_engine. On failure,
-  // error is set and the plan is meaningless; failures are not remembered.
-  Plan find_or_choose(std::span<const Engine> engines, const ConvProblem& problem,
-                      const DeviceCaps& caps, int device, const std::string& algorithm,
-                      std::string& error) {
-    const Key key{problem, caps, device, algorithm};
+  // The plan for the problem on this machine, from memory or from choose_engine. It stays valid
+  // while the caller holds it, whatever the cache forgets meanwhile. On failure, error is set and
+  // there is no plan; failures are not remembered.
+  std::shared_ptr<const Plan> find_or_choose(std::span<const Engine> engines,
+                                             const ConvProblem& problem, const DeviceCaps& caps,
+                                             int device, std::string_view algorithm,
+                                             std::string& error) {
+    const KeyView key{problem, caps, device, algorithm};
     {
       std::shared_lock lock(mutex_);
       if (auto found = plans_.find(key); found != plans_.end()) return found->second;
     }
-    const Choice choice = choose_engine(engines, problem, caps, algorithm);
+    Choice choice = choose_engine(engines, problem, caps, algorithm);
     error = choice.error;
-    if (!error.empty()) return {};
+    if (!error.empty()) return nullptr;
+    auto plan = std::make_shared<const Plan>(std::move(choice.candidates[choice.chosen].plan));
     std::unique_lock lock(mutex_);
     // Programs with ever-changing shapes must not grow the cache without bound.
     if (plans_.size() >= kCapacity) plans_.clear();
-    return plans_.emplace(key, choice.candidates[choice.chosen].plan).first->second;
+    return plans_.emplace(Key{problem, caps, device, std::string(algorithm)}, plan).first->second;
   }
 
  private:
   static constexpr size_t kCapacity = 4096;
 
+  // What a plan depends on; the view is what a call looks it up by, without copying anything.
   struct Key {
     ConvProblem problem;
     DeviceCaps caps;
     int device;
     std::string algorithm;
-    bool operator==(const Key&) const = default;
+  };
+  struct KeyView {
+    const ConvProblem& problem;
+    const DeviceCaps& caps;
+    int device;
+    std::string_view algorithm;
   };
   struct KeyHash {
-    size_t operator()(const Key& key) const {
-      return hash_value(key.problem) ^ std::hash<std::string>()(key.algorithm) ^
+    using is_transparent = void;
+    template <typename AnyKey>
+    size_t operator()(const AnyKey& key) const {
+      return hash_value(key.problem) ^ std::hash<std::string_view>()(key.algorithm) ^
              (static_cast<size_t>(key.device) << 8) ^ static_cast<size_t>(key.caps.threads);
+    }
+  };
+  struct KeyEqual {
+    using is_transparent = void;
+    template <typename OneKey, typename OtherKey>
+    bool operator()(const OneKey& a, const OtherKey& b) const {
+      return a.problem == b.problem && a.device == b.device && a.algorithm == b.algorithm &&
+             a.caps == b.caps;
     }
   };
 
   std::shared_mutex mutex_;
-  std::unordered_map<Key, Plan, KeyHash> plans_;
+  std::unordered_map<Key, std::shared_ptr<const Plan>, KeyHash, KeyEqual> plans_;
 };
 
 }  // namespace convx

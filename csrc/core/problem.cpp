@@ -21,8 +21,7 @@ bool product_fits(std::initializer_list<int64_t> factors) {
   int64_t product = 1;
   for (int64_t factor : factors) {
     if (factor == 0) return true;
-    if (product > kMaxElements / factor) return false;
-    product *= factor;
+    if (__builtin_mul_overflow(product, factor, &product) || product > kMaxElements) return false;
   }
   return true;
 }

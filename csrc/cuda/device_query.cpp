@@ -10,12 +10,15 @@
 namespace convx {
 namespace {
 
+[[noreturn]] void fail(const std::string& what, cudaError_t status) {
+  throw std::runtime_error("reading " + what + " failed: " + cudaGetErrorString(status));
+}
+
 int read_attribute(cudaDeviceAttr attribute, int device) {
   int value = 0;
   const cudaError_t status = cudaDeviceGetAttribute(&value, attribute, device);
   if (status != cudaSuccess) {
-    throw std::runtime_error("reading the attributes of CUDA device " + std::to_string(device) +
-                             " failed: " + cudaGetErrorString(status));
+    fail("the attributes of CUDA device " + std::to_string(device), status);
   }
   return value;
 }
@@ -31,8 +34,18 @@ DeviceCaps query_cuda_caps(int device) {
   caps.sm_count = read_attribute(cudaDevAttrMultiProcessorCount, device);
   caps.compute_major = read_attribute(cudaDevAttrComputeCapabilityMajor, device);
   caps.compute_minor = read_attribute(cudaDevAttrComputeCapabilityMinor, device);
+#ifdef CONVX_SM90A
+  caps.wgmma = caps.compute_major == 9;
+#endif
   caps.shared_bytes_per_block = read_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   return known.emplace(device, caps).first->second;
+}
+
+int current_cuda_device() {
+  int device = 0;
+  const cudaError_t status = cudaGetDevice(&device);
+  if (status != cudaSuccess) fail("the current CUDA device", status);
+  return device;
 }
 
 }  // namespace convx

@@ -1,10 +1,13 @@
-// Facts about a CUDA device, read once per device and process.
+// Facts about the CUDA devices.
 #pragma once
 
 #include "core/device_caps.h"
 
 namespace convx {
 
+// Read once per device and process.
 DeviceCaps query_cuda_caps(int device);
+
+int current_cuda_device();
 
 }  // namespace convx

@@ -12,6 +12,7 @@ namespace convx {
 
 struct Backend {
   const char* device_name;
+  int32_t device_type;  // PyTorch's code
   std::span<const Engine> (*engines)();
   DeviceCaps (*query_caps)(int device);
   // Whether PyTorch's settings allow TF32 in float32 convolutions now, for precision="torch".

@@ -38,10 +38,15 @@ void bias_grad(const ConvProblem& problem, const void* y, void* grad_bias, void*
 
 const Backend& backend() {
   static const Backend cpu{
-      "cpu",      cpu_engines,
-      query_caps, [] { return false; },  // the CPU engines always compute in full float32
-      launch,     [](const ConvProblem&) -> int64_t { return 0; },
-      bias_grad};
+      .device_name = "cpu",
+      .device_type = aoti_torch_device_type_cpu(),
+      .engines = cpu_engines,
+      .query_caps = query_caps,
+      .torch_allows_tf32 = [] { return false; },  // the CPU engines compute in full float32
+      .launch = launch,
+      .bias_grad_workspace_bytes = [](const ConvProblem&) -> int64_t { return 0; },
+      .bias_grad = bias_grad,
+  };
   return cpu;
 }
 

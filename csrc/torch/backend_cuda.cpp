@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <optional>
 
 #include "cuda/device_query.h"
 #include "engines/engine_list.h"
@@ -48,14 +49,26 @@ DeviceCaps query_caps(int device) {
   return caps;
 }
 
+// Makes a device current until the end of the scope. Most often it is already, and PyTorch's guard
+// costs more than asking.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) {
+    if (current_cuda_device() != device) guard_.emplace(device);
+  }
+
+ private:
+  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
+};
+
 void launch(const ConvProblem& problem, const Plan& plan, const Buffers& buffers, int device) {
-  const torch::stable::accelerator::DeviceGuard guard(device);
+  const DeviceScope scope(device);
   launch_cuda(problem, plan, buffers, torch_context(device));
 }
 
 void bias_grad(const ConvProblem& problem, const void* y, void* grad_bias, void* workspace,
                int device) {
-  const torch::stable::accelerator::DeviceGuard guard(device);
+  const DeviceScope scope(device);
   cuda_bias_grad(problem, y, grad_bias, workspace, torch_context(device));
 }
 
@@ -65,8 +78,15 @@ int64_t set_workspace_limit(int64_t bytes) { return workspace_limit.exchange(byt
 
 const Backend& backend() {
   static const Backend cuda{
-      "cuda",   cuda_engines, query_caps, torch_allows_tf32, launch, cuda_bias_grad_workspace_bytes,
-      bias_grad};
+      .device_name = "cuda",
+      .device_type = aoti_torch_device_type_cuda(),
+      .engines = cuda_engines,
+      .query_caps = query_caps,
+      .torch_allows_tf32 = torch_allows_tf32,
+      .launch = launch,
+      .bias_grad_workspace_bytes = cuda_bias_grad_workspace_bytes,
+      .bias_grad = bias_grad,
+  };
   return cuda;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -21,15 +22,15 @@ struct ConvArguments {
   Padding pad;
   Hw dilation;
   int64_t groups = 1;
-  std::string precision;
-  std::string algorithm;
+  std::string_view precision;  // the caller's
+  std::string_view algorithm;
 };
 
 // stride and dilation take one value or (height, width); padding also (top, bottom, left, right).
 ConvArguments parse_arguments(const std::vector<int64_t>& stride,
                               const std::vector<int64_t>& padding,
                               const std::vector<int64_t>& dilation, int64_t groups,
-                              const std::string& precision, const std::string& algorithm);
+                              std::string_view precision, std::string_view algorithm);
 
 Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                    const ConvArguments& arguments);

@@ -68,6 +68,7 @@ PYBIND11_MODULE(convx_core, m) {
       .def_readwrite("simd_bytes", &DeviceCaps::simd_bytes)
       .def_readwrite("sm_count", &DeviceCaps::sm_count)
       .def_readwrite("compute_major", &DeviceCaps::compute_major)
+      .def_readwrite("wgmma", &DeviceCaps::wgmma)
       .def_readwrite("compute_minor", &DeviceCaps::compute_minor)
       .def_readwrite("shared_bytes_per_block", &DeviceCaps::shared_bytes_per_block)
       .def_readwrite("workspace_limit", &DeviceCaps::workspace_limit);
@@ -110,6 +111,16 @@ PYBIND11_MODULE(convx_core, m) {
                      const std::string& algorithm) {
     return describe_choice(choose_engine(engines_of(device), problem, caps, algorithm), problem);
   });
+  // find: (address of the plan or 0, error)
+  py::class_<PlanCache>(m, "PlanCache")
+      .def(py::init<>())
+      .def("find", [](PlanCache& cache, const std::string& device, const ConvProblem& problem,
+                      const DeviceCaps& caps, int index, const std::string& algorithm) {
+        std::string error;
+        const auto plan =
+            cache.find_or_choose(engines_of(device), problem, caps, index, algorithm, error);
+        return py::make_tuple(reinterpret_cast<uintptr_t>(plan.get()), error);
+      });
   m.def("half_to_float", [](uint16_t bits) { return static_cast<float>(Half{bits}); });
   m.def("float_to_half", [](float value) { return Half::from_float(value).bits; });
   m.def("bfloat16_to_float", [](uint16_t bits) { return static_cast<float>(BFloat16{bits}); });

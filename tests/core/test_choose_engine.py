@@ -40,7 +40,8 @@ def test_the_smallest_predicted_time_wins(core: ModuleType, device: str, directi
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_name_overrides(core: ModuleType, device: str) -> None:
     problem, caps = make_problem(core, SHAPE), caps_of(core, device)
-    names = [c["name"] for c in choose(core, device, problem, caps)["candidates"]]
+    candidates = choose(core, device, problem, caps)["candidates"]
+    names = [c["name"] for c in candidates if not c["refusal"]]
     assert len(names) >= 2
     for name in names:
         choice = choose(core, device, problem, caps, name)
@@ -70,6 +71,36 @@ def test_workspace_is_bounded(core: ModuleType, direction: str) -> None:
                 for candidate in choose(core, "cuda", problem, caps)["candidates"]:
                     if not candidate["refusal"]:
                         assert candidate["workspace_bytes"] <= limit, (shape, candidate)
+
+
+def test_cache_tells_problems_machines_and_algorithms_apart(core: ModuleType) -> None:
+    cache, caps = core.PlanCache(), avx512(core)
+
+    def find(problem, caps=caps, device=0, algorithm="auto"):
+        return cache.find("cpu", problem, caps, device, algorithm)
+
+    first = make_problem(core, SHAPE)
+    known = find(first)
+    assert known[0] != 0
+    assert known == find(make_problem(core, SHAPE))
+    others = [
+        find(make_problem(core, SHAPE, "input_grad")),
+        find(first, avx512(core, 7)),
+        find(first, device=1),
+        find(first, algorithm="cpu_gemm"),
+    ]
+    assert len({known, *others}) == 5
+    nothing, error = find(first, algorithm="magic")
+    assert nothing == 0
+    assert "'magic'" in error
+
+
+def test_cache_works_past_its_capacity(core: ModuleType) -> None:
+    cache, caps, problem = core.PlanCache(), avx512(core), make_problem(core, SHAPE)
+    for device in range(5000):
+        address, error = cache.find("cpu", problem, caps, device, "cpu_direct")
+        assert address != 0, error
+    assert cache.find("cpu", problem, caps, 4999, "cpu_direct")[0] == address
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -45,7 +45,7 @@ class ChannelwiseLaunch {
   void run_gather() {
     if (p_.N == 0) return;
     pack_weights();
-    const GatherView view = make_gather_view(p_);
+    const GatherView& view = *static_cast<const GatherView*>(plan_.shape.get());
     const bool forward = p_.pass == Pass::kForward;
     const int64_t blocks = ceil_div(p_.C, plan_.tile.m);
     const int64_t row_blocks = ceil_div(view.target_h, plan_.tile.n);
@@ -248,6 +248,8 @@ Plan plan_channelwise(const ConvProblem& p, const DeviceCaps& caps) {
     plan.split = std::min({ceil_div(kWantedTasks, blocks), ceil_div(p.N * p.P, kRowsPerTask),
                            kMaxSharedBytes / weights});
     plan.split = std::max<int64_t>(plan.split, 1);
+  } else {
+    plan.shape = std::make_shared<const GatherView>(make_gather_view(p));
   }
   plan.workspace_bytes = plan.split * weights;
   const double lanes = static_cast<double>(caps.simd_bytes) / accumulate_bytes(p.dtype);

@@ -3,7 +3,7 @@
 //
 // Plan::tile: m channels and n rows (of the target lattice, or of y for the weight gradient) per
 // task. Plan::split: parts the rows of all images are cut into for the weight gradient; it and the
-// tile depend on the problem alone.
+// tile depend on the problem alone. Plan::shape: the gather view, for the other passes.
 #pragma once
 
 #include "core/buffers.h"

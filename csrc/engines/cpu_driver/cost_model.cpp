@@ -54,7 +54,7 @@ double count_rows_staged(const AxisLayouts& rows) {
 
 double predict_gather(const ConvProblem& p, const Plan& plan, const DeviceCaps& caps) {
   const bool packed = plan.engine == EngineId::kCpuGemm;
-  const GatherGeometry g = make_gather_geometry(p, plan.tile, packed);
+  const GatherGeometry& g = *static_cast<const GatherGeometry*>(plan.shape.get());
   const GatherView& view = g.view;
   const Machine source = describe_machine(p, caps, view.source_strides.w);
   const Machine target =
@@ -106,7 +106,7 @@ double predict_gather(const ConvProblem& p, const Plan& plan, const DeviceCaps& 
 
 double predict_weight(const ConvProblem& p, const Plan& plan, const DeviceCaps& caps) {
   const bool packed = plan.engine == EngineId::kCpuGemm;
-  const WeightGeometry g = make_weight_geometry(p, plan.tile, plan.split, packed);
+  const WeightGeometry& g = *static_cast<const WeightGeometry*>(plan.shape.get());
   const Machine x = describe_machine(p, caps, p.x_strides.w);
   const Machine y = describe_machine(p, caps, p.y_strides.w);
   const double lanes = x.lanes;

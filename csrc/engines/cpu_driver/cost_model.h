@@ -7,6 +7,7 @@
 
 namespace convx {
 
+// plan: of plan_gather() or plan_weight().
 double predict_cpu_us(const ConvProblem& problem, const Plan& plan, const DeviceCaps& caps);
 
 }  // namespace convx

@@ -19,7 +19,7 @@
 
 namespace convx {
 
-// What plan and launch must agree on, derived from the problem and the plan's tile.
+// What plan and launch must agree on, derived from the problem and the plan's tile: Plan::shape.
 struct GatherGeometry {
   GatherView view;
   Tile tile;
@@ -45,7 +45,7 @@ struct GatherGeometry {
 
 GatherGeometry make_gather_geometry(const ConvProblem& problem, const Tile& tile, bool packed);
 
-// Fills tile and workspace_bytes.
+// Fills tile, workspace_bytes and shape.
 Plan plan_gather(const ConvProblem& problem, const DeviceCaps& caps, EngineId engine);
 
 void launch_gather(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,

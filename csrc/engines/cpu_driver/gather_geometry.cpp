@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "engines/cpu_driver/gather_driver.h"
 #include "engines/cpu_driver/limits.h"
@@ -118,10 +119,11 @@ Plan plan_gather(const ConvProblem& problem, const DeviceCaps& caps, EngineId en
   Plan plan;
   plan.engine = engine;
   plan.tile = choose_tile(problem, caps, packed);
-  const GatherGeometry g = make_gather_geometry(problem, plan.tile, packed);
+  GatherGeometry g = make_gather_geometry(problem, plan.tile, packed);
   const int64_t bytes = accumulate_bytes(problem.dtype);
   const int64_t slots = count_slots(caps.threads, g.slot_elements() * bytes);
   plan.workspace_bytes = (g.shared_weights + slots * g.slot_elements()) * bytes;
+  plan.shape = std::make_shared<const GatherGeometry>(std::move(g));
   return plan;
 }
 

@@ -92,7 +92,7 @@ class GatherLaunch {
  public:
   GatherLaunch(const ConvProblem& problem, const Plan& plan, const Buffers& buffers)
       : problem_(problem),
-        g_(make_gather_geometry(problem, plan.tile, plan.engine == EngineId::kCpuGemm)),
+        g_(*static_cast<const GatherGeometry*>(plan.shape.get())),
         kernels_(find_kernels<Acc>(problem.dtype)),
         bytes_(size_of(problem.dtype)),
         weights_(static_cast<const char*>(buffers.w)),
@@ -368,7 +368,7 @@ class GatherLaunch {
   }
 
   const ConvProblem& problem_;
-  const GatherGeometry g_;
+  const GatherGeometry& g_;
   const CpuKernels<Acc>& kernels_;
   const int64_t bytes_;
   const char* source_;

@@ -21,7 +21,8 @@
 
 namespace convx {
 
-// What plan and launch must agree on, derived from the problem and the plan's tile and split.
+// What plan and launch must agree on, derived from the problem and the plan's tile and split:
+// Plan::shape.
 struct WeightGeometry {
   GatherView view;  // of the forward pass: source x, target y
   Tile tile;
@@ -52,7 +53,7 @@ struct WeightGeometry {
 WeightGeometry make_weight_geometry(const ConvProblem& problem, const Tile& tile, int64_t split,
                                     bool packed);
 
-// Fills tile, split and workspace_bytes.
+// Fills tile, split, workspace_bytes and shape.
 Plan plan_weight(const ConvProblem& problem, const DeviceCaps& caps, EngineId engine);
 
 void launch_weight(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "engines/cpu_driver/limits.h"
 #include "engines/cpu_driver/weight_driver.h"
@@ -98,6 +99,7 @@ Plan plan_weight(const ConvProblem& problem, const DeviceCaps& caps, EngineId en
   g = make_weight_geometry(problem, plan.tile, plan.split, packed);
   const int64_t slots = count_slots(caps.threads, g.slot_elements() * bytes);
   plan.workspace_bytes = (g.part_sums + slots * g.slot_elements()) * bytes;
+  plan.shape = std::make_shared<const WeightGeometry>(std::move(g));
   return plan;
 }
 

@@ -12,7 +12,7 @@ class WeightLaunch {
  public:
   WeightLaunch(const ConvProblem& problem, const Plan& plan, const Buffers& buffers)
       : problem_(problem),
-        g_(make_weight_geometry(problem, plan.tile, plan.split, plan.engine == EngineId::kCpuGemm)),
+        g_(*static_cast<const WeightGeometry*>(plan.shape.get())),
         kernels_(find_kernels<Acc>(problem.dtype)),
         bytes_(size_of(problem.dtype)),
         x_(static_cast<const char*>(buffers.x)),
@@ -225,7 +225,7 @@ class WeightLaunch {
   }
 
   const ConvProblem& problem_;
-  const WeightGeometry g_;
+  const WeightGeometry& g_;
   const CpuKernels<Acc>& kernels_;
   const int64_t bytes_;
   const char* x_;

@@ -3,14 +3,11 @@
 
 #include "core/buffers.h"
 #include "cuda/check.h"
-#include "engines/cuda_direct/gather_shape.h"
+#include "engines/cuda_direct/gather_fit.h"
 
 namespace convx {
 
-// packed: the workspace has room for shape.packed_bytes of weights.
-void launch_gather_float32(const LaunchSite& site, const GatherShape& shape, const Buffers& buffers,
-                           bool packed);
-void launch_gather_other(const LaunchSite& site, const GatherShape& shape, const Buffers& buffers,
-                         bool packed);
+void launch_gather_float32(const LaunchSite& site, const GatherFit& fit, const Buffers& buffers);
+void launch_gather_other(const LaunchSite& site, const GatherFit& fit, const Buffers& buffers);
 
 }  // namespace convx

@@ -3,9 +3,8 @@
 
 namespace convx {
 
-void launch_gather_float32(const LaunchSite& site, const GatherShape& shape, const Buffers& buffers,
-                           bool packed) {
-  launch_gather<float>(site, shape, buffers, packed);
+void launch_gather_float32(const LaunchSite& site, const GatherFit& fit, const Buffers& buffers) {
+  launch_gather<float>(site, fit, buffers);
 }
 
 }  // namespace convx

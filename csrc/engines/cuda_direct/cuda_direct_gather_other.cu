@@ -3,15 +3,14 @@
 
 namespace convx {
 
-void launch_gather_other(const LaunchSite& site, const GatherShape& shape, const Buffers& buffers,
-                         bool packed) {
+void launch_gather_other(const LaunchSite& site, const GatherFit& fit, const Buffers& buffers) {
   switch (site.problem->dtype) {
     case DType::kFloat64:
-      return launch_gather<double>(site, shape, buffers, packed);
+      return launch_gather<double>(site, fit, buffers);
     case DType::kFloat16:
-      return launch_gather<__half>(site, shape, buffers, packed);
+      return launch_gather<__half>(site, fit, buffers);
     case DType::kBFloat16:
-      return launch_gather<__nv_bfloat16>(site, shape, buffers, packed);
+      return launch_gather<__nv_bfloat16>(site, fit, buffers);
     case DType::kFloat32:
       break;
   }

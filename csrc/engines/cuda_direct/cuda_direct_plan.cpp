@@ -1,8 +1,10 @@
 #include "engines/cuda_direct/cuda_direct_plan.h"
 
+#include <utility>
+
 #include "engines/cuda_direct/cuda_direct_costs.h"
-#include "engines/cuda_direct/gather_shape.h"
-#include "engines/cuda_direct/weight_grad_shape.h"
+#include "engines/cuda_direct/gather_fit.h"
+#include "engines/cuda_direct/weight_grad_fit.h"
 #include "engines/cuda_limits.h"
 
 namespace convx {
@@ -14,15 +16,16 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaDirect;
   if (problem.pass == Pass::kWeightGrad) {
-    const WeightGradShape shape = fit_weight_grad_shape(problem, caps, -1);
+    const WeightGradShape shape = fit_weight_grad_shape(problem, caps);
     const WeightGradConfig& config = kWeightGradConfigs[shape.config];
     plan.tile = {config.filters, config.columns, shape.config};
     plan.split = shape.split;
     plan.workspace_bytes = shape.workspace_bytes;
     plan.predicted_us = shape.microseconds;
+    plan.shape = std::make_shared<const WeightGradFit>(make_weight_grad_fit(problem, shape));
     return plan;
   }
-  const GatherShape shape = fit_gather_shape(problem, caps, -1);
+  GatherShape shape = fit_gather_shape(problem, caps);
   const GatherConfig& config = kGatherConfigs[shape.config];
   plan.tile = {config.filters(), config.strips() * 8, shape.config};
   // Weights that do not fit are read in place, more slowly; so are those of problems so small that
@@ -31,6 +34,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
       shape.packed_bytes <= caps.workspace_limit && shape.microseconds > kDirectWorthPackingUs;
   plan.workspace_bytes = pack ? shape.packed_bytes : 0;
   plan.predicted_us = shape.microseconds;
+  plan.shape = std::make_shared<const GatherFit>(make_gather_fit(problem, std::move(shape), pack));
   return plan;
 }
 

@@ -10,43 +10,6 @@
 namespace convx {
 namespace {
 
-ElementStrides copy_strides(const Strides& from) { return {from.n, from.c, from.h, from.w}; }
-
-WeightGradParams make_params(const ConvProblem& problem, const WeightGradShape& shape,
-                             const Buffers& buffers) {
-  WeightGradParams p{};
-  p.x = buffers.x;
-  p.y = buffers.y;
-  p.w = buffers.w;
-  p.partial = buffers.workspace;
-  p.x_strides = copy_strides(problem.x_strides);
-  p.y_strides = copy_strides(problem.y_strides);
-  p.w_strides = copy_strides(problem.w_strides);
-  p.pixels = problem.N * problem.P * problem.Q;
-  p.pixels_per_split = shape.pixels_per_split;
-  p.H = static_cast<int>(problem.H);
-  p.W = static_cast<int>(problem.W);
-  p.P = static_cast<int>(problem.P);
-  p.Q = static_cast<int>(problem.Q);
-  p.R = static_cast<int>(problem.R);
-  p.S = static_cast<int>(problem.S);
-  p.channels = static_cast<int>(problem.channels_per_group());
-  p.filters = static_cast<int>(problem.filters_per_group());
-  p.stride_h = static_cast<int>(problem.stride.h);
-  p.stride_w = static_cast<int>(problem.stride.w);
-  p.dilation_h = static_cast<int>(problem.dilation.h);
-  p.dilation_w = static_cast<int>(problem.dilation.w);
-  p.pad_top = static_cast<int>(problem.pad.top);
-  p.pad_left = static_cast<int>(problem.pad.left);
-  p.filter_tiles = static_cast<int>(shape.filter_tiles);
-  p.column_tiles = static_cast<int>(shape.column_tiles);
-  p.splits = static_cast<int>(shape.split);
-  p.direct = shape.direct;
-  p.by_P = FastDivmod(problem.P);
-  p.by_Q = FastDivmod(problem.Q);
-  return p;
-}
-
 template <typename T, typename Tile>
 void launch_wide(const LaunchSite& site, const WeightGradParams& params, unsigned blocks) {
   constexpr int kBytes = Tile::template kSharedBytes<accumulate_t<T>>;
@@ -75,9 +38,14 @@ void launch_tiles(const LaunchSite& site, const WeightGradParams& params, int co
 }
 
 template <typename T>
-void launch_typed(const LaunchSite& site, const WeightGradShape& shape, const Buffers& buffers) {
+void launch_typed(const LaunchSite& site, const WeightGradFit& fit, const Buffers& buffers) {
+  const WeightGradShape& shape = fit.shape;
   const WeightGradConfig& config = kWeightGradConfigs[shape.config];
-  WeightGradParams params = make_params(*site.problem, shape, buffers);
+  WeightGradParams params = fit.params;
+  params.x = buffers.x;
+  params.y = buffers.y;
+  params.w = buffers.w;
+  params.partial = buffers.workspace;
   const int64_t most_tiles = std::min<int64_t>(shape.tiles_per_launch, (1 << 30) / shape.split);
   for (int64_t first = 0; first < shape.tiles; first += most_tiles) {
     params.first_tile = first;
@@ -92,10 +60,10 @@ void launch_typed(const LaunchSite& site, const WeightGradShape& shape, const Bu
 
 }  // namespace
 
-void launch_direct_weight_grad(const LaunchSite& site, const WeightGradShape& shape,
+void launch_direct_weight_grad(const LaunchSite& site, const WeightGradFit& fit,
                                const Buffers& buffers) {
   visit_device_type(site.problem->dtype,
-                    [&](auto type) { launch_typed<decltype(type)>(site, shape, buffers); });
+                    [&](auto type) { launch_typed<decltype(type)>(site, fit, buffers); });
 }
 
 }  // namespace convx

@@ -2,12 +2,12 @@
 
 #include "core/buffers.h"
 #include "cuda/check.h"
-#include "engines/cuda_direct/weight_grad_shape.h"
+#include "engines/cuda_direct/weight_grad_fit.h"
 
 namespace convx {
 
-// buffers.workspace holds shape.workspace_bytes.
-void launch_direct_weight_grad(const LaunchSite& site, const WeightGradShape& shape,
+// buffers.workspace holds fit.shape.workspace_bytes.
+void launch_direct_weight_grad(const LaunchSite& site, const WeightGradFit& fit,
                                const Buffers& buffers);
 
 }  // namespace convx

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engines/cuda_direct/cuda_direct_costs.h"
 
@@ -14,6 +15,7 @@ constexpr int64_t kMaxChunkChannels = 16;
 // ones only if many channels share it.
 constexpr int64_t kLongRun = 64;
 constexpr int64_t kShortRun = 16;
+constexpr int64_t kNoRun = std::numeric_limits<int64_t>::max();
 constexpr int64_t kFewChannels = 4;
 constexpr int64_t kTableEntryBytes = 16;
 
@@ -65,7 +67,7 @@ struct Plane {
   int64_t positions = 0;  // that the table of positions lists; 0 if every phase goes without
 };
 
-Plane measure_plane(const GatherShape& shape, const GatherView& view) {
+Plane measure_plane(const GatherShape& shape) {
   int64_t rows = 0;
   for (const GatherAxis& axis : shape.rows_axes) {
     const StagedAxis staged = stage_axis(axis, shape.row_taps);
@@ -73,7 +75,8 @@ Plane measure_plane(const GatherShape& shape, const GatherView& view) {
   }
   Plane plane;
   for (const GatherAxis& axis : shape.columns_axes) {
-    const StagedColumns columns = stage_columns(axis, shape.column_taps, shape.strips, view);
+    const StagedColumns columns =
+        stage_columns(axis, shape.column_taps, shape.strips, shape.least_run);
     plane.elements = std::max(plane.elements, shape.images * rows * columns.row_pitch);
     if (columns.runs) continue;
     const int64_t classes = stage_axis(axis, shape.column_taps).classes;
@@ -107,7 +110,7 @@ void fit_chunk(GatherShape& shape, const ConvProblem& p, const GatherView& view,
   const bool channel_fastest = is_channel_fastest(view.source_strides);
   // Bytes of the given number of stages and of the table.
   auto count_bytes_of = [&](int64_t channels, int64_t stages) {
-    const Plane plane = measure_plane(shape, view);
+    const Plane plane = measure_plane(shape);
     const int64_t source = ceil_div(channels * plane.elements, 4) * 4;
     const int64_t weights =
         ceil_div(channels * shape.row_taps * shape.column_taps * config.filters(), 4) * 4;
@@ -163,7 +166,7 @@ double count_instructions(const GatherShape& shape, const GatherView& view, doub
       static_cast<double>(max_taps(shape.columns_axes)) / max_classes(shape.columns_axes), 1, 4);
   const double loads = std::max(1.0, config.per_thread / 4.0) + 3.0 / taps_per_window;
   const double multiply = taps * (products + kDirectLoadIssue * loads);
-  const Plane plane = measure_plane(shape, view);
+  const Plane plane = measure_plane(shape);
   const double source = static_cast<double>(plane.elements) / config.threads();
   const double weights = taps * config.filters() / 4.0 / config.threads();
   const double chunks =
@@ -246,7 +249,7 @@ StagedAxis stage_axis(const GatherAxis& axis, int64_t chunk_taps) {
 bool is_channel_fastest(const Strides& strides) { return strides.c == 1 && strides.w != 1; }
 
 StagedColumns stage_columns(const GatherAxis& axis, int64_t chunk_taps, int64_t strips,
-                            const GatherView& view) {
+                            int64_t least_run) {
   const StagedAxis staged = stage_axis(axis, chunk_taps);
   const int64_t taps = staged.taps_per_class;
   const int64_t last = (taps - 1) / 4 * 4;  // where the last group of up to four taps begins
@@ -265,20 +268,20 @@ StagedColumns stage_columns(const GatherAxis& axis, int64_t chunk_taps, int64_t 
     columns.strip_pitch = make_odd_fours(staged.classes * window);
     columns.row_pitch = strips * columns.strip_pitch;
   }
-  const int64_t run = view.source_channels <= kFewChannels ? kShortRun : kLongRun;
-  columns.runs =
-      axis.lanes == 1 && columns.length >= run && !is_channel_fastest(view.source_strides);
+  columns.runs = axis.lanes == 1 && columns.length >= least_run;
   return columns;
 }
 
-GatherShape fit_gather_shape(const ConvProblem& problem, const DeviceCaps& caps, int config) {
+GatherShape fit_gather_shape(const ConvProblem& problem, const DeviceCaps& caps) {
   const GatherView view = make_gather_view(problem);
   GatherShape base;
   for (const AxisPhase& phase : view.rows) base.rows_axes.push_back(make_gather_axis(phase, true));
   for (const AxisPhase& phase : view.columns) base.columns_axes.push_back(fit_column_axis(phase));
+  base.least_run = is_channel_fastest(view.source_strides) ? kNoRun
+                   : view.source_channels <= kFewChannels  ? kShortRun
+                                                           : kLongRun;
   GatherShape best;
   for (int i = 0; i < kGatherConfigCount; ++i) {
-    if (config >= 0 && i != config) continue;
     if (kGatherConfigs[i].float32_only && problem.dtype != DType::kFloat32) continue;
     base.config = i;
     GatherShape shape = fit_pixels(base, problem, view, caps);

@@ -43,6 +43,7 @@ struct GatherShape {
   int64_t chain_limit = 0;   // see kChainLimit; 0: one chain
   int64_t shared_bytes = 0;
   int64_t packed_bytes = 0;  // packed weights, if there is room for them
+  int64_t least_run = 0;     // see stage_columns
   std::vector<GatherAxis> rows_axes, columns_axes;
   double microseconds = 0;
 };
@@ -54,7 +55,8 @@ struct StagedAxis {
 };
 StagedAxis stage_axis(const GatherAxis& axis, int64_t chunk_taps);
 
-// The same along the width, for a row of strips.
+// The same along the width, for a row of strips. Runs of at least least_run columns are copied
+// whole.
 struct StagedColumns {
   int64_t length;  // columns stored per class
   int64_t strips;  // strips stored apart; 1: one run of columns serves all
@@ -62,12 +64,12 @@ struct StagedColumns {
   bool runs;  // a warp copies whole rows, without a table of positions
 };
 StagedColumns stage_columns(const GatherAxis& axis, int64_t chunk_taps, int64_t strips,
-                            const GatherView& view);
+                            int64_t least_run);
 
 // The source is channels_last: neighbouring threads copy neighbouring channels.
 bool is_channel_fastest(const Strides& source_strides);
 
-// The best tile for the problem; config = -1 lets it choose among all.
-GatherShape fit_gather_shape(const ConvProblem& problem, const DeviceCaps& caps, int config);
+// The best tile for the problem.
+GatherShape fit_gather_shape(const ConvProblem& problem, const DeviceCaps& caps);
 
 }  // namespace convx

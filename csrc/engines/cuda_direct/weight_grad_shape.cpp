@@ -82,13 +82,11 @@ void estimate_time(WeightGradShape& shape, const ConvProblem& p, const DeviceCap
 
 }  // namespace
 
-WeightGradShape fit_weight_grad_shape(const ConvProblem& problem, const DeviceCaps& caps,
-                                      int config) {
+WeightGradShape fit_weight_grad_shape(const ConvProblem& problem, const DeviceCaps& caps) {
   const int64_t pixels = problem.N * problem.P * problem.Q;
   const int64_t columns = problem.channels_per_group() * problem.taps();
   WeightGradShape best;
   for (int i = 0; i < kWeightGradConfigCount; ++i) {
-    if (config >= 0 && i != config) continue;
     const WeightGradConfig& candidate = kWeightGradConfigs[i];
     if (candidate.float32_only && problem.dtype != DType::kFloat32) continue;
     WeightGradShape shape;

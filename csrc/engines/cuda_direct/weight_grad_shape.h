@@ -35,8 +35,7 @@ struct WeightGradShape {
   double microseconds = 0;
 };
 
-// The best tile for the problem; config = -1 lets it choose among all.
-WeightGradShape fit_weight_grad_shape(const ConvProblem& problem, const DeviceCaps& caps,
-                                      int config);
+// The best tile for the problem.
+WeightGradShape fit_weight_grad_shape(const ConvProblem& problem, const DeviceCaps& caps);
 
 }  // namespace convx

@@ -12,14 +12,13 @@ constexpr int64_t kBiasChunkBytes = int64_t{24} << 20;
 template <typename T>
 class GemmGather {
  public:
-  GemmGather(const LaunchSite& site, void* blas, const Buffers& buffers, const GemmLimits& limits)
+  GemmGather(const LaunchSite& site, void* blas, const GemmShape& shape, const Buffers& buffers)
       : site_(site),
         problem_(*site.problem),
         blas_(site, blas),
-        view_(make_gather_view(problem_)),
-        buffers_(buffers),
-        budget_(chunk_budget(problem_, limits.workspace_bytes)),
-        sm_count_(limits.sm_count) {
+        shape_(shape),
+        view_(shape.view),
+        buffers_(buffers) {
     const bool forward = problem_.pass == Pass::kForward;
     source_ = forward ? buffers.x : buffers.y;
     target_ = forward ? buffers.y : buffers.x;
@@ -28,12 +27,8 @@ class GemmGather {
 
   void run() {
     if (uses_source_in_place(problem_)) return run_pointwise();
-    for (const AxisPhase& row_phase : view_.rows) {
-      GatherAxis row;
-      const StoredRows stored = store_rows(row_phase, row);
-      for (const AxisPhase& column_phase : view_.columns) {
-        run_phase(stored, row, make_gather_axis(column_phase, false));
-      }
+    for (size_t row = 0; row < shape_.rows.size(); ++row) {
+      for (size_t column = 0; column < shape_.columns.size(); ++column) run_phases(row, column);
     }
   }
 
@@ -47,9 +42,12 @@ class GemmGather {
         static_cast<const T*>(buffers_.w), static_cast<T*>(packed), elements);
   }
 
-  void run_phase(const StoredRows& stored, const GatherAxis& row, const GatherAxis& column) {
+  void run_phases(size_t row_phase, size_t column_phase) {
+    const GatherAxis& row = shape_.rows[row_phase].axis;
+    const StoredRows& stored = shape_.rows[row_phase].stored;
+    const GatherAxis& column = shape_.columns[column_phase];
     const GemmExtents extents = make_extents(problem_, view_, row, column);
-    const GemmChunk chunk = fit_gemm_chunk(extents, stored, problem_, budget_, sm_count_);
+    const GemmChunk chunk = find_gemm_chunk(shape_, problem_, extents, row_phase, column_phase);
     const GemmWorkspace workspace(problem_, chunk, buffers_.workspace);
     const bool empty = row.taps == 0 || column.taps == 0;
     if (!empty) pack_filters(row, column, workspace.resident);
@@ -122,9 +120,9 @@ class GemmGather {
 
   // x (or y) is the column matrix: an image is one output row of H * W pixels.
   void run_pointwise() {
-    GatherAxis row;
-    const StoredRows stored = store_rows(view_.rows[0], row);
-    const GatherAxis column = make_gather_axis(view_.columns[0], false);
+    const GatherAxis& row = shape_.rows[0].axis;
+    const StoredRows& stored = shape_.rows[0].stored;
+    const GatherAxis& column = shape_.columns[0];
     pack_filters(row, column, buffers_.workspace);
     const Strides& from = view_.source_strides;
     const Strides& to = view_.target_strides;
@@ -159,10 +157,9 @@ class GemmGather {
   const LaunchSite& site_;
   const ConvProblem& problem_;
   BlasScope blas_;
-  GatherView view_;
-  Buffers buffers_;
-  int64_t budget_;
-  int sm_count_;
+  const GemmShape& shape_;
+  const GatherView& view_;
+  const Buffers& buffers_;
   const void* source_;
   void* target_;
   const void* bias_;
@@ -170,11 +167,11 @@ class GemmGather {
 
 }  // namespace
 
-void launch_gemm_gather(const LaunchSite& site, void* blas, const Buffers& buffers,
-                        const GemmLimits& limits) {
+void launch_gemm_gather(const LaunchSite& site, void* blas, const GemmShape& shape,
+                        const Buffers& buffers) {
   if (site.problem->N == 0) return;
   visit_device_type(site.problem->dtype, [&](auto type) {
-    GemmGather<decltype(type)>(site, blas, buffers, limits).run();
+    GemmGather<decltype(type)>(site, blas, shape, buffers).run();
   });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "engines/cuda_gemm/gemm_shape.h"
 #include "engines/cuda_limits.h"
@@ -75,7 +76,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
 }
 
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
-  const GemmShape shape = fit_gemm_shape(problem, caps.workspace_limit, caps.sm_count);
+  GemmShape shape = fit_gemm_shape(problem, caps.workspace_limit, caps.sm_count);
   Plan plan;
   plan.engine = EngineId::kCudaGemm;
   plan.tile = {shape.chunk.rows, shape.chunk.images * shape.chunk.columns, shape.chunk.images};
@@ -91,6 +92,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   const double bias = adds_bias && shape.staged_bytes == 0 ? results / kBiasBytesPerUs : 0;
   plan.predicted_us =
       10 + std::max(arithmetic, memory) + columns + bias + kCallUs * std::max(shape.calls, 1.0);
+  plan.shape = std::make_shared<const GemmShape>(std::move(shape));
   return plan;
 }
 

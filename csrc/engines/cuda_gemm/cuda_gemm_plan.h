@@ -6,6 +6,7 @@
 namespace convx {
 
 // Plan::tile: m output rows, n pixels along a row (images side by side) and k images per chunk.
+// Plan::shape: GemmShape.
 Engine cuda_gemm_engine();
 
 }  // namespace convx

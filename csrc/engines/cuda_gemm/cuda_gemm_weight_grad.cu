@@ -14,22 +14,20 @@ class GemmWeightGrad {
   using Acc = accumulate_t<T>;
 
  public:
-  GemmWeightGrad(const LaunchSite& site, void* blas, const Buffers& buffers,
-                 const GemmLimits& limits)
+  GemmWeightGrad(const LaunchSite& site, void* blas, const GemmShape& shape, const Buffers& buffers)
       : site_(site),
         problem_(*site.problem),
         blas_(site, blas),
-        view_(make_column_view(problem_)),
+        shape_(shape),
+        view_(shape.view),
         buffers_(buffers),
-        budget_(chunk_budget(problem_, limits.workspace_bytes)),
-        sm_count_(limits.sm_count),
         elements_(problem_.K * problem_.channels_per_group() * problem_.taps()),
         sum_(static_cast<Acc*>(buffers.workspace)) {}
 
   void run() {
-    GatherAxis row;
-    const StoredRows stored = store_rows(view_.rows[0], row);
-    const GatherAxis column = make_gather_axis(view_.columns[0], false);
+    const GatherAxis& row = shape_.rows[0].axis;
+    const StoredRows& stored = shape_.rows[0].stored;
+    const GatherAxis& column = shape_.columns[0];
     if (uses_source_in_place(problem_)) {
       run_pointwise();
     } else {
@@ -44,7 +42,7 @@ class GemmWeightGrad {
  private:
   void run_rows(const StoredRows& stored, const GatherAxis& row, const GatherAxis& column) {
     const GemmExtents extents = make_extents(problem_, view_, row, column);
-    const GemmChunk chunk = fit_gemm_chunk(extents, stored, problem_, budget_, sm_count_);
+    const GemmChunk chunk = find_gemm_chunk(shape_, problem_, extents, 0, 0);
     const GemmWorkspace workspace(problem_, chunk, buffers_.workspace);
     visit_chunks(problem_, stored, row, column, chunk, [&](const LatticePiece& piece) {
       MoveParams move = make_move_params(problem_, view_, stored, row, column, piece, buffers_.y);
@@ -109,7 +107,7 @@ class GemmWeightGrad {
     Acc* partial =
         reinterpret_cast<Acc*>(static_cast<char*>(buffers_.workspace) + resident_bytes(problem_));
     const int64_t room =
-        std::max<int64_t>(budget_ / (elements_ * static_cast<int64_t>(sizeof(Acc))), 1);
+        std::max<int64_t>(shape_.budget / (elements_ * static_cast<int64_t>(sizeof(Acc))), 1);
     const int64_t segment = std::min(pixels, kPointwiseSegment);
     const int64_t segments = pixels / segment;
     const Strides& xs = problem_.x_strides;
@@ -138,10 +136,9 @@ class GemmWeightGrad {
   const LaunchSite& site_;
   const ConvProblem& problem_;
   BlasScope blas_;
-  GatherView view_;
-  Buffers buffers_;
-  int64_t budget_;
-  int sm_count_;
+  const GemmShape& shape_;
+  const GatherView& view_;
+  const Buffers& buffers_;
   int64_t elements_;
   Acc* sum_;
   bool first_ = true;  // nothing is in the sum yet
@@ -149,10 +146,10 @@ class GemmWeightGrad {
 
 }  // namespace
 
-void launch_gemm_weight_grad(const LaunchSite& site, void* blas, const Buffers& buffers,
-                             const GemmLimits& limits) {
+void launch_gemm_weight_grad(const LaunchSite& site, void* blas, const GemmShape& shape,
+                             const Buffers& buffers) {
   visit_device_type(site.problem->dtype, [&](auto type) {
-    GemmWeightGrad<decltype(type)>(site, blas, buffers, limits).run();
+    GemmWeightGrad<decltype(type)>(site, blas, shape, buffers).run();
   });
 }
 

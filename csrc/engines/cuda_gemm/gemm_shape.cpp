@@ -17,6 +17,8 @@ constexpr int64_t kBiasBudget = int64_t{20} << 20;
 // GEMMs narrower than this waste tiles, so images are put side by side.
 constexpr int64_t kWantedPixels = 512;
 constexpr int64_t kMinColumns = 32;
+// Pairs of phases whose chunks are remembered.
+constexpr size_t kMaxChunks = 64;
 
 // Equal parts: 64 rows in chunks of at most 37 are 2 x 32.
 int64_t balance(int64_t total, int64_t most) { return ceil_div(total, ceil_div(total, most)); }
@@ -45,12 +47,6 @@ StoredRows store_rows(const AxisPhase& phase, GatherAxis& axis) {
   rows.outer_step = axis.source_step;
   rows.inner_step = axis.offset_step;
   return rows;
-}
-
-GatherView make_column_view(const ConvProblem& problem) {
-  ConvProblem p = problem;
-  if (p.pass == Pass::kWeightGrad) p.pass = Pass::kForward;
-  return make_gather_view(p);
 }
 
 // cuBLAS wants a pitch no smaller than a line; strides along an axis of one element may be.
@@ -163,56 +159,75 @@ GemmChunk fit_gemm_chunk(const GemmExtents& e, const StoredRows& rows, const Con
   return chunk;
 }
 
-int64_t chunk_budget(const ConvProblem& problem, int64_t workspace_limit) {
-  return workspace_limit - resident_bytes(problem);
-}
-
 // The only memory needed beside the resident: products of the weight gradient that wait to be
 // added up, and even those only where there is room for more than one.
-static GemmShape fit_pointwise_shape(const ConvProblem& p, int64_t budget) {
-  GemmShape shape;
-  shape.fits = budget >= 0;
+static void fit_pointwise(GemmShape& shape, const ConvProblem& p) {
+  shape.fits = shape.budget >= 0;
   shape.chunk = {p.N, p.H, p.W};
   shape.calls = static_cast<double>(std::min(p.groups, p.N));
-  shape.workspace_bytes = resident_bytes(p);
-  if (p.pass != Pass::kWeightGrad) return shape;
-  const int64_t product = p.K * p.channels_per_group() * accumulate_bytes(p.dtype);
-  const int64_t segments = std::max(p.H * p.W / kPointwiseSegment, p.N);
-  const int64_t count = std::min(segments, std::min(budget, kPartialBudget) / product);
-  if (count > 1) shape.workspace_bytes += align_bytes(count * product);
-  shape.calls = static_cast<double>(p.H * p.W > kPointwiseSegment ? 2 * p.N : p.groups);
-  return shape;
+  int64_t needed = 0;
+  if (p.pass == Pass::kWeightGrad) {
+    const int64_t product = p.K * p.channels_per_group() * accumulate_bytes(p.dtype);
+    const int64_t segments = std::max(p.H * p.W / kPointwiseSegment, p.N);
+    const int64_t count = std::min(segments, std::min(shape.budget, kPartialBudget) / product);
+    if (count > 1) needed = align_bytes(count * product);
+    shape.calls = static_cast<double>(p.H * p.W > kPointwiseSegment ? 2 * p.N : p.groups);
+  }
+  shape.budget = needed;
+  shape.workspace_bytes = resident_bytes(p) + needed;
 }
 
-GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, int sm_count) {
-  GemmShape shape;
-  const int64_t budget = chunk_budget(problem, workspace_limit);
-  if (uses_source_in_place(problem)) return fit_pointwise_shape(problem, budget);
-  const GatherView view = make_column_view(problem);
+static void fit_phases(GemmShape& shape, const ConvProblem& problem) {
+  const size_t pairs = shape.rows.size() * shape.columns.size();
   int64_t largest = 0;
-  bool first = true;
-  for (const AxisPhase& row_phase : view.rows) {
-    GatherAxis row;
-    const StoredRows stored = store_rows(row_phase, row);
-    for (const AxisPhase& column_phase : view.columns) {
-      const GatherAxis column = make_gather_axis(column_phase, false);
-      const GemmExtents extents = make_extents(problem, view, row, column);
-      const GemmChunk chunk = fit_gemm_chunk(extents, stored, problem, budget, sm_count);
+  for (const GemmRows& row : shape.rows) {
+    for (const GatherAxis& column : shape.columns) {
+      const GemmExtents extents = make_extents(problem, shape.view, row.axis, column);
+      const GemmChunk chunk =
+          fit_gemm_chunk(extents, row.stored, problem, shape.budget, shape.sm_count);
       if (chunk.images == 0) shape.fits = false;
-      if (!shape.fits) return shape;
-      if (first) shape.chunk = chunk;
-      first = false;
+      if (!shape.fits) return;
+      if (largest == 0) shape.chunk = chunk;
+      if (pairs <= kMaxChunks) shape.chunks.push_back(chunk);
       largest = std::max(largest, chunk.workspace_bytes());
-      const double chunks = static_cast<double>(stored.lanes * ceil_div(extents.rows, chunk.rows) *
-                                                ceil_div(extents.columns, chunk.columns) *
-                                                ceil_div(extents.images, chunk.images));
+      const double chunks = static_cast<double>(
+          row.stored.lanes * ceil_div(extents.rows, chunk.rows) *
+          ceil_div(extents.columns, chunk.columns) * ceil_div(extents.images, chunk.images));
       shape.column_bytes += chunks * static_cast<double>(chunk.column_bytes);
       shape.staged_bytes += chunks * static_cast<double>(chunk.staging_bytes + chunk.partial_bytes);
       shape.calls += chunks * static_cast<double>(std::min(problem.groups, chunk.rows));
     }
   }
+  shape.budget = largest;
   shape.workspace_bytes = resident_bytes(problem) + largest;
+}
+
+GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, int sm_count) {
+  ConvProblem viewed = problem;
+  if (viewed.pass == Pass::kWeightGrad) viewed.pass = Pass::kForward;
+  GemmShape shape;
+  shape.view = make_gather_view(viewed);
+  shape.budget = workspace_limit - resident_bytes(problem);
+  shape.sm_count = sm_count;
+  for (const AxisPhase& phase : shape.view.rows) {
+    GemmRows& row = shape.rows.emplace_back();
+    row.stored = store_rows(phase, row.axis);
+  }
+  for (const AxisPhase& phase : shape.view.columns) {
+    shape.columns.push_back(make_gather_axis(phase, false));
+  }
+  if (uses_source_in_place(problem)) {
+    fit_pointwise(shape, problem);
+  } else {
+    fit_phases(shape, problem);
+  }
   return shape;
+}
+
+GemmChunk find_gemm_chunk(const GemmShape& shape, const ConvProblem& problem,
+                          const GemmExtents& extents, size_t row, size_t column) {
+  if (!shape.chunks.empty()) return shape.chunks[row * shape.columns.size() + column];
+  return fit_gemm_chunk(extents, shape.rows[row].stored, problem, shape.budget, shape.sm_count);
 }
 
 }  // namespace convx

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "core/device_caps.h"
 #include "core/problem.h"
@@ -80,25 +81,40 @@ int64_t resident_bytes(const ConvProblem& problem);
 bool is_row_in_place(const Strides& strides, int64_t column_step, int64_t columns);
 bool is_pixel_in_place(const Strides& strides, int64_t channels);
 
-// The largest chunk any phase of the problem needs; images = 0 if something does not fit.
+// A phase of the height, and how its rows are stored.
+struct GemmRows {
+  GatherAxis axis;
+  StoredRows stored;
+};
+
+// The problem's phases, and the chunks that fit the largest of them into the workspace:
+// Plan::shape.
 struct GemmShape {
   bool fits = true;
+  GatherView view;  // of the forward pass, for the weight gradient too
+  std::vector<GemmRows> rows;
+  std::vector<GatherAxis> columns;
+  int64_t budget = 0;  // bytes of the workspace that are not resident
+  int sm_count = 0;
+  // [phase of the height][phase of the width]; empty for pointwise problems, and where there are so
+  // many phases that plans would get large: those are fitted again.
+  std::vector<GemmChunk> chunks;
+
+  // For the plan and its cost.
+  GemmChunk chunk;  // of the first phase
   int64_t workspace_bytes = 0;
-  GemmChunk chunk;          // of the first phase, for the plan
   double column_bytes = 0;  // written over the whole launch
   double staged_bytes = 0;
   double calls = 0;  // GEMM launches
 };
 GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, int sm_count);
 
+// The chunk for phases row and column of a fitted shape, given their extents.
+GemmChunk find_gemm_chunk(const GemmShape& shape, const ConvProblem& problem,
+                          const GemmExtents& extents, size_t row, size_t column);
+
 // The extents of one phase, as fit_gemm_chunk wants them.
 GemmExtents make_extents(const ConvProblem& problem, const GatherView& view, const GatherAxis& row,
                          const GatherAxis& column);
-
-// The budget for a chunk, given the limit on the whole workspace.
-int64_t chunk_budget(const ConvProblem& problem, int64_t workspace_limit);
-
-// The forward view, which the weight gradient reads its columns by as well.
-GatherView make_column_view(const ConvProblem& problem);
 
 }  // namespace convx

@@ -1,0 +1,18 @@
+// A weight gradient that is fitted and ready to launch but for its buffers. Plain host code.
+#pragma once
+
+#include "core/problem.h"
+#include "engines/cuda_direct/weight_grad_params.h"
+#include "engines/cuda_direct/weight_grad_shape.h"
+
+namespace convx {
+
+// Plan::shape of the weight gradient.
+struct WeightGradFit {
+  WeightGradShape shape;
+  WeightGradParams params;  // without buffers and slice of tiles
+};
+
+WeightGradFit make_weight_grad_fit(const ConvProblem& problem, const WeightGradShape& shape);
+
+}  // namespace convx
