@@ -19,6 +19,7 @@ class Candidate:
 
     name: str
     refusal: str = ""
+    by_name_only: bool = False  # runs only where algorithm= asks for it
     predicted_us: float = 0.0
     workspace_bytes: int = 0
     split: int = 1
@@ -52,6 +53,7 @@ class Explanation:
                 lines.append(
                     f"{mark} {c.name:{width}}  predicted {_time_text(c.predicted_us)}, "
                     f"workspace {c.workspace_bytes / 2**20:.1f} MiB"
+                    + (", only by name" if c.by_name_only else "")
                 )
         if self.error:
             lines.append(f"error: {self.error}")
@@ -60,13 +62,11 @@ class Explanation:
         return "\n".join(lines)
 
     def _why(self) -> str:
-        able = [c for c in self.candidates if not c.refusal]
-        if len(able) == 1:
-            return "no other engine can"
-        chosen = next(c for c in able if c.name == self.engine)
-        if any(c.predicted_us < chosen.predicted_us for c in able):
+        chosen = next(c for c in self.candidates if c.name == self.engine)
+        able = [c for c in self.candidates if not c.refusal and not c.by_name_only]
+        if chosen.by_name_only or any(c.predicted_us < chosen.predicted_us for c in able):
             return "algorithm= asked for it"
-        return "the smallest predicted time"
+        return "the smallest predicted time" if len(able) > 1 else "no other engine can"
 
 
 def _time_text(microseconds: float) -> str:

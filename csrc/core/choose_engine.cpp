@@ -29,10 +29,10 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
   const bool automatic = algorithm == "auto";
   bool known = automatic;
   for (const Engine& engine : engines) {
-    Candidate candidate{engine.name, engine.refuse(problem, caps), {}};
+    Candidate candidate{engine.name, engine.refuse(problem, caps), engine.by_name_only, {}};
     if (candidate.refusal.empty()) candidate.plan = engine.plan(problem, caps);
     const int index = static_cast<int>(choice.candidates.size());
-    const bool eligible = automatic || algorithm == engine.name;
+    const bool eligible = automatic ? !engine.by_name_only : algorithm == engine.name;
     known = known || algorithm == engine.name;
     if (eligible && candidate.refusal.empty() &&
         (choice.chosen < 0 ||
@@ -70,7 +70,8 @@ std::string describe_choice(const Choice& choice, const ConvProblem& problem) {
   const char* separator = "";
   for (const Candidate& candidate : choice.candidates) {
     out << separator << "{\"name\": " << quote(candidate.name)
-        << ", \"refusal\": " << quote(candidate.refusal);
+        << ", \"refusal\": " << quote(candidate.refusal)
+        << ", \"by_name_only\": " << (candidate.by_name_only ? "true" : "false");
     if (candidate.refusal.empty()) {
       const Plan& plan = candidate.plan;
       out << ", \"predicted_us\": " << plan.predicted_us

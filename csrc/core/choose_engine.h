@@ -14,6 +14,7 @@ namespace convx {
 struct Candidate {
   const char* name;
   std::string refusal;  // empty: the engine applies, and plan is set
+  bool by_name_only;
   Plan plan;
 };
 

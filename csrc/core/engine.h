@@ -18,6 +18,9 @@ struct Engine {
 
   // Called only for problems that were not refused.
   Plan (*plan)(const ConvProblem&, const DeviceCaps&);
+
+  // Runs only where it is asked for by name: for engines that have still to earn trust.
+  bool by_name_only = false;
 };
 
 }  // namespace convx

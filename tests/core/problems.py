@@ -40,6 +40,7 @@ def h200(core: ModuleType) -> Any:
     caps = core.DeviceCaps()
     caps.sm_count = 132
     caps.compute_major = 9
+    caps.wgmma = True
     caps.shared_bytes_per_block = 232448
     return caps
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from problems import avx512, h200, make_problem
 
-from conv2d_ext.bench.shapes import load_suite
+from conv2d_ext.bench.shapes import Shape, load_suite
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 DIRECTIONS = ("forward", "input_grad", "weight_grad")
@@ -31,10 +31,20 @@ def caps_of(core: ModuleType, device: str):
 def test_the_smallest_predicted_time_wins(core: ModuleType, device: str, direction: str) -> None:
     for shape in load_suite("full") + load_suite("cpu"):
         choice = choose(core, device, make_problem(core, shape, direction), caps_of(core, device))
-        able = [c for c in choice["candidates"] if not c["refusal"]]
+        able = [c for c in choice["candidates"] if not c["refusal"] and not c["by_name_only"]]
         best = min(able, key=lambda candidate: candidate["predicted_us"])
         assert choice["engine"] == best["name"]
         assert best["predicted_us"] > 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_an_empty_batch_is_planned_too(core: ModuleType, device: str, direction: str) -> None:
+    problem = make_problem(core, Shape.parse("n0c4h9w9 k8r3s3"), direction)
+    choice = choose(core, device, problem, caps_of(core, device))
+    assert choice["engine"] != ""
+    for candidate in choice["candidates"]:
+        assert candidate["refusal"] or candidate["predicted_us"] >= 0
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -24,7 +24,7 @@ def engine_names() -> list[str]:
     return [candidate.name for candidate in explanation.candidates]
 
 
-@pytest.fixture(params=["cuda_gemm", "cuda_direct"])
+@pytest.fixture(params=["cuda_wgmma", "cuda_gemm", "cuda_direct"])
 def engine(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -43,7 +43,8 @@ double count_waste(const ConvProblem& p, const GemmShape& shape) {
     case Pass::kWeightGrad:
       break;
   }
-  const double pixels = static_cast<double>(shape.chunk.images * shape.chunk.columns);
+  const double pixels =
+      std::max(1.0, static_cast<double>(shape.chunk.images * shape.chunk.columns));
   return pad_ratio(filters, kFilterTile) * pad_ratio(channels * taps, kColumnTile) *
          (1 + kShortReduction / pixels);
 }

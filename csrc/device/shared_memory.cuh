@@ -1,0 +1,34 @@
+// Shared memory by address, as the tensor cores' and the copy engine's operands are given.
+#pragma once
+
+#include <cstdint>
+
+namespace convx {
+
+__device__ __forceinline__ void store_16_bytes(uint32_t address, const uint32_t (&words)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
+template <typename T>
+__device__ __forceinline__ T load_element(uint32_t address) {
+  if constexpr (sizeof(T) == 4) {
+    float value;
+    asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(value) : "r"(address));
+    return value;
+  } else {
+    uint16_t value;
+    asm volatile("ld.shared.u16 %0, [%1];\n" : "=h"(value) : "r"(address));
+    return value;
+  }
+}
+
+__device__ __forceinline__ void store_element(uint32_t address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(address), "f"(value) : "memory");
+}
+__device__ __forceinline__ void store_element(uint32_t address, uint16_t value) {
+  asm volatile("st.shared.u16 [%0], %1;\n" ::"r"(address), "h"(value) : "memory");
+}
+
+}  // namespace convx

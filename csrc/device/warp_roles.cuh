@@ -1,0 +1,28 @@
+// For blocks whose warps have different roles: registers by role, and barriers of some of the
+// threads.
+#pragma once
+
+namespace convx {
+
+// By all threads of a warpgroup (sm_90a). Asking for more than the block has left waits for ever.
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+
+// Barrier kId (1 to 15) of kThreads threads: those that wait, and those that only say they were
+// here.
+template <int kId, int kThreads>
+__device__ __forceinline__ void wait_at_barrier() {
+  asm volatile("bar.sync %0, %1;\n" ::"n"(kId), "n"(kThreads) : "memory");
+}
+template <int kId, int kThreads>
+__device__ __forceinline__ void pass_barrier() {
+  asm volatile("bar.arrive %0, %1;\n" ::"n"(kId), "n"(kThreads) : "memory");
+}
+
+}  // namespace convx

@@ -1,0 +1,135 @@
+// wgmma: a warpgroup multiplies 64 rows by kColumns columns of shared memory (sm_90a).
+//
+// Operands are K-major with a swizzle: a row (of A) or column (of B) has 32, 64 or 128 contiguous
+// bytes of the reduction, and groups of 8 of them lie 8 rows further. One instruction takes 32
+// bytes of the reduction: 8 TF32 or 16 16-bit values.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace convx {
+
+struct Tf32 {};  // operands in 32 bits, of which the tensor cores read the upper 19
+
+// The upper half of an operand's descriptor; row_bytes is 32, 64 or 128, and so is the swizzle. The
+// lower half is lower_descriptor of the first row's address. The hardware adds before it swizzles,
+// and it swizzles absolute addresses, so the first row may be any row of a tile that starts at a
+// multiple of 1024 bytes.
+__host__ __device__ constexpr uint32_t upper_descriptor(int row_bytes) {
+  const uint32_t swizzle = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : 3;
+  return static_cast<uint32_t>(8 * row_bytes / 16) | (swizzle << 30);
+}
+
+__device__ __forceinline__ uint32_t lower_descriptor(uint32_t shared_address) {
+  return (shared_address >> 4) | (1u << 16);
+}
+
+__device__ __forceinline__ uint64_t join_descriptor(uint32_t lower, uint32_t upper) {
+  return (static_cast<uint64_t>(upper) << 32) | lower;
+}
+
+// Before the first wgmma, and after registers of an accumulator were touched otherwise.
+__device__ __forceinline__ void fence_wgmma() {
+  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+
+__device__ __forceinline__ void commit_wgmma() {
+  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+
+// Waits until at most kPending committed groups are still under way.
+template <int kPending>
+__device__ __forceinline__ void wait_wgmma() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
+}
+
+// The 64 x kColumns sums of a warpgroup. Thread t of warp w holds, for every group g of 8 columns,
+//   value[4g + 0], value[4g + 1]: row 16w + t/4,     columns 8g + 2(t%4) and the next
+//   value[4g + 2], value[4g + 3]: row 16w + t/4 + 8, the same columns.
+template <int kColumns>
+struct WgmmaSums {
+  float value[kColumns / 2];
+};
+
+// sums = a * b, or sums += a * b where accumulate is not 0.
+template <typename Operand, int kColumns>
+struct Wgmma;
+
+// clang-format off: register lists read best as tables.
+#define CONVX_REGISTERS_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define CONVX_REGISTERS_16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define CONVX_REGISTERS_32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define CONVX_REGISTERS_48 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define CONVX_REGISTERS_64 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define CONVX_REGISTERS_80 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define CONVX_REGISTERS_96 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define CONVX_REGISTERS_112 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define CONVX_SUMS(v, i) \
+  "+f"(v[i]), "+f"(v[i + 1]), "+f"(v[i + 2]), "+f"(v[i + 3]), "+f"(v[i + 4]), "+f"(v[i + 5]), \
+  "+f"(v[i + 6]), "+f"(v[i + 7]), "+f"(v[i + 8]), "+f"(v[i + 9]), "+f"(v[i + 10]), "+f"(v[i + 11]), \
+  "+f"(v[i + 12]), "+f"(v[i + 13]), "+f"(v[i + 14]), "+f"(v[i + 15])
+#define CONVX_DEFINE_WGMMA(operand, columns, depth_and_types, flags, registers, a, b, p, ...)  \
+  template <>                                                                                  \
+  struct Wgmma<operand, columns> {                                                             \
+    static __device__ __forceinline__ void multiply(WgmmaSums<columns>& sums, uint64_t a_desc, \
+                                                    uint64_t b_desc, int accumulate) {         \
+      float(&v)[columns / 2] = sums.value;                                                     \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" p ", 0;\n"                             \
+                   "wgmma.mma_async.sync.aligned.m64n" #columns depth_and_types " {" registers \
+                   "}, %" a ", %" b ", p, 1, 1" flags ";\n}\n"                                 \
+                   : __VA_ARGS__                                                               \
+                   : "l"(a_desc), "l"(b_desc), "r"(accumulate));                               \
+    }                                                                                          \
+  }
+#define CONVX_DEFINE_WGMMAS(columns, registers, a, b, p, ...)                                     \
+  CONVX_DEFINE_WGMMA(Tf32, columns, "k8.f32.tf32.tf32", "", registers, a, b, p, __VA_ARGS__);     \
+  CONVX_DEFINE_WGMMA(__half, columns, "k16.f32.f16.f16", ", 0, 0", registers, a, b, p,            \
+                     __VA_ARGS__);                                                                \
+  CONVX_DEFINE_WGMMA(__nv_bfloat16, columns, "k16.f32.bf16.bf16", ", 0, 0", registers, a, b, p,   \
+                     __VA_ARGS__)
+
+CONVX_DEFINE_WGMMAS(64,
+                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16,
+                    "32", "33", "34",
+                    CONVX_SUMS(v, 0), CONVX_SUMS(v, 16));
+CONVX_DEFINE_WGMMAS(96,
+                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32,
+                    "48", "49", "50",
+                    CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32));
+CONVX_DEFINE_WGMMAS(128,
+                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
+                    "64", "65", "66",
+                    CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
+CONVX_DEFINE_WGMMAS(160,
+                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64,
+                    "80", "81", "82",
+                    CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64));
+CONVX_DEFINE_WGMMAS(192,
+                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80,
+                    "96", "97", "98",
+                    CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80));
+CONVX_DEFINE_WGMMAS(224,
+                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80 ", " CONVX_REGISTERS_96,
+                    "112", "113", "114",
+                    CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80), CONVX_SUMS(v, 96));
+CONVX_DEFINE_WGMMAS(256,
+                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80 ", " CONVX_REGISTERS_96 ", " CONVX_REGISTERS_112,
+                    "128", "129", "130",
+                    CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80), CONVX_SUMS(v, 96), CONVX_SUMS(v, 112));
+#undef CONVX_DEFINE_WGMMAS
+#undef CONVX_DEFINE_WGMMA
+#undef CONVX_SUMS
+#undef CONVX_REGISTERS_0
+#undef CONVX_REGISTERS_16
+#undef CONVX_REGISTERS_32
+#undef CONVX_REGISTERS_48
+#undef CONVX_REGISTERS_64
+#undef CONVX_REGISTERS_80
+#undef CONVX_REGISTERS_96
+#undef CONVX_REGISTERS_112
+// clang-format on
+
+}  // namespace convx

@@ -1,0 +1,54 @@
+#include "engines/cuda_wgmma/cuda_wgmma_plan.h"
+
+#include "core/gather_view.h"
+#include "engines/cuda_limits.h"
+#include "engines/cuda_window/window_fit.h"
+
+namespace convx {
+namespace {
+
+WindowShape fit_shape(const ConvProblem& problem, const DeviceCaps& caps) {
+  const GatherView view = make_gather_view(problem);
+  return fit_window_shape(problem, caps, make_gather_axis(view.rows[0], false),
+                          make_gather_axis(view.columns[0], false));
+}
+
+std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.pass != Pass::kForward) return "it computes the forward pass only";
+  if (caps.compute_major != 9) return "it needs a GPU of compute capability 9.0";
+  if (!caps.wgmma) return "this build has no code for sm_90a";
+  if (p.N == 0) return "the batch is empty";
+  if (p.dtype == DType::kFloat64) return "tensor cores here take no float64";
+  if (p.x_strides.c == 1 && p.C > 1) return "it reads channels_last inputs too slowly yet";
+  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
+  constexpr int64_t kLimit = int64_t{1} << 30;
+  for (const int64_t stride : {p.x_strides.n, p.x_strides.c}) {
+    if (stride >= kLimit) return "an image has 2^30 elements or more";
+  }
+  if (p.H * p.x_strides.h >= kLimit || p.W * p.x_strides.w >= kLimit) {
+    return "a plane spans 2^30 elements or more";
+  }
+  const WindowShape shape = fit_shape(p, caps);
+  if (shape.columns == 0) return "no tile fits in shared memory";
+  return "";
+}
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  Plan plan;
+  plan.engine = EngineId::kCudaWgmma;
+  WindowShape shape = fit_shape(problem, caps);
+  const int64_t windows = shape.filter_groups == 1 ? 2 : 1;
+  plan.tile = {int64_t{kWindowFilters} * shape.filter_groups, shape.columns * windows,
+               shape.chunk_channels};
+  plan.split = shape.splits;
+  plan.workspace_bytes = shape.packed_bytes + shape.partial_bytes;
+  plan.predicted_us = shape.microseconds;
+  plan.shape = std::make_shared<const WindowFit>(make_window_fit(problem, std::move(shape)));
+  return plan;
+}
+
+}  // namespace
+
+Engine cuda_wgmma_engine() { return {EngineId::kCudaWgmma, "cuda_wgmma", refuse, plan, true}; }
+
+}  // namespace convx

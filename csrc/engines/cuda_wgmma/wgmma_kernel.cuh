@@ -1,0 +1,418 @@
+// The window convolution on Hopper's tensor cores.
+//
+// A block: 3 or 4 warpgroups. Two multiply: each 64 filters by kColumns positions of the line
+// (window_shape.h), either two windows of the same filters or two halves of the filters of one
+// window. The others feed them: the last warp starts copies, the rest turn source values.
+// Blocks are persistent: block b takes tiles b, b + gridDim.x, and so on.
+//
+//   raw ring      [stage][channel][zeros, spans of the planes]      bulk copy   -> loaders
+//   source ring   [stage][plane][position][lane_bytes]              loaders     -> multipliers
+//   filter ring   [stage][tap][half][plane][64][lane_bytes]         bulk copy   -> multipliers
+//   staging       [warp][8 filters][half the columns]               multipliers' stores
+//
+// A stage of source positions serves all taps: tap (r, s) multiplies the packed filters of (r, s)
+// with the window that starts tap_positions[r, s] further.
+#pragma once
+
+#include "device/warp_roles.cuh"
+#include "device/wgmma.cuh"
+#include "engines/cuda_window/window_load.cuh"
+#include "engines/cuda_window/window_store.cuh"
+
+namespace convx {
+
+// Threads by role, and the registers each role has; see threads_for.
+template <WindowMath kMath, int kColumns>
+struct WgmmaBlock {
+  static constexpr int kSums = kMath == WindowMath::kIeee ? kColumns : kColumns / 2;
+  static constexpr int kThreads = kSums <= kMaxSumsOf512Threads ? 512 : 384;
+  static constexpr int kMultipliers = 256;
+  static constexpr int kLoaders = kThreads - kMultipliers - 32;
+  // Together no more than the block starts with, 128 or 168 per thread: asking for more would wait
+  // for ever.
+  static constexpr int kMultiplierRegisters = kThreads == 512 ? 152 : 200;
+  static constexpr int kLoaderRegisters = 104;
+  static_assert(kMultipliers * kMultiplierRegisters +
+                    (kThreads - kMultipliers) * kLoaderRegisters <=
+                kThreads * (65536 / kThreads / 8 * 8));
+};
+
+template <WindowMath>
+struct WgmmaMath;
+template <>
+struct WgmmaMath<WindowMath::kTf32> {
+  using Operand = Tf32;
+  using Element = float;
+};
+template <>
+struct WgmmaMath<WindowMath::kIeee> {
+  using Operand = __nv_bfloat16;
+  using Element = float;
+};
+template <>
+struct WgmmaMath<WindowMath::kBFloat16> {
+  using Operand = __nv_bfloat16;
+  using Element = __nv_bfloat16;
+};
+template <>
+struct WgmmaMath<WindowMath::kFloat16> {
+  using Operand = __half;
+  using Element = __half;
+};
+
+// Shared-memory addresses of a block's barriers and rings.
+struct WgmmaRings {
+  // Barriers, 8 bytes each.
+  uint32_t raw_full, raw_empty, source_full, source_empty, filter_full, filter_empty;
+  uint32_t raw, source, filters;
+  uint32_t raw_stage_bytes, source_stage_bytes, filter_stage_bytes, tap_bytes;
+
+  __device__ __forceinline__ WgmmaRings(const WindowParams& p, uint32_t memory, int planes,
+                                        int element_bytes) {
+    raw_full = memory;
+    raw_empty = raw_full + 8 * p.raw_stages;
+    source_full = raw_empty + 8 * p.raw_stages;
+    source_empty = source_full + 8 * p.source_stages;
+    filter_full = source_empty + 8 * p.source_stages;
+    filter_empty = filter_full + 8 * p.filter_stages;
+    raw = memory + p.raw_offset;
+    source = memory + p.source_offset;
+    raw_stage_bytes = p.raw_pitch * p.raw_channels * element_bytes;
+    filters = memory + p.filter_offset;
+    source_stage_bytes = p.plane_bytes * planes;
+    tap_bytes = p.filter_groups * planes * kWindowFilters * p.lane_bytes;
+    filter_stage_bytes = p.stage_taps * tap_bytes;
+  }
+
+  __device__ __forceinline__ void init(const WindowParams& p, int loader_warps) const {
+    constexpr int kMultiplierWarps = 8;
+    for (int i = 0; i < p.raw_stages; ++i) {
+      init_barrier(raw_full + 8 * i, 1);
+      init_barrier(raw_empty + 8 * i, loader_warps);
+    }
+    for (int i = 0; i < p.source_stages; ++i) {
+      init_barrier(source_full + 8 * i, loader_warps);
+      init_barrier(source_empty + 8 * i, kMultiplierWarps);
+    }
+    for (int i = 0; i < p.filter_stages; ++i) {
+      init_barrier(filter_full + 8 * i, 1);
+      init_barrier(filter_empty + 8 * i, kMultiplierWarps);
+    }
+    fence_barrier_init();
+  }
+};
+
+// The reduction of a tile: sums of 64 filters by kColumns positions.
+template <WindowMath kMath, int kColumns>
+class WgmmaMultiplier {
+  using Operand = typename WgmmaMath<kMath>::Operand;
+  using Mma = Wgmma<Operand, kColumns>;
+  static constexpr bool kSplit = kMath == WindowMath::kIeee;
+  static constexpr int kPlanes = WindowUnit<kMath>::kPlanes;
+
+ public:
+  __device__ __forceinline__ WgmmaMultiplier(const WindowParams& p, const WgmmaRings& rings,
+                                             const int* taps, int warpgroup)
+      : p_(p),
+        rings_(rings),
+        taps_(taps),
+        upper_(upper_descriptor(p.lane_bytes)),
+        leader_((threadIdx.x & 31) == 0),
+        warpgroup_(warpgroup) {
+    const bool same_window = p.filter_groups == 2;
+    filter_start_ = same_window ? warpgroup * kPlanes * kWindowFilters * p.lane_bytes / 16 : 0;
+    source_start_ = same_window ? 0 : warpgroup * p.second_offset * (p.lane_bytes / 16);
+    if (p.lead > 0 && warpgroup == 1) wait_at_barrier<1, 256>();
+  }
+
+  // Leaves the sums in totals.
+  __device__ __forceinline__ void reduce(const TilePlace& tile, WgmmaSums<kColumns>& totals) {
+    WgmmaSums<kColumns> chain;  // where chains are short; else totals takes everything
+    WgmmaSums<kColumns>& sums = kSplit ? chain : totals;
+    if constexpr (kSplit) {
+#pragma unroll
+      for (float& total : totals.value) total = 0;
+    }
+    // A step takes 32 of lane_bytes.
+    const int step_channels = p_.chunk_channels * 32 / p_.lane_bytes;
+    accumulate_ = 0;
+    filter_pending_ = source_pending_ = -1;
+    for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
+      const int channels = min(p_.chunk_channels, p_.channels - chunk * p_.chunk_channels);
+      steps_ = (channels + step_channels - 1) / step_channels;
+      wait_barrier(rings_.source_full + 8 * source_.slot, source_.parity);
+      b_start_ = lower_descriptor(rings_.source + source_.slot * rings_.source_stage_bytes) +
+                 source_start_;
+      for (int first_tap = 0; first_tap < p_.taps; first_tap += p_.stage_taps) {
+        wait_barrier(rings_.filter_full + 8 * filter_.slot, p_.resident ? 0 : filter_.parity);
+        a_ = lower_descriptor(rings_.filters + filter_.slot * rings_.filter_stage_bytes) +
+             filter_start_;
+        tap_ = first_tap;
+        step_ = 0;
+        if (kSplit) accumulate_ = 0;
+        int left = min(p_.stage_taps, p_.taps - first_tap) * steps_;
+        for (; left >= 4; left -= 4) multiply_batch<4>(sums, totals);
+        if (left == 3) multiply_batch<3>(sums, totals);
+        if (left == 2) multiply_batch<2>(sums, totals);
+        if (left == 1) multiply_batch<1>(sums, totals);
+        filter_pending_ = filter_.slot;
+        filter_.advance(p_.filter_stages);
+        start_follower();
+      }
+      source_pending_ = source_.slot;
+      source_.advance(p_.source_stages);
+    }
+    wait_wgmma<0>();
+    give_back();
+  }
+
+ private:
+  // kCount steps in one group, without a branch between them: only then do the tensor cores get the
+  // next group while they work on this one.
+  template <int kCount>
+  __device__ __forceinline__ void multiply_batch(WgmmaSums<kColumns>& sums,
+                                                 WgmmaSums<kColumns>& totals) {
+    uint32_t a[kCount], b[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      a[i] = a_ + 2 * step_;
+      b[i] = b_start_ + taps_[tap_] + 2 * step_;
+      if (++step_ == steps_) {
+        step_ = 0;
+        ++tap_;
+        a_ += rings_.tap_bytes / 16;
+      }
+    }
+    __syncwarp();  // storing leaves lanes apart, and wgmma wants them together
+    fence_wgmma();
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) multiply(sums, a[i], b[i], i == 0 ? accumulate_ : 1);
+    commit_wgmma();
+    accumulate_ = 1;
+    if constexpr (kSplit) {
+      wait_wgmma<0>();
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) totals.value[i] += sums.value[i];
+      accumulate_ = 0;
+    } else {
+      wait_wgmma<1>();
+    }
+    give_back();
+  }
+
+  __device__ __forceinline__ void multiply(WgmmaSums<kColumns>& sums, uint32_t a, uint32_t b,
+                                           int accumulate) {
+    if constexpr (kSplit) {
+      // Small products first. Those of parts 1 and 2, 2 and 1, 2 and 2 are below float32's
+      // rounding.
+      const uint32_t a_plane = kWindowFilters * p_.lane_bytes / 16;
+      const uint32_t b_plane = p_.plane_bytes / 16;
+      product(sums, a + 2 * a_plane, b, accumulate);
+      product(sums, a, b + 2 * b_plane, 1);
+      product(sums, a + a_plane, b + b_plane, 1);
+      product(sums, a + a_plane, b, 1);
+      product(sums, a, b + b_plane, 1);
+      product(sums, a, b, 1);
+    } else {
+      product(sums, a, b, accumulate);
+    }
+  }
+
+  __device__ __forceinline__ void product(WgmmaSums<kColumns>& sums, uint32_t a, uint32_t b,
+                                          int accumulate) {
+    Mma::multiply(sums, join_descriptor(a, upper_), join_descriptor(b, upper_), accumulate);
+  }
+
+  // Stages whose last group has been waited for go back to those who fill them.
+  __device__ __forceinline__ void give_back() {
+    if (leader_) {
+      if (filter_pending_ >= 0 && !p_.resident) arrive(rings_.filter_empty + 8 * filter_pending_);
+      if (source_pending_ >= 0) arrive(rings_.source_empty + 8 * source_pending_);
+    }
+    filter_pending_ = source_pending_ = -1;
+  }
+
+  // The second warpgroup starts some stages late, so that one stores while the other multiplies.
+  __device__ __forceinline__ void start_follower() {
+    if (warpgroup_ == 0 && ++stages_done_ == p_.lead) {
+      pass_barrier<1, 256>();
+    }
+  }
+
+  const WindowParams& p_;
+  const WgmmaRings& rings_;
+  const int* taps_;
+  const uint32_t upper_;
+  const bool leader_;
+  const int warpgroup_;
+  uint32_t filter_start_, source_start_;  // in 16-byte pieces
+  RingCursor source_, filter_;
+  int filter_pending_ = -1, source_pending_ = -1;
+  uint32_t a_ = 0, b_start_ = 0;
+  int tap_ = 0, step_ = 0, steps_ = 1, accumulate_ = 0;
+  int stages_done_ = 0;
+};
+
+// The stages of something in the order of tiles, chunks and, for filters, taps.
+struct StageWalk {
+  const WindowParams& p;
+  int tile;
+  TilePlace place{};
+  int chunk = 0, tap = 0;
+
+  __device__ __forceinline__ explicit StageWalk(const WindowParams& params)
+      : p(params), tile(blockIdx.x) {
+    enter_tile();
+  }
+  __device__ __forceinline__ bool done() const { return tile >= p.tiles; }
+  __device__ __forceinline__ void enter_tile() {
+    if (done()) return;
+    place = locate_tile(p, tile);
+    chunk = place.chunk;
+  }
+  // These return whether the next stage is another tile's.
+  __device__ __forceinline__ bool next_tile() {
+    tile += gridDim.x;
+    enter_tile();
+    return true;
+  }
+  __device__ __forceinline__ bool next_chunk() {
+    return ++chunk < place.chunk_end ? false : next_tile();
+  }
+  __device__ __forceinline__ bool next_tap() {
+    tap += p.stage_taps;
+    if (tap < p.taps) return false;
+    tap = 0;
+    return next_chunk();
+  }
+};
+
+// One warp starts all asynchronous copies: of packed filters and of stretches of planes.
+template <typename Source>
+__device__ __forceinline__ void feed(const WindowParams& p, const WgmmaRings& rings,
+                                     const WindowTables& tables) {
+  RingCursor raw, filter;
+  StageWalk planes(p), filters(p);
+  SpanCopier<Source> copier(p, tables);
+  const bool folded = p.load == WindowLoad::kFolded;
+  bool planes_done = p.raw_stages == 0, filters_done = false;
+  if (!planes_done) copier.start_tile(planes.place);
+  // The lanes must agree: a barrier may change while they look.
+  const auto is_empty = [](uint32_t barrier, const RingCursor& cursor) {
+    return __all_sync(0xffffffff, test_barrier(barrier, cursor.parity ^ 1));
+  };
+  // Neither ring may wait for the other: who waits for one may be what empties the other.
+  while (!planes_done || !filters_done) {
+    if (!planes_done && is_empty(rings.raw_empty + 8 * raw.slot, raw)) {
+      const int channels =
+          folded ? p.raw_channels : min(p.raw_channels, p.channels - planes.chunk * p.raw_channels);
+      copier.copy(rings.raw + raw.slot * rings.raw_stage_bytes, rings.raw_full + 8 * raw.slot,
+                  channels);
+      raw.advance(p.raw_stages);
+      const bool entered = folded ? planes.next_tile() : planes.next_chunk();
+      planes_done = planes.done();
+      if (entered && !planes_done) copier.start_tile(planes.place);
+    }
+    if (!filters_done && is_empty(rings.filter_empty + 8 * filter.slot, filter)) {
+      const uint32_t bytes = min(p.stage_taps, p.taps - filters.tap) * rings.tap_bytes;
+      const uint32_t full = rings.filter_full + 8 * filter.slot;
+      const int64_t chunk =
+          static_cast<int64_t>(filters.place.filter_tile) * p.chunks + filters.chunk;
+      if ((threadIdx.x & 31) == 0) {
+        arrive_expecting(full, bytes);
+        bulk_copy(
+            rings.filters + filter.slot * rings.filter_stage_bytes,
+            static_cast<const char*>(p.packed) + (chunk * p.taps + filters.tap) * rings.tap_bytes,
+            bytes, full);
+      }
+      __syncwarp();
+      filter.advance(p.filter_stages);
+      const bool entered = filters.next_tap();
+      filters_done = filters.done() || (entered && p.resident);
+    }
+  }
+}
+
+template <WindowMath kMath, int kColumns>
+__global__ void __launch_bounds__(WgmmaBlock<kMath, kColumns>::kThreads, 1)
+    wgmma_kernel(const __grid_constant__ WindowParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using Element = typename WgmmaMath<kMath>::Element;
+  using Block = WgmmaBlock<kMath, kColumns>;
+  extern __shared__ char unaligned[];
+  const uint32_t start = shared_address(unaligned);
+  char* const memory = unaligned + ((1024 - (start & 1023)) & 1023);
+  const WgmmaRings rings(p, shared_address(memory), WindowUnit<kMath>::kPlanes, sizeof(Element));
+  const WindowTables tables(p, memory);
+  fill_window_tables(p, tables, memory, sizeof(Element));
+  if (threadIdx.x == 0) rings.init(p, Block::kLoaders / 32);
+  __syncthreads();
+
+  const int warp = threadIdx.x / 32;
+  if (warp < 8) {
+    take_registers<Block::kMultiplierRegisters>();
+    const int warpgroup = __shfl_sync(0xffffffff, warp / 4, 0);
+    WgmmaMultiplier<kMath, kColumns> multiplier(p, rings, tables.taps, warpgroup);
+    char* const staging = memory + p.staging_offset + warp * staging_bytes(kColumns);
+    for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
+      const TilePlace place = locate_tile(p, tile);
+      WgmmaSums<kColumns> sums;
+      multiplier.reduce(place, sums);
+      const bool same_window = p.filter_groups == 2;
+      const int window = place.first + (same_window ? 0 : warpgroup * p.second_window);
+      const int filter = place.filter + (same_window ? warpgroup * 64 : 0) + (warp & 3) * 16;
+      const Element* bias = static_cast<const Element*>(p.bias);
+      if (bias != nullptr) bias += place.group * p.group_targets;
+      constexpr bool kExact = kMath == WindowMath::kIeee;
+      if (p.partials != nullptr) {
+        const int64_t plane = static_cast<int64_t>(p.target_height) * p.target_width;
+        const StoreTarget<float> target{p.partials + place.split * p.partial_stride,
+                                        plane * (p.partial_stride / plane / p.images), plane,
+                                        p.target_width, 1};
+        WindowStorer<kColumns, kExact, float, Element>(p, target, place, window, filter, nullptr,
+                                                       reinterpret_cast<float*>(staging))
+            .store(sums.value);
+      } else {
+        const StoreTarget<Element> target{static_cast<Element*>(p.target), p.target_n, p.target_c,
+                                          p.target_h, p.target_w};
+        WindowStorer<kColumns, kExact, Element, Element>(p, target, place, window, filter, bias,
+                                                         reinterpret_cast<Element*>(staging))
+            .store(sums.value);
+      }
+    }
+  } else {
+    give_registers<Block::kLoaderRegisters>();
+    if (warp < 8 + Block::kLoaders / 32) {
+      WindowLoader<kMath, Block::kLoaders> loader(p, tables, threadIdx.x - Block::kMultipliers);
+      RingCursor cursor, raw;
+      const bool leader = (threadIdx.x & 31) == 0;
+      for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
+        const TilePlace place = locate_tile(p, tile);
+        loader.start_tile(place);
+        for (int chunk = place.chunk; chunk < place.chunk_end; ++chunk) {
+          // Folded taps take all their channels from one stage.
+          const bool folded = p.load == WindowLoad::kFolded;
+          const bool first = !folded || chunk == place.chunk;
+          const bool last = !folded || chunk + 1 == place.chunk_end;
+          if (p.raw_stages > 0 && first) wait_barrier(rings.raw_full + 8 * raw.slot, raw.parity);
+          wait_barrier(rings.source_empty + 8 * cursor.slot, cursor.parity ^ 1);
+          loader.load_chunk(rings.source + cursor.slot * rings.source_stage_bytes,
+                            rings.raw + raw.slot * rings.raw_stage_bytes, chunk);
+          fence_async_proxy();
+          __syncwarp();
+          if (leader) arrive(rings.source_full + 8 * cursor.slot);
+          cursor.advance(p.source_stages);
+          if (p.raw_stages > 0 && last) {
+            if (leader) arrive(rings.raw_empty + 8 * raw.slot);
+            raw.advance(p.raw_stages);
+          }
+        }
+      }
+    } else {
+      feed<typename WindowUnit<kMath>::Source>(p, rings, tables);
+    }
+  }
+#endif
+}
+
+}  // namespace convx

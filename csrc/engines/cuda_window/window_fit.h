@@ -1,0 +1,22 @@
+// A fitted shape and everything of a launch that does not depend on where tensors lie.
+#pragma once
+
+#include "core/buffers.h"
+#include "core/gather_view.h"
+#include "engines/cuda_window/window_params.h"
+#include "engines/cuda_window/window_shape.h"
+
+namespace convx {
+
+struct WindowFit {
+  WindowShape shape;
+  WindowParams params;  // pointers are null
+};
+
+WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape);
+
+// The parameters of a call.
+WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit,
+                                const Buffers& buffers);
+
+}  // namespace convx

@@ -1,0 +1,56 @@
+// Where on the line (window_shape.h) a tile, a position, a target pixel lies.
+#pragma once
+
+#include "engines/cuda_window/window_params.h"
+
+namespace convx {
+
+struct TilePlace {
+  int first;  // position of the first window
+  int group;
+  int filter;       // first filter of the tile, within its group
+  int filter_tile;  // of all groups
+  int chunk, chunk_end;
+  int split;
+};
+
+__device__ __forceinline__ TilePlace locate_tile(const WindowParams& p, int tile) {
+  TilePlace place;
+  place.split = p.by_splits.split(tile);
+  place.filter_tile = p.by_filter_tiles_all.split(tile);
+  place.group = p.by_filter_tiles.divide(place.filter_tile);
+  place.filter = (place.filter_tile - place.group * p.filter_tiles) * p.filter_groups * 64;
+  place.chunk = place.split * p.chunks / p.splits;
+  place.chunk_end = (place.split + 1) * p.chunks / p.splits;
+  if (p.pair_rows == 0) {
+    place.first = tile * p.window_step * (p.filter_groups == 1 ? 2 : 1);
+  } else {
+    const int window = p.by_column_windows.split(tile);
+    int pair = p.by_pairs_per_image.split(tile);  // leaves the image in tile
+    const int within = p.by_pair_rows.split(pair);
+    const int row = pair * 2 * p.pair_rows + within;
+    place.first = (tile * p.rows + row) * p.pitch + window * p.window_step;
+  }
+  return place;
+}
+
+// The lattice point of a position; not every position is a target pixel.
+struct LinePoint {
+  int image, strip, row, column;  // column within the strip
+};
+
+__device__ __forceinline__ LinePoint locate_position(const WindowParams& p, int position) {
+  LinePoint point;
+  point.column = p.by_pitch.split(position);
+  point.row = p.by_rows.split(position);
+  point.strip = p.by_strips.split(position);
+  point.image = position;
+  return point;
+}
+
+__device__ __forceinline__ bool is_target(const WindowParams& p, const LinePoint& point) {
+  return point.column < p.strip_columns && point.row < p.target_height && point.image < p.images &&
+         point.strip * p.strip_columns + point.column < p.target_width;
+}
+
+}  // namespace convx
