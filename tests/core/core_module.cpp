@@ -7,6 +7,7 @@
 #include "core/plan_cache.h"
 #include "core/problem.h"
 #include "core/scalar_types.h"
+#include "engines/cuda_window/window_fit.h"
 #include "engines/engine_list.h"
 
 namespace py = pybind11;
@@ -121,6 +122,30 @@ PYBIND11_MODULE(convx_core, m) {
             cache.find_or_choose(engines_of(device), problem, caps, index, algorithm, error);
         return py::make_tuple(reinterpret_cast<uintptr_t>(plan.get()), error);
       });
+  // The geometry that the window engines fit to a forward problem, or None.
+  m.def("fit_window", [](const ConvProblem& problem, const DeviceCaps& caps) -> py::object {
+    const GatherView view = make_gather_view(problem);
+    const WindowShape s =
+        fit_window_shape(problem, caps, make_gather_axis(view.rows[0], false),
+                         make_gather_axis(view.columns[0], false));
+    if (s.columns == 0) return py::none();
+    py::list segments;
+    for (const WindowSegment& segment : s.segments) {
+      segments.append(py::make_tuple(segment.shift, segment.row_phase, segment.column_phase));
+    }
+    using namespace py::literals;
+    return py::dict(
+        "pitch"_a = s.pitch, "rows"_a = s.rows, "strips"_a = s.strips,
+        "strip_columns"_a = s.strip_columns, "row_base"_a = s.row_base,
+        "column_base"_a = s.column_base, "folded"_a = s.folded(), "columns"_a = s.columns,
+        "filter_groups"_a = s.filter_groups, "window_step"_a = s.window_step,
+        "second_window"_a = s.second_window, "second_offset"_a = s.second_offset,
+        "pair_rows"_a = s.pair_rows, "column_windows"_a = s.column_windows,
+        "pairs_per_image"_a = s.pairs_per_image, "pixel_tiles"_a = s.pixel_tiles,
+        "segments"_a = segments, "segment_length"_a = s.segment_length,
+        "tap_positions"_a = s.tap_positions, "by_rows"_a = s.by_rows,
+        "shared_bytes"_a = s.shared_bytes, "splits"_a = s.splits, "chunks"_a = s.chunks);
+  });
   m.def("half_to_float", [](uint16_t bits) { return static_cast<float>(Half{bits}); });
   m.def("float_to_half", [](float value) { return Half::from_float(value).bits; });
   m.def("bfloat16_to_float", [](uint16_t bits) { return static_cast<float>(BFloat16{bits}); });
