@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "device/convert.cuh"
+#include "device/shared_memory.cuh"
 
 namespace convx {
 
@@ -23,7 +24,7 @@ __device__ __forceinline__ void copy_element(accumulate_t<T>* destination, const
   using Acc = accumulate_t<T>;
 #if CONVX_HAS_CP_ASYNC
   if constexpr (std::is_same_v<T, Acc>) {
-    const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(destination));
+    const uint32_t shared = shared_address(destination);
     const int bytes = valid ? static_cast<int>(sizeof(T)) : 0;  // the rest is filled with zeros
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(shared), "l"(source),
                  "n"(sizeof(T)), "r"(bytes));
@@ -36,7 +37,7 @@ __device__ __forceinline__ void copy_element(accumulate_t<T>* destination, const
 // Copies 16 bytes between addresses aligned to 16.
 __device__ __forceinline__ void copy_16_bytes(void* destination, const void* source) {
 #if CONVX_HAS_CP_ASYNC
-  const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(destination));
+  const uint32_t shared = shared_address(destination);
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared), "l"(source));
 #else
   *static_cast<uint4*>(destination) = *static_cast<const uint4*>(source);

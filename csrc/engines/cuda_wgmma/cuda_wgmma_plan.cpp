@@ -37,8 +37,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaWgmma;
   WindowShape shape = fit_shape(problem, caps);
-  const int64_t windows = shape.filter_groups == 1 ? 2 : 1;
-  plan.tile = {int64_t{kWindowFilters} * shape.filter_groups, shape.columns * windows,
+  plan.tile = {int64_t{kWindowFilters} * shape.filter_groups, shape.columns * shape.windows(),
                shape.chunk_channels};
   plan.split = shape.splits;
   plan.workspace_bytes = shape.packed_bytes + shape.partial_bytes;

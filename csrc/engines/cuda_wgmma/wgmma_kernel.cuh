@@ -21,11 +21,10 @@
 
 namespace convx {
 
-// Threads by role, and the registers each role has; see threads_for.
+// Threads by role, and the registers each role has.
 template <WindowMath kMath, int kColumns>
 struct WgmmaBlock {
-  static constexpr int kSums = kMath == WindowMath::kIeee ? kColumns : kColumns / 2;
-  static constexpr int kThreads = kSums <= kMaxSumsOf512Threads ? 512 : 384;
+  static constexpr int kThreads = count_threads(kMath, kColumns);
   static constexpr int kMultipliers = 256;
   static constexpr int kLoaders = kThreads - kMultipliers - 32;
   // Together no more than the block starts with, 128 or 168 per thread: asking for more would wait

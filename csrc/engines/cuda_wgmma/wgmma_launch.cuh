@@ -12,11 +12,7 @@ template <WindowMath kMath, int... kColumns>
 void launch_wgmma(const LaunchSite& site, const WindowShape& shape, const WindowParams& params) {
   using Element = typename WgmmaMath<kMath>::Element;
   pack_filters<kMath, Element>(site, shape, params);
-  int device = 0, multiprocessors = 0;
-  check_cuda(site, cudaGetDevice(&device), "reading the current device");
-  check_cuda(site, cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-             "counting multiprocessors");
-  const dim3 grid(static_cast<unsigned>(std::min(params.tiles, multiprocessors)));
+  const dim3 grid(static_cast<unsigned>(shape.blocks));
   bool launched = false;
   const auto try_columns = [&]<int kThese>() {
     if (shape.columns != kThese) return;

@@ -16,7 +16,7 @@ __global__ void pack_filters_kernel(const __grid_constant__ WindowParams p, int 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // like the kernels that read what it writes
   using Unit = WindowUnit<kMath>;
   extern __shared__ float staged[];  // [rows][chunk_channels][taps]
-  const bool folded = p.channels != p.group_sources;
+  const bool folded = p.load == WindowLoad::kFolded;
   const int first_row = blockIdx.x * rows;         // of all filter tiles, 64 a half
   const int half = first_row / kWindowFilters;     // of all tiles
   const int filter_tile = half / p.filter_groups;  // of all groups

@@ -19,7 +19,6 @@ constexpr double kWindowTurnCycles = 1.0;
 constexpr double kWindowCopyCycles = 75;  // of the copy engine, per copy
 constexpr double kWindowLoadLatency = 2500;
 constexpr double kWindowLoadCycles = 1.2;
-constexpr double kWindowVectorCycles = 0.4;
 constexpr double kWindowFoldCycles = 5.5;
 constexpr double kWindowFilterBytes = 14;  // packed filters per cycle, from L2
 // Per column of a window: where sectors are written as they are, where pixels are a run, elsewhere.
@@ -44,8 +43,6 @@ double predict_chunk(const WindowShape& shape) {
     case WindowLoad::kPlanes:
       return kWindowLoadLatency * std::max(1.0, values / (warps * 1024)) +
              kWindowLoadCycles * values / warps;
-    case WindowLoad::kVectors:
-      return kWindowLoadLatency + kWindowVectorCycles * values / warps;
     case WindowLoad::kFolded:
       return kWindowTurnLatency + kWindowFoldCycles * values / warps;
   }
@@ -58,7 +55,7 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
                             const WindowShape& shape) {
   const int64_t taps = shape.folded() ? 1 : shape.rows_axis.taps * shape.columns_axis.taps;
   const double chunks = static_cast<double>(shape.chunks) / shape.splits;
-  const double steps = ceil_div(int64_t{shape.channels} * shape.operand_bytes(), 32) /
+  const double steps = ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32) /
                        static_cast<double>(shape.splits);
   const int products = shape.math == WindowMath::kIeee ? 6 : 1;
   const double multiply =

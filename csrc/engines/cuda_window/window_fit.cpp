@@ -120,8 +120,6 @@ WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit
   p.source_units = reinterpret_cast<const void*>(address & ~uintptr_t{15});
   p.source_shift = static_cast<int>(address % 16 / static_cast<uintptr_t>(element));
   p.source_end += p.source_shift;
-  // Vectors of channels are aligned in tensors that start aligned.
-  if (p.load == WindowLoad::kVectors && address % 16 != 0) p.load = WindowLoad::kPlanes;
   if (fit.shape.splits > 1) {
     p.partials =
         reinterpret_cast<float*>(static_cast<char*>(buffers.workspace) + fit.shape.packed_bytes);

@@ -64,10 +64,9 @@ class PositionWalk {
 
 // Loads chunks of channels, by kThreads threads of which this is thread. A tile's sources are
 // looked up once, for all its chunks; position q's entry is
-//   kStaged            {element of a channel's row of a stage, misalignment of its span}
-//   kPlanes, kVectors  {offset or kNoSource, -}
-//   kFolded            {element as in kStaged, row << 16 | column, or INT_MIN if there is no
-//   target}
+//   kStaged  {element of a channel's row of a stage, misalignment of its span}
+//   kPlanes  {offset or kNoSource, -}
+//   kFolded  {element as in kStaged, row << 16 | column, or INT_MIN if there is no target}
 // Where planes are staged, threads read the entries they wrote themselves.
 template <WindowMath kMath, int kThreads>
 class WindowLoader {
@@ -106,8 +105,6 @@ class WindowLoader {
                    : turn_planes<true>(tile, raw, chunk);
       case WindowLoad::kPlanes:
         return load_planes(tile, chunk);
-      case WindowLoad::kVectors:
-        return load_vectors(tile, chunk);
       case WindowLoad::kFolded:
         return fold_planes(tile, raw, chunk);
     }
@@ -246,46 +243,6 @@ class WindowLoader {
       for (int u = 0; u < kBatch; ++u) {
         if (i0 + u * kThreads < count) {
           Unit::store(tile, place[u], p_.lane_bytes, p_.plane_bytes, values[u]);
-        }
-      }
-    }
-  }
-
-  // Channels are neighbours in memory: neighbouring threads load neighbouring pieces of a position.
-  __device__ __forceinline__ void load_vectors(uint32_t tile, int chunk) {
-    constexpr int kBatch = 4;
-    constexpr int kPerLoad = 16 / sizeof(Source);
-    const int first_channel = chunk * p_.chunk_channels;
-    const int units = p_.lane_bytes / Unit::kBytes;
-    const int count = p_.positions * units;
-    const int shift = __ffs(units) - 1;
-#pragma unroll 1
-    for (int i0 = thread_; i0 < count; i0 += kThreads * kBatch) {
-      union Piece {
-        uint4 vector[8 / kPerLoad];
-        Source values[8];
-        __device__ Piece() {}
-      } pieces[kBatch];
-#pragma unroll
-      for (int u = 0; u < kBatch; ++u) {
-        const int i = i0 + u * kThreads;
-        const int channel = first_channel + (i & (units - 1)) * 8;
-        const int offset = i < count ? tables_.sources[i >> shift].x : kNoSource;
-#pragma unroll
-        for (int part = 0; part < 8 / kPerLoad; ++part) {
-          const int c = channel + part * kPerLoad;
-          // Channels are a multiple of kPerLoad here, so a vector is inside or outside whole.
-          pieces[u].vector[part] = offset != kNoSource && c < p_.channels
-                                       ? __ldg(reinterpret_cast<const uint4*>(source_ + offset + c))
-                                       : make_uint4(0, 0, 0, 0);
-        }
-      }
-#pragma unroll
-      for (int u = 0; u < kBatch; ++u) {
-        const int i = i0 + u * kThreads;
-        if (i < count) {
-          Unit::store(tile, (i >> shift) * p_.lane_bytes + (i & (units - 1)) * Unit::kBytes,
-                      p_.lane_bytes, p_.plane_bytes, pieces[u].values);
         }
       }
     }

@@ -23,12 +23,6 @@ constexpr int kWindowColumns[] = {256, 224, 192, 160, 128, 96, 64};
 constexpr int kMaxFoldedSources = 8;
 constexpr int kMaxIeeeColumns = 128;  // sums are kept twice
 
-// Few sums leave registers for more threads that load.
-int threads_for(WindowMath math, int columns) {
-  const int sums = math == WindowMath::kIeee ? columns : columns / 2;
-  return sums <= kMaxSumsOf512Threads ? 512 : 384;
-}
-
 int64_t floor_div(int64_t a, int64_t b) { return (a - floor_mod(a, b)) / b; }
 
 // How the taps of an axis fall on the phases of its source.
@@ -87,21 +81,20 @@ class Fitter {
     const Strides& source = forward ? problem.x_strides : problem.y_strides;
     source_h_ = forward ? problem.H : problem.P;
     source_w_ = forward ? problem.W : problem.Q;
-    load_ = fit_load(source);
+    dense_ = source.c != 1 && source.w == 1 && source.h == source_w_;
   }
 
   WindowShape fit() const {
     WindowShape best;
     const int64_t taps = rows_.taps * columns_.taps;
-    std::vector<std::pair<WindowLoad, int>> loads = {{load_, 0}};  // and stages of raw planes
-    if (load_ == WindowLoad::kStaged) {
-      loads = {{WindowLoad::kStaged, 3}, {WindowLoad::kStaged, 2}, {WindowLoad::kPlanes, 0}};
+    std::vector<std::pair<WindowLoad, int>> loads;  // and stages of raw planes
+    if (taps <= kMaxWindowTaps) {
+      if (dense_) loads = {{WindowLoad::kStaged, 3}, {WindowLoad::kStaged, 2}};
+      loads.emplace_back(WindowLoad::kPlanes, 0);
     }
-    if (taps > kMaxWindowTaps) loads.clear();
     // Rows and columns are 16-bit where taps are folded, and planes aligned alike.
-    const bool foldable = load_ == WindowLoad::kStaged && taps > 1 &&
-                          sources_ * taps <= kMaxFoldedChannels && sources_ <= kMaxFoldedSources &&
-                          std::max(source_h_, source_w_) < 30000 &&
+    const bool foldable = dense_ && taps > 1 && sources_ * taps <= kMaxFoldedChannels &&
+                          sources_ <= kMaxFoldedSources && std::max(source_h_, source_w_) < 30000 &&
                           (source_h_ * source_w_ * size_of(problem_.dtype)) % 16 == 0;
     if (foldable) {
       loads.emplace_back(WindowLoad::kFolded, 2);
@@ -130,27 +123,14 @@ class Fitter {
         }
       }
     }
-    if (best.columns > 0) fill_tables(best);
+    if (best.columns == 0) return best;
+    fill_tables(best);
+    const int64_t tiles = best.pixel_tiles * best.filter_tiles * problem_.groups * best.splits;
+    best.blocks = static_cast<int>(std::min<int64_t>(tiles, caps_.sm_count));
     return best;
   }
 
  private:
-  // The widest loads that every row of the source is aligned to, if the tensor itself is.
-  WindowLoad fit_load(const Strides& source) const {
-    const auto aligned = [&](int64_t elements) {
-      return source.n % elements == 0 && source.h % elements == 0;
-    };
-    const int64_t vector = 16 / size_of(problem_.dtype);
-    if (source.c == 1) {
-      const bool whole = aligned(vector) && source.w % vector == 0 && sources_ % vector == 0;
-      return whole ? WindowLoad::kVectors : WindowLoad::kPlanes;
-    }
-    const bool dense = source.w == 1 && source.h == source_w_;
-    return dense ? WindowLoad::kStaged : WindowLoad::kPlanes;
-  }
-
-  int element_bytes() const { return math_ == WindowMath::kTf32 ? 4 : 2; }
-
   void consider(const Candidate& candidate, WindowShape& best) const {
     WindowShape shape = lay_out(candidate);
     if (!fit_shared_memory(shape)) return;
@@ -179,9 +159,9 @@ class Fitter {
     shape.raw_stages = candidate.raw_stages;
     shape.columns = candidate.columns;
     shape.filter_groups = candidate.filter_groups;
-    shape.threads = threads_for(math_, candidate.columns);
+    shape.threads = count_threads(math_, candidate.columns);
     shape.lane_bytes = candidate.lane_bytes;
-    shape.chunk_channels = candidate.lane_bytes / element_bytes();
+    shape.chunk_channels = candidate.lane_bytes / operand_bytes(math_);
     const int64_t taps = rows_.taps * columns_.taps;
     shape.channels = static_cast<int>(folded ? sources_ * taps : sources_);
     shape.chunks = static_cast<int>(ceil_div(shape.channels, shape.chunk_channels));
@@ -205,7 +185,7 @@ class Fitter {
     shape.rows = static_cast<int>(rows);
 
     // Tiles.
-    const int windows = shape.filter_groups == 1 ? 2 : 1;  // of a tile
+    const int windows = shape.windows();
     shape.window_step = shape.columns;
     if (overlaps(shape, candidate)) {
       // A window keeps as many positions more as whole sectors of each filter's row may need, and
@@ -293,7 +273,7 @@ class Fitter {
   bool overlaps(const WindowShape& shape, const Candidate& candidate) const {
     const bool wide = candidate.cut != Cut::kRowPairs && shape.strips == 1 &&
                       shape.pitch >= shape.columns && !shape.folded();
-    const int64_t steps = ceil_div(shape.channels * element_bytes(), 32) * rows_.taps *
+    const int64_t steps = ceil_div(shape.channels * operand_bytes(math_), 32) * rows_.taps *
                           columns_.taps * (math_ == WindowMath::kIeee ? 6 : 1);
     return wide && steps <= 24 && shape.columns >= 128 &&
            columns_.count % (32 / size_of(problem_.dtype)) != 0;
@@ -406,7 +386,7 @@ class Fitter {
   const AxisReach row_reach_, column_reach_;
   const WindowMath math_;
   int64_t sources_ = 0, targets_ = 0, source_h_ = 0, source_w_ = 0;
-  WindowLoad load_ = WindowLoad::kPlanes;
+  bool dense_ = false;  // planes of the source have no gaps
 };
 
 }  // namespace

@@ -42,10 +42,9 @@ enum class WindowMath : uint8_t {
 
 // How source values are brought in.
 enum class WindowLoad : uint8_t {
-  kStaged,   // planes without gaps: stretches of them are copied to shared memory, then turned
-  kPlanes,   // value by value, of planes with any strides
-  kVectors,  // channels_last, 16 bytes of channels at a time
-  kFolded,   // taps are channels: few source channels would leave the tensor cores idle
+  kStaged,  // planes without gaps: stretches of them are copied to shared memory, then turned
+  kPlanes,  // value by value, of planes with any strides
+  kFolded,  // taps are channels: few source channels would leave the tensor cores idle
 };
 
 inline constexpr int kWindowFilters = 64;      // rows of one warpgroup's product
@@ -55,8 +54,16 @@ inline constexpr int kMaxWindowSpans = 32;
 inline constexpr int kMaxWindowCopies = 128;    // of spans and channels, into a stage
 inline constexpr int kMaxFoldedChannels = 512;  // taps times channels, where they are folded
 
-// Blocks of 512 threads leave a thread that multiplies registers for this many sums.
-inline constexpr int kMaxSumsOf512Threads = 80;
+// Sums that a thread keeps for a window: kIeee adds chains up outside the tensor cores.
+constexpr int count_sums(WindowMath math, int columns) {
+  return math == WindowMath::kIeee ? columns : columns / 2;
+}
+// Of a block: few sums leave registers for more threads that load.
+constexpr int count_threads(WindowMath math, int columns) {
+  return count_sums(math, columns) <= 80 ? 512 : 384;
+}
+// Of one value as it is multiplied.
+constexpr int operand_bytes(WindowMath math) { return math == WindowMath::kTf32 ? 4 : 2; }
 
 // A warp that stores stages 8 filters by half its columns, 8 more, and as many as misalignment may
 // take; the pitch spreads filters over all banks.
@@ -109,6 +116,7 @@ struct WindowShape {
   int chunks = 0;
   int stage_taps = 1;  // taps per stage of filters
   int threads = 384;   // of a block
+  int blocks = 1;      // that share the tiles: one per multiprocessor
   int source_stages = 2, filter_stages = 2;
   bool resident = false;  // all filters stay in shared memory
 
@@ -120,11 +128,10 @@ struct WindowShape {
   int64_t packed_bytes = 0, partial_bytes = 0;
   double microseconds = 0;
 
-  // Of one value of a plane.
-  int operand_bytes() const { return math == WindowMath::kTf32 ? 4 : 2; }
   int planes() const { return math == WindowMath::kIeee ? 3 : 1; }
   int taps() const { return static_cast<int>(tap_positions.size()); }
   int raw_channels() const { return folded() ? group_sources : chunk_channels; }
+  int windows() const { return filter_groups == 1 ? 2 : 1; }  // of a tile
   bool folded() const { return load == WindowLoad::kFolded; }
   int positions() const { return static_cast<int>(segments.size()) * segment_length; }
 };

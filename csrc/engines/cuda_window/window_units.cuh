@@ -2,9 +2,6 @@
 // cores multiply.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
 
 #include "device/shared_memory.cuh"
@@ -86,7 +83,6 @@ struct WindowUnit<WindowMath::kIeee> {
   }
 };
 
-template <typename T>
 struct WindowUnit16 {
   using Source = uint16_t;  // bits of either 16-bit type
   static constexpr int kBytes = 16;
@@ -103,8 +99,8 @@ struct WindowUnit16 {
   }
 };
 template <>
-struct WindowUnit<WindowMath::kBFloat16> : WindowUnit16<__nv_bfloat16> {};
+struct WindowUnit<WindowMath::kBFloat16> : WindowUnit16 {};
 template <>
-struct WindowUnit<WindowMath::kFloat16> : WindowUnit16<__half> {};
+struct WindowUnit<WindowMath::kFloat16> : WindowUnit16 {};
 
 }  // namespace convx
