@@ -138,22 +138,27 @@ class WgmmaMultiplier {
     filter_pending_ = source_pending_ = -1;
     for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
       const int channels = min(p_.chunk_channels, p_.channels - chunk * p_.chunk_channels);
-      steps_ = (channels + step_channels - 1) / step_channels;
+      const int steps = (channels + step_channels - 1) / step_channels;
       wait_barrier(rings_.source_full + 8 * source_.slot, source_.parity);
-      b_start_ = lower_descriptor(rings_.source + source_.slot * rings_.source_stage_bytes) +
-                 source_start_;
+      const uint32_t b_start =
+          lower_descriptor(rings_.source + source_.slot * rings_.source_stage_bytes) +
+          source_start_;
       for (int first_tap = 0; first_tap < p_.taps; first_tap += p_.stage_taps) {
         wait_barrier(rings_.filter_full + 8 * filter_.slot, p_.resident ? 0 : filter_.parity);
-        a_ = lower_descriptor(rings_.filters + filter_.slot * rings_.filter_stage_bytes) +
-             filter_start_;
-        tap_ = first_tap;
-        step_ = 0;
-        if (kSplit) accumulate_ = 0;
-        int left = min(p_.stage_taps, p_.taps - first_tap) * steps_;
-        for (; left >= 4; left -= 4) multiply_batch<4>(sums, totals);
-        if (left == 3) multiply_batch<3>(sums, totals);
-        if (left == 2) multiply_batch<2>(sums, totals);
-        if (left == 1) multiply_batch<1>(sums, totals);
+        const int* taps = taps_ + first_tap;
+        const int count = min(p_.stage_taps, p_.taps - first_tap);
+        for (int step = 0; step < steps; ++step) {
+          const uint32_t a =
+              lower_descriptor(rings_.filters + filter_.slot * rings_.filter_stage_bytes) +
+              filter_start_ + 2 * step;
+          const uint32_t b = b_start + 2 * step;
+          int tap = 0;
+          for (; tap + 4 <= count; tap += 4) multiply_batch<4>(sums, totals, a, b, taps, tap);
+          const int left = count - tap;
+          if (left == 3) multiply_batch<3>(sums, totals, a, b, taps, tap);
+          if (left == 2) multiply_batch<2>(sums, totals, a, b, taps, tap);
+          if (left == 1) multiply_batch<1>(sums, totals, a, b, taps, tap);
+        }
         filter_pending_ = filter_.slot;
         filter_.advance(p_.filter_stages);
         start_follower();
@@ -166,21 +171,17 @@ class WgmmaMultiplier {
   }
 
  private:
-  // kCount steps in one group, without a branch between them: only then do the tensor cores get the
-  // next group while they work on this one.
+  // A step of kCount taps in one group, without a branch between them: only then do the tensor
+  // cores get the next group while they work on this one.
   template <int kCount>
   __device__ __forceinline__ void multiply_batch(WgmmaSums<kColumns>& sums,
-                                                 WgmmaSums<kColumns>& totals) {
+                                                 WgmmaSums<kColumns>& totals, uint32_t a_start,
+                                                 uint32_t b_start, const int* taps, int tap) {
     uint32_t a[kCount], b[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      a[i] = a_ + 2 * step_;
-      b[i] = b_start_ + taps_[tap_] + 2 * step_;
-      if (++step_ == steps_) {
-        step_ = 0;
-        ++tap_;
-        a_ += rings_.tap_bytes / 16;
-      }
+      a[i] = a_start + (tap + i) * (rings_.tap_bytes / 16);
+      b[i] = b_start + taps[tap + i];
     }
     __syncwarp();  // storing leaves lanes apart, and wgmma wants them together
     fence_wgmma();
@@ -247,8 +248,7 @@ class WgmmaMultiplier {
   uint32_t filter_start_, source_start_;  // in 16-byte pieces
   RingCursor source_, filter_;
   int filter_pending_ = -1, source_pending_ = -1;
-  uint32_t a_ = 0, b_start_ = 0;
-  int tap_ = 0, step_ = 0, steps_ = 1, accumulate_ = 0;
+  int accumulate_ = 0;
   int stages_done_ = 0;
 };
 
@@ -363,20 +363,25 @@ __global__ void __launch_bounds__(WgmmaBlock<kMath, kColumns>::kThreads, 1)
       const Element* bias = static_cast<const Element*>(p.bias);
       if (bias != nullptr) bias += place.group * p.group_targets;
       constexpr bool kExact = kMath == WindowMath::kIeee;
-      if (p.partials != nullptr) {
-        const int64_t plane = static_cast<int64_t>(p.target_height) * p.target_width;
-        const StoreTarget<float> target{p.partials + place.split * p.partial_stride,
-                                        plane * (p.partial_stride / plane / p.images), plane,
-                                        p.target_width, 1};
-        WindowStorer<kColumns, kExact, float, Element>(p, target, place, window, filter, nullptr,
-                                                       reinterpret_cast<float*>(staging))
+      const auto store = [&]<typename Out>(const StoreTarget<Out>& target, const Element* add) {
+        WindowStorer<kColumns, kExact, Out, Element>(p, target, place, window, filter, add,
+                                                     reinterpret_cast<Out*>(staging))
             .store(sums.value);
+      };
+      const StoreTarget<Element> whole{static_cast<Element*>(p.target), p.target_n, p.target_c,
+                                       p.target_h, p.target_w};
+      const int64_t plane = static_cast<int64_t>(p.target_height) * p.target_width;
+      const StoreTarget<float> part{p.partials + place.split * p.partial_stride,
+                                    p.partial_stride / p.images, plane, p.target_width, 1};
+      const bool is_part = p.partials != nullptr;
+      if constexpr (sizeof(Element) == 4) {  // one copy of the code for both
+        StoreTarget<float> target = whole;
+        if (is_part) target = part;
+        store(target, is_part ? nullptr : bias);
+      } else if (is_part) {
+        store(part, nullptr);
       } else {
-        const StoreTarget<Element> target{static_cast<Element*>(p.target), p.target_n, p.target_c,
-                                          p.target_h, p.target_w};
-        WindowStorer<kColumns, kExact, Element, Element>(p, target, place, window, filter, bias,
-                                                         reinterpret_cast<Element*>(staging))
-            .store(sums.value);
+        store(whole, bias);
       }
     }
   } else {

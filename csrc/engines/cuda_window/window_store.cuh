@@ -89,25 +89,45 @@ class WindowStorer {
     const bool to_next_image = start_.row + 1 >= p_.rows && start_.column + kColumns > p_.pitch;
     const bool flat = p_.plane_contiguous && p_.strips == 1 && p_.pitch >= kColumns &&
                       !(to_next_image && p_.pair_rows == 0);
-    if (!flat) {
-      store_scattered<0, 0>(sums);
-      store_scattered<0, 1>(sums);
-      store_scattered<1, 0>(sums);
-      store_scattered<1, 1>(sums);
-      return;
+    if (flat) {
+      if (start_.image >= p_.images) return;
+      // A window of a pair of rows ends with its row.
+      const int rows = p_.pair_rows ? min(start_.row + 1, p_.target_height) : p_.target_height;
+      end_ = rows * p_.target_width;
+      if (pixel_of(0) >= end_) return;
+      if constexpr (sizeof(Out) == 4) {
+        if (store_sectors(sums)) return;
+      }
     }
-    if (start_.image >= p_.images) return;
-    // A window of a pair of rows ends with its row.
-    const int rows = p_.pair_rows ? min(start_.row + 1, p_.target_height) : p_.target_height;
-    end_ = rows * p_.target_width;
-    if (pixel_of(0) >= end_) return;
-    if constexpr (sizeof(Out) == 4) {
-      if (store_sectors(sums)) return;
+    // A loop, so that all but staging, which indexes registers, is there once: code that is large
+    // has to be fetched again and again.
+#pragma unroll 1
+    for (int part = 0; part < 4; ++part) {
+      const int half = part & 1;
+      const int filter = filter_ + part / 2 * 8;
+      const int filters = min(8, p_.group_targets - filter);
+      if (filters <= 0) break;
+      const FlatRun run = flat ? find_run(half, filter) : FlatRun{0, 0, 0, kColumns, kColumns, 0};
+      bool mend = false;
+      switch (part) {
+        case 0:
+          mend = stage<0, 0>(sums, run);
+          break;
+        case 1:
+          mend = stage<0, 1>(sums, run);
+          break;
+        case 2:
+          mend = stage<1, 0>(sums, run);
+          break;
+        default:
+          mend = stage<1, 1>(sums, run);
+      }
+      if (flat) {
+        store_flat(run, half, filter, filters, mend);
+      } else {
+        store_scattered(half, filter, filters);
+      }
     }
-    store_flat<0, 0>(sums);
-    store_flat<0, 1>(sums);
-    store_flat<1, 0>(sums);
-    store_flat<1, 1>(sums);
   }
 
  private:
@@ -165,16 +185,41 @@ class WindowStorer {
     return true;
   }
 
-  // Stages columns [kFirst, kFirst + kCount) of filters 8*kRows.. of the warp, each where its
-  // pixel's turn is: those before column in_row from the row's start on, those from column wrap on
-  // gap elements earlier, and those between, which are no pixels, nowhere. Returns whether sums
-  // that must be formed anew are among them.
-  template <int kRows, int kFirst, int kCount>
-  __device__ __forceinline__ bool stage(const float (&sums)[kColumns / 2], int shift, int in_row,
-                                        int wrap, int gap) {
+  // Parts are halves of the columns; the second has a sector of the first as well, so that both can
+  // end at a sector of the plane.
+  static constexpr int first_column(int half) { return half == 0 ? 0 : kHalf - kSector; }
+
+  // Where in a staged row the columns of a part go: those before column in_row from shift on, those
+  // from column wrap on gap elements earlier, and those between, which are no pixels, nowhere.
+  struct FlatRun {
+    int first;  // pixel of the plane that the part starts with
+    int base;   // the first filter's plane, in elements
+    int shift;  // of this lane's row
+    int in_row, wrap, gap;
+  };
+
+  __device__ __forceinline__ FlatRun find_run(int half, int filter) const {
+    const Out* plane = target_.base + start_.image * target_.n + filter_offset(filter);
+    const int column = start_.column + first_column(half);  // of the row, maybe beyond
+    FlatRun run;
+    run.first = pixel_of(first_column(half));
+    run.base = static_cast<int>(reinterpret_cast<size_t>(plane) / sizeof(Out));
+    run.shift = (run.base + lane_ / 4 * static_cast<int>(target_.c) + run.first) & (kUnit - 1);
+    run.in_row = column >= p_.pitch ? kColumns : max(0, p_.target_width - column);
+    run.wrap = p_.pitch - column;
+    run.gap = run.in_row > 0 ? p_.pitch - p_.target_width : run.wrap;
+    return run;
+  }
+
+  // Stages a part of filters 8*kRows.. of the warp. Returns whether sums must be formed anew.
+  template <int kRows, int kPart>
+  __device__ __forceinline__ bool stage(const float (&sums)[kColumns / 2], const FlatRun& run) {
+    constexpr int kFirst = first_column(kPart);
+    constexpr int kCount = kPart == 0 ? kHalf : kHalf + kSector;
     const float bias = load_bias(filter_ + 8 * kRows + lane_ / 4);
-    Out* const row = staging_ + lane_ / 4 * kPitch + shift + 2 * (lane_ & 3);
+    Out* const row = staging_ + lane_ / 4 * kPitch + run.shift + 2 * (lane_ & 3);
     bool any = false;
+    const bool whole = run.in_row >= kCount;
     __syncwarp();
 #pragma unroll
     for (int g = 0; g < kCount / 8; ++g) {
@@ -184,12 +229,12 @@ class WindowStorer {
         const float sum = sums[4 * (g + kFirst / 8) + 2 * kRows + i];
         const Out value = round_to<Out>(finish(sum, bias));
         if constexpr (kExact) any |= needs_mending(sum);
-        if (in_row >= kCount) {
+        if (whole) {
           row[column] = value;
         } else {
           const int own = column + 2 * (lane_ & 3);
-          if (own < in_row) row[column] = value;
-          if (own >= wrap) row[column - gap] = value;
+          if (own < run.in_row) row[column] = value;
+          if (own >= run.wrap) row[column - run.gap] = value;
         }
       }
     }
@@ -197,39 +242,22 @@ class WindowStorer {
     return kExact && __any_sync(0xffffffff, any);
   }
 
-  // The window is one run of pixels of each plane. It is stored in two halves that meet at a sector
-  // of the plane: the second has a sector of the first as well.
-  template <int kRows, int kPart>
-  __device__ __forceinline__ void store_flat(const float (&sums)[kColumns / 2]) {
-    constexpr int kFirst = kPart == 0 ? 0 : kHalf - kSector;
-    constexpr int kCount = kPart == 0 ? kHalf : kHalf + kSector;
-    const int filter = filter_ + 8 * kRows;
-    const int filters = min(8, p_.group_targets - filter);
-    if (filters <= 0) return;
-    const int width = p_.target_width;
-    const int column = start_.column + kFirst;  // of the row, maybe beyond
-    const int first = pixel_of(kFirst), middle = pixel_of(kHalf);
+  // The part is one run of pixels of each plane.
+  __device__ __forceinline__ void store_flat(const FlatRun& run, int half, int filter, int filters,
+                                             bool mend) {
+    const int first = run.first, middle = pixel_of(kHalf);
     const int next = pixel_of(p_.window_step), last = pixel_of(kColumns);
     const bool overlapping = p_.window_step < kColumns && !p_.pair_rows;
     const bool meet_at_sector =
-        start_.column + kHalf <= width || start_.column + kHalf - kSector >= p_.pitch;
-
-    Out* plane = target_.base + start_.image * target_.n + filter_offset(filter);
-    const int base = static_cast<int>(reinterpret_cast<size_t>(plane) / sizeof(Out));
-    const int step = static_cast<int>(target_.c);
-    const int in_row = column >= p_.pitch ? kCount : max(0, width - column);
-    const int wrap = p_.pitch - column;
-    const int gap = in_row > 0 ? p_.pitch - width : wrap;
-    const int shift = (base + lane_ / 4 * step + first) & (kUnit - 1);
-    const bool mend = stage<kRows, kFirst, kCount>(sums, shift, in_row, wrap, gap);
-
+        start_.column + kHalf <= p_.target_width || start_.column + kHalf - kSector >= p_.pitch;
+    Out* const plane = target_.base + start_.image * target_.n + filter_offset(filter);
     if constexpr (kExact) {
-      if (mend) mend_rows(filters, base, first, last, filter);
+      if (mend) mend_rows(filters, run.base, first, last, filter);
     }
 
     // Lane 4r finds out about row r: whole 16-byte units, and what is left before and after them.
     const int own = lane_ / 4;
-    const int aligned = base + own * step;  // modulo a sector, of the plane's first pixel
+    const int aligned = run.base + own * static_cast<int>(target_.c);  // modulo a sector
     const auto round_down = [&](int pixel, int to) {
       return pixel - ((aligned + pixel) & (to - 1));
     };
@@ -237,10 +265,10 @@ class WindowStorer {
       return pixel + ((-(aligned + pixel)) & (to - 1));
     };
     const int meet = meet_at_sector && middle < end_ ? round_down(middle, kSector) : middle;
-    int low = kPart == 0 ? first : meet;
-    int high = kPart == 0 ? meet : last;
-    if (overlapping && kPart == 0 && first > 0) low = round_up(first, kSector);
-    if (overlapping && kPart == 1) high = min(round_up(next, kSector), last);
+    int low = half == 0 ? first : meet;
+    int high = half == 0 ? meet : last;
+    if (overlapping && half == 0 && first > 0) low = round_up(first, kSector);
+    if (overlapping && half == 1) high = min(round_up(next, kSector), last);
     const int origin = round_down(first, kUnit);
     const int units_low = min(round_up(low, kUnit), high);
     const int units_high = max(round_down(high, kUnit), units_low);
@@ -254,25 +282,32 @@ class WindowStorer {
         if (tail < high) own_plane[tail] = row[tail];
       }
     }
-    // Then the units, a row at a time.
+    // Then the units, four rows at a time.
+    const int mine = units_low - origin, count = units_high - units_low;
     Out* to = plane + lane_ * kUnit;
     const Out* from = staging_ + lane_ * kUnit;
-    const int mine = units_low - origin, count = units_high - units_low;
+#pragma unroll 1
+    for (int r0 = 0; r0 < filters; r0 += 4) {
+      uint4 units[4];
+      int pixels[4], lefts[4];
 #pragma unroll
-    for (int r = 0; r < 8; ++r) {
-      if (r >= filters) break;
-      const int skip = __shfl_sync(0xffffffff, mine, 4 * r);
-      const int left = __shfl_sync(0xffffffff, count, 4 * r) - lane_ * kUnit;
-      const int pixel = __shfl_sync(0xffffffff, units_low, 4 * r);
-      if (left > 0) {
-        *reinterpret_cast<uint4*>(to + pixel) = *reinterpret_cast<const uint4*>(from + skip);
+      for (int r = 0; r < 4; ++r) {
+        const int skip = __shfl_sync(0xffffffff, mine, 4 * (r0 + r));
+        pixels[r] = __shfl_sync(0xffffffff, units_low, 4 * (r0 + r));
+        lefts[r] = __shfl_sync(0xffffffff, count, 4 * (r0 + r)) - lane_ * kUnit;
+        if (r0 + r >= filters) lefts[r] = 0;
+        if (lefts[r] > 0) units[r] = *reinterpret_cast<const uint4*>(from + r * kPitch + skip);
+        if (kHalf + kSector > 32 * kUnit && lefts[r] > 32 * kUnit) {
+          *reinterpret_cast<uint4*>(to + r * target_.c + pixels[r] + 32 * kUnit) =
+              *reinterpret_cast<const uint4*>(from + r * kPitch + skip + 32 * kUnit);
+        }
       }
-      if (kCount > 32 * kUnit && left > 32 * kUnit) {
-        *reinterpret_cast<uint4*>(to + pixel + 32 * kUnit) =
-            *reinterpret_cast<const uint4*>(from + skip + 32 * kUnit);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        if (lefts[r] > 0) *reinterpret_cast<uint4*>(to + pixels[r]) = units[r];
+        to += target_.c;
       }
-      to += target_.c;
-      from += kPitch;
+      from += 4 * kPitch;
     }
   }
 
@@ -293,44 +328,52 @@ class WindowStorer {
   }
 
   // Any layout: each lane looks up the pixels of its columns.
-  template <int kRows, int kPart>
-  __device__ __forceinline__ void store_scattered(const float (&sums)[kColumns / 2]) {
+  __device__ __forceinline__ void store_scattered(int half, int filter, int filters) {
     constexpr int kPerLane = (kHalf + 31) / 32;
-    const int filter = filter_ + 8 * kRows;
-    const int filters = min(8, p_.group_targets - filter);
-    if (filters <= 0) return;
-    stage<kRows, kPart * kHalf, kHalf>(sums, 0, kHalf, kHalf, 0);
     Out* const first_plane = target_.base + filter_offset(filter);
-#pragma unroll
+    Out* const first_staged = staging_ + (half == 0 ? 0 : kSector) + lane_;
+#pragma unroll 1
     for (int i = 0; i < kPerLane; ++i) {
       const int column = 32 * i + lane_;
-      const LinePoint point = locate_position(p_, window_ + kPart * kHalf + column);
+      const LinePoint point = locate_position(p_, window_ + half * kHalf + column);
       // A window of a pair of rows ends with its row.
       const bool here =
           column < kHalf && is_target(p_, point) && (p_.pair_rows == 0 || point.row == start_.row);
       if (!here) continue;
       const int target_column = point.strip * p_.strip_columns + point.column;
-      Out* const plane =
+      Out* plane =
           first_plane + point.image * target_.n + point.row * target_.h + target_column * target_.w;
-      Out* const staged = staging_ + column;
+      Out* const staged = first_staged + 32 * i;
       Out values[8];
 #pragma unroll
       for (int r = 0; r < 8; ++r) values[r] = staged[r * kPitch];
+      if constexpr (kExact) {
+        bool mend = false;
 #pragma unroll
-      for (int r = 0; r < 8; ++r) {
-        if (r >= filters) continue;
-        if constexpr (kExact) {
-          if (needs_mending(values[r])) {
-            LinePoint pixel = point;
-            pixel.column = point.row * p_.target_width + target_column;
+        for (int r = 0; r < 8; ++r) mend |= needs_mending(values[r]);
+        if (mend) {
+          LinePoint pixel = point;
+          pixel.column = point.row * p_.target_width + target_column;
+#pragma unroll 1
+          for (int r = 0; r < filters; ++r) {
             mend_sums(p_, tile_, staged + r * kPitch, 0, 1, pixel, filter + r,
                       load_bias(filter + r));
-            values[r] = staged[r * kPitch];
           }
+#pragma unroll
+          for (int r = 0; r < 8; ++r) values[r] = staged[r * kPitch];
         }
-        plane[r * target_.c] = values[r];
+      }
+      if (filters == 8) {
+#pragma unroll
+        for (int r = 0; r < 8; ++r, plane += target_.c) *plane = values[r];
+      } else {
+#pragma unroll
+        for (int r = 0; r < 8; ++r, plane += target_.c) {
+          if (r < filters) *plane = values[r];
+        }
       }
     }
+    __syncwarp();
   }
 
   const WindowParams& p_;
