@@ -40,21 +40,6 @@ __device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-// Whether the phase of this parity has completed.
-__device__ __forceinline__ bool test_barrier(uint32_t barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, done;\n"
-      "}\n"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-
 // Copies bytes (a multiple of 16, both addresses aligned to 16) and counts them at the barrier.
 __device__ __forceinline__ void bulk_copy(uint32_t destination, const void* source, uint32_t bytes,
                                           uint32_t barrier) {

@@ -2,7 +2,7 @@
 //
 // A block: 3 or 4 warpgroups. Two multiply: each 64 filters by kColumns positions of the line
 // (window_shape.h), either two windows of the same filters or two halves of the filters of one
-// window. The others feed them: the last warp starts copies, the rest turn source values.
+// window. The others feed them: the last warp copies packed filters, the rest load source values.
 // Blocks are persistent: block b takes tiles b, b + gridDim.x, and so on.
 //
 //   raw ring      [stage][channel][zeros, spans of the planes]      bulk copy   -> loaders
@@ -86,7 +86,7 @@ struct WgmmaRings {
   __device__ __forceinline__ void init(const WindowParams& p, int loader_warps) const {
     constexpr int kMultiplierWarps = 8;
     for (int i = 0; i < p.raw_stages; ++i) {
-      init_barrier(raw_full + 8 * i, 1);
+      init_barrier(raw_full + 8 * i, loader_warps);
       init_barrier(raw_empty + 8 * i, loader_warps);
     }
     for (int i = 0; i < p.source_stages; ++i) {
@@ -252,85 +252,76 @@ class WgmmaMultiplier {
   int stages_done_ = 0;
 };
 
-// The stages of something in the order of tiles, chunks and, for filters, taps.
-struct StageWalk {
-  const WindowParams& p;
-  int tile;
-  TilePlace place{};
-  int chunk = 0, tap = 0;
-
-  __device__ __forceinline__ explicit StageWalk(const WindowParams& params)
-      : p(params), tile(blockIdx.x) {
-    enter_tile();
-  }
-  __device__ __forceinline__ bool done() const { return tile >= p.tiles; }
-  __device__ __forceinline__ void enter_tile() {
-    if (done()) return;
-    place = locate_tile(p, tile);
-    chunk = place.chunk;
-  }
-  // These return whether the next stage is another tile's.
-  __device__ __forceinline__ bool next_tile() {
-    tile += gridDim.x;
-    enter_tile();
-    return true;
-  }
-  __device__ __forceinline__ bool next_chunk() {
-    return ++chunk < place.chunk_end ? false : next_tile();
-  }
-  __device__ __forceinline__ bool next_tap() {
-    tap += p.stage_taps;
-    if (tap < p.taps) return false;
-    tap = 0;
-    return next_chunk();
-  }
-};
-
-// One warp starts all asynchronous copies: of packed filters and of stretches of planes.
-template <typename Source>
-__device__ __forceinline__ void feed(const WindowParams& p, const WgmmaRings& rings,
-                                     const WindowTables& tables) {
-  RingCursor raw, filter;
-  StageWalk planes(p), filters(p);
-  SpanCopier<Source> copier(p, tables);
-  const bool folded = p.load == WindowLoad::kFolded;
-  bool planes_done = p.raw_stages == 0, filters_done = false;
-  if (!planes_done) copier.start_tile(planes.place);
-  // The lanes must agree: a barrier may change while they look.
-  const auto is_empty = [](uint32_t barrier, const RingCursor& cursor) {
-    return __all_sync(0xffffffff, test_barrier(barrier, cursor.parity ^ 1));
-  };
-  // Neither ring may wait for the other: who waits for one may be what empties the other.
-  while (!planes_done || !filters_done) {
-    if (!planes_done && is_empty(rings.raw_empty + 8 * raw.slot, raw)) {
-      const int channels =
-          folded ? p.raw_channels : min(p.raw_channels, p.channels - planes.chunk * p.raw_channels);
-      copier.copy(rings.raw + raw.slot * rings.raw_stage_bytes, rings.raw_full + 8 * raw.slot,
-                  channels);
-      raw.advance(p.raw_stages);
-      const bool entered = folded ? planes.next_tile() : planes.next_chunk();
-      planes_done = planes.done();
-      if (entered && !planes_done) copier.start_tile(planes.place);
-    }
-    if (!filters_done && is_empty(rings.filter_empty + 8 * filter.slot, filter)) {
-      const uint32_t bytes = min(p.stage_taps, p.taps - filters.tap) * rings.tap_bytes;
-      const uint32_t full = rings.filter_full + 8 * filter.slot;
-      const int64_t chunk =
-          static_cast<int64_t>(filters.place.filter_tile) * p.chunks + filters.chunk;
-      if ((threadIdx.x & 31) == 0) {
+// One thread starts the copies of packed filters.
+__device__ __forceinline__ void copy_filters(const WindowParams& p, const WgmmaRings& rings) {
+  RingCursor cursor;
+  for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
+    const TilePlace place = locate_tile(p, tile);
+    for (int chunk = place.chunk; chunk < place.chunk_end; ++chunk) {
+      const char* from =
+          static_cast<const char*>(p.packed) +
+          (static_cast<int64_t>(place.filter_tile) * p.chunks + chunk) * p.taps * rings.tap_bytes;
+      for (int tap = 0; tap < p.taps; tap += p.stage_taps) {
+        const uint32_t bytes = min(p.stage_taps, p.taps - tap) * rings.tap_bytes;
+        const uint32_t full = rings.filter_full + 8 * cursor.slot;
+        wait_barrier(rings.filter_empty + 8 * cursor.slot, cursor.parity ^ 1);
         arrive_expecting(full, bytes);
-        bulk_copy(
-            rings.filters + filter.slot * rings.filter_stage_bytes,
-            static_cast<const char*>(p.packed) + (chunk * p.taps + filters.tap) * rings.tap_bytes,
-            bytes, full);
+        bulk_copy(rings.filters + cursor.slot * rings.filter_stage_bytes, from, bytes, full);
+        from += bytes;
+        cursor.advance(p.filter_stages);
       }
-      __syncwarp();
-      filter.advance(p.filter_stages);
-      const bool entered = filters.next_tap();
-      filters_done = filters.done() || (entered && p.resident);
     }
+    if (p.resident) return;
   }
 }
+
+// Keeps the ring of raw planes full, ahead of those who turn them; called by all warps that do.
+template <typename Source, int kWarps>
+class PlaneFeeder {
+ public:
+  __device__ __forceinline__ PlaneFeeder(const WindowParams& p, const WgmmaRings& rings,
+                                         const WindowTables& tables, int warp)
+      : p_(p),
+        rings_(rings),
+        copier_(p, tables, warp),
+        folded_(p.load == WindowLoad::kFolded),
+        tile_(blockIdx.x) {
+    enter_tile();
+    for (int i = 0; i + 1 < p.raw_stages; ++i) fill_next();
+  }
+
+  // Starts the copies of the next stage, once everyone has done with what it held. Folded taps take
+  // all their channels from one stage.
+  __device__ __forceinline__ void fill_next() {
+    if (tile_ >= p_.tiles) return;
+    wait_barrier(rings_.raw_empty + 8 * cursor_.slot, cursor_.parity ^ 1);
+    const int channels =
+        folded_ ? p_.raw_channels : min(p_.raw_channels, p_.channels - chunk_ * p_.raw_channels);
+    copier_.copy(rings_.raw + cursor_.slot * rings_.raw_stage_bytes,
+                 rings_.raw_full + 8 * cursor_.slot, channels);
+    cursor_.advance(p_.raw_stages);
+    if (!folded_ && ++chunk_ < chunk_end_) return;
+    tile_ += gridDim.x;
+    enter_tile();
+  }
+
+ private:
+  __device__ __forceinline__ void enter_tile() {
+    if (p_.raw_stages == 0) tile_ = p_.tiles;
+    if (tile_ >= p_.tiles) return;
+    const TilePlace place = locate_tile(p_, tile_);
+    chunk_ = place.chunk;
+    chunk_end_ = place.chunk_end;
+    copier_.start_tile(place);
+  }
+
+  const WindowParams& p_;
+  const WgmmaRings& rings_;
+  SpanCopier<Source, kWarps> copier_;
+  RingCursor cursor_;
+  const bool folded_;
+  int tile_, chunk_ = 0, chunk_end_ = 0;
+};
 
 template <WindowMath kMath, int kColumns>
 __global__ void __launch_bounds__(WgmmaBlock<kMath, kColumns>::kThreads, 1)
@@ -388,17 +379,21 @@ __global__ void __launch_bounds__(WgmmaBlock<kMath, kColumns>::kThreads, 1)
     give_registers<Block::kLoaderRegisters>();
     if (warp < 8 + Block::kLoaders / 32) {
       WindowLoader<kMath, Block::kLoaders> loader(p, tables, threadIdx.x - Block::kMultipliers);
+      PlaneFeeder<typename WindowUnit<kMath>::Source, Block::kLoaders / 32> feeder(p, rings, tables,
+                                                                                   warp - 8);
       RingCursor cursor, raw;
       const bool leader = (threadIdx.x & 31) == 0;
       for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
         const TilePlace place = locate_tile(p, tile);
         loader.start_tile(place);
         for (int chunk = place.chunk; chunk < place.chunk_end; ++chunk) {
-          // Folded taps take all their channels from one stage.
-          const bool folded = p.load == WindowLoad::kFolded;
-          const bool first = !folded || chunk == place.chunk;
-          const bool last = !folded || chunk + 1 == place.chunk_end;
-          if (p.raw_stages > 0 && first) wait_barrier(rings.raw_full + 8 * raw.slot, raw.parity);
+          const bool per_chunk = p.load != WindowLoad::kFolded;
+          const bool first = per_chunk || chunk == place.chunk;
+          const bool last = per_chunk || chunk + 1 == place.chunk_end;
+          if (p.raw_stages > 0 && first) {
+            feeder.fill_next();
+            wait_barrier(rings.raw_full + 8 * raw.slot, raw.parity);
+          }
           wait_barrier(rings.source_empty + 8 * cursor.slot, cursor.parity ^ 1);
           loader.load_chunk(rings.source + cursor.slot * rings.source_stage_bytes,
                             rings.raw + raw.slot * rings.raw_stage_bytes, chunk);
@@ -412,8 +407,8 @@ __global__ void __launch_bounds__(WgmmaBlock<kMath, kColumns>::kThreads, 1)
           }
         }
       }
-    } else {
-      feed<typename WindowUnit<kMath>::Source>(p, rings, tables);
+    } else if ((threadIdx.x & 31) == 0) {
+      copy_filters(p, rings);
     }
   }
 #endif

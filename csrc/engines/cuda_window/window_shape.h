@@ -51,7 +51,7 @@ inline constexpr int kWindowFilters = 64;      // rows of one warpgroup's produc
 inline constexpr int kMaxWindowTaps = 256;     // of a kernel
 inline constexpr int kMaxWindowSegments = 64;  // of a tile
 inline constexpr int kMaxWindowSpans = 32;
-inline constexpr int kMaxWindowCopies = 128;    // of spans and channels, into a stage
+inline constexpr int kMaxWindowCopies = 96;     // of spans and channels, into a stage
 inline constexpr int kMaxFoldedChannels = 512;  // taps times channels, where they are folded
 
 // Sums that a thread keeps for a window: kIeee adds chains up outside the tensor cores.

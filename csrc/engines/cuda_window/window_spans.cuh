@@ -65,76 +65,65 @@ __device__ __forceinline__ SourceSpan find_spans(const WindowParams& p, const Wi
 }
 
 // Starts copies of the spans of a chunk's channels (or, where taps are folded, of all channels of a
-// tile) into stages, by the lanes of one warp. Stages have, per channel, a unit of zeros and the
-// spans' slots; a copy starts with the 16 bytes that its first value is in, so values lie as many
-// elements later in the slot as that one is misaligned.
-template <typename Source>
+// tile) into stages, by kWarps warps of which this is warp. Stages have, per channel, a unit of
+// zeros and the spans' slots; a copy starts with the 16 bytes that its first value is in, so values
+// lie as many elements later in the slot as that one is misaligned.
+//
+// A warp starts the copies of its lanes one after the other, some 75 cycles each: hence all warps.
+template <typename Source, int kWarps>
 class SpanCopier {
   static constexpr int kUnit = 16 / sizeof(Source);
-  static constexpr int kCopies = kMaxWindowCopies / 32;  // of a lane
 
  public:
-  __device__ __forceinline__ SpanCopier(const WindowParams& p, const WindowTables& tables)
-      : p_(p), tables_(tables) {}
+  __device__ __forceinline__ SpanCopier(const WindowParams& p, const WindowTables& tables, int warp)
+      : p_(p), tables_(tables), warp_(warp) {}
 
   __device__ __forceinline__ void start_tile(const TilePlace& tile) {
     const SourceSpan own = find_spans(p_, tables_, tile, kUnit);
     const int first_channel = p_.load == WindowLoad::kFolded ? 0 : tile.chunk * p_.chunk_channels;
-#pragma unroll
-    for (int k = 0; k < kCopies; ++k) {
-      const int copy = (threadIdx.x & 31) + 32 * k;
-      const int i = copy / p_.raw_channels;
-      const int span = min(i, p_.spans - 1);
-      channel_[k] = copy - i * p_.raw_channels;
-      const int first = __shfl_sync(0xffffffff, own.first, span);
-      const int last = __shfl_sync(0xffffffff, own.last, span);
-      const int slot = __shfl_sync(0xffffffff, own.slot, span);
-      const int64_t start =
-          __shfl_sync(0xffffffff, own.start, span) + (first_channel + channel_[k]) * p_.source_c;
-      const int64_t begin = (start + first) & ~int64_t{kUnit - 1};
-      const int64_t end = (start + last + kUnit - 1) & ~int64_t{kUnit - 1};
-      const bool used = i < p_.spans && first < last;
-      begin_[k] = begin;
-      bytes_[k] = used ? static_cast<uint32_t>(end - begin) * sizeof(Source) : 0;
-      slot_[k] = (channel_[k] * p_.raw_pitch + slot) * sizeof(Source);
-    }
+    const int copy = warp_ + kWarps * static_cast<int>(threadIdx.x & 31);
+    const int i = copy / p_.raw_channels;
+    const int span = min(i, p_.spans - 1);
+    channel_ = copy - i * p_.raw_channels;
+    const int first = __shfl_sync(0xffffffff, own.first, span);
+    const int last = __shfl_sync(0xffffffff, own.last, span);
+    const int slot = __shfl_sync(0xffffffff, own.slot, span);
+    const int64_t start =
+        __shfl_sync(0xffffffff, own.start, span) + (first_channel + channel_) * p_.source_c;
+    const int64_t end = (start + last + kUnit - 1) & ~int64_t{kUnit - 1};
+    begin_ = (start + first) & ~int64_t{kUnit - 1};
+    const bool used = i < p_.spans && first < last;
+    bytes_ = used ? static_cast<uint32_t>(end - begin_) * sizeof(Source) : 0;
+    slot_ = (channel_ * p_.raw_pitch + slot) * sizeof(Source);
   }
 
-  // channels: how many of the stage's channels there are.
+  // channels: how many of the stage's channels there are. The barrier counts each warp once.
   __device__ __forceinline__ void copy(uint32_t stage, uint32_t barrier, int channels) {
-    // The tensor's last values may be fewer than a unit: those are copied one by one.
-    uint32_t bytes[kCopies], total = 0;
-#pragma unroll
-    for (int k = 0; k < kCopies; ++k) {
-      bytes[k] = channel_[k] < channels ? bytes_[k] : 0;
-      const bool beyond = begin_[k] + bytes[k] / sizeof(Source) > p_.source_end;
-      if (bytes[k] > 0 && beyond) {
-        bytes[k] -= 16;
-        const Source* from = static_cast<const Source*>(p_.source_units) + begin_[k];
-        for (int64_t e = bytes[k] / sizeof(Source); begin_[k] + e < p_.source_end; ++e) {
-          store_element(stage + slot_[k] + static_cast<uint32_t>(e * sizeof(Source)), from[e]);
-        }
+    const Source* from = static_cast<const Source*>(p_.source_units) + begin_;
+    uint32_t bytes = channel_ < channels ? bytes_ : 0;
+    if (bytes > 0 && begin_ + bytes / sizeof(Source) > p_.source_end) {
+      // The tensor's last values are fewer than a unit: those are copied one by one.
+      bytes -= 16;
+      for (int64_t e = bytes / sizeof(Source); begin_ + e < p_.source_end; ++e) {
+        store_element(stage + slot_ + static_cast<uint32_t>(e * sizeof(Source)), from[e]);
       }
-      total += bytes[k];
     }
-    total = __reduce_add_sync(0xffffffff, total);
+    const uint32_t total = __reduce_add_sync(0xffffffff, bytes);
     // The barrier must expect bytes before the first of them arrives.
     if ((threadIdx.x & 31) == 0) arrive_expecting(barrier, total);
     __syncwarp();
-#pragma unroll
-    for (int k = 0; k < kCopies; ++k) {
-      const Source* from = static_cast<const Source*>(p_.source_units) + begin_[k];
-      if (bytes[k] > 0) bulk_copy(stage + slot_[k], from, bytes[k], barrier);
-      begin_[k] += p_.chunk_channels * p_.source_c;  // of the next chunk; aligned alike
-    }
+    if (bytes > 0) bulk_copy(stage + slot_, from, bytes, barrier);
+    __syncwarp();
+    begin_ += p_.chunk_channels * p_.source_c;  // of the next chunk; aligned alike
   }
 
  private:
   const WindowParams& p_;
   const WindowTables& tables_;
-  int64_t begin_[kCopies];
-  uint32_t bytes_[kCopies], slot_[kCopies];
-  int channel_[kCopies];
+  const int warp_;
+  int64_t begin_ = 0;
+  uint32_t bytes_ = 0, slot_ = 0;
+  int channel_ = 0;
 };
 
 }  // namespace convx
