@@ -38,7 +38,7 @@ double predict_chunk(const WindowShape& shape) {
   switch (shape.load) {
     case WindowLoad::kStaged: {
       const double turn = kWindowTurnLatency + kWindowTurnCycles * values / warps;
-      return std::max(turn, kWindowCopyCycles * shape.spans * shape.chunk_channels);
+      return std::max(turn, kWindowCopyCycles * shape.spans * shape.raw_channels() / warps);
     }
     case WindowLoad::kPlanes:
       return kWindowLoadLatency * std::max(1.0, values / (warps * 1024)) +
