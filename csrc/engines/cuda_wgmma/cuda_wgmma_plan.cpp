@@ -17,7 +17,6 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass != Pass::kForward) return "it computes the forward pass only";
   if (caps.compute_major != 9) return "it needs a GPU of compute capability 9.0";
   if (!caps.wgmma) return "this build has no code for sm_90a";
-  if (p.N == 0) return "the batch is empty";
   if (p.dtype == DType::kFloat64) return "tensor cores here take no float64";
   if (p.x_strides.c == 1 && p.C > 1) return "it reads channels_last inputs too slowly yet";
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;

@@ -170,8 +170,9 @@ class WindowLoader {
       int shift[kBatch];
 #pragma unroll
       for (int u = 0; u < kBatch; ++u) {
-        const int q = min(q0 + u * kThreads, p_.positions - 1);
-        const int2 entry = tables_.sources[q];
+        // A thread may look at its own entries only: others may not have been written yet.
+        const int q = q0 + u * kThreads;
+        const int2 entry = tables_.sources[q < p_.positions ? q : q0];
         from[u] = raw + entry.x * sizeof(Source);
         // Of channel first_channel; start_tile's is of channel 0.
         shift[u] = entry.y + first_channel * channel_shift;

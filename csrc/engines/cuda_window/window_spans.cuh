@@ -109,6 +109,7 @@ class SpanCopier {
       }
     }
     const uint32_t total = __reduce_add_sync(0xffffffff, bytes);
+    __syncwarp();
     // The barrier must expect bytes before the first of them arrives.
     if ((threadIdx.x & 31) == 0) arrive_expecting(barrier, total);
     __syncwarp();
