@@ -28,6 +28,18 @@ __device__ __forceinline__ T load_element(uint32_t address) {
   }
 }
 
+__device__ __forceinline__ uint32_t load_word(uint32_t address) {
+  uint32_t word;
+  asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(word) : "r"(address));
+  return word;
+}
+// 16 bits, in the lower half of a word.
+__device__ __forceinline__ uint32_t load_half_word(uint32_t address) {
+  uint32_t word;
+  asm volatile("ld.shared.u16 %0, [%1];\n" : "=r"(word) : "r"(address));
+  return word;
+}
+
 __device__ __forceinline__ void store_element(uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(address), "f"(value) : "memory");
 }

@@ -2,6 +2,8 @@
 // threads.
 #pragma once
 
+#include <cstdint>
+
 namespace convx {
 
 // By all threads of a warpgroup (sm_90a). Asking for more than the block has left waits for ever.
@@ -23,6 +25,21 @@ __device__ __forceinline__ void wait_at_barrier() {
 template <int kId, int kThreads>
 __device__ __forceinline__ void pass_barrier() {
   asm volatile("bar.arrive %0, %1;\n" ::"n"(kId), "n"(kThreads) : "memory");
+}
+
+__device__ __forceinline__ void wait_at_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+// Whether it holds for any thread of the warpgroup that waits there.
+__device__ __forceinline__ bool any_in_warpgroup(int id, bool holds) {
+  int any;
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.b32 p, %2, 0;\n"
+      "bar.red.or.pred q, %1, 128, p;\nselp.b32 %0, 1, 0, q;\n}\n"
+      : "=r"(any)
+      : "r"(id), "r"(static_cast<int>(holds))
+      : "memory");
+  return any != 0;
 }
 
 }  // namespace convx

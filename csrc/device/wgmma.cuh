@@ -54,7 +54,10 @@ struct WgmmaSums {
   float value[kColumns / 2];
 };
 
-// sums = a * b, or sums += a * b where accumulate is not 0.
+// sums = a * b, or sums += a * b where accumulate is not 0. a is in shared memory, or in registers:
+// thread t of warp w holds, of rows 16w + t/4 and 16w + t/4 + 8,
+//   32-bit: a[0], a[1]: depth t%4 of either row,          a[2], a[3]: depth t%4 + 4
+//   16-bit: a[0], a[1]: depths 2(t%4) and the next,        a[2], a[3]: 8 further.
 template <typename Operand, int kColumns>
 struct Wgmma;
 
@@ -71,53 +74,65 @@ struct Wgmma;
   "+f"(v[i]), "+f"(v[i + 1]), "+f"(v[i + 2]), "+f"(v[i + 3]), "+f"(v[i + 4]), "+f"(v[i + 5]), \
   "+f"(v[i + 6]), "+f"(v[i + 7]), "+f"(v[i + 8]), "+f"(v[i + 9]), "+f"(v[i + 10]), "+f"(v[i + 11]), \
   "+f"(v[i + 12]), "+f"(v[i + 13]), "+f"(v[i + 14]), "+f"(v[i + 15])
-#define CONVX_DEFINE_WGMMA(operand, columns, depth_and_types, flags, registers, a, b, p, ...)  \
-  template <>                                                                                  \
-  struct Wgmma<operand, columns> {                                                             \
-    static __device__ __forceinline__ void multiply(WgmmaSums<columns>& sums, uint64_t a_desc, \
-                                                    uint64_t b_desc, int accumulate) {         \
-      float(&v)[columns / 2] = sums.value;                                                     \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" p ", 0;\n"                             \
-                   "wgmma.mma_async.sync.aligned.m64n" #columns depth_and_types " {" registers \
-                   "}, %" a ", %" b ", p, 1, 1" flags ";\n}\n"                                 \
-                   : __VA_ARGS__                                                               \
-                   : "l"(a_desc), "l"(b_desc), "r"(accumulate));                               \
-    }                                                                                          \
+// n0 to n5: the numbers of the operands behind the sums.
+#define CONVX_DEFINE_WGMMA(operand, columns, depth_and_types, a_flag, b_flag, registers, n0, n1, n2, n3, n4, n5, ...) \
+  template <>                                                                                      \
+  struct Wgmma<operand, columns> {                                                                 \
+    static __device__ __forceinline__ void multiply(WgmmaSums<columns>& sums, uint64_t a_desc,     \
+                                                    uint64_t b_desc, int accumulate) {             \
+      float(&v)[columns / 2] = sums.value;                                                         \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" n2 ", 0;\n"                                \
+                   "wgmma.mma_async.sync.aligned.m64n" #columns depth_and_types " {" registers     \
+                   "}, %" n0 ", %" n1 ", p, 1, 1" a_flag b_flag ";\n}\n"                           \
+                   : __VA_ARGS__                                                                   \
+                   : "l"(a_desc), "l"(b_desc), "r"(accumulate));                                   \
+    }                                                                                              \
+    static __device__ __forceinline__ void multiply(WgmmaSums<columns>& sums,                      \
+                                                    const uint32_t (&a)[4], uint64_t b_desc,       \
+                                                    int accumulate) {                              \
+      float(&v)[columns / 2] = sums.value;                                                         \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" n5 ", 0;\n"                                \
+                   "wgmma.mma_async.sync.aligned.m64n" #columns depth_and_types " {" registers     \
+                   "}, {%" n0 ", %" n1 ", %" n2 ", %" n3 "}, %" n4 ", p, 1, 1" b_flag ";\n}\n"     \
+                   : __VA_ARGS__                                                                   \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_desc), "r"(accumulate));    \
+    }                                                                                              \
   }
-#define CONVX_DEFINE_WGMMAS(columns, registers, a, b, p, ...)                                     \
-  CONVX_DEFINE_WGMMA(Tf32, columns, "k8.f32.tf32.tf32", "", registers, a, b, p, __VA_ARGS__);     \
-  CONVX_DEFINE_WGMMA(__half, columns, "k16.f32.f16.f16", ", 0, 0", registers, a, b, p,            \
-                     __VA_ARGS__);                                                                \
-  CONVX_DEFINE_WGMMA(__nv_bfloat16, columns, "k16.f32.bf16.bf16", ", 0, 0", registers, a, b, p,   \
-                     __VA_ARGS__)
+#define CONVX_DEFINE_WGMMAS(columns, registers, n0, n1, n2, n3, n4, n5, ...)                       \
+  CONVX_DEFINE_WGMMA(Tf32, columns, "k8.f32.tf32.tf32", "", "", registers, n0, n1, n2, n3, n4, n5, \
+                     __VA_ARGS__);                                                                 \
+  CONVX_DEFINE_WGMMA(__half, columns, "k16.f32.f16.f16", ", 0", ", 0", registers, n0, n1, n2, n3,  \
+                     n4, n5, __VA_ARGS__);                                                         \
+  CONVX_DEFINE_WGMMA(__nv_bfloat16, columns, "k16.f32.bf16.bf16", ", 0", ", 0", registers, n0, n1, \
+                     n2, n3, n4, n5, __VA_ARGS__)
 
 CONVX_DEFINE_WGMMAS(64,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16,
-                    "32", "33", "34",
+                    "32", "33", "34", "35", "36", "37",
                     CONVX_SUMS(v, 0), CONVX_SUMS(v, 16));
 CONVX_DEFINE_WGMMAS(96,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32,
-                    "48", "49", "50",
+                    "48", "49", "50", "51", "52", "53",
                     CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32));
 CONVX_DEFINE_WGMMAS(128,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
-                    "64", "65", "66",
+                    "64", "65", "66", "67", "68", "69",
                     CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
 CONVX_DEFINE_WGMMAS(160,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64,
-                    "80", "81", "82",
+                    "80", "81", "82", "83", "84", "85",
                     CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64));
 CONVX_DEFINE_WGMMAS(192,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80,
-                    "96", "97", "98",
+                    "96", "97", "98", "99", "100", "101",
                     CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80));
 CONVX_DEFINE_WGMMAS(224,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80 ", " CONVX_REGISTERS_96,
-                    "112", "113", "114",
+                    "112", "113", "114", "115", "116", "117",
                     CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80), CONVX_SUMS(v, 96));
 CONVX_DEFINE_WGMMAS(256,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80 ", " CONVX_REGISTERS_96 ", " CONVX_REGISTERS_112,
-                    "128", "129", "130",
+                    "128", "129", "130", "131", "132", "133",
                     CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80), CONVX_SUMS(v, 96), CONVX_SUMS(v, 112));
 #undef CONVX_DEFINE_WGMMAS
 #undef CONVX_DEFINE_WGMMA

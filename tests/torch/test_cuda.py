@@ -25,13 +25,13 @@ def engine_names() -> list[str]:
     return [candidate.name for candidate in explanation.candidates]
 
 
-@pytest.fixture(params=["cuda_wgmma", "cuda_gemm", "cuda_direct"])
+@pytest.fixture(params=["cuda_pixels", "cuda_wgmma", "cuda_gemm", "cuda_direct"])
 def engine(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 def test_the_engines_are_these() -> None:
-    assert engine_names() == ["cuda_wgmma", "cuda_gemm", "cuda_direct"]
+    assert engine_names() == ["cuda_pixels", "cuda_wgmma", "cuda_gemm", "cuda_direct"]
 
 
 def operands_of(shape: Shape, direction: str, engine: str, precision: str = "ieee") -> Operands:

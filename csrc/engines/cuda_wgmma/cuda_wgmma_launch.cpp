@@ -9,13 +9,13 @@ void launch_cuda_wgmma(const LaunchSite& site, const Plan& plan, const Buffers& 
   const WindowFit& fit = *static_cast<const WindowFit*>(plan.shape.get());
   const WindowParams params = make_window_params(problem, fit, buffers);
   switch (fit.shape.math) {
-    case WindowMath::kTf32:
+    case TensorMath::kTf32:
       return launch_wgmma_tf32(site, fit.shape, params);
-    case WindowMath::kIeee:
+    case TensorMath::kIeee:
       return launch_wgmma_ieee(site, fit.shape, params);
-    case WindowMath::kBFloat16:
+    case TensorMath::kBFloat16:
       return launch_wgmma_bfloat16(site, fit.shape, params);
-    case WindowMath::kFloat16:
+    case TensorMath::kFloat16:
       return launch_wgmma_float16(site, fit.shape, params);
   }
 }

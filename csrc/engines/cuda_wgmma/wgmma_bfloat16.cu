@@ -4,7 +4,7 @@ namespace convx {
 
 void launch_wgmma_bfloat16(const LaunchSite& site, const WindowShape& shape,
                            const WindowParams& params) {
-  launch_wgmma<WindowMath::kBFloat16, 256, 224, 192, 160, 128, 96, 64>(site, shape, params);
+  launch_wgmma<TensorMath::kBFloat16, 256, 224, 192, 160, 128, 96, 64>(site, shape, params);
 }
 
 }  // namespace convx

@@ -22,39 +22,39 @@
 namespace convx {
 
 // Threads by role, and the registers each role has.
-template <WindowMath kMath, int kColumns>
+template <TensorMath kMath, int kColumns>
 struct WgmmaBlock {
   static constexpr int kThreads = count_threads(kMath, kColumns);
   static constexpr int kMultipliers = 256;
   static constexpr int kLoaders = kThreads - kMultipliers - 32;
-  // Together no more than the block starts with, 128 or 168 per thread: asking for more would wait
-  // for ever.
-  static constexpr int kMultiplierRegisters = kThreads == 512 ? 152 : 200;
-  static constexpr int kLoaderRegisters = 104;
-  static_assert(kMultipliers * kMultiplierRegisters +
-                    (kThreads - kMultipliers) * kLoaderRegisters <=
-                kThreads * (65536 / kThreads / 8 * 8));
+  // Together what the block starts with, 128 or 168 per thread: asking for more would wait for
+  // ever.
+  static constexpr bool kManySums = count_sums(kMath, kColumns) > 80;
+  static constexpr bool kTight = kManySums && kThreads == 512;
+  static constexpr int kMultiplierRegisters = kManySums ? 200 : 152;
+  static constexpr int kLoaderRegisters = kTight ? 56 : 104;
+  static constexpr int kBatch = kTight ? 2 : 4;  // positions that a loading thread turns at a time
 };
 
-template <WindowMath>
+template <TensorMath>
 struct WgmmaMath;
 template <>
-struct WgmmaMath<WindowMath::kTf32> {
+struct WgmmaMath<TensorMath::kTf32> {
   using Operand = Tf32;
   using Element = float;
 };
 template <>
-struct WgmmaMath<WindowMath::kIeee> {
+struct WgmmaMath<TensorMath::kIeee> {
   using Operand = __nv_bfloat16;
   using Element = float;
 };
 template <>
-struct WgmmaMath<WindowMath::kBFloat16> {
+struct WgmmaMath<TensorMath::kBFloat16> {
   using Operand = __nv_bfloat16;
   using Element = __nv_bfloat16;
 };
 template <>
-struct WgmmaMath<WindowMath::kFloat16> {
+struct WgmmaMath<TensorMath::kFloat16> {
   using Operand = __half;
   using Element = __half;
 };
@@ -102,11 +102,11 @@ struct WgmmaRings {
 };
 
 // The reduction of a tile: sums of 64 filters by kColumns positions.
-template <WindowMath kMath, int kColumns>
+template <TensorMath kMath, int kColumns>
 class WgmmaMultiplier {
   using Operand = typename WgmmaMath<kMath>::Operand;
   using Mma = Wgmma<Operand, kColumns>;
-  static constexpr bool kSplit = kMath == WindowMath::kIeee;
+  static constexpr bool kSplit = kMath == TensorMath::kIeee;
   static constexpr int kPlanes = WindowUnit<kMath>::kPlanes;
 
  public:
@@ -323,7 +323,7 @@ class PlaneFeeder {
   int tile_, chunk_ = 0, chunk_end_ = 0;
 };
 
-template <WindowMath kMath, int kColumns>
+template <TensorMath kMath, int kColumns>
 __global__ void __launch_bounds__(WgmmaBlock<kMath, kColumns>::kThreads, 1)
     wgmma_kernel(const __grid_constant__ WindowParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -353,7 +353,7 @@ __global__ void __launch_bounds__(WgmmaBlock<kMath, kColumns>::kThreads, 1)
       const int filter = place.filter + (same_window ? warpgroup * 64 : 0) + (warp & 3) * 16;
       const Element* bias = static_cast<const Element*>(p.bias);
       if (bias != nullptr) bias += place.group * p.group_targets;
-      constexpr bool kExact = kMath == WindowMath::kIeee;
+      constexpr bool kExact = kMath == TensorMath::kIeee;
       const auto store = [&]<typename Out>(const StoreTarget<Out>& target, const Element* add) {
         WindowStorer<kColumns, kExact, Out, Element>(p, target, place, window, filter, add,
                                                      reinterpret_cast<Out*>(staging))
@@ -378,7 +378,8 @@ __global__ void __launch_bounds__(WgmmaBlock<kMath, kColumns>::kThreads, 1)
   } else {
     give_registers<Block::kLoaderRegisters>();
     if (warp < 8 + Block::kLoaders / 32) {
-      WindowLoader<kMath, Block::kLoaders> loader(p, tables, threadIdx.x - Block::kMultipliers);
+      WindowLoader<kMath, Block::kLoaders, Block::kBatch> loader(p, tables,
+                                                                 threadIdx.x - Block::kMultipliers);
       PlaneFeeder<typename WindowUnit<kMath>::Source, Block::kLoaders / 32> feeder(p, rings, tables,
                                                                                    warp - 8);
       RingCursor cursor, raw;

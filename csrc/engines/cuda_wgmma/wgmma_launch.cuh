@@ -5,10 +5,11 @@
 #include "engines/cuda_wgmma/wgmma_kernel.cuh"
 #include "engines/cuda_wgmma/wgmma_passes.h"
 #include "engines/cuda_window/window_prepare.cuh"
+#include "engines/sum_partials.cuh"
 
 namespace convx {
 
-template <WindowMath kMath, int... kColumns>
+template <TensorMath kMath, int... kColumns>
 void launch_wgmma(const LaunchSite& site, const WindowShape& shape, const WindowParams& params) {
   using Element = typename WgmmaMath<kMath>::Element;
   pack_filters<kMath, Element>(site, shape, params);

@@ -4,7 +4,7 @@ namespace convx {
 
 void launch_wgmma_tf32(const LaunchSite& site, const WindowShape& shape,
                        const WindowParams& params) {
-  launch_wgmma<WindowMath::kTf32, 256, 224, 192, 160, 128, 96, 64>(site, shape, params);
+  launch_wgmma<TensorMath::kTf32, 256, 224, 192, 160, 128, 96, 64>(site, shape, params);
 }
 
 }  // namespace convx

@@ -11,7 +11,7 @@ namespace convx {
 
 // One block: a chunk of the channels of a few filters, all taps. Grid: (filters / rows, chunks).
 // Neighbouring threads read neighbouring taps and channels, and write neighbouring bytes.
-template <WindowMath kMath, typename T>
+template <TensorMath kMath, typename T>
 __global__ void pack_filters_kernel(const __grid_constant__ WindowParams p, int rows) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // like the kernels that read what it writes
   using Unit = WindowUnit<kMath>;
@@ -64,7 +64,7 @@ __global__ void pack_filters_kernel(const __grid_constant__ WindowParams p, int 
     const uint32_t offset = swizzle(
         (first_row % kWindowFilters + row) * p.lane_bytes + unit * Unit::kBytes, p.lane_bytes);
     char* to = chunk + static_cast<int64_t>(tap) * tap_bytes;
-    if constexpr (kMath == WindowMath::kTf32) {
+    if constexpr (kMath == TensorMath::kTf32) {
 #pragma unroll
       for (int piece = 0; piece < 2; ++piece) {
         uint4 words;
@@ -74,7 +74,7 @@ __global__ void pack_filters_kernel(const __grid_constant__ WindowParams p, int 
         words.w = round_to_tf32(values[4 * piece + 3]);
         *reinterpret_cast<uint4*>(to + (offset ^ (16 * piece))) = words;
       }
-    } else if constexpr (kMath == WindowMath::kIeee) {
+    } else if constexpr (kMath == TensorMath::kIeee) {
       uint32_t words[3][4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {

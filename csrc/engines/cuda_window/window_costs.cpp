@@ -57,7 +57,7 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   const double chunks = static_cast<double>(shape.chunks) / shape.splits;
   const double steps = ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32) /
                        static_cast<double>(shape.splits);
-  const int products = shape.math == WindowMath::kIeee ? 6 : 1;
+  const int products = shape.math == TensorMath::kIeee ? 6 : 1;
   const double multiply =
       steps * static_cast<double>(taps) * products * shape.columns / kWindowMmaEfficiency;
   const double load = chunks * predict_chunk(shape);

@@ -68,7 +68,7 @@ class PositionWalk {
 //   kPlanes  {offset or kNoSource, -}
 //   kFolded  {element as in kStaged, row << 16 | column, or INT_MIN if there is no target}
 // Where planes are staged, threads read the entries they wrote themselves.
-template <WindowMath kMath, int kThreads>
+template <TensorMath kMath, int kThreads, int kBatch>
 class WindowLoader {
   using Unit = WindowUnit<kMath>;
   using Source = typename Unit::Source;
@@ -158,7 +158,6 @@ class WindowLoader {
   // From rows of channels to channels of positions, shared memory to shared memory.
   template <bool kMisaligned>
   __device__ __forceinline__ void turn_planes(uint32_t tile, uint32_t raw, int chunk) {
-    constexpr int kBatch = 4;
     constexpr int kUnit = 16 / sizeof(Source);
     const int first_channel = chunk * p_.chunk_channels;
     const int units = p_.lane_bytes / Unit::kBytes;
@@ -212,7 +211,6 @@ class WindowLoader {
 
   // Neighbouring threads load neighbouring positions of a plane, 8 channels each.
   __device__ __forceinline__ void load_planes(uint32_t tile, int chunk) {
-    constexpr int kBatch = 4;  // that a thread loads at a time: 32 values under way
     const int first_channel = chunk * p_.chunk_channels;
     const int count = p_.positions * (p_.lane_bytes / Unit::kBytes);
 #pragma unroll 1
@@ -251,7 +249,6 @@ class WindowLoader {
 
   // Every channel is a tap and a source channel, with its own place and bounds.
   __device__ __forceinline__ void fold_planes(uint32_t tile, uint32_t raw, int chunk) {
-    constexpr int kBatch = 4;
     const int first_channel = chunk * p_.chunk_channels;
     const int units = p_.lane_bytes / Unit::kBytes;
 #pragma unroll 1

@@ -74,7 +74,7 @@ class Fitter {
         columns_(columns),
         row_reach_(rows),
         column_reach_(columns),
-        math_(window_math(problem)) {
+        math_(tensor_math(problem)) {
     const bool forward = problem.pass == Pass::kForward;
     sources_ = forward ? problem.channels_per_group() : problem.filters_per_group();
     targets_ = forward ? problem.filters_per_group() : problem.channels_per_group();
@@ -103,7 +103,7 @@ class Fitter {
     for (const auto& [load, raw_stages] : loads) {
       for (const int lane_bytes : {32, 64, 128}) {
         for (const int columns : kWindowColumns) {
-          if (math_ == WindowMath::kIeee && columns > kMaxIeeeColumns) continue;
+          if (math_ == TensorMath::kIeee && columns > kMaxIeeeColumns) continue;
           for (const int filter_groups : {1, 2}) {
             if (filter_groups == 2 && targets_ <= kWindowFilters) continue;
             Candidate candidate{Cut::kStretch, 1,    columns,   filter_groups,
@@ -274,7 +274,7 @@ class Fitter {
     const bool wide = candidate.cut != Cut::kRowPairs && shape.strips == 1 &&
                       shape.pitch >= shape.columns && !shape.folded();
     const int64_t steps = ceil_div(shape.channels * operand_bytes(math_), 32) * rows_.taps *
-                          columns_.taps * (math_ == WindowMath::kIeee ? 6 : 1);
+                          columns_.taps * (math_ == TensorMath::kIeee ? 6 : 1);
     return wide && steps <= 24 && shape.columns >= 128 &&
            columns_.count % (32 / size_of(problem_.dtype)) != 0;
   }
@@ -300,7 +300,7 @@ class Fitter {
     const int64_t tap_bytes =
         int64_t{shape.filter_groups} * planes * kWindowFilters * shape.lane_bytes;
     int64_t stage_taps = std::clamp<int64_t>(18432 / tap_bytes, 1, taps);
-    if (math_ == WindowMath::kIeee) {
+    if (math_ == TensorMath::kIeee) {
       stage_taps =
           std::min<int64_t>(stage_taps, std::max(1, kIeeeChainSteps * 32 / shape.lane_bytes));
     }
@@ -384,18 +384,12 @@ class Fitter {
   const DeviceCaps& caps_;
   const GatherAxis rows_, columns_;
   const AxisReach row_reach_, column_reach_;
-  const WindowMath math_;
+  const TensorMath math_;
   int64_t sources_ = 0, targets_ = 0, source_h_ = 0, source_w_ = 0;
   bool dense_ = false;  // planes of the source have no gaps
 };
 
 }  // namespace
-
-WindowMath window_math(const ConvProblem& problem) {
-  if (problem.dtype == DType::kBFloat16) return WindowMath::kBFloat16;
-  if (problem.dtype == DType::kFloat16) return WindowMath::kFloat16;
-  return problem.precision == Precision::kTf32 ? WindowMath::kTf32 : WindowMath::kIeee;
-}
 
 WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
                              const GatherAxis& rows, const GatherAxis& columns) {

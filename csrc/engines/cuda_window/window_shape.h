@@ -29,16 +29,9 @@
 #include "core/device_caps.h"
 #include "core/problem.h"
 #include "engines/gather_axis.h"
+#include "engines/tensor_math.h"
 
 namespace convx {
-
-// What the tensor cores multiply.
-enum class WindowMath : uint8_t {
-  kTf32,      // float32 rounded to TF32
-  kIeee,      // float32 as a sum of three bfloat16, six products
-  kBFloat16,  // as stored
-  kFloat16,
-};
 
 // How source values are brought in.
 enum class WindowLoad : uint8_t {
@@ -55,15 +48,14 @@ inline constexpr int kMaxWindowCopies = 96;     // of spans and channels, into a
 inline constexpr int kMaxFoldedChannels = 512;  // taps times channels, where they are folded
 
 // Sums that a thread keeps for a window: kIeee adds chains up outside the tensor cores.
-constexpr int count_sums(WindowMath math, int columns) {
-  return math == WindowMath::kIeee ? columns : columns / 2;
+constexpr int count_sums(TensorMath math, int columns) {
+  return math == TensorMath::kIeee ? columns : columns / 2;
 }
-// Of a block: few sums leave registers for more threads that load.
-constexpr int count_threads(WindowMath math, int columns) {
-  return count_sums(math, columns) <= 80 ? 512 : 384;
+// Of a block. One product of more than 192 columns needs more registers than 512 threads start
+// with.
+constexpr int count_threads(TensorMath math, int columns) {
+  return count_sums(math, columns) <= 96 ? 512 : 384;
 }
-// Of one value as it is multiplied.
-constexpr int operand_bytes(WindowMath math) { return math == WindowMath::kTf32 ? 4 : 2; }
 
 // A warp that stores stages 8 filters by half its columns, 8 more, and as many as misalignment may
 // take; the pitch spreads filters over all banks.
@@ -76,7 +68,7 @@ struct WindowSegment {
 };
 
 struct WindowShape {
-  WindowMath math = WindowMath::kTf32;
+  TensorMath math = TensorMath::kTf32;
   GatherAxis rows_axis, columns_axis;
 
   // The line.
@@ -128,7 +120,7 @@ struct WindowShape {
   int64_t packed_bytes = 0, partial_bytes = 0;
   double microseconds = 0;
 
-  int planes() const { return math == WindowMath::kIeee ? 3 : 1; }
+  int planes() const { return math == TensorMath::kIeee ? 3 : 1; }
   int taps() const { return static_cast<int>(tap_positions.size()); }
   int raw_channels() const { return folded() ? group_sources : chunk_channels; }
   int windows() const { return filter_groups == 1 ? 2 : 1; }  // of a tile
@@ -139,7 +131,5 @@ struct WindowShape {
 // The best shape for one phase of the problem; columns is 0 where none fits.
 WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
                              const GatherAxis& rows, const GatherAxis& columns);
-
-WindowMath window_math(const ConvProblem& problem);
 
 }  // namespace convx

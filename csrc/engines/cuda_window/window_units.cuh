@@ -15,35 +15,12 @@ __device__ __forceinline__ uint32_t swizzle(uint32_t offset, uint32_t lane_bytes
   return offset ^ (((offset >> 7) & (lane_bytes / 16 - 1)) << 4);
 }
 
-// Split float32 values are this much larger than the values: then no part of the smallest of them
-// underflows. Values and sums too large for it become infinite or NaN, and are formed again in
-// float32 when they are stored.
-inline constexpr float kSplitScale = 0x1p24f;
-inline constexpr float kSplitUnscale = 0x1p-48f;  // of a product of two
-
-// kSplitScale * value = part 0 + part 1 + part 2 exactly, each a bfloat16: 24 bits are three
-// times 8.
-struct SplitPair {
-  uint32_t part[3];
-
-  __device__ __forceinline__ SplitPair(float first, float second) {
-    first *= kSplitScale;
-    second *= kSplitScale;
-#pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      part[i] = pack_bfloat16(first, second);
-      first -= __uint_as_float(part[i] << 16);
-      second -= __uint_as_float(part[i] & 0xffff0000u);
-    }
-  }
-};
-
 // How each kind of product represents 8 channels of a position.
-template <WindowMath>
+template <TensorMath>
 struct WindowUnit;
 
 template <>
-struct WindowUnit<WindowMath::kTf32> {
+struct WindowUnit<TensorMath::kTf32> {
   using Source = float;
   static constexpr int kBytes = 32;
   static constexpr int kPlanes = 1;
@@ -61,7 +38,7 @@ struct WindowUnit<WindowMath::kTf32> {
 };
 
 template <>
-struct WindowUnit<WindowMath::kIeee> {
+struct WindowUnit<TensorMath::kIeee> {
   using Source = float;
   static constexpr int kBytes = 16;
   static constexpr int kPlanes = 3;
@@ -99,8 +76,8 @@ struct WindowUnit16 {
   }
 };
 template <>
-struct WindowUnit<WindowMath::kBFloat16> : WindowUnit16 {};
+struct WindowUnit<TensorMath::kBFloat16> : WindowUnit16 {};
 template <>
-struct WindowUnit<WindowMath::kFloat16> : WindowUnit16 {};
+struct WindowUnit<TensorMath::kFloat16> : WindowUnit16 {};
 
 }  // namespace convx

@@ -1,0 +1,52 @@
+#include "engines/cuda_pixels/cuda_pixels_plan.h"
+
+#include <algorithm>
+
+#include "core/gather_view.h"
+#include "engines/cuda_limits.h"
+#include "engines/cuda_pixels/pixel_fit.h"
+
+namespace convx {
+namespace {
+
+PixelShape fit_shape(const ConvProblem& problem, const DeviceCaps& caps) {
+  const GatherView view = make_gather_view(problem);
+  return fit_pixel_shape(problem, caps, make_gather_axis(view.rows[0], false),
+                         make_gather_axis(view.columns[0], false));
+}
+
+std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.pass != Pass::kForward) return "it computes the forward pass only";
+  if (caps.compute_major != 9) return "it needs a GPU of compute capability 9.0";
+  if (!caps.wgmma) return "this build has no code for sm_90a";
+  if (p.dtype == DType::kFloat64) return "tensor cores here take no float64";
+  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
+  constexpr int64_t kLimit = int64_t{1} << 30;
+  if (p.N * p.P * p.Q >= kLimit) return "the output has 2^30 pixels or more";
+  for (const Strides* s : {&p.x_strides, &p.y_strides}) {
+    if (s->n >= kLimit || s->c >= kLimit) return "an image has 2^30 elements or more";
+    if (s->h >= kLimit / std::max(p.H, p.P) || s->w >= kLimit / std::max(p.W, p.Q)) {
+      return "a plane spans 2^30 elements or more";
+    }
+  }
+  if (fit_shape(p, caps).filters == 0) return "no tile fits in shared memory";
+  return "";
+}
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  Plan plan;
+  plan.engine = EngineId::kCudaPixels;
+  PixelShape shape = fit_shape(problem, caps);
+  plan.tile = {2 * int64_t{shape.window_pixels()}, shape.filters, shape.chunk_channels};
+  plan.split = shape.splits;
+  plan.workspace_bytes = shape.packed_bytes + shape.partial_bytes;
+  plan.predicted_us = shape.microseconds;
+  plan.shape = std::make_shared<const PixelFit>(make_pixel_fit(problem, std::move(shape)));
+  return plan;
+}
+
+}  // namespace
+
+Engine cuda_pixels_engine() { return {EngineId::kCudaPixels, "cuda_pixels", refuse, plan, true}; }
+
+}  // namespace convx

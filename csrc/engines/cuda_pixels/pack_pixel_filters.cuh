@@ -1,0 +1,106 @@
+// Filters in the order and form in which a step's second operand is read:
+//   packed [filter tile][chunk][step][plane][filters of a tile][32 bytes of k],
+// each [filters][32] swizzled as in shared memory, so that whole stages are copied as they are.
+#pragma once
+
+#include "cuda/launch.h"
+#include "device/convert.cuh"
+#include "device/tensor_formats.cuh"
+#include "engines/cuda_pixels/pixel_params.h"
+
+namespace convx {
+
+// One block: a chunk of the channels of a few filters. Grid: (filters of all tiles / rows, chunks).
+// Neighbouring threads read neighbouring taps and channels, and write neighbouring bytes.
+template <TensorMath kMath, typename T>
+__global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p, int rows) {
+  constexpr int kDepth = step_depth(kMath);
+  extern __shared__ float staged[];  // [rows][channels of a chunk][taps]
+  const int taps = p.tap_rows * p.tap_columns;
+  const int first_row = blockIdx.x * rows;             // of all filter tiles
+  const int filter_tile = first_row / p.tile_filters;  // of all groups
+  const int row_of_tile = first_row % p.tile_filters;
+  const int group = filter_tile / p.filter_tiles;
+  const int first_filter = (filter_tile - group * p.filter_tiles) * p.tile_filters + row_of_tile;
+  const int first_channel = blockIdx.y * p.chunk_channels;
+  const int per_row = p.chunk_channels * taps;
+  const T* filters = static_cast<const T*>(p.filters) + group * p.filter_group;
+
+  for (int i = threadIdx.x; i < rows * per_row; i += blockDim.x) {
+    const int row = i / per_row;
+    const int inner = i - row * per_row;
+    const int channel = inner / taps;
+    const int tap = inner - channel * taps;
+    const int r = p.tap_r0 + tap / p.tap_columns * p.tap_r_step;
+    const int s = p.tap_s0 + tap % p.tap_columns * p.tap_s_step;
+    const bool inside =
+        first_filter + row < p.group_targets && first_channel + channel < p.group_sources;
+    staged[i] = inside ? to_accumulate(filters[(first_filter + row) * p.filter_target +
+                                               (first_channel + channel) * p.filter_source +
+                                               r * p.filter_r + s * p.filter_s])
+                       : 0.f;
+  }
+  __syncthreads();
+
+  const int plane_bytes = p.tile_filters * kStepBytes;
+  char* const chunk =
+      static_cast<char*>(const_cast<void*>(p.packed)) +
+      (static_cast<int64_t>(filter_tile) * p.chunks + blockIdx.y) * p.steps * p.step_bytes;
+  for (int i = threadIdx.x; i < p.steps * rows * 2; i += blockDim.x) {
+    const int piece = i % 2;  // 16 bytes
+    const int row = i / 2 % rows;
+    const int step = i / 2 / rows;
+    float values[kDepth / 2];
+#pragma unroll
+    for (int n = 0; n < kDepth / 2; ++n) {
+      const int k = piece * (kDepth / 2) + n;
+      const int inner = p.folded ? step * kDepth + k : k * taps + step;
+      values[n] = inner < per_row ? staged[row * per_row + inner] : 0.f;
+    }
+    const int offset = (row_of_tile + row) * kStepBytes + 16 * piece;
+    char* const to =
+        chunk + static_cast<int64_t>(step) * p.step_bytes + (offset ^ ((offset >> 7 & 1) << 4));
+    if constexpr (kMath == TensorMath::kTf32) {
+      *reinterpret_cast<uint4*>(to) =
+          make_uint4(round_to_tf32(values[0]), round_to_tf32(values[1]), round_to_tf32(values[2]),
+                     round_to_tf32(values[3]));
+    } else if constexpr (kMath == TensorMath::kIeee) {
+      uint32_t words[3][4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const SplitPair pair(values[2 * j], values[2 * j + 1]);
+#pragma unroll
+        for (int plane = 0; plane < 3; ++plane) words[plane][j] = pair.part[plane];
+      }
+#pragma unroll
+      for (int plane = 0; plane < 3; ++plane) {
+        *reinterpret_cast<uint4*>(to + plane * plane_bytes) =
+            make_uint4(words[plane][0], words[plane][1], words[plane][2], words[plane][3]);
+      }
+    } else {
+      union {
+        uint4 vector;
+        T elements[8];
+      } words;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) words.elements[n] = round_to<T>(values[n]);
+      *reinterpret_cast<uint4*>(to) = words.vector;
+    }
+  }
+}
+
+template <TensorMath kMath, typename T>
+void pack_pixel_filters(const LaunchSite& site, const PixelShape& shape,
+                        const PixelParams& params) {
+  constexpr int64_t kStagingLimit = 64 << 10;
+  const int64_t row_bytes =
+      int64_t{4} * params.chunk_channels * params.tap_rows * params.tap_columns;
+  int rows = 8;
+  while (rows > 1 && rows * row_bytes > kStagingLimit) rows /= 2;
+  const int64_t filters = int64_t{shape.filters} * shape.filter_tiles * site.problem->groups;
+  const dim3 grid(static_cast<unsigned>(filters / rows), static_cast<unsigned>(params.chunks));
+  launch_kernel<pack_pixel_filters_kernel<kMath, T>>(site, grid, 128, rows * row_bytes, params,
+                                                     rows);
+}
+
+}  // namespace convx

@@ -1,0 +1,57 @@
+#include "engines/cuda_pixels/pixel_costs.h"
+
+#include <algorithm>
+
+#include "core/arithmetic.h"
+
+namespace convx {
+namespace {
+
+// Rates in cycles of one multiprocessor, fitted to an H200; see docs/performance.
+constexpr double kPixelClockGhz = 1.7;
+constexpr double kPixelMmaEfficiency = 0.8;
+// Gathering and converting a step's operand of 64 pixels, of the time in which nothing multiplies.
+constexpr double kPixelGatherCycles = 20;
+// The three warps that load: per copy of a warp, and for the place of an entry.
+constexpr double kPixelCopyCycles = 8;
+constexpr double kPixelStoreHalfWord = 3;  // times that: single 16-bit values go through registers
+constexpr double kPixelEntryCycles = 4;
+constexpr double kPixelChunkCycles = 300;
+constexpr double kPixelCacheBytes = 20;     // source values and filters, per cycle, from L2
+constexpr double kPixelStoreCycles = 0.25;  // per sum of a warpgroup's window, over 128 threads
+constexpr double kPixelTileCycles = 2500;   // filling and draining the pipeline
+constexpr double kPixelLaunchCycles = 10000;
+constexpr double kPixelMemoryBytes = 17;   // device memory, per cycle
+constexpr double kPixelPartialBytes = 20;  // partial sums, written and read again
+
+}  // namespace
+
+double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
+                            const PixelShape& shape) {
+  const double element = size_of(problem.dtype);
+  const double chunks = static_cast<double>(shape.chunks) / shape.splits;
+  const double steps = chunks * shape.steps;
+  const int products = shape.math == TensorMath::kIeee ? 6 : 1;
+  // A product of 64 pixels takes half a cycle per filter; two warpgroups share the tensor cores.
+  const double multiply = steps * 2 * shape.blocks *
+                          (products * shape.filters / 2 / kPixelMmaEfficiency + kPixelGatherCycles);
+  const double copies = static_cast<double>(shape.entries()) * shape.chunk_channels /
+                        (shape.channels_last ? shape.vector : 1);
+  const double per_copy =
+      shape.vector * element < 4 ? kPixelStoreHalfWord * kPixelCopyCycles : kPixelCopyCycles;
+  const double load =
+      kPixelEntryCycles * shape.entries() + chunks * (kPixelChunkCycles + copies / 32 * per_copy);
+  const double bytes =
+      chunks * shape.source_stage_bytes + (shape.resident ? 0 : steps * shape.step_bytes());
+  const double store = kPixelStoreCycles * shape.window_pixels() * shape.filters * element / 4;
+  const double tile =
+      std::max({multiply + store, load, bytes / kPixelCacheBytes}) + kPixelTileCycles;
+  const int64_t tiles = shape.pixel_tiles * shape.filter_tiles * problem.groups * shape.splits;
+  double cycles = static_cast<double>(ceil_div(tiles, caps.sm_count)) * tile;
+  cycles = std::max(cycles, count_bytes(problem) / caps.sm_count / kPixelMemoryBytes);
+  cycles += kPixelLaunchCycles;
+  cycles += 2 * static_cast<double>(shape.partial_bytes) / caps.sm_count / kPixelPartialBytes;
+  return cycles / (kPixelClockGhz * 1e3);
+}
+
+}  // namespace convx

@@ -1,0 +1,11 @@
+// What a pixel tile costs.
+#pragma once
+
+#include "engines/cuda_pixels/pixel_shape.h"
+
+namespace convx {
+
+double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
+                            const PixelShape& shape);
+
+}  // namespace convx

@@ -1,0 +1,20 @@
+// From a problem's shape to what its kernels are launched with.
+#pragma once
+
+#include "core/buffers.h"
+#include "engines/cuda_pixels/pixel_params.h"
+
+namespace convx {
+
+// What a plan remembers: the shape, and all parameters that do not depend on the call.
+struct PixelFit {
+  PixelShape shape;
+  PixelParams params;
+};
+
+PixelFit make_pixel_fit(const ConvProblem& problem, PixelShape shape);
+
+PixelParams make_pixel_params(const ConvProblem& problem, const PixelFit& fit,
+                              const Buffers& buffers);
+
+}  // namespace convx

@@ -1,0 +1,114 @@
+// Stages source values: asynchronous copies, or, for single 16-bit values, through registers.
+#pragma once
+
+#include "device/async_copy.cuh"
+#include "device/mbarrier.cuh"
+#include "engines/cuda_pixels/pixel_place.cuh"
+
+namespace convx {
+
+template <typename Element>
+class PixelLoader {
+ public:
+  __device__ __forceinline__ PixelLoader(const PixelParams& p, int* sources, int thread)
+      : p_(p), sources_(sources), thread_(thread) {}
+
+  __device__ __forceinline__ void start_tile(const PixelTile& tile) {
+    const StagedTile staged(p_, tile);
+    const int positions = p_.channels_last ? 1 : p_.vector;
+    // Threads read only the entries they wrote.
+    for (int i = thread_; i < p_.entries; i += kPixelLoaders) {
+      sources_[i] = staged.source(i * positions);
+    }
+    image_ = static_cast<const Element*>(p_.source) + tile.image * p_.source_n +
+             static_cast<int64_t>(tile.group) * p_.group_sources * p_.source_c;
+  }
+
+  // Fills a stage with a chunk of channels; full counts this thread once, when all is there.
+  __device__ __forceinline__ void load_chunk(uint32_t stage, int chunk, uint32_t full) {
+    switch (p_.copy_elements * static_cast<int>(sizeof(Element))) {
+      case 16:
+        copy_chunk<16>(stage, chunk);
+        break;
+      case 8:
+        copy_chunk<8>(stage, chunk);
+        break;
+      case 4:
+        copy_chunk<4>(stage, chunk);
+        break;
+      default:
+        store_chunk(stage, chunk);
+        return arrive(full);
+    }
+    arrive_after_copies(full);
+  }
+
+ private:
+  template <int kBytes>
+  __device__ __forceinline__ void copy_chunk(uint32_t stage, int chunk) {
+    constexpr int kElements = kBytes / static_cast<int>(sizeof(Element));
+    const int first_channel = chunk * p_.chunk_channels;
+    const int left = p_.channels - first_channel;
+    const Element* const plane = image_ + first_channel * p_.source_c;
+    const uint32_t shared_step = p_.copy_shared * sizeof(Element);
+    const int pieces = p_.run / kElements;
+#pragma unroll 1
+    for (int i = thread_; i < p_.entries; i += kPixelLoaders) {
+      const int offset = sources_[i];
+      const int channels = offset < 0 ? 0 : left;
+      for (int piece = 0; piece < pieces; ++piece) {
+        const Element* from = plane + max(offset, 0) + piece * kElements;
+        uint32_t to = stage + (i * p_.entry_elements + piece * kElements) * sizeof(Element);
+#pragma unroll 4
+        for (int copy = 0, channel = 0; copy < p_.entry_copies; ++copy) {
+          const bool valid = channel < channels;
+          copy_async<kBytes>(to, valid ? from : plane, valid);
+          from += p_.copy_source;
+          to += shared_step;
+          channel += p_.copy_channels;
+        }
+      }
+    }
+  }
+
+  // Values that are neither aligned to 4 bytes nor 4 bytes long.
+  __device__ __forceinline__ void store_chunk(uint32_t stage, int chunk) {
+    constexpr int kBatch = 8;
+    const int first_channel = chunk * p_.chunk_channels;
+    const int left = p_.channels - first_channel;
+    const Element* const plane = image_ + first_channel * p_.source_c;
+    const uint32_t shared_step = p_.copy_shared * sizeof(Element);
+#pragma unroll 1
+    for (int i = thread_; i < p_.entries; i += kPixelLoaders) {
+      const int offset = sources_[i];
+      const int channels = offset < 0 ? 0 : left;
+      for (int piece = 0; piece < p_.run; ++piece) {
+        const Element* from = plane + max(offset, 0) + piece;
+        uint32_t to = stage + (i * p_.entry_elements + piece) * sizeof(Element);
+#pragma unroll 1
+        for (int copy = 0; copy < p_.entry_copies; copy += kBatch) {
+          uint16_t values[kBatch];
+#pragma unroll
+          for (int c = 0; c < kBatch; ++c) {
+            const bool valid =
+                copy + c < p_.entry_copies && (copy + c) * p_.copy_channels < channels;
+            values[c] = valid ? __ldg(reinterpret_cast<const uint16_t*>(from)) : uint16_t{0};
+            from += p_.copy_source;
+          }
+#pragma unroll
+          for (int c = 0; c < kBatch; ++c) {
+            if (copy + c < p_.entry_copies) store_element(to, values[c]);
+            to += shared_step;
+          }
+        }
+      }
+    }
+  }
+
+  const PixelParams& p_;
+  int* const sources_;
+  const int thread_;
+  const Element* image_ = nullptr;
+};
+
+}  // namespace convx

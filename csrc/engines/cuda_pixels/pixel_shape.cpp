@@ -1,0 +1,267 @@
+#include "engines/cuda_pixels/pixel_shape.h"
+
+#include <algorithm>
+#include <span>
+
+#include "core/arithmetic.h"
+#include "engines/cuda_pixels/pixel_costs.h"
+
+namespace convx {
+namespace {
+
+constexpr int kTileAlignment = 1024;
+constexpr int kMaxFilterStages = 16;
+constexpr int kMaxSourceStages = 4;
+constexpr int64_t kMaxEntries = 12288;
+constexpr int64_t kFilterStageBytes = 16384;  // about as much is copied at a time
+
+// Tiles that kernels are compiled for; the launch has the same list.
+struct TileSize {
+  int filters, blocks;
+  bool folded;
+};
+constexpr TileSize kTiles[] = {{64, 4, false}, {64, 2, false}, {128, 2, false}, {256, 1, false},
+                               {64, 4, true},  {96, 2, true},  {128, 2, true}};
+constexpr TileSize kIeeeTiles[] = {{64, 2, false}, {128, 1, false}, {64, 2, true}, {96, 1, true}};
+
+class Fitter {
+ public:
+  Fitter(const ConvProblem& problem, const DeviceCaps& caps, const GatherAxis& rows,
+         const GatherAxis& columns)
+      : problem_(problem),
+        caps_(caps),
+        rows_(rows),
+        columns_(columns),
+        math_(tensor_math(problem)),
+        element_(size_of(problem.dtype)) {
+    const bool forward = problem.pass == Pass::kForward;
+    source_ = forward ? problem.x_strides : problem.y_strides;
+    sources_ = forward ? problem.channels_per_group() : problem.filters_per_group();
+    targets_ = forward ? problem.filters_per_group() : problem.channels_per_group();
+    source_w_ = forward ? problem.W : problem.Q;
+    plane_ = rows.count * columns.count;
+  }
+
+  PixelShape fit() const {
+    PixelShape best;
+    const bool ieee = math_ == TensorMath::kIeee;
+    const std::span<const TileSize> tiles =
+        ieee ? std::span<const TileSize>(kIeeeTiles) : std::span<const TileSize>(kTiles);
+    for (const TileSize& tile : tiles) {
+      // A tile of twice as many filters as there are would multiply as many zeros.
+      if (tile.filters > 64 && targets_ <= tile.filters / 2) continue;
+      // Channels of a chunk whose taps are part of k; 0: they are not.
+      for (const int64_t folded : {int64_t{0}, int64_t{1}, sources_}) {
+        if (tile.folded != folded > 0) continue;
+        if (folded > 0 && (rows_.taps * columns_.taps == 1 || sources_ > 8)) continue;
+        for (const bool bands : {false, true}) consider(tile, folded, bands, best);
+      }
+    }
+    if (best.filters == 0) return best;
+    const int64_t tiles_all = count_tiles(best);
+    best.grid = static_cast<int>(std::clamp<int64_t>(tiles_all, 1, caps_.sm_count));
+    return best;
+  }
+
+ private:
+  int64_t count_tiles(const PixelShape& shape) const {
+    return shape.pixel_tiles * shape.filter_tiles * problem_.groups * shape.splits;
+  }
+
+  void consider(const TileSize& tile, int64_t folded, bool bands, PixelShape& best) const {
+    PixelShape shape;
+    shape.math = math_;
+    shape.rows_axis = rows_;
+    shape.columns_axis = columns_;
+    shape.filters = tile.filters;
+    shape.blocks = tile.blocks;
+    shape.folded = folded > 0;
+    shape.bands = bands;
+    shape.filter_tiles = static_cast<int>(ceil_div(targets_, tile.filters));
+    if (!lay_out_channels(shape, folded)) return;
+    lay_out_windows(shape);
+    if (!lay_out_positions(shape) || !fit_shared_memory(shape)) return;
+    const int64_t most = shape.resident ? 1 : std::min<int64_t>(shape.chunks, 8);
+    for (int splits = 1; splits <= most; ++splits) {
+      shape.splits = splits;
+      shape.partial_bytes =
+          splits == 1 ? 0 : splits * problem_.N * problem_.groups * targets_ * plane_ * 4;
+      if (shape.packed_bytes + shape.partial_bytes > caps_.workspace_limit) break;
+      shape.microseconds = predict_microseconds(problem_, caps_, shape);
+      if (best.filters == 0 || shape.microseconds < best.microseconds) best = shape;
+      if (count_tiles(shape) / splits >= 2 * caps_.sm_count) break;
+    }
+  }
+
+  // How many channels are staged at a time, and the steps they make.
+  bool lay_out_channels(PixelShape& shape, int64_t folded) const {
+    const int depth = step_depth(math_);
+    const int64_t taps = rows_.taps * columns_.taps;
+    shape.channels = static_cast<int>(sources_);
+    shape.channels_last = source_.c == 1 && sources_ * problem_.groups > 1;
+    if (shape.folded) {
+      shape.chunk_channels = static_cast<int>(folded);
+      shape.steps = static_cast<int>(ceil_div(shape.chunk_channels * taps, depth));
+    } else {
+      shape.chunk_channels = depth;
+      shape.steps = static_cast<int>(taps);
+    }
+    shape.chunks = static_cast<int>(ceil_div(sources_, shape.chunk_channels));
+    return shape.steps <= 1024;
+  }
+
+  void lay_out_windows(PixelShape& shape) const {
+    const int64_t window = shape.window_pixels();
+    const int64_t sector = 32 / element_;
+    shape.window_step = static_cast<int>(window);
+    shape.per_image = plane_ >= 16 * window;
+    // Planes that start in the middle of a sector: windows overlap, and each stores whole sectors.
+    const Strides& to = problem_.pass == Pass::kForward ? problem_.y_strides : problem_.x_strides;
+    if (shape.per_image && to.c % sector != 0 && to.c != 1 && to.h == columns_.count) {
+      shape.window_step -= static_cast<int>(sector);
+    }
+    const int64_t tile = 2 * shape.window_step;
+    shape.pixel_tiles =
+        shape.per_image ? problem_.N * ceil_div(plane_, tile) : ceil_div(problem_.N * plane_, tile);
+  }
+
+  // Elements that can be copied at a time.
+  int fit_vector(const PixelShape& shape) const {
+    int64_t vector = 16 / element_;
+    const auto divides = [&](int64_t value) { return value % vector == 0; };
+    if (shape.channels_last) {
+      while (vector > 1 && !(divides(source_.n) && divides(source_.h) && divides(source_.w) &&
+                             divides(sources_) && shape.chunk_channels % vector == 0)) {
+        vector /= 2;
+      }
+    } else if (source_.w != 1) {
+      vector = 1;
+    } else {
+      while (vector > 1 && !(divides(source_.n) && divides(source_.c) && divides(source_.h) &&
+                             divides(source_w_))) {
+        vector /= 2;
+      }
+    }
+    return static_cast<int>(vector);
+  }
+
+  bool lay_out_positions(PixelShape& shape) const {
+    shape.vector = fit_vector(shape);
+    const int64_t align = shape.channels_last ? 1 : shape.vector;
+    const int64_t lead = floor_mod(columns_.offset0, align);
+    const int64_t step = columns_.source_step;
+    const int64_t span = (columns_.taps - 1) * columns_.offset_step;
+    const int64_t segment = round_up(lead + (columns_.count - 1) * step + span + 1, align);
+
+    // A run of pixels touches this many target rows, and images, at most.
+    const int64_t tile = shape.window_step + shape.window_pixels();
+    const int64_t lines = std::max<int64_t>(
+        1, std::min((tile + columns_.count - 2) / columns_.count + 1, problem_.N * rows_.count));
+    const int64_t halo = (rows_.taps - 1) * rows_.offset_step + 1;
+    const int64_t image_rows = (rows_.count - 1) * rows_.source_step + halo;
+    int64_t row_pitch, staged_rows;
+    if (shape.bands) {
+      const int64_t images = shape.per_image
+                                 ? 1
+                                 : std::clamp<int64_t>((tile + plane_ - 2) / plane_ + 1, 1,
+                                                       std::max<int64_t>(1, problem_.N));
+      const auto rows_of = [&](int64_t n) { return (lines - n) * rows_.source_step + n * halo; };
+      staged_rows =
+          std::min(std::max(rows_of(1), rows_of(std::min(images, lines))), images * image_rows);
+      row_pitch = segment;
+    } else {
+      staged_rows = rows_.taps;
+      row_pitch =
+          std::min(round_up(tile * step + lines * (span + 1 + 2 * align), align), lines * segment);
+    }
+    const int64_t positions = row_pitch * staged_rows;
+    if (positions / align > kMaxEntries) return false;
+    shape.span = static_cast<int>(span);
+    shape.row_pitch = static_cast<int>(row_pitch);
+    shape.staged_rows = static_cast<int>(staged_rows);
+    shape.image_rows = static_cast<int>(image_rows);
+    shape.segment = static_cast<int>(segment);
+
+    // Elements. Pitches spread what a warp gathers over all banks.
+    const int64_t word = 4 / element_;  // elements
+    if (shape.channels_last) {
+      shape.channel_pitch = 1;
+      shape.position_pitch = static_cast<int>(round_up(shape.chunk_channels, 4 * word) + 4 * word);
+    } else {
+      shape.position_pitch = 1;
+      // The four threads of a quad gather channels this far apart.
+      const int64_t apart = math_ == TensorMath::kTf32 ? 1 : 2;
+      int64_t pitch = round_up(positions, 4 * word);
+      while (!shape.folded && pitch * apart / word % 32 != 8 && pitch * apart / word % 32 != 24) {
+        pitch += 4 * word;
+      }
+      shape.channel_pitch = static_cast<int>(pitch);
+    }
+    return true;
+  }
+
+  bool fit_shared_memory(PixelShape& shape) const {
+    const int64_t window = shape.window_pixels();
+    const int64_t tables =
+        4 * ((shape.folded ? int64_t{shape.steps} * 4 * gathered_depth(math_) : 0) + 2 * window +
+             shape.entries());
+    shape.staging_offset = static_cast<int>(round_up(kPixelBarrierBytes + tables, 128));
+    const int64_t staging = 2 * kStoreFilters * staging_elements(static_cast<int>(window), 4) * 4;
+    shape.source_offset = static_cast<int>(round_up(shape.staging_offset + staging, 128));
+    const int64_t stage = count_stage_bytes(shape);
+    shape.source_stage_bytes = static_cast<int>(stage);
+    const int64_t step = shape.step_bytes();
+    const int64_t stages_per_chunk =
+        ceil_div(shape.steps, std::max<int64_t>(1, kFilterStageBytes / step));
+    shape.stage_steps = static_cast<int>(ceil_div(shape.steps, stages_per_chunk));
+    const int64_t filter_stage = shape.stage_steps * step;
+    const int64_t all_filter_stages = ceil_div(shape.steps, shape.stage_steps) * shape.chunks;
+    const bool one_tile = shape.filter_tiles * problem_.groups == 1;
+
+    const int64_t room = caps_.shared_bytes_per_block - shape.source_offset - 2 * kTileAlignment;
+    const int64_t left = room - 2 * stage;
+    if (left < 2 * filter_stage) return false;
+    shape.resident =
+        one_tile && all_filter_stages <= std::min<int64_t>(kMaxFilterStages, left / filter_stage);
+    int64_t filter_stages = shape.resident ? all_filter_stages : 2;
+    const int64_t source_stages =
+        std::min<int64_t>(kMaxSourceStages, (room - filter_stages * filter_stage) / stage);
+    if (!shape.resident) {
+      filter_stages = std::min<int64_t>(8, (room - source_stages * stage) / filter_stage);
+    }
+    shape.source_stages = static_cast<int>(source_stages);
+    shape.filter_stages = static_cast<int>(filter_stages);
+    shape.filter_offset =
+        static_cast<int>(round_up(shape.source_offset + source_stages * stage, kTileAlignment));
+    shape.shared_bytes =
+        static_cast<int>(shape.filter_offset + filter_stages * filter_stage + kTileAlignment);
+    shape.packed_bytes =
+        problem_.groups * shape.filter_tiles * int64_t{shape.chunks} * shape.steps * step;
+    return shape.shared_bytes <= caps_.shared_bytes_per_block &&
+           shape.packed_bytes <= caps_.workspace_limit;
+  }
+
+  int64_t count_stage_bytes(const PixelShape& shape) const {
+    const int64_t elements = shape.channels_last
+                                 ? int64_t{shape.positions()} * shape.position_pitch
+                                 : int64_t{shape.channel_pitch} * shape.chunk_channels;
+    return round_up(elements * element_, 128);
+  }
+
+  const ConvProblem& problem_;
+  const DeviceCaps& caps_;
+  const GatherAxis rows_, columns_;
+  const TensorMath math_;
+  const int64_t element_;
+  Strides source_;
+  int64_t sources_ = 0, targets_ = 0, source_w_ = 0, plane_ = 0;
+};
+
+}  // namespace
+
+PixelShape fit_pixel_shape(const ConvProblem& problem, const DeviceCaps& caps,
+                           const GatherAxis& rows, const GatherAxis& columns) {
+  return Fitter(problem, caps, rows, columns).fit();
+}
+
+}  // namespace convx

@@ -1,0 +1,302 @@
+// Stores a window's sums: staged by filter, so that a warp writes runs of a filter's plane.
+#pragma once
+
+#include <cfloat>
+
+#include "device/convert.cuh"
+#include "device/tensor_formats.cuh"
+#include "device/warp_roles.cuh"
+#include "device/wgmma.cuh"
+#include "engines/cuda_pixels/pixel_place.cuh"
+
+namespace convx {
+
+// Where sums go: the target, or a part's own copy of it.
+template <typename Out>
+struct PixelTarget {
+  Out* base;
+  int64_t n, c, h, w;
+  bool contiguous;  // planes have no gaps
+};
+
+// Whether a sum of split values must be formed anew: splitting infinities makes NaN of what float32
+// would call infinite, and large values overflow early.
+__device__ __forceinline__ bool is_spoilt(float sum) { return !(fabsf(sum) <= FLT_MAX); }
+
+// Forms the sum of a pixel and a filter in float32.
+static __device__ __noinline__ float mend_sum(const PixelParams& p, const PixelTile& tile,
+                                              int pixel, int filter, float bias) {
+  int image = pixel;
+  const int target_column = p.by_target_width.split(image);
+  const int target_row = p.by_target_height.split(image);
+  const float* source = static_cast<const float*>(p.source) + image * p.source_n +
+                        static_cast<int64_t>(tile.group) * p.group_sources * p.source_c;
+  const float* filters =
+      static_cast<const float*>(p.filters) + tile.group * p.filter_group + filter * p.filter_target;
+  const int first_channel = tile.chunk * p.chunk_channels;
+  const int last_channel = min(p.group_sources, tile.chunk_end * p.chunk_channels);
+  float sum = 0;
+  for (int i = 0; i < p.tap_rows; ++i) {
+    for (int j = 0; j < p.tap_columns; ++j) {
+      const int row = target_row * p.source_step_h + p.offset_h0 + i * p.offset_h_step;
+      const int column = target_column * p.source_step_w + p.offset_w0 + j * p.offset_w_step;
+      if (static_cast<unsigned>(row) >= static_cast<unsigned>(p.source_height) ||
+          static_cast<unsigned>(column) >= static_cast<unsigned>(p.source_width)) {
+        continue;
+      }
+      const float* from = source + row * p.source_h + column * p.source_w;
+      const float* weight = filters + (p.tap_r0 + i * p.tap_r_step) * p.filter_r +
+                            (p.tap_s0 + j * p.tap_s_step) * p.filter_s;
+      for (int c = first_channel; c < last_channel; ++c) {
+        sum = fmaf(from[c * p.source_c], weight[c * p.filter_source], sum);
+      }
+    }
+  }
+  return sum + bias;
+}
+
+// One warpgroup's window of kBlocks * 64 pixels by kFilters filters.
+template <TensorMath kMath, int kBlocks, int kFilters, typename Out, typename Bias>
+class PixelStorer {
+  static constexpr bool kExact = kMath == TensorMath::kIeee;
+  static constexpr int kWindow = kBlocks * kPixelBlock;
+  static constexpr int kVector = 16 / static_cast<int>(sizeof(Out));
+  static constexpr int kSector = 32 / static_cast<int>(sizeof(Out));
+  static constexpr int kPitch = staging_elements(kWindow, sizeof(Out));
+
+ public:
+  // bias: of the tile's first filter, or null. staging and targets: this warpgroup's.
+  __device__ __forceinline__ PixelStorer(const PixelParams& p, const PixelTarget<Out>& target,
+                                         const PixelTile& tile, int warpgroup, const Bias* bias,
+                                         Out* staging, int* targets)
+      : p_(p),
+        target_(target),
+        tile_(tile),
+        bias_(bias),
+        staging_(staging),
+        targets_(targets),
+        barrier_(1 + warpgroup),
+        window_(tile.first + warpgroup * p.window_step),
+        count_(min(kWindow, tile.end - window_)),
+        filters_(min(kFilters, p.group_targets - tile.filter)),
+        warp_((threadIdx.x & 127) / 32),
+        lane_(threadIdx.x & 31) {}
+
+  __device__ __forceinline__ void store(const WgmmaSums<kFilters> (&sums)[kBlocks]) {
+    if (count_ <= 0) return;
+    int last = window_ + count_ - 1;
+    int image = window_;
+    local_ = p_.by_plane.split(image);
+    const bool one_image = p_.by_plane.divide(last) == image;
+    base_ = target_.base + image * target_.n +
+            (static_cast<int64_t>(tile_.group) * p_.group_targets + tile_.filter) * target_.c;
+    const bool run = target_.contiguous && one_image;
+    if (run) {
+      base_ += local_;
+    } else {
+      synchronise();
+      find_targets(image);
+      synchronise();
+      if (target_.c == 1 && store_fragments(sums)) return;
+    }
+    shift_ = run ? static_cast<int>(reinterpret_cast<size_t>(base_) / sizeof(Out)) : 0;
+    shift_step_ = run ? static_cast<int>(target_.c) : 0;
+#pragma unroll
+    for (int part = 0; part < kFilters / kStoreFilters; ++part) {
+      if (part * kStoreFilters < filters_) {
+        synchronise();
+        stage(sums, part);
+        synchronise();
+        const int filters = min(kStoreFilters, filters_ - part * kStoreFilters);
+        if (run) {
+          store_runs(part * kStoreFilters, filters);
+        } else {
+          store_pixels(part * kStoreFilters, filters);
+        }
+      }
+    }
+  }
+
+ private:
+  // Of this warpgroup.
+  __device__ __forceinline__ void synchronise() const { wait_at_barrier(barrier_, 128); }
+
+  __device__ __forceinline__ float load_bias(int filter) const {
+    return bias_ != nullptr && filter < filters_ ? to_accumulate(bias_[filter]) : 0.f;
+  }
+
+  static __device__ __forceinline__ float finish(float sum, float bias) {
+    return kExact ? fmaf(sum, kSplitUnscale, bias) : sum + bias;
+  }
+
+  // Elements by which a filter's staged row is shifted, so that 16 bytes of it are 16 aligned bytes
+  // of the target.
+  __device__ __forceinline__ int shift(int filter) const {
+    return (shift_ + filter * shift_step_) & (kVector - 1);
+  }
+
+  __device__ __forceinline__ void find_targets(int first_image) const {
+    for (int i = threadIdx.x & 127; i < kWindow; i += 128) {
+      int rest = min(window_ + i, p_.pixels - 1);
+      const int column = p_.by_target_width.split(rest);
+      const int row = p_.by_target_height.split(rest);
+      targets_[i] = (rest - first_image) * static_cast<int>(target_.n) +
+                    row * static_cast<int>(target_.h) + column * static_cast<int>(target_.w);
+    }
+  }
+
+  __device__ __forceinline__ void stage(const WgmmaSums<kFilters> (&sums)[kBlocks], int part) {
+#pragma unroll
+    for (int i = 0; i < kStoreFilters / 4; ++i) {  // 4 filters of this thread
+      const int filter = 8 * (i / 2) + 2 * (lane_ & 3) + i % 2;
+      const int of_tile = part * kStoreFilters + filter;
+      const float bias = load_bias(of_tile);
+      Out* const row = staging_ + filter * kPitch + shift(of_tile) + warp_ * 16 + lane_ / 4;
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        const float* v = sums[block].value + 4 * (part * (kStoreFilters / 8) + i / 2) + i % 2;
+        row[block * kPixelBlock] = round_to<Out>(finish(v[0], bias));
+        row[block * kPixelBlock + 8] = round_to<Out>(finish(v[2], bias));
+      }
+    }
+  }
+
+  __device__ __forceinline__ void mend(Out& staged, int pixel, int filter) const {
+    if constexpr (kExact) {
+      if (is_spoilt(staged)) {
+        staged = mend_sum(p_, tile_, window_ + pixel, tile_.filter + filter, load_bias(filter));
+      }
+    }
+  }
+
+  // The window is one run of pixels of each plane: 16 bytes at a time, some on the way at once.
+  __device__ __forceinline__ void store_runs(int first_filter, int filters) {
+    constexpr int kUnits = kWindow / kVector + 1;  // of a row and its shift
+    constexpr int kRows = kStoreFilters / 4;       // of a warp
+    constexpr int kBatch = 3;
+    const bool overlapping = p_.window_step < kWindow;
+#pragma unroll 1
+    for (int t0 = lane_; t0 < kRows * kUnits; t0 += 32 * kBatch) {
+      uint4 units[kBatch];
+      Out* to[kBatch];
+      int begins[kBatch], lows[kBatch], highs[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int t = t0 + 32 * i;
+        const int row = t / kUnits;
+        const int f = warp_ * kRows + row;
+        const int u = (t - row * kUnits) * kVector;
+        const int filter = first_filter + f;
+        to[i] = base_ + filter * target_.c;
+        begins[i] = u - shift(filter);
+        lows[i] = 0;
+        highs[i] = row < kRows && f < filters ? count_ : 0;
+        if (overlapping) {  // whole sectors, and no pixel twice
+          const int to_sector = -(shift_ + filter * shift_step_) & (kSector - 1);
+          if (local_ > 0) lows[i] = to_sector;
+          highs[i] = min(highs[i], p_.window_step + to_sector);
+        }
+        if (begins[i] < highs[i]) {
+          Out* const staged = staging_ + f * kPitch + u;
+          units[i] = *reinterpret_cast<const uint4*>(staged);
+          if constexpr (kExact) {
+            const float4 sums = *reinterpret_cast<const float4*>(&units[i]);
+            if (is_spoilt(sums.x) || is_spoilt(sums.y) || is_spoilt(sums.z) || is_spoilt(sums.w)) {
+#pragma unroll 1
+              for (int e = 0; e < kVector; ++e) {
+                const int pixel = begins[i] + e;
+                if (pixel >= lows[i] && pixel < highs[i]) mend(staged[e], pixel, filter);
+              }
+              units[i] = *reinterpret_cast<const uint4*>(staged);
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int begin = begins[i];
+        if (begin >= lows[i] && begin + kVector <= highs[i]) {
+          *reinterpret_cast<uint4*>(to[i] + begin) = units[i];
+        } else if (begin < highs[i]) {
+          const Out* values = reinterpret_cast<const Out*>(&units[i]);
+#pragma unroll
+          for (int e = 0; e < kVector; ++e) {
+            if (begin + e >= lows[i] && begin + e < highs[i]) to[i][begin + e] = values[e];
+          }
+        }
+      }
+    }
+  }
+
+  // Any layout, any images.
+  __device__ __forceinline__ void store_pixels(int first_filter, int filters) {
+#pragma unroll 1
+    for (int i = lane_; i < count_; i += 32) {
+      const int offset = targets_[i];
+#pragma unroll 4
+      for (int f = warp_; f < filters; f += 4) {
+        Out& staged = staging_[f * kPitch + i];
+        mend(staged, i, first_filter + f);
+        base_[offset + (first_filter + f) * target_.c] = staged;
+      }
+    }
+  }
+
+  // Channels are neighbours: as the sums lie. Returns false if some have to be mended.
+  __device__ __forceinline__ bool store_fragments(const WgmmaSums<kFilters> (&sums)[kBlocks]) {
+    if constexpr (kExact) {
+      bool any = false;
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+        for (int i = 0; i < kFilters / 2; ++i) any |= is_spoilt(sums[block].value[i]);
+      }
+      if (any_in_warpgroup(barrier_, any)) return false;
+    }
+    struct alignas(2 * sizeof(Out)) Pair {
+      Out first, second;
+    };
+    const bool pairs = target_.n % 2 == 0 && target_.h % 2 == 0 && target_.w % 2 == 0 &&
+                       reinterpret_cast<size_t>(base_) % sizeof(Pair) == 0;
+#pragma unroll
+    for (int g = 0; g < kFilters / 8; ++g) {
+      const int filter = 8 * g + 2 * (lane_ & 3);
+      if (filter >= filters_) break;
+      const float first_bias = load_bias(filter), second_bias = load_bias(filter + 1);
+#pragma unroll
+      for (int i = 0; i < 2 * kBlocks; ++i) {
+        const int pixel = i / 2 * kPixelBlock + warp_ * 16 + lane_ / 4 + i % 2 * 8;
+        if (pixel >= count_) continue;
+        const float* v = sums[i / 2].value + 4 * g + 2 * (i % 2);
+        Out* const to = base_ + targets_[pixel] + filter;
+        const Pair pair{round_to<Out>(finish(v[0], first_bias)),
+                        round_to<Out>(finish(v[1], second_bias))};
+        if (pairs && filter + 1 < filters_) {
+          *reinterpret_cast<Pair*>(to) = pair;
+        } else {
+          to[0] = pair.first;
+          if (filter + 1 < filters_) to[1] = pair.second;
+        }
+      }
+    }
+    return true;
+  }
+
+  const PixelParams& p_;
+  const PixelTarget<Out>& target_;
+  const PixelTile& tile_;
+  const Bias* const bias_;
+  Out* const staging_;
+  int* const targets_;
+  const int barrier_;
+  const int window_;   // first pixel
+  const int count_;    // pixels there are
+  const int filters_;  // filters there are
+  const int warp_, lane_;
+  Out* base_ =
+      nullptr;     // of the tile's first filter, and, if the window is a run, of its first pixel
+  int local_ = 0;  // pixel of the image that the window starts with
+  int shift_ = 0, shift_step_ = 0;
+};
+
+}  // namespace convx

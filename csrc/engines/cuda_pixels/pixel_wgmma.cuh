@@ -1,0 +1,386 @@
+// The pixel convolution on Hopper's tensor cores.
+//
+// A block: 3 warpgroups. Two multiply, each a window of kBlocks * 64 pixels by kFilters filters,
+// and gather the pixels' values for it; of the third, three warps stage source values and one
+// copies packed filters. Blocks are persistent: block b takes tiles b, b + gridDim.x, and so on.
+//
+//   source ring   [stage][channel][row][column]          asynchronous copies  -> multipliers
+//   filter ring   [stage][step][plane][filter][32 bytes]  bulk copies          -> multipliers
+#pragma once
+
+#include "device/mbarrier.cuh"
+#include "device/wgmma.cuh"
+#include "engines/cuda_pixels/pixel_gather.cuh"
+#include "engines/cuda_pixels/pixel_load.cuh"
+#include "engines/cuda_pixels/pixel_store.cuh"
+
+namespace convx {
+
+template <TensorMath>
+struct PixelTypes;
+template <>
+struct PixelTypes<TensorMath::kTf32> {
+  using Operand = Tf32;
+  using Element = float;
+};
+template <>
+struct PixelTypes<TensorMath::kIeee> {
+  using Operand = __nv_bfloat16;
+  using Element = float;
+};
+template <>
+struct PixelTypes<TensorMath::kBFloat16> {
+  using Operand = __nv_bfloat16;
+  using Element = __nv_bfloat16;
+};
+template <>
+struct PixelTypes<TensorMath::kFloat16> {
+  using Operand = __half;
+  using Element = __half;
+};
+
+// Shared-memory addresses of a block's barriers, 8 bytes each, and rings.
+struct PixelRings {
+  uint32_t source_full, source_empty, filter_full, filter_empty;
+  uint32_t source, filters;
+
+  __device__ __forceinline__ PixelRings(const PixelParams& p, uint32_t memory) {
+    source_full = memory;
+    source_empty = source_full + 8 * p.source_stages;
+    filter_full = source_empty + 8 * p.source_stages;
+    filter_empty = filter_full + 8 * p.filter_stages;
+    source = memory + p.source_offset;
+    filters = memory + p.filter_offset;
+  }
+
+  __device__ __forceinline__ void init(const PixelParams& p) const {
+    constexpr int kMultiplierWarps = 8;
+    for (int i = 0; i < p.source_stages; ++i) {
+      init_barrier(source_full + 8 * i, kPixelLoaders);
+      init_barrier(source_empty + 8 * i, kMultiplierWarps);
+    }
+    for (int i = 0; i < p.filter_stages; ++i) {
+      init_barrier(filter_full + 8 * i, 1);
+      init_barrier(filter_empty + 8 * i, kMultiplierWarps);
+    }
+    fence_barrier_init();
+  }
+};
+
+template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
+class PixelMultiplier {
+  using Mma = Wgmma<typename PixelTypes<kMath>::Operand, kFilters>;
+  using Gather = PixelGather<kMath, kBlocks, kFolded>;
+  using Operand = typename Gather::Operand;
+  static constexpr bool kSplit = kMath == TensorMath::kIeee;
+  static constexpr int kPlanes = Gather::kPlanes;
+  // Steps summed by the tensor cores in one chain in kIeee: they truncate, so long chains drift
+  // towards zero. 4 steps are 64 terms.
+  static constexpr int kChainSteps = 4;
+  // Of operands, in turn: one is gathered while the tensor cores read the other. Large ones, and
+  // those of which parts may be missing, do not leave registers for two.
+  static constexpr int kSets = kBlocks == 4 || kFolded ? 1 : 2;
+
+ public:
+  using Sums = WgmmaSums<kFilters>;
+  using Operands = Operand[kBlocks][kPlanes];
+
+  __device__ __forceinline__ PixelMultiplier(const PixelParams& p, const PixelRings& rings,
+                                             const int* distances)
+      : p_(p),
+        rings_(rings),
+        gather_(p, shared_address(distances)),
+        leader_((threadIdx.x & 31) == 0) {}
+
+  // Leaves the sums of a window in totals.
+  __device__ __forceinline__ void reduce(const PixelTile& tile, int window,
+                                         Sums (&totals)[kBlocks]) {
+    gather_.start_window(StagedTile(p_, tile), window);
+    accumulate_ = 0;
+    if constexpr (kSplit) {
+      reduce_split(tile, totals);
+    } else {
+      Operands sets[kSets];
+#pragma unroll 1
+      for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
+        enter_source();
+        wait_wgmma<0>();  // the chunk before may have ended with either set
+        int left = p_.steps;
+#pragma unroll 1
+        for (; left > kSets; left -= kSets) {
+          multiply_step<false>(totals, sets[0]);
+          if constexpr (kSets == 2) multiply_step<false>(totals, sets[1]);
+        }
+        if (kSets == 2 && left == 2) {
+          multiply_step<false>(totals, sets[0]);
+          multiply_step<true>(totals, sets[kSets - 1]);
+        } else {
+          multiply_step<true>(totals, sets[0]);
+        }
+        leave_source();
+      }
+    }
+    wait_wgmma<0>();
+    if (filter_done_ >= 0) give_back_filters();
+  }
+
+ private:
+  // Gathers a step's operands into a set that no step under way reads, and multiplies.
+  template <bool kLast>
+  __device__ __forceinline__ void multiply_step(Sums (&sums)[kBlocks], Operands& a) {
+    wait_wgmma<kSets - 1>();
+    if (filter_done_ >= 0 && ++filter_age_ == kSets) give_back_filters();
+    typename Gather::Values values;
+    gather_.template load<kLast>(values);
+    Gather::convert(values, a);
+    multiply(sums, a, enter_step(), accumulate_);
+    commit_wgmma();
+    accumulate_ = 1;
+    leave_step(kLast);
+  }
+
+  // Chains are short, and added up outside the tensor cores.
+  __device__ __forceinline__ void reduce_split(const PixelTile& tile, Sums (&totals)[kBlocks]) {
+    Sums chain[kBlocks];
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (float& total : totals[block].value) total = 0;
+    }
+    Operands a;
+    typename Gather::Values values;
+    int chained = 0, left = (tile.chunk_end - tile.chunk) * p_.steps, step = 0;
+#pragma unroll 1
+    for (; left > 0; --left) {
+      if (step == 0) enter_source();
+      const bool last = ++step == p_.steps;
+      if (last) {
+        gather_.template load<true>(values);
+      } else {
+        gather_.template load<false>(values);
+      }
+      wait_wgmma<0>();
+      if (filter_done_ >= 0) give_back_filters();
+      if (chained == kChainSteps) {
+        add_chain(chain, totals);
+        chained = accumulate_ = 0;
+      }
+      Gather::convert(values, a);
+      multiply(chain, a, enter_step(), accumulate_);
+      commit_wgmma();
+      accumulate_ = 1;
+      ++chained;
+      leave_step(last);
+      if (last) {
+        leave_source();
+        step = 0;
+      }
+    }
+    wait_wgmma<0>();
+    add_chain(chain, totals);
+  }
+
+  __device__ __forceinline__ void enter_source() {
+    wait_barrier(rings_.source_full + 8 * source_.slot, source_.parity);
+    gather_.start_chunk(rings_.source + source_.slot * p_.source_stage_bytes);
+  }
+
+  __device__ __forceinline__ void leave_source() {
+    __syncwarp();
+    if (leader_) arrive(rings_.source_empty + 8 * source_.slot);
+    source_.advance(p_.source_stages);
+  }
+
+  // The step's filters.
+  __device__ __forceinline__ uint32_t enter_step() {
+    if (within_ == 0) {
+      wait_barrier(rings_.filter_full + 8 * filter_.slot, filter_parity());
+      b_ = lower_descriptor(rings_.filters + filter_.slot * p_.filter_stage_bytes);
+    }
+    __syncwarp();  // waiting and storing leave lanes apart, and wgmma wants them together
+    fence_wgmma();
+    return b_;
+  }
+
+  __device__ __forceinline__ void leave_step(bool ends_chunk) {
+    b_ += p_.step_bytes / 16;
+    if (++within_ == p_.stage_steps || ends_chunk) end_filters();
+  }
+
+  // The step under way is the last to read this stage of filters.
+  __device__ __forceinline__ void end_filters() {
+    filter_done_ = filter_.slot;
+    filter_age_ = 0;
+    filter_.advance(p_.filter_stages);
+    within_ = 0;
+  }
+
+  __device__ __forceinline__ void give_back_filters() {
+    if (leader_ && !p_.resident) arrive(rings_.filter_empty + 8 * filter_done_);
+    filter_done_ = -1;
+  }
+
+  // Resident filters come once.
+  __device__ __forceinline__ uint32_t filter_parity() const {
+    return p_.resident ? 0 : filter_.parity;
+  }
+
+  __device__ __forceinline__ void multiply(Sums (&sums)[kBlocks], const Operands& a, uint32_t b,
+                                           int accumulate) {
+    if constexpr (kSplit) {
+      // Small products first. Those of parts 1 and 2, 2 and 1, 2 and 2 are below float32's
+      // rounding.
+      product(sums, a, 0, b, 2, accumulate);
+      product(sums, a, 2, b, 0, 1);
+      product(sums, a, 1, b, 1, 1);
+      product(sums, a, 0, b, 1, 1);
+      product(sums, a, 1, b, 0, 1);
+      product(sums, a, 0, b, 0, 1);
+    } else {
+      product(sums, a, 0, b, 0, accumulate);
+    }
+  }
+
+  __device__ __forceinline__ void product(Sums (&sums)[kBlocks], const Operands& a, int a_plane,
+                                          uint32_t b, int b_plane, int accumulate) {
+    const uint64_t descriptor =
+        join_descriptor(b + b_plane * (kFilters * kStepBytes / 16), upper_descriptor(kStepBytes));
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      Mma::multiply(sums[block], a[block][a_plane], descriptor, accumulate);
+    }
+  }
+
+  __device__ __forceinline__ void add_chain(const Sums (&chain)[kBlocks], Sums (&totals)[kBlocks]) {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (int i = 0; i < kFilters / 2; ++i) totals[block].value[i] += chain[block].value[i];
+    }
+  }
+
+  const PixelParams& p_;
+  const PixelRings& rings_;
+  Gather gather_;
+  const bool leader_;
+  RingCursor source_, filter_;
+  uint32_t b_ = 0;        // descriptor of the step's filters
+  int within_ = 0;        // the stage of filters
+  int filter_done_ = -1;  // a stage of filters that only steps under way read
+  int filter_age_ = 0;    // steps begun since
+  int accumulate_ = 0;
+};
+
+// One thread starts the copies of packed filters.
+__device__ __forceinline__ void copy_filters(const PixelParams& p, const PixelRings& rings) {
+  RingCursor cursor;
+  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+    const PixelTile tile = locate_tile(p, index);
+    for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
+      const char* from =
+          static_cast<const char*>(p.packed) +
+          (static_cast<int64_t>(tile.filter_tile) * p.chunks + chunk) * p.steps * p.step_bytes;
+      for (int step = 0; step < p.steps; step += p.stage_steps) {
+        const uint32_t bytes = min(p.stage_steps, p.steps - step) * p.step_bytes;
+        const uint32_t full = rings.filter_full + 8 * cursor.slot;
+        wait_barrier(rings.filter_empty + 8 * cursor.slot, cursor.parity ^ 1);
+        arrive_expecting(full, bytes);
+        bulk_copy(rings.filters + cursor.slot * p.filter_stage_bytes, from, bytes, full);
+        from += bytes;
+        cursor.advance(p.filter_stages);
+      }
+    }
+    if (p.resident) return;
+  }
+}
+
+template <typename Element>
+__device__ __forceinline__ void load_sources(const PixelParams& p, const PixelRings& rings,
+                                             int* sources, int thread) {
+  PixelLoader<Element> loader(p, sources, thread);
+  RingCursor cursor;
+  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+    const PixelTile tile = locate_tile(p, index);
+    loader.start_tile(tile);
+    for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
+      wait_barrier(rings.source_empty + 8 * cursor.slot, cursor.parity ^ 1);
+      loader.load_chunk(rings.source + cursor.slot * p.source_stage_bytes, chunk,
+                        rings.source_full + 8 * cursor.slot);
+      cursor.advance(p.source_stages);
+    }
+  }
+}
+
+template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
+__device__ __forceinline__ void multiply_tiles(const PixelParams& p, const PixelRings& rings,
+                                               const PixelTables& tables, char* memory) {
+  using Element = typename PixelTypes<kMath>::Element;
+  constexpr int kWindow = kBlocks * kPixelBlock;
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+  PixelMultiplier<kMath, kBlocks, kFilters, kFolded> multiplier(p, rings, tables.distances);
+  char* const staging =
+      memory + p.staging_offset + warpgroup * kStoreFilters * staging_elements(kWindow, 4) * 4;
+  int* const targets = tables.targets + warpgroup * kWindow;
+  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+    const PixelTile tile = locate_tile(p, index);
+    WgmmaSums<kFilters> sums[kBlocks];
+    multiplier.reduce(tile, tile.first + warpgroup * p.window_step, sums);
+    const auto store = [&]<typename Out>(const PixelTarget<Out>& target, const Element* bias) {
+      PixelStorer<kMath, kBlocks, kFilters, Out, Element>(p, target, tile, warpgroup, bias,
+                                                          reinterpret_cast<Out*>(staging), targets)
+          .store(sums);
+    };
+    const Element* bias = static_cast<const Element*>(p.bias);
+    if (bias != nullptr) bias += tile.group * p.group_targets + tile.filter;
+    const PixelTarget<Element> whole{
+        static_cast<Element*>(p.target), p.target_n, p.target_c, p.target_h, p.target_w,
+        p.plane_contiguous != 0};
+    const PixelTarget<float> part{p.partials + tile.split * p.partial_stride,
+                                  p.partial_stride / p.images,
+                                  p.plane,
+                                  p.target_width,
+                                  1,
+                                  true};
+    const bool is_part = p.partials != nullptr;
+    if constexpr (sizeof(Element) == 4) {  // one copy of the code for both
+      PixelTarget<float> target = whole;
+      if (is_part) target = part;
+      store(target, is_part ? nullptr : bias);
+    } else if (is_part) {
+      store(part, nullptr);
+    } else {
+      store(whole, bias);
+    }
+  }
+}
+
+template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
+__global__ void __launch_bounds__(kPixelThreads, 1)
+    pixel_wgmma_kernel(const __grid_constant__ PixelParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ char unaligned[];
+  const uint32_t start = shared_address(unaligned);
+  char* const memory = unaligned + ((1024 - (start & 1023)) & 1023);
+  const PixelRings rings(p, shared_address(memory));
+  const PixelTables tables(p, memory + kPixelBarrierBytes, gathered_depth(kMath),
+                           kBlocks * kPixelBlock);
+  if (kFolded) fill_distances<kMath>(p, tables.distances);
+  if (threadIdx.x == 0) rings.init(p);
+  __syncthreads();
+  // Together no more than the block starts with, 168 per thread.
+  if (threadIdx.x < 256) {
+    take_registers<208>();
+    multiply_tiles<kMath, kBlocks, kFilters, kFolded>(p, rings, tables, memory);
+  } else {
+    give_registers<88>();
+    if (threadIdx.x < 256 + kPixelLoaders) {
+      load_sources<typename PixelTypes<kMath>::Element>(p, rings, tables.sources,
+                                                        threadIdx.x - 256);
+    } else if (threadIdx.x == 256 + kPixelLoaders) {
+      copy_filters(p, rings);
+    }
+  }
+#endif
+}
+
+}  // namespace convx

@@ -1,0 +1,11 @@
+#include "engines/cuda_pixels/pixel_launch.cuh"
+
+namespace convx {
+
+void launch_pixels_ieee(const LaunchSite& site, const PixelShape& shape,
+                        const PixelParams& params) {
+  launch_pixels<TensorMath::kIeee, PixelTileSize<64, 2>, PixelTileSize<128, 1>,
+                PixelTileSize<64, 2, true>, PixelTileSize<96, 1, true>>(site, shape, params);
+}
+
+}  // namespace convx
