@@ -8,7 +8,14 @@ namespace convx {
 
 // One value per engine. The launch side switches over it, so that the compiler names every place a
 // new engine has to be added.
-enum class EngineId : uint8_t { kCpuGemm, kCpuDirect, kCudaGemm, kCudaDirect, kCudaWgmma };
+enum class EngineId : uint8_t {
+  kCpuGemm,
+  kCpuDirect,
+  kCudaGemm,
+  kCudaDirect,
+  kCudaWgmma,
+  kCudaDepthwise
+};
 
 // Extents of the piece of work one task, thread block or GEMM call takes. Each engine says in its
 // plan file what the three mean for it.

@@ -16,6 +16,7 @@ void launch_cpu(const ConvProblem& problem, const Plan& plan, const Buffers& buf
     case EngineId::kCudaGemm:
     case EngineId::kCudaDirect:
     case EngineId::kCudaWgmma:
+    case EngineId::kCudaDepthwise:
       break;  // never in a plan for the CPU
   }
 }
