@@ -21,7 +21,8 @@ int fit_unit(int64_t element_bytes, Extents... extents) {
 inline void set_stage_units(StagePlan& stage, int64_t units, int unit) {
   stage.unit = unit;
   stage.units = static_cast<int>(units);
-  stage.lines_per_pass = static_cast<int>(std::max<int64_t>(1, kDepthwiseThreads / units));
+  stage.lines_per_pass =
+      static_cast<int>(std::clamp<int64_t>(kDepthwiseThreads / units, 1, stage.rows));
   stage.by_units = FastDivmod(units);
 }
 

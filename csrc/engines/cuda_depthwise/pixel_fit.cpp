@@ -9,6 +9,7 @@ namespace convx {
 namespace {
 
 constexpr double kSectorBytes = 32;
+constexpr double kRunBytes = 16;  // what the beginning of a run of neighbouring bytes costs
 
 struct PixelTile {
   int64_t rows, columns, channels;  // rows of one lane
@@ -66,13 +67,16 @@ bool fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
   const double convert = element == 2 ? kDepthwiseConvertIssue : 0;
   const double per_cell =
       kDepthwiseCellIssue + kPixelRows * 4 * (products + 1) + loads * (1 + convert) + products;
-  const double warps = static_cast<double>(ceil_div(p.cells, kDepthwiseThreads)) * 4;
+  const double warps = static_cast<double>(ceil_div(p.cells, 32));
   const double filters = static_cast<double>(filters_per_part);
   const double bytes = static_cast<double>(element);
   const double units = static_cast<double>(staged_rows) * p.stage.units;
-  // Runs of channels are moved in whole sectors.
-  const double run = static_cast<double>(std::min<int64_t>(tile.channels, t.channels)) * bytes;
-  const double sectors = std::ceil(run / kSectorBytes) * kSectorBytes / run;
+  // Bytes are moved in runs: the tile's channels of a pixel, or of a row of pixels if those are
+  // all.
+  const bool whole_pixels = tile.channels >= t.channels;
+  const double pixel = static_cast<double>(std::min<int64_t>(tile.channels, t.channels)) * bytes;
+  const double run = whole_pixels ? pixel * static_cast<double>(tile.columns) : pixel;
+  const double run_cost = (std::ceil(run / kSectorBytes) * kSectorBytes + kRunBytes) / run;
   const double results = static_cast<double>(std::min<int64_t>(row.lanes * tile.rows, row.count) *
                                              tile.columns * tile.channels);
   DepthwiseWork work{};
@@ -80,9 +84,9 @@ bool fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
   work.issue = units / 32 * kDepthwiseUnitIssue +
                filters * (warps * per_cell + products * tile.channels / 32 * kDepthwiseWeightIssue);
   work.wavefronts = filters * warps * (loads * bytes + products * 4);
-  work.staged_bytes = static_cast<double>(staged_rows * line_pitch) * bytes * sectors;
-  work.result_bytes = filters * results * bytes * sectors;
-  work.least_bytes = count_bytes(problem);
+  work.staged_bytes = static_cast<double>(staged_rows * line_pitch) * bytes * run_cost;
+  work.result_bytes = filters * results * bytes * run_cost;
+  work.least_bytes = count_bytes(problem) * run_cost;
   work.shared_bytes = shared_bytes;
   work.most_blocks = 5;
   fit.blocks = blocks;

@@ -149,7 +149,7 @@ bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) 
   const double convert = of.element == 2 ? kDepthwiseConvertIssue : 0;
   const double per_cell = kDepthwiseCellIssue + cell_results * (taps + kDepthwiseResultIssue) +
                           window * (1 + convert) + weight_loads;
-  const double warps = static_cast<double>(ceil_div(p.cells, kDepthwiseThreads)) * 4;
+  const double warps = static_cast<double>(ceil_div(p.cells, 32));
   const double element = static_cast<double>(of.element);
   const double filters = static_cast<double>(filters_per_part);
   const double units = static_cast<double>(lines) * p.stage.units;

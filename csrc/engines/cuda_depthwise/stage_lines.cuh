@@ -7,49 +7,74 @@
 
 namespace convx {
 
-// A thread's share of one plane: one unit of every lines_per_pass-th row.
+// A unit of a line, in the first row that a thread copies of a plane at offset 0.
 template <typename T>
 struct UnitColumn {
-  const T* source;  // in the first of these rows, which may lie outside the image
+  const T* source;  // may lie outside the image
   T* shared;
-  int y, rows;  // position of the first row in the image, and how many rows of the tile are left
+  int row, y;   // of the tile, and of the image
   bool inside;  // the unit lies in the image's columns; units never straddle the edge
 };
 
-template <int kBytes, typename T>
+// Copies a unit of every lines_per_pass-th row of each plane.
+template <int kBytes, typename T, typename PlaneOffset>
 __device__ __forceinline__ void stage_unit(const StagePlan& stage, const DepthwiseTensors& t,
-                                           UnitColumn<T> column) {
+                                           int planes, const UnitColumn<T>& column,
+                                           const PlaneOffset& plane_offset) {
   const int64_t source_step = stage.lines_per_pass * t.source_h;
   const int shared_step = stage.lines_per_pass * stage.line_pitch;
   const unsigned height = column.inside ? t.source_height : 0;
-  if constexpr (kBytes >= 4) {
+  for (int plane = 0; plane < planes; ++plane) {
+    const T* source = column.source + plane_offset(plane);
+    T* shared = column.shared + plane * stage.rows * stage.line_pitch;
+    int y = column.y;
 #pragma unroll 4
-    for (int row = 0; row < column.rows; row += stage.lines_per_pass) {
-      copy_or_clear<kBytes>(column.shared, column.source,
-                            static_cast<unsigned>(column.y + row) < height);
-      column.shared += shared_step;
-      column.source += source_step;
+    for (int row = column.row; row < stage.rows; row += stage.lines_per_pass) {
+      copy_or_clear<kBytes>(shared, source, static_cast<unsigned>(y) < height);
+      shared += shared_step;
+      source += source_step;
+      y += stage.lines_per_pass;
     }
-  } else {
-    // Single 16-bit elements go through registers: several at a time, to have as many loads under
-    // way.
-    constexpr int kBatch = 8;
-    for (int first = 0; first < column.rows; first += kBatch * stage.lines_per_pass) {
-      T values[kBatch];
+  }
+}
+
+// The same for single 16-bit elements, which go through registers: several rows at a time, of
+// whichever planes, to have as many loads under way.
+template <typename T, typename PlaneOffset>
+__device__ __forceinline__ void stage_element(const StagePlan& stage, const DepthwiseTensors& t,
+                                              int planes, const UnitColumn<T>& column,
+                                              const PlaneOffset& plane_offset) {
+  constexpr int kBatch = 8;
+  const int64_t source_step = stage.lines_per_pass * t.source_h;
+  const int shared_step = stage.lines_per_pass * stage.line_pitch;
+  const unsigned height = column.inside ? t.source_height : 0;
+  int plane = 0;
+  int row = column.row;  // less than stage.rows
+  const T* source = column.source + plane_offset(0);
+  int place = 0;  // relative to column.shared
+  while (plane < planes) {
+    T values[kBatch];
+    int places[kBatch];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int row = first + i * stage.lines_per_pass;
-        values[i] = round_to<T>(0.0f);
-        if (row < column.rows && static_cast<unsigned>(column.y + row) < height) {
-          values[i] = *column.source;
-        }
-        column.source += source_step;
+    for (int i = 0; i < kBatch; ++i) {
+      const bool there = plane < planes;
+      const int y = column.y + row - column.row;
+      values[i] = round_to<T>(0.0f);
+      if (there && static_cast<unsigned>(y) < height) values[i] = *source;
+      places[i] = there ? place : -1;
+      row += stage.lines_per_pass;
+      place += shared_step;
+      source += source_step;
+      if (row >= stage.rows) {
+        ++plane;
+        row = column.row;
+        place = plane * stage.rows * stage.line_pitch;
+        if (plane < planes) source = column.source + plane_offset(plane);
       }
+    }
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (first + i * stage.lines_per_pass < column.rows) *column.shared = values[i];
-        column.shared += shared_step;
-      }
+    for (int i = 0; i < kBatch; ++i) {
+      if (places[i] >= 0) column.shared[places[i]] = values[i];
     }
   }
 }
@@ -67,30 +92,22 @@ __device__ inline void stage_lines(const StagePlan& stage, const DepthwiseTensor
   for (int unit = first_unit; unit < stage.units; unit += kDepthwiseThreads) {
     UnitColumn<T> column;
     find_unit(unit, column);
+    column.row = first_row;
     column.y = row_base + first_row;
-    column.rows = stage.rows - first_row;
     column.source += column.y * t.source_h;
     column.shared += first_row * stage.line_pitch;
-    const auto copy = [&](auto bytes) {
-      for (int plane = 0; plane < planes; ++plane) {
-        UnitColumn<T> in_plane = column;
-        in_plane.source += plane_offset(plane);
-        in_plane.shared += plane * stage.rows * stage.line_pitch;
-        stage_unit<decltype(bytes)::value>(stage, t, in_plane);
-      }
-    };
     switch (stage.unit * static_cast<int>(sizeof(T))) {
       case 16:
-        copy(std::integral_constant<int, 16>{});
+        stage_unit<16>(stage, t, planes, column, plane_offset);
         break;
       case 8:
-        copy(std::integral_constant<int, 8>{});
+        stage_unit<8>(stage, t, planes, column, plane_offset);
         break;
       case 4:
-        copy(std::integral_constant<int, 4>{});
+        stage_unit<4>(stage, t, planes, column, plane_offset);
         break;
       default:
-        if constexpr (sizeof(T) == 2) copy(std::integral_constant<int, 2>{});
+        if constexpr (sizeof(T) == 2) stage_element(stage, t, planes, column, plane_offset);
         break;
     }
   }
