@@ -16,6 +16,7 @@ constexpr double kDepthwiseExcessBytesPerUs = 8.0e6;  // what neighbouring tiles
 constexpr double kDepthwiseReferenceSms = 132;
 constexpr double kDepthwiseCyclesPerUs = 1750;
 constexpr double kDepthwiseIssuePerCycle = 3.2;  // warp instructions, of 4
+constexpr double kDepthwiseWarpIssue = 0.5;      // what one warp can contribute to that
 constexpr double kDepthwiseBlockIssue = 1000;    // beginning and end, of all warps
 constexpr double kDepthwiseUnitIssue = 12;       // of a warp that copies 32 units
 constexpr double kDepthwiseChunkIssue = 20;      // of a warp that writes 32 chunks of 16 bytes
@@ -29,6 +30,7 @@ struct DepthwiseWork {
   double blocks;
   double issue;       // warp instructions
   double wavefronts;  // cycles of shared memory
+  double busy_warps;  // that have something to multiply
   double staged_bytes, result_bytes;
   double least_bytes;  // of the whole problem, each byte once
   int64_t shared_bytes;
@@ -42,9 +44,10 @@ inline double predict_depthwise_us(const DepthwiseWork& work, const DeviceCaps& 
   const double resident =
       std::clamp(std::floor(shared_per_sm / (static_cast<double>(work.shared_bytes) + 1024)), 1.0,
                  static_cast<double>(work.most_blocks));
-  const double cycles =
-      std::max((work.issue + kDepthwiseBlockIssue) / kDepthwiseIssuePerCycle, work.wavefronts);
   const double per_sm = std::max(1.0, work.blocks / sms);
+  const double warps = std::min(resident, per_sm) * std::min(work.busy_warps, 4.0);
+  const double rate = std::min(kDepthwiseIssuePerCycle, kDepthwiseWarpIssue * warps);
+  const double cycles = std::max((work.issue + kDepthwiseBlockIssue) / rate, work.wavefronts);
   const double compute = per_sm * cycles / kDepthwiseCyclesPerUs;
   const double moved = work.blocks * (work.staged_bytes + work.result_bytes);
   const double memory = (work.least_bytes / kDepthwiseBytesPerUs +

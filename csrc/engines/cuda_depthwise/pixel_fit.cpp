@@ -84,6 +84,7 @@ bool fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
   work.issue = units / 32 * kDepthwiseUnitIssue +
                filters * (warps * per_cell + products * tile.channels / 32 * kDepthwiseWeightIssue);
   work.wavefronts = filters * warps * (loads * bytes + products * 4);
+  work.busy_warps = warps;
   work.staged_bytes = static_cast<double>(staged_rows * line_pitch) * bytes * run_cost;
   work.result_bytes = filters * results * bytes * run_cost;
   work.least_bytes = count_bytes(problem) * run_cost;

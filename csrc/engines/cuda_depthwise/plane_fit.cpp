@@ -162,6 +162,7 @@ bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) 
   work.wavefronts = static_cast<double>(lines * line_pitch) * element / 128 +
                     filters * (warps * (window * element + weight_loads + cell_results) +
                                2 * results * element / 128);
+  work.busy_warps = warps;
   work.staged_bytes = static_cast<double>(lines) * p.segment_columns * segments * element;
   work.result_bytes = filters * results * element * (rows_apart ? kRowsApartCost : 1);
   work.least_bytes = count_bytes(of.problem);

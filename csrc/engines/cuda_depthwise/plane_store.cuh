@@ -167,18 +167,21 @@ __device__ __forceinline__ void put_results(const PlaneParams& p, const PlaneBlo
   }
 }
 
-// Writes a span to global memory, from shared memory at the same place within 16 bytes.
+// Writes a span to global memory, from shared memory at the same place within 16 bytes: whole
+// chunks, and the elements before and behind them.
 template <typename T>
 __device__ __forceinline__ void write_span(T* target, const T* results, int phase, int length) {
   constexpr int kChunk = 16 / sizeof(T);
-  for (int i = threadIdx.x * kChunk - phase; i < length; i += kDepthwiseThreads * kChunk) {
-    if (i >= 0 && i + kChunk <= length) {
-      *reinterpret_cast<uint4*>(target + i) = *reinterpret_cast<const uint4*>(results + i);
-    } else {
-#pragma unroll 1
-      for (int j = max(i, 0); j < min(i + kChunk, length); ++j) target[j] = results[j];
-    }
+  const int thread = threadIdx.x;
+  const int head = min((kChunk - phase) % kChunk, length);
+  const int tail = (length - head) % kChunk;
+  const int end = length - tail;
+  if (thread < head) target[thread] = results[thread];
+#pragma unroll 4
+  for (int i = head + thread * kChunk; i < end; i += kDepthwiseThreads * kChunk) {
+    *reinterpret_cast<uint4*>(target + i) = *reinterpret_cast<const uint4*>(results + i);
   }
+  if (thread < tail) target[end + thread] = results[end + thread];
 }
 
 // Writes the tile's results to global memory.
