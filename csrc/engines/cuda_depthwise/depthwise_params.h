@@ -15,6 +15,8 @@ constexpr int kDepthwiseVector = 4;  // elements of shared memory that are read 
 // of one column and 4 channels.
 constexpr int kPlaneRows = 4;
 constexpr int count_plane_columns(int64_t element_bytes) { return element_bytes == 4 ? 4 : 8; }
+template <typename T>
+constexpr int kPlaneColumns = count_plane_columns(sizeof(T));
 constexpr int kPixelRows = 8;
 
 // Blocks of the plane kernel whose registers fit on a multiprocessor, by taps multiplied at a time.

@@ -95,7 +95,7 @@ __device__ inline void stage_plane_weights(const PlaneParams& p, const PlaneBloc
 template <typename T>
 __device__ inline PlaneCell locate_cell(const PlaneParams& p, int index) {
   PlaneCell cell;
-  cell.column = p.by_strips.split(index) * count_plane_columns(sizeof(T));
+  cell.column = p.by_strips.split(index) * kPlaneColumns<T>;
   cell.column_lane = p.t.column.lanes == 1 ? 0 : p.by_column_lanes.split(index);
   cell.row = p.by_row_groups.split(index) * kPlaneRows;
   cell.row_lane = p.t.row.lanes == 1 ? 0 : p.by_row_lanes.split(index);

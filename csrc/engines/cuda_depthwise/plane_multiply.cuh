@@ -7,7 +7,7 @@
 namespace convx {
 
 template <typename T>
-using PlaneSums = float[kPlaneRows][count_plane_columns(sizeof(T))];
+using PlaneSums = float[kPlaneRows][kPlaneColumns<T>];
 
 // Adds kTaps neighbouring taps of `count` rows of taps. The rows that the thread's four output rows
 // need for one row of taps stay in registers; the next row of taps needs one more source row and
@@ -17,7 +17,7 @@ using PlaneSums = float[kPlaneRows][count_plane_columns(sizeof(T))];
 template <int kTaps, int kSkip, typename T>
 __device__ __forceinline__ void multiply_taps(const T* rows, int row_step, const float* weights,
                                               int weight_step, int count, PlaneSums<T>& sum) {
-  constexpr int kColumns = count_plane_columns(sizeof(T));
+  constexpr int kColumns = kPlaneColumns<T>;
   constexpr int kVectors = (kColumns + kTaps + 2) / 4;
   constexpr int kWeightVectors = (kTaps + 3) / 4;
   float window[kPlaneRows][kVectors][4];

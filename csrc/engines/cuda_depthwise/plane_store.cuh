@@ -83,7 +83,7 @@ __device__ __forceinline__ void start_sums(float bias, PlaneSums<T>& sum) {
 #pragma unroll
   for (int j = 0; j < kPlaneRows; ++j) {
 #pragma unroll
-    for (int x = 0; x < count_plane_columns(sizeof(T)); ++x) sum[j][x] = bias;
+    for (int x = 0; x < kPlaneColumns<T>; ++x) sum[j][x] = bias;
   }
 }
 
@@ -91,7 +91,7 @@ __device__ __forceinline__ void start_sums(float bias, PlaneSums<T>& sum) {
 // columns are neighbours, and need no addresses of their own.
 template <typename T, bool kSideBySide>
 struct ResultRow {
-  static constexpr int kColumns = count_plane_columns(sizeof(T));
+  static constexpr int kColumns = kPlaneColumns<T>;
   // Lanes eight apart would meet in the same bank with every 32-bit store: they begin with
   // different columns.
   static constexpr bool kRotates = sizeof(T) == 4;
