@@ -126,7 +126,14 @@ class EngineTester:
         def run(problem: Problem, direction: str) -> Tensor:
             refusal = problem.refusal(direction, engine, self.device)
             if not refusal or problem.x.numel() == 0:  # no engine is asked for an empty batch
-                return problem.run(direction, engine)
+                try:
+                    return problem.run(direction, engine)
+                except RuntimeError as error:
+                    # An explanation knows nothing of how grad_output lies in memory.
+                    unforeseen = direction == "forward" or problem.layout in COMMON
+                    if unforeseen or "cannot run this problem" not in str(error):
+                        raise
+                    pytest.skip(str(error))
             with pytest.raises(RuntimeError) as caught:
                 problem.run(direction, engine)
             assert refusal in str(caught.value)

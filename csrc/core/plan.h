@@ -15,6 +15,7 @@ enum class EngineId : uint8_t {
   kCudaDirect,
   kCudaWgmma,
   kCudaPixels,
+  kCudaDepthwise,
 };
 
 // Extents of the piece of work one task, thread block or GEMM call takes. Each engine says in its

@@ -44,6 +44,28 @@ __device__ __forceinline__ void copy_16_bytes(void* destination, const void* sou
 #endif
 }
 
+// Copies 4, 8 or 16 bytes between addresses aligned to as many, or writes zeros where valid is
+// false; source is not read then.
+template <int kBytes>
+__device__ __forceinline__ void copy_or_clear(void* destination, const void* source, bool valid) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+#if CONVX_HAS_CP_ASYNC
+  const uint32_t shared = shared_address(destination);
+  const int bytes = valid ? kBytes : 0;  // the rest is filled with zeros
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared), "l"(source),
+                 "r"(bytes));
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(shared), "l"(source),
+                 "n"(kBytes), "r"(bytes));
+  }
+#else
+  using Word =
+      std::conditional_t<kBytes == 16, uint4, std::conditional_t<kBytes == 8, uint2, uint32_t> >;
+  *static_cast<Word*>(destination) = valid ? *static_cast<const Word*>(source) : Word{};
+#endif
+}
+
 __device__ __forceinline__ void commit_copies() {
 #if CONVX_HAS_CP_ASYNC
   asm volatile("cp.async.commit_group;\n" ::);

@@ -1,3 +1,4 @@
+#include "engines/cuda_depthwise/cuda_depthwise_plan.h"
 #include "engines/cuda_direct/cuda_direct_plan.h"
 #include "engines/cuda_gemm/cuda_gemm_plan.h"
 #include "engines/cuda_pixels/cuda_pixels_plan.h"
@@ -7,7 +8,8 @@
 namespace convx {
 
 std::span<const Engine> cuda_engines() {
-  static const Engine engines[] = {cuda_pixels_engine(), cuda_wgmma_engine(), cuda_gemm_engine(),
+  static const Engine engines[] = {cuda_pixels_engine(), cuda_wgmma_engine(),
+                                   cuda_depthwise_engine(), cuda_gemm_engine(),
                                    cuda_direct_engine()};
   return engines;
 }

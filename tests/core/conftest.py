@@ -17,6 +17,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 CSRC = HERE.parents[1] / "csrc"
+EMULATED = HERE / "emulated_cuda"
 
 
 def plan_sources() -> list[Path]:
@@ -32,7 +33,8 @@ def plan_sources() -> list[Path]:
 def compile_module(sources: list[Path], folder: Path) -> Path:
     import pybind11
 
-    flags = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", f"-I{CSRC}"]
+    flags = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", f"-I{CSRC}", f"-I{HERE}"]
+    flags += [f"-I{EMULATED}"]
     includes = ["-isystem", pybind11.get_include()]
     includes += ["-isystem", sysconfig.get_path("include")]
     compiler = os.environ.get("CXX", "c++")
@@ -54,8 +56,9 @@ def compile_module(sources: list[Path], folder: Path) -> Path:
 def core() -> ModuleType:
     """The module, compiled once per state of the sources and shared by test processes."""
     pytest.importorskip("pybind11")
-    sources = [HERE / "core_module.cpp", *plan_sources()]
-    everything = sorted(p for p in [*CSRC.rglob("*"), *HERE.glob("*")] if p.is_file())
+    sources = [*HERE.glob("*.cpp"), *plan_sources()]
+    ours = [*HERE.glob("*"), *EMULATED.glob("*")]
+    everything = sorted(p for p in [*CSRC.rglob("*"), *ours] if p.is_file())
     digest = hashlib.sha256(b"".join(p.read_bytes() for p in everything)).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"convx-core-{os.getuid()}-{digest}"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -7,6 +7,7 @@
 #include "core/plan_cache.h"
 #include "core/problem.h"
 #include "core/scalar_types.h"
+#include "emulate_depthwise.h"
 #include "engines/cuda_window/window_fit.h"
 #include "engines/engine_list.h"
 
@@ -145,6 +146,23 @@ PYBIND11_MODULE(convx_core, m) {
         "segments"_a = segments, "segment_length"_a = s.segment_length,
         "tap_positions"_a = s.tap_positions, "by_rows"_a = s.by_rows,
         "shared_bytes"_a = s.shared_bytes, "splits"_a = s.splits, "chunks"_a = s.chunks);
+  });
+  // Fits a depthwise problem, runs its kernel on the host over tensors given by their addresses (0
+  // for none) and returns the geometry, or None where no tile fits.
+  m.def("run_depthwise", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                            uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    const DepthwiseFit fit = fit_depthwise(problem, caps);
+    if (fit.blocks == 0) return py::none();
+    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+    if (!emulate_depthwise(problem, fit, {pointer(x), pointer(w), pointer(y), pointer(bias)})) {
+      throw std::runtime_error("a block wrote behind its shared memory");
+    }
+    using namespace py::literals;
+    const bool planes = fit.layout == DepthwiseLayout::kPlanes;
+    const StagePlan& stage = planes ? fit.plane.stage : fit.pixel.stage;
+    return py::dict("planes"_a = planes, "blocks"_a = fit.blocks, "unit"_a = stage.unit,
+                    "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,
+                    "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
   });
   m.def("half_to_float", [](uint16_t bits) { return static_cast<float>(Half{bits}); });
   m.def("float_to_half", [](float value) { return Half::from_float(value).bits; });

@@ -31,7 +31,13 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 def test_the_engines_are_these() -> None:
-    assert engine_names() == ["cuda_pixels", "cuda_wgmma", "cuda_gemm", "cuda_direct"]
+    assert engine_names() == [
+        "cuda_pixels",
+        "cuda_wgmma",
+        "cuda_depthwise",
+        "cuda_gemm",
+        "cuda_direct",
+    ]
 
 
 def operands_of(shape: Shape, direction: str, engine: str, precision: str = "ieee") -> Operands:
@@ -296,3 +302,13 @@ def test_more_than_two_to_the_31_elements(direction: str, layout: str) -> None:
         assert sampled_error(direction, LARGE, result, *tensors) < 1e-2
         del operands, result, tensors
         torch.cuda.empty_cache()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_depthwise_of_more_than_two_to_the_31_elements(layout: str) -> None:
+    shape = Shape.parse("n3c4h16384w16384 k4r3s3 pad1,1,1,1 groups4")
+    case = Case(shape, "fwd", "bf16", layout, "cuda_depthwise")
+    operands = Operands(case, torch.device("cuda"))
+    tensors = operands.x, operands.w, operands.g
+    assert sampled_error("fwd", shape, operands.ours(), *tensors) < 1e-2

@@ -1,0 +1,64 @@
+// The numbers the cost model of cuda_depthwise rests on: instruction counts read off the compiled
+// kernels, and an H200's rates. Plain host code.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "core/device_caps.h"
+
+namespace convx {
+
+constexpr double kDepthwiseLaunchUs = 4;
+constexpr double kDepthwiseBytesPerUs = 3.6e6;        // of 4.25e6 a copy reaches
+constexpr double kDepthwiseExcessBytesPerUs = 8.0e6;  // what neighbouring tiles read again, from L2
+constexpr double kDepthwiseReferenceSms = 132;
+constexpr double kDepthwiseCyclesPerUs = 1750;
+constexpr double kDepthwiseIssuePerCycle = 3.2;  // warp instructions, of 4
+constexpr double kDepthwiseWarpIssue = 0.5;      // what one warp can contribute to that
+constexpr double kDepthwiseBlockIssue = 1000;    // beginning and end, of all warps
+constexpr double kDepthwiseUnitIssue = 12;       // of a warp that copies 32 units
+constexpr double kDepthwiseChunkIssue = 20;      // of a warp that writes 32 chunks of 16 bytes
+constexpr double kDepthwiseCellIssue = 130;      // finding a cell and its operands
+constexpr double kDepthwiseConvertIssue = 4;     // four 16-bit values to float32
+constexpr double kDepthwiseResultIssue = 8;      // one result on its way out
+constexpr double kDepthwiseWeightIssue = 40;     // of a warp that brings in 32 weights
+
+// What the blocks of a launch do. Counts are of one block.
+struct DepthwiseWork {
+  double blocks;
+  double issue;       // warp instructions
+  double wavefronts;  // cycles of shared memory
+  double busy_warps;  // that have something to multiply
+  double staged_bytes, result_bytes;
+  double least_bytes;  // of the whole problem, each byte once
+  int64_t shared_bytes;
+  int most_blocks;  // on a multiprocessor, by registers
+};
+
+inline double predict_depthwise_us(const DepthwiseWork& work, const DeviceCaps& caps) {
+  const double sms = std::max(caps.sm_count, 1);
+  const double scale = sms / kDepthwiseReferenceSms;
+  const double shared_per_sm = static_cast<double>(caps.shared_bytes_per_block) + 1024;
+  const double resident =
+      std::clamp(std::floor(shared_per_sm / (static_cast<double>(work.shared_bytes) + 1024)), 1.0,
+                 static_cast<double>(work.most_blocks));
+  const double per_sm = std::max(1.0, work.blocks / sms);
+  const double warps = std::min(resident, per_sm) * std::min(work.busy_warps, 4.0);
+  const double rate = std::min(kDepthwiseIssuePerCycle, kDepthwiseWarpIssue * warps);
+  const double cycles = std::max((work.issue + kDepthwiseBlockIssue) / rate, work.wavefronts);
+  const double compute = per_sm * cycles / kDepthwiseCyclesPerUs;
+  const double moved = work.blocks * (work.staged_bytes + work.result_bytes);
+  const double memory = (work.least_bytes / kDepthwiseBytesPerUs +
+                         std::max(0.0, moved - work.least_bytes) / kDepthwiseExcessBytesPerUs) /
+                        scale / std::min(1.0, work.blocks / sms);
+  // Blocks that run side by side hide each other's waiting; those of the first and of the last
+  // round do so less.
+  const double rounds =
+      std::ceil(per_sm) / per_sm * (1 + 0.5 * std::min(resident, per_sm) / per_sm);
+  const double alone = 1 + 0.5 / std::min(resident, per_sm);
+  return kDepthwiseLaunchUs + std::max(compute, memory) * rounds * alone;
+}
+
+}  // namespace convx

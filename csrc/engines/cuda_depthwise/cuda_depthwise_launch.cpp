@@ -1,0 +1,16 @@
+#include "engines/cuda_depthwise/cuda_depthwise_launch.h"
+
+#include "engines/cuda_depthwise/depthwise_launch.h"
+
+namespace convx {
+
+void launch_cuda_depthwise(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
+  const DepthwiseFit& fit = *static_cast<const DepthwiseFit*>(plan.shape.get());
+  if (fit.layout == DepthwiseLayout::kPlanes) {
+    launch_depthwise_planes(site, fit, buffers);
+  } else {
+    launch_depthwise_pixels(site, fit, buffers);
+  }
+}
+
+}  // namespace convx

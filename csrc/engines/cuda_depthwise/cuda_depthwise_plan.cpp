@@ -1,0 +1,49 @@
+#include "engines/cuda_depthwise/cuda_depthwise_plan.h"
+
+#include "engines/cuda_depthwise/depthwise_fit.h"
+#include "engines/cuda_limits.h"
+
+namespace convx {
+namespace {
+
+std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.groups != p.C) return "it needs as many groups as channels";
+  if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
+  if (p.pass == Pass::kInputGrad && (p.stride != Hw{1, 1} || p.K != p.C)) {
+    return "it computes the input gradient for stride 1 and one filter per channel only";
+  }
+  if (p.dtype == DType::kFloat64) return "it sums in float32";
+  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
+  if (p.N == 0) return "the batch is empty";
+  if (p.N > kMaxExtent / p.C) return "there are more than 2^29 planes";
+  if (find_depthwise_layout(p) == DepthwiseLayout::kOther) {
+    return "neither columns nor channels are neighbours in the memory of both input and output";
+  }
+  if (fit_depthwise(p, caps).blocks == 0) return "no tile fits in shared memory";
+  return "";
+}
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  Plan plan;
+  plan.engine = EngineId::kCudaDepthwise;
+  auto fit = std::make_shared<DepthwiseFit>(fit_depthwise(problem, caps));
+  const PlaneParams& plane = fit->plane;
+  const PixelParams& pixel = fit->pixel;
+  if (fit->layout == DepthwiseLayout::kPlanes) {
+    plan.tile = {plane.tile_rows * plane.t.row.lanes, plane.tile_cols * plane.t.column.lanes,
+                 plane.tile_planes};
+  } else {
+    plan.tile = {pixel.tile_rows * pixel.t.row.lanes, pixel.tile_cols, pixel.chunk};
+  }
+  plan.predicted_us = fit->microseconds;
+  plan.shape = std::move(fit);
+  return plan;
+}
+
+}  // namespace
+
+Engine cuda_depthwise_engine() {
+  return {EngineId::kCudaDepthwise, "cuda_depthwise", refuse, plan};
+}
+
+}  // namespace convx

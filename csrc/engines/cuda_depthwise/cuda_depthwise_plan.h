@@ -1,0 +1,13 @@
+// cuda_depthwise: each output plane from its own source plane, at the speed of memory.
+//
+// Plan::tile: output rows, output columns, and planes (NCHW) or channels (channels_last) of a
+// block.
+#pragma once
+
+#include "core/engine.h"
+
+namespace convx {
+
+Engine cuda_depthwise_engine();
+
+}  // namespace convx

@@ -1,0 +1,112 @@
+#include "engines/cuda_depthwise/depthwise_fit.h"
+
+#include "core/arithmetic.h"
+#include "engines/gather_axis.h"
+
+namespace convx {
+namespace {
+
+// Lanes of a large dilation can be shorter than what a thread computes at once: then taps that do
+// not slide waste less.
+GatherAxis fit_axis(const AxisPhase& phase, int64_t at_once) {
+  const GatherAxis sliding = make_gather_axis(phase, true);
+  const GatherAxis single = make_gather_axis(phase, false);
+  const int64_t computed = sliding.lanes * round_up(sliding.count_per_lane(), at_once);
+  return computed <= 2 * round_up(single.count, at_once) ? sliding : single;
+}
+
+DepthwiseAxis make_axis(const GatherAxis& axis) {
+  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+  DepthwiseAxis a{};
+  a.count = narrow(axis.count);
+  a.taps = narrow(axis.taps), a.tap0 = narrow(axis.tap0), a.tap_step = narrow(axis.tap_step);
+  a.source_step = narrow(axis.source_step);
+  a.offset0 = narrow(axis.offset0), a.offset_step = narrow(axis.offset_step);
+  a.lanes = narrow(axis.lanes), a.classes = narrow(axis.classes), a.period = narrow(axis.period);
+  a.class_taps = a.taps / a.classes, a.longer_classes = a.taps % a.classes;
+  return a;
+}
+
+DepthwiseTensors make_tensors(const ConvProblem& p, const GatherView& view, bool planes) {
+  DepthwiseTensors t{};
+  const Strides& from = view.source_strides;
+  const Strides& to = view.target_strides;
+  t.source_n = from.n, t.source_c = from.c, t.source_h = from.h, t.source_w = from.w;
+  t.target_n = to.n, t.target_c = to.c, t.target_h = to.h, t.target_w = to.w;
+  t.weight_k = p.w_strides.n, t.weight_r = p.w_strides.h, t.weight_s = p.w_strides.w;
+  t.images = static_cast<int>(p.N);
+  t.channels = static_cast<int>(p.C);
+  t.multiplier = static_cast<int>(p.filters_per_group());
+  t.source_height = static_cast<int>(view.source_h);
+  t.source_width = static_cast<int>(view.source_w);
+  t.row = make_axis(fit_axis(view.rows[0], planes ? kPlaneRows : kPixelRows));
+  t.column = make_axis(planes ? fit_axis(view.columns[0], kDepthwiseVector)
+                              : make_gather_axis(view.columns[0], false));
+  t.by_taps = FastDivmod(p.taps());
+  t.by_column_taps = FastDivmod(p.S);
+  return t;
+}
+
+void set_buffers(DepthwiseTensors& tensors, const ConvProblem& problem, const Buffers& buffers) {
+  const bool forward = problem.pass == Pass::kForward;
+  tensors.source = forward ? buffers.x : buffers.y;
+  tensors.weight = buffers.w;
+  tensors.bias = forward && problem.has_bias ? buffers.bias : nullptr;
+  tensors.target = forward ? buffers.y : buffers.x;
+}
+
+// The most elements, at most `unit`, of whose size the address is a multiple.
+int fit_unit_to_address(const void* address, DType dtype, int unit) {
+  const auto bytes = static_cast<uintptr_t>(size_of(dtype));
+  while (unit > 1 && reinterpret_cast<uintptr_t>(address) % (unit * bytes) != 0) unit /= 2;
+  return unit;
+}
+
+}  // namespace
+
+DepthwiseLayout find_depthwise_layout(const ConvProblem& problem) {
+  const GatherView view = make_gather_view(problem);
+  const Strides& from = view.source_strides;
+  const Strides& to = view.target_strides;
+  // Rows of results follow each other: what the libraries allocate is dense.
+  if (from.w == 1 && to.w == 1 && to.h == view.target_w) return DepthwiseLayout::kPlanes;
+  if (from.c == 1 && to.c == 1) return DepthwiseLayout::kPixels;
+  return DepthwiseLayout::kOther;
+}
+
+DepthwiseFit fit_depthwise(const ConvProblem& problem, const DeviceCaps& caps) {
+  DepthwiseFit fit;
+  fit.layout = find_depthwise_layout(problem);
+  const GatherView view = make_gather_view(problem);
+  if (fit.layout == DepthwiseLayout::kPlanes) {
+    fit.plane.t = make_tensors(problem, view, true);
+    fit_planes(problem, caps, fit);
+  } else if (fit.layout == DepthwiseLayout::kPixels) {
+    fit.pixel.t = make_tensors(problem, view, false);
+    fit_pixels(problem, caps, fit);
+  }
+  return fit;
+}
+
+PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fit,
+                              const Buffers& buffers) {
+  PlaneParams params = fit.plane;
+  set_buffers(params.t, problem, buffers);
+  const int unit = fit_unit_to_address(params.t.source, problem.dtype, params.stage.unit);
+  if (unit < params.stage.unit) set_plane_unit(params, unit);
+  return params;
+}
+
+PixelParams make_pixel_params(const ConvProblem& problem, const DepthwiseFit& fit,
+                              const Buffers& buffers) {
+  PixelParams params = fit.pixel;
+  set_buffers(params.t, problem, buffers);
+  const int unit = fit_unit_to_address(params.t.source, problem.dtype, params.stage.unit);
+  if (unit < params.stage.unit) set_pixel_unit(params, unit);
+  params.vector_stores =
+      params.vector_stores &&
+      fit_unit_to_address(params.t.target, problem.dtype, kDepthwiseVector) == kDepthwiseVector;
+  return params;
+}
+
+}  // namespace convx

@@ -1,0 +1,15 @@
+// The two kernels' launches, each compiled in a file of its own.
+#pragma once
+
+#include "core/buffers.h"
+#include "cuda/check.h"
+#include "engines/cuda_depthwise/depthwise_fit.h"
+
+namespace convx {
+
+void launch_depthwise_planes(const LaunchSite& site, const DepthwiseFit& fit,
+                             const Buffers& buffers);
+void launch_depthwise_pixels(const LaunchSite& site, const DepthwiseFit& fit,
+                             const Buffers& buffers);
+
+}  // namespace convx

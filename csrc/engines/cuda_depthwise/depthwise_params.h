@@ -1,0 +1,122 @@
+// What the depthwise kernels are told. Plain data: filled on the host, read from constant memory.
+#pragma once
+
+#include <cstdint>
+
+#include "device/fast_divmod.cuh"
+
+namespace convx {
+
+constexpr int kDepthwiseThreads = 128;
+constexpr int kDepthwiseVector = 4;  // elements of shared memory that are read at once
+
+// What a thread computes at a time. The plane kernel: 4 rows of 4 or 8 columns, 16 bytes of source
+// either way, so that neighbouring threads' reads spread over all banks. The pixel kernel: 8 rows
+// of one column and 4 channels.
+constexpr int kPlaneRows = 4;
+constexpr int count_plane_columns(int64_t element_bytes) { return element_bytes == 4 ? 4 : 8; }
+template <typename T>
+constexpr int kPlaneColumns = count_plane_columns(sizeof(T));
+constexpr int kPixelRows = 8;
+
+// Blocks of the plane kernel whose registers fit on a multiprocessor, by taps multiplied at a time.
+constexpr int plane_blocks_per_sm(int64_t element_bytes, int taps) {
+  return element_bytes == 2 ? 4 : taps > 4 ? 5 : 6;
+}
+
+// One axis: GatherAxis (engines/gather_axis.h) in 32 bits.
+struct DepthwiseAxis {
+  int count;  // outputs
+  int taps, tap0, tap_step;
+  int source_step, offset0, offset_step;
+  int lanes, classes, period;
+  int class_taps, longer_classes;  // the first longer_classes classes have one tap more
+
+#ifdef __CUDACC__
+  __device__ int count_taps(int index) const { return class_taps + (index < longer_classes); }
+#endif
+};
+
+// How the lines of a tile, its source rows, are brought into shared memory. A line is copied in
+// units of one to 16 bytes. A thread keeps to one unit of the line and goes down the lines, so that
+// it has to find the unit's place only once.
+struct StagePlan {
+  int rows;            // lines of one plane
+  int units;           // of a line
+  int lines_per_pass;  // that the block's threads copy at once
+  int line_pitch;      // elements between lines in shared memory
+  int unit;            // elements
+  FastDivmod by_units;
+};
+
+// What the plane kernel's threads look up about a plane of the tile.
+struct PlaneEntry {
+  int start;  // of its results in shared memory, in elements; where rows are spans of their own, of
+              // the first one, within 16 bytes
+  float bias;
+};
+
+// What both kernels need to know about the tensors.
+struct DepthwiseTensors {
+  const void* source;
+  const void* weight;
+  const void* bias;  // may be null
+  void* target;
+  int64_t source_n, source_c, source_h, source_w;
+  int64_t target_n, target_c, target_h, target_w;
+  int64_t weight_k, weight_r, weight_s;
+  int images, channels, multiplier;  // filters of a channel: multiplier
+  int source_height, source_width;
+  DepthwiseAxis row, column;
+  FastDivmod by_taps, by_column_taps;
+
+#ifdef __CUDACC__
+  // A tap of a filter in w, in elements; taps count by growing offset, columns fastest.
+  __device__ int64_t locate_weight(int64_t k, int r, int s) const {
+    return k * weight_k + (row.tap0 + r * row.tap_step) * weight_r +
+           (column.tap0 + s * column.tap_step) * weight_s;
+  }
+#endif
+};
+
+// The plane kernel: columns are neighbours in memory.
+struct PlaneParams {
+  DepthwiseTensors t;
+  StagePlan stage;
+  int tile_planes;           // planes (one channel of one image) of a tile
+  int tile_rows, tile_cols;  // of one lane: multiples of what a thread computes
+  int column_shift;          // the first tile begins this many lattice columns left of the output
+  int planes;                // of the whole problem
+  int cells;                 // what threads compute at a time: so many in a tile
+  // Elements between planes, the source rows of neighbouring output rows (of one lane), those of
+  // neighbouring lanes and classes, the segments of a line and those of neighbouring classes.
+  int plane_pitch, row_step, row_lane_step, row_class_step, segment_pitch, class_step;
+  int segment_columns;   // columns copied per segment
+  int filters_per_part;  // filters of a channel that one block computes
+  // Floats between the column classes of a row of weights, the rows, the rows of one class, planes.
+  int class_taps_pitch, weight_pitch, weight_step, plane_weights;
+  int weights_offset, table_offset, results_offset;  // bytes
+  // Results lie in shared memory as in global memory, in spans: neighbours in both. A span holds
+  // all planes of the tile, the tile's rows of one plane, or one row.
+  int span_pitch;  // elements from one span to the next
+  bool rows_apart, planes_together;
+  FastDivmod by_channels, by_parts, by_column_tiles, by_row_tiles;
+  FastDivmod by_strips, by_column_lanes, by_row_groups, by_row_lanes, by_segment_units, by_classes;
+};
+
+// The pixel kernel: channels are neighbours in memory.
+struct PixelParams {
+  DepthwiseTensors t;
+  StagePlan stage;
+  int tile_rows, tile_cols;  // rows of one lane, a multiple of kPixelRows; columns
+  int chunk;                 // channels of a tile, a multiple of kDepthwiseVector
+  int cells;                 // pieces of work of a tile, kPixelRows x kDepthwiseVector outputs
+  int staged_cols;           // pixels of a line
+  int filters_per_part;      // filters of a channel that one block computes
+  int weights_offset;        // bytes
+  bool vector_stores;        // four channels of the target at once
+  FastDivmod by_parts, by_chunks, by_column_tiles, by_row_tiles;
+  FastDivmod by_vectors, by_columns, by_row_groups, by_pixel_units;
+};
+
+}  // namespace convx

@@ -1,0 +1,69 @@
+// Four neighbouring elements of shared or global memory, as float32.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "device/convert.cuh"
+#include "device/vec4.cuh"
+
+namespace convx {
+
+// Two neighbouring 16-bit elements.
+__device__ __forceinline__ void widen(float (&to)[4], int first, uint32_t word, __nv_bfloat16) {
+  to[first] = __uint_as_float(word << 16);
+  to[first + 1] = __uint_as_float(word & 0xffff0000u);
+}
+__device__ __forceinline__ void widen(float (&to)[4], int first, uint32_t word, __half) {
+  __half2 pair;
+  memcpy(&pair, &word, sizeof pair);
+  to[first] = __low2float(pair);
+  to[first + 1] = __high2float(pair);
+}
+
+__device__ __forceinline__ void load_vector(float (&to)[4], const float* from) {
+  load_vec4(to, from);
+}
+template <typename T>
+__device__ __forceinline__ void load_vector(float (&to)[4], const T* from) {
+  const uint2 words = *reinterpret_cast<const uint2*>(from);
+  widen(to, 0, words.x, T{});
+  widen(to, 2, words.y, T{});
+}
+
+// Loads kVectors vectors from an address that is kSkip elements behind a multiple of 16 bytes, with
+// loads of 16 bytes as far as they go.
+template <int kSkip, int kVectors>
+__device__ __forceinline__ void load_window(float (&to)[kVectors][4], const float* from) {
+  static_assert(kSkip == 0);
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) load_vector(to[v], from + v * 4);
+}
+template <int kSkip, int kVectors, typename T>
+__device__ __forceinline__ void load_window(float (&to)[kVectors][4], const T* from) {
+  constexpr int kFirst = kSkip / 4;  // the first vector that begins at a multiple of 16 bytes
+  if constexpr (kFirst == 1) load_vector(to[0], from);
+#pragma unroll
+  for (int v = kFirst; v + 1 < kVectors; v += 2) {
+    const uint4 words = *reinterpret_cast<const uint4*>(from + v * 4);
+    widen(to[v], 0, words.x, T{});
+    widen(to[v], 2, words.y, T{});
+    widen(to[v + 1], 0, words.z, T{});
+    widen(to[v + 1], 2, words.w, T{});
+  }
+  if constexpr ((kVectors - kFirst) % 2 == 1) {
+    load_vector(to[kVectors - 1], from + (kVectors - 1) * 4);
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void store_vector(T* to, const float (&from)[4]) {
+  struct alignas(4 * sizeof(T)) Vector {
+    T v[4];
+  } vector;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) vector.v[i] = round_to<T>(from[i]);
+  *reinterpret_cast<Vector*>(to) = vector;
+}
+
+}  // namespace convx

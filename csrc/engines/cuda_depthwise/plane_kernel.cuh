@@ -1,0 +1,136 @@
+// Depthwise forward over planes whose columns are neighbours in memory (NCHW).
+//
+// Each output plane needs one source plane, so the bytes decide: every source byte is read about
+// once, every result written once, both 16 bytes at a time wherever rows are aligned or not.
+//
+//      source rows in shared memory                  results in shared memory
+//      +--------------------------------+  \         +----------------------------------+
+//      | 0 0 | x x x x x x x x x x | 0 0 |  | R-1    | y y y y y y y y y y|y y y y y y y |
+//      |     | . . . . . . . . . . |     |  | halo   |y y y|y y y y y y y y y y|y y y y y|
+//      |     | [ columns   ] . . . |     |  +        |y y y y y|y y y y y y y y y y|     |
+//      |     | [ x 4 rows  ] . . . |     |  | rows   +----------------------------------+
+//      |     | [ a thread  ] . . . |     |  |        rows follow each other as in memory,
+//      |     | [ at a time ] . . . |     |  |        so that 16-byte chunks can be written
+//      +--------------------------------+  /
+//
+// 1. The tile's source rows come in by asynchronous copies; padding becomes zeros on the way, so
+//    that the multiplications know none. The weights of the tile's channels become float32.
+// 2. A thread computes cells of 4 rows and 4 columns (16-bit types: 8; plane_multiply.cuh). Stride
+// and dilation are
+//    rearranged so that windows slide by one (engines/gather_axis.h): along the width when rows are
+//    staged, a segment for each lane and class; along the height when they are read.
+// 3. Results go through shared memory to the target (plane_store.cuh).
+// With more filters than one per channel, 2 and 3 are repeated for each filter of the block.
+//
+// A tile has several planes where planes are small, some rows of one plane where they are large,
+// and a part of the columns only where rows are too long for shared memory. Blocks on a
+// multiprocessor overlap: while some wait for memory, others multiply.
+//
+// Shared memory: lines [plane][row][segment][column] of the storage type, weights
+// [plane][row tap][column class][tap of class] in float32, a table of planes, results
+// [span][element].
+// Grid: parts of the filters fastest, then column tiles, row tiles, planes.
+#pragma once
+
+#include "engines/cuda_depthwise/plane_multiply.cuh"
+#include "engines/cuda_depthwise/plane_store.cuh"
+#include "engines/cuda_depthwise/stage_lines.cuh"
+
+namespace convx {
+
+template <typename T>
+__device__ inline void stage_plane_lines(const PlaneParams& p, const PlaneBlock& block, T* lines) {
+  const DepthwiseAxis& column = p.t.column;
+  const auto find_unit = [&](int unit, UnitColumn<T>& to) {
+    int segment = unit;
+    const int i = p.by_segment_units.split(segment) * p.stage.unit;
+    const int lane = segment % column.lanes;
+    const int column_class = segment / column.lanes;
+    const int x = (block.first_lattice_column + i) * column.period + lane * column.source_step +
+                  column_class * column.offset_step + column.offset0;
+    to.source = static_cast<const T*>(p.t.source) + x;
+    to.shared = lines + segment * p.segment_pitch + i;
+    to.inside = static_cast<unsigned>(x) < static_cast<unsigned>(p.t.source_width);
+  };
+  const auto plane_offset = [&](int plane) {
+    int image = block.first_plane + plane;
+    const int channel = p.by_channels.split(image);
+    return image * p.t.source_n + channel * p.t.source_c;
+  };
+  const int row_base = block.first_row * p.t.row.source_step + p.t.row.offset0;
+  stage_lines<T>(p.stage, p.t, block.planes, row_base, find_unit, plane_offset);
+}
+
+// The weights of a filter of each channel in float32, and what else threads look up about a plane.
+template <typename T>
+__device__ inline void stage_plane_weights(const PlaneParams& p, const PlaneBlock& block,
+                                           int filter, float* weights, PlaneEntry* table) {
+  const DepthwiseAxis& row = p.t.row;
+  const DepthwiseAxis& column = p.t.column;
+  const int taps = row.taps * column.taps;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < block.planes * taps; i += kDepthwiseThreads) {
+    int plane = i;
+    int r = p.t.by_taps.split(plane);
+    const int s = p.t.by_column_taps.split(r);
+    int image = block.first_plane + plane;
+    const int64_t channel = p.by_channels.split(image);
+    const int64_t offset = p.t.locate_weight(channel * p.t.multiplier + filter, r, s);
+    int tap = s;  // of its class
+    const int column_class = column.classes == 1 ? 0 : p.by_classes.split(tap);
+    weights[plane * p.plane_weights + r * p.weight_pitch + column_class * p.class_taps_pitch +
+            tap] = to_accumulate(static_cast<const T*>(p.t.weight)[offset]);
+  }
+#pragma unroll 1
+  for (int plane = threadIdx.x; plane < block.planes; plane += kDepthwiseThreads) {
+    int image = block.first_plane + plane;
+    const int64_t channel = p.by_channels.split(image);
+    const int64_t k = channel * p.t.multiplier + filter;
+    const T* bias = static_cast<const T*>(p.t.bias);
+    table[plane].bias = bias == nullptr ? 0.0f : to_accumulate(bias[k]);
+    table[plane].start = locate_plane<T>(p, block, filter, plane).shared;
+  }
+}
+
+template <typename T>
+__device__ inline PlaneCell locate_cell(const PlaneParams& p, int index) {
+  PlaneCell cell;
+  cell.column = p.by_strips.split(index) * kPlaneColumns<T>;
+  cell.column_lane = p.t.column.lanes == 1 ? 0 : p.by_column_lanes.split(index);
+  cell.row = p.by_row_groups.split(index) * kPlaneRows;
+  cell.row_lane = p.t.row.lanes == 1 ? 0 : p.by_row_lanes.split(index);
+  cell.plane = index;
+  return cell;
+}
+
+// kChunk: column taps multiplied at a time. More of them need more registers.
+template <typename T, int kChunk>
+__global__ void __launch_bounds__(kDepthwiseThreads, plane_blocks_per_sm(sizeof(T), kChunk))
+    plane_kernel(const __grid_constant__ PlaneParams p) {
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  T* lines = reinterpret_cast<T*>(shared_bytes);
+  float* weights = reinterpret_cast<float*>(shared_bytes + p.weights_offset);
+  PlaneEntry* table = reinterpret_cast<PlaneEntry*>(shared_bytes + p.table_offset);
+  T* results = reinterpret_cast<T*>(shared_bytes + p.results_offset);
+  const PlaneBlock block = locate_plane_block(p);
+  stage_plane_lines(p, block, lines);
+  commit_copies();
+  for (int filter = block.first_filter; filter < block.last_filter; ++filter) {
+    stage_plane_weights<T>(p, block, filter, weights, table);
+    wait_copies<0>();
+    __syncthreads();
+    for (int index = threadIdx.x; index < p.cells; index += kDepthwiseThreads) {
+      const PlaneCell cell = locate_cell<T>(p, index);
+      if (cell.plane >= block.planes) break;
+      const PlaneEntry entry = table[cell.plane];
+      PlaneSums<T> sum;
+      start_sums<T>(entry.bias, sum);
+      multiply_cell<kChunk>(p, cell, lines, weights, sum);
+      put_results(p, block, cell, entry.start, sum, results);
+    }
+    __syncthreads();
+    write_results(p, block, filter, results);
+  }
+}
+
+}  // namespace convx

@@ -1,0 +1,253 @@
+"""The depthwise kernels, run on the host from their own source, against float64.
+
+A GPU runs the same code in tests/engines; here every machine can see that the tiling is right.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from types import ModuleType
+from typing import Any
+
+import pytest
+import reference
+import torch
+from cases import Case, draw
+from problems import h200
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+FORMATS = ["nchw", "nhwc"]
+
+
+def depthwise(
+    name: str, n: int, c: int, h: int, w: int, r: int, s: int, m: int = 1, **rest: Any
+) -> Case:
+    return Case(name, (n, c, h, w), (c * m, 1, r, s), groups=c, **rest)
+
+
+CASES = [
+    depthwise("one_pixel", 1, 1, 1, 1, 1, 1),
+    depthwise("rows_of_510", 1, 2, 12, 512, 3, 3),
+    depthwise("rows_of_odd_length", 2, 3, 21, 37, 3, 3, padding=(1, 1)),
+    depthwise("small_planes", 5, 7, 7, 7, 3, 3, padding=(1, 1)),
+    depthwise("small_even_planes", 3, 11, 14, 14, 5, 5, padding=(2, 2)),
+    depthwise("planes_of_56", 1, 3, 56, 56, 7, 7, padding=(3, 3)),
+    depthwise("column_kernel", 2, 2, 40, 64, 3, 1),
+    depthwise("row_kernel", 1, 2, 30, 128, 1, 31, padding=(0, 15)),
+    depthwise("three_by_seven", 1, 2, 33, 96, 3, 7),
+    depthwise("stride_two", 2, 5, 28, 28, 3, 3, stride=(2, 2), padding=(1, 1)),
+    depthwise("stride_three", 2, 4, 23, 29, 5, 4, stride=(3, 3), padding=(2, 1)),
+    depthwise("stride_beyond_kernel", 1, 3, 19, 23, 2, 2, stride=(3, 5)),
+    depthwise("dilation", 2, 3, 20, 22, 3, 3, padding=(2, 3), dilation=(2, 3)),
+    depthwise("long_dilation", 1, 2, 17, 17, 3, 3, padding=(12, 12), dilation=(12, 12)),
+    depthwise("stride_and_dilation", 1, 3, 25, 27, 4, 5, m=2, stride=(2, 3), dilation=(3, 2)),
+    depthwise("multiplier", 2, 4, 16, 18, 3, 3, m=3, padding=(1, 1)),
+    depthwise("one_channel", 3, 1, 20, 24, 5, 5, m=8, padding=(2, 2)),
+    depthwise("large_kernel", 1, 2, 40, 48, 31, 31, padding=(15, 15)),
+    depthwise("large_kernel_of_9_by_13", 1, 3, 21, 26, 9, 13, padding=(4, 6)),
+    depthwise("four_sided_padding", 2, 3, 9, 16, 3, 4, padding=(0, 2, 3, 1)),
+    depthwise("all_padding", 1, 2, 2, 2, 1, 1, stride=(3, 3), padding=(3, 3)),
+    depthwise("long_rows", 1, 1, 9, 2100, 5, 3, padding=(2, 1)),
+    depthwise("channels_of_8", 2, 16, 10, 12, 3, 3, padding=(1, 1)),
+    depthwise("channels_of_4", 1, 20, 9, 11, 3, 3, padding=(1, 1), bias=False),
+    depthwise("many_channels", 1, 136, 5, 6, 3, 3, padding=(1, 1)),
+]
+
+
+def random_case(seed: int) -> Case:
+    draw = random.Random(seed)
+    while True:
+        n, c, h, w = (
+            draw.randint(1, 3),
+            draw.randint(1, 9),
+            draw.randint(1, 40),
+            draw.randint(1, 70),
+        )
+        r, s = draw.choice([1, 2, 3, 5, 7, 11]), draw.choice([1, 2, 3, 4, 5, 6, 7, 9, 17])
+        stride, dilation = (
+            (draw.choice(choices), draw.choice(choices))
+            for choices in ([1, 1, 1, 2, 3, 4], [1, 1, 1, 2, 3, 5])
+        )
+        padding = tuple(draw.randint(0, 5) for _ in range(4))
+        case = depthwise(
+            f"random{seed}", n, c, h, w, r, s, draw.choice([1, 1, 2, 3]),
+            stride=stride, padding=padding, dilation=dilation, bias=draw.random() < 0.5,
+        )  # fmt: skip
+        if min(case.y[2:]) >= 1:
+            return case
+
+
+class Guarded:
+    """A tensor in the middle of others' memory, `before` elements behind a multiple of 16 bytes."""
+
+    def __init__(self, values: torch.Tensor, channels_last: bool, before: int = 0) -> None:
+        size = values.numel()
+        self.memory = torch.full((size + 64,), torch.nan, dtype=values.dtype)
+        start = (-self.memory.data_ptr() % 64) // values.element_size() + before
+        flat = self.memory[start : start + size]
+        self.outside = [self.memory[:start], self.memory[start + size :]]
+        n, c, h, w = values.shape
+        if channels_last:
+            self.tensor = flat.view(n, h, w, c).permute(0, 3, 1, 2)
+        else:
+            self.tensor = flat.view(n, c, h, w)
+        self.tensor.copy_(values)
+
+    def is_whole(self) -> bool:
+        return all(bool(part.isnan().all()) for part in self.outside)
+
+
+def make_problem(core: ModuleType, case: Case, dtype: torch.dtype, channels_last: bool) -> Any:
+    problem = core.ConvProblem()
+    problem.dtype = getattr(core.DType, str(dtype).removeprefix("torch."))
+    problem.N, problem.C, problem.H, problem.W = case.x
+    problem.K, _, problem.R, problem.S = case.w
+    problem.groups, problem.has_bias = case.groups, case.bias
+    problem.stride, problem.dilation = core.Hw(*case.stride), core.Hw(*case.dilation)
+    problem.pad = core.Padding(*case.pad4)
+    assert core.validate(problem, 1) == ""
+    strides = core.channels_last_strides if channels_last else core.contiguous_strides
+    problem.x_strides = strides(*case.x[1:])
+    problem.w_strides = core.contiguous_strides(*case.w[1:])
+    problem.y_strides = strides(*case.y[1:])
+    return problem
+
+
+def run_and_check(
+    core: ModuleType,
+    case: Case,
+    dtype: torch.dtype,
+    format: str,
+    before: int = 0,
+    direction: str = "forward",
+    caps: Any = None,
+) -> dict[str, Any]:
+    channels_last = format == "nhwc"
+    problem = make_problem(core, case, dtype, channels_last)
+    problem.pass_ = getattr(core.Pass, direction)
+    x, w, b = case.tensors(dtype)
+    y = case.grad_output(dtype)
+    forward = direction == "forward"
+    if forward:
+        y = torch.zeros_like(y)
+    else:
+        x = torch.zeros_like(x)
+    guarded_x, guarded_y = Guarded(x, channels_last, before), Guarded(y, channels_last, before)
+    said = core.run_depthwise(
+        problem,
+        h200(core) if caps is None else caps,
+        guarded_x.tensor.data_ptr(),
+        w.data_ptr(),
+        guarded_y.tensor.data_ptr(),
+        0 if b is None else b.data_ptr(),
+    )
+    assert said is not None, f"{case}: no tile fits"
+    if forward:
+        reference.check_forward(guarded_y.tensor, case, x, w, b)
+    else:
+        reference.check_gradients((guarded_x.tensor, None, None), case, draw(case.x), w, y)
+    assert guarded_x.is_whole()
+    assert guarded_y.is_whole()
+    return said
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_case(core: ModuleType, case: Case, dtype: torch.dtype, format: str) -> None:
+    run_and_check(core, case, dtype, format)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("seed", range(60))
+def test_random_cases(core: ModuleType, seed: int, format: str) -> None:
+    case = random_case(seed)
+    dtype = DTYPES[seed % len(DTYPES)]
+    run_and_check(core, case, dtype, format, before=seed % 5)
+    if case.stride == (1, 1) and case.w[0] == case.groups:
+        run_and_check(core, case, dtype, format, direction="input_grad")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_little_shared_memory(core: ModuleType, dtype: torch.dtype, format: str) -> None:
+    """Rows are cut, and their results stored apart."""
+    caps = h200(core)
+    caps.shared_bytes_per_block = 4096 * dtype.itemsize
+    rows = [depthwise("cut_rows", 1, 2, 30, 777, 3, 5, padding=(1, 2))]
+    rows.append(depthwise("cut_dilated", 2, 3, 30, 500, 3, 3, m=2, dilation=(1, 4)))
+    rows.append(depthwise("cut_aligned", 1, 16, 9, 640, 5, 5, padding=(2, 2), stride=(2, 1)))
+    for case in rows:
+        said = run_and_check(core, case, dtype, format, caps=caps)
+        assert said["shared_bytes"] <= caps.shared_bytes_per_block
+        assert said["rows_apart"] == (format == "nchw")
+
+
+def test_tiles_are_what_they_should_be(core: ModuleType) -> None:
+    """Aligned rows are copied 16 bytes at a time; small planes share a block."""
+    aligned = run_and_check(core, CASES[1], torch.float32, "nchw")
+    assert aligned["unit"] == 4
+    assert not aligned["rows_apart"]
+    padded = depthwise("padded", 1, 2, 16, 64, 3, 3, padding=(1, 1))
+    assert run_and_check(core, padded, torch.bfloat16, "nchw")["unit"] == 8
+    assert run_and_check(core, padded, torch.bfloat16, "nchw", before=1)["planes"]
+    small = depthwise("small", 64, 64, 7, 7, 3, 3, padding=(1, 1))
+    assert run_and_check(core, small, torch.float32, "nchw")["tile_planes"] > 1
+    pixels = depthwise("pixels", 1, 32, 16, 16, 3, 3, padding=(1, 1))
+    assert run_and_check(core, pixels, torch.float32, "nhwc")["unit"] == 4
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("operand", ["x", "w"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+def test_nan_and_infinity_reach_what_they_should(
+    core: ModuleType, value: float, operand: str, format: str
+) -> None:
+    """Without padding: a product with padding may or may not be computed."""
+    case = depthwise("spoiled", 2, 6, 15, 26, 3, 6, stride=(1, 2))
+    channels_last = format == "nhwc"
+    x, w, b = case.tensors()
+    (x if operand == "x" else w)[1, 2 if operand == "x" else 0, 2, 4] = value
+    y = Guarded(torch.zeros(case.y), channels_last)
+    problem = make_problem(core, case, torch.float32, channels_last)
+    source = Guarded(x, channels_last).tensor
+    pointers = [t.data_ptr() for t in (source, w, y.tensor, b)]
+    core.run_depthwise(problem, h200(core), *pointers)
+    want = reference.conv2d(case, x, w, b)
+    assert not want.isfinite().all()
+    assert torch.equal(y.tensor.isnan(), want.isnan())
+    assert torch.equal(y.tensor.isposinf(), want.isposinf())
+
+
+def refuse(core: ModuleType, problem: Any) -> str:
+    choice = json.loads(core.choose("cuda", problem, h200(core), "auto"))
+    return next(c["refusal"] for c in choice["candidates"] if c["name"] == "cuda_depthwise")
+
+
+def test_refusals_say_why(core: ModuleType) -> None:
+    case = depthwise("asked", 2, 6, 12, 16, 3, 3, m=2, padding=(1, 1))
+    assert refuse(core, make_problem(core, case, torch.float32, False)) == ""
+    assert "float32" in refuse(core, make_problem(core, case, torch.float64, False))
+
+    problem = make_problem(core, case, torch.float32, False)
+    problem.y_strides = core.channels_last_strides(*case.y[1:])
+    assert "neighbours" in refuse(core, problem)
+
+    for direction, reason in (("input_grad", "one filter per channel"), ("weight_grad", "weight")):
+        problem = make_problem(core, case, torch.float32, False)
+        problem.pass_ = getattr(core.Pass, direction)
+        assert reason in refuse(core, problem)
+
+    problem = make_problem(core, case, torch.float32, False)
+    problem.N = 0
+    assert "empty" in refuse(core, problem)
+
+    problem = make_problem(core, case, torch.float32, False)
+    problem.groups = 2
+    assert "groups" in refuse(core, problem)
+
+    wide = depthwise("strides_apart", 1, 1, 4000, 9, 1, 1, stride=(999, 1))
+    assert refuse(core, make_problem(core, wide, torch.float32, False)) == ""
+    tall = depthwise("too_tall", 1, 1, 70000, 9, 2, 1, dilation=(69000, 1))
+    assert "shared memory" in refuse(core, make_problem(core, tall, torch.float32, False))
