@@ -80,18 +80,17 @@ class Explanation:
         return "\n".join([*lines, self._verdict()])
 
     def _repr_html_(self) -> str:
-        header = ["", "engine", "predicted", "of floor", "workspace", "notes"]
+        header = ["", "engine", "predicted", "workspace", "notes"]
         rows, styles = [], []
         for c in self.ranking:
             chosen = c.name == self.engine
             styles.append("font-weight: bold" if chosen else "opacity: 0.6" if c.refusal else "")
             if c.refusal:
-                rows.append(["", c.name, "-", "-", "-", f"refuses: {c.refusal}"])
+                rows.append(["", c.name, "-", "-", f"refuses: {c.refusal}"])
                 continue
-            times = [time_text(c.predicted_us), self._share_of_floor(c) or "-"]
-            notes = ", ".join(self._notes(c))
+            costs = [time_text(c.predicted_us), mebibytes_text(c.workspace_bytes)]
             mark = "\u2192" if chosen else ""
-            rows.append([mark, c.name, *times, mebibytes_text(c.workspace_bytes), notes])
+            rows.append([mark, c.name, *costs, ", ".join(self._notes(c))])
         head = f"<code>{escape(self._headline())}</code><br>{escape(self._counts())}"
         return f"{head}{html_table(header, rows, styles)}{escape(self._verdict())}"
 
@@ -107,14 +106,8 @@ class Explanation:
     def _answer(self, c: Candidate) -> str:
         if c.refusal:
             return f"refuses: {c.refusal}"
-        text = f"predicted {time_text(c.predicted_us)}"
-        share = self._share_of_floor(c)
-        text += f" ({share} of the floor's speed)" if share else ""
-        parts = [text, f"workspace {mebibytes_text(c.workspace_bytes)}", *self._notes(c)]
-        return ", ".join(parts)
-
-    def _share_of_floor(self, c: Candidate) -> str:
-        return f"{self.floor.us / c.predicted_us:.0%}" if self.floor and c.predicted_us else ""
+        time, workspace = time_text(c.predicted_us), mebibytes_text(c.workspace_bytes)
+        return ", ".join([f"predicted {time}", f"workspace {workspace}", *self._notes(c)])
 
     def _notes(self, c: Candidate) -> list[str]:
         notes = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,12 @@ from conv2d_ext.bench.timing import Timer
 from conv2d_ext.cli import main
 from conv2d_ext.commands.scan import load_model
 from conv2d_ext.scan import find_convolutions, scan
+
+
+@pytest.fixture(autouse=True)
+def _same_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command puts the current folder on sys.path; other tests must not find it there."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 class OwnConv(nn.Conv2d):
@@ -138,7 +145,6 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Non
     source += "    return nn.Sequential(*[nn.Conv2d(width, width, 3) for _ in range(depth)])\n"
     (tmp_path / "scanned_model.py").write_text(source)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend("")
     command = ["scan", "scanned_model:make(6, depth=2)", "--device", "cpu", "--dtype", "float64"]
     assert main([*command, "--input", "2,6,8,9", "--layout", "nhwc"]) == 0
     out = capsys.readouterr().out
