@@ -61,7 +61,7 @@ class Row:
     tflops: float
     rel_error: float
     cudnn_rel_error: float
-    chosen: bool  # the heuristic would take this engine
+    chosen: bool = True  # the heuristic would take this engine
     inductor_ms: float | None = None  # torch.compile's, where it was asked for
 
 

@@ -5,6 +5,7 @@ matplotlib draws them, an extra of the package that is imported only here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +21,8 @@ _COLOURS = {"fwd": "#3b6fb6", "dgrad": "#e08a2e", "wgrad": "#4f9d69"}
 _WORDS = {"fwd": "forward", "dgrad": "input gradient", "wgrad": "weight gradient"}
 _PRECISION_WORDS = {"ieee": "strict fp32", "tf32": "TF32", "bf16": "bfloat16", "fp16": "float16"}
 # Text stays text in SVG, and two runs write the same file.
-_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "convx", "font.size": 9}
+_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "convx", "font.size": 9, "axes.titlesize": 10}
+_ROOF_WIDTH = 5.5  # inches
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
@@ -47,7 +49,7 @@ def write_plot(path: Path, rows: Sequence[Row], about: dict[str, Any]) -> None:
     if not kinds:
         raise UserError("there is nothing to draw: no row is of the engine that would be chosen")
     most = max(len({row.shape for row in rows if _kind(row) == kind}) for kind in kinds)
-    size = (6.5 + min(11.0, max(3.5, 0.42 * most)), 4.4 * len(kinds))
+    size = (_ROOF_WIDTH + min(12.0, max(6.0, 0.42 * most)), 4.4 * len(kinds))
     with plt.rc_context(_SETTINGS):
         figure, axes = plt.subplots(
             len(kinds),
@@ -55,7 +57,7 @@ def write_plot(path: Path, rows: Sequence[Row], about: dict[str, Any]) -> None:
             figsize=size,
             squeeze=False,
             layout="constrained",
-            width_ratios=[size[0] - 5.5, 5.5],
+            width_ratios=[size[0] - _ROOF_WIDTH, _ROOF_WIDTH],
         )
         for kind, (bars, roof) in zip(kinds, axes, strict=True):
             some = [row for row in rows if _kind(row) == kind]
@@ -105,14 +107,16 @@ def _draw_speedups(axes: Any, rows: Sequence[Row], about: dict[str, Any]) -> Non
             axes.plot([at for at, _ in timed], ratios, label=words, **style)
     axes.axhline(1, color="black", linewidth=1)
     _scale_speedups(axes, [row.ratio for row in rows])
-    axes.set_xticks(range(len(shapes)), shapes, rotation=45, ha="right", rotation_mode="anchor")
+    names = [shape.replace(" ", "\n") for shape in shapes]
+    axes.set_xticks(range(len(shapes)), names, rotation=45, ha="right", rotation_mode="anchor")
     axes.set_xlim(-0.6, len(shapes) - 0.4)
     axes.set_ylabel(f"times as fast as {_peer(about)}")
     precision, layout = _kind(rows[0])
     mean = geometric_mean(row.ratio for row in rows)
     words = _PRECISION_WORDS.get(precision, precision)
     axes.set_title(f"{words}, {layout.upper()}: {mean:.2f}x {_peer(about)} in the geometric mean")
-    axes.legend(loc="upper left", ncols=len(directions), fontsize=8, framealpha=0.9)
+    columns = len(directions) if len(shapes) > 18 else 1
+    axes.legend(loc="best", ncols=columns, fontsize=8, framealpha=0.9)
 
 
 def _scale_speedups(axes: Any, ratios: Sequence[float]) -> None:
@@ -120,7 +124,8 @@ def _scale_speedups(axes: Any, ratios: Sequence[float]) -> None:
     axes.set_yscale("log", base=2)
     low, high = min(0.5, *ratios) / 1.15, max(2.0, *ratios) * 1.6  # room for the legend
     axes.set_ylim(low, high)
-    ticks = [2.0**power for power in range(-7, 8) if low <= 2.0**power <= high]
+    powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
+    ticks = [2.0**power for power in powers if power % (1 + len(powers) // 10) == 0]
     axes.set_yticks(ticks, [f"{tick:g}x" for tick in ticks])
     axes.minorticks_off()
     axes.axhspan(low, 1, color="#c0392b", alpha=0.06, zorder=0)

@@ -16,6 +16,7 @@ from conv2d_ext.bench.shapes import Shape
 from conv2d_ext.bench.timing import Timer, measure_ceilings
 from conv2d_ext.cli import main
 
+PERFORMANCE = Path(__file__).resolve().parents[2] / "docs/performance"
 TINY = "n1c4h6w7 k4r3s3 pad1,0,2,1"
 QUICK = ["bench", TINY, "--device", "cpu", "--seconds", "0.001"]
 
@@ -60,6 +61,15 @@ def test_writes_rows_and_judges(tmp_path: Path, capsys: pytest.CaptureFixture) -
     assert main([*command, "--require", "1e9"]) == 1
     assert main([*command, "--require-mean", "1e9"]) == 1
     assert "below --require" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted(PERFORMANCE.glob("*.json")), ids=lambda path: path.name)
+def test_committed_results_can_be_read(path: Path) -> None:
+    """Files that earlier versions wrote, too."""
+    rows, about = report.read_json(path)
+    assert rows
+    assert about["machine"]["torch"]
+    assert "change" in report.format_comparison(path, rows)
 
 
 def test_csv_has_what_json_has(tmp_path: Path) -> None:
