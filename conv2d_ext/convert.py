@@ -57,7 +57,7 @@ def convert(
     for name, module in model.named_modules():
         if not isinstance(module, nn.Conv2d):
             continue
-        reason = _why_keep(module)
+        reason = why_keep(module)
         if reason is None and filter is not None and not filter(name, module):
             reason = "the filter said no"
         if reason is not None:
@@ -87,7 +87,8 @@ def restore(model: nn.Module) -> list[str]:
     return restored
 
 
-def _why_keep(module: nn.Conv2d) -> str | None:
+def why_keep(module: nn.Conv2d) -> str | None:
+    """Why convert() would not swap a module, or None if it would."""
     if _is_ours(module):
         return "already computes with convx"
     cls = type(module)

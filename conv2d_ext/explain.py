@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from html import escape
 
 import torch
 from torch import Tensor
 
 from ._arguments import IntOrPair, PaddingLike, parse_padding, parse_pair
 from ._precision import torch_allows_tf32
+from ._text import html_table, mebibytes_text, time_text
+from .bench.precisions import precision_name
+from .bench.timing import measure_ceilings
 
 
 @dataclass(frozen=True)
@@ -27,8 +32,24 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Floor:
+    """The time that nothing on this machine can beat, from rates measured on it."""
+
+    flops_us: float  # the products, at the rate of a large matrix product
+    bytes_us: float  # the fewest bytes, at the rate of a large copy
+
+    @property
+    def us(self) -> float:
+        return max(self.flops_us, self.bytes_us)
+
+    @property
+    def bound(self) -> str:
+        return "arithmetic" if self.flops_us >= self.bytes_us else "memory"
+
+
+@dataclass(frozen=True)
 class Explanation:
-    """How a convolution would be computed. Prints as a table."""
+    """How a convolution would be computed. Prints as text, and as a table in a notebook."""
 
     problem: str
     direction: str
@@ -38,28 +59,70 @@ class Explanation:
     bytes: float
     candidates: tuple[Candidate, ...]
     error: str = ""
+    floor: Floor | None = None
+
+    @property
+    def ranking(self) -> tuple[Candidate, ...]:
+        """The engine that runs it, then the others from fast to slow, then those that refuse."""
+
+        def place(candidate: Candidate) -> tuple[bool, bool, float]:
+            chosen = candidate.name == self.engine
+            return not chosen, bool(candidate.refusal), candidate.predicted_us
+
+        return tuple(sorted(self.candidates, key=place))
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.problem}, {self.direction}, {self.precision}",
-            f"{self.flops / 1e9:.4g} GFLOP, at least {self.bytes / 1e6:.4g} MB moved",
-        ]
+        lines = [self._headline(), self._counts()]
         width = max((len(c.name) for c in self.candidates), default=0)
-        for c in self.candidates:
+        for c in self.ranking:
             mark = "->" if c.name == self.engine else "  "
+            lines.append(f"{mark} {c.name:{width}}  {self._answer(c)}")
+        return "\n".join([*lines, self._verdict()])
+
+    def _repr_html_(self) -> str:
+        header = ["", "engine", "predicted", "workspace", "notes"]
+        rows, styles = [], []
+        for c in self.ranking:
+            chosen = c.name == self.engine
+            styles.append("font-weight: bold" if chosen else "opacity: 0.6" if c.refusal else "")
             if c.refusal:
-                lines.append(f"{mark} {c.name:{width}}  refuses: {c.refusal}")
-            else:
-                lines.append(
-                    f"{mark} {c.name:{width}}  predicted {_time_text(c.predicted_us)}, "
-                    f"workspace {c.workspace_bytes / 2**20:.1f} MiB"
-                    + (", only by name" if c.by_name_only else "")
-                )
+                rows.append(["", c.name, "-", "-", f"refuses: {c.refusal}"])
+                continue
+            costs = [time_text(c.predicted_us), mebibytes_text(c.workspace_bytes)]
+            mark = "\u2192" if chosen else ""
+            rows.append([mark, c.name, *costs, ", ".join(self._notes(c))])
+        head = f"<code>{escape(self._headline())}</code><br>{escape(self._counts())}"
+        return f"{head}{html_table(header, rows, styles)}{escape(self._verdict())}"
+
+    def _headline(self) -> str:
+        return f"{self.problem}, {self.direction}, {self.precision}"
+
+    def _counts(self) -> str:
+        text = f"{self.flops / 1e9:.4g} GFLOP, at least {self.bytes / 1e6:.4g} MB moved"
+        if self.floor is not None:
+            text += f", floor {time_text(self.floor.us)} ({self.floor.bound})"
+        return text
+
+    def _answer(self, c: Candidate) -> str:
+        if c.refusal:
+            return f"refuses: {c.refusal}"
+        time, workspace = time_text(c.predicted_us), mebibytes_text(c.workspace_bytes)
+        return ", ".join([f"predicted {time}", f"workspace {workspace}", *self._notes(c)])
+
+    def _notes(self, c: Candidate) -> list[str]:
+        notes = []
+        if any(c.tile):
+            notes.append("tile " + "x".join(str(extent) for extent in c.tile))
+        if c.split > 1:
+            notes.append(f"reduction in {c.split} parts")
+        if c.by_name_only:
+            notes.append("only by name")
+        return notes
+
+    def _verdict(self) -> str:
         if self.error:
-            lines.append(f"error: {self.error}")
-        elif self.engine:
-            lines.append(f"{self.engine} runs it: {self._why()}")
-        return "\n".join(lines)
+            return f"error: {self.error}"
+        return f"{self.engine} runs it: {self._why()}"
 
     def _why(self) -> str:
         chosen = next(c for c in self.candidates if c.name == self.engine)
@@ -67,10 +130,6 @@ class Explanation:
         if chosen.by_name_only or any(c.predicted_us < chosen.predicted_us for c in able):
             return "algorithm= asked for it"
         return "the smallest predicted time" if len(able) > 1 else "no other engine can"
-
-
-def _time_text(microseconds: float) -> str:
-    return f"{microseconds / 1e3:.3f} ms" if microseconds >= 1e3 else f"{microseconds:.1f} us"
 
 
 def explain(
@@ -88,12 +147,14 @@ def explain(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     channels_last: bool = False,
+    floor: bool = False,
 ) -> Explanation:
     """Say which engine a convolution gets, without computing it.
 
     Takes the arguments of :func:`conv2d_ext.conv2d`; input and weight may also be given by their
     sizes, then with ``dtype`` (default float32), ``device`` (default "cpu") and ``channels_last``.
-    ``direction`` is "forward", "input_grad" or "weight_grad".
+    ``direction`` is "forward", "input_grad" or "weight_grad". ``floor=True`` adds the time that
+    nothing can beat, for which it measures the device for a moment, once per process.
     """
     x = _as_tensor(input, dtype, channels_last)
     w = _as_tensor(weight, dtype, channels_last)
@@ -125,7 +186,19 @@ def explain(
     candidates = tuple(
         Candidate(**{**row, "tile": tuple(row.get("tile", ()))}) for row in answer["candidates"]
     )
-    return Explanation(**{**answer, "candidates": candidates})
+    explanation = Explanation(**{**answer, "candidates": candidates})
+    if not floor:
+        return explanation
+    rate, bandwidth = _measured_rates(where, precision_name(x.dtype, precision))
+    times = Floor(explanation.flops / rate * 1e6, explanation.bytes / bandwidth * 1e6)
+    return replace(explanation, floor=times)
+
+
+@cache
+def _measured_rates(device: torch.device, precision: str) -> tuple[float, float]:
+    """Flops and bytes per second."""
+    ceilings = measure_ceilings(device, [precision], budget_s=0.1)
+    return ceilings[precision], ceilings["bytes_per_s"]
 
 
 def _as_tensor(

@@ -1,4 +1,4 @@
-"""What is right: float64 references, and how far a result may be from them."""
+"""What is right: float64 references, and whether a result is as close to them as it has to be."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ import torch.nn.functional as F
 from cases import Case
 from torch import Tensor
 
-# Unit roundoff of what products and sums are kept in; 16-bit types accumulate in float32.
-ACCUMULATION_ROUNDOFF = {
-    torch.float64: 2.0**-53,
-    torch.float32: 2.0**-24,
-    torch.float16: 2.0**-24,
-    torch.bfloat16: 2.0**-24,
-}
-# float32 operands rounded to TF32: 10 stored bits.
-TF32_ROUNDOFF = 2.0**-11
+from conv2d_ext.bench.accuracy import tolerance
 
 
 class Gradients(NamedTuple):
@@ -82,22 +74,6 @@ def reduction_length(case: Case, direction: str) -> int:
         "weight_grad": images * rows * columns,
         "bias_grad": images * rows * columns,
     }[direction]
-
-
-def tolerance(
-    want: Tensor, magnitude: Tensor, dtype: torch.dtype, length: int, tf32: bool
-) -> Tensor:
-    """How far each element may be from the float64 result.
-
-    `magnitude` is the sum of the products' absolute values. Rounding errors of a sum of `length`
-    terms walk randomly, so they grow with its square root; 4 of them is far out on the tail.
-    Writing the result rounds it once more, to `dtype`.
-    """
-    sums = ACCUMULATION_ROUNDOFF[dtype] * (4.0 * math.sqrt(length) + 4.0)
-    products = 2.0 * TF32_ROUNDOFF if tf32 and dtype is torch.float32 else 0.0
-    info = torch.finfo(dtype)
-    written = 0.501 * info.eps * want.abs() + info.smallest_normal * info.eps
-    return written + (sums + products) * magnitude
 
 
 def check(

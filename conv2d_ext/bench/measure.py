@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import sys
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -13,20 +16,19 @@ from torch import Tensor
 
 from .. import _ops
 from .._arguments import ConvParams
+from .._text import Progress
 from ..explain import Explanation, explain
+from .precisions import dtype_of, precision_argument
 from .reference import sampled_error
 from .shapes import Shape
 from .timing import Timer
 
 DIRECTIONS = ("fwd", "dgrad", "wgrad")
-PRECISIONS = ("ieee", "tf32", "bf16", "fp16")
 LAYOUTS = ("nchw", "nhwc")
+# What convx can be compared with besides PyTorch's own convolution, which always is.
+PEERS = ("cudnn", "inductor")
 
-# Relative errors that only a wrong result exceeds.
-TOLERANCES = {"ieee": 2e-5, "tf32": 3e-3, "bf16": 2e-2, "fp16": 3e-3}
-
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_PASS_NAMES = {"fwd": "forward", "dgrad": "input_grad", "wgrad": "weight_grad"}
+PASS_NAMES = {"fwd": "forward", "dgrad": "input_grad", "wgrad": "weight_grad"}
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,13 @@ class Case:
     precision: str
     layout: str
     engine: str = "auto"
+    bias: bool = False  # of the forward pass
 
 
 @dataclass
 class Row:
-    """What was measured; ratio is PyTorch's time over ours. On a GPU PyTorch's is cuDNN's."""
+    """What was measured; ratio is PyTorch's time over ours. On a GPU PyTorch's is cuDNN's, and on
+    the CPU its own."""
 
     shape: str
     text: str
@@ -57,7 +61,8 @@ class Row:
     tflops: float
     rel_error: float
     cudnn_rel_error: float
-    chosen: bool  # the heuristic would take this engine
+    chosen: bool = True  # the heuristic would take this engine
+    inductor_ms: float | None = None  # torch.compile's, where it was asked for
 
 
 class Operands:
@@ -66,7 +71,7 @@ class Operands:
     def __init__(self, case: Case, device: torch.device) -> None:
         self.case = case
         s = case.shape
-        dtype = _DTYPES.get(case.precision, torch.float32)
+        dtype = dtype_of(case.precision)
         channels_last = case.layout == "nhwc"
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
 
@@ -77,7 +82,8 @@ class Operands:
         self.x = random(s.N, s.C, s.H, s.W)
         self.w = random(s.K, s.C // s.groups, s.R, s.S)
         self.g = random(s.N, s.K, s.P, s.Q)
-        precision = "tf32" if case.precision == "tf32" else "ieee"
+        self.b = torch.randn(s.K, device=device, dtype=dtype) if case.bias else None
+        precision = precision_argument(case.precision)
         self.params = ConvParams(*s.stride, *s.pad, *s.dilation, s.groups, precision, case.engine)
 
     def use_engine(self, engine: str) -> None:
@@ -86,29 +92,60 @@ class Operands:
     def ours(self) -> Tensor:
         s, nhwc = self.case.shape, self.case.layout == "nhwc"
         if self.case.direction == "fwd":
-            return _ops.forward(self.x, self.w, None, *self.params)
+            return _ops.forward(self.x, self.w, self.b, *self.params)
         if self.case.direction == "dgrad":
             return _ops.input_grad(self.g, self.w, s.H, s.W, nhwc, *self.params)
         return _ops.weight_grad(self.g, self.x, s.R, s.S, nhwc, *self.params)
 
     def theirs(self) -> Tensor:
-        s = self.case.shape
-        padding = s.symmetric_padding
-        x = self.x
-        if padding is None:  # PyTorch has to pad a copy first; its time includes that
-            top, bottom, left, right = s.pad
-            x, padding = F.pad(x, (left, right, top, bottom)), (0, 0)
-        if self.case.direction == "fwd":
-            return F.conv2d(x, self.w, None, s.stride, padding, s.dilation, s.groups)
-        mask = [self.case.direction == "dgrad", self.case.direction == "wgrad", False]
-        gradients = torch.ops.aten.convolution_backward(
-            self.g, x, self.w, None, s.stride, padding, s.dilation, False, (0, 0), s.groups, mask
-        )
-        if not mask[0]:
-            return gradients[1]
-        top, left = s.pad[0], s.pad[2]
-        whole = s.symmetric_padding is not None
-        return gradients[0] if whole else gradients[0][:, :, top : top + s.H, left : left + s.W]
+        return torch_convolution(self.case, self.x, self.w, self.b, self.g)
+
+    def inductors(self) -> Tensor:
+        return _compiled_convolution(self.case)(self.x, self.w, self.b, self.g)
+
+
+def torch_convolution(case: Case, x: Tensor, w: Tensor, b: Tensor | None, g: Tensor) -> Tensor:
+    """What PyTorch does for a case."""
+    s = case.shape
+    padding = s.symmetric_padding
+    if padding is None:  # PyTorch has to pad a copy first; its time includes that
+        top, bottom, left, right = s.pad
+        x, padding = F.pad(x, (left, right, top, bottom)), (0, 0)
+    if case.direction == "fwd":
+        return F.conv2d(x, w, b, s.stride, padding, s.dilation, s.groups)
+    mask = [case.direction == "dgrad", case.direction == "wgrad", False]
+    gradients = torch.ops.aten.convolution_backward(
+        g, x, w, None, s.stride, padding, s.dilation, False, (0, 0), s.groups, mask
+    )
+    if not mask[0]:
+        return gradients[1]
+    top, left = s.pad[0], s.pad[2]
+    whole = s.symmetric_padding is not None
+    return gradients[0] if whole else gradients[0][:, :, top : top + s.H, left : left + s.W]
+
+
+@lru_cache(maxsize=1)
+def _compiled_convolution(case: Case) -> Callable[..., Tensor]:
+    """The same through torch.compile, at its best: Triton's kernels compete with cuDNN's."""
+
+    def convolution(x: Tensor, w: Tensor, b: Tensor | None, g: Tensor) -> Tensor:
+        return torch_convolution(case, x, w, b, g)
+
+    torch._dynamo.reset()  # one graph per case; their number is limited
+    compiled: Callable[..., Tensor] = torch.compile(
+        convolution, dynamic=False, mode="max-autotune-no-cudagraphs"
+    )
+    return compiled
+
+
+def _inductor_ms(operands: Operands, timer: Timer) -> float | None:
+    """None, with a warning, where torch.compile cannot: it may lack a compiler."""
+    try:
+        return timer.median_ms(operands.inductors)
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(f"no inductor time for {operands.case.shape.text}: {reason}", stacklevel=2)
+        return None
 
 
 def torch_precision(precision: str) -> contextlib.AbstractContextManager[None]:
@@ -116,28 +153,40 @@ def torch_precision(precision: str) -> contextlib.AbstractContextManager[None]:
     return torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=precision == "tf32")
 
 
-def explain_shape(shape: Shape, **options: Any) -> Explanation:
+def explain_shape(shape: Shape, bias: bool = False, **options: Any) -> Explanation:
     """explain() for a shape; options are its keywords."""
     s = shape
     weight = (s.K, s.C // s.groups, s.R, s.S)
     return explain(
-        (s.N, s.C, s.H, s.W), weight, None, s.stride, s.pad, s.dilation, s.groups, **options
+        (s.N, s.C, s.H, s.W),
+        weight,
+        bias or None,
+        s.stride,
+        s.pad,
+        s.dilation,
+        s.groups,
+        **options,
     )
 
 
 def chosen_engine(case: Case, device: torch.device) -> str:
     return explain_shape(
         case.shape,
-        precision="tf32" if case.precision == "tf32" else "ieee",
-        direction=_PASS_NAMES[case.direction],
-        dtype=_DTYPES.get(case.precision, torch.float32),
+        case.bias and case.direction == "fwd",
+        precision=precision_argument(case.precision),
+        direction=PASS_NAMES[case.direction],
+        dtype=dtype_of(case.precision),
         device=device,
         channels_last=case.layout == "nhwc",
     ).engine
 
 
 def measure(
-    case: Case, engines: Sequence[str], timer: Timer, ceilings: dict[str, float]
+    case: Case,
+    engines: Sequence[str],
+    timer: Timer,
+    ceilings: dict[str, float],
+    peers: Sequence[str] = (),
 ) -> list[Row]:
     """A row per engine; PyTorch is measured once for all of them."""
     s = case.shape
@@ -150,6 +199,7 @@ def measure(
     with torch.no_grad(), torch_precision(case.precision):
         theirs_error = sampled_error(case.direction, s, operands.theirs(), *tensors)
         theirs_ms = timer.median_ms(operands.theirs)
+        inductor_ms = _inductor_ms(operands, timer) if "inductor" in peers else None
         for engine in engines:
             operands.use_engine(engine)
             error = sampled_error(case.direction, s, operands.ours(), *tensors)
@@ -171,6 +221,27 @@ def measure(
                     rel_error=error,
                     cudnn_rel_error=theirs_error,
                     chosen=name == choice,
+                    inductor_ms=inductor_ms,
                 )
             )
+    return rows
+
+
+def measure_all(
+    cases: Sequence[Case],
+    engines: Sequence[str],
+    timer: Timer,
+    ceilings: dict[str, float],
+    peers: Sequence[str] = (),
+) -> list[Row]:
+    """Rows of all cases, with a progress bar; an interrupt ends it early with what there is."""
+    progress = Progress(len(cases))
+    rows = []
+    for case in cases:
+        try:
+            rows += measure(case, engines, timer, ceilings, peers)
+        except KeyboardInterrupt:  # what has been measured is worth showing
+            print(f"interrupted after {progress.done} of {len(cases)} cases", file=sys.stderr)
+            break
+        progress.step(f"{case.shape.name} {case.direction} {case.precision} {case.layout}")
     return rows

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import json
 import math
 import platform
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .._text import format_table
+from .._user_error import UserError
 from .._version import __version__
 from .measure import Row
 
@@ -23,7 +26,7 @@ _KEY = ("shape", "direction", "precision", "layout", "engine")
 def describe_machine(device: torch.device) -> dict[str, Any]:
     gpu = device.type == "cuda"
     return {
-        "device": torch.cuda.get_device_name(device) if gpu else platform.processor() or "cpu",
+        "device": torch.cuda.get_device_name(device) if gpu else cpu_name(),
         "threads": torch.get_num_threads(),
         "convx": __version__,
         "torch": torch.__version__,
@@ -32,6 +35,15 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "revision": _git_revision(),
     }
+
+
+def cpu_name() -> str:
+    """As Linux tells it; "cpu" where nobody does."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "cpu"
 
 
 def _git_revision() -> str | None:
@@ -44,43 +56,37 @@ def _git_revision() -> str | None:
     return done.stdout.strip()
 
 
-def format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [list(header), *map(list, rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    out = []
-    for line in lines:
-        cells = [
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        out.append("  ".join(cells).rstrip())
-    out.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(out)
-
-
 def format_rows(rows: Sequence[Row], peer: str) -> str:
+    inductor = any(row.inductor_ms is not None for row in rows)
     header = ["shape", "direction", "precision", "layout", "engine", "ms", "TFLOP/s", "of floor"]
     header += [f"{peer} ms", "ratio", "error", f"{peer} error"]
-    return format_table(
-        header,
-        (
-            [
-                row.shape,
-                row.direction,
-                row.precision,
-                row.layout,
-                row.engine + ("" if row.chosen else " (not chosen)"),
-                f"{row.ours_ms:.3f}",
-                f"{row.tflops:.2f}",
-                f"{row.floor_ms / row.ours_ms:.0%}",
-                f"{row.cudnn_ms:.3f}",
-                f"{row.ratio:.2f}x",
-                f"{row.rel_error:.1e}",
-                f"{row.cudnn_rel_error:.1e}",
-            ]
-            for row in rows
-        ),
-    )
+    header += ["inductor ms", "ratio"] if inductor else []
+    return format_table(header, [_cells(row) + _inductor_cells(row, inductor) for row in rows])
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        row.shape,
+        row.direction,
+        row.precision,
+        row.layout,
+        row.engine + ("" if row.chosen else " (not chosen)"),
+        f"{row.ours_ms:.3f}",
+        f"{row.tflops:.2f}",
+        f"{row.floor_ms / row.ours_ms:.0%}",
+        f"{row.cudnn_ms:.3f}",
+        f"{row.ratio:.2f}x",
+        f"{row.rel_error:.1e}",
+        f"{row.cudnn_rel_error:.1e}",
+    ]
+
+
+def _inductor_cells(row: Row, shown: bool) -> list[str]:
+    if not shown:
+        return []
+    if row.inductor_ms is None:
+        return ["-", "-"]
+    return [f"{row.inductor_ms:.3f}", f"{row.inductor_ms / row.ours_ms:.2f}x"]
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -108,36 +114,36 @@ def write_json(
     path.write_text(json.dumps(document, indent=1) + "\n")
 
 
+def read_json(path: Path) -> tuple[list[Row], dict[str, Any]]:
+    """The rows of a file that write_json made, and everything else in it."""
+    try:
+        document = json.loads(path.read_text())
+        rows = [Row(**row) for row in document.pop("rows")]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"{path} is not a file that `convx bench --json` wrote: {error!r}"
+        raise UserError(problem) from error
+    return rows, document
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+
+
 def format_comparison(old_path: Path, rows: Sequence[Row]) -> str:
     """Our time now against our time in an earlier run, for rows that are in both."""
-    old_rows = json.loads(old_path.read_text())["rows"]
-    before = {tuple(row[key] for key in _KEY): row for row in old_rows}
+    old_rows, _ = read_json(old_path)
+    before = {tuple(getattr(row, key) for key in _KEY): row for row in old_rows}
     lines = []
     for row in rows:
         old = before.get(tuple(getattr(row, key) for key in _KEY))
         if old is None:
             lines.append([*(getattr(row, key) for key in _KEY), "-", f"{row.ours_ms:.3f}", "new"])
         else:
-            change = row.ours_ms / old["ours_ms"] - 1
-            times = f"{old['ours_ms']:.3f}", f"{row.ours_ms:.3f}"
+            change = row.ours_ms / old.ours_ms - 1
+            times = f"{old.ours_ms:.3f}", f"{row.ours_ms:.3f}"
             lines.append([*(getattr(row, key) for key in _KEY), *times, f"{change:+.1%}"])
     return format_table([*_KEY, "before ms", "now ms", "change"], lines)
-
-
-class Progress:
-    """A bar on standard error; nothing where that is not a terminal."""
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self.done = 0
-
-    def step(self, label: str) -> None:
-        self.done += 1
-        if not sys.stderr.isatty():
-            return
-        filled = 30 * self.done // max(self.total, 1)
-        bar = "#" * filled + "." * (30 - filled)
-        sys.stderr.write(f"\r[{bar}] {self.done}/{self.total} {label:<48.48}")
-        if self.done == self.total:
-            sys.stderr.write("\n")
-        sys.stderr.flush()

@@ -1,14 +1,16 @@
 """Convolution shapes as text, and the suites of them that the benchmark knows.
 
-The text form is the one that convx's own messages use, with defaults left out:
-"n8c32h512w512 k64r5s9 stride1x1 pad2,2,4,4 dilation2x3 groups1"; pad is top, bottom, left, right.
+The text form is the one of convx's own messages, "n8c32h512w512 k64r5s9 stride1x1 pad2,2,4,4
+dilation2x3 groups1 float32": pad is top, bottom, left, right. What has its default value may be
+left out, and so may the dtype.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
@@ -19,6 +21,7 @@ _FILTERS = re.compile(r"k(\d+)r(\d+)s(\d+)$")
 _PAIR = re.compile(r"(stride|dilation)(\d+)x(\d+)$")
 _PAD = re.compile(r"pad(\d+),(\d+),(\d+),(\d+)$")
 _GROUPS = re.compile(r"groups(\d+)$")
+DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Shape:
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     name: str = ""
+    dtype: str = ""  # empty where the text does not say
 
     @property
     def P(self) -> int:
@@ -74,7 +78,26 @@ class Shape:
             words.append("dilation{}x{}".format(*self.dilation))
         if self.groups != 1:
             words.append(f"groups{self.groups}")
+        if self.dtype:
+            words.append(self.dtype)
         return " ".join(words)
+
+    def with_batch(self, images: int) -> Shape:
+        return replace(self, N=images)
+
+    @staticmethod
+    def of_call(
+        input: Sequence[int],
+        weight: Sequence[int],
+        stride: tuple[int, int],
+        pad: tuple[int, int, int, int],
+        dilation: tuple[int, int],
+        groups: int,
+    ) -> Shape:
+        """Of a call's sizes: input (N, C, H, W), weight (K, C/groups, R, S)."""
+        n, c, h, w = input
+        k, _, r, s = weight
+        return Shape(n, c, h, w, k, r, s, stride, pad, dilation, groups)
 
     @staticmethod
     def parse(text: str, name: str = "") -> Shape:
@@ -90,6 +113,8 @@ class Shape:
                 fields["pad"] = tuple(map(int, match.groups()))
             elif match := _GROUPS.match(word):
                 fields["groups"] = int(match[1])
+            elif word in DTYPES:
+                fields["dtype"] = word
             else:
                 raise ValueError(f"cannot read {word!r} in the shape {text!r}")
         missing = [letter for letter in "NCHWKRS" if letter not in fields]
@@ -112,8 +137,12 @@ def load_suite(name: str) -> list[Shape]:
 
 
 def find_shape(text: str) -> Shape:
-    """A shape by its name in any suite, or by its text."""
-    for shapes in _suites().values():
-        if text in shapes:
-            return Shape.parse(shapes[text], text)
-    return Shape.parse(text, text)
+    """A shape by its name in a suite, by "suite/name" where suites share it, or by its text."""
+    suite, slash, name = text.rpartition("/")
+    for candidate, shapes in _suites().items():
+        if name in shapes and (not slash or candidate == suite):
+            return Shape.parse(shapes[name], text)
+    try:
+        return Shape.parse(text, text)
+    except ValueError as error:
+        raise ValueError(f"{error}, and no suite has a shape of that name") from None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
+
+from .precisions import dtype_of
 
 Call = Callable[[], object]
 
@@ -28,6 +30,9 @@ class Timer:
 
     def median_ms(self, call: Call) -> float:
         return statistics.median(self.times_ms(call))
+
+    def best_ms(self, call: Call) -> float:
+        return min(self.times_ms(call))
 
     def times_ms(self, call: Call) -> list[float]:
         for _ in range(2):  # planning, autotuning and allocation happen here
@@ -79,32 +84,37 @@ def host_us(call: Call, count: int = 2000) -> float:
     return min(rounds)
 
 
-def measure_ceilings(device: torch.device) -> dict[str, float]:
-    """What this machine can do at most: bytes per second copied, flops per second multiplied.
+def measure_ceilings(
+    device: torch.device, precisions: Iterable[str], budget_s: float = 0.5
+) -> dict[str, float]:
+    """What this machine can do at most: bytes per second copied, and for each precision flops per
+    second multiplied.
 
     "ieee" on a GPU is a third of TF32: three tensor-core products make one of float32 grade.
     """
-    timer = Timer(device)
-    gpu = device.type == "cuda"
-    size = (1 << 30) if gpu else (1 << 26)
+    timer = Timer(device, budget_s=budget_s)
+    size = (1 << 30) if device.type == "cuda" else (1 << 26)
     source = torch.empty(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    copy_ms = timer.median_ms(lambda: target.copy_(source))
+    copy_ms = timer.best_ms(lambda: target.copy_(source))
     ceilings = {"bytes_per_s": 2 * size / copy_ms * 1e3}
-    extent = 8192 if gpu else 1024
+    for name in dict.fromkeys(precisions):
+        ceilings[name] = _multiply_rate(name, timer)
+    return ceilings
 
-    def multiply_rate(dtype: torch.dtype) -> float:
-        a = torch.randn(extent, extent, device=device).to(dtype)
-        return 2 * extent**3 / timer.median_ms(lambda: a @ a) * 1e3
 
-    if not gpu:
-        rate = multiply_rate(torch.float32)
-        return ceilings | {"ieee": rate, "tf32": rate, "bf16": rate, "fp16": rate}
+def _multiply_rate(precision: str, timer: Timer) -> float:
+    gpu = timer.device.type == "cuda"
+    dtype = dtype_of(precision)
+    if not gpu and dtype.itemsize == 2:
+        dtype = torch.float32  # 16-bit values are multiplied as float32
+    # Many GPUs have little hardware for float64, and nothing to gain from a larger product.
+    extent = 1024 if not gpu else 2048 if dtype is torch.float64 else 8192
+    a = torch.randn(extent, extent, device=timer.device).to(dtype)
     saved = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = True
-    ceilings["tf32"] = multiply_rate(torch.float32)
-    torch.backends.cuda.matmul.allow_tf32 = saved
-    ceilings["ieee"] = ceilings["tf32"] / 3
-    ceilings["bf16"] = multiply_rate(torch.bfloat16)
-    ceilings["fp16"] = multiply_rate(torch.float16)
-    return ceilings
+    try:
+        rate = 2 * extent**3 / timer.best_ms(lambda: a @ a) * 1e3
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = saved
+    return rate / 3 if gpu and precision == "ieee" else rate

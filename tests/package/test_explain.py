@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from xml.etree import ElementTree
+
 import pytest
 import torch
 
 import conv2d_ext
+from conv2d_ext.explain import Candidate, Explanation
 
 
 def test_names_the_engine_and_the_reason() -> None:
@@ -62,3 +66,48 @@ def test_problems_are_checked_as_a_call_checks_them() -> None:
 def test_follows_the_precision_setting_only_for_cuda() -> None:
     assert conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3)).precision == "ieee"
     assert conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3), precision="tf32").precision == "tf32"
+
+
+def test_ranks_the_runners_up() -> None:
+    explanation = conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3))
+    first, *others = explanation.ranking
+    assert first.name == explanation.engine
+    able = [c.predicted_us for c in others if not c.refusal]
+    assert able == sorted(able)
+    assert set(explanation.ranking) == set(explanation.candidates)
+
+
+def test_the_floor_is_the_larger_of_two_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def rates(device: torch.device, precision: str) -> tuple[float, float]:
+        asked.append((device.type, precision))
+        return 1e9, 1e6
+
+    monkeypatch.setattr(sys.modules["conv2d_ext.explain"], "_measured_rates", rates)
+    explanation = conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3), floor=True)
+    assert explanation.floor.flops_us == pytest.approx(explanation.flops / 1e3)
+    assert explanation.floor.bytes_us == pytest.approx(explanation.bytes)
+    assert explanation.floor.us == max(explanation.floor.flops_us, explanation.floor.bytes_us)
+    assert explanation.floor.bound == "memory"
+    assert "(memory)" in str(explanation)
+    conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3), floor=True, dtype=torch.float64)
+    assert asked == [("cpu", "ieee"), ("cpu", "fp64")]
+    assert conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3)).floor is None
+
+
+def test_a_notebook_shows_a_table() -> None:
+    candidates = (
+        Candidate("slow", predicted_us=2000.0, split=3, tile=(4, 5, 6)),
+        Candidate("fast", predicted_us=1000.0, workspace_bytes=1 << 20),
+        Candidate("unable", refusal="C < 4 & odd"),
+    )
+    explanation = Explanation("n1", "forward", "ieee", "fast", 1e9, 1e6, candidates)
+    html = explanation._repr_html_()
+    table = ElementTree.fromstring(html[html.index("<table>") : html.index("</table>") + 8])
+    rows = [[cell.text or "" for cell in row] for row in table.iter("tr")]
+    assert [row[1] for row in rows] == ["engine", "fast", "slow", "unable"]
+    assert rows[1] == ["\u2192", "fast", "1.000 ms", "1.0 MiB", ""]
+    assert rows[2][-1] == "tile 4x5x6, reduction in 3 parts"
+    assert rows[3][-1] == "refuses: C < 4 & odd"
+    assert "fast runs it: the smallest predicted time" in html

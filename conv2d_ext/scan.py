@@ -1,0 +1,249 @@
+"""scan: every convolution of a model, its engine, and what convert() would save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ._arguments import parse_padding, parse_pair
+from ._precision import torch_allows_tf32
+from ._text import Progress, format_table, html_table
+from .bench.measure import Case, Operands, chosen_engine, torch_precision
+from .bench.precisions import precision_name
+from .bench.shapes import Shape
+from .bench.timing import Timer
+from .convert import why_keep
+from .functional import conv2d
+
+_HEADER = ["module", "shape", "engine", "ms", "{} ms", "saves ms", ""]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One convolution that a model computes. `kept` says why convert() would leave it alone."""
+
+    module: str
+    shape: Shape
+    precision: str
+    layout: str
+    bias: bool
+    kept: str = ""
+
+    def cases(self, directions: Sequence[str]) -> list[Case]:
+        return [
+            Case(self.shape, direction, self.precision, self.layout, bias=self.bias)
+            for direction in directions
+        ]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A call and its times, summed over the directions that were asked for."""
+
+    call: Call
+    engine: str
+    ours_ms: float
+    theirs_ms: float
+
+    @property
+    def saved_ms(self) -> float:
+        """What convert() changes: nothing where it would not swap the module."""
+        return 0.0 if self.call.kept else self.theirs_ms - self.ours_ms
+
+
+@dataclass(frozen=True)
+class ScanReport:
+    """The convolutions of a model in the order of their calls. Prints as a table."""
+
+    layers: tuple[Layer, ...]
+    peer: str
+    directions: tuple[str, ...] = field(default=("fwd",))
+
+    @property
+    def saved_ms(self) -> float:
+        return sum(layer.saved_ms for layer in self.layers)
+
+    @property
+    def faster(self) -> list[str]:
+        """Modules that gain; convert(model, lambda name, _: name in faster) swaps them alone."""
+        saved: dict[str, float] = {}
+        for layer in self.layers:
+            saved[layer.call.module] = saved.get(layer.call.module, 0.0) + layer.saved_ms
+        return [name for name, milliseconds in saved.items() if milliseconds > 0]
+
+    def __str__(self) -> str:
+        if not self.layers:
+            return "the model computed no 2-D convolution"
+        return "\n".join([format_table(self._header(), self._rows(), left=3), "", self._summary()])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._header(), self._rows()) + f"<p>{self._summary()}</p>"
+
+    def _header(self) -> list[str]:
+        return [cell.format(self.peer) for cell in _HEADER]
+
+    def _rows(self) -> list[list[str]]:
+        rows = [
+            [
+                layer.call.module,
+                layer.call.shape.text,
+                layer.engine,
+                f"{layer.ours_ms:.3f}",
+                f"{layer.theirs_ms:.3f}",
+                f"{layer.saved_ms:+.3f}",
+                f"kept: {layer.call.kept}" if layer.call.kept else "",
+            ]
+            for layer in self.layers
+        ]
+        ours = sum(layer.ours_ms for layer in self.layers)
+        theirs = sum(layer.theirs_ms for layer in self.layers)
+        total = [f"{ours:.3f}", f"{theirs:.3f}", f"{self.saved_ms:+.3f}", ""]
+        return [*rows, ["total", f"{len(self.layers)} convolutions", "", *total]]
+
+    def _summary(self) -> str:
+        before = sum(layer.theirs_ms for layer in self.layers)
+        gain = set(self.faster)
+        best = sum(layer.saved_ms for layer in self.layers if layer.call.module in gain)
+        modules = {layer.call.module for layer in self.layers if not layer.call.kept}
+
+        def change(saved: float) -> str:
+            return f"{before:.3f} -> {before - saved:.3f} ms ({-saved / before:+.0%})"
+
+        return (
+            f"convert(model), {' + '.join(self.directions)}: {change(self.saved_ms)}; "
+            f"only the {len(gain)} of {len(modules)} modules that gain: {change(best)}"
+        )
+
+
+class _Recorder(TorchFunctionMode):
+    """Notes every 2-D convolution that passes, with the module that is running."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.running: list[tuple[str, nn.Module]] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is F.conv2d or func is conv2d:
+            self._note(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _note(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        precision: str | None = None,
+        algorithm: str = "auto",
+    ) -> None:
+        stride_hw, dilation_hw = parse_pair("stride", stride), parse_pair("dilation", dilation)
+        kernel = (weight.shape[-2], weight.shape[-1])
+        pad = parse_padding(padding, kernel, stride_hw, dilation_hw)
+        size = input.shape if input.dim() == 4 else (1, *input.shape)
+        if precision is None:
+            precision = "tf32" if input.is_cuda and torch_allows_tf32() else "ieee"
+        last = input.dim() == 4 and _is_channels_last(input, weight)
+        name, module = self.running[-1]
+        kept = (why_keep(module) or "") if isinstance(module, nn.Conv2d) else "no nn.Conv2d"
+        self.calls.append(
+            Call(
+                name or "(the model)",
+                Shape.of_call(size, weight.shape, stride_hw, pad, dilation_hw, groups),
+                precision_name(input.dtype, precision),
+                "nhwc" if last else "nchw",
+                bias is not None,
+                kept,
+            )
+        )
+
+
+def _is_channels_last(*tensors: Tensor) -> bool:
+    return any(
+        tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+        for tensor in tensors
+    )
+
+
+@contextmanager
+def _recording(model: nn.Module) -> Iterator[_Recorder]:
+    recorder = _Recorder()
+    hooks = []
+    for name, module in model.named_modules():
+
+        def enter(module: nn.Module, _: Any, name: str = name) -> None:
+            recorder.running.append((name, module))
+
+        def leave(*_: Any) -> None:
+            recorder.running.pop()
+
+        hooks.append(module.register_forward_pre_hook(enter))
+        hooks.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        with recorder:
+            yield recorder
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def find_convolutions(model: nn.Module, *inputs: Any) -> list[Call]:
+    """Runs a model once, without gradients, and lists its convolutions in the order of calls."""
+    with torch.no_grad(), _recording(model) as recorder:
+        model(*inputs)
+    return recorder.calls
+
+
+def scan(
+    model: nn.Module, *inputs: Any, directions: Sequence[str] = ("fwd",), seconds: float = 0.1
+) -> ScanReport:
+    """Say for every convolution of a model which engine takes it, and how long that and PyTorch's
+    own take, each on its own and on random numbers.
+
+    Args:
+        model: any module; it runs once on the inputs, in the mode it is in.
+        inputs: what the model is called with.
+        directions: "fwd" for inference; with "dgrad" and "wgrad" the times are of a training step.
+        seconds: time spent on each measurement.
+    """
+    calls = find_convolutions(model, *inputs)
+    device = next((t.device for t in _tensors(model, inputs)), torch.device("cpu"))
+    timer = Timer(device, budget_s=seconds)
+    peer = "cuDNN" if device.type == "cuda" else "PyTorch"
+    cases = list(dict.fromkeys(case for call in calls for case in call.cases(directions)))
+    progress = Progress(len(cases))
+    times: dict[Case, tuple[float, float]] = {}
+    for case in cases:  # models repeat their layers; each is measured once
+        times[case] = _time(case, timer)
+        progress.step(case.shape.text)
+    layers = []
+    for call in calls:
+        wanted = call.cases(directions)
+        engines = dict.fromkeys(chosen_engine(case, device) for case in wanted)
+        ours = sum(times[case][0] for case in wanted)
+        theirs = sum(times[case][1] for case in wanted)
+        layers.append(Layer(call, ", ".join(engines), ours, theirs))
+    return ScanReport(tuple(layers), peer, tuple(directions))
+
+
+def _tensors(model: nn.Module, inputs: Sequence[Any]) -> Iterator[Tensor]:
+    yield from (value for value in inputs if isinstance(value, Tensor))
+    yield from model.parameters()
+
+
+def _time(case: Case, timer: Timer) -> tuple[float, float]:
+    operands = Operands(case, timer.device)
+    with torch.no_grad(), torch_precision(case.precision):
+        return timer.median_ms(operands.ours), timer.median_ms(operands.theirs)

@@ -1,0 +1,158 @@
+"""Converted models compute what the originals do: outputs, every gradient, batch norm's notes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from model_zoo import ZOO, Entry, draw_images, run
+from torch import Tensor, nn
+
+import conv2d_ext
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo", "strict_float32")
+LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, its converted copy, and what float64 says about it; all on one device."""
+
+    entry: Entry
+    device: str
+    original: nn.Module
+    converted: nn.Module
+    exact: dict[str, Tensor]
+    exact_frozen: dict[str, Tensor]  # with batch norm's statistics as they are
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], scope="module")
+def where(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=ZOO, ids=str, scope="module")
+def subject(request: pytest.FixtureRequest, where: str) -> Subject:
+    entry: Entry = request.param
+    original = entry.make().to(where)
+    converted = copy.deepcopy(original)
+    report = conv2d_ext.convert(converted)
+    layers = [m for m in original.modules() if isinstance(m, nn.Conv2d)]
+    assert len(report.swapped) + len(report.kept) == len(layers)
+    assert all(reason.startswith(entry.kept or "-") for reason in report.kept.values())
+    assert bool(report.kept) == bool(entry.kept)
+    images = draw_images(where, torch.float64)
+    exact = run(copy.deepcopy(original).double(), images)
+    exact_frozen = run(copy.deepcopy(original).double(), images, frozen=True)
+    return Subject(entry, where, original, converted, exact, exact_frozen)
+
+
+@pytest.fixture
+def strict_float32():
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        yield
+
+
+def distance(got: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
+    """Per tensor, the largest error over the largest value.
+
+    Some gradients are zero but for rounding, as that of a bias before batch norm: no tensor counts
+    as smaller than a millionth of the largest gradient.
+    """
+    assert got.keys() == exact.keys()
+    gradients = [value.abs().max().item() for name, value in exact.items() if "grad" in name]
+    floor = 1e-6 * max(gradients)
+    return {
+        name: (got[name].double() - want).abs().max().item() / max(want.abs().max().item(), floor)
+        for name, want in exact.items()
+    }
+
+
+def in_float64(subject: Subject, layout: str) -> tuple[nn.Module, Tensor]:
+    model = copy.deepcopy(subject.converted).double().to(memory_format=LAYOUTS[layout])
+    x = draw_images(subject.device, torch.float64).to(memory_format=LAYOUTS[layout])
+    return model, x
+
+
+def assert_same(got: dict[str, Tensor], exact: dict[str, Tensor]) -> None:
+    errors = distance(got, exact)
+    worst = max(errors, key=errors.__getitem__)
+    assert errors[worst] < 1e-7, f"{worst} is off by {errors[worst]:.1e}"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_float64_agrees(subject: Subject, layout: str) -> None:
+    model, x = in_float64(subject, layout)
+    assert_same(run(model, x), subject.exact)
+
+
+@pytest.mark.slow
+def test_float64_agrees_when_compiled(subject: Subject) -> None:
+    """Whole graph, through AOTAutograd. Inductor's own arithmetic is tested on a GPU."""
+    model, x = in_float64(subject, "nchw")
+    backend = "inductor" if subject.device == "cuda" else "aot_eager"
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    assert_same(run(model, x, compiled), subject.exact)
+
+
+def assert_as_close(
+    subject: Subject, layout: str, call: Callable[[nn.Module], Any] | None = None
+) -> None:
+    """The converted model's rounding errors are like the original's.
+
+    Deep models make much of a rounding error, so the original's own distance from float64 is what
+    to compare with. One value that rounding takes across a ReLU's zero moves a few tensors by
+    percents, in either model, so it is quantiles over all tensors that are compared.
+    """
+    x = draw_images(subject.device).to(memory_format=LAYOUTS[layout])
+    errors = []
+    for model in (subject.original, subject.converted):
+        model = copy.deepcopy(model).to(memory_format=LAYOUTS[layout])
+        results = run(model, x, call and call(model), frozen=True)
+        found = distance(results, subject.exact_frozen)
+        errors.append(torch.tensor(list(found.values()), dtype=torch.float64))
+    theirs, ours = errors
+    assert torch.isfinite(ours).all()
+    for share, factor in ((0.5, 2), (0.9, 4)):
+        limit = factor * theirs.quantile(share).item() + 1e-6
+        assert ours.quantile(share).item() <= limit, f"{share:.0%} of the tensors"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_float32_is_as_close_as_the_original(subject: Subject, layout: str) -> None:
+    assert_as_close(subject, layout)
+
+
+def test_autocast_is_as_close_as_the_original(subject: Subject) -> None:
+    def autocast(model: nn.Module) -> Callable[[Tensor], Any]:
+        def call(x: Tensor) -> Any:
+            with torch.autocast(subject.device, torch.bfloat16):
+                return model(x)
+
+        return call
+
+    assert_as_close(subject, "nchw", autocast)
+
+
+@pytest.mark.parametrize("where", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+def test_cuda_graph_replays_the_model(subject: Subject) -> None:
+    model = copy.deepcopy(subject.converted).eval()
+    x = draw_images("cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.no_grad(), torch.cuda.stream(side):
+        for _ in range(3):
+            model(x)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        outputs = model(x)
+    x.copy_(draw_images("cuda").flip(0))
+    graph.replay()
+    with torch.no_grad():
+        expected = model(x)
+    torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-4)

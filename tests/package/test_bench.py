@@ -1,0 +1,174 @@
+"""The benchmark: rows, files, verdicts."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from conv2d_ext.bench import measure, report
+from conv2d_ext.bench.precisions import PRECISIONS, TOLERANCES, dtype_of, precision_name
+from conv2d_ext.bench.reference import sampled_error
+from conv2d_ext.bench.shapes import Shape
+from conv2d_ext.bench.timing import Timer, measure_ceilings
+from conv2d_ext.cli import main
+
+PERFORMANCE = Path(__file__).resolve().parents[2] / "docs/performance"
+TINY = "n1c4h6w7 k4r3s3 pad1,0,2,1"
+QUICK = ["bench", TINY, "--device", "cpu", "--seconds", "0.001"]
+
+
+@pytest.mark.parametrize("direction", measure.DIRECTIONS)
+@pytest.mark.parametrize("layout", measure.LAYOUTS)
+def test_the_check_notices_a_wrong_element(direction: str, layout: str) -> None:
+    shape = Shape.parse("n2c4h5w6 k6r3s2 stride2x1 pad1,0,2,1 dilation1x2 groups2")
+    operands = measure.Operands(measure.Case(shape, direction, "ieee", layout), torch.device("cpu"))
+    tensors = operands.x, operands.w, operands.g
+    for result in (operands.ours(), operands.theirs()):
+        assert sampled_error(direction, shape, result, *tensors) < 1e-6
+        assert sampled_error(direction, shape, result + 1, *tensors) > 1e-2
+
+
+def test_a_bias_takes_part_in_the_forward_pass() -> None:
+    shape = Shape.parse(TINY)
+    case = measure.Case(shape, "fwd", "fp64", "nchw", bias=True)
+    operands = measure.Operands(case, torch.device("cpu"))
+    assert operands.b is not None
+    with_bias = operands.ours()
+    torch.testing.assert_close(with_bias, operands.theirs())
+    operands.b += 1
+    torch.testing.assert_close(operands.ours(), with_bias + 1)
+
+
+def test_writes_rows_and_judges(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = tmp_path / "new folder" / "rows.json"
+    command = [*QUICK, "--json", str(out)]
+    assert main(command) == 0
+    document = json.loads(out.read_text())
+    assert {"device", "torch", "revision"} <= set(document["machine"])
+    assert set(document["ceilings"]) == {"bytes_per_s", "ieee"}
+    assert [row["direction"] for row in document["rows"]] == ["fwd", "dgrad", "wgrad"]
+    keys = "shape direction precision layout engine ours_ms cudnn_ms ratio floor_ms rel_error"
+    for row in document["rows"]:
+        assert set(keys.split()) <= set(row)
+        assert row["ratio"] == pytest.approx(row["cudnn_ms"] / row["ours_ms"])
+        assert row["rel_error"] < 1e-5
+    assert main([*command, "--compare", str(out)]) == 0
+    assert "before ms" in capsys.readouterr().out
+    assert main([*command, "--require", "1e9"]) == 1
+    assert main([*command, "--require-mean", "1e9"]) == 1
+    assert "below --require" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted(PERFORMANCE.glob("*.json")), ids=lambda path: path.name)
+def test_committed_results_can_be_read(path: Path) -> None:
+    """Files that earlier versions wrote, too."""
+    rows, about = report.read_json(path)
+    assert rows
+    assert about["machine"]["torch"]
+    assert "change" in report.format_comparison(path, rows)
+
+
+def test_csv_has_what_json_has(tmp_path: Path) -> None:
+    files = tmp_path / "rows.csv", tmp_path / "rows.json"
+    assert main([*QUICK, "--csv", str(files[0]), "--json", str(files[1])]) == 0
+    with files[0].open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    rows, about = report.read_json(files[1])
+    assert [line["engine"] for line in lines] == [row.engine for row in rows]
+    assert [float(line["ours_ms"]) for line in lines] == [row.ours_ms for row in rows]
+    assert lines[0]["text"] == TINY
+    assert "machine" in about
+
+
+def test_every_precision_and_layout(capsys: pytest.CaptureFixture) -> None:
+    names = ",".join(PRECISIONS)
+    assert main([*QUICK, "--precisions", names, "--layouts", "nchw,nhwc"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith(TINY) for line in lines) == 3 * 2 * len(PRECISIONS)
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_precision_names(name: str) -> None:
+    assert precision_name(dtype_of(name), "tf32" if name == "tf32" else "ieee") == name
+    assert 0 < TOLERANCES[name] < 0.1
+
+
+def test_a_preset_with_fewer_images(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(Timer, "times_ms", lambda self, call: [1.0])
+    arguments = ["--preset", "convnext", "--batch", "1", "--device", "cpu", "--directions", "fwd"]
+    assert main(["bench", *arguments]) == 0
+    assert "cnx_56_7x7_96_dw" in capsys.readouterr().out
+
+
+def test_inductor_is_a_second_peer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Without the minutes that compiling takes: torch.compile here returns what it was given."""
+    asked = []
+
+    def compile_nothing(function, **options):
+        asked.append(options["mode"])
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    out = tmp_path / "rows.json"
+    assert main([*QUICK, "--vs", "cudnn,inductor", "--json", str(out)]) == 0
+    assert asked == ["max-autotune-no-cudagraphs"] * 3
+    assert "inductor ms" in capsys.readouterr().out
+    rows, _ = report.read_json(out)
+    assert all(row.inductor_ms > 0 for row in rows)
+
+
+def test_a_failing_inductor_costs_only_its_own_column(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def fail(*args, **kwargs):
+        raise RuntimeError("no compiler\nand more")
+
+    monkeypatch.setattr(measure.Operands, "inductors", fail)
+    with pytest.warns(UserWarning, match="no inductor time for n1c4h6w7.*: no compiler$"):
+        assert main([*QUICK, "--vs", "inductor"]) == 0
+    assert "ratio" in capsys.readouterr().out
+
+
+def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure.Operands, "ours", lambda self: self.theirs() * 1.01)
+    assert main(QUICK) == 1
+
+
+def test_an_interrupt_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    whole = measure.measure
+
+    def interrupted(case, *rest):
+        if case.direction == "wgrad":
+            raise KeyboardInterrupt
+        return whole(case, *rest)
+
+    monkeypatch.setattr(measure, "measure", interrupted)
+    assert main(QUICK) == 0
+    captured = capsys.readouterr()
+    assert "interrupted after 2 of 3 cases" in captured.err
+    assert "dgrad" in captured.out
+
+
+def test_a_file_that_is_no_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text('{"rows": [{"shape": 1}]}')
+    assert main([*QUICK, "--compare", str(wrong)]) == 2
+    assert "wrong.json is not a file that `convx bench --json` wrote" in capsys.readouterr().err
+
+
+def test_ceilings_are_of_what_was_asked() -> None:
+    ceilings = measure_ceilings(torch.device("cpu"), ["fp64", "ieee"], budget_s=0.001)
+    assert list(ceilings) == ["bytes_per_s", "fp64", "ieee"]
+    assert all(rate > 1e6 for rate in ceilings.values())
+
+
+def test_geometric_mean() -> None:
+    assert report.geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
