@@ -10,6 +10,7 @@ import pytest
 import torch
 from pages import PAGES, ROOT, page_name, pages_with, read_blocks
 
+import conv2d_ext
 from conv2d_ext import cli
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -72,6 +73,12 @@ def test_commands_exist(page: str, words: list[str]) -> None:
         cli._parser().parse_args(rest)  # exits if an option does not exist
     else:
         assert program in OTHER_COMMANDS, f"{page}: {program} is neither checked nor excused"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    shown = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    public = {name for name in conv2d_ext.__all__ if not name.startswith("_")}
+    assert not public - {path.split(".")[-1] for path in shown}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
