@@ -140,7 +140,7 @@ def test_four_processes_agree_with_one() -> None:
     run_processes(check_all, 4)
 
 
-def test_importing_the_package_does_not_import_dtensor() -> None:
+def test_importing_the_package_does_not_import_dtensor(tmp_path) -> None:
     """Importing it takes a second; the rules are there once somebody has."""
     program = """
 import sys, torch, conv2d_ext
@@ -151,4 +151,5 @@ assert len(sys.meta_path) == hooks - 1
 rules = torch._library.simple_registry.singleton.find("convx::_conv2d").torch_dispatch_rules
 assert rules.find(DTensor) is not None
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    # Elsewhere: the checkout in the current folder would be imported instead of what is installed.
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
