@@ -6,6 +6,7 @@
 #   make develop   set up and build in place: `.venv/bin/python` then imports this checkout
 #   make gpu-test  build in place with the torch of $(PYTHON) and run the tests that need a GPU
 #   make sanitize  the engines under compute-sanitizer's four tools, after gpu-test's build
+#   make docs      the documentation as a site in build/site; broken links are errors
 #   make lint format wheel clean distclean
 
 PYTHON ?= python3
@@ -13,10 +14,11 @@ VENV ?= .venv
 COMPAT_VENV ?= .venv-compat
 TORCH_VERSION ?= 2.11.0
 COMPAT_TORCH_VERSION ?= 2.13.0
+DEPENDENCIES ?= build docs lint test
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
-# Of this machine's GPUs, or of the reference GPU; the libraries in a release have more (setup.py).
+# Of this machine's GPUs, or of the reference GPU; a release has more (.github/build-matrix.json).
 GPU_ARCHS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null \
                | grep '^[0-9.]*$$' | sort -u | sed 's/^9\.0$$/9.0a/')
 export TORCH_CUDA_ARCH_LIST ?= $(or $(GPU_ARCHS),9.0a)
@@ -38,14 +40,14 @@ SOURCES := $(shell find csrc conv2d_ext -type f \
              ! -name '*.so' ! -name '*.pyc' ! -name '_build_info.json')
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inl')
 
-.PHONY: demo test develop gpu-test sanitize lint format wheel smoke pytest clean distclean
+.PHONY: demo test develop gpu-test sanitize lint docs format wheel smoke pytest clean distclean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 demo: $(INSTALL)
 	$(BIN)/convx demo
 
-test: lint smoke pytest
+test: lint docs smoke pytest
 
 # The whole suite, against the wheel as installed.
 pytest: $(INSTALL)
@@ -60,6 +62,11 @@ lint: $(ENV_READY)
 	$(BIN)/ruff format --check
 	@echo "clang-format --dry-run -Werror (csrc)" && $(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/zizmor --offline --no-progress --quiet .github
+
+docs: $(ENV_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir build/site
 
 format: $(ENV_READY)
 	$(BIN)/ruff check --fix
@@ -85,7 +92,7 @@ sanitize:
 $(ENV_READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet 'pip>=25.1'
-	$(BIN)/pip install --quiet torch==$(TORCH_VERSION) --group build --group lint --group test
+	$(BIN)/pip install --quiet torch==$(TORCH_VERSION) $(DEPENDENCIES:%=--group %)
 	rm -f $(VENV)/.ready-* && touch $@
 
 $(COMPAT_READY):

@@ -53,10 +53,17 @@ def library(kind, name, leave_out, flags=(), link=()):
     return made
 
 
+def default_archs(nvcc):
+    """Those of a release: of the newest CUDA in the matrix that is not newer than nvcc."""
+    matrix = json.loads(Path(ROOT, ".github/build-matrix.json").read_text())["cuda"]
+    known = [entry for entry in matrix if float(entry["version"]) <= float(nvcc)]
+    return (known or matrix[:1])[-1]["archs"]
+
+
 libraries = [library(cpp_extension.CppExtension, "_convx_core", r"cuda|\.cu$")]
-if not cpu_only:  # by default for all GPUs from 7.5 on: those not listed take the PTX of 8.0
-    archs = "7.5 8.0+PTX 8.6 8.9 9.0a" + " 10.0 12.0" * (float(NVCC[1]) >= 12.8)
-    archs = os.environ["TORCH_CUDA_ARCH_LIST"] = os.getenv("TORCH_CUDA_ARCH_LIST") or archs
+if not cpu_only:
+    wish = os.getenv("TORCH_CUDA_ARCH_LIST")
+    archs = os.environ["TORCH_CUDA_ARCH_LIST"] = wish or default_archs(NVCC[1])
     flags = ["-DUSE_CUDA", "-isystem", f"{BLAS[0]}/include"] + ["-DCONVX_SM90A"] * ("9.0a" in archs)
     DEVICE += ["--compress-mode=size"] * (NVCC[2] >= "13")  # CUDA 12.0 drivers cannot load it
     blas = BLAS[0].glob("lib*/libcublas.so*")  # several names of one file

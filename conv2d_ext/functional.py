@@ -41,9 +41,9 @@ def conv2d(
         dilation: one int or (height, width).
         groups: number of groups; must divide C and K.
         precision: what float32 products may be rounded to on CUDA: "ieee" (nothing), "tf32", or
-            None to follow ``torch.backends.cudnn.conv.fp32_precision`` (and so also
-            ``torch.backends.cudnn.allow_tf32``). Other dtypes ignore it.
-        algorithm: "auto", or the name of an engine, as :func:`conv2d_ext.explain` lists them.
+            None to follow `torch.backends.cudnn.conv.fp32_precision` (and so also
+            `torch.backends.cudnn.allow_tf32`). Other dtypes ignore it.
+        algorithm: "auto", or the name of an engine, as `conv2d_ext.explain` lists them.
 
     Returns:
         (N, K, P, Q), or (K, P, Q) without a batch; channels_last if input or weight is.

@@ -11,11 +11,11 @@ from .functional import conv2d
 
 
 class Conv2d(nn.Conv2d):
-    """A torch.nn.Conv2d that computes with :func:`conv2d_ext.conv2d`.
+    """A torch.nn.Conv2d that computes with `conv2d_ext.conv2d`.
 
     Constructor, initialisation, state_dict and padding modes are nn.Conv2d's. In addition,
-    ``padding`` may have four values (top, bottom, left, right), and two keywords choose how the
-    layer computes; see :func:`conv2d_ext.conv2d`.
+    `padding` may have four values (top, bottom, left, right), and two keywords choose how the
+    layer computes; see `conv2d_ext.conv2d`.
     """
 
     # Class attributes, so that modules converted or unpickled from nn.Conv2d have them too.
@@ -63,6 +63,6 @@ class Conv2d(nn.Conv2d):
 
 
 class LazyConv2d(torch.nn.LazyConv2d):
-    """A torch.nn.LazyConv2d that becomes a :class:`Conv2d` when it first sees an input."""
+    """A torch.nn.LazyConv2d that becomes a `Conv2d` when it first sees an input."""
 
     cls_to_become = Conv2d

@@ -1,5 +1,8 @@
 """What is inside the wheel. It is taken from CONVX_WHEEL, or from dist/."""
 
+import base64
+import csv
+import hashlib
 import json
 import os
 import re
@@ -11,11 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from fatbin import expected_entries, list_containers
 
 import conv2d_ext
 
 ROOT = Path(__file__).resolve().parents[2]
-MEBIBYTE = 1 << 20
+MEGABYTE = 10**6
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +54,15 @@ def metadata(unpacked: Path, name: str) -> str:
     return next(unpacked.glob(f"convx-*.dist-info/{name}")).read_text()
 
 
+def build_info(unpacked: Path) -> dict:
+    return json.loads((unpacked / "conv2d_ext/_build_info.json").read_text())
+
+
+def cuda_versions(unpacked: Path) -> list[str]:
+    """One for a wheel as built, several for the one that is assembled for PyPI, or none."""
+    return re.findall(r"\d+\.\d+", build_info(unpacked)["cuda"] or "")
+
+
 def test_tag_serves_every_python(wheel, unpacked):
     assert re.fullmatch(r"convx-[0-9a-z.+]+-py3-none-(manylinux|linux)\w+\.whl", wheel.name)
     assert "Tag: py3-none-" in metadata(unpacked, "WHEEL")
@@ -59,31 +72,64 @@ def test_tag_serves_every_python(wheel, unpacked):
 def test_metadata(unpacked):
     lines = metadata(unpacked, "METADATA").splitlines()
     assert "Name: convx" in lines
-    assert f"Version: {conv2d_ext.__version__}" in lines
+    (version,) = [line for line in lines if line.startswith("Version: ")]
+    # Wheels of our own index have a local version.
+    labels = "|".join("cu" + number.replace(".", "") for number in cuda_versions(unpacked))
+    pattern = re.escape(f"Version: {conv2d_ext.__version__}") + rf"(\+({labels}))?"
+    assert re.fullmatch(pattern, version), version
     assert "Requires-Python: >=3.10" in lines
     required = [line for line in lines if line.startswith("Requires-Dist:") and "extra" not in line]
     assert required == ["Requires-Dist: torch>=2.10"], "a pin would replace the user's torch"
     assert "convx = conv2d_ext.cli:main" in metadata(unpacked, "entry_points.txt")
 
 
+def test_licence(unpacked):
+    lines = metadata(unpacked, "METADATA").splitlines()
+    assert "License-Expression: BSD-3-Clause" in lines
+    assert "License-File: LICENSE" in lines
+    assert metadata(unpacked, "licenses/LICENSE") == (ROOT / "LICENSE").read_text()
+
+
 def test_files_are_those_of_the_package(unpacked):
     inside = {p.relative_to(unpacked).as_posix() for p in unpacked.rglob("*") if p.is_file()}
     inside = {name for name in inside if ".dist-info/" not in name}
-    info = json.loads((unpacked / "conv2d_ext/_build_info.json").read_text())
     expected = {"conv2d_ext/_build_info.json", "conv2d_ext/_convx_core.so", "conv2d_ext/py.typed"}
-    if info["cuda"]:
-        expected.add(f"conv2d_ext/_convx_cu{info['cuda'].split('.')[0]}.so")
+    majors = {version.split(".")[0] for version in cuda_versions(unpacked)}
+    expected |= {f"conv2d_ext/_convx_cu{major}.so" for major in majors}
     for pattern in ("*.py", "bench/*.json"):
         found = (ROOT / "conv2d_ext").rglob(pattern)
         expected |= {path.relative_to(ROOT).as_posix() for path in found}
     assert inside == expected
 
 
+def test_record_lists_every_file(unpacked):
+    inside = {p.relative_to(unpacked).as_posix() for p in unpacked.rglob("*") if p.is_file()}
+    rows = list(csv.reader(metadata(unpacked, "RECORD").splitlines()))
+    assert {name for name, _, _ in rows} == inside
+    for name, digest, _ in rows:
+        if digest:
+            found = hashlib.sha256((unpacked / name).read_bytes()).digest()
+            want = "sha256=" + base64.urlsafe_b64encode(found).rstrip(b"=").decode()
+            assert digest == want, name
+
+
 def test_build_info_says_what_it_was_built_with(unpacked):
-    info = json.loads((unpacked / "conv2d_ext/_build_info.json").read_text())
+    info = build_info(unpacked)
     assert set(info) == {"torch", "cuda", "archs", "revision"}
     assert info["torch"]
     assert bool(info["cuda"]) == bool(info["archs"])
+
+
+def test_cuda_libraries_have_the_architectures_they_list(unpacked, libraries):
+    """Every kernel for every GPU, but for those of one architecture's own instructions."""
+    expected = expected_entries(build_info(unpacked)["archs"]) if cuda_versions(unpacked) else set()
+    for library in libraries:
+        if "_cu" not in library.name:
+            continue
+        containers = list_containers(library)
+        assert set.union(*containers) == expected, library.name
+        for container in containers:
+            assert container == expected, library.name
 
 
 def test_libraries_need_neither_python_nor_a_driver(libraries):
@@ -121,17 +167,20 @@ def test_libraries_export_nothing_of_ours(libraries):
         assert not [s for s in exported if re.match(r"_Z[A-Z]*5convx", s)], library.name
 
 
-def test_no_paths_of_the_build_machine(libraries):
+def test_no_paths_of_the_build_machine(unpacked):
     torch_folder = str(Path(torch.__file__).parents[1])
     paths = {str(ROOT), str(Path.home()), sys.prefix, sys.base_prefix, torch_folder}
     paths -= {"/", "/usr", "/usr/local"}
-    for library in libraries:
-        content = library.read_bytes()
-        assert not [p for p in paths if p.encode() in content], library.name
+    elsewhere = re.compile(rb"/(home|root|tmp|project|__w|Users)/[\w.-]+")  # where CI builds
+    for file in unpacked.rglob("*"):
+        if file.is_file():
+            content = file.read_bytes()
+            assert not [path for path in paths if path.encode() in content], file.name
+            assert not elsewhere.search(content), (file.name, elsewhere.search(content)[0])
 
 
 def test_size(wheel):
-    assert wheel.stat().st_size < 60 * MEBIBYTE
+    assert wheel.stat().st_size < 60 * MEGABYTE
 
 
 @pytest.mark.skipif("PYTHONSAFEPATH" not in os.environ, reason="only in `make test`")

@@ -1,0 +1,245 @@
+"""DTensor: how a convolution is split over the devices of a mesh.
+
+Each axis of the mesh takes one of four ways, the one that moves the fewest elements:
+
+    replicate   every device does everything
+    batch       images are split; filters are whole, so their gradients are partial sums
+    filters     output channels are split; the input is whole, so its gradient is a partial sum
+    groups      channels of input and output are split along group borders (depthwise and the like)
+
+DDP and FSDP need none of this: their convolutions see plain tensors. The rules are registered when
+torch.distributed.tensor is imported, by whomever: importing it takes a second, and a torch without
+it is fine.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import _ops
+from ._arguments import ConvParams, parse_lists
+from ._autograd import _conv2d_backward_autograd
+
+_DTENSOR_MODULE = "torch.distributed.tensor"
+
+
+class _Operator(NamedTuple):
+    """A private operator, and for each way to split it a letter per tensor and one for the result.
+
+    "r" is a replicated tensor, "p" one that is a partial sum, a digit one that is split along that
+    axis.
+    """
+
+    name: str
+    run: Callable[..., Tensor]
+    tensors: tuple[str, ...]
+    filters_in: tuple[int, int]  # which tensor's size along which axis is the number of filters
+    ways: dict[str, str]
+
+
+_OPERATORS = (
+    _Operator(
+        name="_conv2d",
+        run=_ops.forward,
+        tensors=("input", "weight", "bias"),
+        filters_in=(1, 0),
+        ways={"replicate": "rrrr", "batch": "0rr0", "filters": "r001", "groups": "1001"},
+    ),
+    _Operator(
+        name="_conv2d_input_grad",
+        run=_ops.input_grad,
+        tensors=("grad_output", "weight"),
+        filters_in=(1, 0),
+        ways={"replicate": "rrr", "batch": "0r0", "filters": "10p", "groups": "101"},
+    ),
+    _Operator(
+        name="_conv2d_weight_grad",
+        run=_ops.weight_grad,
+        tensors=("grad_output", "input"),
+        filters_in=(0, 1),
+        ways={"replicate": "rrr", "batch": "00p", "filters": "1r0", "groups": "110"},
+    ),
+    _Operator(
+        name="_conv2d_bias_grad",
+        run=_ops.bias_grad,
+        tensors=("grad_output",),
+        filters_in=(0, 1),
+        ways={"replicate": "rr", "batch": "0p", "filters": "10"},
+    ),
+)
+
+
+def _place(letter: str) -> Any:
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    if letter.isdigit():
+        return Shard(int(letter))
+    return Replicate() if letter == "r" else Partial()
+
+
+def _cost(tensors: Sequence[Any], axis: int, letters: str) -> tuple[float, int]:
+    """Elements that a device sends along an axis of the mesh, and changes of placement."""
+    pairs = [pair for pair in zip(tensors, letters, strict=False) if pair[0] is not None]
+    moved = sum(_moved_elements(tensor, axis, letter) for tensor, letter in pairs)
+    return moved, sum(tensor.placements[axis] != _place(letter) for tensor, letter in pairs)
+
+
+def _moved_elements(tensor: Any, axis: int, letter: str) -> float:
+    before, after = tensor.placements[axis], _place(letter)
+    if before == after or before.is_replicate():
+        return 0.0  # nothing to do, or a slice of what is here
+    whole, share = tensor.numel(), tensor.numel() / tensor.device_mesh.size(axis)
+    if before.is_partial():
+        return 2.0 * whole if after.is_replicate() else whole
+    return whole - share if after.is_replicate() else share
+
+
+def _pick_ways(operator: _Operator, tensors: Sequence[Any], groups: int, filters: int) -> list[str]:
+    """The way of each axis of the mesh; the first of those that cost the same."""
+    mesh = tensors[0].device_mesh
+    picked = []
+    for axis in range(mesh.ndim):
+        size = mesh.size(axis)
+        costs = {}
+        for way, letters in operator.ways.items():
+            # Uneven shares would cut through groups, or leave a device without a filter.
+            if way == "groups" and (groups == 1 or groups % size != 0):
+                continue
+            if way == "filters" and (groups > 1 or filters % size != 0):
+                continue
+            costs[way] = _cost(tensors, axis, letters)
+        way = min(costs, key=lambda way: costs[way])
+        picked.append(way)
+        groups //= size if way == "groups" else 1
+        filters //= size if way in ("filters", "groups") else 1
+    return picked
+
+
+def _check_operands(operator: _Operator, tensors: Sequence[Any], cls: type) -> None:
+    for name, tensor in zip(operator.tensors, tensors, strict=True):
+        if tensor is not None and not isinstance(tensor, cls):
+            raise RuntimeError(
+                f"convx.conv2d: expected all tensors to be DTensors, but {name} is a plain tensor "
+                f"of size {list(tensor.shape)}"
+            )
+    mesh = tensors[0].device_mesh
+    for name, tensor in zip(operator.tensors, tensors, strict=True):
+        if tensor is not None and tensor.device_mesh != mesh:
+            raise RuntimeError(
+                f"convx.conv2d: expected {name} to be on the mesh of {operator.tensors[0]}, "
+                f"{mesh}, but got {tensor.device_mesh}"
+            )
+
+
+def _run(operator: _Operator, cls: Any, args: Sequence[Any]) -> Any:
+    """The operator on DTensors: redistribute, compute what is here, say what it is a part of."""
+    count = len(operator.tensors)
+    tensors, numbers = args[:count], list(args[count:])
+    _check_operands(operator, tensors, cls)
+    # Sizes and strides of the whole result are those of the operator's fake kernel.
+    whole = operator.run(*map(_like_on_meta, tensors), *numbers)
+
+    mesh = tensors[0].device_mesh
+    at = len(numbers) - len(ConvParams._fields) + ConvParams._fields.index("groups")
+    groups = numbers[at] if numbers else 1
+    which, axis = operator.filters_in
+    ways = _pick_ways(operator, tensors, groups, tensors[which].shape[axis])
+    if numbers:
+        for axis, way in enumerate(ways):
+            numbers[at] //= mesh.size(axis) if way == "groups" else 1
+
+    placements = [[_place(letter) for letter in operator.ways[way]] for way in ways]
+    with torch.no_grad():
+        local = [
+            _redistribute(tensor, wanted)
+            for tensor, wanted in zip(tensors, zip(*placements, strict=True), strict=False)
+        ]
+        return cls.from_local(
+            operator.run(*local, *numbers),
+            mesh,
+            [row[-1] for row in placements],
+            run_check=False,
+            shape=whole.shape,
+            stride=whole.stride(),
+        )
+
+
+def _redistribute(tensor: Any, placements: Sequence[Any]) -> Tensor | None:
+    """What of a DTensor is on this device, once it is placed so."""
+    if tensor is None:
+        return None
+    if tensor.placements != tuple(placements):
+        # torch 2.10 would try to detach the result in place, which DTensor cannot.
+        tensor = tensor.detach().redistribute(placements=placements)
+    return tensor.to_local()
+
+
+def _like_on_meta(tensor: Tensor | None) -> Tensor | None:
+    if tensor is None:
+        return None
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _rule(operator: _Operator) -> Callable[..., Any]:
+    def rule(cls: Any, op: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _run(operator, cls, args)
+
+    return rule
+
+
+# The public operators get here in inference mode only: else their Autograd kernels come first.
+
+
+def _conv2d_rule(cls: Any, op: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    input, weight, bias = (*args[:3], None)[:3]
+    return _ops.forward(input, weight, bias, *parse_lists(*args[3:], **(kwargs or {})))
+
+
+def _conv2d_backward_rule(cls: Any, op: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    return _conv2d_backward_autograd(*args, **(kwargs or {}))
+
+
+def _register(cls: type) -> None:
+    for operator in _OPERATORS:
+        torch.library.register_torch_dispatch(f"convx::{operator.name}", cls, _rule(operator))
+    torch.library.register_torch_dispatch("convx::conv2d", cls, _conv2d_rule)
+    torch.library.register_torch_dispatch("convx::conv2d_backward", cls, _conv2d_backward_rule)
+
+
+class _RegisterAfterImport(importlib.abc.MetaPathFinder):
+    """Finds one module as the others would, and registers the rules once it has been imported."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != _DTENSOR_MODULE:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_register(module: ModuleType) -> None:
+            execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                _register(module.DTensor)
+
+        spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
+        return spec
+
+
+if _DTENSOR_MODULE in sys.modules:
+    _register(sys.modules[_DTENSOR_MODULE].DTensor)
+else:
+    sys.meta_path.insert(0, _RegisterAfterImport())
