@@ -2,7 +2,7 @@
 #include "emulated_cuda/emulator.h"
 //
 #include "emulate_depthwise.h"
-#include "engines/cuda_depthwise/pixel_kernel.cuh"
+#include "engines/cuda_depthwise/channels_last_kernel.cuh"
 #include "engines/cuda_depthwise/plane_kernel.cuh"
 
 namespace convx {
@@ -23,8 +23,8 @@ void run_kernel(const DepthwiseFit& fit, const PlaneParams& params) {
   plane_kernel<T, 4>(params);
 }
 template <typename T>
-void run_kernel(const DepthwiseFit&, const PixelParams& params) {
-  pixel_kernel<T>(params);
+void run_kernel(const DepthwiseFit&, const ChannelsLastParams& params) {
+  channels_last_kernel<T>(params);
 }
 
 // False if a block wrote behind its shared memory.
@@ -55,7 +55,7 @@ bool emulate_depthwise(const ConvProblem& problem, const DepthwiseFit& fit,
                        const Buffers& buffers) {
   return fit.layout == DepthwiseLayout::kPlanes
              ? run_grid(problem.dtype, fit, make_plane_params(problem, fit, buffers))
-             : run_grid(problem.dtype, fit, make_pixel_params(problem, fit, buffers));
+             : run_grid(problem.dtype, fit, make_channels_last_params(problem, fit, buffers));
 }
 
 }  // namespace convx

@@ -9,7 +9,7 @@ void launch_cuda_depthwise(const LaunchSite& site, const Plan& plan, const Buffe
   if (fit.layout == DepthwiseLayout::kPlanes) {
     launch_depthwise_planes(site, fit, buffers);
   } else {
-    launch_depthwise_pixels(site, fit, buffers);
+    launch_depthwise_channels_last(site, fit, buffers);
   }
 }
 

@@ -28,7 +28,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   plan.engine = EngineId::kCudaDepthwise;
   auto fit = std::make_shared<DepthwiseFit>(fit_depthwise(problem, caps));
   const PlaneParams& plane = fit->plane;
-  const PixelParams& pixel = fit->pixel;
+  const ChannelsLastParams& pixel = fit->pixel;
   if (fit->layout == DepthwiseLayout::kPlanes) {
     plan.tile = {plane.tile_rows * plane.t.row.lanes, plane.tile_cols * plane.t.column.lanes,
                  plane.tile_planes};

@@ -39,7 +39,7 @@ DepthwiseTensors make_tensors(const ConvProblem& p, const GatherView& view, bool
   t.multiplier = static_cast<int>(p.filters_per_group());
   t.source_height = static_cast<int>(view.source_h);
   t.source_width = static_cast<int>(view.source_w);
-  t.row = make_axis(fit_axis(view.rows[0], planes ? kPlaneRows : kPixelRows));
+  t.row = make_axis(fit_axis(view.rows[0], planes ? kPlaneRows : kChannelsLastRows));
   t.column = make_axis(planes ? fit_axis(view.columns[0], kDepthwiseVector)
                               : make_gather_axis(view.columns[0], false));
   t.by_taps = FastDivmod(p.taps());
@@ -83,7 +83,7 @@ DepthwiseFit fit_depthwise(const ConvProblem& problem, const DeviceCaps& caps) {
     fit_planes(problem, caps, fit);
   } else if (fit.layout == DepthwiseLayout::kPixels) {
     fit.pixel.t = make_tensors(problem, view, false);
-    fit_pixels(problem, caps, fit);
+    fit_channels_last(problem, caps, fit);
   }
   return fit;
 }
@@ -97,12 +97,12 @@ PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fi
   return params;
 }
 
-PixelParams make_pixel_params(const ConvProblem& problem, const DepthwiseFit& fit,
-                              const Buffers& buffers) {
-  PixelParams params = fit.pixel;
+ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const DepthwiseFit& fit,
+                                             const Buffers& buffers) {
+  ChannelsLastParams params = fit.pixel;
   set_buffers(params.t, problem, buffers);
   const int unit = fit_unit_to_address(params.t.source, problem.dtype, params.stage.unit);
-  if (unit < params.stage.unit) set_pixel_unit(params, unit);
+  if (unit < params.stage.unit) set_channels_last_unit(params, unit);
   params.vector_stores =
       params.vector_stores &&
       fit_unit_to_address(params.t.target, problem.dtype, kDepthwiseVector) == kDepthwiseVector;

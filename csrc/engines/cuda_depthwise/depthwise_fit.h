@@ -17,7 +17,7 @@ enum class DepthwiseLayout : uint8_t { kPlanes, kPixels, kOther };
 struct DepthwiseFit {
   DepthwiseLayout layout = DepthwiseLayout::kOther;
   PlaneParams plane{};
-  PixelParams pixel{};
+  ChannelsLastParams pixel{};
   int64_t blocks = 0;  // 0: no tile fits in shared memory
   int64_t shared_bytes = 0;
   bool wide = false;  // planes: the kernel that multiplies 8 column taps at a time
@@ -32,15 +32,15 @@ DepthwiseLayout find_depthwise_layout(const ConvProblem& problem);
 // What the kernel of the fit's layout is launched with. Addresses decide how wide copies can be.
 PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fit,
                               const Buffers& buffers);
-PixelParams make_pixel_params(const ConvProblem& problem, const DepthwiseFit& fit,
-                              const Buffers& buffers);
+ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const DepthwiseFit& fit,
+                                             const Buffers& buffers);
 
 // Behind fit_depthwise; fit holds the tensors.
 void fit_planes(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
-void fit_pixels(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
+void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
 
 // Make the copies as wide as unit elements.
 void set_plane_unit(PlaneParams& params, int unit);
-void set_pixel_unit(PixelParams& params, int unit);
+void set_channels_last_unit(ChannelsLastParams& params, int unit);
 
 }  // namespace convx

@@ -9,7 +9,7 @@ namespace convx {
 
 void launch_depthwise_planes(const LaunchSite& site, const DepthwiseFit& fit,
                              const Buffers& buffers);
-void launch_depthwise_pixels(const LaunchSite& site, const DepthwiseFit& fit,
-                             const Buffers& buffers);
+void launch_depthwise_channels_last(const LaunchSite& site, const DepthwiseFit& fit,
+                                    const Buffers& buffers);
 
 }  // namespace convx

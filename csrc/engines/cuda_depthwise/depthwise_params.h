@@ -17,7 +17,7 @@ constexpr int kPlaneRows = 4;
 constexpr int count_plane_columns(int64_t element_bytes) { return element_bytes == 4 ? 4 : 8; }
 template <typename T>
 constexpr int kPlaneColumns = count_plane_columns(sizeof(T));
-constexpr int kPixelRows = 8;
+constexpr int kChannelsLastRows = 8;
 
 // Blocks of the plane kernel whose registers fit on a multiprocessor, by taps multiplied at a time.
 constexpr int plane_blocks_per_sm(int64_t element_bytes, int taps) {
@@ -105,16 +105,16 @@ struct PlaneParams {
 };
 
 // The pixel kernel: channels are neighbours in memory.
-struct PixelParams {
+struct ChannelsLastParams {
   DepthwiseTensors t;
   StagePlan stage;
-  int tile_rows, tile_cols;  // rows of one lane, a multiple of kPixelRows; columns
+  int tile_rows, tile_cols;  // rows of one lane, a multiple of kChannelsLastRows; columns
   int chunk;                 // channels of a tile, a multiple of kDepthwiseVector
-  int cells;                 // pieces of work of a tile, kPixelRows x kDepthwiseVector outputs
-  int staged_cols;           // pixels of a line
-  int filters_per_part;      // filters of a channel that one block computes
-  int weights_offset;        // bytes
-  bool vector_stores;        // four channels of the target at once
+  int cells;             // pieces of work of a tile, kChannelsLastRows x kDepthwiseVector outputs
+  int staged_cols;       // pixels of a line
+  int filters_per_part;  // filters of a channel that one block computes
+  int weights_offset;    // bytes
+  bool vector_stores;    // four channels of the target at once
   FastDivmod by_parts, by_chunks, by_column_tiles, by_row_tiles;
   FastDivmod by_vectors, by_columns, by_row_groups, by_pixel_units;
 };

@@ -47,6 +47,6 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
 
 }  // namespace
 
-Engine cuda_pixels_engine() { return {EngineId::kCudaPixels, "cuda_pixels", refuse, plan, true}; }
+Engine cuda_pixels_engine() { return {EngineId::kCudaPixels, "cuda_pixels", refuse, plan}; }
 
 }  // namespace convx

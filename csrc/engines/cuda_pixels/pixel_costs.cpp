@@ -9,16 +9,19 @@ namespace {
 
 // Rates in cycles of one multiprocessor, fitted to an H200; see docs/performance.
 constexpr double kPixelClockGhz = 1.7;
-constexpr double kPixelMmaEfficiency = 0.8;
-// Gathering and converting a step's operand of 64 pixels, of the time in which nothing multiplies.
-constexpr double kPixelGatherCycles = 20;
+constexpr double kPixelMmaEfficiency = 0.9;
+// What gathering and converting a step's operand of 64 pixels adds, by what is multiplied.
+constexpr double kPixelTf32Cycles = 50;
+constexpr double kPixelIeeeCycles = 280;
+constexpr double kPixelHalfCycles = 95;
 // The three warps that load: per copy of a warp, and for the place of an entry.
 constexpr double kPixelCopyCycles = 8;
 constexpr double kPixelStoreHalfWord = 3;  // times that: single 16-bit values go through registers
 constexpr double kPixelEntryCycles = 4;
 constexpr double kPixelChunkCycles = 300;
+constexpr double kPixelEnterCycles = 250;   // of those that multiply, per chunk
 constexpr double kPixelCacheBytes = 20;     // source values and filters, per cycle, from L2
-constexpr double kPixelStoreCycles = 0.25;  // per sum of a warpgroup's window, over 128 threads
+constexpr double kPixelStoreCycles = 0.35;  // per sum of a warpgroup's window
 constexpr double kPixelTileCycles = 2500;   // filling and draining the pipeline
 constexpr double kPixelLaunchCycles = 10000;
 constexpr double kPixelMemoryBytes = 17;   // device memory, per cycle
@@ -32,9 +35,13 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   const double chunks = static_cast<double>(shape.chunks) / shape.splits;
   const double steps = chunks * shape.steps;
   const int products = shape.math == TensorMath::kIeee ? 6 : 1;
+  const double gather = shape.math == TensorMath::kTf32   ? kPixelTf32Cycles
+                        : shape.math == TensorMath::kIeee ? kPixelIeeeCycles
+                                                          : kPixelHalfCycles;
   // A product of 64 pixels takes half a cycle per filter; two warpgroups share the tensor cores.
-  const double multiply = steps * 2 * shape.blocks *
-                          (products * shape.filters / 2 / kPixelMmaEfficiency + kPixelGatherCycles);
+  const double multiply =
+      kPixelEnterCycles * chunks +
+      steps * 2 * shape.blocks * (products * shape.filters / 2 / kPixelMmaEfficiency + gather);
   const double copies = static_cast<double>(shape.entries()) * shape.chunk_channels /
                         (shape.channels_last ? shape.vector : 1);
   const double per_copy =
@@ -43,7 +50,7 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
       kPixelEntryCycles * shape.entries() + chunks * (kPixelChunkCycles + copies / 32 * per_copy);
   const double bytes =
       chunks * shape.source_stage_bytes + (shape.resident ? 0 : steps * shape.step_bytes());
-  const double store = kPixelStoreCycles * shape.window_pixels() * shape.filters * element / 4;
+  const double store = kPixelStoreCycles * shape.window_pixels() * shape.filters;
   const double tile =
       std::max({multiply + store, load, bytes / kPixelCacheBytes}) + kPixelTileCycles;
   const int64_t tiles = shape.pixel_tiles * shape.filter_tiles * problem.groups * shape.splits;

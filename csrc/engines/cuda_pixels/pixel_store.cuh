@@ -169,62 +169,62 @@ class PixelStorer {
     }
   }
 
-  // The window is one run of pixels of each plane: 16 bytes at a time, some on the way at once.
+  // The window is one run of pixels of each plane: aligned 16 bytes by a lane, and what is left at
+  // its ends one by one.
   __device__ __forceinline__ void store_runs(int first_filter, int filters) {
-    constexpr int kUnits = kWindow / kVector + 1;  // of a row and its shift
-    constexpr int kRows = kStoreFilters / 4;       // of a warp
-    constexpr int kBatch = 3;
+    constexpr int kRows = kStoreFilters / 4;                // of a warp
+    constexpr int kUnits = kWindow / kVector;               // of a row
+    constexpr int kAcross = kUnits < 32 ? 32 / kUnits : 1;  // rows at once
+    constexpr int kAlong = kUnits > 32 ? kUnits / 32 : 1;   // units of a lane and row
     const bool overlapping = p_.window_step < kWindow;
-#pragma unroll 1
-    for (int t0 = lane_; t0 < kRows * kUnits; t0 += 32 * kBatch) {
-      uint4 units[kBatch];
-      Out* to[kBatch];
-      int begins[kBatch], lows[kBatch], highs[kBatch];
+    const int own = lane_ % (32 / kAcross);
+#pragma unroll 2
+    for (int r = lane_ / (32 / kAcross); r < kRows; r += kAcross) {
+      const int f = warp_ * kRows + r;
+      const int filter = first_filter + f;
+      if (f >= filters) break;
+      const int aligned = shift_ + filter * shift_step_;  // modulo a sector
+      const int skew = aligned & (kVector - 1);
+      int low = 0, high = count_;
+      if (overlapping) {  // whole sectors, and no pixel twice
+        const int to_sector = -aligned & (kSector - 1);
+        if (local_ > 0) low = to_sector;
+        high = min(high, p_.window_step + to_sector);
+      }
+      // As staged, and as the target has it: units of both begin at multiples of 16 bytes.
+      Out* const row = staging_ + f * kPitch;
+      Out* const to = base_ + filter * target_.c - skew;
+      low += skew;
+      high += skew;
+      if constexpr (kExact) mend_row(row, low, high, filter, skew, own, 32 / kAcross);
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int t = t0 + 32 * i;
-        const int row = t / kUnits;
-        const int f = warp_ * kRows + row;
-        const int u = (t - row * kUnits) * kVector;
-        const int filter = first_filter + f;
-        to[i] = base_ + filter * target_.c;
-        begins[i] = u - shift(filter);
-        lows[i] = 0;
-        highs[i] = row < kRows && f < filters ? count_ : 0;
-        if (overlapping) {  // whole sectors, and no pixel twice
-          const int to_sector = -(shift_ + filter * shift_step_) & (kSector - 1);
-          if (local_ > 0) lows[i] = to_sector;
-          highs[i] = min(highs[i], p_.window_step + to_sector);
-        }
-        if (begins[i] < highs[i]) {
-          Out* const staged = staging_ + f * kPitch + u;
-          units[i] = *reinterpret_cast<const uint4*>(staged);
-          if constexpr (kExact) {
-            const float4 sums = *reinterpret_cast<const float4*>(&units[i]);
-            if (is_spoilt(sums.x) || is_spoilt(sums.y) || is_spoilt(sums.z) || is_spoilt(sums.w)) {
-#pragma unroll 1
-              for (int e = 0; e < kVector; ++e) {
-                const int pixel = begins[i] + e;
-                if (pixel >= lows[i] && pixel < highs[i]) mend(staged[e], pixel, filter);
-              }
-              units[i] = *reinterpret_cast<const uint4*>(staged);
-            }
-          }
+      for (int j = 0; j < kAlong; ++j) {
+        const int u = (own + 32 * j) * kVector;
+        if (u >= low && u + kVector <= high) {
+          *reinterpret_cast<uint4*>(to + u) = *reinterpret_cast<const uint4*>(row + u);
         }
       }
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int begin = begins[i];
-        if (begin >= lows[i] && begin + kVector <= highs[i]) {
-          *reinterpret_cast<uint4*>(to[i] + begin) = units[i];
-        } else if (begin < highs[i]) {
-          const Out* values = reinterpret_cast<const Out*>(&units[i]);
-#pragma unroll
-          for (int e = 0; e < kVector; ++e) {
-            if (begin + e >= lows[i] && begin + e < highs[i]) to[i][begin + e] = values[e];
-          }
-        }
+      if (((low | high) & (kVector - 1)) != 0 && own < kVector) {
+        const int units_low = min((low + kVector - 1) & -kVector, high);
+        const int units_high = max(high & -kVector, units_low);
+        if (low + own < units_low) to[low + own] = row[low + own];
+        if (units_high + own < high) to[units_high + own] = row[units_high + own];
       }
+    }
+  }
+
+  // Mends what is spoilt of a staged row; lanes that share the row are own of so many.
+  __device__ __forceinline__ void mend_row(Out* row, int low, int high, int filter, int skew,
+                                           int own, int lanes) const {
+    bool any = false;
+    for (int u = own * kVector; u < high; u += lanes * kVector) {
+      const float4 sums = *reinterpret_cast<const float4*>(row + u);
+      any |= is_spoilt(sums.x) || is_spoilt(sums.y) || is_spoilt(sums.z) || is_spoilt(sums.w);
+    }
+    const unsigned together = __activemask();
+    if (__any_sync(together, any)) {
+      for (int i = low + own; i < high; i += lanes) mend(row[i], i - skew, filter);
+      __syncwarp(together);
     }
   }
 

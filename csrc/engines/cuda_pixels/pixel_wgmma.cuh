@@ -79,7 +79,7 @@ class PixelMultiplier {
   static constexpr int kChainSteps = 4;
   // Of operands, in turn: one is gathered while the tensor cores read the other. Large ones, and
   // those of which parts may be missing, do not leave registers for two.
-  static constexpr int kSets = kBlocks == 4 || kFolded ? 1 : 2;
+  static constexpr int kSets = kSplit || kBlocks == 4 || kFolded ? 1 : 2;
 
  public:
   using Sums = WgmmaSums<kFilters>;
@@ -90,7 +90,10 @@ class PixelMultiplier {
       : p_(p),
         rings_(rings),
         gather_(p, shared_address(distances)),
-        leader_((threadIdx.x & 31) == 0) {}
+        leader_((threadIdx.x & 31) == 0) {
+#pragma unroll
+    for (int& slot : ended_) slot = -1;
+  }
 
   // Leaves the sums of a window in totals.
   __device__ __forceinline__ void reduce(const PixelTile& tile, int window,
@@ -121,7 +124,8 @@ class PixelMultiplier {
       }
     }
     wait_wgmma<0>();
-    if (filter_done_ >= 0) give_back_filters();
+#pragma unroll
+    for (int i = kSets - 1; i >= 0; --i) give_back_filters(ended_[i]);
   }
 
  private:
@@ -129,7 +133,7 @@ class PixelMultiplier {
   template <bool kLast>
   __device__ __forceinline__ void multiply_step(Sums (&sums)[kBlocks], Operands& a) {
     wait_wgmma<kSets - 1>();
-    if (filter_done_ >= 0 && ++filter_age_ == kSets) give_back_filters();
+    turn_filters();
     typename Gather::Values values;
     gather_.template load<kLast>(values);
     Gather::convert(values, a);
@@ -160,7 +164,7 @@ class PixelMultiplier {
         gather_.template load<false>(values);
       }
       wait_wgmma<0>();
-      if (filter_done_ >= 0) give_back_filters();
+      turn_filters();
       if (chained == kChainSteps) {
         add_chain(chain, totals);
         chained = accumulate_ = 0;
@@ -207,17 +211,24 @@ class PixelMultiplier {
     if (++within_ == p_.stage_steps || ends_chunk) end_filters();
   }
 
-  // The step under way is the last to read this stage of filters.
+  // The step just begun is the last to read this stage of filters.
   __device__ __forceinline__ void end_filters() {
-    filter_done_ = filter_.slot;
-    filter_age_ = 0;
+    ended_[0] = filter_.slot;
     filter_.advance(p_.filter_stages);
     within_ = 0;
   }
 
-  __device__ __forceinline__ void give_back_filters() {
-    if (leader_ && !p_.resident) arrive(rings_.filter_empty + 8 * filter_done_);
-    filter_done_ = -1;
+  // Called when all steps but the last kSets - 1 are done.
+  __device__ __forceinline__ void turn_filters() {
+    give_back_filters(ended_[kSets - 1]);
+#pragma unroll
+    for (int i = kSets - 1; i > 0; --i) ended_[i] = ended_[i - 1];
+    ended_[0] = -1;
+  }
+
+  __device__ __forceinline__ void give_back_filters(int& slot) {
+    if (slot >= 0 && leader_ && !p_.resident) arrive(rings_.filter_empty + 8 * slot);
+    slot = -1;
   }
 
   // Resident filters come once.
@@ -264,10 +275,9 @@ class PixelMultiplier {
   Gather gather_;
   const bool leader_;
   RingCursor source_, filter_;
-  uint32_t b_ = 0;        // descriptor of the step's filters
-  int within_ = 0;        // the stage of filters
-  int filter_done_ = -1;  // a stage of filters that only steps under way read
-  int filter_age_ = 0;    // steps begun since
+  uint32_t b_ = 0;    // descriptor of the step's filters
+  int within_ = 0;    // the stage of filters
+  int ended_[kSets];  // stages of filters that the last steps were the last to read, or -1
   int accumulate_ = 0;
 };
 

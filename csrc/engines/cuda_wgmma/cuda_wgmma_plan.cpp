@@ -47,6 +47,6 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
 
 }  // namespace
 
-Engine cuda_wgmma_engine() { return {EngineId::kCudaWgmma, "cuda_wgmma", refuse, plan, true}; }
+Engine cuda_wgmma_engine() { return {EngineId::kCudaWgmma, "cuda_wgmma", refuse, plan}; }
 
 }  // namespace convx

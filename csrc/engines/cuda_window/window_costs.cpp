@@ -14,8 +14,8 @@ constexpr double kWindowClockGhz = 1.7;
 constexpr double kWindowMmaEfficiency = 0.78;
 constexpr double kWindowSlack = 1.25;  // what the terms below leave out
 // Bringing in a chunk of source values: latency, and cycles per value of one warp.
-constexpr double kWindowTurnLatency = 900;
-constexpr double kWindowTurnCycles = 1.0;
+constexpr double kWindowTurnLatency = 1500;
+constexpr double kWindowTurnCycles = 1.5;
 constexpr double kWindowCopyCycles = 75;  // of the copy engine, per copy
 constexpr double kWindowLoadLatency = 2500;
 constexpr double kWindowLoadCycles = 1.2;

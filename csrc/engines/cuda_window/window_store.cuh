@@ -337,8 +337,9 @@ class WindowStorer {
       const int column = 32 * i + lane_;
       const LinePoint point = locate_position(p_, window_ + half * kHalf + column);
       // A window of a pair of rows ends with its row.
-      const bool here =
-          column < kHalf && is_target(p_, point) && (p_.pair_rows == 0 || point.row == start_.row);
+      const bool in_row =
+          p_.pair_rows == 0 || (point.row == start_.row && point.image == start_.image);
+      const bool here = column < kHalf && is_target(p_, point) && in_row;
       if (!here) continue;
       const int target_column = point.strip * p_.strip_columns + point.column;
       Out* plane =

@@ -24,15 +24,15 @@
 
 namespace convx {
 
-struct PixelBlock {
+struct ChannelsLastBlock {
   int image, first_channel;
   int first_row, rows;        // output rows
   int first_column, columns;  // output columns
   int first_filter, last_filter;
 };
 
-__device__ inline PixelBlock locate_pixel_block(const PixelParams& p) {
-  PixelBlock block;
+__device__ inline ChannelsLastBlock locate_pixel_block(const ChannelsLastParams& p) {
+  ChannelsLastBlock block;
   int index = blockIdx.x;
   block.first_filter = p.by_parts.split(index) * p.filters_per_part;
   block.last_filter = min(block.first_filter + p.filters_per_part, p.t.multiplier);
@@ -46,7 +46,8 @@ __device__ inline PixelBlock locate_pixel_block(const PixelParams& p) {
 }
 
 template <typename T>
-__device__ inline void stage_pixels(const PixelParams& p, const PixelBlock& block, T* pixels) {
+__device__ inline void stage_pixels(const ChannelsLastParams& p, const ChannelsLastBlock& block,
+                                    T* pixels) {
   const int column_base = block.first_column * p.t.column.source_step + p.t.column.offset0;
   const auto find_unit = [&](int unit, UnitColumn<T>& to) {
     int pixel = unit;
@@ -63,8 +64,9 @@ __device__ inline void stage_pixels(const PixelParams& p, const PixelBlock& bloc
 }
 
 template <typename T>
-__device__ inline void stage_pixel_weights(const PixelParams& p, const PixelBlock& block,
-                                           int filter, float* weights) {
+__device__ inline void stage_channels_last_weights(const ChannelsLastParams& p,
+                                                   const ChannelsLastBlock& block, int filter,
+                                                   float* weights) {
   const int taps = p.t.row.taps * p.t.column.taps;
 #pragma unroll 2
   for (int i = threadIdx.x; i < p.chunk * taps; i += kDepthwiseThreads) {
@@ -83,29 +85,29 @@ __device__ inline void stage_pixel_weights(const PixelParams& p, const PixelBloc
 
 // Adds one column of taps, as multiply_taps (plane_multiply.cuh) does. Steps are in elements.
 template <typename T>
-__device__ __forceinline__ void multiply_pixels(const T* pixels, int row_step, const float* weights,
-                                                int weight_step, int count,
-                                                float (&sum)[kPixelRows][kDepthwiseVector]) {
-  float window[kPixelRows][kDepthwiseVector];
+__device__ __forceinline__ void multiply_channels_last(
+    const T* pixels, int row_step, const float* weights, int weight_step, int count,
+    float (&sum)[kChannelsLastRows][kDepthwiseVector]) {
+  float window[kChannelsLastRows][kDepthwiseVector];
 #pragma unroll
-  for (int j = 0; j < kPixelRows - 1; ++j) {
+  for (int j = 0; j < kChannelsLastRows - 1; ++j) {
     load_vector(window[j], pixels);
     pixels += row_step;
   }
-  for (int first = 0; first < count; first += kPixelRows) {
+  for (int first = 0; first < count; first += kChannelsLastRows) {
 #pragma unroll
-    for (int u = 0; u < kPixelRows; ++u) {
+    for (int u = 0; u < kChannelsLastRows; ++u) {
       if (first + u >= count) break;
       float weight[kDepthwiseVector];
-      load_vector(window[(u + kPixelRows - 1) % kPixelRows], pixels);
+      load_vector(window[(u + kChannelsLastRows - 1) % kChannelsLastRows], pixels);
       load_vector(weight, weights);
       pixels += row_step;
       weights += weight_step;
 #pragma unroll
-      for (int j = 0; j < kPixelRows; ++j) {
+      for (int j = 0; j < kChannelsLastRows; ++j) {
 #pragma unroll
         for (int c = 0; c < kDepthwiseVector; ++c) {
-          sum[j][c] += weight[c] * window[(u + j) % kPixelRows][c];
+          sum[j][c] += weight[c] * window[(u + j) % kChannelsLastRows][c];
         }
       }
     }
@@ -113,9 +115,9 @@ __device__ __forceinline__ void multiply_pixels(const T* pixels, int row_step, c
 }
 
 template <typename T>
-__device__ inline void write_pixels(const PixelParams& p, const PixelBlock& block, int filter,
-                                    int channel, int column, int first_row,
-                                    float (&sum)[kPixelRows][kDepthwiseVector]) {
+__device__ inline void write_pixels(const ChannelsLastParams& p, const ChannelsLastBlock& block,
+                                    int filter, int channel, int column, int first_row,
+                                    float (&sum)[kChannelsLastRows][kDepthwiseVector]) {
   float bias[kDepthwiseVector] = {};
   const int m = p.t.multiplier;
   if (p.t.bias != nullptr) {
@@ -130,7 +132,7 @@ __device__ inline void write_pixels(const PixelParams& p, const PixelBlock& bloc
   T* target = static_cast<T*>(p.t.target) + block.image * p.t.target_n +
               int64_t{block.first_column + column} * p.t.target_w + int64_t{channel} * m + filter;
 #pragma unroll
-  for (int j = 0; j < kPixelRows; ++j) {
+  for (int j = 0; j < kChannelsLastRows; ++j) {
     const int row = first_row + j * p.t.row.lanes;
     if (row >= block.rows) break;
     T* to = target + int64_t{block.first_row + row} * p.t.target_h;
@@ -149,11 +151,11 @@ __device__ inline void write_pixels(const PixelParams& p, const PixelBlock& bloc
 
 template <typename T>
 __global__ void __launch_bounds__(kDepthwiseThreads, 5)
-    pixel_kernel(const __grid_constant__ PixelParams p) {
+    channels_last_kernel(const __grid_constant__ ChannelsLastParams p) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   T* pixels = reinterpret_cast<T*>(shared_bytes);
   float* weights = reinterpret_cast<float*>(shared_bytes + p.weights_offset);
-  const PixelBlock block = locate_pixel_block(p);
+  const ChannelsLastBlock block = locate_pixel_block(p);
   const DepthwiseAxis& row = p.t.row;
   const DepthwiseAxis& column = p.t.column;
   const int pitch = p.stage.line_pitch;
@@ -161,25 +163,25 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 5)
   commit_copies();
   for (int filter = block.first_filter; filter < block.last_filter; ++filter) {
     if (filter > block.first_filter) __syncthreads();  // the weights are still being read
-    stage_pixel_weights<T>(p, block, filter, weights);
+    stage_channels_last_weights<T>(p, block, filter, weights);
     wait_copies<0>();
     __syncthreads();
     for (int index = threadIdx.x; index < p.cells; index += kDepthwiseThreads) {
       int rest = index;
       const int chunk_channel = p.by_vectors.split(rest) * kDepthwiseVector;
       const int cell_column = p.by_columns.split(rest);
-      const int group = p.by_row_groups.split(rest) * kPixelRows;
+      const int group = p.by_row_groups.split(rest) * kChannelsLastRows;
       const int first_row = group * row.lanes + rest;  // rest: the lane
       const int channel = block.first_channel + chunk_channel;
       if (cell_column >= block.columns || first_row >= block.rows || channel >= p.t.channels) {
         continue;
       }
-      float sum[kPixelRows][kDepthwiseVector] = {};
+      float sum[kChannelsLastRows][kDepthwiseVector] = {};
       const T* cell = pixels + (group * row.period + rest * row.source_step) * pitch +
                       cell_column * column.source_step * p.chunk + chunk_channel;
       for (int s = 0; s < column.taps; ++s) {
         for (int row_class = 0; row_class < row.classes; ++row_class) {
-          multiply_pixels(
+          multiply_channels_last(
               cell + row_class * row.offset_step * pitch + s * column.offset_step * p.chunk,
               row.period * pitch, weights + (row_class * column.taps + s) * p.chunk + chunk_channel,
               row.classes * column.taps * p.chunk, row.count_taps(row_class), sum);

@@ -11,13 +11,13 @@ namespace {
 constexpr double kSectorBytes = 32;
 constexpr double kRunBytes = 16;  // what the beginning of a run of neighbouring bytes costs
 
-struct PixelTile {
+struct ChannelsLastTile {
   int64_t rows, columns, channels;  // rows of one lane
 };
 
 // The parameters of a tile, and what it costs; false if it does not fit.
 bool fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const DepthwiseTensors& t,
-              int unit, const PixelTile& tile, DepthwiseFit& fit) {
+              int unit, const ChannelsLastTile& tile, DepthwiseFit& fit) {
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   const DepthwiseAxis& row = t.row;
   const DepthwiseAxis& column = t.column;
@@ -40,7 +40,7 @@ bool fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
   const int64_t blocks = tiles * ceil_div(t.multiplier, filters_per_part);
   if (blocks >= int64_t{1} << 31) return false;
 
-  PixelParams& p = fit.pixel;
+  ChannelsLastParams& p = fit.pixel;
   p.t = t;
   p.stage.rows = narrow(staged_rows);
   p.stage.line_pitch = narrow(line_pitch);
@@ -50,7 +50,7 @@ bool fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
   p.filters_per_part = narrow(filters_per_part);
   p.weights_offset = narrow(weights_offset);
   const int64_t vectors = tile.channels / kDepthwiseVector;
-  const int64_t row_groups = tile.rows / kPixelRows;
+  const int64_t row_groups = tile.rows / kChannelsLastRows;
   p.cells = narrow(vectors * tile.columns * row_groups * row.lanes);
   p.vector_stores = t.multiplier == 1 && fit_unit(4, int64_t{t.channels}, t.target_w, t.target_h,
                                                   t.target_n) == kDepthwiseVector;
@@ -59,14 +59,14 @@ bool fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
   p.by_column_tiles = FastDivmod(column_tiles), p.by_row_tiles = FastDivmod(row_tiles);
   p.by_vectors = FastDivmod(vectors), p.by_columns = FastDivmod(tile.columns);
   p.by_row_groups = FastDivmod(row_groups);
-  set_pixel_unit(p, unit);
+  set_channels_last_unit(p, unit);
 
-  // Counts of one block; see pixel_kernel.cuh.
-  const double loads = column.taps * (row.taps + (kPixelRows - 1.0) * row.classes);
+  // Counts of one block; see channels_last_kernel.cuh.
+  const double loads = column.taps * (row.taps + (kChannelsLastRows - 1.0) * row.classes);
   const double products = static_cast<double>(taps);
   const double convert = element == 2 ? kDepthwiseConvertIssue : 0;
-  const double per_cell =
-      kDepthwiseCellIssue + kPixelRows * 4 * (products + 1) + loads * (1 + convert) + products;
+  const double per_cell = kDepthwiseCellIssue + kChannelsLastRows * 4 * (products + 1) +
+                          loads * (1 + convert) + products;
   const double warps = static_cast<double>(ceil_div(p.cells, 32));
   const double filters = static_cast<double>(filters_per_part);
   const double bytes = static_cast<double>(element);
@@ -98,18 +98,18 @@ bool fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
 
 }  // namespace
 
-void set_pixel_unit(PixelParams& p, int unit) {
+void set_channels_last_unit(ChannelsLastParams& p, int unit) {
   const int64_t units = p.chunk / unit;
   set_stage_units(p.stage, units * p.staged_cols, unit);
   p.by_pixel_units = FastDivmod(units);
 }
 
-void fit_pixels(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit) {
+void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit) {
   const DepthwiseTensors t = fit.pixel.t;
   const int unit = fit_unit(size_of(problem.dtype), int64_t{t.channels}, t.source_w, t.source_h,
                             problem.N > 1 ? t.source_n : 0);
   const int64_t align = std::max(kDepthwiseVector, unit);
-  const int64_t most_rows = round_up(ceil_div(t.row.count, t.row.lanes), kPixelRows);
+  const int64_t most_rows = round_up(ceil_div(t.row.count, t.row.lanes), kChannelsLastRows);
   const int64_t most_channels = std::min<int64_t>(round_up(t.channels, align), 256);
   DepthwiseFit best;
   for (int64_t cut = 1; cut <= t.column.count; cut = next_size(cut)) {
@@ -117,7 +117,7 @@ void fit_pixels(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit
     for (int64_t share = 1; share <= most_channels / align; share = next_size(share)) {
       const int64_t channels = round_up(ceil_div(most_channels, share), align);
       for (int64_t groups = 1;; groups = next_size(groups)) {
-        const int64_t rows = std::min(groups * kPixelRows, most_rows);
+        const int64_t rows = std::min(groups * kChannelsLastRows, most_rows);
         DepthwiseFit candidate;
         const bool fits = fit_tile(problem, caps, t, unit, {rows, columns, channels}, candidate);
         if (fits && (best.blocks == 0 || candidate.microseconds < best.microseconds)) {
