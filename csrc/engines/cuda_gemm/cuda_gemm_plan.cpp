@@ -16,6 +16,9 @@ namespace {
 constexpr double kFloat32Rate = 46e6;
 constexpr double kTf32Rate = 250e6;
 constexpr double kHalfRate = 450e6;
+// Of these, what GEMMs of columns reach in the forward pass.
+constexpr double kColumnRate = 0.6;
+constexpr double kColumnShortReduction = 150;
 constexpr double kFloat64Rate = 45e6;
 constexpr double kReferenceSms = 132;
 constexpr double kShortReduction = 24;       // a tile costs this many extra terms of the reduction
@@ -49,15 +52,17 @@ double count_waste(const ConvProblem& p, const GemmShape& shape) {
          (1 + kShortReduction / pixels);
 }
 
+bool uses_tensor_cores(const ConvProblem& p) {
+  if (p.dtype == DType::kFloat32) return p.precision == Precision::kTf32;
+  return p.dtype != DType::kFloat64;
+}
+
 double rate_of(const ConvProblem& p) {
-  switch (p.dtype) {
-    case DType::kFloat64:
-      return kFloat64Rate;
-    case DType::kFloat32:
-      return p.precision == Precision::kTf32 ? kTf32Rate : kFloat32Rate;
-    default:
-      return kHalfRate;
-  }
+  if (!uses_tensor_cores(p)) return p.dtype == DType::kFloat64 ? kFloat64Rate : kFloat32Rate;
+  const double rate = p.dtype == DType::kFloat32 ? kTf32Rate : kHalfRate;
+  if (p.pass != Pass::kForward || is_pointwise(p)) return rate;
+  const double reduction = static_cast<double>(p.channels_per_group() * p.taps());
+  return rate * kColumnRate / (1 + kColumnShortReduction / reduction);
 }
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {

@@ -14,6 +14,7 @@ namespace convx {
 // Neighbouring threads read neighbouring taps and channels, and write neighbouring bytes.
 template <TensorMath kMath, typename T>
 __global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p, int rows) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // like the kernels that read what it writes
   constexpr int kDepth = step_depth(kMath);
   extern __shared__ float staged[];  // [rows][channels of a chunk][taps]
   const int taps = p.tap_rows * p.tap_columns;
@@ -87,6 +88,7 @@ __global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p,
       *reinterpret_cast<uint4*>(to) = words.vector;
     }
   }
+#endif
 }
 
 template <TensorMath kMath, typename T>

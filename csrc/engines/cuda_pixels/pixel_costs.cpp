@@ -11,9 +11,9 @@ namespace {
 constexpr double kPixelClockGhz = 1.7;
 constexpr double kPixelMmaEfficiency = 0.9;
 // What gathering and converting a step's operand of 64 pixels adds, by what is multiplied.
-constexpr double kPixelTf32Cycles = 50;
-constexpr double kPixelIeeeCycles = 280;
-constexpr double kPixelHalfCycles = 95;
+constexpr double kPixelTf32Cycles = 30;
+constexpr double kPixelIeeeCycles = 270;
+constexpr double kPixelHalfCycles = 75;
 // The three warps that load: per copy of a warp, and for the place of an entry.
 constexpr double kPixelCopyCycles = 8;
 constexpr double kPixelStoreHalfWord = 3;  // times that: single 16-bit values go through registers
@@ -21,7 +21,8 @@ constexpr double kPixelEntryCycles = 4;
 constexpr double kPixelChunkCycles = 300;
 constexpr double kPixelEnterCycles = 250;   // of those that multiply, per chunk
 constexpr double kPixelCacheBytes = 20;     // source values and filters, per cycle, from L2
-constexpr double kPixelStoreCycles = 0.35;  // per sum of a warpgroup's window
+constexpr double kPixelStoreCycles = 0.45;  // per sum of a warpgroup's window
+constexpr double kPixelMendChecks = 1.8;    // times that where sums may have to be mended
 constexpr double kPixelTileCycles = 2500;   // filling and draining the pipeline
 constexpr double kPixelLaunchCycles = 10000;
 constexpr double kPixelMemoryBytes = 17;   // device memory, per cycle
@@ -50,7 +51,9 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
       kPixelEntryCycles * shape.entries() + chunks * (kPixelChunkCycles + copies / 32 * per_copy);
   const double bytes =
       chunks * shape.source_stage_bytes + (shape.resident ? 0 : steps * shape.step_bytes());
-  const double store = kPixelStoreCycles * shape.window_pixels() * shape.filters;
+  const double store = kPixelStoreCycles *
+                       (shape.math == TensorMath::kIeee ? kPixelMendChecks : 1) *
+                       shape.window_pixels() * shape.filters;
   const double tile =
       std::max({multiply + store, load, bytes / kPixelCacheBytes}) + kPixelTileCycles;
   const int64_t tiles = shape.pixel_tiles * shape.filter_tiles * problem.groups * shape.splits;

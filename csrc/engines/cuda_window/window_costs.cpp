@@ -11,8 +11,14 @@ namespace {
 constexpr double kWindowClockGhz = 1.7;
 // The tensor cores take 1 cycle per column of a 64-row product of 32 bytes depth on half their
 // rate, so two warpgroups' products of one step take as many cycles as a window has columns.
-constexpr double kWindowMmaEfficiency = 0.78;
-constexpr double kWindowSlack = 1.25;  // what the terms below leave out
+// Of it, what is reached: each product reads its filters anew, so narrow windows take longer.
+constexpr double kWideWindowEfficiency = 0.9;    // 224 columns and more
+constexpr double kMiddleWindowEfficiency = 0.8;  // 160
+constexpr double kNarrowWindowEfficiency = 0.7;
+constexpr double kIeeeWindowEfficiency = 0.82;  // six products read the same
+// What the terms below leave out; 16-bit products are done sooner, and all else shows.
+constexpr double kWindowSlack = 1.25;
+constexpr double kHalfWindowSlack = 1.5;
 // Bringing in a chunk of source values: latency, and cycles per value of one warp.
 constexpr double kWindowTurnLatency = 1500;
 constexpr double kWindowTurnCycles = 1.5;
@@ -58,8 +64,11 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   const double steps = ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32) /
                        static_cast<double>(shape.splits);
   const int products = shape.math == TensorMath::kIeee ? 6 : 1;
-  const double multiply =
-      steps * static_cast<double>(taps) * products * shape.columns / kWindowMmaEfficiency;
+  const double efficiency = shape.math == TensorMath::kIeee ? kIeeeWindowEfficiency
+                            : shape.columns >= 224          ? kWideWindowEfficiency
+                            : shape.columns >= 160          ? kMiddleWindowEfficiency
+                                                            : kNarrowWindowEfficiency;
+  const double multiply = steps * static_cast<double>(taps) * products * shape.columns / efficiency;
   const double load = chunks * predict_chunk(shape);
   const double filters = shape.resident ? 0
                                         : chunks * static_cast<double>(taps) * shape.filter_groups *
@@ -79,7 +88,8 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   cycles = std::max(cycles, count_bytes(problem) / caps.sm_count / kWindowMemoryBytes);
   cycles += kWindowLaunchCycles;
   cycles += 2 * static_cast<double>(shape.partial_bytes) / caps.sm_count / kWindowPartialBytes;
-  return kWindowSlack * cycles / (kWindowClockGhz * 1e3);
+  const double slack = size_of(problem.dtype) == 2 ? kHalfWindowSlack : kWindowSlack;
+  return slack * cycles / (kWindowClockGhz * 1e3);
 }
 
 }  // namespace convx
