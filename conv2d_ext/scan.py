@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from ._arguments import parse_padding, parse_pair
 from ._precision import torch_allows_tf32
 from ._text import Progress, format_table, html_table
-from .bench.measure import Case, Operands, chosen_engine, torch_precision
+from .bench.measure import Case, Operands, explain_case, torch_precision
 from .bench.precisions import precision_name
 from .bench.shapes import Shape
 from .bench.timing import Timer
@@ -231,7 +231,7 @@ def scan(
     layers = []
     for call in calls:
         wanted = call.cases(directions)
-        engines = dict.fromkeys(chosen_engine(case, device) for case in wanted)
+        engines = dict.fromkeys(explain_case(case, device).engine for case in wanted)
         ours = sum(times[case][0] for case in wanted)
         theirs = sum(times[case][1] for case in wanted)
         layers.append(Layer(call, ", ".join(engines), ours, theirs))

@@ -169,7 +169,7 @@ def explain_shape(shape: Shape, bias: bool = False, **options: Any) -> Explanati
     )
 
 
-def chosen_engine(case: Case, device: torch.device) -> str:
+def explain_case(case: Case, device: torch.device) -> Explanation:
     return explain_shape(
         case.shape,
         case.bias and case.direction == "fwd",
@@ -178,7 +178,7 @@ def chosen_engine(case: Case, device: torch.device) -> str:
         dtype=dtype_of(case.precision),
         device=device,
         channels_last=case.layout == "nhwc",
-    ).engine
+    )
 
 
 def measure(
@@ -188,19 +188,23 @@ def measure(
     ceilings: dict[str, float],
     peers: Sequence[str] = (),
 ) -> list[Row]:
-    """A row per engine; PyTorch is measured once for all of them."""
+    """A row per engine that does not refuse; PyTorch is measured once for all of them."""
     s = case.shape
     operands = Operands(case, timer.device)
     tensors = operands.x, operands.w, operands.g
     bytes_moved = s.elements * operands.x.element_size()
     floor_s = max(s.flops / ceilings[case.precision], bytes_moved / ceilings["bytes_per_s"])
-    choice = chosen_engine(case, timer.device)
+    explanation = explain_case(case, timer.device)
+    choice = explanation.engine
+    refusing = {candidate.name for candidate in explanation.candidates if candidate.refusal}
     rows = []
     with torch.no_grad(), torch_precision(case.precision):
         theirs_error = sampled_error(case.direction, s, operands.theirs(), *tensors)
         theirs_ms = timer.median_ms(operands.theirs)
         inductor_ms = _inductor_ms(operands, timer) if "inductor" in peers else None
         for engine in engines:
+            if engine in refusing:
+                continue
             operands.use_engine(engine)
             error = sampled_error(case.direction, s, operands.ours(), *tensors)
             ours_ms = timer.median_ms(operands.ours)

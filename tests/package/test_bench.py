@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,24 @@ def test_a_failing_inductor_costs_only_its_own_column(
 def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure.Operands, "ours", lambda self: self.theirs() * 1.01)
     assert main(QUICK) == 1
+
+
+def test_engines_that_refuse_have_no_row(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    whole = measure.explain_case
+
+    def explain(case, device):
+        said = whole(case, device)
+        candidates = [
+            replace(c, refusal="it is tired") if c.name == "cpu_gemm" else c
+            for c in said.candidates
+        ]
+        return replace(said, candidates=tuple(candidates))
+
+    monkeypatch.setattr(measure, "explain_case", explain)
+    assert main([*QUICK, "--engines", "cpu_gemm,cpu_direct"]) == 0
+    out = capsys.readouterr().out
+    assert "cpu_direct" in out
+    assert "cpu_gemm" not in out
 
 
 def test_an_interrupt_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
