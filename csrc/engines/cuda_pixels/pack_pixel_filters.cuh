@@ -7,6 +7,7 @@
 #include "device/convert.cuh"
 #include "device/tensor_formats.cuh"
 #include "engines/cuda_pixels/pixel_params.h"
+#include "engines/tensor_types.cuh"
 
 namespace convx {
 
@@ -61,31 +62,10 @@ __global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p,
     const int offset = (row_of_tile + row) * kStepBytes + 16 * piece;
     char* const to =
         chunk + static_cast<int64_t>(step) * p.step_bytes + (offset ^ ((offset >> 7 & 1) << 4));
-    if constexpr (kMath == TensorMath::kTf32) {
-      *reinterpret_cast<uint4*>(to) =
-          make_uint4(round_to_tf32(values[0]), round_to_tf32(values[1]), round_to_tf32(values[2]),
-                     round_to_tf32(values[3]));
-    } else if constexpr (kMath == TensorMath::kIeee) {
-      uint32_t words[3][4];
+    const OperandWords<kMath> words(values);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const SplitPair pair(values[2 * j], values[2 * j + 1]);
-#pragma unroll
-        for (int plane = 0; plane < 3; ++plane) words[plane][j] = pair.part[plane];
-      }
-#pragma unroll
-      for (int plane = 0; plane < 3; ++plane) {
-        *reinterpret_cast<uint4*>(to + plane * plane_bytes) =
-            make_uint4(words[plane][0], words[plane][1], words[plane][2], words[plane][3]);
-      }
-    } else {
-      union {
-        uint4 vector;
-        T elements[8];
-      } words;
-#pragma unroll
-      for (int n = 0; n < 8; ++n) words.elements[n] = round_to<T>(values[n]);
-      *reinterpret_cast<uint4*>(to) = words.vector;
+    for (int plane = 0; plane < count_planes(kMath); ++plane) {
+      *reinterpret_cast<uint4*>(to + plane * plane_bytes) = words.part[plane];
     }
   }
 #endif

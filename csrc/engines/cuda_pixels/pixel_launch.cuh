@@ -16,7 +16,7 @@ struct PixelTileSize {
 
 template <TensorMath kMath, typename... Sizes>
 void launch_pixels(const LaunchSite& site, const PixelShape& shape, const PixelParams& params) {
-  using Element = typename PixelTypes<kMath>::Element;
+  using Element = typename TensorTypes<kMath>::Element;
   pack_pixel_filters<kMath, Element>(site, shape, params);
   bool launched = false;
   const auto try_size = [&]<typename Size>(Size) {

@@ -52,7 +52,7 @@ class Fitter {
       if (tile.filters > 64 && targets_ <= tile.filters / 2) continue;
       // Channels of a chunk whose taps are part of k; 0: they are not.
       for (const int64_t folded : {int64_t{0}, int64_t{1}, sources_}) {
-        if (tile.folded != folded > 0) continue;
+        if (tile.folded != (folded > 0)) continue;
         if (folded > 0 && (rows_.taps * columns_.taps == 1 || sources_ > 8)) continue;
         for (const bool bands : {false, true}) consider(tile, folded, bands, best);
       }

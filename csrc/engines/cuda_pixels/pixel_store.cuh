@@ -1,13 +1,12 @@
 // Stores a window's sums: staged by filter, so that a warp writes runs of a filter's plane.
 #pragma once
 
-#include <cfloat>
-
 #include "device/convert.cuh"
 #include "device/tensor_formats.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda_pixels/pixel_place.cuh"
+#include "engines/tensor_types.cuh"
 
 namespace convx {
 
@@ -18,42 +17,6 @@ struct PixelTarget {
   int64_t n, c, h, w;
   bool contiguous;  // planes have no gaps
 };
-
-// Whether a sum of split values must be formed anew: splitting infinities makes NaN of what float32
-// would call infinite, and large values overflow early.
-__device__ __forceinline__ bool is_spoilt(float sum) { return !(fabsf(sum) <= FLT_MAX); }
-
-// Forms the sum of a pixel and a filter in float32.
-static __device__ __noinline__ float mend_sum(const PixelParams& p, const PixelTile& tile,
-                                              int pixel, int filter, float bias) {
-  int image = pixel;
-  const int target_column = p.by_target_width.split(image);
-  const int target_row = p.by_target_height.split(image);
-  const float* source = static_cast<const float*>(p.source) + image * p.source_n +
-                        static_cast<int64_t>(tile.group) * p.group_sources * p.source_c;
-  const float* filters =
-      static_cast<const float*>(p.filters) + tile.group * p.filter_group + filter * p.filter_target;
-  const int first_channel = tile.chunk * p.chunk_channels;
-  const int last_channel = min(p.group_sources, tile.chunk_end * p.chunk_channels);
-  float sum = 0;
-  for (int i = 0; i < p.tap_rows; ++i) {
-    for (int j = 0; j < p.tap_columns; ++j) {
-      const int row = target_row * p.source_step_h + p.offset_h0 + i * p.offset_h_step;
-      const int column = target_column * p.source_step_w + p.offset_w0 + j * p.offset_w_step;
-      if (static_cast<unsigned>(row) >= static_cast<unsigned>(p.source_height) ||
-          static_cast<unsigned>(column) >= static_cast<unsigned>(p.source_width)) {
-        continue;
-      }
-      const float* from = source + row * p.source_h + column * p.source_w;
-      const float* weight = filters + (p.tap_r0 + i * p.tap_r_step) * p.filter_r +
-                            (p.tap_s0 + j * p.tap_s_step) * p.filter_s;
-      for (int c = first_channel; c < last_channel; ++c) {
-        sum = fmaf(from[c * p.source_c], weight[c * p.filter_source], sum);
-      }
-    }
-  }
-  return sum + bias;
-}
 
 // One warpgroup's window of kBlocks * 64 pixels by kFilters filters.
 template <TensorMath kMath, int kBlocks, int kFilters, typename Out, typename Bias>
@@ -163,9 +126,16 @@ class PixelStorer {
 
   __device__ __forceinline__ void mend(Out& staged, int pixel, int filter) const {
     if constexpr (kExact) {
-      if (is_spoilt(staged)) {
-        staged = mend_sum(p_, tile_, window_ + pixel, tile_.filter + filter, load_bias(filter));
-      }
+      if (!is_spoilt(staged)) return;
+      SpoiltSum at{};
+      at.group = tile_.group;
+      at.filter = tile_.filter + filter;
+      at.image = window_ + pixel;
+      at.column = p_.by_target_width.split(at.image);
+      at.row = p_.by_target_height.split(at.image);
+      at.first = tile_.chunk * p_.chunk_channels;
+      at.last = tile_.chunk_end * p_.chunk_channels;
+      staged = mend_sum(p_, at) + load_bias(filter);
     }
   }
 

@@ -16,29 +16,6 @@
 
 namespace convx {
 
-template <TensorMath>
-struct PixelTypes;
-template <>
-struct PixelTypes<TensorMath::kTf32> {
-  using Operand = Tf32;
-  using Element = float;
-};
-template <>
-struct PixelTypes<TensorMath::kIeee> {
-  using Operand = __nv_bfloat16;
-  using Element = float;
-};
-template <>
-struct PixelTypes<TensorMath::kBFloat16> {
-  using Operand = __nv_bfloat16;
-  using Element = __nv_bfloat16;
-};
-template <>
-struct PixelTypes<TensorMath::kFloat16> {
-  using Operand = __half;
-  using Element = __half;
-};
-
 // Shared-memory addresses of a block's barriers, 8 bytes each, and rings.
 struct PixelRings {
   uint32_t source_full, source_empty, filter_full, filter_empty;
@@ -69,7 +46,7 @@ struct PixelRings {
 
 template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
 class PixelMultiplier {
-  using Mma = Wgmma<typename PixelTypes<kMath>::Operand, kFilters>;
+  using Mma = Wgmma<typename TensorTypes<kMath>::Operand, kFilters>;
   using Gather = PixelGather<kMath, kBlocks, kFolded>;
   using Operand = typename Gather::Operand;
   static constexpr bool kSplit = kMath == TensorMath::kIeee;
@@ -324,7 +301,7 @@ __device__ __forceinline__ void load_sources(const PixelParams& p, const PixelRi
 template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
 __device__ __forceinline__ void multiply_tiles(const PixelParams& p, const PixelRings& rings,
                                                const PixelTables& tables, char* memory) {
-  using Element = typename PixelTypes<kMath>::Element;
+  using Element = typename TensorTypes<kMath>::Element;
   constexpr int kWindow = kBlocks * kPixelBlock;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   PixelMultiplier<kMath, kBlocks, kFilters, kFolded> multiplier(p, rings, tables.distances);
@@ -384,8 +361,8 @@ __global__ void __launch_bounds__(kPixelThreads, 1)
   } else {
     give_registers<88>();
     if (threadIdx.x < 256 + kPixelLoaders) {
-      load_sources<typename PixelTypes<kMath>::Element>(p, rings, tables.sources,
-                                                        threadIdx.x - 256);
+      load_sources<typename TensorTypes<kMath>::Element>(p, rings, tables.sources,
+                                                         threadIdx.x - 256);
     } else if (threadIdx.x == 256 + kPixelLoaders) {
       copy_filters(p, rings);
     }

@@ -36,29 +36,6 @@ struct WgmmaBlock {
   static constexpr int kBatch = kTight ? 2 : 4;  // positions that a loading thread turns at a time
 };
 
-template <TensorMath>
-struct WgmmaMath;
-template <>
-struct WgmmaMath<TensorMath::kTf32> {
-  using Operand = Tf32;
-  using Element = float;
-};
-template <>
-struct WgmmaMath<TensorMath::kIeee> {
-  using Operand = __nv_bfloat16;
-  using Element = float;
-};
-template <>
-struct WgmmaMath<TensorMath::kBFloat16> {
-  using Operand = __nv_bfloat16;
-  using Element = __nv_bfloat16;
-};
-template <>
-struct WgmmaMath<TensorMath::kFloat16> {
-  using Operand = __half;
-  using Element = __half;
-};
-
 // Shared-memory addresses of a block's barriers and rings.
 struct WgmmaRings {
   // Barriers, 8 bytes each.
@@ -104,7 +81,7 @@ struct WgmmaRings {
 // The reduction of a tile: sums of 64 filters by kColumns positions.
 template <TensorMath kMath, int kColumns>
 class WgmmaMultiplier {
-  using Operand = typename WgmmaMath<kMath>::Operand;
+  using Operand = typename TensorTypes<kMath>::Operand;
   using Mma = Wgmma<Operand, kColumns>;
   static constexpr bool kSplit = kMath == TensorMath::kIeee;
   static constexpr int kPlanes = WindowUnit<kMath>::kPlanes;
@@ -327,7 +304,7 @@ template <TensorMath kMath, int kColumns>
 __global__ void __launch_bounds__(WgmmaBlock<kMath, kColumns>::kThreads, 1)
     wgmma_kernel(const __grid_constant__ WindowParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using Element = typename WgmmaMath<kMath>::Element;
+  using Element = typename TensorTypes<kMath>::Element;
   using Block = WgmmaBlock<kMath, kColumns>;
   extern __shared__ char unaligned[];
   const uint32_t start = shared_address(unaligned);

@@ -11,7 +11,7 @@ namespace convx {
 
 template <TensorMath kMath, int... kColumns>
 void launch_wgmma(const LaunchSite& site, const WindowShape& shape, const WindowParams& params) {
-  using Element = typename WgmmaMath<kMath>::Element;
+  using Element = typename TensorTypes<kMath>::Element;
   pack_filters<kMath, Element>(site, shape, params);
   const dim3 grid(static_cast<unsigned>(shape.blocks));
   bool launched = false;

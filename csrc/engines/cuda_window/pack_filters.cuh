@@ -6,6 +6,7 @@
 #include "device/convert.cuh"
 #include "engines/cuda_window/window_params.h"
 #include "engines/cuda_window/window_units.cuh"
+#include "engines/tensor_types.cuh"
 
 namespace convx {
 
@@ -64,37 +65,15 @@ __global__ void pack_filters_kernel(const __grid_constant__ WindowParams p, int 
     const uint32_t offset = swizzle(
         (first_row % kWindowFilters + row) * p.lane_bytes + unit * Unit::kBytes, p.lane_bytes);
     char* to = chunk + static_cast<int64_t>(tap) * tap_bytes;
-    if constexpr (kMath == TensorMath::kTf32) {
+    constexpr int kValues = OperandWords<kMath>::kValues;
 #pragma unroll
-      for (int piece = 0; piece < 2; ++piece) {
-        uint4 words;
-        words.x = round_to_tf32(values[4 * piece]);
-        words.y = round_to_tf32(values[4 * piece + 1]);
-        words.z = round_to_tf32(values[4 * piece + 2]);
-        words.w = round_to_tf32(values[4 * piece + 3]);
-        *reinterpret_cast<uint4*>(to + (offset ^ (16 * piece))) = words;
+    for (int piece = 0; piece < 8 / kValues; ++piece) {
+      const OperandWords<kMath> words(values + piece * kValues);
+#pragma unroll
+      for (int plane = 0; plane < Unit::kPlanes; ++plane) {
+        *reinterpret_cast<uint4*>(to + plane * plane_bytes + (offset ^ (16 * piece))) =
+            words.part[plane];
       }
-    } else if constexpr (kMath == TensorMath::kIeee) {
-      uint32_t words[3][4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const SplitPair pair(values[2 * j], values[2 * j + 1]);
-#pragma unroll
-        for (int plane = 0; plane < 3; ++plane) words[plane][j] = pair.part[plane];
-      }
-#pragma unroll
-      for (int plane = 0; plane < 3; ++plane) {
-        *reinterpret_cast<uint4*>(to + plane * plane_bytes + offset) =
-            make_uint4(words[plane][0], words[plane][1], words[plane][2], words[plane][3]);
-      }
-    } else {
-      union {
-        uint4 vector;
-        T elements[8];
-      } words;
-#pragma unroll
-      for (int c = 0; c < 8; ++c) words.elements[c] = round_to<T>(values[c]);
-      *reinterpret_cast<uint4*>(to + offset) = words.vector;
     }
   }
 #endif

@@ -20,33 +20,11 @@ int fit_lead(const WindowShape& shape) {
 }  // namespace
 
 WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
-  const GatherView view = make_gather_view(problem);
   const GatherAxis& rows = shape.rows_axis;
   const GatherAxis& columns = shape.columns_axis;
-  WindowParams p{};
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
-  const Strides& source = view.source_strides;
-  const Strides& target = view.target_strides;
-  p.source_n = source.n, p.source_c = source.c, p.source_h = source.h, p.source_w = source.w;
-  p.target_n = target.n, p.target_c = target.c;
-  p.target_h = target.h * rows.target_step, p.target_w = target.w * columns.target_step;
-  p.filter_target = view.weight_target_stride;
-  p.filter_source = view.weight_source_stride;
-  p.filter_r = problem.w_strides.h, p.filter_s = problem.w_strides.w;
-  p.filter_group = problem.filters_per_group() * problem.w_strides.n;
-
-  p.images = narrow(problem.N);
-  p.source_height = narrow(view.source_h), p.source_width = narrow(view.source_w);
-  p.target_height = narrow(rows.count), p.target_width = narrow(columns.count);
-  p.group_sources = narrow(view.source_channels);
-  p.group_targets = narrow(view.target_channels);
-  p.tap_rows = narrow(rows.taps), p.tap_columns = narrow(columns.taps);
-  p.tap_r0 = narrow(rows.tap0), p.tap_r_step = narrow(rows.tap_step);
-  p.tap_s0 = narrow(columns.tap0), p.tap_s_step = narrow(columns.tap_step);
-  p.offset_h0 = narrow(rows.offset0), p.offset_h_step = narrow(rows.offset_step);
-  p.offset_w0 = narrow(columns.offset0), p.offset_w_step = narrow(columns.offset_step);
-  p.source_step_h = narrow(rows.source_step), p.source_step_w = narrow(columns.source_step);
-
+  WindowParams p{};
+  static_cast<TensorParams&>(p) = make_tensor_params(problem, rows, columns);
   p.pitch = shape.pitch, p.rows = shape.rows, p.strips = shape.strips;
   p.strip_columns = shape.strip_columns;
   p.row_base = shape.row_base, p.column_base = shape.column_base;
@@ -68,9 +46,7 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
   p.table_offset = shape.table_offset, p.staging_offset = shape.staging_offset;
   p.source_offset = shape.source_offset, p.filter_offset = shape.filter_offset;
   p.plane_bytes = shape.plane_bytes;
-  p.partial_stride = problem.N * problem.groups * view.target_channels * rows.count * columns.count;
-  const bool dense_rows = p.target_w == 1 && p.target_h == columns.count;
-  p.plane_contiguous = shape.splits > 1 || dense_rows;
+  if (shape.splits > 1) p.plane_contiguous = true;  // the parts' planes are
   p.lead = fit_lead(shape);
 
   p.by_pitch = FastDivmod(shape.pitch), p.by_rows = FastDivmod(shape.rows);
@@ -86,9 +62,9 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
     p.row_phase_last = std::max(p.row_phase_last, segment.row_phase);
     p.column_phase_last = std::max(p.column_phase_last, segment.column_phase);
   }
-  p.source_end = (problem.N - 1) * source.n +
-                 (view.source_channels * problem.groups - 1) * source.c +
-                 (view.source_h - 1) * source.h + (view.source_w - 1) * source.w + 1;
+  p.source_end = (problem.N - 1) * p.source_n +
+                 (p.group_sources * problem.groups - 1) * p.source_c +
+                 (p.source_height - 1) * p.source_h + (p.source_width - 1) * p.source_w + 1;
   p.by_images = FastDivmod(int64_t{shape.strips} * shape.rows * shape.pitch);
   p.by_positions = FastDivmod(shape.positions());
   p.by_splits = FastDivmod(shape.splits);
@@ -106,24 +82,13 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
 WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit,
                                 const Buffers& buffers) {
   WindowParams p = fit.params;
-  const bool forward = problem.pass == Pass::kForward;
-  const Strides& to = forward ? problem.y_strides : problem.x_strides;
   const int64_t element = size_of(problem.dtype);
-  p.source = forward ? buffers.x : buffers.y;
-  p.filters = buffers.w;
-  p.packed = buffers.workspace;
-  p.bias = forward && problem.has_bias ? buffers.bias : nullptr;
-  p.target = static_cast<char*>(forward ? buffers.y : buffers.x) +
-             element * (fit.shape.rows_axis.target_start * to.h +
-                        fit.shape.columns_axis.target_start * to.w);
+  set_tensors(p, problem, fit.shape.rows_axis, fit.shape.columns_axis, buffers,
+              fit.shape.packed_bytes, fit.shape.splits > 1);
   const auto address = reinterpret_cast<uintptr_t>(p.source);
   p.source_units = reinterpret_cast<const void*>(address & ~uintptr_t{15});
   p.source_shift = static_cast<int>(address % 16 / static_cast<uintptr_t>(element));
   p.source_end += p.source_shift;
-  if (fit.shape.splits > 1) {
-    p.partials =
-        reinterpret_cast<float*>(static_cast<char*>(buffers.workspace) + fit.shape.packed_bytes);
-  }
   return p;
 }
 

@@ -2,11 +2,10 @@
 // neighbouring pixels, and whole 32-byte sectors of a filter's plane where that is what limits.
 #pragma once
 
-#include <cfloat>
-
 #include "device/convert.cuh"
 #include "engines/cuda_window/window_place.cuh"
 #include "engines/cuda_window/window_units.cuh"
+#include "engines/tensor_types.cuh"
 
 namespace convx {
 
@@ -16,49 +15,6 @@ struct StoreTarget {
   Out* base;
   int64_t n, c, h, w;
 };
-
-// Whether a sum of split values must be formed anew: splitting infinities makes NaN of what float32
-// would call infinite, and large values overflow early.
-__device__ __forceinline__ bool needs_mending(float sum) { return !(fabsf(sum) <= FLT_MAX); }
-
-// Forms such sums in float32. sums[begin..end) are those of consecutive pixels of a plane;
-// point.column is the pixel (row-major) of sums[0].
-static __device__ __noinline__ void mend_sums(const WindowParams& p, const TilePlace& tile,
-                                              float* sums, int begin, int end,
-                                              const LinePoint& point, int filter, float bias) {
-  const float* source = static_cast<const float*>(p.source) + point.image * p.source_n +
-                        static_cast<int64_t>(tile.group) * p.group_sources * p.source_c;
-  const float* filters =
-      static_cast<const float*>(p.filters) + tile.group * p.filter_group + filter * p.filter_target;
-  const int taps = p.tap_rows * p.tap_columns;
-  const bool folded = p.load == WindowLoad::kFolded;
-  for (int n = begin; n < end; ++n) {
-    if (!needs_mending(sums[n])) continue;
-    const int target_row = (point.column + n) / p.target_width;
-    const int target_column = (point.column + n) % p.target_width;
-    float sum = 0;
-    for (int tap = 0; tap < taps; ++tap) {
-      const int i = tap / p.tap_columns, j = tap % p.tap_columns;
-      const int row = target_row * p.source_step_h + p.offset_h0 + i * p.offset_h_step;
-      const int column = target_column * p.source_step_w + p.offset_w0 + j * p.offset_w_step;
-      if (static_cast<unsigned>(row) >= static_cast<unsigned>(p.source_height) ||
-          static_cast<unsigned>(column) >= static_cast<unsigned>(p.source_width)) {
-        continue;
-      }
-      const float* from = source + row * p.source_h + column * p.source_w;
-      const float* weight = filters + (p.tap_r0 + i * p.tap_r_step) * p.filter_r +
-                            (p.tap_s0 + j * p.tap_s_step) * p.filter_s;
-      for (int c = 0; c < p.group_sources; ++c) {
-        const int lane = folded ? c * taps + tap : c;
-        if (lane < tile.chunk * p.chunk_channels || lane >= tile.chunk_end * p.chunk_channels) {
-          continue;  // another part's
-        }
-        sum = fmaf(from[c * p.source_c], weight[c * p.filter_source], sum);
-      }
-    }
-    sums[n] = sum + bias;
-  }
-}
 
 // Stores 16 filters by kColumns positions of a warp, 8 filters by half the positions at a time.
 template <int kColumns, bool kExact, typename Out, typename Bias>
@@ -165,7 +121,7 @@ class WindowStorer {
     if constexpr (kExact) {
       bool any = false;
 #pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) any |= needs_mending(sums[i]);
+      for (int i = 0; i < kColumns / 2; ++i) any |= is_spoilt(sums[i]);
       if (__any_sync(0xffffffff, any)) return false;
     }
 #pragma unroll
@@ -228,7 +184,7 @@ class WindowStorer {
         const int column = 8 * g + i;
         const float sum = sums[4 * (g + kFirst / 8) + 2 * kRows + i];
         const Out value = round_to<Out>(finish(sum, bias));
-        if constexpr (kExact) any |= needs_mending(sum);
+        if constexpr (kExact) any |= is_spoilt(sum);
         if (whole) {
           row[column] = value;
         } else {
@@ -311,6 +267,20 @@ class WindowStorer {
     }
   }
 
+  // pixel: of the target's plane.
+  __device__ __forceinline__ void mend(Out& staged, int image, int pixel, int filter) const {
+    if (!is_spoilt(staged)) return;
+    const SpoiltSum at{tile_.group,
+                       filter,
+                       image,
+                       pixel / p_.target_width,
+                       pixel % p_.target_width,
+                       tile_.chunk * p_.chunk_channels,
+                       tile_.chunk_end * p_.chunk_channels,
+                       p_.load == WindowLoad::kFolded};
+    staged = mend_sum(p_, at) + load_bias(filter);
+  }
+
   // Mends staged sums.
   __device__ __forceinline__ void mend_rows(int filters, int base, int first, int last,
                                             int filter) {
@@ -319,9 +289,7 @@ class WindowStorer {
       const int count = min(last - first, kHalf + kSector);
       for (int i = lane_; i < count; i += 32) {
         Out* const staged = staging_ + r * kPitch + (aligned & (kUnit - 1)) + i;
-        if (!needs_mending(*staged)) continue;
-        const LinePoint point{start_.image, 0, 0, first + i};
-        mend_sums(p_, tile_, staged, 0, 1, point, filter + r, load_bias(filter + r));
+        mend(*staged, start_.image, first + i, filter + r);
       }
     }
     __syncwarp();
@@ -349,16 +317,14 @@ class WindowStorer {
 #pragma unroll
       for (int r = 0; r < 8; ++r) values[r] = staged[r * kPitch];
       if constexpr (kExact) {
-        bool mend = false;
+        bool spoilt = false;
 #pragma unroll
-        for (int r = 0; r < 8; ++r) mend |= needs_mending(values[r]);
-        if (mend) {
-          LinePoint pixel = point;
-          pixel.column = point.row * p_.target_width + target_column;
+        for (int r = 0; r < 8; ++r) spoilt |= is_spoilt(values[r]);
+        if (spoilt) {
+          const int pixel = point.row * p_.target_width + target_column;
 #pragma unroll 1
           for (int r = 0; r < filters; ++r) {
-            mend_sums(p_, tile_, staged + r * kPitch, 0, 1, pixel, filter + r,
-                      load_bias(filter + r));
+            mend(staged[r * kPitch], point.image, pixel, filter + r);
           }
 #pragma unroll
           for (int r = 0; r < 8; ++r) values[r] = staged[r * kPitch];

@@ -1,0 +1,87 @@
+// What the kernels of all tensor-core engines are launched with: the tensors and the taps of one
+// phase of a gather (core/gather_view.h).
+#pragma once
+
+#include <cstdint>
+
+#include "core/buffers.h"
+#include "core/gather_view.h"
+#include "core/problem.h"
+#include "engines/gather_axis.h"
+
+namespace convx {
+
+struct TensorParams {
+  const void* source;
+  const void* filters;  // as the caller has them
+  const void* packed;   // as the tensor cores read them
+  const void* bias;     // may be null
+  void* target;
+  float* partials;  // not null: sums of a part of the reduction go here
+
+  // Distances in elements. Target strides are between neighbours of the phase's lattice.
+  int64_t source_n, source_c, source_h, source_w;
+  int64_t target_n, target_c, target_h, target_w;
+  int64_t filter_target, filter_source, filter_r, filter_s, filter_group;
+  int64_t partial_stride;  // between the parts
+
+  int images, source_height, source_width, target_height, target_width;
+  int group_sources, group_targets;  // channels per group
+  int tap_rows, tap_columns;
+  int tap_r0, tap_r_step, tap_s0, tap_s_step;  // kernel index of tap (i, j)
+  int offset_h0, offset_h_step, offset_w0, offset_w_step;
+  int source_step_h, source_step_w;
+  int plane_contiguous;  // rows of a target plane follow each other without a gap
+};
+
+// All that does not depend on where tensors lie; pointers are null.
+inline TensorParams make_tensor_params(const ConvProblem& problem, const GatherAxis& rows,
+                                       const GatherAxis& columns) {
+  const GatherView view = make_gather_view(problem);
+  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+  const Strides& source = view.source_strides;
+  const Strides& target = view.target_strides;
+  TensorParams p{};
+  p.source_n = source.n, p.source_c = source.c, p.source_h = source.h, p.source_w = source.w;
+  p.target_n = target.n, p.target_c = target.c;
+  p.target_h = target.h * rows.target_step, p.target_w = target.w * columns.target_step;
+  p.filter_target = view.weight_target_stride;
+  p.filter_source = view.weight_source_stride;
+  p.filter_r = problem.w_strides.h, p.filter_s = problem.w_strides.w;
+  p.filter_group = problem.filters_per_group() * problem.w_strides.n;
+
+  p.images = narrow(problem.N);
+  p.source_height = narrow(view.source_h), p.source_width = narrow(view.source_w);
+  p.target_height = narrow(rows.count), p.target_width = narrow(columns.count);
+  p.group_sources = narrow(view.source_channels);
+  p.group_targets = narrow(view.target_channels);
+  p.tap_rows = narrow(rows.taps), p.tap_columns = narrow(columns.taps);
+  p.tap_r0 = narrow(rows.tap0), p.tap_r_step = narrow(rows.tap_step);
+  p.tap_s0 = narrow(columns.tap0), p.tap_s_step = narrow(columns.tap_step);
+  p.offset_h0 = narrow(rows.offset0), p.offset_h_step = narrow(rows.offset_step);
+  p.offset_w0 = narrow(columns.offset0), p.offset_w_step = narrow(columns.offset_step);
+  p.source_step_h = narrow(rows.source_step), p.source_step_w = narrow(columns.source_step);
+  p.partial_stride = problem.N * problem.groups * view.target_channels * rows.count * columns.count;
+  p.plane_contiguous = p.target_w == 1 && p.target_h == columns.count;
+  return p;
+}
+
+// The pointers of a call. The workspace has the packed filters and behind them, where the reduction
+// is split, the parts' sums.
+inline void set_tensors(TensorParams& p, const ConvProblem& problem, const GatherAxis& rows,
+                        const GatherAxis& columns, const Buffers& buffers, int64_t packed_bytes,
+                        bool split) {
+  const bool forward = problem.pass == Pass::kForward;
+  const Strides& to = forward ? problem.y_strides : problem.x_strides;
+  p.source = forward ? buffers.x : buffers.y;
+  p.filters = buffers.w;
+  p.packed = buffers.workspace;
+  p.bias = forward && problem.has_bias ? buffers.bias : nullptr;
+  p.target = static_cast<char*>(forward ? buffers.y : buffers.x) +
+             size_of(problem.dtype) * (rows.target_start * to.h + columns.target_start * to.w);
+  if (split) {
+    p.partials = reinterpret_cast<float*>(static_cast<char*>(buffers.workspace) + packed_bytes);
+  }
+}
+
+}  // namespace convx
