@@ -133,11 +133,18 @@ def test_taps_find_what_the_definition_reads(core: ModuleType, group: str) -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["n600c512h100w100 k64r1s1 stride100x100", "n40c32768h64w64 k64r1s1 stride16x16"]
+    ("text", "more_channels"),
+    [
+        ("n600c512h100w100 k64r1s1 stride100x100", 0),
+        ("n16c64h7w7 k64r3s3 pad1,1,1,1", 10_000_000),  # some channels of a larger tensor
+    ],
 )
-def test_images_of_a_tile_may_lie_far_apart(core: ModuleType, text: str) -> None:
+def test_images_of_a_tile_may_lie_far_apart(
+    core: ModuleType, text: str, more_channels: int
+) -> None:
     """A tile of small outputs looks at many images: offsets fit in 32 bits, or it is refused."""
-    g = make_geometry(core, Shape.parse(text), MATH[2], False, h200(core))
+    gaps = (more_channels, 0, 0)
+    g = make_geometry(core, Shape.parse(text), MATH[2], False, h200(core), gaps)
     assert g is not None
     choice = json.loads(core.choose("cuda", g.problem, g.caps, "auto"))
     refusal = {c["name"]: c["refusal"] for c in choice["candidates"]}["cuda_pixels"]
