@@ -125,6 +125,14 @@ def read_places(core: ModuleType, g: Geometry) -> Places:
     return Places(first, end, image, bases, sources.view(rows, g.fit["entries"]))
 
 
+def fit_geometry(core: ModuleType, shape: Shape, problem: Any, caps: Any) -> Geometry | None:
+    handle = core.fit_pixels(problem, caps)
+    if handle is None:
+        return None
+    element = 4 if problem.dtype.name == "float32" else 2
+    return Geometry(shape, problem, caps, element, handle, core.describe_pixels(handle))
+
+
 def make_geometry(
     core: ModuleType,
     shape: Shape,
@@ -138,11 +146,7 @@ def make_geometry(
     if any(gaps):
         strides = core.channels_last_strides if channels_last else core.contiguous_strides
         problem.x_strides = strides(shape.C + gaps[0], shape.H + gaps[1], shape.W + gaps[2])
-    handle = core.fit_pixels(problem, caps)
-    if handle is None:
-        return None
-    element = 4 if math[0] == "float32" else 2
-    return Geometry(shape, problem, caps, element, handle, core.describe_pixels(handle))
+    return fit_geometry(core, shape, problem, caps)
 
 
 def draw_shape(draw: random.Random) -> Shape:

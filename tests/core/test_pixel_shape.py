@@ -17,6 +17,7 @@ from pixel_geometry import (
     GROUPS,
     MATH,
     Geometry,
+    fit_geometry,
     geometries,
     make_geometry,
     read_distances,
@@ -24,7 +25,7 @@ from pixel_geometry import (
     read_tiles,
     tap_distances,
 )
-from problems import h200
+from problems import h200, make_problem
 
 from conv2d_ext.bench.shapes import Shape
 
@@ -129,6 +130,20 @@ def check_places(core: ModuleType, g: Geometry) -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_taps_find_what_the_definition_reads(core: ModuleType, group: str) -> None:
     for g in geometries(core, group):
+        check_places(core, g)
+
+
+@pytest.mark.parametrize("math", MATH, ids=str)
+def test_any_strides(core: ModuleType, math: tuple[str, str]) -> None:
+    """Transposed images, and tensors expanded along an axis."""
+    shape = Shape.parse("n12c16h24w16 k64r3s3 stride1x2 pad1,2,0,3")
+    strides = [(6144, 384, 1, 24), (0, 384, 16, 1), (384, 0, 16, 1), (256, 16, 0, 1)]
+    strides += [(384, 24, 1, 0), (16, 1, 0, 0), (0, 1, 256, 16), (1, 12, 192, 4608)]
+    for n, c, h, w in strides:
+        problem = make_problem(core, shape, "forward", *math)
+        problem.x_strides = core.Strides(n, c, h, w)
+        g = fit_geometry(core, shape, problem, h200(core))
+        assert g is not None
         check_places(core, g)
 
 
