@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bind_pixels.h"
 #include "core/choose_engine.h"
 #include "core/gather_view.h"
 #include "core/plan_cache.h"
@@ -147,6 +148,7 @@ PYBIND11_MODULE(convx_core, m) {
         "tap_positions"_a = s.tap_positions, "by_rows"_a = s.by_rows,
         "shared_bytes"_a = s.shared_bytes, "splits"_a = s.splits, "chunks"_a = s.chunks);
   });
+  bind_pixels(m);
   // Fits a depthwise problem, runs its kernel on the host over tensors given by their addresses (0
   // for none) and returns the geometry, or None where no tile fits.
   m.def("run_depthwise", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,

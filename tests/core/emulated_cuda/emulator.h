@@ -53,7 +53,7 @@ inline size_t __cvta_generic_to_shared(const void*) { return 0; }
 struct EmulatedIndex {
   int x = 0;
 };
-inline EmulatedIndex threadIdx, blockIdx;
+inline EmulatedIndex threadIdx, blockIdx, blockDim;
 
 namespace emulator {
 

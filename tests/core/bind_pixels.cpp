@@ -1,0 +1,61 @@
+// The pixel engine's part of the test-only module.
+#include "bind_pixels.h"
+
+#include "core/gather_view.h"
+#include "emulate_pixels.h"
+
+namespace py = pybind11;
+using namespace convx;
+
+namespace {
+
+// 32-bit numbers in memory order: much faster to hand over than a list.
+py::bytes to_bytes(const std::vector<int>& numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(int)};
+}
+
+}  // namespace
+
+void bind_pixels(py::module_& m) {
+  py::class_<PixelFit>(m, "PixelFit");
+  // The geometry that the pixel engine fits to a forward problem, or None; and its numbers.
+  m.def("fit_pixels", [](const ConvProblem& problem, const DeviceCaps& caps) -> py::object {
+    const GatherView view = make_gather_view(problem);
+    PixelShape shape = fit_pixel_shape(problem, caps, make_gather_axis(view.rows[0], false),
+                                       make_gather_axis(view.columns[0], false));
+    if (shape.filters == 0) return py::none();
+    return py::cast(make_pixel_fit(problem, std::move(shape)));
+  });
+  m.def("describe_pixels", [](const PixelFit& fit) {
+    const PixelShape& s = fit.shape;
+    const PixelParams& p = fit.params;
+    using namespace py::literals;
+    return py::dict(
+        "filters"_a = s.filters, "window"_a = s.window_pixels(), "window_step"_a = s.window_step,
+        "per_image"_a = s.per_image, "pixel_tiles"_a = s.pixel_tiles, "tiles"_a = p.tiles,
+        "filter_tiles"_a = s.filter_tiles, "splits"_a = s.splits, "bands"_a = s.bands,
+        "channels_last"_a = s.channels_last, "vector"_a = p.vector, "run"_a = p.run,
+        "row_pitch"_a = s.row_pitch, "positions"_a = s.positions(), "entries"_a = p.entries,
+        "position_pitch"_a = s.position_pitch, "channel_pitch"_a = s.channel_pitch,
+        "entry_elements"_a = p.entry_elements, "entry_copies"_a = p.entry_copies,
+        "copy_channels"_a = p.copy_channels, "copy_shared"_a = p.copy_shared,
+        "copy_source"_a = p.copy_source, "folded"_a = s.folded,
+        "chunk_channels"_a = s.chunk_channels, "chunks"_a = s.chunks, "steps"_a = s.steps,
+        "step_depth"_a = step_depth(s.math), "gathered_depth"_a = gathered_depth(s.math),
+        "stage_steps"_a = s.stage_steps, "source_stages"_a = s.source_stages,
+        "filter_stages"_a = s.filter_stages, "resident"_a = s.resident,
+        "barrier_bytes"_a = kPixelBarrierBytes, "store_filters"_a = kStoreFilters,
+        "staging_pitch"_a = staging_elements(s.window_pixels(), 4), "step_bytes"_a = p.step_bytes,
+        "filter_stage_bytes"_a = p.filter_stage_bytes,
+        "source_stage_bytes"_a = s.source_stage_bytes, "staging_offset"_a = s.staging_offset,
+        "source_offset"_a = s.source_offset, "filter_offset"_a = s.filter_offset,
+        "shared_bytes"_a = s.shared_bytes, "packed_bytes"_a = s.packed_bytes,
+        "partial_bytes"_a = s.partial_bytes);
+  });
+  // (tiles, bases, sources, distances) of PixelPlaces.
+  m.def("place_pixels", [](const PixelFit& fit) {
+    const PixelPlaces places = emulate_pixel_places(fit);
+    return py::make_tuple(to_bytes(places.tiles), to_bytes(places.bases), to_bytes(places.sources),
+                          to_bytes(places.distances));
+  });
+}

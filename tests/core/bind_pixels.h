@@ -1,0 +1,6 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+// Adds fit_pixels, describe_pixels and place_pixels.
+void bind_pixels(pybind11::module_& m);
