@@ -5,7 +5,6 @@ Tiles, places and tables are computed by the kernels' own source, run on the hos
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -157,13 +156,10 @@ def test_any_strides(core: ModuleType, math: tuple[str, str]) -> None:
 def test_images_of_a_tile_may_lie_far_apart(
     core: ModuleType, text: str, more_channels: int
 ) -> None:
-    """A tile of small outputs looks at many images: offsets fit in 32 bits, or it is refused."""
+    """A tile of small outputs looks at many images: offsets fit in 32 bits, or no tile does."""
     gaps = (more_channels, 0, 0)
     g = make_geometry(core, Shape.parse(text), MATH[2], False, h200(core), gaps)
-    assert g is not None
-    choice = json.loads(core.choose("cuda", g.problem, g.caps, "auto"))
-    refusal = {c["name"]: c["refusal"] for c in choice["candidates"]}["cuda_pixels"]
-    if refusal == "":
+    if g is not None:
         check_places(core, g)
 
 

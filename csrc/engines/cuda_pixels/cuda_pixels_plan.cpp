@@ -29,7 +29,8 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
       return "a plane spans 2^30 elements or more";
     }
   }
-  if (fit_shape(p, caps).filters == 0) return "no tile fits in shared memory";
+  if (fit_shape(p, caps).filters == 0)
+    return "no tile fits in shared memory, or its images lie 2^31 elements apart";
   return "";
 }
 

@@ -1,6 +1,7 @@
 #include "engines/cuda_pixels/pixel_shape.h"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 
 #include "core/arithmetic.h"
@@ -36,6 +37,7 @@ class Fitter {
         element_(size_of(problem.dtype)) {
     const bool forward = problem.pass == Pass::kForward;
     source_ = forward ? problem.x_strides : problem.y_strides;
+    target_ = forward ? problem.y_strides : problem.x_strides;
     sources_ = forward ? problem.channels_per_group() : problem.filters_per_group();
     targets_ = forward ? problem.filters_per_group() : problem.channels_per_group();
     source_w_ = forward ? problem.W : problem.Q;
@@ -116,8 +118,8 @@ class Fitter {
     shape.window_step = static_cast<int>(window);
     shape.per_image = plane_ >= 16 * window;
     // Planes that start in the middle of a sector: windows overlap, and each stores whole sectors.
-    const Strides& to = problem_.pass == Pass::kForward ? problem_.y_strides : problem_.x_strides;
-    if (shape.per_image && to.c % sector != 0 && to.c != 1 && to.h == columns_.count) {
+    if (shape.per_image && target_.c % sector != 0 && target_.c != 1 &&
+        target_.h == columns_.count) {
       shape.window_step -= static_cast<int>(sector);
     }
     const int64_t tile = 2 * shape.window_step;
@@ -157,14 +159,16 @@ class Fitter {
     const int64_t tile = shape.window_step + shape.window_pixels();
     const int64_t lines = std::max<int64_t>(
         1, std::min((tile + columns_.count - 2) / columns_.count + 1, problem_.N * rows_.count));
+    const int64_t images = shape.per_image
+                               ? 1
+                               : std::clamp<int64_t>((tile + plane_ - 2) / plane_ + 1, 1,
+                                                     std::max<int64_t>(1, problem_.N));
+    constexpr int64_t kMaxOffset = std::numeric_limits<int>::max();  // from a tile's first image
+    if (images * std::max(source_.n, target_.n) > kMaxOffset) return false;
     const int64_t halo = (rows_.taps - 1) * rows_.offset_step + 1;
     const int64_t image_rows = (rows_.count - 1) * rows_.source_step + halo;
     int64_t row_pitch, staged_rows;
     if (shape.bands) {
-      const int64_t images = shape.per_image
-                                 ? 1
-                                 : std::clamp<int64_t>((tile + plane_ - 2) / plane_ + 1, 1,
-                                                       std::max<int64_t>(1, problem_.N));
       const auto rows_of = [&](int64_t n) { return (lines - n) * rows_.source_step + n * halo; };
       staged_rows =
           std::min(std::max(rows_of(1), rows_of(std::min(images, lines))), images * image_rows);
@@ -253,7 +257,7 @@ class Fitter {
   const GatherAxis rows_, columns_;
   const TensorMath math_;
   const int64_t element_;
-  Strides source_;
+  Strides source_, target_;
   int64_t sources_ = 0, targets_ = 0, source_w_ = 0, plane_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "engines/cuda_window/window_shape.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -79,6 +80,7 @@ class Fitter {
     sources_ = forward ? problem.channels_per_group() : problem.filters_per_group();
     targets_ = forward ? problem.filters_per_group() : problem.channels_per_group();
     const Strides& source = forward ? problem.x_strides : problem.y_strides;
+    source_n_ = source.n;
     source_h_ = forward ? problem.H : problem.P;
     source_w_ = forward ? problem.W : problem.Q;
     dense_ = source.c != 1 && source.w == 1 && source.h == source_w_;
@@ -229,6 +231,10 @@ class Fitter {
     }
     constexpr int64_t kMaxLine = int64_t{1} << 30;  // positions are 32-bit
     if (segments > kMaxWindowSegments || length > (1 << 14) || line > kMaxLine) segments = 0;
+    if (candidate.load == WindowLoad::kPlanes) {  // offsets from a tile's first image are 32-bit
+      const int64_t images = (row_span * pitch + length) / (shape.strips * rows * pitch) + 2;
+      if (std::min(images, problem_.N) * source_n_ > std::numeric_limits<int>::max()) segments = 0;
+    }
     shape.segments.resize(segments);
     shape.segment_length = static_cast<int>(length);
     if (shape.raw_stages > 0) lay_out_spans(shape, candidate);
@@ -385,7 +391,7 @@ class Fitter {
   const GatherAxis rows_, columns_;
   const AxisReach row_reach_, column_reach_;
   const TensorMath math_;
-  int64_t sources_ = 0, targets_ = 0, source_h_ = 0, source_w_ = 0;
+  int64_t sources_ = 0, targets_ = 0, source_n_ = 0, source_h_ = 0, source_w_ = 0;
   bool dense_ = false;  // planes of the source have no gaps
 };
 
