@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from ._user_error import UserError
 from ._version import __version__
-from .commands import bench, check, demo, explain, info, plot, scan
+from .commands import bench, check, demo, explain, info, plot, scan, step
 
-_COMMANDS = (info, check, explain, bench, plot, scan, demo)
+_COMMANDS = (info, check, explain, bench, plot, scan, step, demo)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ import conv2d_ext
 from conv2d_ext.bench import measure
 from conv2d_ext.bench.timing import Timer
 from conv2d_ext.cli import main
-from conv2d_ext.commands.scan import load_model
+from conv2d_ext.commands.models import load_model
 from conv2d_ext.scan import find_convolutions, scan
 
 
