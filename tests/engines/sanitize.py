@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 from cases import CASES, Case  # noqa: E402
 
+import conv2d_ext  # noqa: E402
 from conv2d_ext import _ops  # noqa: E402
-from conv2d_ext._arguments import ConvParams, parse_lists  # noqa: E402
+from conv2d_ext._arguments import parse_lists  # noqa: E402
 
 NAMES = (
     "odd_channels",
@@ -30,32 +34,52 @@ NAMES = (
 )
 
 
-def params_of(case: Case, engine: str) -> ConvParams:
-    return parse_lists(
-        case.stride, case.padding, case.dilation, case.groups, precision="ieee", algorithm=engine
+PRECISIONS = {torch.float32: ("ieee", "tf32"), torch.bfloat16: ("ieee",)}
+LAYOUTS = (torch.contiguous_format, torch.channels_last)
+
+
+def engine_names() -> list[str]:
+    said = conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3), device="cuda")
+    return [candidate.name for candidate in said.candidates]
+
+
+def attempt(call: Callable[[], Tensor]) -> int:
+    """Calls made: none where the engine refuses the problem."""
+    try:
+        call()
+    except RuntimeError as error:
+        if "cannot run this problem" not in str(error):
+            raise
+        return 0
+    return 1
+
+
+def run_engine(case: Case, engine: str, precision: str, x: Tensor, w: Tensor, b: Tensor) -> int:
+    p = parse_lists(
+        case.stride, case.padding, case.dilation, case.groups, precision=precision, algorithm=engine
+    )
+    g = torch.randn_like(_ops.forward(x, w, b, *p._replace(algorithm="cuda_direct")))
+    last = x.is_contiguous(memory_format=torch.channels_last)
+    return (
+        attempt(lambda: _ops.forward(x, w, b, *p))
+        + attempt(lambda: _ops.input_grad(g, w, x.shape[2], x.shape[3], last, *p))
+        + attempt(lambda: _ops.weight_grad(g, x, w.shape[2], w.shape[3], last, *p))
     )
 
 
 def main() -> None:
-    calls = 0
+    calls = dict.fromkeys(engine_names(), 0)
     for case in [case for case in CASES if case.name in NAMES]:
-        for dtype in (torch.float32, torch.bfloat16):
+        for dtype, precisions in PRECISIONS.items():
             x, w, b = case.tensors(dtype, "cuda")
-            for engine in ("cuda_gemm", "cuda_direct"):
-                p = params_of(case, engine)
-                y = _ops.forward(x, w, b, *p)
-                g = torch.randn_like(y)
-                _ops.input_grad(g, w, x.shape[2], x.shape[3], False, *p)
-                _ops.weight_grad(g, x, w.shape[2], w.shape[3], False, *p)
-                _ops.bias_grad(g)
-                calls += 4
-            if case.groups == x.shape[1]:
-                for layout in (torch.contiguous_format, torch.channels_last):
-                    source = x.contiguous(memory_format=layout)
-                    _ops.forward(source, w, b, *params_of(case, "cuda_depthwise"))
-                    calls += 1
+            _ops.bias_grad(case.grad_output(dtype, "cuda"))
+            for layout, precision, engine in itertools.product(LAYOUTS, precisions, calls):
+                source = x.contiguous(memory_format=layout)
+                calls[engine] += run_engine(case, engine, precision, source, w, b)
     torch.cuda.synchronize()
-    print(f"{calls} calls over {len(NAMES)} cases")
+    print(f"{len(NAMES)} cases, calls: {calls}")
+    idle = [engine for engine, count in calls.items() if count == 0]
+    assert not idle, f"never ran: {idle}"
 
 
 if __name__ == "__main__":
