@@ -26,4 +26,7 @@ constexpr int operand_bytes(TensorMath math) { return math == TensorMath::kTf32 
 // Parts that a value is split into.
 constexpr int count_planes(TensorMath math) { return math == TensorMath::kIeee ? 3 : 1; }
 
+// Chunks of the reduction: rows of the grid that packs filters.
+inline constexpr int64_t kMaxTensorChunks = 65535;
+
 }  // namespace convx

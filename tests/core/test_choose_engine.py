@@ -140,3 +140,13 @@ def test_golden_choices(core: ModuleType, device: str) -> None:
             csv.writer(file, lineterminator="\n").writerows(rows)
     with path.open(newline="") as file:
         assert list(csv.reader(file)) == rows
+
+
+def test_tensor_core_engines_know_the_limits_of_a_grid(core: ModuleType) -> None:
+    """More chunks of the reduction than a grid has rows."""
+    problem = make_problem(core, Shape.parse("n1c3000000h1w2 k8r1s1"), precision="tf32")
+    candidates = choose(core, "cuda", problem, h200(core))["candidates"]
+    refusals = {candidate["name"]: candidate["refusal"] for candidate in candidates}
+    assert "no tile fits" in refusals["cuda_pixels"]
+    assert "no tile fits" in refusals["cuda_wgmma"]
+    assert refusals["cuda_direct"] == ""

@@ -109,7 +109,7 @@ class Fitter {
       shape.steps = static_cast<int>(taps);
     }
     shape.chunks = static_cast<int>(ceil_div(sources_, shape.chunk_channels));
-    return shape.steps <= 1024;
+    return shape.steps <= 1024 && shape.chunks <= kMaxTensorChunks;
   }
 
   void lay_out_windows(PixelShape& shape) const {

@@ -137,6 +137,7 @@ class Fitter {
     WindowShape shape = lay_out(candidate);
     if (!fit_shared_memory(shape)) return;
     const int most = shape.resident ? 1 : static_cast<int>(std::min<int64_t>(shape.chunks, 8));
+    if (shape.chunks > kMaxTensorChunks) return;
     for (int splits = 1; splits <= most; ++splits) {
       shape.splits = splits;
       shape.partial_bytes = splits == 1 ? 0 : splits * target_elements() * 4;
