@@ -1,9 +1,10 @@
-// What the CUDA engines' kernels cannot address, whichever engine it is.
+// Refusals that several CUDA engines share.
 #pragma once
 
 #include <algorithm>
 #include <string>
 
+#include "core/device_caps.h"
 #include "core/problem.h"
 
 namespace convx {
@@ -18,6 +19,15 @@ inline std::string refuse_large_extents(const ConvProblem& p) {
   const bool large = std::max({reach_h, reach_w, p.N, p.C, p.K, p.stride.h, p.stride.w,
                                p.dilation.h, p.dilation.w}) > kMaxExtent;
   return large ? "an extent is above 2^29" : "";
+}
+
+// What the engines on Hopper's tensor cores leave to others: empty, or the refusal.
+inline std::string refuse_wgmma(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.pass != Pass::kForward) return "it computes the forward pass only";
+  if (caps.compute_major != 9) return "it needs a GPU of compute capability 9.0";
+  if (!caps.wgmma) return "this build has no code for sm_90a";
+  if (p.dtype == DType::kFloat64) return "tensor cores here take no float64";
+  return "";
 }
 
 }  // namespace convx

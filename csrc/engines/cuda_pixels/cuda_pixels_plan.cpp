@@ -16,10 +16,7 @@ PixelShape fit_shape(const ConvProblem& problem, const DeviceCaps& caps) {
 }
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
-  if (p.pass != Pass::kForward) return "it computes the forward pass only";
-  if (caps.compute_major != 9) return "it needs a GPU of compute capability 9.0";
-  if (!caps.wgmma) return "this build has no code for sm_90a";
-  if (p.dtype == DType::kFloat64) return "tensor cores here take no float64";
+  if (std::string refusal = refuse_wgmma(p, caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
   constexpr int64_t kLimit = int64_t{1} << 30;
   if (p.N * p.P * p.Q >= kLimit) return "the output has 2^30 pixels or more";
@@ -29,8 +26,9 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
       return "a plane spans 2^30 elements or more";
     }
   }
-  if (fit_shape(p, caps).filters == 0)
+  if (fit_shape(p, caps).filters == 0) {
     return "no tile fits in shared memory, or its images lie 2^31 elements apart";
+  }
   return "";
 }
 

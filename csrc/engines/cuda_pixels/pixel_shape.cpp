@@ -35,12 +35,12 @@ class Fitter {
         columns_(columns),
         math_(tensor_math(problem)),
         element_(size_of(problem.dtype)) {
-    const bool forward = problem.pass == Pass::kForward;
-    source_ = forward ? problem.x_strides : problem.y_strides;
-    target_ = forward ? problem.y_strides : problem.x_strides;
-    sources_ = forward ? problem.channels_per_group() : problem.filters_per_group();
-    targets_ = forward ? problem.filters_per_group() : problem.channels_per_group();
-    source_w_ = forward ? problem.W : problem.Q;
+    const GatherView view = make_gather_view(problem);
+    source_ = view.source_strides;
+    target_ = view.target_strides;
+    sources_ = view.source_channels;
+    targets_ = view.target_channels;
+    source_w_ = view.source_w;
     plane_ = rows.count * columns.count;
   }
 

@@ -14,10 +14,7 @@ WindowShape fit_shape(const ConvProblem& problem, const DeviceCaps& caps) {
 }
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
-  if (p.pass != Pass::kForward) return "it computes the forward pass only";
-  if (caps.compute_major != 9) return "it needs a GPU of compute capability 9.0";
-  if (!caps.wgmma) return "this build has no code for sm_90a";
-  if (p.dtype == DType::kFloat64) return "tensor cores here take no float64";
+  if (std::string refusal = refuse_wgmma(p, caps); !refusal.empty()) return refusal;
   if (p.x_strides.c == 1 && p.C > 1) return "it reads channels_last inputs too slowly yet";
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
   constexpr int64_t kLimit = int64_t{1} << 30;
@@ -27,8 +24,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.H * p.x_strides.h >= kLimit || p.W * p.x_strides.w >= kLimit) {
     return "a plane spans 2^30 elements or more";
   }
-  const WindowShape shape = fit_shape(p, caps);
-  if (shape.columns == 0) return "no tile fits in shared memory";
+  if (fit_shape(p, caps).columns == 0) return "no tile fits in shared memory";
   return "";
 }
 

@@ -76,13 +76,13 @@ class Fitter {
         row_reach_(rows),
         column_reach_(columns),
         math_(tensor_math(problem)) {
-    const bool forward = problem.pass == Pass::kForward;
-    sources_ = forward ? problem.channels_per_group() : problem.filters_per_group();
-    targets_ = forward ? problem.filters_per_group() : problem.channels_per_group();
-    const Strides& source = forward ? problem.x_strides : problem.y_strides;
+    const GatherView view = make_gather_view(problem);
+    const Strides& source = view.source_strides;
+    sources_ = view.source_channels;
+    targets_ = view.target_channels;
     source_n_ = source.n;
-    source_h_ = forward ? problem.H : problem.P;
-    source_w_ = forward ? problem.W : problem.Q;
+    source_h_ = view.source_h;
+    source_w_ = view.source_w;
     dense_ = source.c != 1 && source.w == 1 && source.h == source_w_;
   }
 
