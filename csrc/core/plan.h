@@ -13,8 +13,8 @@ enum class EngineId : uint8_t {
   kCpuDirect,
   kCudaGemm,
   kCudaDirect,
-  kCudaWgmma,
   kCudaPixels,
+  kCudaLines,
   kCudaDepthwise,
 };
 

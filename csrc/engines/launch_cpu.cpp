@@ -15,7 +15,7 @@ void launch_cpu(const ConvProblem& problem, const Plan& plan, const Buffers& buf
       return launch_cpu_direct(problem, plan, buffers, runner);
     case EngineId::kCudaGemm:
     case EngineId::kCudaDirect:
-    case EngineId::kCudaWgmma:
+    case EngineId::kCudaLines:
     case EngineId::kCudaPixels:
     case EngineId::kCudaDepthwise:
       break;  // never in a plan for the CPU

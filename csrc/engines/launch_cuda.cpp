@@ -3,8 +3,8 @@
 #include "engines/cuda_depthwise/cuda_depthwise_launch.h"
 #include "engines/cuda_direct/cuda_direct_launch.h"
 #include "engines/cuda_gemm/cuda_gemm_launch.h"
+#include "engines/cuda_lines/cuda_lines_launch.h"
 #include "engines/cuda_pixels/cuda_pixels_launch.h"
-#include "engines/cuda_wgmma/cuda_wgmma_launch.h"
 
 namespace convx {
 
@@ -16,12 +16,12 @@ void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& bu
       return launch_cuda_gemm({"cuda_gemm", &problem, stream}, plan, buffers, context.get_blas());
     case EngineId::kCudaDirect:
       return launch_cuda_direct({"cuda_direct", &problem, stream}, plan, buffers);
+    case EngineId::kCudaLines:
+      return launch_cuda_lines({"cuda_lines", &problem, stream}, plan, buffers);
     case EngineId::kCudaPixels:
       return launch_cuda_pixels({"cuda_pixels", &problem, stream}, plan, buffers);
     case EngineId::kCudaDepthwise:
       return launch_cuda_depthwise({"cuda_depthwise", &problem, stream}, plan, buffers);
-    case EngineId::kCudaWgmma:
-      return launch_cuda_wgmma({"cuda_wgmma", &problem, stream}, plan, buffers);
     case EngineId::kCpuGemm:
     case EngineId::kCpuDirect:
       break;

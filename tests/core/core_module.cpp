@@ -9,7 +9,7 @@
 #include "core/problem.h"
 #include "core/scalar_types.h"
 #include "emulate_depthwise.h"
-#include "engines/cuda_window/window_fit.h"
+#include "engines/cuda_lines/window_fit.h"
 #include "engines/engine_list.h"
 
 namespace py = pybind11;
@@ -133,20 +133,25 @@ PYBIND11_MODULE(convx_core, m) {
     if (s.columns == 0) return py::none();
     py::list segments;
     for (const WindowSegment& segment : s.segments) {
-      segments.append(py::make_tuple(segment.shift, segment.row_phase, segment.column_phase));
+      segments.append(py::make_tuple(segment.shift, segment.row_phase, segment.column_phase,
+                                     segment.line));
     }
     using namespace py::literals;
     return py::dict(
         "pitch"_a = s.pitch, "rows"_a = s.rows, "strips"_a = s.strips,
         "strip_columns"_a = s.strip_columns, "row_base"_a = s.row_base,
-        "column_base"_a = s.column_base, "folded"_a = s.folded(), "columns"_a = s.columns,
-        "filter_groups"_a = s.filter_groups, "window_step"_a = s.window_step,
+        "column_base"_a = s.column_base, "columns"_a = s.columns,
+        "filter_groups"_a = s.filter_groups,
         "second_window"_a = s.second_window, "second_offset"_a = s.second_offset,
         "pair_rows"_a = s.pair_rows, "column_windows"_a = s.column_windows,
         "pairs_per_image"_a = s.pairs_per_image, "pixel_tiles"_a = s.pixel_tiles,
         "segments"_a = segments, "segment_length"_a = s.segment_length,
         "tap_positions"_a = s.tap_positions, "by_rows"_a = s.by_rows,
-        "shared_bytes"_a = s.shared_bytes, "splits"_a = s.splits, "chunks"_a = s.chunks);
+        "shared_bytes"_a = s.shared_bytes, "splits"_a = s.splits, "chunks"_a = s.chunks,
+        "images"_a = s.images, "lines"_a = s.lines, "line_positions"_a = s.line_positions,
+        "lane_bytes"_a = s.lane_bytes, "source_stages"_a = s.source_stages,
+        "filter_stages"_a = s.filter_stages, "resident"_a = s.resident,
+        "microseconds"_a = s.microseconds);
   });
   bind_pixels(m);
   // Fits a depthwise problem, runs its kernel on the host over tensors given by their addresses (0

@@ -148,5 +148,5 @@ def test_tensor_core_engines_know_the_limits_of_a_grid(core: ModuleType) -> None
     candidates = choose(core, "cuda", problem, h200(core))["candidates"]
     refusals = {candidate["name"]: candidate["refusal"] for candidate in candidates}
     assert "no tile fits" in refusals["cuda_pixels"]
-    assert "no tile fits" in refusals["cuda_wgmma"]
+    assert "no tile fits" in refusals["cuda_lines"]
     assert refusals["cuda_direct"] == ""

@@ -3,8 +3,8 @@
 
 #include "core/buffers.h"
 #include "core/gather_view.h"
-#include "engines/cuda_window/window_params.h"
-#include "engines/cuda_window/window_shape.h"
+#include "engines/cuda_lines/window_params.h"
+#include "engines/cuda_lines/window_shape.h"
 
 namespace convx {
 

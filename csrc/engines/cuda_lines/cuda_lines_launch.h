@@ -6,6 +6,6 @@
 
 namespace convx {
 
-void launch_cuda_wgmma(const LaunchSite& site, const Plan& plan, const Buffers& buffers);
+void launch_cuda_lines(const LaunchSite& site, const Plan& plan, const Buffers& buffers);
 
 }  // namespace convx

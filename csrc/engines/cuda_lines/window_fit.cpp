@@ -1,4 +1,4 @@
-#include "engines/cuda_window/window_fit.h"
+#include "engines/cuda_lines/window_fit.h"
 
 #include <algorithm>
 
@@ -7,8 +7,9 @@
 namespace convx {
 namespace {
 
-// Stages the first warpgroup runs ahead of the second: enough to store while the other multiplies,
-// and no more than the rings hold, since the second gives nothing back until it has started.
+// Stages the first warpgroup runs ahead of the second: enough to stage sums while the other
+// multiplies, and no more than the rings hold, since the second gives nothing back until it has
+// started.
 int fit_lead(const WindowShape& shape) {
   const int64_t per_chunk = ceil_div(shape.taps(), shape.stage_taps);
   const int64_t per_tile = per_chunk * (shape.chunks / shape.splits);
@@ -25,10 +26,15 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   WindowParams p{};
   static_cast<TensorParams&>(p) = make_tensor_params(problem, rows, columns);
+  p.lines = shape.lines, p.line_positions = shape.line_positions;
+  p.dense_filters = p.filter_s == 1 && p.filter_r == p.tap_columns && p.tap_r_step == 1 &&
+                    p.tap_s_step == 1 && p.tap_r0 == 0 && p.tap_s0 == 0 &&
+                    p.filter_source == int64_t{p.tap_rows} * p.tap_columns;
+  p.slabs = narrow(problem.groups * shape.chunks);
   p.pitch = shape.pitch, p.rows = shape.rows, p.strips = shape.strips;
   p.strip_columns = shape.strip_columns;
   p.row_base = shape.row_base, p.column_base = shape.column_base;
-  p.window_step = shape.window_step, p.second_window = shape.second_window;
+  p.window_columns = shape.columns, p.second_window = shape.second_window;
   p.second_offset = shape.second_offset;
   p.pair_rows = shape.pair_rows, p.column_windows = shape.column_windows;
   p.pairs_per_image = shape.pairs_per_image;
@@ -37,7 +43,6 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
   const int64_t filter_tiles = problem.groups * shape.filter_tiles;
   p.tiles = narrow(shape.pixel_tiles * filter_tiles * shape.splits);
   p.segments = narrow(shape.segments.size()), p.segment_length = shape.segment_length;
-  p.positions = shape.positions();
   p.taps = shape.taps(), p.channels = shape.channels, p.chunks = shape.chunks;
   p.chunk_channels = shape.chunk_channels, p.lane_bytes = shape.lane_bytes;
   p.stage_taps = shape.stage_taps;
@@ -51,22 +56,9 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
 
   p.by_pitch = FastDivmod(shape.pitch), p.by_rows = FastDivmod(shape.rows);
   p.by_strips = FastDivmod(shape.strips);
-  p.by_segment_length = FastDivmod(shape.segment_length);
-  p.load = shape.load;
-  p.spans = shape.spans, p.span_images = shape.span_images;
-  p.by_kernel_rows = shape.by_rows, p.raw_pitch = shape.raw_pitch;
-  p.raw_channels = shape.raw_channels();
-  p.raw_stages = shape.raw_stages, p.raw_offset = shape.raw_offset;
-  p.column_phase_first = shape.segments.front().column_phase;
-  for (const WindowSegment& segment : shape.segments) {
-    p.row_phase_last = std::max(p.row_phase_last, segment.row_phase);
-    p.column_phase_last = std::max(p.column_phase_last, segment.column_phase);
-  }
-  p.source_end = (problem.N - 1) * p.source_n +
-                 (p.group_sources * problem.groups - 1) * p.source_c +
-                 (p.source_height - 1) * p.source_h + (p.source_width - 1) * p.source_w + 1;
-  p.by_images = FastDivmod(int64_t{shape.strips} * shape.rows * shape.pitch);
-  p.by_positions = FastDivmod(shape.positions());
+  p.by_packed_row = FastDivmod(int64_t{shape.chunk_channels} * shape.taps());
+  p.by_taps = FastDivmod(shape.taps());
+  p.by_tap_columns = FastDivmod(p.tap_columns);
   p.by_splits = FastDivmod(shape.splits);
   p.by_filter_tiles_all = FastDivmod(filter_tiles);
   p.by_filter_tiles = FastDivmod(shape.filter_tiles);
@@ -83,12 +75,26 @@ WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit
                                 const Buffers& buffers) {
   WindowParams p = fit.params;
   const int64_t element = size_of(problem.dtype);
+  const bool split = fit.shape.splits > 1;
   set_tensors(p, problem, fit.shape.rows_axis, fit.shape.columns_axis, buffers,
-              fit.shape.packed_bytes, fit.shape.splits > 1);
-  const auto address = reinterpret_cast<uintptr_t>(p.source);
-  p.source_units = reinterpret_cast<const void*>(address & ~uintptr_t{15});
-  p.source_shift = static_cast<int>(address % 16 / static_cast<uintptr_t>(element));
-  p.source_end += p.source_shift;
+              fit.shape.packed_bytes + fit.shape.line_bytes, split);
+  p.lines_memory = static_cast<char*>(buffers.workspace) + fit.shape.packed_bytes;
+  const auto is_multiple = [&](int64_t of, auto... elements) {
+    return ((elements * element % of == 0) && ...);
+  };
+  const auto is_aligned = [](const void* pointer, int64_t bytes) {
+    return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(bytes) == 0;
+  };
+  p.wide_channels = p.source_c == 1 && is_aligned(p.source, 16) &&
+                    is_multiple(16, p.source_n, p.source_h, p.source_w, p.group_sources);
+  p.wide_target = !split && p.target_c == 1 && is_aligned(p.target, 16) &&
+                  is_multiple(16, p.target_n, p.target_h, p.target_w, p.group_targets);
+  // All that says where pairs of pixels lie is even; the parts' planes are dense.
+  const bool even_target = split || (is_multiple(2 * element, p.target_n, p.target_c) &&
+                                     is_aligned(p.target, 2 * element));
+  p.even_runs = p.plane_contiguous && p.strips == 1 && p.target_width % 2 == 0 &&
+                p.pitch % 2 == 0 && p.pitch >= 8 && p.rows * p.pitch >= kMinRunPositions &&
+                even_target;
   return p;
 }
 

@@ -1,7 +1,7 @@
 // How long a window kernel is expected to take.
 #pragma once
 
-#include "engines/cuda_window/window_shape.h"
+#include "engines/cuda_lines/window_shape.h"
 
 namespace convx {
 

@@ -1,8 +1,8 @@
-#include "engines/cuda_wgmma/cuda_wgmma_plan.h"
+#include "engines/cuda_lines/cuda_lines_plan.h"
 
 #include "core/gather_view.h"
 #include "engines/cuda_limits.h"
-#include "engines/cuda_window/window_fit.h"
+#include "engines/cuda_lines/window_fit.h"
 
 namespace convx {
 namespace {
@@ -15,27 +15,19 @@ WindowShape fit_shape(const ConvProblem& problem, const DeviceCaps& caps) {
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string refusal = refuse_wgmma(p, caps); !refusal.empty()) return refusal;
-  if (p.x_strides.c == 1 && p.C > 1) return "it reads channels_last inputs too slowly yet";
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
-  constexpr int64_t kLimit = int64_t{1} << 30;
-  for (const int64_t stride : {p.x_strides.n, p.x_strides.c}) {
-    if (stride >= kLimit) return "an image has 2^30 elements or more";
-  }
-  if (p.H * p.x_strides.h >= kLimit || p.W * p.x_strides.w >= kLimit) {
-    return "a plane spans 2^30 elements or more";
-  }
-  if (fit_shape(p, caps).columns == 0) return "no tile fits in shared memory";
+  if (fit_shape(p, caps).columns == 0) return "no tile fits in shared memory, or no image's line";
   return "";
 }
 
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
-  plan.engine = EngineId::kCudaWgmma;
+  plan.engine = EngineId::kCudaLines;
   WindowShape shape = fit_shape(problem, caps);
   plan.tile = {int64_t{kWindowFilters} * shape.filter_groups, shape.columns * shape.windows(),
                shape.chunk_channels};
   plan.split = shape.splits;
-  plan.workspace_bytes = shape.packed_bytes + shape.partial_bytes;
+  plan.workspace_bytes = shape.packed_bytes + shape.line_bytes + shape.partial_bytes;
   plan.predicted_us = shape.microseconds;
   plan.shape = std::make_shared<const WindowFit>(make_window_fit(problem, std::move(shape)));
   return plan;
@@ -43,6 +35,6 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
 
 }  // namespace
 
-Engine cuda_wgmma_engine() { return {EngineId::kCudaWgmma, "cuda_wgmma", refuse, plan}; }
+Engine cuda_lines_engine() { return {EngineId::kCudaLines, "cuda_lines", refuse, plan}; }
 
 }  // namespace convx

@@ -1,0 +1,79 @@
+// The convolution of windows of lines that lie in memory, on Hopper's tensor cores.
+//
+// A block: 3 warpgroups. Two multiply (window_multiply.cuh). Of the third, one thread copies
+// stretches of lines, one packed filters, both as they lie, and two warps store sums, while the
+// others go on with the next tile. Blocks are persistent: block b takes tiles b, b + gridDim.x, and
+// so on.
+#pragma once
+
+#include "engines/cuda_lines/window_multiply.cuh"
+
+namespace convx {
+
+inline constexpr int kLinesThreads = 384;
+
+// One thread starts the copies of what tiles reach of the lines: a stretch per segment and plane.
+__device__ __forceinline__ void copy_lines(const WindowParams& p, const WindowRings& rings,
+                                           int planes) {
+  const uint32_t segment_bytes = p.segment_length * p.lane_bytes;
+  const int64_t line_bytes = p.line_positions * p.lane_bytes;
+  RingCursor cursor;
+  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+    const TilePlace tile = locate_tile(p, index);
+    const int first = tile.first & -kLineAlignment;
+    for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
+      const char* plane =
+          static_cast<const char*>(p.lines_memory) +
+          (static_cast<int64_t>(tile.group) * p.chunks + chunk) * planes * p.lines * line_bytes;
+      const uint32_t full = rings.source_full + 8 * cursor.slot;
+      uint32_t stage = rings.source + cursor.slot * rings.source_stage_bytes;
+      wait_barrier(rings.source_empty + 8 * cursor.slot, cursor.parity ^ 1);
+      arrive_expecting(full, planes * p.segments * segment_bytes);
+      for (int i = 0; i < planes; ++i, stage += p.plane_bytes, plane += p.lines * line_bytes) {
+        for (int s = 0; s < p.segments; ++s) {
+          const int64_t position = first + p.segment[s].shift;
+          bulk_copy(stage + s * segment_bytes,
+                    plane + p.segment[s].line * line_bytes + position * p.lane_bytes, segment_bytes,
+                    full);
+        }
+      }
+      cursor.advance(p.source_stages);
+    }
+  }
+}
+
+template <TensorMath kMath, int kColumns>
+__global__ void __launch_bounds__(kLinesThreads, 1)
+    lines_kernel(const __grid_constant__ WindowParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ char unaligned[];
+  const uint32_t start = shared_address(unaligned);
+  char* const memory = unaligned + ((1024 - (start & 1023)) & 1023);
+  const WindowRings rings(p, shared_address(memory), count_planes(kMath));
+  int* const taps = reinterpret_cast<int*>(memory + p.table_offset);
+  int* const spoilt = reinterpret_cast<int*>(memory + p.table_offset) - 2;  // behind the barriers
+  for (int i = threadIdx.x; i < p.taps; i += blockDim.x) {
+    taps[i] = p.tap_positions[i] * (p.lane_bytes / 16);
+  }
+  if (threadIdx.x < 2) spoilt[threadIdx.x] = 0;
+  if (threadIdx.x == 0) rings.init(p);
+  __syncthreads();
+  // Together what the block starts with, 168 per thread.
+  if (threadIdx.x < 256) {
+    take_registers<208>();
+    multiply_tiles<kMath, kColumns>(p, rings, taps, memory, spoilt);
+  } else {
+    give_registers<88>();
+    const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 - 8, 0);
+    if (warp >= 2) {
+      store_tiles<kMath, kColumns>(p, rings, memory, spoilt, warp - 2);
+    } else if (threadIdx.x == 256) {
+      copy_lines(p, rings, count_planes(kMath));
+    } else if (threadIdx.x == 288) {
+      copy_filters(p, rings);
+    }
+  }
+#endif
+}
+
+}  // namespace convx

@@ -1,0 +1,14 @@
+// One function per kind of product, each compiled in a file of its own.
+#pragma once
+
+#include "cuda/check.h"
+#include "engines/cuda_lines/window_fit.h"
+
+namespace convx {
+
+void launch_lines_tf32(const LaunchSite&, const WindowShape&, const WindowParams&);
+void launch_lines_ieee(const LaunchSite&, const WindowShape&, const WindowParams&);
+void launch_lines_bfloat16(const LaunchSite&, const WindowShape&, const WindowParams&);
+void launch_lines_float16(const LaunchSite&, const WindowShape&, const WindowParams&);
+
+}  // namespace convx

@@ -1,0 +1,86 @@
+// What multiplying needs, written by one kernel: packed filters and the source's lines.
+#pragma once
+
+#include "cuda/launch.h"
+#include "engines/cuda_lines/turn_source.cuh"
+
+namespace convx {
+
+// Blocks by what they do: first those that pack filters (none where that is done already), [chunk]
+// [filters]; then those that turn, [line][words][positions].
+struct PrepareGrid {
+  int packed_rows;  // filters of a block
+  FastDivmod by_row_blocks;
+  int pack_blocks;
+  FastDivmod by_position_blocks, by_word_blocks;
+};
+
+template <TensorMath kMath, int kWords>
+__global__ void __launch_bounds__(kPrepareThreads)
+    prepare_kernel(const __grid_constant__ WindowParams p,
+                   const __grid_constant__ PrepareGrid grid) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // like the kernels that read what it writes
+  using Turner = SourceTurner<kMath, kWords>;
+  extern __shared__ __align__(16) char memory[];
+  int block = blockIdx.x;
+  if (block < grid.pack_blocks) {
+    const int row_block = grid.by_row_blocks.split(block);  // leaves the chunk
+    pack_filters<kMath>(p, grid.packed_rows, row_block, block, reinterpret_cast<float*>(memory));
+    return;
+  }
+  block -= grid.pack_blocks;
+  const int position_block = grid.by_position_blocks.split(block);
+  const int word_block = grid.by_word_blocks.split(block);  // leaves the line
+  Turner turner(p, *reinterpret_cast<typename Turner::Shared*>(memory), position_block, word_block,
+                block);
+  if (p.source_c == 1) {
+    turner.copy_channels();
+  } else {
+    turner.turn_planes();
+  }
+#endif
+}
+
+template <TensorMath kMath, int kWords>
+void prepare_words(const LaunchSite& site, const WindowShape& shape, const WindowParams& params,
+                   bool pack) {
+  constexpr int64_t kTurnBytes = sizeof(typename SourceTurner<kMath, kWords>::Shared);
+  constexpr int64_t kPackBytes = 32 << 10;
+  constexpr int64_t kEnoughBlocks = 256;  // for all multiprocessors to have some
+  const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  PrepareGrid grid{};
+  int64_t shared_bytes = kTurnBytes;
+  if (pack) {
+    const int64_t row_bytes = int64_t{4} * params.chunk_channels * params.taps;
+    const int64_t filters =
+        int64_t{kWindowFilters} * shape.filter_groups * shape.filter_tiles * site.problem->groups;
+    int rows = 8;
+    while (rows > 1 &&
+           (rows * row_bytes > kPackBytes || filters / rows * params.chunks < kEnoughBlocks)) {
+      rows /= 2;
+    }
+    grid.packed_rows = rows;
+    grid.by_row_blocks = FastDivmod(filters / rows);
+    grid.pack_blocks = static_cast<int>(filters / rows * params.chunks);
+    shared_bytes = std::max(shared_bytes, rows * row_bytes);
+  }
+  const int64_t positions = ceil_div(params.line_positions, kTurnedWords / kWords);
+  const int64_t words = ceil_div(int64_t{params.slabs} * params.lane_bytes / 4, kWords);
+  grid.by_position_blocks = FastDivmod(positions);
+  grid.by_word_blocks = FastDivmod(words);
+  const int64_t blocks = grid.pack_blocks + positions * words * params.lines;
+  launch_kernel<prepare_kernel<kMath, kWords>>(site, dim3(static_cast<unsigned>(blocks)),
+                                               kPrepareThreads, shared_bytes, params, grid);
+}
+
+// pack: filters, too. As many words of a position at a time as there are, up to 32.
+template <TensorMath kMath>
+void prepare(const LaunchSite& site, const WindowShape& shape, const WindowParams& params,
+             bool pack) {
+  const int64_t words = int64_t{params.slabs} * params.lane_bytes / 4;
+  if (words <= 8) return prepare_words<kMath, 8>(site, shape, params, pack);
+  if (words <= 16) return prepare_words<kMath, 16>(site, shape, params, pack);
+  prepare_words<kMath, 32>(site, shape, params, pack);
+}
+
+}  // namespace convx

@@ -1,0 +1,194 @@
+// From registers to shared memory.
+#pragma once
+
+#include "device/convert.cuh"
+#include "engines/cuda_lines/staging.cuh"
+#include "engines/tensor_types.cuh"
+
+namespace convx {
+
+// Where groups of 8 columns of one row are 32-byte sectors of the target, threads can store their
+// sums as they are. Split sums may have to be mended, and cannot.
+template <TensorMath kMath, int kColumns, typename Out>
+__device__ __forceinline__ bool has_sectors(const WindowParams& p, const StoreTarget<Out>& target,
+                                            int window) {
+  if constexpr (sizeof(Out) != 4 || kMath != TensorMath::kTf32) {
+    return false;
+  } else {
+    const LinePoint start = locate_position(p, window);
+    const int left = p.target_width - start.column;  // of the row
+    return p.even_runs && (p.pair_rows > 0 || left >= kColumns) && target.c % 8 == 0 &&
+           target.n % 8 == 0 && p.target_width % 8 == 0 && start.column % 8 == 0 &&
+           reinterpret_cast<size_t>(target.base) % 32 == 0;
+  }
+}
+
+// Stages a warp's 16 filters by kColumns sums.
+template <TensorMath kMath, int kColumns, typename Out, typename Bias>
+class SumStager {
+  static constexpr bool kExact = kMath == TensorMath::kIeee;
+  static constexpr int kWidth = kSpan<Out, kColumns>;
+  static constexpr int kGroups = kWidth / 8;  // of 8 columns, of which a thread has a pair
+  static constexpr int kPitch = kStagingPitch<Out, kColumns>;
+  using Runs = WindowRuns<Out, kWidth>;
+
+ public:
+  // filter: the warp's first, within its group. bias: of this group, or null. staging: of its first
+  // filter.
+  __device__ __forceinline__ SumStager(const WindowParams& p, const StoreTarget<Out>& target,
+                                       int window, int group, int filter, const Bias* bias,
+                                       Out* staging)
+      : p_(p),
+        target_(target),
+        window_(window),
+        group_(group),
+        filter_(filter),
+        bias_(bias),
+        row_(staging + (threadIdx.x & 31) / 4 * kPitch),
+        lane_(threadIdx.x & 31) {}
+
+  // A part of the sums, which are as wgmma leaves them, see WgmmaSums. Returns whether some must be
+  // formed anew.
+  template <int kPart>
+  __device__ __forceinline__ bool stage(const float (&sums)[kColumns / 2]) {
+    const float bias[2] = {load_bias(filter_ + lane_ / 4), load_bias(filter_ + lane_ / 4 + 8)};
+    const int pair = 2 * (lane_ & 3);
+    if (!p_.even_runs) return stage_from<kPart>(sums, bias, pair);
+    const Runs runs(p_, target_, window_, kPart * kWidth, group_ * p_.group_targets + filter_);
+    const LinePoint& start = runs.start;
+    const bool one_row = start.column + kWidth <= p_.target_width && start.row < p_.target_height;
+    if (one_row) {
+      return stage_from<kPart>(sums, bias, runs.misalignment(runs.runs[0], lane_ / 4) + pair);
+    }
+    return stage_rows<kPart>(sums, bias, runs, pair);
+  }
+
+  // Without staging, see has_sectors.
+  __device__ __forceinline__ void store_sectors(const float (&sums)[kColumns / 2]) const {
+    const LinePoint start = locate_position(p_, window_);
+    if (start.row >= p_.target_height || start.image >= p_.images) return;
+    const int left = p_.target_width - start.column;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int filter = filter_ + lane_ / 4 + 8 * half;
+      if (filter >= p_.group_targets) break;
+      const float bias = load_bias(filter);
+      Out* const to = target_.base + start.image * target_.n +
+                      (static_cast<int64_t>(group_) * p_.group_targets + filter) * target_.c +
+                      start.row * p_.target_width + start.column + 2 * (lane_ & 3);
+#pragma unroll
+      for (int g = 0; g < kColumns / 8; ++g) {
+        if (8 * g < left) {
+          *reinterpret_cast<float2*>(to + 8 * g) = make_float2(
+              finish(sums[4 * g + 2 * half], bias), finish(sums[4 * g + 2 * half + 1], bias));
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ float load_bias(int filter) const {
+    return bias_ != nullptr && filter < p_.group_targets ? to_accumulate(bias_[filter]) : 0.f;
+  }
+
+  static __device__ __forceinline__ float finish(float sum, float bias) {
+    return kExact ? fmaf(sum, kSplitUnscale, bias) : sum + bias;
+  }
+
+  // The thread's pairs of a group of 8 columns, of both its filters.
+  __device__ __forceinline__ void store_pairs(const float (&sums)[kColumns / 2],
+                                              const float (&bias)[2], int group, int place,
+                                              bool& spoilt) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float first = sums[4 * group + 2 * half], second = sums[4 * group + 2 * half + 1];
+      if constexpr (kExact) spoilt |= is_spoilt(first) || is_spoilt(second);
+      Out* const to = row_ + 8 * half * kPitch + place;
+      if constexpr (sizeof(Out) == 4) {
+        *reinterpret_cast<float2*>(to) =
+            make_float2(finish(first, bias[half]), finish(second, bias[half]));
+      } else {
+        union {
+          uint32_t word;
+          Out values[2];
+        } both;
+        both.values[0] = round_to<Out>(finish(first, bias[half]));
+        both.values[1] = round_to<Out>(finish(second, bias[half]));
+        *reinterpret_cast<uint32_t*>(to) = both.word;
+      }
+    }
+  }
+
+  // All columns side by side.
+  template <int kPart>
+  __device__ __forceinline__ bool stage_from(const float (&sums)[kColumns / 2],
+                                             const float (&bias)[2], int place) const {
+    bool spoilt = false;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g)
+      store_pairs(sums, bias, kPart * kGroups + g, place + 8 * g, spoilt);
+    return spoilt;
+  }
+
+  // Without the columns between rows.
+  template <int kPart>
+  __device__ __forceinline__ bool stage_rows(const float (&sums)[kColumns / 2],
+                                             const float (&bias)[2], const Runs& runs,
+                                             int pair) const {
+    // The thread's first pair.
+    int image = 0, row = runs.start.row, column = runs.start.column + pair;
+    if (column >= p_.pitch) {
+      column -= p_.pitch;
+      ++row;
+    }
+    if (row == p_.rows) {
+      row = 0;
+      ++image;
+    }
+    const int gap = p_.pitch - p_.target_width;
+    int place_of[kMaxRuns];  // of an image's pixel 0
+#pragma unroll
+    for (int i = 0; i < kMaxRuns; ++i) {
+      const auto& run = runs.runs[i];
+      place_of[i] = run.staged + runs.misalignment(run, lane_ / 4) - run.pixel;
+    }
+    // Rows that have pixels here: of this image, and of those that follow.
+    const int own_rows =
+        p_.pair_rows > 0 ? min(runs.start.row + 1, p_.target_height) : p_.target_height;
+    const int other_rows = p_.pair_rows > 0 ? 0 : p_.target_height;
+
+    const auto enter_image = [&](int& place, int& rows) {
+      place = image == 0 ? place_of[0] : image == 1 ? place_of[1] : place_of[2];
+      rows = image == 0 ? own_rows : other_rows;
+    };
+    int place, rows;
+    enter_image(place, rows);
+    place += row * p_.target_width + column;
+    bool spoilt = false;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      if (column < p_.target_width && row < rows)
+        store_pairs(sums, bias, kPart * kGroups + g, place, spoilt);
+      const bool wraps = column + 8 >= p_.pitch;
+      column += wraps ? 8 - p_.pitch : 8;
+      place += wraps ? 8 - gap : 8;
+      row += wraps;
+      if (row == p_.rows) {  // seldom
+        row = 0;
+        ++image;
+        enter_image(place, rows);
+        place += column;
+      }
+    }
+    return spoilt;
+  }
+
+  const WindowParams& p_;
+  const StoreTarget<Out>& target_;
+  const int window_, group_, filter_;
+  const Bias* const bias_;
+  Out* const row_;
+  const int lane_;
+};
+
+}  // namespace convx

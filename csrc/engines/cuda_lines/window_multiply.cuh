@@ -1,0 +1,348 @@
+// What multiplies: two warpgroups, each 64 filters by kColumns positions of the line
+// (window_shape.h), either two windows of the same filters or two halves of the filters of one
+// window.
+//
+//   source ring   [stage][plane][position][lane_bytes]              bulk copy   -> multipliers
+//   filter ring   [stage][tap][half][plane][64][lane_bytes]         bulk copy   -> multipliers
+//   staging       [warpgroup][64 filters][staging_pitch]            multipliers -> storing warps
+//
+// A stage of source positions serves all taps: tap (r, s) multiplies the packed filters of (r, s)
+// with the window that starts tap_positions[r, s] further.
+#pragma once
+
+#include "device/mbarrier.cuh"
+#include "device/warp_roles.cuh"
+#include "device/wgmma.cuh"
+#include "engines/cuda_lines/sum_stager.cuh"
+#include "engines/cuda_lines/sum_storer.cuh"
+
+namespace convx {
+
+// Shared-memory addresses of a block's barriers and rings.
+struct WindowRings {
+  // Barriers, 8 bytes each; those of the staging are two, one per warpgroup.
+  uint32_t source_full, source_empty, filter_full, filter_empty, staging_full, staging_empty;
+  uint32_t source, filters;
+  uint32_t source_stage_bytes, filter_stage_bytes, tap_bytes;
+
+  __device__ __forceinline__ WindowRings(const WindowParams& p, uint32_t memory, int planes) {
+    source_full = memory;
+    source_empty = source_full + 8 * p.source_stages;
+    filter_full = source_empty + 8 * p.source_stages;
+    filter_empty = filter_full + 8 * p.filter_stages;
+    staging_full = filter_empty + 8 * p.filter_stages;
+    staging_empty = staging_full + 8 * 2;
+    source = memory + p.source_offset;
+    filters = memory + p.filter_offset;
+    source_stage_bytes = p.plane_bytes * planes;
+    tap_bytes = p.filter_groups * planes * kWindowFilters * p.lane_bytes;
+    filter_stage_bytes = p.stage_taps * tap_bytes;
+  }
+
+  __device__ __forceinline__ void init(const WindowParams& p) const {
+    constexpr int kMultiplierWarps = 8;
+    for (int i = 0; i < p.source_stages; ++i) {
+      init_barrier(source_full + 8 * i, 1);
+      init_barrier(source_empty + 8 * i, kMultiplierWarps);
+    }
+    for (int i = 0; i < p.filter_stages; ++i) {
+      init_barrier(filter_full + 8 * i, 1);
+      init_barrier(filter_empty + 8 * i, kMultiplierWarps);
+    }
+    for (int i = 0; i < 2; ++i) {
+      init_barrier(staging_full + 8 * i, kMultiplierWarps / 2);
+      init_barrier(staging_empty + 8 * i, 1);
+    }
+    fence_barrier_init();
+  }
+};
+
+// The reduction of a tile: sums of 64 filters by kColumns positions.
+template <TensorMath kMath, int kColumns>
+class WindowMultiplier {
+  using Operand = typename TensorTypes<kMath>::Operand;
+  using Mma = Wgmma<Operand, kColumns>;
+  static constexpr bool kSplit = kMath == TensorMath::kIeee;
+  static constexpr int kPlanes = count_planes(kMath);
+
+ public:
+  __device__ __forceinline__ WindowMultiplier(const WindowParams& p, const WindowRings& rings,
+                                              const int* taps, int warpgroup)
+      : p_(p),
+        rings_(rings),
+        taps_(taps),
+        upper_(upper_descriptor(p.lane_bytes)),
+        leader_((threadIdx.x & 31) == 0),
+        warpgroup_(warpgroup) {
+    const bool same_window = p.filter_groups == 2;
+    filter_start_ = same_window ? warpgroup * kPlanes * kWindowFilters * p.lane_bytes / 16 : 0;
+    source_start_ = same_window ? 0 : warpgroup * p.second_offset * (p.lane_bytes / 16);
+    if (p.lead > 0 && warpgroup == 1) wait_at_barrier<1, 256>();
+  }
+
+  // Leaves the sums in totals.
+  __device__ __forceinline__ void reduce(const TilePlace& tile, WgmmaSums<kColumns>& totals) {
+    WgmmaSums<kColumns> chain;  // where chains are short; else totals takes everything
+    WgmmaSums<kColumns>& sums = kSplit ? chain : totals;
+    if constexpr (kSplit) {
+#pragma unroll
+      for (float& total : totals.value) total = 0;
+    }
+    const int lead = (tile.first & (kLineAlignment - 1)) * (p_.lane_bytes / 16);
+    // A step takes 32 of lane_bytes.
+    const int step_channels = p_.chunk_channels * 32 / p_.lane_bytes;
+    accumulate_ = 0;
+    filter_pending_ = source_pending_ = -1;
+    for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
+      const int channels = min(p_.chunk_channels, p_.channels - chunk * p_.chunk_channels);
+      const int steps = (channels + step_channels - 1) / step_channels;
+      wait_barrier(rings_.source_full + 8 * source_.slot, source_.parity);
+      const uint32_t b_start =
+          lower_descriptor(rings_.source + source_.slot * rings_.source_stage_bytes) +
+          source_start_ + lead;
+      for (int first_tap = 0; first_tap < p_.taps; first_tap += p_.stage_taps) {
+        wait_barrier(rings_.filter_full + 8 * filter_.slot, p_.resident ? 0 : filter_.parity);
+        const int* taps = taps_ + first_tap;
+        const int count = min(p_.stage_taps, p_.taps - first_tap);
+        for (int step = 0; step < steps; ++step) {
+          const uint32_t a =
+              lower_descriptor(rings_.filters + filter_.slot * rings_.filter_stage_bytes) +
+              filter_start_ + 2 * step;
+          const uint32_t b = b_start + 2 * step;
+          int tap = 0;
+          for (; tap + 4 <= count; tap += 4) multiply_batch<4>(sums, totals, a, b, taps, tap);
+          const int left = count - tap;
+          if (left == 3) multiply_batch<3>(sums, totals, a, b, taps, tap);
+          if (left == 2) multiply_batch<2>(sums, totals, a, b, taps, tap);
+          if (left == 1) multiply_batch<1>(sums, totals, a, b, taps, tap);
+        }
+        filter_pending_ = filter_.slot;
+        filter_.advance(p_.filter_stages);
+        start_follower();
+      }
+      source_pending_ = source_.slot;
+      source_.advance(p_.source_stages);
+    }
+    wait_wgmma<0>();
+    give_back();
+  }
+
+ private:
+  // A step of kCount taps in one group, without a branch between them: only then do the tensor
+  // cores get the next group while they work on this one.
+  template <int kCount>
+  __device__ __forceinline__ void multiply_batch(WgmmaSums<kColumns>& sums,
+                                                 WgmmaSums<kColumns>& totals, uint32_t a_start,
+                                                 uint32_t b_start, const int* taps, int tap) {
+    uint32_t a[kCount], b[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      a[i] = a_start + (tap + i) * (rings_.tap_bytes / 16);
+      b[i] = b_start + taps[tap + i];
+    }
+    __syncwarp();  // storing leaves lanes apart, and wgmma wants them together
+    fence_wgmma();
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) multiply(sums, a[i], b[i], i == 0 ? accumulate_ : 1);
+    commit_wgmma();
+    accumulate_ = 1;
+    if constexpr (kSplit) {
+      wait_wgmma<0>();
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) totals.value[i] += sums.value[i];
+      accumulate_ = 0;
+    } else {
+      wait_wgmma<1>();
+    }
+    give_back();
+  }
+
+  __device__ __forceinline__ void multiply(WgmmaSums<kColumns>& sums, uint32_t a, uint32_t b,
+                                           int accumulate) {
+    if constexpr (kSplit) {
+      // Small products first. Those of parts 1 and 2, 2 and 1, 2 and 2 are below float32's
+      // rounding.
+      const uint32_t a_plane = kWindowFilters * p_.lane_bytes / 16;
+      const uint32_t b_plane = p_.plane_bytes / 16;
+      product(sums, a + 2 * a_plane, b, accumulate);
+      product(sums, a, b + 2 * b_plane, 1);
+      product(sums, a + a_plane, b + b_plane, 1);
+      product(sums, a + a_plane, b, 1);
+      product(sums, a, b + b_plane, 1);
+      product(sums, a, b, 1);
+    } else {
+      product(sums, a, b, accumulate);
+    }
+  }
+
+  __device__ __forceinline__ void product(WgmmaSums<kColumns>& sums, uint32_t a, uint32_t b,
+                                          int accumulate) {
+    Mma::multiply(sums, join_descriptor(a, upper_), join_descriptor(b, upper_), accumulate);
+  }
+
+  // Stages whose last group has been waited for go back to those who fill them.
+  __device__ __forceinline__ void give_back() {
+    if (leader_) {
+      if (filter_pending_ >= 0 && !p_.resident) arrive(rings_.filter_empty + 8 * filter_pending_);
+      if (source_pending_ >= 0) arrive(rings_.source_empty + 8 * source_pending_);
+    }
+    filter_pending_ = source_pending_ = -1;
+  }
+
+  // The second warpgroup starts some stages late, so that one stores while the other multiplies.
+  __device__ __forceinline__ void start_follower() {
+    if (warpgroup_ == 0 && ++stages_done_ == p_.lead) {
+      pass_barrier<1, 256>();
+    }
+  }
+
+  const WindowParams& p_;
+  const WindowRings& rings_;
+  const int* taps_;
+  const uint32_t upper_;
+  const bool leader_;
+  const int warpgroup_;
+  uint32_t filter_start_, source_start_;  // in 16-byte pieces
+  RingCursor source_, filter_;
+  int filter_pending_ = -1, source_pending_ = -1;
+  int accumulate_ = 0;
+  int stages_done_ = 0;
+};
+
+// One thread starts the copies of packed filters.
+__device__ __forceinline__ void copy_filters(const WindowParams& p, const WindowRings& rings) {
+  RingCursor cursor;
+  for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
+    const TilePlace place = locate_tile(p, tile);
+    for (int chunk = place.chunk; chunk < place.chunk_end; ++chunk) {
+      const char* from =
+          static_cast<const char*>(p.packed) +
+          (static_cast<int64_t>(place.filter_tile) * p.chunks + chunk) * p.taps * rings.tap_bytes;
+      for (int tap = 0; tap < p.taps; tap += p.stage_taps) {
+        const uint32_t bytes = min(p.stage_taps, p.taps - tap) * rings.tap_bytes;
+        const uint32_t full = rings.filter_full + 8 * cursor.slot;
+        wait_barrier(rings.filter_empty + 8 * cursor.slot, cursor.parity ^ 1);
+        arrive_expecting(full, bytes);
+        bulk_copy(rings.filters + cursor.slot * rings.filter_stage_bytes, from, bytes, full);
+        from += bytes;
+        cursor.advance(p.filter_stages);
+      }
+    }
+    if (p.resident) return;
+  }
+}
+
+// What one warpgroup has of a tile.
+struct TileShare {
+  int window, filter;  // first position and filter; the filter within its group
+
+  __device__ __forceinline__ TileShare(const WindowParams& p, const TilePlace& tile,
+                                       int warpgroup) {
+    const bool same_window = p.filter_groups == 2;
+    window = tile.first + (same_window ? 0 : warpgroup * p.second_window);
+    filter = tile.filter + (same_window ? warpgroup * kWindowFilters : 0);
+  }
+};
+
+// Calls visit with where a tile's sums go and the bias to add to them.
+template <typename Element, typename Visit>
+__device__ __forceinline__ void visit_target(const WindowParams& p, const TilePlace& tile,
+                                             const Visit& visit) {
+  const Element* bias = static_cast<const Element*>(p.bias);
+  if (bias != nullptr) bias += tile.group * p.group_targets;
+  const StoreTarget<Element> whole{static_cast<Element*>(p.target), p.target_n, p.target_c,
+                                   p.target_h, p.target_w};
+  const int64_t plane = static_cast<int64_t>(p.target_height) * p.target_width;
+  const StoreTarget<float> part{p.partials + tile.split * p.partial_stride,
+                                p.partial_stride / p.images, plane, p.target_width, 1};
+  const bool is_part = p.partials != nullptr;
+  if constexpr (sizeof(Element) == 4) {  // one copy of the code for both
+    StoreTarget<float> target = whole;
+    if (is_part) target = part;
+    visit(target, is_part ? nullptr : bias);
+  } else if (is_part) {
+    visit(part, static_cast<const Element*>(nullptr));
+  } else {
+    visit(whole, bias);
+  }
+}
+
+template <typename Out, int kColumns>
+__device__ __forceinline__ Out* find_staging(const WindowParams& p, char* memory, int warpgroup) {
+  return reinterpret_cast<Out*>(memory + p.staging_offset) +
+         warpgroup * kWindowFilters * kStagingPitch<Out, kColumns>;
+}
+
+// Multiplies this block's tiles and stages their sums; called by the first 8 warps. spoilt: a flag
+// of either warpgroup's sums.
+template <TensorMath kMath, int kColumns>
+__device__ __forceinline__ void multiply_tiles(const WindowParams& p, const WindowRings& rings,
+                                               const int* taps, char* memory,
+                                               volatile int* spoilt) {
+  using Element = typename TensorTypes<kMath>::Element;
+  const int warp = threadIdx.x / 32;
+  const int warpgroup = __shfl_sync(0xffffffff, warp / 4, 0);
+  const uint32_t full = rings.staging_full + 8 * warpgroup;
+  const uint32_t empty = rings.staging_empty + 8 * warpgroup;
+  WindowMultiplier<kMath, kColumns> multiplier(p, rings, taps, warpgroup);
+  uint32_t parity = 1;  // of the staging's next turn to be empty
+  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+    const TilePlace tile = locate_tile(p, index);
+    WgmmaSums<kColumns> sums;
+    multiplier.reduce(tile, sums);
+    const TileShare share(p, tile, warpgroup);
+    const int first_filter = (warp & 3) * 16;  // of the warp
+    visit_target<Element>(
+        p, tile, [&]<typename Out>(const StoreTarget<Out>& target, const Element* bias) {
+          Out* const staging = find_staging<Out, kColumns>(p, memory, warpgroup) +
+                               first_filter * kStagingPitch<Out, kColumns>;
+          SumStager<kMath, kColumns, Out, Element> stager(
+              p, target, share.window, tile.group, share.filter + first_filter, bias, staging);
+          if constexpr (sizeof(Out) == 4) {
+            if (has_sectors<kMath, kColumns>(p, target, share.window)) {
+              return stager.store_sectors(sums.value);
+            }
+          }
+          const auto hand_over = [&]<int kPart>() {
+            wait_barrier(empty, parity);
+            parity ^= 1;
+            if (stager.template stage<kPart>(sums.value)) spoilt[warpgroup] = 1;
+            __syncwarp();
+            if ((threadIdx.x & 31) == 0) arrive(full);
+          };
+          hand_over.template operator()<0>();
+          if constexpr (kParts<Out, kColumns> == 2) hand_over.template operator()<1>();
+        });
+  }
+}
+
+// Stores what a warpgroup stages; called by one warp each.
+template <TensorMath kMath, int kColumns>
+__device__ __forceinline__ void store_tiles(const WindowParams& p, const WindowRings& rings,
+                                            char* memory, volatile int* spoilt, int warpgroup) {
+  using Element = typename TensorTypes<kMath>::Element;
+  uint32_t parity = 0;
+  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+    const TilePlace tile = locate_tile(p, index);
+    const TileShare share(p, tile, warpgroup);
+    visit_target<Element>(p, tile,
+                          [&]<typename Out>(const StoreTarget<Out>& target, const Element* bias) {
+                            if (has_sectors<kMath, kColumns>(p, target, share.window)) return;
+                            SumStorer<kMath, kColumns, Out, Element> storer(
+                                p, target, tile, share.window, share.filter, bias,
+                                find_staging<Out, kColumns>(p, memory, warpgroup));
+#pragma unroll 1
+                            for (int part = 0; part < kParts<Out, kColumns>; ++part, parity ^= 1) {
+                              wait_barrier(rings.staging_full + 8 * warpgroup, parity);
+                              storer.store(part, spoilt[warpgroup] != 0);
+                              __syncwarp();
+                              if ((threadIdx.x & 31) == 0) {
+                                spoilt[warpgroup] = 0;
+                                arrive(rings.staging_empty + 8 * warpgroup);
+                              }
+                            }
+                          });
+  }
+}
+
+}  // namespace convx
