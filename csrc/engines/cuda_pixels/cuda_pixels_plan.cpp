@@ -4,7 +4,8 @@
 
 #include "core/gather_view.h"
 #include "engines/cuda_limits.h"
-#include "engines/cuda_pixels/pixel_fit.h"
+#include "engines/cuda_pixel_tiles/pixel_fit.h"
+#include "engines/cuda_pixels/pixel_tiling.h"
 
 namespace convx {
 namespace {
@@ -12,7 +13,8 @@ namespace {
 PixelShape fit_shape(const ConvProblem& problem, const DeviceCaps& caps) {
   const GatherView view = make_gather_view(problem);
   return fit_pixel_shape(problem, caps, make_gather_axis(view.rows[0], false),
-                         make_gather_axis(view.columns[0], false));
+                         make_gather_axis(view.columns[0], false),
+                         make_pixel_tiling(tensor_math(problem)));
 }
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
