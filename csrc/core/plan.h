@@ -15,6 +15,7 @@ enum class EngineId : uint8_t {
   kCudaDirect,
   kCudaWgmma,
   kCudaPixels,
+  kCudaMma,
   kCudaDepthwise,
 };
 

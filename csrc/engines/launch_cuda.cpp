@@ -3,6 +3,7 @@
 #include "engines/cuda_depthwise/cuda_depthwise_launch.h"
 #include "engines/cuda_direct/cuda_direct_launch.h"
 #include "engines/cuda_gemm/cuda_gemm_launch.h"
+#include "engines/cuda_mma/cuda_mma_launch.h"
 #include "engines/cuda_pixels/cuda_pixels_launch.h"
 #include "engines/cuda_wgmma/cuda_wgmma_launch.h"
 
@@ -18,6 +19,8 @@ void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& bu
       return launch_cuda_direct({"cuda_direct", &problem, stream}, plan, buffers);
     case EngineId::kCudaPixels:
       return launch_cuda_pixels({"cuda_pixels", &problem, stream}, plan, buffers);
+    case EngineId::kCudaMma:
+      return launch_cuda_mma({"cuda_mma", &problem, stream}, plan, buffers);
     case EngineId::kCudaDepthwise:
       return launch_cuda_depthwise({"cuda_depthwise", &problem, stream}, plan, buffers);
     case EngineId::kCudaWgmma:

@@ -25,7 +25,7 @@ def engine_names() -> list[str]:
     return [candidate.name for candidate in explanation.candidates]
 
 
-@pytest.fixture(params=["cuda_pixels", "cuda_wgmma", "cuda_gemm", "cuda_direct"])
+@pytest.fixture(params=["cuda_pixels", "cuda_wgmma", "cuda_mma", "cuda_gemm", "cuda_direct"])
 def engine(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -34,6 +34,7 @@ def test_the_engines_are_these() -> None:
     assert engine_names() == [
         "cuda_pixels",
         "cuda_wgmma",
+        "cuda_mma",
         "cuda_depthwise",
         "cuda_gemm",
         "cuda_direct",

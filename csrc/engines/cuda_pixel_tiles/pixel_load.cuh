@@ -43,6 +43,9 @@ class PixelLoader {
     return true;
   }
 
+  // Others go first with the next chunk, where all threads may read all of the table.
+  __device__ __forceinline__ void turn() { thread_ = (thread_ + kLoaders - 64) % kLoaders; }
+
  private:
   template <int kBytes>
   __device__ __forceinline__ void copy_chunk(uint32_t stage, int chunk) {
@@ -107,7 +110,7 @@ class PixelLoader {
 
   const PixelParams& p_;
   int* const sources_;
-  const int thread_;
+  int thread_;
   const Element* image_ = nullptr;
 };
 

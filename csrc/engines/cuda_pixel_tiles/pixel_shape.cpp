@@ -104,7 +104,7 @@ class Fitter {
     shape.per_image = plane_ >= 16 * window;
     // Planes that start in the middle of a sector: windows overlap, and each stores whole sectors.
     if (shape.per_image && target_.c % sector != 0 && target_.c != 1 &&
-        target_.h == columns_.count) {
+        target_.h * rows_.target_step == columns_.count && columns_.target_step == 1) {
       shape.window_step -= static_cast<int>(sector);
     }
     const int64_t tile = 2 * shape.window_step;

@@ -77,6 +77,7 @@ struct PixelShape {
   int source_stages = 2, filter_stages = 2;
   bool resident = false;  // all filters stay in shared memory
   int grid = 1;
+  int blocks_per_sm = 1;
 
   // Bytes from the start of shared memory.
   int source_stage_bytes = 0;
