@@ -16,9 +16,10 @@ constexpr double kMmaProductCycles = 1;    // of a multiprocessor, for 16 pixels
 constexpr double kMmaHopperShare = 0.62;   // of the tensor cores' rate, without their own wgmma
 constexpr double kMmaShare = 0.9;          // before, where there is nothing else
 constexpr double kMmaIssuePerCycle = 2.8;  // warp instructions, of 4
-constexpr double kMmaTf32Issue = 70;       // of a warp and step, beside the products
-constexpr double kMmaIeeeIssue = 200;
-constexpr double kMmaHalfIssue = 90;
+constexpr double kMmaStepIssue = 30;       // of a warp and step, beside the products
+constexpr double kMmaTf32Issue = 20;       // and per block of pixels: gathering, rounding
+constexpr double kMmaIeeeIssue = 85;
+constexpr double kMmaHalfIssue = 27;
 constexpr double kMmaSharedBytes = 110;   // per cycle, of 128
 constexpr double kMmaCopyIssue = 7;       // of a warp, per copy
 constexpr double kMmaStoreHalfWord = 3;   // times that: single 16-bit values go through registers
@@ -50,7 +51,8 @@ double predict_mma_microseconds(const ConvProblem& problem, const DeviceCaps& ca
   const double products = kMmaWarps * shape.blocks * shape.filters / 8 * (ieee ? 6 : 1);
   const double share = caps.compute_major >= 9 ? kMmaHopperShare : kMmaShare;
   const double multiply = products * kMmaProductCycles * rates.clock / rates.tensor / share;
-  const double beside = ieee ? kMmaIeeeIssue : half ? kMmaHalfIssue : kMmaTf32Issue;
+  const double gather = ieee ? kMmaIeeeIssue : half ? kMmaHalfIssue : kMmaTf32Issue;
+  const double beside = kMmaStepIssue + shape.blocks * gather;
   const double issue = (products + kMmaWarps * beside) / kMmaIssuePerCycle;
   const double gathers = shape.blocks * (ieee || (half && !shape.channels_last) ? 8 : 4);
   const double shared =
