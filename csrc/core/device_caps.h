@@ -14,6 +14,7 @@ struct DeviceCaps {
   int sm_count = 0;
   int compute_major = 0;
   int compute_minor = 0;
+  int code_arch = 0;   // 10 * major + minor that the library's code for this GPU was written for
   bool wgmma = false;  // the library has code for this GPU's warpgroup tensor instructions
   int64_t shared_bytes_per_block = 0;
   int64_t workspace_limit = int64_t{256} << 20;  // an engine's scratch memory stays below this

@@ -15,6 +15,7 @@ enum class EngineId : uint8_t {
   kCudaDirect,
   kCudaPixels,
   kCudaLines,
+  kCudaMma,
   kCudaDepthwise,
 };
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "cuda/code_arch.h"
+
 namespace convx {
 namespace {
 
@@ -23,6 +25,15 @@ int read_attribute(cudaDeviceAttr attribute, int device) {
   return value;
 }
 
+int read_code_arch(int device) {
+  const int current = current_cuda_device();
+  if (current == device) return find_code_arch();
+  if (cudaSetDevice(device) != cudaSuccess) return 0;
+  const int arch = find_code_arch();
+  cudaSetDevice(current);
+  return arch;
+}
+
 }  // namespace
 
 DeviceCaps query_cuda_caps(int device) {
@@ -34,6 +45,7 @@ DeviceCaps query_cuda_caps(int device) {
   caps.sm_count = read_attribute(cudaDevAttrMultiProcessorCount, device);
   caps.compute_major = read_attribute(cudaDevAttrComputeCapabilityMajor, device);
   caps.compute_minor = read_attribute(cudaDevAttrComputeCapabilityMinor, device);
+  caps.code_arch = read_code_arch(device);
 #ifdef CONVX_SM90A
   caps.wgmma = caps.compute_major == 9;
 #endif

@@ -15,6 +15,12 @@ __device__ __forceinline__ void store_16_bytes(uint32_t address, const uint32_t 
                : "memory");
 }
 
+__device__ __forceinline__ void load_16_bytes(uint32_t address, uint32_t (&words)[4]) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address));
+}
+
 template <typename T>
 __device__ __forceinline__ T load_element(uint32_t address) {
   if constexpr (sizeof(T) == 4) {

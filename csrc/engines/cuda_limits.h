@@ -21,6 +21,22 @@ inline std::string refuse_large_extents(const ConvProblem& p) {
   return large ? "an extent is above 2^29" : "";
 }
 
+// Of the engines that count pixels and offsets of an image in 32 bits: empty, or the refusal.
+inline std::string refuse_large_images(const ConvProblem& p) {
+  constexpr int64_t kLimit = int64_t{1} << 30;
+  const bool forward = p.pass == Pass::kForward;
+  if (p.N * (forward ? p.P * p.Q : p.H * p.W) >= kLimit) {
+    return std::string(forward ? "the output" : "the input") + " has 2^30 pixels or more";
+  }
+  for (const Strides* s : {&p.x_strides, &p.y_strides}) {
+    if (s->n >= kLimit || s->c >= kLimit) return "an image has 2^30 elements or more";
+    if (s->h >= kLimit / std::max(p.H, p.P) || s->w >= kLimit / std::max(p.W, p.Q)) {
+      return "a plane spans 2^30 elements or more";
+    }
+  }
+  return "";
+}
+
 // What the engines on Hopper's tensor cores leave to others: empty, or the refusal.
 inline std::string refuse_wgmma(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass != Pass::kForward) return "it computes the forward pass only";

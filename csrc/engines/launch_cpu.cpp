@@ -17,6 +17,7 @@ void launch_cpu(const ConvProblem& problem, const Plan& plan, const Buffers& buf
     case EngineId::kCudaDirect:
     case EngineId::kCudaLines:
     case EngineId::kCudaPixels:
+    case EngineId::kCudaMma:
     case EngineId::kCudaDepthwise:
       break;  // never in a plan for the CPU
   }

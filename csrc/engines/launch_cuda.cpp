@@ -4,6 +4,7 @@
 #include "engines/cuda_direct/cuda_direct_launch.h"
 #include "engines/cuda_gemm/cuda_gemm_launch.h"
 #include "engines/cuda_lines/cuda_lines_launch.h"
+#include "engines/cuda_mma/cuda_mma_launch.h"
 #include "engines/cuda_pixels/cuda_pixels_launch.h"
 
 namespace convx {
@@ -20,6 +21,8 @@ void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& bu
       return launch_cuda_lines({"cuda_lines", &problem, stream}, plan, buffers);
     case EngineId::kCudaPixels:
       return launch_cuda_pixels({"cuda_pixels", &problem, stream}, plan, buffers);
+    case EngineId::kCudaMma:
+      return launch_cuda_mma({"cuda_mma", &problem, stream}, plan, buffers);
     case EngineId::kCudaDepthwise:
       return launch_cuda_depthwise({"cuda_depthwise", &problem, stream}, plan, buffers);
     case EngineId::kCpuGemm:

@@ -3,6 +3,7 @@
 
 #include "core/gather_view.h"
 #include "emulate_pixels.h"
+#include "engines/cuda_pixels/pixel_tiling.h"
 
 namespace py = pybind11;
 using namespace convx;
@@ -18,11 +19,13 @@ py::bytes to_bytes(const std::vector<int>& numbers) {
 
 void bind_pixels(py::module_& m) {
   py::class_<PixelFit>(m, "PixelFit");
-  // The geometry that the pixel engine fits to a forward problem, or None; and its numbers.
+  // The geometry that the pixel engine fits to a forward problem, or None; and
+  // its numbers.
   m.def("fit_pixels", [](const ConvProblem& problem, const DeviceCaps& caps) -> py::object {
     const GatherView view = make_gather_view(problem);
     PixelShape shape = fit_pixel_shape(problem, caps, make_gather_axis(view.rows[0], false),
-                                       make_gather_axis(view.columns[0], false));
+                                       make_gather_axis(view.columns[0], false),
+                                       make_pixel_tiling(tensor_math(problem)));
     if (shape.filters == 0) return py::none();
     return py::cast(make_pixel_fit(problem, std::move(shape)));
   });

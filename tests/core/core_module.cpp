@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bind_mma.h"
 #include "bind_pixels.h"
 #include "core/choose_engine.h"
 #include "core/gather_view.h"
@@ -72,6 +73,7 @@ PYBIND11_MODULE(convx_core, m) {
       .def_readwrite("sm_count", &DeviceCaps::sm_count)
       .def_readwrite("compute_major", &DeviceCaps::compute_major)
       .def_readwrite("wgmma", &DeviceCaps::wgmma)
+      .def_readwrite("code_arch", &DeviceCaps::code_arch)
       .def_readwrite("compute_minor", &DeviceCaps::compute_minor)
       .def_readwrite("shared_bytes_per_block", &DeviceCaps::shared_bytes_per_block)
       .def_readwrite("workspace_limit", &DeviceCaps::workspace_limit);
@@ -154,6 +156,7 @@ PYBIND11_MODULE(convx_core, m) {
         "microseconds"_a = s.microseconds);
   });
   bind_pixels(m);
+  bind_mma(m);
   // Fits a depthwise problem, runs its kernel on the host over tensors given by their addresses (0
   // for none) and returns the geometry, or None where no tile fits.
   m.def("run_depthwise", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,

@@ -1,8 +1,10 @@
-// Where the pixel kernels look for things, computed by their own source on the host.
+// Where the pixel kernels look for things, computed by their own source on the
+// host.
 #include "emulated_cuda/emulator.h"
 //
 #include "emulate_pixels.h"
-#include "engines/cuda_pixels/pixel_place.cuh"
+#include "engines/cuda_pixel_tiles/pixel_place.cuh"
+#include "engines/cuda_pixels/pixel_tiling.h"
 
 namespace convx {
 namespace {

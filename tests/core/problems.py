@@ -40,8 +40,27 @@ def h200(core: ModuleType) -> Any:
     caps = core.DeviceCaps()
     caps.sm_count = 132
     caps.compute_major = 9
+    caps.code_arch = 90
     caps.wgmma = True
     caps.shared_bytes_per_block = 232448
+    return caps
+
+
+def a100(core: ModuleType) -> Any:
+    caps = core.DeviceCaps()
+    caps.sm_count = 108
+    caps.compute_major = 8
+    caps.code_arch = 80
+    caps.shared_bytes_per_block = 163 << 10
+    return caps
+
+
+def rtx4090(core: ModuleType) -> Any:
+    caps = core.DeviceCaps()
+    caps.sm_count = 128
+    caps.compute_major, caps.compute_minor = 8, 9
+    caps.code_arch = 89
+    caps.shared_bytes_per_block = 99 << 10
     return caps
 
 

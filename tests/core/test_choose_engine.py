@@ -9,13 +9,15 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from problems import avx512, h200, make_problem
+from problems import a100, avx512, h200, make_problem, rtx4090
 
 from conv2d_ext.bench.shapes import Shape, load_suite
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 DIRECTIONS = ("forward", "input_grad", "weight_grad")
 SHAPE = load_suite("cpu")[0]
+# By the name of their golden file.
+MACHINES = {"cpu": avx512, "cuda": h200, "cuda_a100": a100, "cuda_rtx4090": rtx4090}
 
 
 def choose(core: ModuleType, device: str, problem, caps, algorithm: str = "auto") -> dict:
@@ -113,13 +115,13 @@ def test_cache_works_past_its_capacity(core: ModuleType) -> None:
     assert cache.find("cpu", problem, caps, 4999, "cpu_direct")[0] == address
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_golden_choices(core: ModuleType, device: str) -> None:
+@pytest.mark.parametrize("machine", MACHINES)
+def test_golden_choices(core: ModuleType, machine: str) -> None:
     """A change of the heuristic shows here, shape by shape.
 
     CONVX_UPDATE_GOLDEN=1 writes the file anew; the difference belongs in the change's review.
     """
-    caps = caps_of(core, device)
+    device, caps = machine.split("_")[0], MACHINES[machine](core)
     modes = [("float32", "ieee"), ("bfloat16", "ieee")]
     if device == "cuda":
         modes.insert(1, ("float32", "tf32"))
@@ -133,7 +135,7 @@ def test_golden_choices(core: ModuleType, device: str) -> None:
                     )
                     engine = choose(core, device, problem, caps)["engine"]
                     rows.append([shape.name, direction, dtype, precision, layout, engine])
-    path = GOLDEN / f"engine_choice_{device}.csv"
+    path = GOLDEN / f"engine_choice_{machine}.csv"
     if os.environ.get("CONVX_UPDATE_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
         with path.open("w", newline="") as file:
@@ -149,4 +151,23 @@ def test_tensor_core_engines_know_the_limits_of_a_grid(core: ModuleType) -> None
     refusals = {candidate["name"]: candidate["refusal"] for candidate in candidates}
     assert "no tile fits" in refusals["cuda_pixels"]
     assert "no tile fits" in refusals["cuda_lines"]
+    assert "no tile fits" in refusals["cuda_mma"]
     assert refusals["cuda_direct"] == ""
+
+
+def test_portable_tensor_cores(core: ModuleType) -> None:
+    """From sm_80 on, and with code that has their instructions."""
+    problem = make_problem(core, Shape.parse("n8c64h56w56 k64r3s3 pad1,1,1,1"), precision="tf32")
+
+    def refusal(caps) -> str:
+        candidates = choose(core, "cuda", problem, caps)["candidates"]
+        return next(c["refusal"] for c in candidates if c["name"] == "cuda_mma")
+
+    for machine in (a100, rtx4090, h200):
+        assert refusal(machine(core)) == ""
+    assert choose(core, "cuda", problem, a100(core))["engine"] == "cuda_mma"
+    caps = a100(core)
+    caps.code_arch = 75  # PTX of an older architecture
+    assert "no code" in refusal(caps)
+    caps.compute_major, caps.compute_minor = 7, 5
+    assert "8.0" in refusal(caps)

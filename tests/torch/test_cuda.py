@@ -34,6 +34,7 @@ def test_the_engines_are_these() -> None:
     assert engine_names() == [
         "cuda_pixels",
         "cuda_lines",
+        "cuda_mma",
         "cuda_depthwise",
         "cuda_gemm",
         "cuda_direct",

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "engines/cuda_direct/cuda_direct_costs.h"
+#include "engines/device_rates.h"
 
 namespace convx {
 namespace {
@@ -206,8 +207,9 @@ void estimate_time(GatherShape& shape, const ConvProblem& p, const GatherView& v
   const double lonely = rest > 0 ? std::max(1.0, kDirectBusyWarps / (rest * warps)) : 1.0;
   const double hidden = std::max(1.0, kDirectBusyWarps / (resident * warps));
   const double cycles = (waves * resident * hidden + rest * lonely) * issue;
-  const double arithmetic = cycles / kDirectCyclesPerUs;
-  const double memory = count_bytes(p) / kDirectBytesPerUs;
+  const DeviceRates rates = rates_of(caps);
+  const double arithmetic = cycles / (kDirectCyclesPerUs * rates.multiply);
+  const double memory = count_bytes(p) / (kDirectBytesPerUs * rates.memory);
   shape.microseconds = kDirectLaunchUs + std::max(arithmetic, memory) + 0.3 * memory;
 }
 

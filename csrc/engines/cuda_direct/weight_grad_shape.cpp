@@ -5,6 +5,7 @@
 
 #include "engines/cuda_direct/cuda_direct_costs.h"
 #include "engines/cuda_direct/gather_shape.h"
+#include "engines/device_rates.h"
 
 namespace convx {
 namespace {
@@ -74,9 +75,12 @@ void estimate_time(WeightGradShape& shape, const ConvProblem& p, const DeviceCap
   const double waves = std::floor(blocks / (sms * resident));
   const double rest = std::ceil((blocks - waves * sms * resident) / sms);
   const double lonely = rest > 0 ? std::max(1.0, kDirectBusyWarps / (rest * threads / 32)) : 1.0;
-  const double arithmetic = (waves * resident + rest * lonely) * block_cycles / kDirectCyclesPerUs;
-  const double memory = count_bytes(p) / kDirectBytesPerUs;
-  const double partial = 2.0 * static_cast<double>(shape.workspace_bytes) / kDirectBytesPerUs;
+  const DeviceRates rates = rates_of(caps);
+  const double arithmetic =
+      (waves * resident + rest * lonely) * block_cycles / (kDirectCyclesPerUs * rates.multiply);
+  const double bytes_per_us = kDirectBytesPerUs * rates.memory;
+  const double memory = count_bytes(p) / bytes_per_us;
+  const double partial = 2.0 * static_cast<double>(shape.workspace_bytes) / bytes_per_us;
   shape.microseconds = 2 * kDirectLaunchUs + std::max(arithmetic, memory) + partial;
 }
 

@@ -7,6 +7,7 @@
 
 #include "engines/cuda_gemm/gemm_shape.h"
 #include "engines/cuda_limits.h"
+#include "engines/device_rates.h"
 
 namespace convx {
 namespace {
@@ -87,15 +88,19 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   plan.engine = EngineId::kCudaGemm;
   plan.tile = {shape.chunk.rows, shape.chunk.images * shape.chunk.columns, shape.chunk.images};
   plan.workspace_bytes = shape.workspace_bytes;
-  const double scale = std::max(caps.sm_count, 1) / kReferenceSms;
+  const DeviceRates rates = rates_of(caps);
+  const double scale = std::max(caps.sm_count, 1) / kReferenceSms *
+                       (uses_tensor_cores(problem) ? rates.tensor : rates.multiply);
   const double arithmetic =
       count_flops(problem) * count_waste(problem, shape) / (rate_of(problem) * scale);
-  const double memory = count_bytes(problem) / kBytesPerUs;
-  const double columns = (shape.column_bytes + 2 * shape.staged_bytes) / kColumnBytesPerUs;
+  const double memory = count_bytes(problem) / (kBytesPerUs * rates.memory);
+  const double columns =
+      (shape.column_bytes + 2 * shape.staged_bytes) / (kColumnBytesPerUs * rates.memory);
   const bool adds_bias = problem.pass == Pass::kForward && problem.has_bias;
   const double results = static_cast<double>(problem.N * problem.K * problem.P * problem.Q) *
                          static_cast<double>(size_of(problem.dtype));
-  const double bias = adds_bias && shape.staged_bytes == 0 ? results / kBiasBytesPerUs : 0;
+  const double bias =
+      adds_bias && shape.staged_bytes == 0 ? results / (kBiasBytesPerUs * rates.memory) : 0;
   plan.predicted_us =
       10 + std::max(arithmetic, memory) + columns + bias + kCallUs * std::max(shape.calls, 1.0);
   plan.shape = std::make_shared<const GemmShape>(std::move(shape));

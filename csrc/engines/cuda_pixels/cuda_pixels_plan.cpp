@@ -1,10 +1,9 @@
 #include "engines/cuda_pixels/cuda_pixels_plan.h"
 
-#include <algorithm>
-
 #include "core/gather_view.h"
 #include "engines/cuda_limits.h"
-#include "engines/cuda_pixels/pixel_fit.h"
+#include "engines/cuda_pixel_tiles/pixel_fit.h"
+#include "engines/cuda_pixels/pixel_tiling.h"
 
 namespace convx {
 namespace {
@@ -12,20 +11,14 @@ namespace {
 PixelShape fit_shape(const ConvProblem& problem, const DeviceCaps& caps) {
   const GatherView view = make_gather_view(problem);
   return fit_pixel_shape(problem, caps, make_gather_axis(view.rows[0], false),
-                         make_gather_axis(view.columns[0], false));
+                         make_gather_axis(view.columns[0], false),
+                         make_pixel_tiling(tensor_math(problem)));
 }
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string refusal = refuse_wgmma(p, caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
-  constexpr int64_t kLimit = int64_t{1} << 30;
-  if (p.N * p.P * p.Q >= kLimit) return "the output has 2^30 pixels or more";
-  for (const Strides* s : {&p.x_strides, &p.y_strides}) {
-    if (s->n >= kLimit || s->c >= kLimit) return "an image has 2^30 elements or more";
-    if (s->h >= kLimit / std::max(p.H, p.P) || s->w >= kLimit / std::max(p.W, p.Q)) {
-      return "a plane spans 2^30 elements or more";
-    }
-  }
+  if (std::string large = refuse_large_images(p); !large.empty()) return large;
   if (fit_shape(p, caps).filters == 0) {
     return "no tile fits in shared memory, or its images lie 2^31 elements apart";
   }

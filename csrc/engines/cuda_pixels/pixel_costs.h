@@ -1,7 +1,7 @@
 // What a pixel tile costs.
 #pragma once
 
-#include "engines/cuda_pixels/pixel_shape.h"
+#include "engines/cuda_pixel_tiles/pixel_shape.h"
 
 namespace convx {
 

@@ -1,7 +1,7 @@
 // Packs the filters, multiplies, and adds up the parts of a split reduction.
 #pragma once
 
-#include "engines/cuda_pixels/pack_pixel_filters.cuh"
+#include "engines/cuda_pixel_tiles/pack_pixel_filters.cuh"
 #include "engines/cuda_pixels/pixel_passes.h"
 #include "engines/cuda_pixels/pixel_wgmma.cuh"
 #include "engines/sum_partials.cuh"
@@ -17,7 +17,7 @@ struct PixelTileSize {
 template <TensorMath kMath, typename... Sizes>
 void launch_pixels(const LaunchSite& site, const PixelShape& shape, const PixelParams& params) {
   using Element = typename TensorTypes<kMath>::Element;
-  pack_pixel_filters<kMath, Element>(site, shape, params);
+  pack_pixel_filters<kMath, Element, FilterOrder::kSwizzled>(site, shape, params);
   bool launched = false;
   const auto try_size = [&]<typename Size>(Size) {
     if (shape.filters != Size::kFilters || shape.blocks != Size::kBlocks ||

@@ -10,9 +10,10 @@
 
 #include "device/mbarrier.cuh"
 #include "device/wgmma.cuh"
-#include "engines/cuda_pixels/pixel_gather.cuh"
-#include "engines/cuda_pixels/pixel_load.cuh"
-#include "engines/cuda_pixels/pixel_store.cuh"
+#include "engines/cuda_pixel_tiles/pixel_gather.cuh"
+#include "engines/cuda_pixel_tiles/pixel_load.cuh"
+#include "engines/cuda_pixel_tiles/pixel_store.cuh"
+#include "engines/cuda_pixels/pixel_tiling.h"
 
 namespace convx {
 
@@ -284,15 +285,19 @@ __device__ __forceinline__ void copy_filters(const PixelParams& p, const PixelRi
 template <typename Element>
 __device__ __forceinline__ void load_sources(const PixelParams& p, const PixelRings& rings,
                                              int* sources, int thread) {
-  PixelLoader<Element> loader(p, sources, thread);
+  PixelLoader<Element, kPixelLoaders> loader(p, sources, thread);
   RingCursor cursor;
   for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
     const PixelTile tile = locate_tile(p, index);
     loader.start_tile(tile);
     for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
       wait_barrier(rings.source_empty + 8 * cursor.slot, cursor.parity ^ 1);
-      loader.load_chunk(rings.source + cursor.slot * p.source_stage_bytes, chunk,
-                        rings.source_full + 8 * cursor.slot);
+      const uint32_t full = rings.source_full + 8 * cursor.slot;
+      if (loader.load_chunk(rings.source + cursor.slot * p.source_stage_bytes, chunk)) {
+        arrive_after_copies(full);
+      } else {
+        arrive(full);
+      }
       cursor.advance(p.source_stages);
     }
   }
@@ -301,7 +306,6 @@ __device__ __forceinline__ void load_sources(const PixelParams& p, const PixelRi
 template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
 __device__ __forceinline__ void multiply_tiles(const PixelParams& p, const PixelRings& rings,
                                                const PixelTables& tables, char* memory) {
-  using Element = typename TensorTypes<kMath>::Element;
   constexpr int kWindow = kBlocks * kPixelBlock;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   PixelMultiplier<kMath, kBlocks, kFilters, kFolded> multiplier(p, rings, tables.distances);
@@ -312,32 +316,7 @@ __device__ __forceinline__ void multiply_tiles(const PixelParams& p, const Pixel
     const PixelTile tile = locate_tile(p, index);
     WgmmaSums<kFilters> sums[kBlocks];
     multiplier.reduce(tile, tile.first + warpgroup * p.window_step, sums);
-    const auto store = [&]<typename Out>(const PixelTarget<Out>& target, const Element* bias) {
-      PixelStorer<kMath, kBlocks, kFilters, Out, Element>(p, target, tile, warpgroup, bias,
-                                                          reinterpret_cast<Out*>(staging), targets)
-          .store(sums);
-    };
-    const Element* bias = static_cast<const Element*>(p.bias);
-    if (bias != nullptr) bias += tile.group * p.group_targets + tile.filter;
-    const PixelTarget<Element> whole{
-        static_cast<Element*>(p.target), p.target_n, p.target_c, p.target_h, p.target_w,
-        p.plane_contiguous != 0};
-    const PixelTarget<float> part{p.partials + tile.split * p.partial_stride,
-                                  p.partial_stride / p.images,
-                                  p.plane,
-                                  p.target_width,
-                                  1,
-                                  true};
-    const bool is_part = p.partials != nullptr;
-    if constexpr (sizeof(Element) == 4) {  // one copy of the code for both
-      PixelTarget<float> target = whole;
-      if (is_part) target = part;
-      store(target, is_part ? nullptr : bias);
-    } else if (is_part) {
-      store(part, nullptr);
-    } else {
-      store(whole, bias);
-    }
+    store_window<kMath>(p, tile, warpgroup, sums, staging, targets);
   }
 }
 

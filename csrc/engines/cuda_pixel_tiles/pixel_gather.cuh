@@ -4,7 +4,7 @@
 
 #include "device/shared_memory.cuh"
 #include "device/tensor_formats.cuh"
-#include "engines/cuda_pixels/pixel_place.cuh"
+#include "engines/cuda_pixel_tiles/pixel_place.cuh"
 
 namespace convx {
 

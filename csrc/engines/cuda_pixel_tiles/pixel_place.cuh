@@ -1,7 +1,7 @@
 // Where tiles, pixels and staged source values lie (pixel_shape.h).
 #pragma once
 
-#include "engines/cuda_pixels/pixel_params.h"
+#include "engines/cuda_pixel_tiles/pixel_params.h"
 
 namespace convx {
 

@@ -5,7 +5,7 @@
 #include "device/tensor_formats.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
-#include "engines/cuda_pixels/pixel_place.cuh"
+#include "engines/cuda_pixel_tiles/pixel_place.cuh"
 #include "engines/tensor_types.cuh"
 
 namespace convx {
@@ -268,5 +268,41 @@ class PixelStorer {
   int local_ = 0;  // pixel of the image that the window starts with
   int shift_ = 0, shift_step_ = 0;
 };
+
+// Stores a warpgroup's window to the target, or to its part's own copy. staging and targets: of
+// this warpgroup, in shared memory.
+template <TensorMath kMath, int kBlocks, int kFilters>
+__device__ __forceinline__ void store_window(const PixelParams& p, const PixelTile& tile,
+                                             int warpgroup,
+                                             const WgmmaSums<kFilters> (&sums)[kBlocks],
+                                             char* staging, int* targets) {
+  using Element = typename TensorTypes<kMath>::Element;
+  const auto store = [&]<typename Out>(const PixelTarget<Out>& target, const Element* bias) {
+    PixelStorer<kMath, kBlocks, kFilters, Out, Element>(p, target, tile, warpgroup, bias,
+                                                        reinterpret_cast<Out*>(staging), targets)
+        .store(sums);
+  };
+  const Element* bias = static_cast<const Element*>(p.bias);
+  if (bias != nullptr) bias += tile.group * p.group_targets + tile.filter;
+  const PixelTarget<Element> whole{
+      static_cast<Element*>(p.target), p.target_n, p.target_c, p.target_h, p.target_w,
+      p.plane_contiguous != 0};
+  const PixelTarget<float> part{p.partials + tile.split * p.partial_stride,
+                                p.partial_stride / p.images,
+                                p.plane,
+                                p.target_width,
+                                1,
+                                true};
+  const bool is_part = p.partials != nullptr;
+  if constexpr (sizeof(Element) == 4) {  // one copy of the code for both
+    PixelTarget<float> target = whole;
+    if (is_part) target = part;
+    store(target, is_part ? nullptr : bias);
+  } else if (is_part) {
+    store(part, nullptr);
+  } else {
+    store(whole, bias);
+  }
+}
 
 }  // namespace convx

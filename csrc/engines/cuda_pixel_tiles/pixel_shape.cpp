@@ -1,36 +1,22 @@
-#include "engines/cuda_pixels/pixel_shape.h"
+#include "engines/cuda_pixel_tiles/pixel_shape.h"
 
 #include <algorithm>
 #include <limits>
-#include <span>
 
 #include "core/arithmetic.h"
-#include "engines/cuda_pixels/pixel_costs.h"
 
 namespace convx {
 namespace {
 
-constexpr int kTileAlignment = 1024;
-constexpr int kMaxFilterStages = 16;
-constexpr int kMaxSourceStages = 4;
 constexpr int64_t kMaxEntries = 12288;
-constexpr int64_t kFilterStageBytes = 16384;  // about as much is copied at a time
-
-// Tiles that kernels are compiled for; the launch has the same list.
-struct TileSize {
-  int filters, blocks;
-  bool folded;
-};
-constexpr TileSize kTiles[] = {{64, 4, false}, {64, 2, false}, {128, 2, false}, {256, 1, false},
-                               {64, 4, true},  {96, 2, true},  {128, 2, true}};
-constexpr TileSize kIeeeTiles[] = {{64, 2, false}, {128, 1, false}, {64, 2, true}, {96, 1, true}};
 
 class Fitter {
  public:
   Fitter(const ConvProblem& problem, const DeviceCaps& caps, const GatherAxis& rows,
-         const GatherAxis& columns)
+         const GatherAxis& columns, const PixelTiling& tiling)
       : problem_(problem),
         caps_(caps),
+        tiling_(tiling),
         rows_(rows),
         columns_(columns),
         math_(tensor_math(problem)),
@@ -46,10 +32,7 @@ class Fitter {
 
   PixelShape fit() const {
     PixelShape best;
-    const bool ieee = math_ == TensorMath::kIeee;
-    const std::span<const TileSize> tiles =
-        ieee ? std::span<const TileSize>(kIeeeTiles) : std::span<const TileSize>(kTiles);
-    for (const TileSize& tile : tiles) {
+    for (const PixelTiling::Tile& tile : tiling_.tiles) {
       // A tile of twice as many filters as there are would multiply as many zeros.
       if (tile.filters > 64 && targets_ <= tile.filters / 2) continue;
       // Channels of a chunk whose taps are part of k; 0: they are not.
@@ -70,7 +53,7 @@ class Fitter {
     return shape.pixel_tiles * shape.filter_tiles * problem_.groups * shape.splits;
   }
 
-  void consider(const TileSize& tile, int64_t folded, bool bands, PixelShape& best) const {
+  void consider(const PixelTiling::Tile& tile, int64_t folded, bool bands, PixelShape& best) const {
     PixelShape shape;
     shape.math = math_;
     shape.rows_axis = rows_;
@@ -82,14 +65,16 @@ class Fitter {
     shape.filter_tiles = static_cast<int>(ceil_div(targets_, tile.filters));
     if (!lay_out_channels(shape, folded)) return;
     lay_out_windows(shape);
-    if (!lay_out_positions(shape) || !fit_shared_memory(shape)) return;
+    if (!lay_out_positions(shape)) return;
+    shape.source_stage_bytes = static_cast<int>(count_stage_bytes(shape));
+    if (!tiling_.fit_shared_memory(problem_, caps_, shape)) return;
     const int64_t most = shape.resident ? 1 : std::min<int64_t>(shape.chunks, 8);
     for (int splits = 1; splits <= most; ++splits) {
       shape.splits = splits;
       shape.partial_bytes =
           splits == 1 ? 0 : splits * problem_.N * problem_.groups * targets_ * plane_ * 4;
       if (shape.packed_bytes + shape.partial_bytes > caps_.workspace_limit) break;
-      shape.microseconds = predict_microseconds(problem_, caps_, shape);
+      shape.microseconds = tiling_.predict_microseconds(problem_, caps_, shape);
       if (best.filters == 0 || shape.microseconds < best.microseconds) best = shape;
       if (count_tiles(shape) / splits >= 2 * caps_.sm_count) break;
     }
@@ -119,7 +104,7 @@ class Fitter {
     shape.per_image = plane_ >= 16 * window;
     // Planes that start in the middle of a sector: windows overlap, and each stores whole sectors.
     if (shape.per_image && target_.c % sector != 0 && target_.c != 1 &&
-        target_.h == columns_.count) {
+        target_.h * rows_.target_step == columns_.count && columns_.target_step == 1) {
       shape.window_step -= static_cast<int>(sector);
     }
     const int64_t tile = 2 * shape.window_step;
@@ -204,47 +189,6 @@ class Fitter {
     return true;
   }
 
-  bool fit_shared_memory(PixelShape& shape) const {
-    const int64_t window = shape.window_pixels();
-    const int64_t tables =
-        4 * ((shape.folded ? int64_t{shape.steps} * 4 * gathered_depth(math_) : 0) + 2 * window +
-             shape.entries());
-    shape.staging_offset = static_cast<int>(round_up(kPixelBarrierBytes + tables, 128));
-    const int64_t staging = 2 * kStoreFilters * staging_elements(static_cast<int>(window), 4) * 4;
-    shape.source_offset = static_cast<int>(round_up(shape.staging_offset + staging, 128));
-    const int64_t stage = count_stage_bytes(shape);
-    shape.source_stage_bytes = static_cast<int>(stage);
-    const int64_t step = shape.step_bytes();
-    const int64_t stages_per_chunk =
-        ceil_div(shape.steps, std::max<int64_t>(1, kFilterStageBytes / step));
-    shape.stage_steps = static_cast<int>(ceil_div(shape.steps, stages_per_chunk));
-    const int64_t filter_stage = shape.stage_steps * step;
-    const int64_t all_filter_stages = ceil_div(shape.steps, shape.stage_steps) * shape.chunks;
-    const bool one_tile = shape.filter_tiles * problem_.groups == 1;
-
-    const int64_t room = caps_.shared_bytes_per_block - shape.source_offset - 2 * kTileAlignment;
-    const int64_t left = room - 2 * stage;
-    if (left < 2 * filter_stage) return false;
-    shape.resident =
-        one_tile && all_filter_stages <= std::min<int64_t>(kMaxFilterStages, left / filter_stage);
-    int64_t filter_stages = shape.resident ? all_filter_stages : 2;
-    const int64_t source_stages =
-        std::min<int64_t>(kMaxSourceStages, (room - filter_stages * filter_stage) / stage);
-    if (!shape.resident) {
-      filter_stages = std::min<int64_t>(8, (room - source_stages * stage) / filter_stage);
-    }
-    shape.source_stages = static_cast<int>(source_stages);
-    shape.filter_stages = static_cast<int>(filter_stages);
-    shape.filter_offset =
-        static_cast<int>(round_up(shape.source_offset + source_stages * stage, kTileAlignment));
-    shape.shared_bytes =
-        static_cast<int>(shape.filter_offset + filter_stages * filter_stage + kTileAlignment);
-    shape.packed_bytes =
-        problem_.groups * shape.filter_tiles * int64_t{shape.chunks} * shape.steps * step;
-    return shape.shared_bytes <= caps_.shared_bytes_per_block &&
-           shape.packed_bytes <= caps_.workspace_limit;
-  }
-
   int64_t count_stage_bytes(const PixelShape& shape) const {
     const int64_t elements = shape.channels_last
                                  ? int64_t{shape.positions()} * shape.position_pitch
@@ -254,6 +198,7 @@ class Fitter {
 
   const ConvProblem& problem_;
   const DeviceCaps& caps_;
+  const PixelTiling& tiling_;
   const GatherAxis rows_, columns_;
   const TensorMath math_;
   const int64_t element_;
@@ -264,8 +209,9 @@ class Fitter {
 }  // namespace
 
 PixelShape fit_pixel_shape(const ConvProblem& problem, const DeviceCaps& caps,
-                           const GatherAxis& rows, const GatherAxis& columns) {
-  return Fitter(problem, caps, rows, columns).fit();
+                           const GatherAxis& rows, const GatherAxis& columns,
+                           const PixelTiling& tiling) {
+  return Fitter(problem, caps, rows, columns, tiling).fit();
 }
 
 }  // namespace convx

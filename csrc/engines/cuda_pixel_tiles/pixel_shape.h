@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "core/device_caps.h"
 #include "core/problem.h"
@@ -26,12 +27,9 @@
 
 namespace convx {
 
-inline constexpr int kPixelBlock = 64;          // rows of one warpgroup's product
-inline constexpr int kPixelLoaders = 96;        // threads that load source values
-inline constexpr int kPixelThreads = 384;       // two warpgroups that multiply, and one that loads
-inline constexpr int kStoreFilters = 32;        // that are staged and stored at a time
-inline constexpr int kStepBytes = 32;           // of the reduction, in one product
-inline constexpr int kPixelBarrierBytes = 512;  // of a block, before its tables
+inline constexpr int kPixelBlock = 64;    // rows of one warpgroup's product
+inline constexpr int kStoreFilters = 32;  // that are staged and stored at a time
+inline constexpr int kStepBytes = 32;     // of the reduction, in one product
 
 // k of a step.
 constexpr int step_depth(TensorMath math) { return kStepBytes / operand_bytes(math); }
@@ -73,11 +71,13 @@ struct PixelShape {
   int channels = 0;        // of the reduction, per group
   int chunk_channels = 0;  // staged at a time
   int chunks = 0;
-  int steps = 0;        // of a chunk
-  int stage_steps = 1;  // steps per stage of filters
+  int steps = 0;         // of a chunk
+  int stage_steps = 1;   // steps per stage of filters
+  int stage_chunks = 1;  // chunks per stage of source values
   int source_stages = 2, filter_stages = 2;
   bool resident = false;  // all filters stay in shared memory
   int grid = 1;
+  int blocks_per_sm = 1;
 
   // Bytes from the start of shared memory.
   int source_stage_bytes = 0;
@@ -91,8 +91,21 @@ struct PixelShape {
   int step_bytes() const { return filters * count_planes(math) * kStepBytes; }
 };
 
+// What differs from engine to engine.
+struct PixelTiling {
+  struct Tile {
+    int filters, blocks;
+    bool folded;
+  };
+  std::span<const Tile> tiles;  // that kernels are compiled for
+  // Lays out the pipeline and what goes before it in shared memory; false if there is no room.
+  bool (*fit_shared_memory)(const ConvProblem&, const DeviceCaps&, PixelShape&);
+  double (*predict_microseconds)(const ConvProblem&, const DeviceCaps&, const PixelShape&);
+};
+
 // The best shape for one phase of the problem.
 PixelShape fit_pixel_shape(const ConvProblem& problem, const DeviceCaps& caps,
-                           const GatherAxis& rows, const GatherAxis& columns);
+                           const GatherAxis& rows, const GatherAxis& columns,
+                           const PixelTiling& tiling);
 
 }  // namespace convx

@@ -1,23 +1,34 @@
 // Filters in the order and form in which a step's second operand is read:
 //   packed [filter tile][chunk][step][plane][filters of a tile][32 bytes of k],
-// each [filters][32] swizzled as in shared memory, so that whole stages are copied as they are.
+// each [filters][32] rearranged as in shared memory, so that whole stages are copied as they are.
 #pragma once
 
 #include "cuda/launch.h"
 #include "device/convert.cuh"
 #include "device/tensor_formats.cuh"
-#include "engines/cuda_pixels/pixel_params.h"
+#include "engines/cuda_pixel_tiles/pixel_params.h"
 #include "engines/tensor_types.cuh"
 
 namespace convx {
 
+enum class FilterOrder : uint8_t {
+  kSwizzled,   // wgmma's: rows of 32 bytes, their halves exchanged in every other group of 4 rows
+  kFragments,  // mma.sync's: [16 filters][lane][16 bytes], see place_fragment
+};
+
+// Where the first word of half a filter's 32 bytes goes; the others go 16 bytes further each. Lane
+// 4(f%8) + j of a warp multiplies filters f and f + 8 of 16, and of each half's words the j-th:
+// 16 bytes of a lane are both halves of filter f, then of filter f + 8.
+__host__ __device__ constexpr int place_fragment(int filter, int half) {
+  return filter / 16 * 512 + filter % 8 * 64 + (filter / 8 % 2 * 2 + half) * 4;
+}
+
 // One block: a chunk of the channels of a few filters. Grid: (filters of all tiles / rows, chunks).
 // Neighbouring threads read neighbouring taps and channels, and write neighbouring bytes.
-template <TensorMath kMath, typename T>
-__global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p, int rows) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // like the kernels that read what it writes
+// staged: [rows][channels of a chunk][taps], in shared memory.
+template <TensorMath kMath, typename T, FilterOrder kOrder>
+__device__ __forceinline__ void pack_filters(const PixelParams& p, int rows, float* staged) {
   constexpr int kDepth = step_depth(kMath);
-  extern __shared__ float staged[];  // [rows][channels of a chunk][taps]
   const int taps = p.tap_rows * p.tap_columns;
   const int first_row = blockIdx.x * rows;             // of all filter tiles
   const int filter_tile = first_row / p.tile_filters;  // of all groups
@@ -59,19 +70,41 @@ __global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p,
       const int inner = p.folded ? step * kDepth + k : k * taps + step;
       values[n] = inner < per_row ? staged[row * per_row + inner] : 0.f;
     }
-    const int offset = (row_of_tile + row) * kStepBytes + 16 * piece;
-    char* const to =
-        chunk + static_cast<int64_t>(step) * p.step_bytes + (offset ^ ((offset >> 7 & 1) << 4));
+    char* const to = chunk + static_cast<int64_t>(step) * p.step_bytes;
     const OperandWords<kMath> words(values);
 #pragma unroll
     for (int plane = 0; plane < count_planes(kMath); ++plane) {
-      *reinterpret_cast<uint4*>(to + plane * plane_bytes) = words.part[plane];
+      const uint4& part = words.part[plane];
+      if constexpr (kOrder == FilterOrder::kSwizzled) {
+        const int offset = (row_of_tile + row) * kStepBytes + 16 * piece;
+        const int place = offset ^ ((offset >> 7 & 1) << 4);
+        *reinterpret_cast<uint4*>(to + place + plane * plane_bytes) = part;
+      } else {
+        const int place = place_fragment(row_of_tile + row, piece);
+        uint32_t* const lane = reinterpret_cast<uint32_t*>(to + place + plane * plane_bytes);
+        lane[0] = part.x, lane[4] = part.y, lane[8] = part.z, lane[12] = part.w;
+      }
     }
   }
-#endif
 }
 
-template <TensorMath kMath, typename T>
+// Compiled where the kernels that read what it writes are.
+template <TensorMath kMath, typename T, FilterOrder kOrder>
+__global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p, int rows) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  constexpr bool kCompiled = true;
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  constexpr bool kCompiled = kOrder == FilterOrder::kFragments;
+#else
+  constexpr bool kCompiled = false;
+#endif
+  if constexpr (kCompiled) {
+    extern __shared__ float staged[];
+    pack_filters<kMath, T, kOrder>(p, rows, staged);
+  }
+}
+
+template <TensorMath kMath, typename T, FilterOrder kOrder>
 void pack_pixel_filters(const LaunchSite& site, const PixelShape& shape,
                         const PixelParams& params) {
   constexpr int64_t kStagingLimit = 64 << 10;
@@ -81,8 +114,8 @@ void pack_pixel_filters(const LaunchSite& site, const PixelShape& shape,
   while (rows > 1 && rows * row_bytes > kStagingLimit) rows /= 2;
   const int64_t filters = int64_t{shape.filters} * shape.filter_tiles * site.problem->groups;
   const dim3 grid(static_cast<unsigned>(filters / rows), static_cast<unsigned>(params.chunks));
-  launch_kernel<pack_pixel_filters_kernel<kMath, T>>(site, grid, 128, rows * row_bytes, params,
-                                                     rows);
+  launch_kernel<pack_pixel_filters_kernel<kMath, T, kOrder>>(site, grid, 128, rows * row_bytes,
+                                                             params, rows);
 }
 
 }  // namespace convx

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/buffers.h"
-#include "engines/cuda_pixels/pixel_params.h"
+#include "engines/cuda_pixel_tiles/pixel_params.h"
 
 namespace convx {
 

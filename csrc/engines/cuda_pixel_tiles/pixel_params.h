@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "device/fast_divmod.cuh"
-#include "engines/cuda_pixels/pixel_shape.h"
+#include "engines/cuda_pixel_tiles/pixel_shape.h"
 #include "engines/tensor_params.h"
 
 namespace convx {
@@ -30,6 +30,8 @@ struct PixelParams : TensorParams {
   FastDivmod by_target_width, by_target_height, by_plane;
   FastDivmod by_row_pitch, by_image_rows, by_segment;
   FastDivmod by_splits, by_filter_tiles_all, by_filter_tiles, by_image_tiles;
+
+  int stage_chunks;
 };
 
 }  // namespace convx

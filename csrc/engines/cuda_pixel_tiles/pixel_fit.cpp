@@ -1,4 +1,4 @@
-#include "engines/cuda_pixels/pixel_fit.h"
+#include "engines/cuda_pixel_tiles/pixel_fit.h"
 
 #include <algorithm>
 
@@ -41,7 +41,7 @@ PixelFit make_pixel_fit(const ConvProblem& problem, PixelShape shape) {
   }
   p.folded = shape.folded, p.channels = shape.channels;
   p.chunk_channels = shape.chunk_channels, p.chunks = shape.chunks;
-  p.steps = shape.steps, p.stage_steps = shape.stage_steps;
+  p.steps = shape.steps, p.stage_steps = shape.stage_steps, p.stage_chunks = shape.stage_chunks;
   p.source_stages = shape.source_stages, p.filter_stages = shape.filter_stages;
   p.resident = shape.resident;
   p.source_stage_bytes = shape.source_stage_bytes;

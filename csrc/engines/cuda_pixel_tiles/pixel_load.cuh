@@ -2,12 +2,12 @@
 #pragma once
 
 #include "device/async_copy.cuh"
-#include "device/mbarrier.cuh"
-#include "engines/cuda_pixels/pixel_place.cuh"
+#include "engines/cuda_pixel_tiles/pixel_place.cuh"
 
 namespace convx {
 
-template <typename Element>
+// kLoaders threads load.
+template <typename Element, int kLoaders>
 class PixelLoader {
  public:
   __device__ __forceinline__ PixelLoader(const PixelParams& p, int* sources, int thread)
@@ -17,15 +17,15 @@ class PixelLoader {
     const StagedTile staged(p_, tile);
     const int positions = p_.channels_last ? 1 : p_.vector;
     // Threads read only the entries they wrote.
-    for (int i = thread_; i < p_.entries; i += kPixelLoaders) {
+    for (int i = thread_; i < p_.entries; i += kLoaders) {
       sources_[i] = staged.source(i * positions);
     }
     image_ = static_cast<const Element*>(p_.source) + tile.image * p_.source_n +
              static_cast<int64_t>(tile.group) * p_.group_sources * p_.source_c;
   }
 
-  // Fills a stage with a chunk of channels; full counts this thread once, when all is there.
-  __device__ __forceinline__ void load_chunk(uint32_t stage, int chunk, uint32_t full) {
+  // Fills a stage with a chunk of channels. True: by copies that are still under way.
+  __device__ __forceinline__ bool load_chunk(uint32_t stage, int chunk) {
     switch (p_.copy_elements * static_cast<int>(sizeof(Element))) {
       case 16:
         copy_chunk<16>(stage, chunk);
@@ -38,10 +38,13 @@ class PixelLoader {
         break;
       default:
         store_chunk(stage, chunk);
-        return arrive(full);
+        return false;
     }
-    arrive_after_copies(full);
+    return true;
   }
+
+  // Others go first with the next chunk, where all threads may read all of the table.
+  __device__ __forceinline__ void turn() { thread_ = (thread_ + kLoaders - 64) % kLoaders; }
 
  private:
   template <int kBytes>
@@ -53,7 +56,7 @@ class PixelLoader {
     const uint32_t shared_step = p_.copy_shared * sizeof(Element);
     const int pieces = p_.run / kElements;
 #pragma unroll 1
-    for (int i = thread_; i < p_.entries; i += kPixelLoaders) {
+    for (int i = thread_; i < p_.entries; i += kLoaders) {
       const int offset = sources_[i];
       const int channels = offset < 0 ? 0 : left;
       for (int piece = 0; piece < pieces; ++piece) {
@@ -79,7 +82,7 @@ class PixelLoader {
     const Element* const plane = image_ + first_channel * p_.source_c;
     const uint32_t shared_step = p_.copy_shared * sizeof(Element);
 #pragma unroll 1
-    for (int i = thread_; i < p_.entries; i += kPixelLoaders) {
+    for (int i = thread_; i < p_.entries; i += kLoaders) {
       const int offset = sources_[i];
       const int channels = offset < 0 ? 0 : left;
       for (int piece = 0; piece < p_.run; ++piece) {
@@ -107,7 +110,7 @@ class PixelLoader {
 
   const PixelParams& p_;
   int* const sources_;
-  const int thread_;
+  int thread_;
   const Element* image_ = nullptr;
 };
 

@@ -1,0 +1,22 @@
+#include "cuda/code_arch.h"
+
+#include <cuda_runtime_api.h>
+
+namespace convx {
+namespace {
+
+// Stands for all kernels: they are compiled for the same architectures.
+__global__ void any_kernel() {}
+
+}  // namespace
+
+int find_code_arch() {
+  cudaFuncAttributes attributes{};
+  if (cudaFuncGetAttributes(&attributes, any_kernel) != cudaSuccess) {
+    cudaGetLastError();  // or the next check would find it
+    return 0;
+  }
+  return attributes.ptxVersion;
+}
+
+}  // namespace convx

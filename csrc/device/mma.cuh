@@ -1,0 +1,37 @@
+// mma.sync: a warp multiplies 16 rows by 8 columns (sm_80).
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "device/wgmma.cuh"  // for Tf32
+
+namespace convx {
+
+// sums += a * b, over 32 bytes of the reduction: 8 TF32 or 16 16-bit values. Thread t holds, of
+// rows t/4 and t/4 + 8 and of column t/4,
+//   32-bit: a[0], a[1] and b0: depth t%4;                  a[2], a[3] and b1: depth t%4 + 4
+//   16-bit: a[0], a[1] and b0: depths 2(t%4) and the next; a[2], a[3] and b1: 8 further
+//   sums[0], sums[1]: row t/4, columns 2(t%4) and the next;  sums[2], sums[3]: row t/4 + 8.
+template <typename Operand>
+struct Mma;
+
+#define CONVX_DEFINE_MMA(operand, shape_and_types)                                       \
+  template <>                                                                            \
+  struct Mma<operand> {                                                                  \
+    static __device__ __forceinline__ void multiply(float* sums, const uint32_t (&a)[4], \
+                                                    uint32_t b0, uint32_t b1) {          \
+      asm("mma.sync.aligned." shape_and_types                                            \
+          " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"           \
+          : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                   \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));               \
+    }                                                                                    \
+  }
+CONVX_DEFINE_MMA(Tf32, "m16n8k8.row.col.f32.tf32.tf32.f32");
+CONVX_DEFINE_MMA(__half, "m16n8k16.row.col.f32.f16.f16.f32");
+CONVX_DEFINE_MMA(__nv_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32");
+#undef CONVX_DEFINE_MMA
+
+}  // namespace convx

@@ -1,0 +1,87 @@
+#include "engines/cuda_mma/cuda_mma_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/gather_view.h"
+#include "engines/cuda_limits.h"
+#include "engines/cuda_mma/mma_fit.h"
+#include "engines/cuda_mma/mma_tiling.h"
+
+namespace convx {
+namespace {
+
+// Each is a few launches.
+constexpr size_t kMaxPhases = 16;
+
+PixelShape fit_phase(const ConvProblem& problem, const DeviceCaps& caps, GatherAxis rows,
+                     GatherAxis columns) {
+  const bool empty = rows.taps == 0 || columns.taps == 0;
+  rows.taps = std::max<int64_t>(rows.taps, 1);
+  columns.taps = std::max<int64_t>(columns.taps, 1);
+  PixelShape shape =
+      fit_pixel_shape(problem, caps, rows, columns, make_mma_tiling(tensor_math(problem)));
+  if (empty) {  // no tap reaches these pixels: nothing to reduce, zeros to store
+    shape.chunks = 0;
+    shape.splits = 1;
+    shape.packed_bytes = shape.partial_bytes = 0;
+  }
+  // Every block computes one tile.
+  shape.grid = static_cast<int>(
+      std::max<int64_t>(1, shape.pixel_tiles * shape.filter_tiles * problem.groups * shape.splits));
+  return shape;
+}
+
+std::vector<PixelShape> fit_phases(const ConvProblem& problem, const DeviceCaps& caps) {
+  const GatherView view = make_gather_view(problem);
+  std::vector<PixelShape> shapes;
+  for (const AxisPhase& rows : view.rows) {
+    for (const AxisPhase& columns : view.columns) {
+      shapes.push_back(fit_phase(problem, caps, make_gather_axis(rows, false),
+                                 make_gather_axis(columns, false)));
+    }
+  }
+  return shapes;
+}
+
+std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
+  if (p.dtype == DType::kFloat64) return "tensor cores here take no float64";
+  if (caps.compute_major < 8) return "it needs a GPU of compute capability 8.0 or later";
+  if (caps.code_arch < 80) return "this build has no code of sm_80 or later for this GPU";
+  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
+  if (std::string large = refuse_large_images(p); !large.empty()) return large;
+  const GatherView view = make_gather_view(p);
+  if (view.rows.size() * view.columns.size() > kMaxPhases) {
+    return "the stride has more than 16 phases";
+  }
+  for (const PixelShape& shape : fit_phases(p, caps)) {
+    if (shape.filters == 0) {
+      return "no tile fits in shared memory, or its images lie 2^31 elements apart";
+    }
+  }
+  return "";
+}
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  Plan plan;
+  plan.engine = EngineId::kCudaMma;
+  MmaFit fit;
+  for (PixelShape& shape : fit_phases(problem, caps)) {
+    if (fit.phases.empty()) {
+      plan.tile = {2 * int64_t{shape.window_pixels()}, shape.filters, shape.chunk_channels};
+    }
+    plan.split = std::max<int64_t>(plan.split, shape.splits);
+    plan.workspace_bytes = std::max(plan.workspace_bytes, shape.packed_bytes + shape.partial_bytes);
+    plan.predicted_us += shape.microseconds;
+    fit.phases.push_back(make_pixel_fit(problem, std::move(shape)));
+  }
+  plan.shape = std::make_shared<const MmaFit>(std::move(fit));
+  return plan;
+}
+
+}  // namespace
+
+Engine cuda_mma_engine() { return {EngineId::kCudaMma, "cuda_mma", refuse, plan}; }
+
+}  // namespace convx

@@ -1,0 +1,11 @@
+// What a tile of cuda_mma costs.
+#pragma once
+
+#include "engines/cuda_pixel_tiles/pixel_shape.h"
+
+namespace convx {
+
+double predict_mma_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
+                                const PixelShape& shape);
+
+}  // namespace convx

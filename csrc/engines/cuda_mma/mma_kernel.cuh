@@ -1,0 +1,210 @@
+// The pixel convolution on the tensor cores of sm_80 and later.
+//
+// A block computes one tile: its two warpgroups multiply a window of kBlocks * 64 pixels each by
+// kFilters filters. A warp gathers the values of its 16 pixels of every 64 into registers, and
+// reads all filters, 16 bytes per lane at a time.
+//
+//                        kFilters
+//               +---------------------+   warp 0: pixels  0-15, 64-79, ...   \ warpgroup 0:
+//   window 0    | warps 0 to 3        |   warp 1: pixels 16-31, 80-95, ...   / window 0
+//               +---------------------+
+//   window 1    | warps 4 to 7        |
+//               +---------------------+
+//
+// Shared memory: tables, source ring, filter ring (mma_stages.cuh). Sums are staged where the rings
+// were.
+#pragma once
+
+#include "device/mma.cuh"
+#include "engines/cuda_mma/mma_stages.cuh"
+#include "engines/cuda_pixel_tiles/pixel_gather.cuh"
+#include "engines/cuda_pixel_tiles/pixel_store.cuh"
+
+namespace convx {
+
+template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
+class MmaMultiplier {
+  using Product = Mma<typename TensorTypes<kMath>::Operand>;
+  using Gather = PixelGather<kMath, kBlocks, kFolded>;
+  using Operands = typename Gather::Operand[kBlocks][Gather::kPlanes];
+  static constexpr bool kSplit = kMath == TensorMath::kIeee;
+  static constexpr int kPlanes = Gather::kPlanes;
+  static constexpr int kPlaneBytes = kFilters * kStepBytes;
+  // Steps summed by the tensor cores in one chain in kIeee: they truncate, so long chains drift
+  // towards zero. 4 steps are 64 terms.
+  static constexpr int kChainSteps = 4;
+  // Filters read at a time: enough sums that do not wait for each other, and few registers.
+  static constexpr int kBatch = kSplit || kFilters == 32 ? 32 : 64;
+
+ public:
+  using Sums = WgmmaSums<kFilters>;  // mma.sync's are those of one of a warpgroup's warps
+
+  // source: shared address of the source ring.
+  __device__ __forceinline__ MmaMultiplier(const PixelParams& p, const PixelTile& tile,
+                                           int warpgroup, const int* distances, uint32_t source)
+      : p_(p),
+        gather_(p, shared_address(distances)),
+        source_(source),
+        first_(source),
+        end_(source + p.source_stages * p.stage_chunks * p.source_stage_bytes) {
+    gather_.start_window(StagedTile(p, tile), tile.first + warpgroup * p.window_step);
+    clear(totals_);
+    if constexpr (kSplit) clear(chain_);
+  }
+
+  // Multiplies the steps of a stage; filters: shared address of its filters.
+  __device__ __forceinline__ void multiply_stage(int steps, uint32_t filters) {
+    uint32_t b = filters + (threadIdx.x & 31) * 16;
+    typename Gather::Values values;
+    gather(values);
+#pragma unroll 1
+    for (int left = steps; left > 0; --left) {
+      Operands a;
+      Gather::convert(values, a);
+      if (left > 1) gather(values);  // the next step's arrive while this one's are multiplied
+      if constexpr (kSplit) {
+        if (chained_ == kChainSteps) end_chain();
+        ++chained_;
+        multiply_split(a, b);
+      } else {
+        multiply(a, b);
+      }
+      b += p_.step_bytes;
+    }
+  }
+
+  // The sums, when all stages are multiplied.
+ __device__ __forceinline__ const Sums (&finish()) [kBlocks] {
+   if constexpr (kSplit) end_chain();
+   return totals_;
+ }
+
+ private : static __device__ __forceinline__ void clear(Sums (&sums)[kBlocks]) {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (float& sum : sums[block].value) sum = 0;
+    }
+  }
+
+  __device__ __forceinline__ void gather(typename Gather::Values& values) {
+    if (step_ == 0) gather_.start_chunk(source_);
+    gather_.template load<true>(values);
+    if (++step_ == p_.steps) {
+      step_ = 0;
+      source_ += p_.source_stage_bytes;
+      if (source_ == end_) source_ = first_;
+    }
+  }
+
+  // Chains are short, and added up outside the tensor cores.
+  __device__ __forceinline__ void end_chain() {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (int i = 0; i < kFilters / 2; ++i) totals_[block].value[i] += chain_[block].value[i];
+    }
+    clear(chain_);
+    chained_ = 0;
+  }
+
+  // Both halves of the reduction of filters [16 i, 16 i + 8) and of the 8 behind them.
+  struct Filters {
+    uint32_t words[kBatch / 16][4];
+
+    __device__ __forceinline__ Filters(uint32_t b, int first) {
+#pragma unroll
+      for (int i = 0; i < kBatch / 16; ++i)
+        load_16_bytes(b + first * kStepBytes + i * 512, words[i]);
+    }
+  };
+
+  __device__ __forceinline__ void multiply(const Operands& a, uint32_t b) {
+#pragma unroll
+    for (int first = 0; first < kFilters; first += kBatch) {
+      product(totals_, a, 0, Filters(b, first), first);
+    }
+  }
+
+  __device__ __forceinline__ void multiply_split(const Operands& a, uint32_t b) {
+#pragma unroll
+    for (int first = 0; first < kFilters; first += kBatch) {
+      const Filters b0(b, first), b1(b + kPlaneBytes, first), b2(b + 2 * kPlaneBytes, first);
+      // Small products first. Those of parts 1 and 2, 2 and 1, 2 and 2 are below float32's
+      // rounding.
+      product(chain_, a, 0, b2, first);
+      product(chain_, a, 2, b0, first);
+      product(chain_, a, 1, b1, first);
+      product(chain_, a, 0, b1, first);
+      product(chain_, a, 1, b0, first);
+      product(chain_, a, 0, b0, first);
+    }
+  }
+
+  static __device__ __forceinline__ void product(Sums (&sums)[kBlocks], const Operands& a,
+                                                 int a_plane, const Filters& b, int first) {
+#pragma unroll
+    for (int i = 0; i < kBatch / 8; ++i) {  // 8 filters
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        Product::multiply(sums[block].value + 4 * (first / 8 + i), a[block][a_plane],
+                          b.words[i / 2][i % 2 * 2], b.words[i / 2][i % 2 * 2 + 1]);
+      }
+    }
+  }
+
+  const PixelParams& p_;
+  Gather gather_;
+  int step_ = 0;     // of the chunk
+  int chained_ = 0;  // steps
+  uint32_t source_;  // of the chunk
+  const uint32_t first_, end_;
+  Sums totals_[kBlocks];
+  Sums chain_[kSplit ? kBlocks : 1];
+};
+
+template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
+__device__ __forceinline__ void multiply_tile(const PixelParams& p, const PixelTile& tile,
+                                              char* memory) {
+  constexpr int kWindow = kBlocks * kPixelBlock;
+  const int warpgroup = threadIdx.x / 128;
+  const PixelTables tables(p, memory, gathered_depth(kMath), kWindow);
+  const uint32_t source = shared_address(memory) + p.source_offset;
+  const uint32_t filters = shared_address(memory) + p.filter_offset;
+  if (kFolded) fill_distances<kMath>(p, tables.distances);
+  StageLoader<typename TensorTypes<kMath>::Element> loader(p, tile, tables.sources, source,
+                                                           filters);
+  __syncthreads();  // tables are there
+  for (int i = 1; i < p.filter_stages; ++i) loader.load_next();
+
+  MmaMultiplier<kMath, kBlocks, kFilters, kFolded> multiplier(p, tile, warpgroup, tables.distances,
+                                                              source);
+  int slot = 0;
+#pragma unroll 1
+  for (StageCursor at(p, tile); !at.done(); at.advance()) {
+    wait_for_stage(p.filter_stages);
+    // The stage is there for all, and all have left the one before: its place is free.
+    __syncthreads();
+    loader.load_next();
+    __syncwarp();  // copying leaves lanes apart, and the products want them together
+    multiplier.multiply_stage(at.steps(), filters + slot * p.filter_stage_bytes);
+    if (++slot == p.filter_stages) slot = 0;
+  }
+  __syncthreads();  // the rings are free
+  char* const staging =
+      memory + p.staging_offset + warpgroup * kStoreFilters * staging_elements(kWindow, 4) * 4;
+  store_window<kMath>(p, tile, warpgroup, multiplier.finish(), staging,
+                      tables.targets + warpgroup * kWindow);
+}
+
+template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
+__global__ void __launch_bounds__(kMmaThreads, count_mma_blocks(kMath, kFilters, kBlocks))
+    pixel_mma_kernel(const __grid_constant__ PixelParams p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  extern __shared__ __align__(128) char memory[];
+  if (static_cast<int>(blockIdx.x) >= p.tiles) return;
+  multiply_tile<kMath, kBlocks, kFilters, kFolded>(p, locate_tile(p, blockIdx.x), memory);
+#endif
+}
+
+}  // namespace convx

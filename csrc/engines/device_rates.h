@@ -1,0 +1,37 @@
+// How fast a multiprocessor is, and device memory, by architecture: cost models are fitted to an
+// H200 and scaled by this. From data sheets; only the H200 was measured.
+#pragma once
+
+#include "core/device_caps.h"
+
+namespace convx {
+
+// All relative to an H200: of one multiprocessor, and of the whole memory.
+struct DeviceRates {
+  double clock = 1;
+  double tensor = 1;    // products on tensor cores
+  double multiply = 1;  // float32 multiply-adds
+  double memory = 1;
+};
+
+inline DeviceRates rates_of(const DeviceCaps& caps) {
+  switch (10 * caps.compute_major + caps.compute_minor) {
+    case 80:  // A100: 1024 16-bit products a cycle at 1.41 GHz, and half the float32 units
+      return {0.8, 0.40, 0.40, 0.42};
+    case 89:  // between a 4090 and an L40S, which sums in float32 at twice its rate
+      return {1.4, 0.25, 1.4, 0.20};
+    case 120:
+    case 121:  // 5090: 256 products a cycle
+      return {1.4, 0.17, 1.4, 0.37};
+    case 100:
+    case 103:  // B200: its own tensor instructions would be faster
+      return {1.05, 1, 1.05, 1.6};
+    default:
+      break;
+  }
+  if (caps.compute_major == 8) return {1, 0.12, 1, 0.20};       // 3090: 256 products a cycle
+  if (caps.compute_major < 8) return {0.85, 0.20, 0.43, 0.15};  // T4, V100
+  return {};
+}
+
+}  // namespace convx

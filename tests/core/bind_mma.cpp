@@ -1,0 +1,41 @@
+// cuda_mma's part of the test-only module.
+#include "bind_mma.h"
+
+#include "emulate_mma.h"
+#include "engines/cuda_mma/cuda_mma_plan.h"
+
+namespace py = pybind11;
+using namespace convx;
+
+void bind_mma(py::module_& m) {
+  // Runs a problem by the kernels' own source, over tensors given by their addresses (0 for none).
+  // Returns the refusal, or what each phase was fitted to.
+  m.def("run_mma",
+        [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
+           uintptr_t y, uintptr_t bias) -> py::object {
+          const Engine engine = cuda_mma_engine();
+          const std::string refusal = engine.refuse(problem, caps);
+          if (!refusal.empty()) return py::str(refusal);
+          const Plan plan = engine.plan(problem, caps);
+          const MmaFit& fit = *static_cast<const MmaFit*>(plan.shape.get());
+          const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+          const Buffers buffers{pointer(x), pointer(w), pointer(y), pointer(bias)};
+          if (const char* fault = emulate_mma(problem, fit, buffers, plan.workspace_bytes)) {
+            throw std::runtime_error(fault);
+          }
+          using namespace py::literals;
+          py::list phases;
+          for (const PixelFit& phase : fit.phases) {
+            const PixelShape& s = phase.shape;
+            phases.append(
+                py::dict("filters"_a = s.filters, "blocks"_a = s.blocks, "folded"_a = s.folded,
+                         "bands"_a = s.bands, "splits"_a = s.splits, "chunks"_a = s.chunks,
+                         "steps"_a = s.steps, "stage_chunks"_a = s.stage_chunks,
+                         "stage_steps"_a = s.stage_steps, "filter_stages"_a = s.filter_stages,
+                         "source_stages"_a = s.source_stages, "blocks_per_sm"_a = s.blocks_per_sm,
+                         "shared_bytes"_a = s.shared_bytes, "vector"_a = s.vector,
+                         "window_step"_a = s.window_step, "window"_a = s.window_pixels()));
+          }
+          return phases;
+        });
+}

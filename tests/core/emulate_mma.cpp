@@ -1,0 +1,120 @@
+// The kernels of cuda_mma, run on the host from their own source.
+#include "emulated_cuda/emulator.h"
+//
+#include "emulate_mma.h"
+#include "engines/cuda_mma/mma_kernel.cuh"
+#include "engines/cuda_pixel_tiles/pack_pixel_filters.cuh"
+#include "engines/sum_partials.cuh"
+
+namespace convx {
+namespace {
+
+constexpr int64_t kMargin = 4096;  // behind a block's shared memory
+constexpr unsigned char kPoison = 0xff;
+
+class BlockMemory {
+ public:
+  explicit BlockMemory(int64_t bytes) : bytes_(bytes), memory_(bytes + kMargin + 128) {
+    start_ = memory_.data() + (-reinterpret_cast<uintptr_t>(memory_.data()) & 127);
+  }
+  char* poison() {
+    std::memset(start_, kPoison, static_cast<size_t>(bytes_ + kMargin));
+    return emulator::shared_memory = start_;
+  }
+  bool is_whole() const {
+    return std::all_of(start_ + bytes_, start_ + bytes_ + kMargin,
+                       [](char byte) { return static_cast<unsigned char>(byte) == kPoison; });
+  }
+
+ private:
+  const int64_t bytes_;
+  std::vector<char> memory_;
+  char* start_;
+};
+
+template <TensorMath kMath>
+void pack(const PixelShape& shape, const PixelParams& p, int64_t groups) {
+  using Element = typename TensorTypes<kMath>::Element;
+  constexpr int kRows = 8, kThreads = 128;
+  std::vector<float> staged(size_t(kRows) * p.chunk_channels * p.tap_rows * p.tap_columns);
+  std::vector<emulator::Fiber> fibers(kThreads);
+  blockDim.x = kThreads;
+  for (blockIdx.y = 0; blockIdx.y < p.chunks; ++blockIdx.y) {
+    for (blockIdx.x = 0; blockIdx.x < shape.filters * shape.filter_tiles * groups / kRows;
+         ++blockIdx.x) {
+      emulator::run_block(fibers, [&] {
+        pack_filters<kMath, Element, FilterOrder::kFragments>(p, kRows, staged.data());
+      });
+    }
+  }
+}
+
+template <TensorMath kMath, int kFilters, int kBlocks, bool kFolded>
+bool multiply(const PixelShape& shape, const PixelParams& p) {
+  BlockMemory memory(shape.shared_bytes);
+  std::vector<emulator::Fiber> fibers(kMmaThreads);
+  blockDim.x = kMmaThreads;
+  for (int tile = 0; tile < p.tiles; ++tile) {
+    char* const start = memory.poison();
+    emulator::run_block(fibers, [&] {
+      multiply_tile<kMath, kBlocks, kFilters, kFolded>(p, locate_tile(p, tile), start);
+    });
+    if (!memory.is_whole()) return false;
+  }
+  return true;
+}
+
+template <TensorMath kMath>
+bool run_phase(const PixelShape& shape, const PixelParams& p, int64_t groups) {
+  pack<kMath>(shape, p, groups);
+  bool whole = false;
+  if (shape.folded) {
+    whole = multiply<kMath, 64, 2, true>(shape, p);
+  } else if (shape.filters == 32) {
+    whole = multiply<kMath, 32, 2, false>(shape, p);
+  } else if (shape.filters == 64) {
+    whole = shape.blocks == 1 ? multiply<kMath, 64, 1, false>(shape, p)
+                              : multiply<kMath, 64, 2, false>(shape, p);
+  } else if constexpr (kMath != TensorMath::kIeee) {
+    whole = multiply<kMath, 128, 2, false>(shape, p);
+  }
+  if (shape.splits > 1) {
+    blockDim.x = gridDim.x = 1;
+    blockIdx.x = threadIdx.x = 0;
+    sum_partials_kernel<typename TensorTypes<kMath>::Element>(p);
+  }
+  return whole;
+}
+
+bool run_phase(const PixelShape& shape, const PixelParams& p, int64_t groups) {
+  switch (shape.math) {
+    case TensorMath::kTf32:
+      return run_phase<TensorMath::kTf32>(shape, p, groups);
+    case TensorMath::kIeee:
+      return run_phase<TensorMath::kIeee>(shape, p, groups);
+    case TensorMath::kBFloat16:
+      return run_phase<TensorMath::kBFloat16>(shape, p, groups);
+    case TensorMath::kFloat16:
+      return run_phase<TensorMath::kFloat16>(shape, p, groups);
+  }
+  return false;
+}
+
+}  // namespace
+
+const char* emulate_mma(const ConvProblem& problem, const MmaFit& fit, Buffers buffers,
+                        int64_t workspace_bytes) {
+  std::vector<uint4> workspace(static_cast<size_t>(workspace_bytes / 16 + 1));
+  std::memset(workspace.data(), kPoison, workspace.size() * 16);
+  buffers.workspace = workspace.data();
+  emulator::fault = nullptr;
+  for (const PixelFit& phase : fit.phases) {
+    const PixelParams params = make_pixel_params(problem, phase, buffers);
+    if (!run_phase(phase.shape, params, problem.groups)) {
+      return "a block wrote behind its shared memory";
+    }
+  }
+  return emulator::fault;
+}
+
+}  // namespace convx

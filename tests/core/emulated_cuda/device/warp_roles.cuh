@@ -1,0 +1,13 @@
+// In place of csrc's.
+#pragma once
+
+#include "emulator.h"
+
+namespace convx {
+
+inline void wait_at_barrier(int id, int threads) { emulator::block_barriers[id].wait(threads); }
+inline bool any_in_warpgroup(int id, bool holds) {
+  return emulator::block_barriers[id].wait(128, holds);
+}
+
+}  // namespace convx
