@@ -10,8 +10,6 @@ namespace convx {
 
 std::span<const Engine> cuda_engines() {
   static const Engine engines[] = {cuda_pixels_engine(), cuda_lines_engine(),
-                                   cuda_depthwise_engine(), cuda_gemm_engine(),
-                                   cuda_direct_engine()};
                                    cuda_mma_engine(),    cuda_depthwise_engine(),
                                    cuda_gemm_engine(),   cuda_direct_engine()};
   return engines;
