@@ -7,72 +7,94 @@
 namespace convx {
 namespace {
 
-// Rates in cycles of one multiprocessor, fitted to an H200; see docs/performance.
+// Rates in cycles of one multiprocessor, fitted to 1667 timings on an H200, of which they explain
+// all but 11%; see docs/performance.
 constexpr double kWindowClockGhz = 1.7;
 // The tensor cores take 1 cycle per column of a 64-row product of 32 bytes depth on half their
 // rate, so two warpgroups' products of one step take as many cycles as a window has columns.
 // Of it, what is reached: each product reads its filters anew, so narrow windows take longer.
-constexpr double kWideWindowEfficiency = 0.9;    // 224 columns and more
-constexpr double kMiddleWindowEfficiency = 0.8;  // 160
-constexpr double kNarrowWindowEfficiency = 0.7;
-constexpr double kIeeeWindowEfficiency = 0.82;  // six products read the same
-// What the terms below leave out; 16-bit products are done sooner, and all else shows.
-constexpr double kWindowSlack = 1.25;
-constexpr double kHalfWindowSlack = 1.5;
-constexpr double kWindowFilterBytes = 14;   // packed filters per cycle, from L2
-constexpr double kWindowLineBytes = 24;     // the same of lines
-constexpr double kWindowLineCycles = 5000;  // launching the kernel that writes them
-// Storing is done by warps of its own, 64 filters at a time; per column, where pixels are runs,
-// where channels lie together, elsewhere. Handing sums over takes the multiplying warps some time.
-constexpr double kWindowRunCycles = 16;
-constexpr double kWindowWideCycles = 40;
-constexpr double kWindowScatterCycles = 70;
-constexpr double kWindowStageCycles = 6;
-constexpr double kWindowTileCycles = 2000;     // filling and draining the pipeline
-constexpr double kWindowLaunchCycles = 10000;  // first tile's latency, launch, packing
-constexpr double kWindowMemoryBytes = 17;      // device memory, per cycle
-constexpr double kWindowPartialBytes = 20;     // partial sums, written and read again
+constexpr double kWideWindowEfficiency = 0.94;    // 192 columns and more
+constexpr double kMiddleWindowEfficiency = 0.85;  // 128
+constexpr double kNarrowWindowEfficiency = 0.5;
+// Six products read the same, but groups of them are short, and the widest have fewer stages.
+constexpr double kIeeeWideEfficiency = 0.80;    // 160 columns
+constexpr double kIeeeMiddleEfficiency = 0.88;  // 128
+constexpr double kIeeeNarrowEfficiency = 0.82;  // 96
+constexpr double kIeeeLeastEfficiency = 0.72;
+constexpr double kWindowBatchCycles = 60;  // between groups of products
+constexpr double kWindowLineBytes = 30;    // lines per cycle, from L2
+constexpr double kWindowFilterBytes = 20;  // the same of packed filters
+// Handing sums over takes the multiplying warps some time per column. Storing is done by warps of
+// their own, 64 filters at a time: where pixels are runs, where channels lie together, elsewhere.
+constexpr double kWindowStageCycles = 7.6;
+constexpr double kWindowRunCycles = 22;  // per column of 16-bit sums
+constexpr double kWindowWideCycles = 30;
+constexpr double kWindowScatterCycles = 44;
+constexpr double kWindowTileCycles = 1900;     // filling and draining the pipeline
+constexpr double kWindowLaunchCycles = 27000;  // of both kernels, and their first and last tiles
+constexpr double kWindowBatchLaunchCycles = 24000;  // the same for further images
+constexpr double kWindowMemoryBytes = 10;           // of writing lines, per cycle
+constexpr double kWindowStoredBytes = 15;           // of storing sums
+constexpr double kWindowPartialBytes = 10;          // partial sums, written and read again
+
+double find_efficiency(const WindowShape& shape) {
+  if (shape.math == TensorMath::kIeee) {
+    return shape.columns >= 160   ? kIeeeWideEfficiency
+           : shape.columns >= 128 ? kIeeeMiddleEfficiency
+           : shape.columns >= 96  ? kIeeeNarrowEfficiency
+                                  : kIeeeLeastEfficiency;
+  }
+  return shape.columns >= 192   ? kWideWindowEfficiency
+         : shape.columns >= 128 ? kMiddleWindowEfficiency
+                                : kNarrowWindowEfficiency;
+}
+
+// Cycles of a tile.
+double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
+  const double taps = static_cast<double>(shape.rows_axis.taps * shape.columns_axis.taps);
+  const double chunks = static_cast<double>(shape.chunks) / shape.splits;
+  const double steps = ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32) /
+                       static_cast<double>(shape.splits);
+  const int products = shape.math == TensorMath::kIeee ? 6 : 1;
+  const double batches =
+      chunks * static_cast<double>(ceil_div(static_cast<int64_t>(taps), shape.stage_taps)) *
+      (shape.lane_bytes / 32) * static_cast<double>(ceil_div(shape.stage_taps, 4));
+  const double multiply = steps * taps * products * shape.columns / find_efficiency(shape) +
+                          kWindowBatchCycles * batches;
+  const double lines = chunks * shape.positions() * shape.lane_bytes * shape.planes();
+  const double filters = shape.resident ? 0
+                                        : chunks * taps * shape.filter_groups * shape.planes() *
+                                              kWindowFilters * shape.lane_bytes;
+  const bool runs = shape.strips == 1 && shape.columns_axis.count % 2 == 0 &&
+                    problem.y_strides.c != 1 && shape.rows * shape.pitch >= kMinRunPositions;
+  const bool wide = problem.y_strides.c == 1 && problem.K > 1;
+  const double words = shape.splits > 1 || problem.dtype == DType::kFloat32 ? 2 : 1;
+  const double store = shape.columns * words *
+                       (runs   ? kWindowRunCycles
+                        : wide ? kWindowWideCycles
+                               : kWindowScatterCycles);
+  return std::max({multiply + kWindowStageCycles * shape.columns,
+                   lines / kWindowLineBytes + filters / kWindowFilterBytes, store}) +
+         kWindowTileCycles;
+}
 
 }  // namespace
 
 double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
                             const WindowShape& shape) {
-  const int64_t taps = shape.rows_axis.taps * shape.columns_axis.taps;
-  const double chunks = static_cast<double>(shape.chunks) / shape.splits;
-  const double steps = ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32) /
-                       static_cast<double>(shape.splits);
-  const int products = shape.math == TensorMath::kIeee ? 6 : 1;
-  const double efficiency = shape.math == TensorMath::kIeee ? kIeeeWindowEfficiency
-                            : shape.columns >= 224          ? kWideWindowEfficiency
-                            : shape.columns >= 160          ? kMiddleWindowEfficiency
-                                                            : kNarrowWindowEfficiency;
-  const double multiply = steps * static_cast<double>(taps) * products * shape.columns / efficiency;
-  const double load =
-      chunks * shape.positions() * shape.lane_bytes * shape.planes() / kWindowLineBytes;
-  const double filters = shape.resident ? 0
-                                        : chunks * static_cast<double>(taps) * shape.filter_groups *
-                                              shape.planes() * kWindowFilters * shape.lane_bytes /
-                                              kWindowFilterBytes;
-  const bool runs = shape.strips == 1 && shape.columns_axis.count % 2 == 0 &&
-                    problem.y_strides.c != 1 && shape.rows * shape.pitch >= kMinRunPositions;
-  const bool wide = problem.y_strides.c == 1 && problem.K > 1;
-  const double store = shape.columns * (runs   ? kWindowRunCycles
-                                        : wide ? kWindowWideCycles
-                                               : kWindowScatterCycles);
-  const double work = std::max({multiply + kWindowStageCycles * shape.columns, load, filters});
-  const double tile = std::max(work, store) + kWindowTileCycles;
   const int64_t tiles = shape.pixel_tiles * shape.filter_tiles * problem.groups * shape.splits;
   const int64_t batches = ceil_div(problem.N, std::max(1, shape.images));
-  double cycles = static_cast<double>(batches * ceil_div(tiles, caps.sm_count)) * tile;
-  cycles = std::max(cycles, count_bytes(problem) / caps.sm_count / kWindowMemoryBytes);
-  cycles += kWindowLaunchCycles;
+  const double element = static_cast<double>(size_of(problem.dtype));
+  const double source = static_cast<double>(problem.N * problem.C * problem.H * problem.W);
+  const double target = static_cast<double>(problem.N * problem.K * problem.P * problem.Q);
+  const double waves = static_cast<double>(batches * ceil_div(tiles, caps.sm_count));
+  double cycles = waves * predict_tile(problem, shape);
+  cycles = std::max(cycles, target * element / caps.sm_count / kWindowStoredBytes);
+  cycles += kWindowLaunchCycles + static_cast<double>(batches - 1) * kWindowBatchLaunchCycles;
+  const double line_bytes = static_cast<double>(batches * shape.line_bytes);
+  cycles += (source * element + line_bytes) / caps.sm_count / kWindowMemoryBytes;
   cycles += 2 * static_cast<double>(shape.partial_bytes) / caps.sm_count / kWindowPartialBytes;
-  const double source_bytes =
-      static_cast<double>(problem.N * problem.C * problem.H * problem.W) * size_of(problem.dtype);
-  cycles += kWindowLineCycles + (source_bytes + static_cast<double>(batches * shape.line_bytes)) /
-                                    caps.sm_count / kWindowMemoryBytes;
-  const double slack = size_of(problem.dtype) == 2 ? kHalfWindowSlack : kWindowSlack;
-  return slack * cycles / (kWindowClockGhz * 1e3);
+  return cycles / (kWindowClockGhz * 1e3);
 }
 
 }  // namespace convx
