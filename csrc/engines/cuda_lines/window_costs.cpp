@@ -16,14 +16,12 @@ constexpr double kWindowClockGhz = 1.7;
 constexpr double kWideWindowEfficiency = 0.94;    // 192 columns and more
 constexpr double kMiddleWindowEfficiency = 0.85;  // 128
 constexpr double kNarrowWindowEfficiency = 0.5;
-// Six products read the same, but groups of them are short, and the widest have fewer stages.
-constexpr double kIeeeWideEfficiency = 0.80;    // 160 columns
-constexpr double kIeeeMiddleEfficiency = 0.88;  // 128
-constexpr double kIeeeNarrowEfficiency = 0.82;  // 96
-constexpr double kIeeeLeastEfficiency = 0.72;
-constexpr double kWindowBatchCycles = 60;  // between groups of products
-constexpr double kWindowLineBytes = 30;    // lines per cycle, from L2
-constexpr double kWindowFilterBytes = 20;  // the same of packed filters
+constexpr double kIeeeWindowEfficiency = 0.94;  // six products read the same
+constexpr double kWindowBatchCycles = 60;       // between groups of products
+constexpr double kIeeeBatchCycles = 260;        // which are added up there
+constexpr double kScarceFilterStages = 1.06;    // fewer than three are not always there in time
+constexpr double kWindowLineBytes = 30;         // lines per cycle, from L2
+constexpr double kWindowFilterBytes = 20;       // the same of packed filters
 // Handing sums over takes the multiplying warps some time per column. Storing is done by warps of
 // their own, 64 filters at a time: where pixels are runs, where channels lie together, elsewhere.
 constexpr double kWindowStageCycles = 7.6;
@@ -38,12 +36,7 @@ constexpr double kWindowStoredBytes = 15;           // of storing sums
 constexpr double kWindowPartialBytes = 10;          // partial sums, written and read again
 
 double find_efficiency(const WindowShape& shape) {
-  if (shape.math == TensorMath::kIeee) {
-    return shape.columns >= 160   ? kIeeeWideEfficiency
-           : shape.columns >= 128 ? kIeeeMiddleEfficiency
-           : shape.columns >= 96  ? kIeeeNarrowEfficiency
-                                  : kIeeeLeastEfficiency;
-  }
+  if (shape.math == TensorMath::kIeee) return kIeeeWindowEfficiency;
   return shape.columns >= 192   ? kWideWindowEfficiency
          : shape.columns >= 128 ? kMiddleWindowEfficiency
                                 : kNarrowWindowEfficiency;
@@ -59,8 +52,10 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
   const double batches =
       chunks * static_cast<double>(ceil_div(static_cast<int64_t>(taps), shape.stage_taps)) *
       (shape.lane_bytes / 32) * static_cast<double>(ceil_div(shape.stage_taps, 4));
-  const double multiply = steps * taps * products * shape.columns / find_efficiency(shape) +
-                          kWindowBatchCycles * batches;
+  const bool scarce = !shape.resident && shape.filter_stages < 3;
+  const double multiply = (steps * taps * products * shape.columns / find_efficiency(shape) +
+                           batches * (products == 1 ? kWindowBatchCycles : kIeeeBatchCycles)) *
+                          (scarce ? kScarceFilterStages : 1);
   const double lines = chunks * shape.positions() * shape.lane_bytes * shape.planes();
   const double filters = shape.resident ? 0
                                         : chunks * taps * shape.filter_groups * shape.planes() *
