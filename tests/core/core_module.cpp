@@ -143,7 +143,7 @@ PYBIND11_MODULE(convx_core, m) {
         "pitch"_a = s.pitch, "rows"_a = s.rows, "strips"_a = s.strips,
         "strip_columns"_a = s.strip_columns, "row_base"_a = s.row_base,
         "column_base"_a = s.column_base, "columns"_a = s.columns,
-        "filter_groups"_a = s.filter_groups,
+        "filter_groups"_a = s.filter_groups, "window_step"_a = s.window_step,
         "second_window"_a = s.second_window, "second_offset"_a = s.second_offset,
         "pair_rows"_a = s.pair_rows, "column_windows"_a = s.column_windows,
         "pairs_per_image"_a = s.pairs_per_image, "pixel_tiles"_a = s.pixel_tiles,

@@ -49,13 +49,13 @@ def windows(fit: dict[str, Any]) -> Iterator[tuple[int, int, int, bool]]:
     count = 2 if fit["filter_groups"] == 1 else 1
     for tile in range(fit["pixel_tiles"]):
         if fit["pair_rows"] == 0:
-            first = tile * fit["columns"] * count
+            first = tile * fit["window_step"] * count
         else:
             rest, window = divmod(tile, fit["column_windows"])
             image, pair = divmod(rest, fit["pairs_per_image"])
             block, within = divmod(pair, fit["pair_rows"])
             row = block * 2 * fit["pair_rows"] + within
-            first = (image * fit["rows"] + row) * fit["pitch"] + window * fit["columns"]
+            first = (image * fit["rows"] + row) * fit["pitch"] + window * fit["window_step"]
         for i in range(count):
             position = first + i * fit["second_window"]
             yield first, position, i * fit["second_offset"], fit["pair_rows"] != 0

@@ -17,9 +17,9 @@ __device__ __forceinline__ bool has_sectors(const WindowParams& p, const StoreTa
   } else {
     const LinePoint start = locate_position(p, window);
     const int left = p.target_width - start.column;  // of the row
-    return p.even_runs && (p.pair_rows > 0 || left >= kColumns) && target.c % 8 == 0 &&
-           target.n % 8 == 0 && p.target_width % 8 == 0 && start.column % 8 == 0 &&
-           reinterpret_cast<size_t>(target.base) % 32 == 0;
+    return p.even_runs && !p.overlap && (p.pair_rows > 0 || left >= kColumns) &&
+           target.c % 8 == 0 && target.n % 8 == 0 && p.target_width % 8 == 0 &&
+           start.column % 8 == 0 && reinterpret_cast<size_t>(target.base) % 32 == 0;
   }
 }
 
@@ -27,10 +27,10 @@ __device__ __forceinline__ bool has_sectors(const WindowParams& p, const StoreTa
 template <TensorMath kMath, int kColumns, typename Out, typename Bias>
 class SumStager {
   static constexpr bool kExact = kMath == TensorMath::kIeee;
-  static constexpr int kWidth = kSpan<Out, kColumns>;
+  static constexpr int kWidth = kPartColumns<Out, kColumns>;
   static constexpr int kGroups = kWidth / 8;  // of 8 columns, of which a thread has a pair
   static constexpr int kPitch = kStagingPitch<Out, kColumns>;
-  using Runs = WindowRuns<Out, kWidth>;
+  using Runs = WindowRuns<Out, kColumns>;
 
  public:
   // filter: the warp's first, within its group. bias: of this group, or null. staging: of its first
@@ -54,7 +54,7 @@ class SumStager {
     const float bias[2] = {load_bias(filter_ + lane_ / 4), load_bias(filter_ + lane_ / 4 + 8)};
     const int pair = 2 * (lane_ & 3);
     if (!p_.even_runs) return stage_from<kPart>(sums, bias, pair);
-    const Runs runs(p_, target_, window_, kPart * kWidth, group_ * p_.group_targets + filter_);
+    const Runs runs(p_, target_, window_, kPart, group_ * p_.group_targets + filter_);
     const LinePoint& start = runs.start;
     const bool one_row = start.column + kWidth <= p_.target_width && start.row < p_.target_height;
     if (one_row) {
@@ -126,7 +126,7 @@ class SumStager {
     bool spoilt = false;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g)
-      store_pairs(sums, bias, kPart * kGroups + g, place + 8 * g, spoilt);
+      store_pairs(sums, bias, kPart * kPartStep<Out, kColumns> / 8 + g, place + 8 * g, spoilt);
     return spoilt;
   }
 
@@ -168,7 +168,7 @@ class SumStager {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       if (column < p_.target_width && row < rows)
-        store_pairs(sums, bias, kPart * kGroups + g, place, spoilt);
+        store_pairs(sums, bias, kPart * kPartStep<Out, kColumns> / 8 + g, place, spoilt);
       const bool wraps = column + 8 >= p_.pitch;
       column += wraps ? 8 - p_.pitch : 8;
       place += wraps ? 8 - gap : 8;

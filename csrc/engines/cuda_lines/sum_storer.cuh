@@ -14,9 +14,10 @@ class SumStorer {
   static constexpr int kPitch = kStagingPitch<Out, kColumns>;
   static constexpr int kUnit = kStoreUnit<Out>;
   static constexpr int kUnitPairs = kUnit / 2;
+  static constexpr int kSector = 32 / static_cast<int>(sizeof(Out));
   static constexpr int kBatch = 8;  // filters at a time
-  static constexpr int kWidth = kSpan<Out, kColumns>;
-  using Runs = WindowRuns<Out, kWidth>;
+  static constexpr int kStep = kPartStep<Out, kColumns>;
+  using Runs = WindowRuns<Out, kColumns>;
 
  public:
   // filter: the warpgroup's first, within its group; filters: how many there are. bias: of the
@@ -38,7 +39,7 @@ class SumStorer {
   __device__ __forceinline__ void store(int part, bool spoilt) {
     if (filters_ <= 0) return;
     if (!p_.even_runs) return store_columns(part, spoilt);
-    const Runs runs(p_, target_, window_, part * kWidth, tile_.group * p_.group_targets + filter_);
+    const Runs runs(p_, target_, window_, part, tile_.group * p_.group_targets + filter_);
 #pragma unroll 1
     for (int i = 0; i < kMaxRuns; ++i) {
       const PixelRun<Out> run = i == 0 ? runs.runs[0] : i == 1 ? runs.runs[1] : runs.runs[2];
@@ -55,15 +56,16 @@ class SumStorer {
   // Whole units: a lane has the same of each filter. Filters whose runs are aligned alike follow
   // each other, so that little is left to find out for each.
   __device__ __forceinline__ void store_units(const Runs& runs, const PixelRun<Out>& run) const {
-    const int apart = static_cast<int>(target_.c) & (kUnit - 1);
-    const int period = apart == 0 ? 1 : kUnit / (apart & -apart);
+    const int apart = static_cast<int>(target_.c) & (kSector - 1);
+    const int period = apart == 0 ? 1 : kSector / (apart & -apart);
     const int64_t distance = period * target_.c;
 #pragma unroll 1
     for (int phase = 0; phase < min(period, filters_); ++phase) {
       const int shift = runs.misalignment(run, phase);
+      const int begin = runs.first_stored(run, phase), end = runs.end_stored(run, phase);
 #pragma unroll 1
-      for (int first = lane_ * kUnit - shift; first + kUnit <= run.pixels; first += 32 * kUnit) {
-        if (first < 0) continue;
+      for (int first = lane_ * kUnit - shift; first + kUnit <= end; first += 32 * kUnit) {
+        if (first < begin) continue;
         const Out* from = staging_ + phase * kPitch + run.staged + shift + first;
         Out* to = run.to + phase * target_.c + first;
         int left = (filters_ - phase + period - 1) / period;
@@ -89,15 +91,15 @@ class SumStorer {
   // What is left of the first unit and of the last, pair by pair, eight filters at once.
   __device__ __forceinline__ void store_ends(const Runs& runs, const PixelRun<Out>& run) const {
     const int shift = runs.misalignment(run, lane_ / 4);
-    const bool none = shift == 0 && run.pixels % kUnit == 0;
-    if (__all_sync(0xffffffff, none)) return;
+    const int begin = runs.first_stored(run, lane_ / 4), end = runs.end_stored(run, lane_ / 4);
     const int pair = lane_ & 3;
     const int head = 2 * pair - shift;
-    const int last = (run.pixels + shift) & -kUnit;  // the unit behind the last whole one
+    const int last = (end + shift) & -kUnit;  // the unit behind the last whole one
     const int tail = last + 2 * pair - shift;
-    const bool has_head =
-        pair < kUnitPairs && (shift > 0 || run.pixels < kUnit) && head >= 0 && head < run.pixels;
-    const bool has_tail = pair < kUnitPairs && last > 0 && tail < run.pixels;
+    const bool in_first = !run.cut_start && (shift > 0 || end < kUnit);
+    const bool has_head = pair < kUnitPairs && in_first && head >= 0 && head < end;
+    const bool has_tail = pair < kUnitPairs && last > 0 && tail >= begin && tail < end;
+    if (!__any_sync(0xffffffff, has_head || has_tail)) return;
     const Out* staged = staging_ + lane_ / 4 * kPitch + run.staged + shift;
     Out* to = run.to + lane_ / 4 * target_.c;
 #pragma unroll 2
@@ -146,9 +148,12 @@ class SumStorer {
     Out* const first_plane =
         target_.base + (static_cast<int64_t>(tile_.group) * p_.group_targets + filter_) * target_.c;
     const LinePoint start = locate_position(p_, window_);
+    // The next part, or window, has the columns that both share.
+    const bool whole = part + 1 == kParts<Out> && !p_.overlap;
+    const int columns = whole ? kPartColumns<Out, kColumns> : kStep;
 #pragma unroll 1
-    for (int column = lane_; column < kWidth; column += 32) {
-      const LinePoint point = locate_position(p_, window_ + part * kWidth + column);
+    for (int column = lane_; column < columns; column += 32) {
+      const LinePoint point = locate_position(p_, window_ + part * kStep + column);
       // A window of a pair of rows ends with its row.
       const bool in_row =
           p_.pair_rows == 0 || (point.row == start.row && point.image == start.image);

@@ -25,7 +25,8 @@ constexpr double kWindowFilterBytes = 20;       // the same of packed filters
 // Handing sums over takes the multiplying warps some time per column. Storing is done by warps of
 // their own, 64 filters at a time: where pixels are runs, where channels lie together, elsewhere.
 constexpr double kWindowStageCycles = 7.6;
-constexpr double kWindowRunCycles = 22;  // per column of 16-bit sums
+constexpr double kWindowRunCycles = 22;        // per column of 16-bit sums
+constexpr double kWindowSectorRunCycles = 14;  // the same where only whole sectors are written
 constexpr double kWindowWideCycles = 30;
 constexpr double kWindowScatterCycles = 44;
 constexpr double kWindowTileCycles = 1900;     // filling and draining the pipeline
@@ -64,10 +65,11 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
                     problem.y_strides.c != 1 && shape.rows * shape.pitch >= kMinRunPositions;
   const bool wide = problem.y_strides.c == 1 && problem.K > 1;
   const double words = shape.splits > 1 || problem.dtype == DType::kFloat32 ? 2 : 1;
-  const double store = shape.columns * words *
-                       (runs   ? kWindowRunCycles
-                        : wide ? kWindowWideCycles
-                               : kWindowScatterCycles);
+  const double store =
+      shape.columns * words *
+      (runs   ? (shape.window_step < shape.columns ? kWindowSectorRunCycles : kWindowRunCycles)
+       : wide ? kWindowWideCycles
+              : kWindowScatterCycles);
   return std::max({multiply + kWindowStageCycles * shape.columns,
                    lines / kWindowLineBytes + filters / kWindowFilterBytes, store}) +
          kWindowTileCycles;

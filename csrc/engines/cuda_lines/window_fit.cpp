@@ -34,7 +34,8 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
   p.pitch = shape.pitch, p.rows = shape.rows, p.strips = shape.strips;
   p.strip_columns = shape.strip_columns;
   p.row_base = shape.row_base, p.column_base = shape.column_base;
-  p.window_columns = shape.columns, p.second_window = shape.second_window;
+  p.window_step = shape.window_step, p.second_window = shape.second_window;
+  p.overlap = shape.window_step < shape.columns;
   p.second_offset = shape.second_offset;
   p.pair_rows = shape.pair_rows, p.column_windows = shape.column_windows;
   p.pairs_per_image = shape.pairs_per_image;
@@ -95,6 +96,10 @@ WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit
   p.even_runs = p.plane_contiguous && p.strips == 1 && p.target_width % 2 == 0 &&
                 p.pitch % 2 == 0 && p.pitch >= 8 && p.rows * p.pitch >= kMinRunPositions &&
                 even_target;
+  const int64_t stored = split ? 4 : element;
+  p.cut_sectors =
+      p.even_runs && 32 / stored - 1 + (p.pair_rows > 0 ? 0 : p.pitch - p.target_width) <=
+                         shared_columns(static_cast<int>(stored));
   return p;
 }
 

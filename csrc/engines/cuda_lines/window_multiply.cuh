@@ -311,7 +311,7 @@ __device__ __forceinline__ void multiply_tiles(const WindowParams& p, const Wind
             if ((threadIdx.x & 31) == 0) arrive(full);
           };
           hand_over.template operator()<0>();
-          if constexpr (kParts<Out, kColumns> == 2) hand_over.template operator()<1>();
+          if constexpr (kParts<Out> == 2) hand_over.template operator()<1>();
         });
   }
 }
@@ -332,7 +332,7 @@ __device__ __forceinline__ void store_tiles(const WindowParams& p, const WindowR
                                 p, target, tile, share.window, share.filter, bias,
                                 find_staging<Out, kColumns>(p, memory, warpgroup));
 #pragma unroll 1
-                            for (int part = 0; part < kParts<Out, kColumns>; ++part, parity ^= 1) {
+                            for (int part = 0; part < kParts<Out>; ++part, parity ^= 1) {
                               wait_barrier(rings.staging_full + 8 * warpgroup, parity);
                               storer.store(part, spoilt[warpgroup] != 0);
                               __syncwarp();

@@ -18,7 +18,7 @@ struct WindowParams : TensorParams {
   int dense_filters;  // [channel][r][s] of a filter lie together, in this order
   int wide_channels;  // source channels lie together, 16 bytes at a time
   int pitch, rows, strips, strip_columns, row_base, column_base;
-  int window_columns, second_window, second_offset;
+  int window_step, second_window, second_offset;
   int pair_rows, column_windows, pairs_per_image;
   int filter_groups, filter_tiles, tiles, splits;
   int segments, segment_length;
@@ -27,6 +27,8 @@ struct WindowParams : TensorParams {
   int table_offset, staging_offset, source_offset, filter_offset, plane_bytes;
   int lead;         // stages the first warpgroup runs ahead
   int even_runs;    // pixels of an image are runs of pairs, aligned to pairs
+  int overlap;      // windows do, and store whole sectors
+  int cut_sectors;  // parts of a window do
   int wide_target;  // target channels lie together, 16 bytes at a time
 
   FastDivmod by_pitch, by_rows, by_strips;

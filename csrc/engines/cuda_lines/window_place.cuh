@@ -23,13 +23,13 @@ __device__ __forceinline__ TilePlace locate_tile(const WindowParams& p, int tile
   place.chunk = place.split * p.chunks / p.splits;
   place.chunk_end = (place.split + 1) * p.chunks / p.splits;
   if (p.pair_rows == 0) {
-    place.first = tile * p.window_columns * (p.filter_groups == 1 ? 2 : 1);
+    place.first = tile * p.window_step * (p.filter_groups == 1 ? 2 : 1);
   } else {
     const int window = p.by_column_windows.split(tile);
     int pair = p.by_pairs_per_image.split(tile);  // leaves the image in tile
     const int within = p.by_pair_rows.split(pair);
     const int row = pair * 2 * p.pair_rows + within;
-    place.first = (tile * p.rows + row) * p.pitch + window * p.window_columns;
+    place.first = (tile * p.rows + row) * p.pitch + window * p.window_step;
   }
   return place;
 }

@@ -63,6 +63,7 @@ struct Candidate {
   int columns;
   int filter_groups;
   int lane_bytes;
+  bool overlap = false;
 };
 
 class Fitter {
@@ -100,6 +101,9 @@ class Fitter {
           candidate.strips = 1;
           candidate.cut = Cut::kRows;
           consider(candidate, best);
+          for (const Cut cut : {Cut::kStretch, Cut::kRows}) {
+            consider({cut, 1, columns, filter_groups, lane_bytes, true}, best);
+          }
           candidate.cut = Cut::kRowPairs;
           if (filter_groups == 1) consider(candidate, best);
         }
@@ -120,7 +124,8 @@ class Fitter {
       shape.splits = splits;
       shape.partial_bytes = splits == 1 ? 0 : splits * target_elements() * 4;
       if (!fit_shared_memory(shape) || !fit_lines(shape)) break;
-      if (splits > 1 && (shape.resident || shape.images < problem_.N)) break;
+      const bool whole = shape.resident || shape.images < problem_.N || candidate.overlap;
+      if (splits > 1 && whole) break;
       shape.microseconds = predict_microseconds(problem_, caps_, shape);
       if (best.columns == 0 || shape.microseconds < best.microseconds) best = shape;
       if (shape.pixel_tiles * shape.filter_tiles * problem_.groups >= 2 * caps_.sm_count) break;
@@ -174,10 +179,20 @@ class Fitter {
     const auto align = [](int64_t length) {
       return round_up(length + kLineAlignment - 1, kLineAlignment);
     };
-    int64_t cover = columns * shape.windows();
+    shape.window_step = shape.columns;
+    if (candidate.overlap) {
+      const int element = static_cast<int>(size_of(problem_.dtype));
+      const int shared = shared_columns(element);
+      // What a sector may take of the next window, and the positions between rows.
+      if (columns_.count % 2 != 0 || 32 / element - 1 + shape.pitch - columns_.count > shared) {
+        return;
+      }
+      shape.window_step -= shared;
+    }
+    int64_t cover = shape.window_step * (shape.windows() - 1) + columns;
     int64_t segments = shape.lines;
     int64_t length = align(cover + row_reach_.span() * shape.pitch + column_reach_.span());
-    shape.second_window = shape.windows() == 2 ? shape.columns : 0;
+    shape.second_window = shape.windows() == 2 ? shape.window_step : 0;
     shape.second_offset = shape.second_window;
     if (shape.by_rows) {
       int64_t kernel_rows = rows_.taps;
@@ -338,7 +353,7 @@ WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
 int64_t count_pixel_tiles(const WindowShape& shape, int64_t images) {
   if (shape.pair_rows > 0) return images * shape.pairs_per_image * shape.column_windows;
   const int64_t line = images * shape.strips * shape.rows * shape.pitch;
-  return ceil_div(line, int64_t{shape.columns} * shape.windows());
+  return ceil_div(line, int64_t{shape.window_step} * shape.windows());
 }
 
 }  // namespace convx

@@ -48,10 +48,17 @@ inline constexpr int kLineAlignment = 8;
 inline constexpr int kMaxRuns = 3;
 inline constexpr int kMinRunPositions = 128;
 
-// Columns whose sums are staged at a time: of 32-bit ones half a window, or there would be no room
-// for the wide windows that multiply best.
+// Sums of a window are staged in parts: 32-bit ones in two, or there would be no room for the wide
+// windows that multiply best. A part has some columns of the next as well, so that each filter's
+// pixels can be cut where a 32-byte sector starts; so may a window.
+constexpr int staging_parts(int element_bytes) { return element_bytes == 4 ? 2 : 1; }
+constexpr int shared_columns(int element_bytes) { return element_bytes == 4 ? 16 : 24; }
+// From a part to the next.
+constexpr int part_columns(int columns, int element_bytes) {
+  return (columns - shared_columns(element_bytes)) / staging_parts(element_bytes);
+}
 constexpr int staging_columns(int columns, int element_bytes) {
-  return element_bytes == 4 ? columns / 2 : columns;
+  return part_columns(columns, element_bytes) + shared_columns(element_bytes);
 }
 // Bytes from filter to filter there: the columns and what aligning runs to 16 bytes may take. An
 // odd multiple of what a warp writes of a filter at a time, so that the filters it writes fall on
@@ -87,6 +94,7 @@ struct WindowShape {
   // The tile.
   int columns = 0;          // kColumns: positions of a window
   int filter_groups = 1;    // 2: the two warpgroups share a window and split the filters
+  int window_step = 0;      // positions from a window to the next; less than columns: they overlap
   int second_window = 0;    // positions from the first warpgroup's window to the second's
   int second_offset = 0;    // the same, in the tile
   bool by_rows = false;     // segments are kernel rows, else phases
