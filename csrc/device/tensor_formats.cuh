@@ -23,6 +23,13 @@ __device__ __forceinline__ uint32_t pack_bfloat16(float first, float second) {
   return word;
 }
 
+// The same as float16.
+__device__ __forceinline__ uint32_t pack_float16(float first, float second) {
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(word) : "f"(second), "f"(first));
+  return word;
+}
+
 // Split float32 values are this much larger than the values: then no part of the smallest of them
 // underflows. Values and sums too large for it become infinite or NaN, and are formed again in
 // float32 when they are stored.

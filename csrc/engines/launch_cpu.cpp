@@ -18,6 +18,7 @@ void launch_cpu(const ConvProblem& problem, const Plan& plan, const Buffers& buf
     case EngineId::kCudaWgmma:
     case EngineId::kCudaPixels:
     case EngineId::kCudaDepthwise:
+    case EngineId::kCudaPointwise:
       break;  // never in a plan for the CPU
   }
 }

@@ -33,8 +33,9 @@ def plan_sources() -> list[Path]:
 def compile_module(sources: list[Path], folder: Path) -> Path:
     import pybind11
 
-    flags = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", f"-I{CSRC}", f"-I{HERE}"]
-    flags += [f"-I{EMULATED}"]
+    flags = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden"]
+    # Emulated headers come before those of csrc/device that they stand in for.
+    flags += [f"-I{EMULATED}", f"-I{CSRC}", f"-I{HERE}"]
     includes = ["-isystem", pybind11.get_include()]
     includes += ["-isystem", sysconfig.get_path("include")]
     compiler = os.environ.get("CXX", "c++")
@@ -57,7 +58,7 @@ def core() -> ModuleType:
     """The module, compiled once per state of the sources and shared by test processes."""
     pytest.importorskip("pybind11")
     sources = [*HERE.glob("*.cpp"), *plan_sources()]
-    ours = [*HERE.glob("*"), *EMULATED.glob("*")]
+    ours = [*HERE.glob("*"), *EMULATED.rglob("*")]
     everything = sorted(p for p in [*CSRC.rglob("*"), *ours] if p.is_file())
     digest = hashlib.sha256(b"".join(p.read_bytes() for p in everything)).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"convx-core-{os.getuid()}-{digest}"

@@ -1,5 +1,6 @@
 // Just enough of CUDA to run a kernel of csrc on the host, compiled from its own source: the
-// threads of a block are fibers, switched at barriers. For kernels without warp-level instructions.
+// threads of a block are fibers, switched at barriers. For kernels without warp-level instructions;
+// warps.h and device/ have those.
 #pragma once
 
 #include <ucontext.h>
@@ -98,10 +99,14 @@ inline void run_block(std::vector<Fiber>& fibers, const std::function<void()>& k
   }
 }
 
-}  // namespace emulator
-
-inline void __syncthreads() {
+// Lets the other threads go on.
+inline void yield() {
   const int thread = threadIdx.x;
-  swapcontext(&emulator::running->context, &emulator::scheduler);
+  swapcontext(&running->context, &scheduler);
   threadIdx.x = thread;
 }
+
+}  // namespace emulator
+
+// Right where threads have met only at such barriers before.
+inline void __syncthreads() { emulator::yield(); }
