@@ -43,22 +43,32 @@ __device__ __forceinline__ void place_filters(const PointwiseParams& p, const Bl
   using Element = typename TensorTypes<kMath>::Element;
   using Words = OperandWords<is_split(kMath) ? TensorMath::kIeee : kMath>;
   constexpr int kThreads = 32 * kPointwiseWarps;
+  constexpr int kBatch = 4;  // that are loaded together
   const int octets = p.channel_rows * (kFilterChannels / 8);
   // Neighbouring threads read what is closer.
   const bool along_channels = p.filter_source <= p.filter_target;
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < p.tile_filters * octets; i += kThreads) {
-    const int row = along_channels ? i / octets : i % p.tile_filters;
-    const int octet = along_channels ? i % octets : i / p.tile_filters;
-    float values[8];
-    load_filter<Element>(p, work, row, 8 * octet, values);
-    const Words words(values);
-    const uint32_t to =
-        memory + (octet / 8 * p.tile_filters + row) * 128 + ((octet % 8 ^ row % 8) << 4);
+  const int pieces = p.tile_filters * octets;
+#pragma unroll 1
+  for (int first = static_cast<int>(threadIdx.x); first < pieces; first += kBatch * kThreads) {
+    float values[kBatch][8];
+    uint32_t to[kBatch];
 #pragma unroll
-    for (int part = 0; part < pointwise_parts(kMath); ++part) {
-      const uint4& w = words.part[part];
-      store_16_bytes(to + part * p.filter_part_bytes, {w.x, w.y, w.z, w.w});
+    for (int i = 0; i < kBatch; ++i) {
+      const int piece = first + i * kThreads;
+      const int row = along_channels ? piece / octets : piece % p.tile_filters;
+      const int octet = along_channels ? piece % octets : piece / p.tile_filters;
+      load_filter<Element>(p, work, piece < pieces ? row : work.filters, 8 * octet, values[i]);
+      to[i] = memory + (octet / 8 * p.tile_filters + row) * 128 + ((octet % 8 ^ row % 8) << 4);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i * kThreads >= pieces) break;
+      const Words words(values[i]);
+#pragma unroll
+      for (int part = 0; part < pointwise_parts(kMath); ++part) {
+        const uint4& w = words.part[part];
+        store_16_bytes(to[i] + part * p.filter_part_bytes, {w.x, w.y, w.z, w.w});
+      }
     }
   }
 }

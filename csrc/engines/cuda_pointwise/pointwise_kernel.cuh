@@ -160,8 +160,9 @@ __device__ __forceinline__ void multiply_tiles(const PointwiseParams& p, const B
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       WgmmaSums<kPointwisePixels> sums;
+      const auto biases = storer.load_biases(block);  // they arrive meanwhile
       multiplier.multiply(block, block == 0, block == blocks - 1, sums);
-      storer.store(sums, tile, block);
+      storer.store(sums, tile, block, biases);
     }
     multiplier.leave_tile();
   }

@@ -40,20 +40,33 @@ class PointwiseStorer {
               (static_cast<int64_t>(work.group) * p.group_targets + work.filter) * p.target_c;
   }
 
-  // Those of filters 64 * block and on.
-  __device__ __forceinline__ void store(const Sums& sums, int tile, int block) {
+  // Of this thread's two filters of 64.
+  struct Biases {
+    float low, high;
+  };
+  __device__ __forceinline__ Biases load_biases(int block) const {
+    const int row = block * kPointwiseFilters + warp_row_ + lane_ / 4;
+    return {load_bias(row), load_bias(row + 8)};
+  }
+
+  // Sums of filters 64 * block and on.
+  __device__ __forceinline__ void store(const Sums& sums, int tile, int block,
+                                        const Biases& biases) const {
     const int row = block * kPointwiseFilters + warp_row_;  // of the block's filters
     const int rows = work_.filters - row;                   // that there are
     if (rows <= 0) return;
-    const float low_bias = load_bias(row + lane_ / 4);
-    const float high_bias = load_bias(row + lane_ / 4 + 8);
     Element* const to = target_ + row * p_.target_c;
+    const int first = tile * kPointwisePixels;
+    const int image = p_.by_plane.divide(first);
+    const bool one_image = first + kPointwisePixels <= (image + 1) * p_.plane;
+    Element* lines[kRows / 4];
+    if (p_.aligned_target) find_lines(lines, to, first);
 #pragma unroll
     for (int piece = 0; piece < kPointwisePixels / kPiece; ++piece) {
       const float* values = sums.value + piece * (4 * kPieceGroups);
-      const int pixel = tile * kPointwisePixels + piece * kPiece;
+      const int pixel = first + piece * kPiece;
       __syncwarp();  // the piece before has been read
-      stage(values, low_bias, high_bias);
+      stage(values, biases);
       __syncwarp();
       if constexpr (is_split(kMath)) {
         if (__any_sync(0xffffffff, has_spoilt(values))) {
@@ -61,11 +74,17 @@ class PointwiseStorer {
           __syncwarp();
         }
       }
-      if (p_.aligned_target) {
-        store_lines(to, pixel, rows);
-      } else {
+      if (!p_.aligned_target) {
         store_pixels(to, pixel, rows);
+        continue;
       }
+      if (piece > 0 && !one_image) {
+        find_lines(lines, to, pixel);
+#pragma unroll
+        for (Element*& line : lines)
+          line -= piece * kPiece;  // so that the next line holds here too
+      }
+      store_lines(lines, piece * kPiece, pixel, rows);
     }
   }
 
@@ -86,7 +105,8 @@ class PointwiseStorer {
   }
 
   // [filter][kPiece pixels]: the sums of kPieceGroups groups of 8 pixels.
-  __device__ __forceinline__ void stage(const float* v, float low_bias, float high_bias) const {
+  __device__ __forceinline__ void stage(const float* v, const Biases& biases) const {
+    const float low_bias = biases.low, high_bias = biases.high;
     if constexpr (kBytes == 4) {
       const uint32_t to = staging_ + lane_ / 4 * kPitch + lane_ % 4 * 8;
 #pragma unroll
@@ -115,10 +135,10 @@ class PointwiseStorer {
 
   // Whether any of this thread's sums is not finite: then so is its product with zero.
   static __device__ __forceinline__ bool has_spoilt(const float* v) {
-    float probe = 0;
+    float probes[2] = {0, 0};
 #pragma unroll
-    for (int i = 0; i < 4 * kPieceGroups; ++i) probe = fmaf(v[i], 0.f, probe);
-    return probe != 0;
+    for (int i = 0; i < 4 * kPieceGroups; ++i) probes[i % 2] = fmaf(v[i], 0.f, probes[i % 2]);
+    return probes[0] + probes[1] != 0;
   }
 
   // Forms spoilt sums of the piece anew, each lane those of a pixel.
@@ -141,21 +161,28 @@ class PointwiseStorer {
     }
   }
 
-  // Eight lanes write 128 bytes of a filter's plane.
-  __device__ __forceinline__ void store_lines(Element* to, int first_pixel, int rows) const {
+  // Eight lanes write 128 bytes of a filter's plane, a warp those of four filters, four times.
+  // Where this lane's are, of the piece that starts with a pixel.
+  __device__ __forceinline__ void find_lines(Element* (&lines)[kRows / 4], Element* to,
+                                             int first_pixel) const {
     const int pixel = first_pixel + lane_ % 8 * kUnit;
+    const int image = p_.by_plane.divide(pixel);
+    to += image * p_.target_n + (pixel - image * p_.plane) + lane_ / 8 * p_.target_c;
+#pragma unroll
+    for (int i = 0; i < kRows / 4; ++i) lines[i] = to + 4 * i * p_.target_c;
+  }
+
+  __device__ __forceinline__ void store_lines(Element* const (&lines)[kRows / 4], int offset,
+                                              int first_pixel, int rows) const {
     uint4 units[kRows / 4];
 #pragma unroll
     for (int i = 0; i < kRows / 4; ++i) {
       units[i] = load_16_bytes(staging_ + (4 * i + lane_ / 8) * kPitch + lane_ % 8 * 16);
     }
-    if (pixel >= p_.pixels) return;
-    const int image = p_.by_plane.divide(pixel);
-    to += image * p_.target_n + (pixel - image * p_.plane) + lane_ / 8 * p_.target_c;
+    const int left = first_pixel + lane_ % 8 * kUnit < p_.pixels ? rows - lane_ / 8 : 0;
 #pragma unroll
     for (int i = 0; i < kRows / 4; ++i) {
-      if (4 * i + lane_ / 8 < rows) store_global_16_bytes(to, units[i]);
-      to += 4 * p_.target_c;
+      if (4 * i < left) store_global_16_bytes(lines[i] + offset, units[i]);
     }
   }
 
