@@ -1,5 +1,4 @@
-// The pointwise kernels themselves, run on the host, with emulated tensor
-// cores.
+// The pointwise kernels themselves, run on the host, with emulated tensor cores.
 #include "emulated_cuda/warps.h"
 //
 #include "emulate_pointwise.h"
@@ -7,8 +6,8 @@
 
 namespace convx {
 
-// What a kernel declares as its shared memory: the largest a block can have,
-// and a margin behind it.
+// What a kernel declares as its shared memory: the largest a block can have, and a margin behind
+// it.
 constexpr int kSharedBytes = 232448;
 constexpr int kMargin = 4096;
 alignas(16) char unaligned[kSharedBytes + kMargin];

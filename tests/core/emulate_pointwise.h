@@ -4,8 +4,7 @@
 
 namespace convx {
 
-// Runs a fitted problem on the host; false if a block wrote behind its shared
-// memory.
+// Runs a fitted problem on the host; false if a block wrote behind its shared memory.
 bool emulate_pointwise(const ConvProblem& problem, const PointwiseFit& fit, const Buffers& buffers);
 
 }  // namespace convx

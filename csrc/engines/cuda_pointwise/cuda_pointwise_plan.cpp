@@ -7,7 +7,7 @@ namespace convx {
 namespace {
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
-  if (p.taps() != 1) return "its kernels are 1x1";
+  if (p.taps() != 1) return "it computes 1x1 kernels only";
   if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
   if (p.pass == Pass::kInputGrad && p.stride != Hw{1, 1}) {
     return "it computes the input gradient for stride 1 only";
@@ -18,7 +18,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   const int64_t plane = p.pass == Pass::kForward ? p.P * p.Q : p.H * p.W;
   if (p.N * plane >= kLimit) return "the target has 2^30 pixels or more";
   if (fit_pointwise_shape(p, caps).filters == 0) {
-    return "64 filters do not fit in shared memory";
+    return "64 filters of so many channels do not fit in shared memory";
   }
   return "";
 }

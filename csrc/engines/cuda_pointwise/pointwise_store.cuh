@@ -81,8 +81,7 @@ class PointwiseStorer {
       if (piece > 0 && !one_image) {
         find_lines(lines, to, pixel);
 #pragma unroll
-        for (Element*& line : lines)
-          line -= piece * kPiece;  // so that the next line holds here too
+        for (Element*& line : lines) line -= piece * kPiece;  // store_lines adds it
       }
       store_lines(lines, piece * kPiece, pixel, rows);
     }
@@ -162,7 +161,7 @@ class PointwiseStorer {
   }
 
   // Eight lanes write 128 bytes of a filter's plane, a warp those of four filters, four times.
-  // Where this lane's are, of the piece that starts with a pixel.
+  // Finds where this lane's go, of the piece that starts with a pixel.
   __device__ __forceinline__ void find_lines(Element* (&lines)[kRows / 4], Element* to,
                                              int first_pixel) const {
     const int pixel = first_pixel + lane_ % 8 * kUnit;

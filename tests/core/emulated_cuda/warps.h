@@ -1,5 +1,4 @@
-// More of CUDA for the host: warps that work together, and shared memory by
-// address.
+// More of CUDA for the host: warps that work together, and shared memory by address.
 #pragma once
 
 #include <cmath>

@@ -1,6 +1,8 @@
-// In place of csrc/device, on the host: products at once, by what descriptors
-// say.
+// In place of csrc/device, on the host: what descriptors say is read when products are waited for,
+// as late as the hardware may.
 #pragma once
+
+#include <deque>
 
 #include "emulated_cuda/warps.h"
 
@@ -26,18 +28,32 @@ inline uint64_t join_descriptor(uint32_t lower, uint32_t upper) {
   return (static_cast<uint64_t>(upper) << 32) | lower;
 }
 
+// A thread's products: groups that are committed, and the one that is being made.
+struct EmulatedProducts {
+  std::deque<std::vector<std::function<void()>>> groups{1};
+
+  void wait(size_t pending) {
+    while (groups.size() - 1 > pending) {
+      for (const auto& product : groups.front()) product();
+      groups.pop_front();
+    }
+  }
+};
+inline EmulatedProducts emulated_products[1024];
+
 inline void fence_wgmma() {}
-inline void commit_wgmma() {}
+inline void commit_wgmma() { emulated_products[threadIdx.x].groups.emplace_back(); }
 template <int kPending>
-void wait_wgmma() {}
+void wait_wgmma() {
+  emulated_products[threadIdx.x].wait(kPending);
+}
 
 template <int kColumns>
 struct WgmmaSums {
   float value[kColumns / 2];
 };
 
-// An operand with rows of 128 bytes, whose 16-byte pieces are swizzled by
-// address.
+// An operand with rows of 128 bytes, whose 16-byte pieces are swizzled by address.
 struct EmulatedOperand {
   uint32_t start, leading, stride;
 
@@ -67,6 +83,15 @@ template <typename Value, int kColumns>
 struct Wgmma<ByColumns<Value>, kColumns> {
   static void multiply(WgmmaSums<kColumns>& sums, uint64_t a_descriptor, uint64_t b_descriptor,
                        int accumulate) {
+    emulated_products[threadIdx.x].groups.back().push_back(
+        [&sums, a_descriptor, b_descriptor, accumulate] {
+          add_product(sums, a_descriptor, b_descriptor, accumulate);
+        });
+  }
+
+ private:
+  static void add_product(WgmmaSums<kColumns>& sums, uint64_t a_descriptor, uint64_t b_descriptor,
+                          int accumulate) {
     const EmulatedOperand a(a_descriptor), b(b_descriptor);
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
     for (int upper = 0; upper < 2; ++upper) {
