@@ -83,7 +83,7 @@ struct PointwiseShape {
   int filter_part_bytes() const { return channel_rows * filters * 2 * kFilterChannels; }
 };
 
-// The best shape for a problem without padding around its taps: forward, or stride 1.
+// The best shape for a 1x1 problem: forward, or the input gradient of stride 1.
 PointwiseShape fit_pointwise_shape(const ConvProblem& problem, const DeviceCaps& caps);
 
 }  // namespace convx
