@@ -66,6 +66,10 @@ struct RingCursor {
       parity ^= 1;
     }
   }
+
+  __device__ __forceinline__ void skip(int count, int slots) {
+    for (slot += count; slot >= slots; slot -= slots) parity ^= 1;
+  }
 };
 
 }  // namespace convx

@@ -14,6 +14,11 @@ namespace convx {
 
 struct Tf32 {};  // operands in 32 bits, of which the tensor cores read the upper 19
 
+// A second operand of 16-bit values whose columns lie side by side, not the reduction (N-major):
+// tiles of 8 k by 64 columns, [k][128 bytes], swizzled by k like the rows of other operands.
+template <typename Value>
+struct ByColumns {};
+
 // The upper half of an operand's descriptor; row_bytes is 32, 64 or 128, and so is the swizzle. The
 // lower half is lower_descriptor of the first row's address. The hardware adds before it swizzles,
 // and it swizzles absolute addresses, so the first row may be any row of a tile that starts at a
@@ -25,6 +30,16 @@ __host__ __device__ constexpr uint32_t upper_descriptor(int row_bytes) {
 
 __device__ __forceinline__ uint32_t lower_descriptor(uint32_t shared_address) {
   return (shared_address >> 4) | (1u << 16);
+}
+
+// For ByColumns. Both distances are between tiles' starts, in bytes: from 64 columns to the next
+// ("leading"), and from 8 k to the next ("stride"). A product of depth 16 reads two tiles along k.
+__device__ __forceinline__ uint32_t lower_columns_descriptor(uint32_t shared_address,
+                                                             uint32_t columns_distance) {
+  return (shared_address >> 4) | (columns_distance >> 4 << 16);
+}
+__host__ __device__ constexpr uint32_t upper_columns_descriptor(uint32_t depth_distance) {
+  return (depth_distance >> 4) | (1u << 30);
 }
 
 __device__ __forceinline__ uint64_t join_descriptor(uint32_t lower, uint32_t upper) {
@@ -118,6 +133,14 @@ CONVX_DEFINE_WGMMAS(128,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
                     "64", "65", "66", "67", "68", "69",
                     CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
+CONVX_DEFINE_WGMMA(ByColumns<__half>, 128, "k16.f32.f16.f16", ", 0", ", 1",
+                   CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
+                   "64", "65", "66", "67", "68", "69",
+                   CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
+CONVX_DEFINE_WGMMA(ByColumns<__nv_bfloat16>, 128, "k16.f32.bf16.bf16", ", 0", ", 1",
+                   CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
+                   "64", "65", "66", "67", "68", "69",
+                   CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
 CONVX_DEFINE_WGMMAS(160,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64,
                     "80", "81", "82", "83", "84", "85",

@@ -6,6 +6,7 @@
 #include "engines/cuda_lines/cuda_lines_launch.h"
 #include "engines/cuda_mma/cuda_mma_launch.h"
 #include "engines/cuda_pixels/cuda_pixels_launch.h"
+#include "engines/cuda_pointwise/cuda_pointwise_launch.h"
 
 namespace convx {
 
@@ -25,6 +26,8 @@ void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& bu
       return launch_cuda_mma({"cuda_mma", &problem, stream}, plan, buffers);
     case EngineId::kCudaDepthwise:
       return launch_cuda_depthwise({"cuda_depthwise", &problem, stream}, plan, buffers);
+    case EngineId::kCudaPointwise:
+      return launch_cuda_pointwise({"cuda_pointwise", &problem, stream}, plan, buffers);
     case EngineId::kCpuGemm:
     case EngineId::kCpuDirect:
       break;

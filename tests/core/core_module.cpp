@@ -10,6 +10,7 @@
 #include "core/problem.h"
 #include "core/scalar_types.h"
 #include "emulate_depthwise.h"
+#include "emulate_pointwise.h"
 #include "engines/cuda_lines/window_fit.h"
 #include "engines/engine_list.h"
 
@@ -173,6 +174,22 @@ PYBIND11_MODULE(convx_core, m) {
     return py::dict("planes"_a = planes, "blocks"_a = fit.blocks, "unit"_a = stage.unit,
                     "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,
                     "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
+  });
+  // The same with the pointwise kernels.
+  m.def("run_pointwise", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                            uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    PointwiseShape shape = fit_pointwise_shape(problem, caps);
+    if (shape.filters == 0) return py::none();
+    const PointwiseFit fit = make_pointwise_fit(problem, std::move(shape));
+    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+    const Buffers buffers{pointer(x), pointer(w), pointer(y), pointer(bias)};
+    if (const char* fault = emulate_pointwise(problem, fit, buffers)) {
+      throw std::runtime_error(fault);
+    }
+    using namespace py::literals;
+    return py::dict("filter_tiles"_a = fit.shape.filter_tiles, "chunks"_a = fit.shape.chunks,
+                    "stages"_a = fit.shape.stages, "aligned_source"_a = fit.shape.aligned_source,
+                    "aligned_target"_a = fit.shape.aligned_target);
   });
   m.def("half_to_float", [](uint16_t bits) { return static_cast<float>(Half{bits}); });
   m.def("float_to_half", [](float value) { return Half::from_float(value).bits; });

@@ -19,6 +19,7 @@ class BlockMemory {
   }
   char* poison() {
     std::memset(start_, kPoison, static_cast<size_t>(bytes_ + kMargin));
+    emulator::shared_start = 0;
     return emulator::shared_memory = start_;
   }
   bool is_whole() const {
@@ -78,11 +79,7 @@ bool run_phase(const PixelShape& shape, const PixelParams& p, int64_t groups) {
   } else if constexpr (kMath != TensorMath::kIeee) {
     whole = multiply<kMath, 128, 2, false>(shape, p);
   }
-  if (shape.splits > 1) {
-    blockDim.x = gridDim.x = 1;
-    blockIdx.x = threadIdx.x = 0;
-    sum_partials_kernel<typename TensorTypes<kMath>::Element>(p);
-  }
+  if (shape.splits > 1) sum_partials<typename TensorTypes<kMath>::Element>(LaunchSite{}, p);
   return whole;
 }
 

@@ -35,6 +35,7 @@ def test_the_engines_are_these() -> None:
         "cuda_pixels",
         "cuda_lines",
         "cuda_mma",
+        "cuda_pointwise",
         "cuda_depthwise",
         "cuda_gemm",
         "cuda_direct",
