@@ -16,6 +16,7 @@ enum class EngineId : uint8_t {
   kCudaWgmma,
   kCudaPixels,
   kCudaDepthwise,
+  kCudaGrouped,
 };
 
 // Extents of the piece of work one task, thread block or GEMM call takes. Each engine says in its

@@ -9,6 +9,7 @@
 #include "core/problem.h"
 #include "core/scalar_types.h"
 #include "emulate_depthwise.h"
+#include "emulate_grouped.h"
 #include "engines/cuda_window/window_fit.h"
 #include "engines/engine_list.h"
 
@@ -165,6 +166,23 @@ PYBIND11_MODULE(convx_core, m) {
     return py::dict("planes"_a = planes, "blocks"_a = fit.blocks, "unit"_a = stage.unit,
                     "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,
                     "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
+  });
+  // The same for a grouped problem.
+  m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                          uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    const GroupedFit fit = fit_grouped(problem, caps);
+    if (fit.blocks == 0) return py::none();
+    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+    if (!emulate_grouped(problem, fit, {pointer(x), pointer(w), pointer(y), pointer(bias)})) {
+      throw std::runtime_error("a block wrote behind its shared memory");
+    }
+    using namespace py::literals;
+    const GroupedParams& p = fit.params;
+    return py::dict("blocks"_a = fit.blocks, "threads"_a = fit.threads, "unit"_a = p.stage.unit,
+                    "window"_a = static_cast<int>(fit.window), "filters"_a = fit.filters,
+                    "vector_stores"_a = p.vector_stores, "chunks"_a = p.chunks,
+                    "tile"_a = py::make_tuple(p.tile_planes, p.tile_rows, p.tile_cols),
+                    "shared_bytes"_a = fit.shared_bytes);
   });
   m.def("half_to_float", [](uint16_t bits) { return static_cast<float>(Half{bits}); });
   m.def("float_to_half", [](float value) { return Half::from_float(value).bits; });

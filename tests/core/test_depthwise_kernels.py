@@ -14,7 +14,7 @@ import pytest
 import reference
 import torch
 from cases import Case, draw
-from problems import h200
+from problems import Guarded, h200, make_case_problem
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 FORMATS = ["nchw", "nhwc"]
@@ -78,42 +78,6 @@ def random_case(seed: int) -> Case:
             return case
 
 
-class Guarded:
-    """A tensor in the middle of others' memory, `before` elements behind a multiple of 16 bytes."""
-
-    def __init__(self, values: torch.Tensor, channels_last: bool, before: int = 0) -> None:
-        size = values.numel()
-        self.memory = torch.full((size + 64,), torch.nan, dtype=values.dtype)
-        start = (-self.memory.data_ptr() % 64) // values.element_size() + before
-        flat = self.memory[start : start + size]
-        self.outside = [self.memory[:start], self.memory[start + size :]]
-        n, c, h, w = values.shape
-        if channels_last:
-            self.tensor = flat.view(n, h, w, c).permute(0, 3, 1, 2)
-        else:
-            self.tensor = flat.view(n, c, h, w)
-        self.tensor.copy_(values)
-
-    def is_whole(self) -> bool:
-        return all(bool(part.isnan().all()) for part in self.outside)
-
-
-def make_problem(core: ModuleType, case: Case, dtype: torch.dtype, channels_last: bool) -> Any:
-    problem = core.ConvProblem()
-    problem.dtype = getattr(core.DType, str(dtype).removeprefix("torch."))
-    problem.N, problem.C, problem.H, problem.W = case.x
-    problem.K, _, problem.R, problem.S = case.w
-    problem.groups, problem.has_bias = case.groups, case.bias
-    problem.stride, problem.dilation = core.Hw(*case.stride), core.Hw(*case.dilation)
-    problem.pad = core.Padding(*case.pad4)
-    assert core.validate(problem, 1) == ""
-    strides = core.channels_last_strides if channels_last else core.contiguous_strides
-    problem.x_strides = strides(*case.x[1:])
-    problem.w_strides = core.contiguous_strides(*case.w[1:])
-    problem.y_strides = strides(*case.y[1:])
-    return problem
-
-
 def run_and_check(
     core: ModuleType,
     case: Case,
@@ -124,7 +88,7 @@ def run_and_check(
     caps: Any = None,
 ) -> dict[str, Any]:
     channels_last = format == "nhwc"
-    problem = make_problem(core, case, dtype, channels_last)
+    problem = make_case_problem(core, case, dtype, channels_last)
     problem.pass_ = getattr(core.Pass, direction)
     x, w, b = case.tensors(dtype)
     y = case.grad_output(dtype)
@@ -210,7 +174,7 @@ def test_nan_and_infinity_reach_what_they_should(
     x, w, b = case.tensors()
     (x if operand == "x" else w)[1, 2 if operand == "x" else 0, 2, 4] = value
     y = Guarded(torch.zeros(case.y), channels_last)
-    problem = make_problem(core, case, torch.float32, channels_last)
+    problem = make_case_problem(core, case, torch.float32, channels_last)
     source = Guarded(x, channels_last).tensor
     pointers = [t.data_ptr() for t in (source, w, y.tensor, b)]
     core.run_depthwise(problem, h200(core), *pointers)
@@ -227,27 +191,27 @@ def refuse(core: ModuleType, problem: Any) -> str:
 
 def test_refusals_say_why(core: ModuleType) -> None:
     case = depthwise("asked", 2, 6, 12, 16, 3, 3, m=2, padding=(1, 1))
-    assert refuse(core, make_problem(core, case, torch.float32, False)) == ""
-    assert "float32" in refuse(core, make_problem(core, case, torch.float64, False))
+    assert refuse(core, make_case_problem(core, case, torch.float32, False)) == ""
+    assert "float32" in refuse(core, make_case_problem(core, case, torch.float64, False))
 
-    problem = make_problem(core, case, torch.float32, False)
+    problem = make_case_problem(core, case, torch.float32, False)
     problem.y_strides = core.channels_last_strides(*case.y[1:])
     assert "neighbours" in refuse(core, problem)
 
     for direction, reason in (("input_grad", "one filter per channel"), ("weight_grad", "weight")):
-        problem = make_problem(core, case, torch.float32, False)
+        problem = make_case_problem(core, case, torch.float32, False)
         problem.pass_ = getattr(core.Pass, direction)
         assert reason in refuse(core, problem)
 
-    problem = make_problem(core, case, torch.float32, False)
+    problem = make_case_problem(core, case, torch.float32, False)
     problem.N = 0
     assert "empty" in refuse(core, problem)
 
-    problem = make_problem(core, case, torch.float32, False)
+    problem = make_case_problem(core, case, torch.float32, False)
     problem.groups = 2
     assert "groups" in refuse(core, problem)
 
     wide = depthwise("strides_apart", 1, 1, 4000, 9, 1, 1, stride=(999, 1))
-    assert refuse(core, make_problem(core, wide, torch.float32, False)) == ""
+    assert refuse(core, make_case_problem(core, wide, torch.float32, False)) == ""
     tall = depthwise("too_tall", 1, 1, 70000, 9, 2, 1, dilation=(69000, 1))
-    assert "shared memory" in refuse(core, make_problem(core, tall, torch.float32, False))
+    assert "shared memory" in refuse(core, make_case_problem(core, tall, torch.float32, False))

@@ -35,6 +35,7 @@ def test_the_engines_are_these() -> None:
         "cuda_pixels",
         "cuda_wgmma",
         "cuda_depthwise",
+        "cuda_grouped",
         "cuda_gemm",
         "cuda_direct",
     ]

@@ -1,0 +1,265 @@
+#include "engines/cuda_grouped/grouped_fit.h"
+
+#include <algorithm>
+
+#include "core/arithmetic.h"
+#include "engines/cuda_grouped/cuda_grouped_costs.h"
+#include "engines/gather_axis.h"
+
+namespace convx {
+namespace {
+
+constexpr int64_t kCellAlign = 4;  // elements that are read at once
+constexpr int64_t kLeastCutColumns = 32;
+
+int narrow(int64_t value) { return static_cast<int>(value); }
+
+// Lanes would put neighbouring results apart, so taps that do not slide without them are single.
+CudaAxis fit_axis(const AxisPhase& phase) {
+  const GatherAxis sliding = make_gather_axis(phase, true);
+  return make_cuda_axis(sliding.lanes == 1 ? sliding : make_gather_axis(phase, false));
+}
+
+// What tiles of a problem have in common.
+struct GroupedProblem {
+  const ConvProblem& problem;
+  const DeviceCaps& caps;
+  GroupedParams params;
+  ColumnWindow window;
+  int64_t element;  // bytes
+  int64_t unit;     // elements of a copy
+  int64_t margin;   // elements of a line before the first cell's own
+  int64_t parts, filters;
+};
+
+bool is_whole(ColumnWindow window) { return window != ColumnWindow::kSegments; }
+
+void set_unit(GroupedParams& p, ColumnWindow window, int unit, int threads) {
+  p.segment_first = is_whole(window) ? p.cell_start - unit : 0;
+  const int64_t units = ceil_div(p.segment_columns - p.segment_first, unit);
+  set_stage_units(p.stage, units * p.column.classes, unit, threads);
+  p.by_segment_units = FastDivmod(units);
+}
+
+GroupedProblem make_grouped_problem(const ConvProblem& problem, const DeviceCaps& caps) {
+  const GatherView view = make_gather_view(problem);
+  GroupedProblem of{problem, caps, {}, ColumnWindow::kSegments, size_of(problem.dtype), 1, 0, 1, 1};
+  GroupedParams& p = of.params;
+  const Strides& from = view.source_strides;
+  const Strides& to = view.target_strides;
+  p.source_n = from.n, p.source_c = from.c, p.source_h = from.h;
+  p.target_n = to.n, p.target_c = to.c, p.target_h = to.h;
+  p.weight_group = problem.filters_per_group() * problem.w_strides.n;
+  p.source_channels = narrow(view.source_channels);
+  p.target_channels = narrow(view.target_channels);
+  p.source_height = narrow(view.source_h), p.source_width = narrow(view.source_w);
+  p.row = fit_axis(view.rows[0]);
+  p.column = fit_axis(view.columns[0]);
+  p.weight_target = narrow(view.weight_target_stride);
+  p.weight_source = narrow(view.weight_source_stride);
+  p.weight_first = narrow(p.row.tap0 * problem.w_strides.h + p.column.tap0 * problem.w_strides.w);
+  p.weight_row = narrow(p.row.tap_step * problem.w_strides.h);
+  p.weight_column = narrow(p.column.tap_step * problem.w_strides.w);
+  p.planes = narrow(problem.N * problem.groups);
+  p.by_groups = FastDivmod(problem.groups);
+  p.by_row_taps = FastDivmod(p.row.taps);
+  p.by_channels = FastDivmod(p.source_channels);
+  of.filters = p.target_channels > kFewFilters ? kManyFilters : kFewFilters;
+  of.parts = ceil_div(p.target_channels, of.filters);
+  p.by_parts = FastDivmod(of.parts);
+
+  // Copies as wide as the tensor allows, for lines that begin at this source column.
+  const auto fit_copies = [&](int64_t start, int64_t step) {
+    return fit_unit(of.element, int64_t{p.source_width}, problem.N > 1 ? p.source_n : 0,
+                    problem.C > 1 ? p.source_c : 0, p.source_height > 1 ? p.source_h : 0, start,
+                    step);
+  };
+  CudaAxis& column = p.column;
+  const bool three = column.taps == 3 && column.offset_step == 1 && of.filters == kManyFilters;
+  const int rows_unit = fit_copies(column.offset0 + 1, 0);
+  const int segments_unit =
+      column.period == 1 ? fit_copies(column.offset0, column.classes > 1 ? column.offset_step : 0)
+                         : 1;
+  if (three && column.source_step == 1 && rows_unit >= segments_unit) {
+    of.window = ColumnWindow::kRows;
+  } else if (three && column.source_step == 2) {
+    of.window = ColumnWindow::kRowsStride2;
+  }
+  of.unit = segments_unit;
+  p.column_start = column.offset0, p.column_step = column.period;
+  if (is_whole(of.window)) {
+    of.unit = rows_unit;
+    of.margin = std::max<int64_t>(rows_unit, kCellAlign);
+    column.classes = 1, column.class_taps = column.taps, column.longer_classes = 0;
+    p.column_start = narrow(column.offset0 + 1 - of.margin), p.column_step = 1;
+  }
+  p.cell_start = narrow(of.margin);
+  p.vector_stores = fit_unit(4, int64_t{column.count}, p.target_h,
+                             problem.K > 1 && problem.C > 1 ? p.target_c : 0,
+                             problem.N > 1 ? p.target_n : 0) == kCellColumns;
+  return of;
+}
+
+struct GroupedTile {
+  int64_t planes, rows, columns;
+};
+
+// The work of a block, as instructions of its warps; see grouped_kernel.cuh.
+double predict_us(const GroupedProblem& of, const GroupedFit& fit) {
+  const GroupedParams& p = fit.params;
+  const double element = static_cast<double>(of.element);
+  const double filters = static_cast<double>(of.filters);
+  const double channels = p.source_channels;
+  const double rows_of_taps = p.row.taps;
+  // A row of taps of a class reads one source row more; the first one reads all four.
+  const double source_rows = rows_of_taps + 3.0 * p.row.classes;
+  const double stride = window_stride(of.window);
+  const double class_taps = p.column.most_class_taps();
+  const double runs = is_whole(of.window) ? 1 : p.column.classes * std::ceil(class_taps / 4);
+  const double taps_of_run = is_whole(of.window) ? 3 : std::min(class_taps, 4.0);
+  const double values = 3 * stride + taps_of_run;
+  const double loads = is_whole(of.window) ? 3 : std::ceil(values / 4);
+  const double convert = of.element == 2 ? values : 0;
+  const double products = filters * kCellRows * kCellColumns * rows_of_taps * p.column.taps;
+  const double per_channel =
+      products + runs * (source_rows * (loads + convert + 1) + kGroupedRunIssue * p.row.classes +
+                         rows_of_taps * (taps_of_run + kGroupedTapRowIssue));
+  const double stores = p.vector_stores ? kGroupedVectorStoreIssue : kGroupedElementStoreIssue;
+  const double per_cell = kGroupedCellIssue + channels * per_channel + filters * kCellRows * stores;
+  const double warps = fit.threads / 32.0;
+  const double lines = static_cast<double>(p.tile_planes) * p.stage.rows;
+  const double units = channels * lines * p.stage.units;
+  const bool registers = p.stage.unit * of.element < 4;
+  const double weight_rows =
+      p.tile_planes * static_cast<double>(of.parts) * channels * rows_of_taps * filters;
+  const double results = static_cast<double>(p.tile_planes) * std::min(p.tile_rows, p.row.count) *
+                         std::min(p.tile_cols, p.column.count) * p.target_channels;
+  DepthwiseWork work{};
+  work.blocks = static_cast<double>(fit.blocks);
+  work.issue = warps * per_cell +
+               units / 32 * (registers ? kGroupedElementIssue : kGroupedUnitIssue) +
+               lines / p.stage.lines_per_pass * warps * kGroupedLineIssue * p.chunks +
+               std::ceil(weight_rows / fit.threads) * warps *
+                   (kGroupedWeightRowIssue + kGroupedWeightIssue * p.column.taps);
+  work.wavefronts =
+      warps * channels * runs * (source_rows * values * element / 4 + rows_of_taps * taps_of_run) +
+      units * p.stage.unit * element / 128;
+  work.busy_warps = warps;
+  work.staged_bytes = units * p.stage.unit * element;
+  work.result_bytes = results * element * (p.vector_stores ? 1 : kGroupedElementStoreBytes);
+  work.least_bytes = count_bytes(of.problem);
+  work.shared_bytes = fit.shared_bytes;
+  work.most_blocks = count_resident_threads(of.window) / fit.threads;
+  return predict_depthwise_us(work, of.caps);
+}
+
+// The parameters of a tile, and what it costs; false if it does not fit.
+bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, GroupedFit& fit) {
+  fit.params = of.params;
+  fit.window = of.window;
+  fit.filters = narrow(of.filters);
+  GroupedParams& p = fit.params;
+  const CudaAxis& row = p.row;
+  const CudaAxis& column = p.column;
+  const int64_t strips = tile.columns / kCellColumns;
+  const int64_t row_groups = tile.rows / kCellRows;
+  const int64_t cells = tile.planes * of.parts * row_groups * strips;
+  if (cells > kGroupedThreads) return false;
+  fit.threads = narrow(round_up(cells, 32));
+
+  const int64_t align = std::max(kCellAlign, of.unit);
+  const int64_t class_taps = column.most_class_taps();
+  const int64_t staged_rows =
+      (tile.rows - 1) * row.source_step + int64_t{row.taps - 1} * row.offset_step + 1;
+  const bool whole = is_whole(of.window);
+  // Last column's last tap; behind it, what is only read because vectors are.
+  const int64_t copied = whole ? of.margin + (tile.columns - 1) * column.source_step + 2
+                               : tile.columns + class_taps - 1;
+  const int64_t segment_pitch =
+      round_up(whole ? copied : tile.columns + round_up(class_taps - 1, kCellAlign), align);
+  // An odd multiple: rows of several cells then spread over the banks.
+  const int64_t line_pitch = (ceil_div(column.classes * segment_pitch, align) | 1) * align;
+  const int64_t plane_pitch = staged_rows * line_pitch;
+  const int64_t channel_pitch = tile.planes * plane_pitch;
+  const int64_t chunk = std::min<int64_t>(p.source_channels, kChunkChannels);
+  const int64_t chunks = ceil_div(p.source_channels, chunk);
+  const int64_t buffer_pitch = chunk * channel_pitch;
+  const int64_t tap_row_weights = column.classes * class_taps * of.filters;
+  const int64_t part_weights = p.source_channels * row.taps * tap_row_weights;
+  const int64_t weights_offset =
+      round_up(std::min<int64_t>(chunks, kBuffers) * buffer_pitch * of.element, 16);
+  fit.shared_bytes = weights_offset + tile.planes * of.parts * part_weights * 4;
+  if (fit.shared_bytes > of.caps.shared_bytes_per_block) return false;
+  const int64_t column_tiles = ceil_div(column.count, tile.columns);
+  const int64_t row_tiles = ceil_div(row.count, tile.rows);
+  fit.blocks = column_tiles * row_tiles * ceil_div(p.planes, tile.planes);
+  if (fit.blocks >= int64_t{1} << 31) return false;
+
+  p.tile_planes = narrow(tile.planes);
+  p.tile_rows = narrow(tile.rows), p.tile_cols = narrow(tile.columns);
+  p.cells = narrow(cells);
+  p.chunk = narrow(chunk), p.chunks = narrow(chunks);
+  p.stage.rows = narrow(staged_rows), p.stage.line_pitch = narrow(line_pitch);
+  p.segment_columns = narrow(copied), p.segment_pitch = narrow(segment_pitch);
+  p.plane_pitch = narrow(plane_pitch), p.channel_pitch = narrow(channel_pitch);
+  p.buffer_pitch = narrow(buffer_pitch);
+  p.row_step = narrow(row.period * line_pitch);
+  p.row_class_step = narrow(row.offset_step * line_pitch);
+  p.class_taps_pitch = narrow(class_taps);
+  p.tap_row_weights = narrow(tap_row_weights);
+  p.channel_weights = narrow(row.taps * tap_row_weights), p.part_weights = narrow(part_weights);
+  p.weights_offset = narrow(weights_offset);
+  p.by_column_tiles = FastDivmod(column_tiles), p.by_row_tiles = FastDivmod(row_tiles);
+  p.by_strips = FastDivmod(strips), p.by_row_groups = FastDivmod(row_groups);
+  set_unit(p, of.window, narrow(of.unit), fit.threads);
+  fit.microseconds = predict_us(of, fit);
+  return true;
+}
+
+}  // namespace
+
+GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
+  const GroupedProblem of = make_grouped_problem(problem, caps);
+  const GroupedParams& p = of.params;
+  const int64_t align = std::max<int64_t>(kCellColumns, of.unit);
+  GroupedFit best;
+  const auto consider = [&](const GroupedTile& tile) {
+    GroupedFit candidate;
+    if (!fit_tile(of, tile, candidate)) return false;
+    if (best.blocks == 0 || candidate.microseconds < best.microseconds) best = candidate;
+    return true;
+  };
+  // Rows are cut where they are long: bands of few rows read much halo.
+  for (int64_t cut = 1; cut <= p.column.count; cut = next_size(cut)) {
+    const int64_t columns = round_up(ceil_div(p.column.count, cut), align);
+    for (int64_t groups = 1;; groups = next_size(groups)) {
+      const int64_t rows = std::min(groups * kCellRows, round_up(p.row.count, kCellRows));
+      bool fits = false;
+      for (int64_t planes = 1; planes <= p.planes; planes = next_size(planes)) {
+        if (!consider({planes, rows, columns})) break;
+        fits = true;
+      }
+      if (!fits || rows >= p.row.count) break;
+    }
+    if (best.blocks > 0 && columns <= kLeastCutColumns) break;
+  }
+  return best;
+}
+
+GroupedParams make_grouped_params(const ConvProblem& problem, const GroupedFit& fit,
+                                  const Buffers& buffers) {
+  GroupedParams params = fit.params;
+  const bool forward = problem.pass == Pass::kForward;
+  params.source = forward ? buffers.x : buffers.y;
+  params.weight = buffers.w;
+  params.bias = forward && problem.has_bias ? buffers.bias : nullptr;
+  params.target = forward ? buffers.y : buffers.x;
+  const int64_t element = size_of(problem.dtype);
+  const int unit = fit_unit_to_address(params.source, element, params.stage.unit);
+  if (unit < params.stage.unit) set_unit(params, fit.window, unit, fit.threads);
+  params.vector_stores = params.vector_stores &&
+                         fit_unit_to_address(params.target, element, kCellColumns) == kCellColumns;
+  return params;
+}
+
+}  // namespace convx
