@@ -181,7 +181,8 @@ PYBIND11_MODULE(convx_core, m) {
     return py::dict("blocks"_a = fit.blocks, "threads"_a = fit.threads, "unit"_a = p.stage.unit,
                     "window"_a = static_cast<int>(fit.window), "filters"_a = fit.filters,
                     "vector_stores"_a = p.vector_stores, "chunks"_a = p.chunks,
-                    "tile"_a = py::make_tuple(p.tile_planes, p.tile_rows, p.tile_cols),
+                    "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
+                    "images"_a = p.tile_images, "buffers"_a = p.buffers,
                     "shared_bytes"_a = fit.shared_bytes);
   });
   m.def("half_to_float", [](uint16_t bits) { return static_cast<float>(Half{bits}); });

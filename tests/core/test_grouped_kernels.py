@@ -162,7 +162,7 @@ def test_tiles_are_what_they_should_be(core: ModuleType) -> None:
     assert (unpadded["window"], unpadded["unit"]) == (SEGMENTS, 4)
     assert run_and_check(core, CASES[2])["chunks"] == 4
     assert run_and_check(core, CASES[9])["filters"] == 2
-    small = grouped("small", 64, 32, 4, 4, 7, 7, 3, 3, **PADDED)
+    small = grouped("small", 16, 32, 4, 4, 7, 7, 3, 3, **PADDED)
     assert run_and_check(core, small)["tile"][0] > 1
 
 

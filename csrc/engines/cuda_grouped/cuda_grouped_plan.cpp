@@ -23,7 +23,6 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   }
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
   if (p.N == 0) return "the batch is empty";
-  if (p.N > kMaxExtent / p.groups) return "there are more than 2^29 groups in all images";
   const Strides& w = p.w_strides;
   if (p.filters_per_group() * w.n + p.channels_per_group() * w.c + p.R * w.h + p.S * w.w >=
       int64_t{1} << 31) {
@@ -40,7 +39,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaGrouped;
   auto fit = std::make_shared<GroupedFit>(fit_grouped(problem, caps));
-  plan.tile = {fit->params.tile_rows, fit->params.tile_cols, fit->params.tile_planes};
+  plan.tile = {fit->params.tile_rows, fit->params.tile_cols, fit->params.tile_groups};
   plan.predicted_us = fit->microseconds;
   plan.shape = std::move(fit);
   return plan;

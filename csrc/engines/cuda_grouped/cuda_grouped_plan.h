@@ -1,6 +1,6 @@
 // cuda_grouped: few channels and filters per group, at the speed of memory.
 //
-// Plan::tile: output rows, output columns, and planes (one group of one image) of a block.
+// Plan::tile: output rows, output columns, and groups of a block.
 #pragma once
 
 #include "core/engine.h"

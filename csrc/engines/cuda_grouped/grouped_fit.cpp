@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kCellAlign = 4;  // elements that are read at once
 constexpr int64_t kLeastCutColumns = 32;
+constexpr int64_t kMostWaves = 8;
 
 int narrow(int64_t value) { return static_cast<int>(value); }
 
@@ -60,8 +61,8 @@ GroupedProblem make_grouped_problem(const ConvProblem& problem, const DeviceCaps
   p.weight_first = narrow(p.row.tap0 * problem.w_strides.h + p.column.tap0 * problem.w_strides.w);
   p.weight_row = narrow(p.row.tap_step * problem.w_strides.h);
   p.weight_column = narrow(p.column.tap_step * problem.w_strides.w);
-  p.planes = narrow(problem.N * problem.groups);
-  p.by_groups = FastDivmod(problem.groups);
+  p.images = narrow(problem.N), p.groups = narrow(problem.groups);
+  p.source_group = p.source_channels * p.source_c;
   p.by_row_taps = FastDivmod(p.row.taps);
   p.by_channels = FastDivmod(p.source_channels);
   of.filters = p.target_channels > kFewFilters ? kManyFilters : kFewFilters;
@@ -101,60 +102,74 @@ GroupedProblem make_grouped_problem(const ConvProblem& problem, const DeviceCaps
 }
 
 struct GroupedTile {
-  int64_t planes, rows, columns;
+  int64_t groups, rows, columns;
 };
 
-// The work of a block, as instructions of its warps; see grouped_kernel.cuh.
+// Instructions of a warp for one cell of one image; see grouped_multiply.cuh.
+double count_cell_issue(const GroupedProblem& of) {
+  const GroupedParams& p = of.params;
+  const double filters = static_cast<double>(of.filters);
+  const double class_taps = p.column.most_class_taps();
+  const double runs = is_whole(of.window) ? 1 : p.column.classes * std::ceil(class_taps / 4);
+  const double run_taps = is_whole(of.window) ? 3 : std::min(class_taps, 4.0);
+  const double values = 3 * window_stride(of.window) + run_taps;
+  const double loads = is_whole(of.window) ? 3 : std::ceil(values / 4);
+  const double convert = of.element == 2 ? values : 0;
+  // A row of taps of a class reads one source row more; the first one reads all four.
+  const double source_rows = p.row.taps + (kCellRows - 1.0) * p.row.classes;
+  const double products = filters * kCellRows * kCellColumns * p.row.taps * p.column.taps;
+  const double per_channel =
+      products + kGroupedChannelIssue +
+      runs * (source_rows * (loads + convert + 1) + kGroupedRunIssue * p.row.classes +
+              p.row.taps * (run_taps + kGroupedTapRowIssue));
+  const double stores = p.vector_stores ? kGroupedVectorStoreIssue : kGroupedElementStoreIssue;
+  return p.source_channels * per_channel + filters * kCellRows * stores;
+}
+
 double predict_us(const GroupedProblem& of, const GroupedFit& fit) {
   const GroupedParams& p = fit.params;
   const double element = static_cast<double>(of.element);
-  const double filters = static_cast<double>(of.filters);
   const double channels = p.source_channels;
-  const double rows_of_taps = p.row.taps;
-  // A row of taps of a class reads one source row more; the first one reads all four.
-  const double source_rows = rows_of_taps + 3.0 * p.row.classes;
-  const double stride = window_stride(of.window);
-  const double class_taps = p.column.most_class_taps();
-  const double runs = is_whole(of.window) ? 1 : p.column.classes * std::ceil(class_taps / 4);
-  const double taps_of_run = is_whole(of.window) ? 3 : std::min(class_taps, 4.0);
-  const double values = 3 * stride + taps_of_run;
-  const double loads = is_whole(of.window) ? 3 : std::ceil(values / 4);
-  const double convert = of.element == 2 ? values : 0;
-  const double products = filters * kCellRows * kCellColumns * rows_of_taps * p.column.taps;
-  const double per_channel =
-      products + runs * (source_rows * (loads + convert + 1) + kGroupedRunIssue * p.row.classes +
-                         rows_of_taps * (taps_of_run + kGroupedTapRowIssue));
-  const double stores = p.vector_stores ? kGroupedVectorStoreIssue : kGroupedElementStoreIssue;
-  const double per_cell = kGroupedCellIssue + channels * per_channel + filters * kCellRows * stores;
+  const double images = p.tile_images;
   const double warps = fit.threads / 32.0;
-  const double lines = static_cast<double>(p.tile_planes) * p.stage.rows;
-  const double units = channels * lines * p.stage.units;
-  const bool registers = p.stage.unit * of.element < 4;
+  const double lines = static_cast<double>(p.tile_groups) * p.stage.rows;
+  const double passes = p.tile_groups *
+                        std::ceil(static_cast<double>(p.stage.rows) / p.stage.lines_per_pass) *
+                        std::ceil(static_cast<double>(p.stage.units) / fit.threads);
+  const double unit_issue =
+      p.stage.unit * of.element < 4 ? kGroupedElementIssue : kGroupedUnitIssue;
   const double weight_rows =
-      p.tile_planes * static_cast<double>(of.parts) * channels * rows_of_taps * filters;
-  const double results = static_cast<double>(p.tile_planes) * std::min(p.tile_rows, p.row.count) *
+      static_cast<double>(p.tile_groups * of.parts * of.filters) * channels * p.row.taps;
+  const double units = channels * lines * p.stage.units;
+  const double results = static_cast<double>(p.tile_groups) * std::min(p.tile_rows, p.row.count) *
                          std::min(p.tile_cols, p.column.count) * p.target_channels;
-  DepthwiseWork work{};
+  const double cell_warps = static_cast<double>(ceil_div(p.cells, 32));
+  GroupedWork work{};
   work.blocks = static_cast<double>(fit.blocks);
-  work.issue = warps * per_cell +
-               units / 32 * (registers ? kGroupedElementIssue : kGroupedUnitIssue) +
-               lines / p.stage.lines_per_pass * warps * kGroupedLineIssue * p.chunks +
-               std::ceil(weight_rows / fit.threads) * warps *
-                   (kGroupedWeightRowIssue + kGroupedWeightIssue * p.column.taps);
-  work.wavefronts =
-      warps * channels * runs * (source_rows * values * element / 4 + rows_of_taps * taps_of_run) +
-      units * p.stage.unit * element / 128;
-  work.busy_warps = warps;
-  work.staged_bytes = units * p.stage.unit * element;
-  work.result_bytes = results * element * (p.vector_stores ? 1 : kGroupedElementStoreBytes);
+  work.issue = warps * (kGroupedBlockIssue +
+                        std::ceil(weight_rows / fit.threads) *
+                            (kGroupedWeightRowIssue + kGroupedWeightIssue * p.column.taps)) +
+               images * (cell_warps * count_cell_issue(of) +
+                         warps * (p.chunks * (kGroupedStepIssue + passes * kGroupedLineIssue) +
+                                  passes * channels * unit_issue));
+  // Lines written once, read by cells; weights.
+  work.wavefronts = images * (units * p.stage.unit * element / 128 +
+                              cell_warps * channels * (p.row.taps + 3.0 * p.row.classes) *
+                                  (p.column.taps + 3.0 * window_stride(of.window)) * element / 4 +
+                              cell_warps * channels * p.row.taps * p.column.taps);
+  work.busy_warps = cell_warps;
+  work.moved_bytes =
+      images * (units * p.stage.unit * element +
+                results * element * (p.vector_stores ? 1 : kGroupedElementStoreBytes));
+  work.steps = images * p.chunks;
   work.least_bytes = count_bytes(of.problem);
-  work.shared_bytes = fit.shared_bytes;
-  work.most_blocks = count_resident_threads(of.window) / fit.threads;
-  return predict_depthwise_us(work, of.caps);
+  work.resident = fit.resident;
+  work.overlaps = p.buffers > 1 && work.steps > 1;
+  return predict_grouped_us(work, of.caps);
 }
 
-// The parameters of a tile, and what it costs; false if it does not fit.
-bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, GroupedFit& fit) {
+// The parameters of a tile but for how many images a block takes; false if it does not fit.
+bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers, GroupedFit& fit) {
   fit.params = of.params;
   fit.window = of.window;
   fit.filters = narrow(of.filters);
@@ -163,7 +178,7 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, GroupedFit& fit
   const CudaAxis& column = p.column;
   const int64_t strips = tile.columns / kCellColumns;
   const int64_t row_groups = tile.rows / kCellRows;
-  const int64_t cells = tile.planes * of.parts * row_groups * strips;
+  const int64_t cells = tile.groups * of.parts * row_groups * strips;
   if (cells > kGroupedThreads) return false;
   fit.threads = narrow(round_up(cells, 32));
 
@@ -179,39 +194,56 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, GroupedFit& fit
       round_up(whole ? copied : tile.columns + round_up(class_taps - 1, kCellAlign), align);
   // An odd multiple: rows of several cells then spread over the banks.
   const int64_t line_pitch = (ceil_div(column.classes * segment_pitch, align) | 1) * align;
-  const int64_t plane_pitch = staged_rows * line_pitch;
-  const int64_t channel_pitch = tile.planes * plane_pitch;
+
+  const int64_t group_pitch = staged_rows * line_pitch;
+  const int64_t channel_pitch = tile.groups * group_pitch;
   const int64_t chunk = std::min<int64_t>(p.source_channels, kChunkChannels);
   const int64_t chunks = ceil_div(p.source_channels, chunk);
   const int64_t buffer_pitch = chunk * channel_pitch;
   const int64_t tap_row_weights = column.classes * class_taps * of.filters;
   const int64_t part_weights = p.source_channels * row.taps * tap_row_weights;
-  const int64_t weights_offset =
-      round_up(std::min<int64_t>(chunks, kBuffers) * buffer_pitch * of.element, 16);
-  fit.shared_bytes = weights_offset + tile.planes * of.parts * part_weights * 4;
+  const int64_t weights_offset = round_up(buffers * buffer_pitch * of.element, 16);
+  const int64_t bias_offset = weights_offset + tile.groups * of.parts * part_weights * 4;
+  const int64_t units_offset = round_up(bias_offset + tile.groups * of.parts * of.filters * 4, 16);
+  fit.shared_bytes = units_offset + fit.threads * static_cast<int64_t>(sizeof(StagedUnit));
   if (fit.shared_bytes > of.caps.shared_bytes_per_block) return false;
-  const int64_t column_tiles = ceil_div(column.count, tile.columns);
-  const int64_t row_tiles = ceil_div(row.count, tile.rows);
-  fit.blocks = column_tiles * row_tiles * ceil_div(p.planes, tile.planes);
-  if (fit.blocks >= int64_t{1} << 31) return false;
+  constexpr int64_t kReservedBytes = 1024;  // of every block
+  fit.resident = std::min(
+      (of.caps.shared_bytes_per_block + kReservedBytes) / (fit.shared_bytes + kReservedBytes),
+      int64_t{count_resident_threads(of.window) / fit.threads});
 
-  p.tile_planes = narrow(tile.planes);
+  p.tile_groups = narrow(tile.groups);
   p.tile_rows = narrow(tile.rows), p.tile_cols = narrow(tile.columns);
   p.cells = narrow(cells);
   p.chunk = narrow(chunk), p.chunks = narrow(chunks);
+  p.buffers = narrow(buffers);
   p.stage.rows = narrow(staged_rows), p.stage.line_pitch = narrow(line_pitch);
   p.segment_columns = narrow(copied), p.segment_pitch = narrow(segment_pitch);
-  p.plane_pitch = narrow(plane_pitch), p.channel_pitch = narrow(channel_pitch);
+  p.group_pitch = narrow(group_pitch), p.channel_pitch = narrow(channel_pitch);
   p.buffer_pitch = narrow(buffer_pitch);
   p.row_step = narrow(row.period * line_pitch);
   p.row_class_step = narrow(row.offset_step * line_pitch);
   p.class_taps_pitch = narrow(class_taps);
   p.tap_row_weights = narrow(tap_row_weights);
   p.channel_weights = narrow(row.taps * tap_row_weights), p.part_weights = narrow(part_weights);
-  p.weights_offset = narrow(weights_offset);
-  p.by_column_tiles = FastDivmod(column_tiles), p.by_row_tiles = FastDivmod(row_tiles);
+  p.weights_offset = narrow(weights_offset), p.bias_offset = narrow(bias_offset);
+  p.units_offset = narrow(units_offset);
+  p.by_column_tiles = FastDivmod(ceil_div(column.count, tile.columns));
+  p.by_row_tiles = FastDivmod(ceil_div(row.count, tile.rows));
+  p.by_group_tiles = FastDivmod(ceil_div(p.groups, tile.groups));
   p.by_strips = FastDivmod(strips), p.by_row_groups = FastDivmod(row_groups);
   set_unit(p, of.window, narrow(of.unit), fit.threads);
+  return true;
+}
+
+// Shares the images out among so many blocks of each tile, and says what that costs.
+bool fit_images(const GroupedProblem& of, int64_t shares, GroupedFit& fit) {
+  GroupedParams& p = fit.params;
+  const int64_t images = ceil_div(p.images, std::clamp<int64_t>(shares, 1, p.images));
+  p.tile_images = narrow(images);
+  fit.blocks = int64_t{p.by_column_tiles.divisor} * p.by_row_tiles.divisor *
+               p.by_group_tiles.divisor * ceil_div(p.images, images);
+  if (fit.blocks >= int64_t{1} << 31) return false;
   fit.microseconds = predict_us(of, fit);
   return true;
 }
@@ -224,19 +256,34 @@ GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
   const int64_t align = std::max<int64_t>(kCellColumns, of.unit);
   GroupedFit best;
   const auto consider = [&](const GroupedTile& tile) {
-    GroupedFit candidate;
-    if (!fit_tile(of, tile, candidate)) return false;
-    if (best.blocks == 0 || candidate.microseconds < best.microseconds) best = candidate;
-    return true;
+    bool fits = false;
+    const int64_t chunks = ceil_div(p.source_channels, kChunkChannels);
+    const int64_t most_buffers = std::min<int64_t>(kMostBuffers, chunks * p.images);
+    for (int64_t buffers = 1; buffers <= most_buffers; ++buffers) {
+      GroupedFit candidate;
+      if (!fit_tile(of, tile, buffers, candidate)) break;
+      // As many blocks as run at once, or a few times that: then the last ones end together.
+      const GroupedParams& c = candidate.params;
+      const int64_t tiles =
+          int64_t{c.by_column_tiles.divisor} * c.by_row_tiles.divisor * c.by_group_tiles.divisor;
+      for (int64_t waves = 1; waves <= kMostWaves; waves *= 2) {
+        const int64_t shares = waves * candidate.resident * caps.sm_count / tiles;
+        if (!fit_images(of, shares, candidate)) continue;
+        fits = true;
+        if (best.blocks == 0 || candidate.microseconds < best.microseconds) best = candidate;
+        if (shares >= p.images) break;
+      }
+    }
+    return fits;
   };
   // Rows are cut where they are long: bands of few rows read much halo.
   for (int64_t cut = 1; cut <= p.column.count; cut = next_size(cut)) {
     const int64_t columns = round_up(ceil_div(p.column.count, cut), align);
-    for (int64_t groups = 1;; groups = next_size(groups)) {
-      const int64_t rows = std::min(groups * kCellRows, round_up(p.row.count, kCellRows));
+    for (int64_t row_groups = 1;; row_groups = next_size(row_groups)) {
+      const int64_t rows = std::min(row_groups * kCellRows, round_up(p.row.count, kCellRows));
       bool fits = false;
-      for (int64_t planes = 1; planes <= p.planes; planes = next_size(planes)) {
-        if (!consider({planes, rows, columns})) break;
+      for (int64_t groups = 1; groups <= p.groups; groups = next_size(groups)) {
+        if (!consider({groups, rows, columns})) break;
         fits = true;
       }
       if (!fits || rows >= p.row.count) break;

@@ -19,6 +19,7 @@ struct GroupedFit {
   int threads = 0;
   int64_t blocks = 0;  // 0: no tile fits in shared memory
   int64_t shared_bytes = 0;
+  int64_t resident = 0;  // blocks on a multiprocessor
   double microseconds = 0;
 };
 

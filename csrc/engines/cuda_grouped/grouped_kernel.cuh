@@ -13,9 +13,10 @@
 //      | |[x 4  ] . . . . . .| |  |          [ y y y y ]
 //      +-------------------------+ /
 //
-// 1. A tile is some output rows of a few planes (a plane here: the channels of one group of one
-//    image). Channels come in chunks of up to four by asynchronous copies, two chunks under way,
-//    padding as zeros (grouped_stage.cuh). 16-bit values stay so until they are read.
+// 1. A tile is some output rows of a few groups; a block computes it for some images, one after the
+//    other. Channels come in chunks of up to four by asynchronous copies, padding as zeros
+//    (grouped_stage.cuh): while a chunk is multiplied, the next one, of the same image or of the
+//    next, is under way. 16-bit values stay so until they are read. The weights stay.
 // 2. Each thread computes one cell. A source row's values are read, and converted, once for all
 //    taps of the row and all filters; (4 + R-1)/4 times altogether. A tap's weights for the
 //    cell's filters are one vector, the same for nearly all threads of a warp
@@ -23,9 +24,9 @@
 // 3. Four columns of a row leave as one vector where rows are aligned, else one by one.
 // Blocks on a multiprocessor overlap: while some wait for memory, others multiply.
 //
-// Shared memory: lines [buffer][channel of chunk][plane][row][segment][column] of the storage type,
-// weights in float32 (see stage_weights).
-// Grid: column tiles fastest, then row tiles, then planes, so that neighbours meet in L2.
+// Shared memory: lines [buffer][channel of chunk][group][row][segment][column] of the storage type,
+// weights and bias in float32 (see stage_weights, stage_bias), a StagedUnit for each thread.
+// Grid: column tiles fastest, then row tiles, groups, images, so that neighbours meet in L2.
 #pragma once
 
 #include "engines/cuda_grouped/grouped_multiply.cuh"
@@ -35,7 +36,7 @@ namespace convx {
 
 // Which part of a tile a thread computes.
 struct GroupedCell {
-  int plane, part;  // part: which filters
+  int group, part;  // part: which filters
   int row, column;  // the first of each, counted from the tile's
   bool active;      // some of it exists
 };
@@ -48,58 +49,53 @@ __device__ inline GroupedCell locate_grouped_cell(const GroupedParams& p,
   cell.column = p.by_strips.split(index) * kCellColumns;
   cell.row = p.by_row_groups.split(index) * kCellRows;
   cell.part = p.by_parts.split(index);
-  cell.plane = index;
-  cell.active = cell.active && cell.plane < block.planes && cell.row < block.rows &&
+  cell.group = index;
+  cell.active = cell.active && cell.group < block.groups && cell.row < block.rows &&
                 cell.column < block.columns;
   return cell;
 }
 
 // Sums begin with the bias.
-template <int kFilters, typename T>
-__device__ __forceinline__ void start_cell_sums(const GroupedParams& p, const GroupedBlock& block,
-                                                const GroupedCell& cell, CellSums<kFilters>& sum) {
-  int image = block.first_plane + cell.plane;
-  const int group = p.by_groups.split(image);
+template <int kFilters>
+__device__ __forceinline__ void start_cell_sums(const float* bias, CellSums<kFilters>& sum) {
+  float start[kFilters];
+  load_weights(start, bias);
 #pragma unroll
   for (int f = 0; f < kFilters; ++f) {
-    const int filter = cell.part * kFilters + f;
-    float bias = 0.0f;
-    if (p.bias != nullptr && cell.active && filter < p.target_channels) {
-      const int64_t k = int64_t{group} * p.target_channels + filter;
-      bias = to_accumulate(static_cast<const T*>(p.bias)[k]);
-    }
 #pragma unroll
     for (int j = 0; j < kCellRows; ++j) {
 #pragma unroll
-      for (int x = 0; x < kCellColumns; ++x) sum[f][j][x] = bias;
+      for (int x = 0; x < kCellColumns; ++x) sum[f][j][x] = start[f];
     }
   }
 }
 
+// Where the cell's results of the block's first image begin, in elements.
+template <int kFilters>
+__device__ inline int64_t locate_results(const GroupedParams& p, const GroupedBlock& block,
+                                         const GroupedCell& cell) {
+  const int64_t group = block.first_group + cell.group;
+  return block.first_image * p.target_n +
+         (group * p.target_channels + cell.part * kFilters) * p.target_c +
+         (block.first_row + cell.row) * p.target_h + block.first_column + cell.column;
+}
+
+// filters, rows, columns: how many there are from the cell's first ones on.
 template <int kFilters, typename T>
-__device__ __forceinline__ void store_cell_sums(const GroupedParams& p, const GroupedBlock& block,
-                                                const GroupedCell& cell,
+__device__ __forceinline__ void store_cell_sums(const GroupedParams& p, T* target, int filters,
+                                                int rows, int columns,
                                                 const CellSums<kFilters>& sum) {
-  int image = block.first_plane + cell.plane;
-  const int group = p.by_groups.split(image);
-  const int filters =
-      p.target_channels - cell.part * kFilters;  // that exist, from the part's first
-  const int rows = block.rows - cell.row;
-  const int columns = block.columns - cell.column;
-  T* plane = static_cast<T*>(p.target) + image * p.target_n +
-             (int64_t{group} * p.target_channels + cell.part * kFilters) * p.target_c +
-             (block.first_row + cell.row) * p.target_h + block.first_column + cell.column;
   // store(to, row of sums)
   const auto store_rows = [&](const auto& store) {
 #pragma unroll
     for (int f = 0; f < kFilters; ++f) {
-      T* to = plane;
+      T* to = target;
 #pragma unroll
       for (int j = 0; j < kCellRows; ++j) {
         if (f < filters && j < rows) store(to, sum[f][j]);
         to += p.target_h;
       }
-      plane += p.target_c;
+      target += p.target_c;
     }
   };
   if (p.vector_stores) {
@@ -120,27 +116,55 @@ __global__ void __launch_bounds__(count_resident_threads(kWindow), 1)
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   T* lines = reinterpret_cast<T*>(shared_bytes);
   float* weights = reinterpret_cast<float*>(shared_bytes + p.weights_offset);
+  float* bias = reinterpret_cast<float*>(shared_bytes + p.bias_offset);
+  StagedUnit* unit = reinterpret_cast<StagedUnit*>(shared_bytes + p.units_offset) + threadIdx.x;
   const GroupedBlock block = locate_grouped_block(p);
-  // A group of copies per chunk, empty ones too, so that waiting can count them.
-#pragma unroll
-  for (int chunk = 0; chunk < kBuffers; ++chunk) {
-    if (chunk < p.chunks) stage_chunk(p, block, chunk, lines + chunk * p.buffer_pitch);
+  *unit = locate_unit(p, block, threadIdx.x);
+  // Steps are the chunks of all images. A group of copies per step, empty ones too, so that waiting
+  // can count them.
+  const int steps = block.images * p.chunks;
+  int staged_image = 0;
+  int staged_chunk = 0;
+  const auto stage_next = [&](T* buffer) {
+    // Where lines have more units than there are threads, a thread has several.
+    StagedUnit next = *unit;
+    for (int index = threadIdx.x;;) {
+      stage_chunk(p, block, next, staged_image, staged_chunk, buffer);
+      index += blockDim.x;
+      if (index - static_cast<int>(threadIdx.x) >= p.stage.units) break;
+      next = locate_unit(p, block, index);
+    }
+    if (++staged_chunk == p.chunks) {
+      staged_chunk = 0;
+      ++staged_image;
+    }
+  };
+  for (int buffer = 0; buffer < p.buffers; ++buffer) {
+    if (buffer < steps) stage_next(lines + buffer * p.buffer_pitch);
     commit_copies();
   }
   stage_weights<kFilters, T>(p, block, weights);
+  stage_bias<kFilters, T>(p, block, bias);
   const GroupedCell cell = locate_grouped_cell(p, block);
-  CellSums<kFilters> sum;
-  start_cell_sums<kFilters, T>(p, block, cell, sum);
-  const int cell_lines = cell.plane * p.plane_pitch + cell.row * p.row_step + p.cell_start +
+  const int cell_lines = cell.group * p.group_pitch + cell.row * p.row_step + p.cell_start +
                          cell.column * window_stride(kWindow);
-  const float* cell_weights =
-      weights + (cell.plane * static_cast<int>(p.by_parts.divisor) + cell.part) * p.part_weights;
-  for (int chunk = 0; chunk < p.chunks; ++chunk) {
-    wait_copies<kBuffers - 1>();
+  const int part = cell.group * static_cast<int>(p.by_parts.divisor) + cell.part;
+  T* target = static_cast<T*>(p.target) + locate_results<kFilters>(p, block, cell);
+  CellSums<kFilters> sum;
+  int chunk = 0;
+  T* buffer = lines;
+  for (int step = 0; step < steps; ++step) {
+    if (p.buffers == 1) {
+      wait_copies<0>();
+    } else {
+      wait_copies<kMostBuffers - 1>();
+    }
     __syncthreads();
-    T* buffer = lines + chunk % kBuffers * p.buffer_pitch;
     if (cell.active) {
+      if (chunk == 0) start_cell_sums<kFilters>(bias + part * kFilters, sum);
       const T* from = buffer + cell_lines;
+      const float* cell_weights =
+          weights + part * p.part_weights + chunk * p.chunk * p.channel_weights;
       const int channels = min(p.chunk, p.source_channels - chunk * p.chunk);
       int c = 0;
       do {
@@ -149,13 +173,21 @@ __global__ void __launch_bounds__(count_resident_threads(kWindow), 1)
         cell_weights += p.channel_weights;
       } while (++c < channels);
     }
-    if (chunk + kBuffers < p.chunks) {
+    if (step + p.buffers < steps) {
       __syncthreads();  // the buffer has been read
-      stage_chunk(p, block, chunk + kBuffers, buffer);
+      stage_next(buffer);
     }
     commit_copies();
+    if (p.buffers > 1) buffer = lines + (step + 1) % kMostBuffers * p.buffer_pitch;
+    if (++chunk == p.chunks) {
+      chunk = 0;
+      if (cell.active) {
+        store_cell_sums<kFilters, T>(p, target, p.target_channels - cell.part * kFilters,
+                                     block.rows - cell.row, block.columns - cell.column, sum);
+      }
+      target += p.target_n;
+    }
   }
-  if (cell.active) store_cell_sums<kFilters, T>(p, block, cell, sum);
 }
 
 }  // namespace convx

@@ -18,7 +18,7 @@ constexpr int kManyFilters = 4;
 constexpr int kFewFilters = 2;
 
 constexpr int kChunkChannels = 4;  // the most that are staged at once
-constexpr int kBuffers = 2;        // chunks under way
+constexpr int kMostBuffers = 2;    // chunks under way
 
 // How the source columns that a cell's taps read lie in a line of shared memory.
 enum class ColumnWindow : uint8_t {
@@ -41,39 +41,51 @@ constexpr int count_resident_threads(ColumnWindow window) {
   return window == ColumnWindow::kRows ? 512 : 384;
 }
 
-// A plane here: the channels of one group of one image.
+// What a thread copies of every chunk, as a rule. It stands in shared memory: in registers it would
+// be in the way of the sums.
+struct alignas(16) StagedUnit {
+  int64_t source;  // of the tile's first channel, row 0 of its first image, in elements
+  int shared;      // in the first line that the thread copies
+  int16_t row;     // that line; negative: nothing to copy
+  bool inside;     // the unit lies in the image's columns; units never straddle the edge
+};
+
+// A plane here: one channel of each of the tile's groups of one image.
 struct GroupedParams {
   const void* source;
   const void* weight;
   const void* bias;  // may be null
   void* target;
   int64_t source_n, source_c, source_h;  // columns are neighbours
+  int64_t source_group;                  // from group to group
   int64_t target_n, target_c, target_h;
   int64_t weight_group;  // from group to group; what follows, within one
   int weight_target, weight_source;
-  int weight_first, weight_row,
-      weight_column;                     // first tap, and steps; taps count by growing offset
+  int weight_first, weight_row, weight_column;  // first tap, and steps; taps by growing offset
+  int images, groups;
   int source_channels, target_channels;  // of a group
   int source_height, source_width;
   CudaAxis row, column;  // of one lane
   StagePlan stage;
-  int planes;                             // of the whole problem
-  int tile_planes, tile_rows, tile_cols;  // rows and columns are multiples of a cell's
-  int cells;                              // of a tile, one for each thread
+  int tile_groups, tile_rows, tile_cols;  // rows and columns are multiples of a cell's
+  int tile_images;                        // that a block computes one after the other
+  int cells;                              // of a tile, at most one for each thread
   int chunk, chunks;                      // channels of a chunk, and how many chunks
+  int buffers;                            // chunks under way
   // Source column of a line's first element for output column 0, and from one element to the next.
   int column_start, column_step;
   int segment_first, segment_columns;  // first and last but one element copied of a segment
   int segment_pitch;                   // elements from one segment to the next
   int cell_start;                      // where column 0's cell begins to read in a line
-  int plane_pitch, channel_pitch, buffer_pitch;  // elements of shared memory
-  int row_step, row_class_step;       // from one row of a class to the next, from class to class
-  int class_taps_pitch;               // column taps of a class, rounded up to the longest
-  int tap_row_weights;                // floats from one row of taps to the next
-  int channel_weights, part_weights;  // from channel to channel, from one cell's filters to others'
-  int weights_offset;                 // bytes
-  bool vector_stores;                 // four columns of the target at once
-  FastDivmod by_groups, by_column_tiles, by_row_tiles;
+  int group_pitch, channel_pitch, buffer_pitch;  // elements of shared memory
+  int row_step, row_class_step;  // from one row of a class to the next, from class to class
+  int class_taps_pitch;          // column taps of a class, rounded up to the longest
+  int tap_row_weights;           // floats from one row of taps to the next
+  int channel_weights;           // from channel to channel
+  int part_weights;              // from one cell's filters to others'
+  int weights_offset, bias_offset, units_offset;  // bytes
+  bool vector_stores;                             // four columns of the target at once
+  FastDivmod by_column_tiles, by_row_tiles, by_group_tiles;
   FastDivmod by_strips, by_row_groups, by_parts, by_segment_units, by_row_taps, by_channels;
 };
 
