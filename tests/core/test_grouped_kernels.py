@@ -45,6 +45,7 @@ CASES = [
     grouped("three_filters_of_group", 2, 3, 5, 3, 16, 20, 3, 3, **PADDED),
     grouped("seven_filters_of_group", 1, 2, 13, 7, 11, 20, 3, 3, **PADDED),
     grouped("one_group", 1, 1, 16, 16, 20, 24, 3, 3, **PADDED),
+    grouped("one_channel_out", 3, 1, 2, 6, 11, 16, 3, 3, **PADDED),
     grouped("one_by_one", 2, 4, 4, 8, 9, 16, 1, 1),
     grouped("five_by_five", 1, 3, 4, 4, 20, 24, 5, 5, padding=(2, 2)),
     grouped("seven_by_seven", 1, 2, 3, 4, 19, 32, 7, 7, padding=(3, 3)),
@@ -152,6 +153,35 @@ def test_little_shared_memory(core: ModuleType, dtype: torch.dtype) -> None:
         assert said["tile"][2] < case.y[3]
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("channels", [3, 4, 6, 16])
+def test_blocks_go_through_several_images(
+    core: ModuleType, channels: int, dtype: torch.dtype
+) -> None:
+    """On a small GPU a block computes its tile for one image after the other."""
+    most_images = 0
+    for sms, kilobytes in ((1, 227), (1, 40), (2, 16), (1, 16)):
+        caps = h200(core)
+        caps.sm_count, caps.shared_bytes_per_block = sms, kilobytes << 10
+        for stride in (1, 2):
+            case = grouped(
+                "images",
+                11,
+                5,
+                channels,
+                channels,
+                21,
+                24,
+                3,
+                3,
+                padding=(1, 1),
+                stride=(stride,) * 2,
+            )
+            said = run_and_check(core, case, dtype, caps=caps)
+            most_images = max(most_images, said["images"])
+    assert most_images > 1
+
+
 def test_tiles_are_what_they_should_be(core: ModuleType) -> None:
     """Rows padded by one column are copied 16 bytes at a time and stored four columns at once."""
     said = run_and_check(core, CASES[0])
@@ -162,7 +192,7 @@ def test_tiles_are_what_they_should_be(core: ModuleType) -> None:
     assert (unpadded["window"], unpadded["unit"]) == (SEGMENTS, 4)
     assert run_and_check(core, CASES[2])["chunks"] == 4
     assert run_and_check(core, CASES[9])["filters"] == 2
-    small = grouped("small", 16, 32, 4, 4, 7, 7, 3, 3, **PADDED)
+    small = grouped("small", 64, 32, 4, 4, 7, 7, 3, 3, **PADDED)
     assert run_and_check(core, small)["tile"][0] > 1
 
 

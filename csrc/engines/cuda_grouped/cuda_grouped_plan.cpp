@@ -31,7 +31,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.x_strides.w != 1 || p.y_strides.w != 1) {
     return "columns are not neighbours in the memory of both input and output";
   }
-  if (fit_grouped(p, caps).blocks == 0) return "no tile fits in shared memory";
+  if (!fits_grouped(p, caps)) return "no tile fits in shared memory";
   return "";
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kCellAlign = 4;  // elements that are read at once
 constexpr int64_t kLeastCutColumns = 32;
-constexpr int64_t kMostWaves = 8;
+constexpr int64_t kMostWaves = 4;  // of blocks
 
 int narrow(int64_t value) { return static_cast<int>(value); }
 
@@ -31,6 +31,8 @@ struct GroupedProblem {
   int64_t unit;     // elements of a copy
   int64_t margin;   // elements of a line before the first cell's own
   int64_t parts, filters;
+  double cell_issue;  // instructions of a warp for one cell of one image
+  double least_bytes;
 };
 
 bool is_whole(ColumnWindow window) { return window != ColumnWindow::kSegments; }
@@ -42,9 +44,32 @@ void set_unit(GroupedParams& p, ColumnWindow window, int unit, int threads) {
   p.by_segment_units = FastDivmod(units);
 }
 
+// Instructions of a warp for one cell of one image; see grouped_multiply.cuh.
+double count_cell_issue(const GroupedProblem& of) {
+  const GroupedParams& p = of.params;
+  const double filters = static_cast<double>(of.filters);
+  const double class_taps = p.column.most_class_taps();
+  const double runs = is_whole(of.window) ? 1 : p.column.classes * std::ceil(class_taps / 4);
+  const double run_taps = is_whole(of.window) ? 3 : std::min(class_taps, 4.0);
+  const double values = 3 * window_stride(of.window) + run_taps;
+  const double loads = is_whole(of.window) ? 3 : std::ceil(values / 4);
+  const double convert = of.element == 2 ? values : 0;
+  // A row of taps of a class reads one source row more; the first one reads all four.
+  const double source_rows = p.row.taps + (kCellRows - 1.0) * p.row.classes;
+  const double products = filters * kCellRows * kCellColumns * p.row.taps * p.column.taps;
+  double per_run = source_rows * (loads + convert + 1) + p.row.taps * run_taps;
+  if (!is_whole(of.window)) {
+    per_run += kGroupedRunIssue * p.row.classes + kGroupedTapRowIssue * p.row.taps;
+  }
+  const double per_channel = products + kGroupedChannelIssue + runs * per_run;
+  const double stores = p.vector_stores ? kGroupedVectorStoreIssue : kGroupedElementStoreIssue;
+  return kGroupedImageIssue + p.source_channels * per_channel + filters * kCellRows * stores;
+}
+
 GroupedProblem make_grouped_problem(const ConvProblem& problem, const DeviceCaps& caps) {
   const GatherView view = make_gather_view(problem);
-  GroupedProblem of{problem, caps, {}, ColumnWindow::kSegments, size_of(problem.dtype), 1, 0, 1, 1};
+  GroupedProblem of{problem, caps, {}, ColumnWindow::kSegments, size_of(problem.dtype), 1, 0,
+                    1,       1,    0,  count_bytes(problem)};
   GroupedParams& p = of.params;
   const Strides& from = view.source_strides;
   const Strides& to = view.target_strides;
@@ -71,19 +96,23 @@ GroupedProblem make_grouped_problem(const ConvProblem& problem, const DeviceCaps
 
   // Copies as wide as the tensor allows, for lines that begin at this source column.
   const auto fit_copies = [&](int64_t start, int64_t step) {
-    return fit_unit(of.element, int64_t{p.source_width}, problem.N > 1 ? p.source_n : 0,
-                    problem.C > 1 ? p.source_c : 0, p.source_height > 1 ? p.source_h : 0, start,
-                    step);
+    return fit_unit(of.element, int64_t{p.source_width}, problem.N > 1 ? p.source_n : 0, p.source_c,
+                    p.source_height > 1 ? p.source_h : 0, start, step);
   };
   CudaAxis& column = p.column;
-  const bool three = column.taps == 3 && column.offset_step == 1 && of.filters == kManyFilters;
+  const auto is_three = [](const CudaAxis& axis, int stride) {
+    return axis.taps == 3 && axis.offset_step == 1 && axis.source_step == stride;
+  };
+  const auto is_3x3 = [&](int stride) {
+    return is_three(p.row, stride) && is_three(column, stride) && of.filters == kManyFilters;
+  };
   const int rows_unit = fit_copies(column.offset0 + 1, 0);
   const int segments_unit =
       column.period == 1 ? fit_copies(column.offset0, column.classes > 1 ? column.offset_step : 0)
                          : 1;
-  if (three && column.source_step == 1 && rows_unit >= segments_unit) {
+  if (is_3x3(1) && rows_unit >= segments_unit) {
     of.window = ColumnWindow::kRows;
-  } else if (three && column.source_step == 2) {
+  } else if (is_3x3(2)) {
     of.window = ColumnWindow::kRowsStride2;
   }
   of.unit = segments_unit;
@@ -96,35 +125,15 @@ GroupedProblem make_grouped_problem(const ConvProblem& problem, const DeviceCaps
   }
   p.cell_start = narrow(of.margin);
   p.vector_stores = fit_unit(4, int64_t{column.count}, p.target_h,
-                             problem.K > 1 && problem.C > 1 ? p.target_c : 0,
+                             p.groups * p.target_channels > 1 ? p.target_c : 0,
                              problem.N > 1 ? p.target_n : 0) == kCellColumns;
+  of.cell_issue = count_cell_issue(of);
   return of;
 }
 
 struct GroupedTile {
   int64_t groups, rows, columns;
 };
-
-// Instructions of a warp for one cell of one image; see grouped_multiply.cuh.
-double count_cell_issue(const GroupedProblem& of) {
-  const GroupedParams& p = of.params;
-  const double filters = static_cast<double>(of.filters);
-  const double class_taps = p.column.most_class_taps();
-  const double runs = is_whole(of.window) ? 1 : p.column.classes * std::ceil(class_taps / 4);
-  const double run_taps = is_whole(of.window) ? 3 : std::min(class_taps, 4.0);
-  const double values = 3 * window_stride(of.window) + run_taps;
-  const double loads = is_whole(of.window) ? 3 : std::ceil(values / 4);
-  const double convert = of.element == 2 ? values : 0;
-  // A row of taps of a class reads one source row more; the first one reads all four.
-  const double source_rows = p.row.taps + (kCellRows - 1.0) * p.row.classes;
-  const double products = filters * kCellRows * kCellColumns * p.row.taps * p.column.taps;
-  const double per_channel =
-      products + kGroupedChannelIssue +
-      runs * (source_rows * (loads + convert + 1) + kGroupedRunIssue * p.row.classes +
-              p.row.taps * (run_taps + kGroupedTapRowIssue));
-  const double stores = p.vector_stores ? kGroupedVectorStoreIssue : kGroupedElementStoreIssue;
-  return p.source_channels * per_channel + filters * kCellRows * stores;
-}
 
 double predict_us(const GroupedProblem& of, const GroupedFit& fit) {
   const GroupedParams& p = fit.params;
@@ -149,7 +158,7 @@ double predict_us(const GroupedProblem& of, const GroupedFit& fit) {
   work.issue = warps * (kGroupedBlockIssue +
                         std::ceil(weight_rows / fit.threads) *
                             (kGroupedWeightRowIssue + kGroupedWeightIssue * p.column.taps)) +
-               images * (cell_warps * count_cell_issue(of) +
+               images * (cell_warps * of.cell_issue +
                          warps * (p.chunks * (kGroupedStepIssue + passes * kGroupedLineIssue) +
                                   passes * channels * unit_issue));
   // Lines written once, read by cells; weights.
@@ -162,7 +171,7 @@ double predict_us(const GroupedProblem& of, const GroupedFit& fit) {
       images * (units * p.stage.unit * element +
                 results * element * (p.vector_stores ? 1 : kGroupedElementStoreBytes));
   work.steps = images * p.chunks;
-  work.least_bytes = count_bytes(of.problem);
+  work.least_bytes = of.least_bytes;
   work.resident = fit.resident;
   work.overlaps = p.buffers > 1 && work.steps > 1;
   return predict_grouped_us(work, of.caps);
@@ -228,12 +237,24 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers
   p.channel_weights = narrow(row.taps * tap_row_weights), p.part_weights = narrow(part_weights);
   p.weights_offset = narrow(weights_offset), p.bias_offset = narrow(bias_offset);
   p.units_offset = narrow(units_offset);
-  p.by_column_tiles = FastDivmod(ceil_div(column.count, tile.columns));
-  p.by_row_tiles = FastDivmod(ceil_div(row.count, tile.rows));
-  p.by_group_tiles = FastDivmod(ceil_div(p.groups, tile.groups));
-  p.by_strips = FastDivmod(strips), p.by_row_groups = FastDivmod(row_groups);
   set_unit(p, of.window, narrow(of.unit), fit.threads);
   return true;
+}
+
+int64_t count_column_tiles(const GroupedParams& p) { return ceil_div(p.column.count, p.tile_cols); }
+int64_t count_row_tiles(const GroupedParams& p) { return ceil_div(p.row.count, p.tile_rows); }
+int64_t count_group_tiles(const GroupedParams& p) { return ceil_div(p.groups, p.tile_groups); }
+int64_t count_tiles(const GroupedParams& p) {
+  return count_column_tiles(p) * count_row_tiles(p) * count_group_tiles(p);
+}
+
+// What takes long to compute, for the best tile only.
+void set_divisors(GroupedParams& p) {
+  p.by_column_tiles = FastDivmod(count_column_tiles(p));
+  p.by_row_tiles = FastDivmod(count_row_tiles(p));
+  p.by_group_tiles = FastDivmod(count_group_tiles(p));
+  p.by_strips = FastDivmod(p.tile_cols / kCellColumns);
+  p.by_row_groups = FastDivmod(p.tile_rows / kCellRows);
 }
 
 // Shares the images out among so many blocks of each tile, and says what that costs.
@@ -241,9 +262,9 @@ bool fit_images(const GroupedProblem& of, int64_t shares, GroupedFit& fit) {
   GroupedParams& p = fit.params;
   const int64_t images = ceil_div(p.images, std::clamp<int64_t>(shares, 1, p.images));
   p.tile_images = narrow(images);
-  fit.blocks = int64_t{p.by_column_tiles.divisor} * p.by_row_tiles.divisor *
-               p.by_group_tiles.divisor * ceil_div(p.images, images);
-  if (fit.blocks >= int64_t{1} << 31) return false;
+  fit.blocks = count_tiles(p) * ceil_div(p.images, images);
+  const bool idle_buffer = p.buffers > images * p.chunks;
+  if (idle_buffer || fit.blocks >= int64_t{1} << 31) return false;
   fit.microseconds = predict_us(of, fit);
   return true;
 }
@@ -257,15 +278,11 @@ GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
   GroupedFit best;
   const auto consider = [&](const GroupedTile& tile) {
     bool fits = false;
-    const int64_t chunks = ceil_div(p.source_channels, kChunkChannels);
-    const int64_t most_buffers = std::min<int64_t>(kMostBuffers, chunks * p.images);
-    for (int64_t buffers = 1; buffers <= most_buffers; ++buffers) {
+    for (int64_t buffers = 1; buffers <= kMostBuffers; ++buffers) {
       GroupedFit candidate;
       if (!fit_tile(of, tile, buffers, candidate)) break;
       // As many blocks as run at once, or a few times that: then the last ones end together.
-      const GroupedParams& c = candidate.params;
-      const int64_t tiles =
-          int64_t{c.by_column_tiles.divisor} * c.by_row_tiles.divisor * c.by_group_tiles.divisor;
+      const int64_t tiles = count_tiles(candidate.params);
       for (int64_t waves = 1; waves <= kMostWaves; waves *= 2) {
         const int64_t shares = waves * candidate.resident * caps.sm_count / tiles;
         if (!fit_images(of, shares, candidate)) continue;
@@ -290,7 +307,15 @@ GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
     }
     if (best.blocks > 0 && columns <= kLeastCutColumns) break;
   }
+  if (best.blocks > 0) set_divisors(best.params);
   return best;
+}
+
+bool fits_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
+  const GroupedProblem of = make_grouped_problem(problem, caps);
+  GroupedFit smallest;
+  return fit_tile(of, {1, kCellRows, std::max<int64_t>(kCellColumns, of.unit)}, 1, smallest) &&
+         fit_images(of, 1, smallest);
 }
 
 GroupedParams make_grouped_params(const ConvProblem& problem, const GroupedFit& fit,

@@ -26,6 +26,9 @@ struct GroupedFit {
 // Forward, or an input gradient of stride 1. Columns are neighbours in source and target.
 GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps);
 
+// Whether any tile fits, which is sooner found.
+bool fits_grouped(const ConvProblem& problem, const DeviceCaps& caps);
+
 // What the kernel is launched with. Addresses decide how wide copies and stores can be.
 GroupedParams make_grouped_params(const ConvProblem& problem, const GroupedFit& fit,
                                   const Buffers& buffers);

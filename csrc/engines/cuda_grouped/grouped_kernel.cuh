@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(count_resident_threads(kWindow), 1)
   stage_bias<kFilters, T>(p, block, bias);
   const GroupedCell cell = locate_grouped_cell(p, block);
   const int cell_lines = cell.group * p.group_pitch + cell.row * p.row_step + p.cell_start +
-                         cell.column * window_stride(kWindow);
+                         cell.column * kWindowStride<kWindow>;
   const int part = cell.group * static_cast<int>(p.by_parts.divisor) + cell.part;
   T* target = static_cast<T*>(p.target) + locate_results<kFilters>(p, block, cell);
   CellSums<kFilters> sum;
@@ -168,7 +168,11 @@ __global__ void __launch_bounds__(count_resident_threads(kWindow), 1)
       const int channels = min(p.chunk, p.source_channels - chunk * p.chunk);
       int c = 0;
       do {
-        multiply_channel<kWindow, kFilters>(p, from, cell_weights, sum);
+        if constexpr (kWindow == ColumnWindow::kSegments) {
+          multiply_segments<kFilters>(p, from, cell_weights, sum);
+        } else {
+          multiply_3x3<kWindow, kFilters>(p, from, cell_weights, sum);
+        }
         from += p.channel_pitch;
         cell_weights += p.channel_weights;
       } while (++c < channels);

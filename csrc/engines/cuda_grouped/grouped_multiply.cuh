@@ -16,7 +16,7 @@ using CellSums = float[kFilters][kCellRows][kCellColumns];
 template <ColumnWindow kWindow, int kTaps>
 struct CellWindow {
   static constexpr bool kWhole = kWindow != ColumnWindow::kSegments;
-  static constexpr int kStride = window_stride(kWindow);
+  static constexpr int kStride = kWindowStride<kWindow>;
   static constexpr int kValues = (kCellColumns - 1) * kStride + kTaps;
   static constexpr int kBefore = kWhole ? 1 : 0;
   static constexpr int kVectors = kWhole ? kStride : (kValues + 3) / 4;
@@ -47,47 +47,61 @@ __device__ __forceinline__ void load_weights(float (&to)[kFilters], const float*
   for (int f = 0; f < kFilters; ++f) to[f] = vector.v[f];
 }
 
-// Adds kTaps neighbouring column taps of `count` rows of taps of one channel. The source rows that
-// the four output rows need for one row of taps stay in registers; the next row of taps needs one
-// more and one less. row_step and weight_step: from one source row, and row of weights, to the
-// next.
-template <ColumnWindow kWindow, int kTaps, int kFilters, typename T>
+// Adds kTaps neighbouring column taps of one row of taps; row j of the cell sees
+// window[(first + j) % kCellRows].
+template <int kTaps, int kFilters, typename Window>
+__device__ __forceinline__ void multiply_tap_row(const Window (&window)[kCellRows], int first,
+                                                 const float* weights, CellSums<kFilters>& sum) {
+#pragma unroll
+  for (int k = 0; k < kTaps; ++k) {
+    float weight[kFilters];
+    load_weights(weight, weights + k * kFilters);
+#pragma unroll
+    for (int j = 0; j < kCellRows; ++j) {
+      const auto& values = window[(first + j) % kCellRows].values;
+#pragma unroll
+      for (int x = 0; x < kCellColumns; ++x) {
+#pragma unroll
+        for (int f = 0; f < kFilters; ++f) {
+          sum[f][j][x] += weight[f] * values[x * Window::kStride + k];
+        }
+      }
+    }
+  }
+}
+
+// Adds kTaps neighbouring column taps of some rows of taps of one channel. The source rows that the
+// four output rows need for one row of taps stay in registers; the next row of taps needs one more
+// and one less. row_step and weight_step: from one source row, and row of weights, to the next.
+// kCount: rows of taps, if they are known when this is compiled; then `count` is not looked at.
+template <ColumnWindow kWindow, int kTaps, int kCount, int kFilters, typename T>
 __device__ __forceinline__ void multiply_cell_taps(const T* rows, int row_step,
                                                    const float* weights, int weight_step, int count,
                                                    CellSums<kFilters>& sum) {
   CellWindow<kWindow, kTaps> window[kCellRows];
 #pragma unroll
-  for (int j = 0; j < kCellRows - 1; ++j) {
-    window[j].load(rows);
+  for (int j = 0; j < kCellRows - 1; ++j) window[j].load(rows + j * row_step);
+  rows += (kCellRows - 1) * row_step;
+  const auto add_row = [&](int u) {
+    window[(u + kCellRows - 1) % kCellRows].load(rows);
     rows += row_step;
-  }
-  int first = 0;
-  do {  // there is always a row of taps
+    multiply_tap_row<kTaps>(window, u, weights, sum);
+    weights += weight_step;
+  };
+  if constexpr (kCount > 0) {
 #pragma unroll
-    for (int u = 0; u < kCellRows; ++u) {
-      if (first + u >= count) break;
-      window[(u + kCellRows - 1) % kCellRows].load(rows);
-      rows += row_step;
+    for (int u = 0; u < kCount; ++u) add_row(u);
+  } else {
+    int first = 0;
+    do {  // there is always a row of taps
 #pragma unroll
-      for (int k = 0; k < kTaps; ++k) {
-        float weight[kFilters];
-        load_weights(weight, weights + k * kFilters);
-#pragma unroll
-        for (int j = 0; j < kCellRows; ++j) {
-          const auto& values = window[(u + j) % kCellRows].values;
-#pragma unroll
-          for (int x = 0; x < kCellColumns; ++x) {
-#pragma unroll
-            for (int f = 0; f < kFilters; ++f) {
-              sum[f][j][x] += weight[f] * values[x * window_stride(kWindow) + k];
-            }
-          }
-        }
+      for (int u = 0; u < kCellRows; ++u) {
+        if (first + u >= count) break;
+        add_row(u);
       }
-      weights += weight_step;
-    }
-    first += kCellRows;
-  } while (first < count);
+      first += kCellRows;
+    } while (first < count);
+  }
 }
 
 // The same for a number of taps known at run time, 1 to kMaxTaps.
@@ -101,42 +115,51 @@ __device__ __forceinline__ void multiply_some_cell_taps(int taps, const T* rows,
                                                              weight_step, count, sum);
     }
   }
-  multiply_cell_taps<ColumnWindow::kSegments, kMaxTaps, kFilters>(rows, row_step, weights,
-                                                                  weight_step, count, sum);
+  multiply_cell_taps<ColumnWindow::kSegments, kMaxTaps, 0, kFilters>(rows, row_step, weights,
+                                                                     weight_step, count, sum);
 }
 
 // All products of a cell with one channel; lines and weights: where the cell's begin. Taps are
 // counted by class (engines/gather_axis.h); of a class, up to four columns are multiplied at a
 // time.
-template <ColumnWindow kWindow, int kFilters, typename T>
-__device__ __forceinline__ void multiply_channel(const GroupedParams& p, const T* lines,
-                                                 const float* weights, CellSums<kFilters>& sum) {
+template <int kFilters, typename T>
+__device__ __forceinline__ void multiply_segments(const GroupedParams& p, const T* lines,
+                                                  const float* weights, CellSums<kFilters>& sum) {
   constexpr int kMaxTaps = 4;
   const int weight_step = p.row.classes * p.tap_row_weights;
   int row_class = 0;
   do {  // no loop here is ever empty
     const int rows_of_taps = p.row.count_taps(row_class);
-    if constexpr (kWindow != ColumnWindow::kSegments) {
-      multiply_cell_taps<kWindow, 3, kFilters>(lines, p.row_step, weights, weight_step,
-                                               rows_of_taps, sum);
-    } else {
-      int column_class = 0;
+    int column_class = 0;
+    do {
+      const int taps = p.column.count_taps(column_class);
+      const T* segment = lines + column_class * p.segment_pitch;
+      const float* class_weights = weights + column_class * p.class_taps_pitch * kFilters;
+      int tap = 0;
       do {
-        const int taps = p.column.count_taps(column_class);
-        const T* segment = lines + column_class * p.segment_pitch;
-        const float* class_weights = weights + column_class * p.class_taps_pitch * kFilters;
-        int tap = 0;
-        do {
-          multiply_some_cell_taps<kMaxTaps, kFilters>(min(kMaxTaps, taps - tap), segment + tap,
-                                                      p.row_step, class_weights + tap * kFilters,
-                                                      weight_step, rows_of_taps, sum);
-          tap += kMaxTaps;
-        } while (tap < taps);
-      } while (++column_class < p.column.classes);
-    }
+        multiply_some_cell_taps<kMaxTaps, kFilters>(min(kMaxTaps, taps - tap), segment + tap,
+                                                    p.row_step, class_weights + tap * kFilters,
+                                                    weight_step, rows_of_taps, sum);
+        tap += kMaxTaps;
+      } while (tap < taps);
+    } while (++column_class < p.column.classes);
     lines += p.row_class_step;
     weights += p.tap_row_weights;
   } while (++row_class < p.row.classes);
+}
+
+// The same for kernels of 3x3 over whole rows.
+template <ColumnWindow kWindow, int kFilters, typename T>
+__device__ __forceinline__ void multiply_3x3(const GroupedParams& p, const T* lines,
+                                             const float* weights, CellSums<kFilters>& sum) {
+  constexpr int kTapRow = 3 * kFilters;  // weights
+  if constexpr (kWindow == ColumnWindow::kRows) {
+    multiply_cell_taps<kWindow, 3, 3, kFilters>(lines, p.row_step, weights, kTapRow, 3, sum);
+  } else {  // rows 0 and 2 of taps see every other source row, row 1 those between
+    multiply_cell_taps<kWindow, 3, 2, kFilters>(lines, p.row_step, weights, 2 * kTapRow, 2, sum);
+    multiply_cell_taps<kWindow, 3, 1, kFilters>(lines + p.row_class_step, p.row_step,
+                                                weights + kTapRow, 2 * kTapRow, 1, sum);
+  }
 }
 
 }  // namespace convx

@@ -25,20 +25,23 @@ enum class ColumnWindow : uint8_t {
   // A segment per class of taps (engines/gather_axis.h): windows begin at a cell's own column and
   // slide by one per tap. Any kernel, stride and dilation.
   kSegments,
-  // Source rows as they are, for three taps side by side: a cell's window begins one column before
-  // a multiple of four, so that rows padded by one column are copied 16 bytes at a time.
+  // Source rows as they are, for kernels of 3x3: a cell's window begins one column before a
+  // multiple
+  // of four, so that rows padded by one column are copied 16 bytes at a time.
   kRows,
-  // The same for stride 2.
+  // The same for stride 2, of rows and columns.
   kRowsStride2,
 };
 
 constexpr int window_stride(ColumnWindow window) {
   return window == ColumnWindow::kRowsStride2 ? 2 : 1;
 }
+template <ColumnWindow kWindow>
+constexpr int kWindowStride = window_stride(kWindow);
 
-// Threads on a multiprocessor, by registers: 128 or 168 of them each.
+// Threads on a multiprocessor, by registers: 168 or 128 of them each.
 constexpr int count_resident_threads(ColumnWindow window) {
-  return window == ColumnWindow::kRows ? 512 : 384;
+  return window == ColumnWindow::kSegments ? 384 : 512;
 }
 
 // What a thread copies of every chunk, as a rule. It stands in shared memory: in registers it would
