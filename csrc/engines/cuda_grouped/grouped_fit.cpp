@@ -97,7 +97,7 @@ GroupedProblem make_grouped_problem(const ConvProblem& problem, const DeviceCaps
   // Copies as wide as the tensor allows, for lines that begin at this source column.
   const auto fit_copies = [&](int64_t start, int64_t step) {
     return fit_unit(of.element, int64_t{p.source_width}, problem.N > 1 ? p.source_n : 0, p.source_c,
-                    p.source_height > 1 ? p.source_h : 0, start, step);
+                    p.source_h, start, step);
   };
   CudaAxis& column = p.column;
   const auto is_three = [](const CudaAxis& axis, int stride) {
