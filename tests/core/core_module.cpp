@@ -180,7 +180,7 @@ PYBIND11_MODULE(convx_core, m) {
     const GroupedParams& p = fit.params;
     return py::dict("blocks"_a = fit.blocks, "threads"_a = fit.threads, "unit"_a = p.stage.unit,
                     "window"_a = static_cast<int>(fit.window), "filters"_a = fit.filters,
-                    "vector_stores"_a = p.vector_stores, "chunks"_a = p.chunks,
+                    "store_width"_a = p.store_width, "chunks"_a = p.chunks,
                     "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
                     "images"_a = p.tile_images, "buffers"_a = p.buffers,
                     "shared_bytes"_a = fit.shared_bytes);

@@ -185,12 +185,13 @@ def test_blocks_go_through_several_images(
 def test_tiles_are_what_they_should_be(core: ModuleType) -> None:
     """Rows padded by one column are copied 16 bytes at a time and stored four columns at once."""
     said = run_and_check(core, CASES[0])
-    assert (said["window"], said["unit"], said["vector_stores"]) == (ROWS, 4, True)
+    assert (said["window"], said["unit"], said["store_width"]) == (ROWS, 4, 4)
     assert run_and_check(core, CASES[0], torch.bfloat16)["unit"] == 8
     assert run_and_check(core, CASES[4])["window"] == ROWS_STRIDE_2
     unpadded = run_and_check(core, grouped("unpadded", 1, 2, 4, 4, 18, 32, 3, 5))
     assert (unpadded["window"], unpadded["unit"]) == (SEGMENTS, 4)
     assert run_and_check(core, CASES[2])["chunks"] == 4
+    assert run_and_check(core, CASES[2])["store_width"] == 2
     assert run_and_check(core, CASES[9])["filters"] == 2
     small = grouped("small", 64, 32, 4, 4, 7, 7, 3, 3, **PADDED)
     assert run_and_check(core, small)["tile"][0] > 1

@@ -62,8 +62,8 @@ double count_cell_issue(const GroupedProblem& of) {
     per_run += kGroupedRunIssue * p.row.classes + kGroupedTapRowIssue * p.row.taps;
   }
   const double per_channel = products + kGroupedChannelIssue + runs * per_run;
-  const double stores = p.vector_stores ? kGroupedVectorStoreIssue : kGroupedElementStoreIssue;
-  return kGroupedImageIssue + p.source_channels * per_channel + filters * kCellRows * stores;
+  const double stores = filters * kCellRows * kCellColumns / p.store_width;
+  return kGroupedImageIssue + p.source_channels * per_channel + stores * kGroupedStoreIssue;
 }
 
 GroupedProblem make_grouped_problem(const ConvProblem& problem, const DeviceCaps& caps) {
@@ -124,9 +124,9 @@ GroupedProblem make_grouped_problem(const ConvProblem& problem, const DeviceCaps
     p.column_start = narrow(column.offset0 + 1 - of.margin), p.column_step = 1;
   }
   p.cell_start = narrow(of.margin);
-  p.vector_stores = fit_unit(4, int64_t{column.count}, p.target_h,
-                             p.groups * p.target_channels > 1 ? p.target_c : 0,
-                             problem.N > 1 ? p.target_n : 0) == kCellColumns;
+  p.store_width =
+      fit_unit(4, int64_t{column.count}, p.target_h,
+               p.groups * p.target_channels > 1 ? p.target_c : 0, problem.N > 1 ? p.target_n : 0);
   of.cell_issue = count_cell_issue(of);
   return of;
 }
@@ -169,7 +169,7 @@ double predict_us(const GroupedProblem& of, const GroupedFit& fit) {
   work.busy_warps = cell_warps;
   work.moved_bytes =
       images * (units * p.stage.unit * element +
-                results * element * (p.vector_stores ? 1 : kGroupedElementStoreBytes));
+                results * element * (p.store_width == 4 ? 1 : kGroupedNarrowStoreBytes));
   work.steps = images * p.chunks;
   work.least_bytes = of.least_bytes;
   work.resident = fit.resident;
@@ -213,8 +213,8 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers
   const int64_t part_weights = p.source_channels * row.taps * tap_row_weights;
   const int64_t weights_offset = round_up(buffers * buffer_pitch * of.element, 16);
   const int64_t bias_offset = weights_offset + tile.groups * of.parts * part_weights * 4;
-  const int64_t units_offset = round_up(bias_offset + tile.groups * of.parts * of.filters * 4, 16);
-  fit.shared_bytes = units_offset + fit.threads * static_cast<int64_t>(sizeof(StagedUnit));
+  const int64_t places_offset = round_up(bias_offset + tile.groups * of.parts * of.filters * 4, 16);
+  fit.shared_bytes = places_offset + fit.threads * static_cast<int64_t>(sizeof(ThreadPlaces));
   if (fit.shared_bytes > of.caps.shared_bytes_per_block) return false;
   constexpr int64_t kReservedBytes = 1024;  // of every block
   fit.resident = std::min(
@@ -236,7 +236,7 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers
   p.tap_row_weights = narrow(tap_row_weights);
   p.channel_weights = narrow(row.taps * tap_row_weights), p.part_weights = narrow(part_weights);
   p.weights_offset = narrow(weights_offset), p.bias_offset = narrow(bias_offset);
-  p.units_offset = narrow(units_offset);
+  p.places_offset = narrow(places_offset);
   set_unit(p, of.window, narrow(of.unit), fit.threads);
   return true;
 }
@@ -329,8 +329,7 @@ GroupedParams make_grouped_params(const ConvProblem& problem, const GroupedFit& 
   const int64_t element = size_of(problem.dtype);
   const int unit = fit_unit_to_address(params.source, element, params.stage.unit);
   if (unit < params.stage.unit) set_unit(params, fit.window, unit, fit.threads);
-  params.vector_stores = params.vector_stores &&
-                         fit_unit_to_address(params.target, element, kCellColumns) == kCellColumns;
+  params.store_width = fit_unit_to_address(params.target, element, params.store_width);
   return params;
 }
 

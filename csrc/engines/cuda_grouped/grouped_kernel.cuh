@@ -21,11 +21,11 @@
 //    taps of the row and all filters; (4 + R-1)/4 times altogether. A tap's weights for the
 //    cell's filters are one vector, the same for nearly all threads of a warp
 //    (grouped_multiply.cuh).
-// 3. Four columns of a row leave as one vector where rows are aligned, else one by one.
-// Blocks on a multiprocessor overlap: while some wait for memory, others multiply.
+// 3. Four columns of a row leave as one vector where rows are aligned, else two by two or one by
+// one. Blocks on a multiprocessor overlap: while some wait for memory, others multiply.
 //
 // Shared memory: lines [buffer][channel of chunk][group][row][segment][column] of the storage type,
-// weights and bias in float32 (see stage_weights, stage_bias), a StagedUnit for each thread.
+// weights and bias in float32 (see stage_weights, stage_bias), the ThreadPlaces.
 // Grid: column tiles fastest, then row tiles, groups, images, so that neighbours meet in L2.
 #pragma once
 
@@ -70,43 +70,59 @@ __device__ __forceinline__ void start_cell_sums(const float* bias, CellSums<kFil
   }
 }
 
-// Where the cell's results of the block's first image begin, in elements.
 template <int kFilters>
-__device__ inline int64_t locate_results(const GroupedParams& p, const GroupedBlock& block,
-                                         const GroupedCell& cell) {
+__device__ inline CellTarget locate_target(const GroupedParams& p, const GroupedBlock& block,
+                                           const GroupedCell& cell) {
+  const auto clip = [](int count, int most) { return static_cast<int16_t>(min(count, most)); };
   const int64_t group = block.first_group + cell.group;
-  return block.first_image * p.target_n +
-         (group * p.target_channels + cell.part * kFilters) * p.target_c +
-         (block.first_row + cell.row) * p.target_h + block.first_column + cell.column;
+  CellTarget target;
+  target.first = block.first_image * p.target_n +
+                 (group * p.target_channels + cell.part * kFilters) * p.target_c +
+                 (block.first_row + cell.row) * p.target_h + block.first_column + cell.column;
+  target.filters = clip(p.target_channels - cell.part * kFilters, kFilters);
+  target.rows = clip(block.rows - cell.row, kCellRows);
+  target.columns = clip(block.columns - cell.column, kCellColumns);
+  return target;
 }
 
-// filters, rows, columns: how many there are from the cell's first ones on.
-template <int kFilters, typename T>
-__device__ __forceinline__ void store_cell_sums(const GroupedParams& p, T* target, int filters,
-                                                int rows, int columns,
-                                                const CellSums<kFilters>& sum) {
-  // store(to, row of sums)
-  const auto store_rows = [&](const auto& store) {
-#pragma unroll
-    for (int f = 0; f < kFilters; ++f) {
-      T* to = target;
-#pragma unroll
-      for (int j = 0; j < kCellRows; ++j) {
-        if (f < filters && j < rows) store(to, sum[f][j]);
-        to += p.target_h;
-      }
-      target += p.target_c;
-    }
+// The cell's columns are a multiple of kWidth.
+template <int kWidth, int kFilters, typename T>
+__device__ __forceinline__ void store_cell_rows(const GroupedParams& p, const CellTarget& cell,
+                                                T* target, const CellSums<kFilters>& sum) {
+  struct alignas(kWidth * sizeof(T)) Vector {
+    T v[kWidth];
   };
-  if (p.vector_stores) {
-    store_rows([](T* to, const float (&from)[kCellColumns]) { store_vector(to, from); });
-  } else {
-    store_rows([&](T* to, const float (&from)[kCellColumns]) {
 #pragma unroll
-      for (int x = 0; x < kCellColumns; ++x) {
-        if (x < columns) to[x] = round_to<T>(from[x]);
+  for (int f = 0; f < kFilters; ++f) {
+    T* to = target;
+#pragma unroll
+    for (int j = 0; j < kCellRows; ++j) {
+#pragma unroll
+      for (int x = 0; x < kCellColumns; x += kWidth) {
+        if (f < cell.filters && j < cell.rows && (x == 0 || x < cell.columns)) {
+          Vector vector;
+#pragma unroll
+          for (int i = 0; i < kWidth; ++i) vector.v[i] = round_to<T>(sum[f][j][x + i]);
+          *reinterpret_cast<Vector*>(to + x) = vector;
+        }
       }
-    });
+      to += p.target_h;
+    }
+    target += p.target_c;
+  }
+}
+
+// image: counted from the block's first.
+template <int kFilters, typename T>
+__device__ __forceinline__ void store_cell_sums(const GroupedParams& p, CellTarget cell, int image,
+                                                const CellSums<kFilters>& sum) {
+  T* target = static_cast<T*>(p.target) + cell.first + image * p.target_n;
+  if (p.store_width == 4) {
+    store_cell_rows<4, kFilters>(p, cell, target, sum);
+  } else if (p.store_width == 2) {
+    store_cell_rows<2, kFilters>(p, cell, target, sum);
+  } else {
+    store_cell_rows<1, kFilters>(p, cell, target, sum);
   }
 }
 
@@ -117,9 +133,10 @@ __global__ void __launch_bounds__(count_resident_threads(kWindow), 1)
   T* lines = reinterpret_cast<T*>(shared_bytes);
   float* weights = reinterpret_cast<float*>(shared_bytes + p.weights_offset);
   float* bias = reinterpret_cast<float*>(shared_bytes + p.bias_offset);
-  StagedUnit* unit = reinterpret_cast<StagedUnit*>(shared_bytes + p.units_offset) + threadIdx.x;
+  ThreadPlaces& places =
+      reinterpret_cast<ThreadPlaces*>(shared_bytes + p.places_offset)[threadIdx.x];
   const GroupedBlock block = locate_grouped_block(p);
-  *unit = locate_unit(p, block, threadIdx.x);
+  places.unit = locate_unit(p, block, threadIdx.x);
   // Steps are the chunks of all images. A group of copies per step, empty ones too, so that waiting
   // can count them.
   const int steps = block.images * p.chunks;
@@ -127,7 +144,7 @@ __global__ void __launch_bounds__(count_resident_threads(kWindow), 1)
   int staged_chunk = 0;
   const auto stage_next = [&](T* buffer) {
     // Where lines have more units than there are threads, a thread has several.
-    StagedUnit next = *unit;
+    StagedUnit next = places.unit;
     for (int index = threadIdx.x;;) {
       stage_chunk(p, block, next, staged_image, staged_chunk, buffer);
       index += blockDim.x;
@@ -149,8 +166,9 @@ __global__ void __launch_bounds__(count_resident_threads(kWindow), 1)
   const int cell_lines = cell.group * p.group_pitch + cell.row * p.row_step + p.cell_start +
                          cell.column * kWindowStride<kWindow>;
   const int part = cell.group * static_cast<int>(p.by_parts.divisor) + cell.part;
-  T* target = static_cast<T*>(p.target) + locate_results<kFilters>(p, block, cell);
+  places.target = locate_target<kFilters>(p, block, cell);
   CellSums<kFilters> sum;
+  int image = 0;
   int chunk = 0;
   T* buffer = lines;
   for (int step = 0; step < steps; ++step) {
@@ -185,11 +203,8 @@ __global__ void __launch_bounds__(count_resident_threads(kWindow), 1)
     if (p.buffers > 1) buffer = lines + (step + 1) % kMostBuffers * p.buffer_pitch;
     if (++chunk == p.chunks) {
       chunk = 0;
-      if (cell.active) {
-        store_cell_sums<kFilters, T>(p, target, p.target_channels - cell.part * kFilters,
-                                     block.rows - cell.row, block.columns - cell.column, sum);
-      }
-      target += p.target_n;
+      if (cell.active) store_cell_sums<kFilters, T>(p, places.target, image, sum);
+      ++image;
     }
   }
 }

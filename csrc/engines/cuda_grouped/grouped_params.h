@@ -44,8 +44,7 @@ constexpr int count_resident_threads(ColumnWindow window) {
   return window == ColumnWindow::kSegments ? 384 : 512;
 }
 
-// What a thread copies of every chunk, as a rule. It stands in shared memory: in registers it would
-// be in the way of the sums.
+// What a thread copies of every chunk, as a rule.
 struct alignas(16) StagedUnit {
   int64_t source;  // of the tile's first channel, row 0 of its first image, in elements
   int shared;      // in the first line that the thread copies
@@ -53,7 +52,18 @@ struct alignas(16) StagedUnit {
   bool inside;     // the unit lies in the image's columns; units never straddle the edge
 };
 
-// A plane here: one channel of each of the tile's groups of one image.
+// Where a thread's results go.
+struct alignas(16) CellTarget {
+  int64_t first;                   // in the tile's first image, in elements
+  int16_t filters, rows, columns;  // that exist, from the cell's first ones on
+};
+
+// Both stand in shared memory: in registers they would be in the way of the sums.
+struct ThreadPlaces {
+  StagedUnit unit;
+  CellTarget target;
+};
+
 struct GroupedParams {
   const void* source;
   const void* weight;
@@ -86,8 +96,8 @@ struct GroupedParams {
   int tap_row_weights;           // floats from one row of taps to the next
   int channel_weights;           // from channel to channel
   int part_weights;              // from one cell's filters to others'
-  int weights_offset, bias_offset, units_offset;  // bytes
-  bool vector_stores;                             // four columns of the target at once
+  int weights_offset, bias_offset, places_offset;  // bytes
+  int store_width;  // columns of the target stored at once: 4, 2 or 1
   FastDivmod by_column_tiles, by_row_tiles, by_group_tiles;
   FastDivmod by_strips, by_row_groups, by_parts, by_segment_units, by_row_taps, by_channels;
 };
