@@ -26,8 +26,7 @@ enum class ColumnWindow : uint8_t {
   // slide by one per tap. Any kernel, stride and dilation.
   kSegments,
   // Source rows as they are, for kernels of 3x3: a cell's window begins one column before a
-  // multiple
-  // of four, so that rows padded by one column are copied 16 bytes at a time.
+  // multiple of four, so that rows padded by one column are copied 16 bytes at a time.
   kRows,
   // The same for stride 2, of rows and columns.
   kRowsStride2,
@@ -46,9 +45,9 @@ constexpr int count_resident_threads(ColumnWindow window) {
 
 // What a thread copies of every chunk, as a rule.
 struct alignas(16) StagedUnit {
-  int64_t source;  // of the tile's first channel, row 0 of its first image, in elements
-  int shared;      // in the first line that the thread copies
-  int16_t row;     // that line; negative: nothing to copy
+  int64_t source;  // of the first image's first channel, in elements; may lie outside the image
+  int shared;      // in a chunk's first channel
+  int16_t row;     // the first line that the thread copies; negative: none
   bool inside;     // the unit lies in the image's columns; units never straddle the edge
 };
 
@@ -87,7 +86,7 @@ struct GroupedParams {
   int buffers;                            // chunks under way
   // Source column of a line's first element for output column 0, and from one element to the next.
   int column_start, column_step;
-  int segment_first, segment_columns;  // first and last but one element copied of a segment
+  int segment_first, segment_columns;  // elements copied of a segment: the first, and the end
   int segment_pitch;                   // elements from one segment to the next
   int cell_start;                      // where column 0's cell begins to read in a line
   int group_pitch, channel_pitch, buffer_pitch;  // elements of shared memory
