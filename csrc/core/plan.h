@@ -18,6 +18,7 @@ enum class EngineId : uint8_t {
   kCudaMma,
   kCudaDepthwise,
   kCudaPointwise,
+  kCudaGrouped,
 };
 
 // Extents of the piece of work one task, thread block or GEMM call takes. Each engine says in its

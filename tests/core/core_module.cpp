@@ -10,6 +10,7 @@
 #include "core/problem.h"
 #include "core/scalar_types.h"
 #include "emulate_depthwise.h"
+#include "emulate_grouped.h"
 #include "emulate_pointwise.h"
 #include "engines/cuda_lines/window_fit.h"
 #include "engines/engine_list.h"
@@ -190,6 +191,24 @@ PYBIND11_MODULE(convx_core, m) {
     return py::dict("filter_tiles"_a = fit.shape.filter_tiles, "chunks"_a = fit.shape.chunks,
                     "stages"_a = fit.shape.stages, "aligned_source"_a = fit.shape.aligned_source,
                     "aligned_target"_a = fit.shape.aligned_target);
+  });
+  // The same for a grouped problem.
+  m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                          uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    const GroupedFit fit = fit_grouped(problem, caps);
+    if (fit.blocks == 0) return py::none();
+    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+    if (!emulate_grouped(problem, fit, {pointer(x), pointer(w), pointer(y), pointer(bias)})) {
+      throw std::runtime_error("a block wrote behind its shared memory");
+    }
+    using namespace py::literals;
+    const GroupedParams& p = fit.params;
+    return py::dict("blocks"_a = fit.blocks, "threads"_a = fit.threads, "unit"_a = p.stage.unit,
+                    "window"_a = static_cast<int>(fit.window), "filters"_a = fit.filters,
+                    "store_width"_a = p.store_width, "chunks"_a = p.chunks,
+                    "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
+                    "images"_a = p.tile_images, "buffers"_a = p.buffers,
+                    "shared_bytes"_a = fit.shared_bytes);
   });
   m.def("half_to_float", [](uint16_t bits) { return static_cast<float>(Half{bits}); });
   m.def("float_to_half", [](float value) { return Half::from_float(value).bits; });

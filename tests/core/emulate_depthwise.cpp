@@ -1,18 +1,11 @@
 // The depthwise kernels themselves, run on the host.
-#include "emulated_cuda/emulator.h"
+#include "emulated_cuda/run_grid.h"
 //
 #include "emulate_depthwise.h"
 #include "engines/cuda_depthwise/channels_last_kernel.cuh"
 #include "engines/cuda_depthwise/plane_kernel.cuh"
 
 namespace convx {
-
-// What a kernel declares as its shared memory: the largest a block can have, and a margin behind
-// it.
-constexpr int64_t kSharedBytes = 232448;
-constexpr int64_t kMargin = 4096;
-alignas(16) unsigned char shared_bytes[kSharedBytes + kMargin];
-
 namespace {
 
 template <typename T>
@@ -27,26 +20,10 @@ void run_kernel(const DepthwiseFit&, const ChannelsLastParams& params) {
   channels_last_kernel<T>(params);
 }
 
-// False if a block wrote behind its shared memory.
 template <typename Params>
 bool run_grid(DType dtype, const DepthwiseFit& fit, const Params& params) {
-  constexpr unsigned char kPoison = 0xff;  // a NaN in every type
-  std::vector<emulator::Fiber> fibers(kDepthwiseThreads);
-  for (int64_t block = 0; block < fit.blocks; ++block) {
-    blockIdx.x = static_cast<int>(block);
-    std::memset(shared_bytes, kPoison, static_cast<size_t>(fit.shared_bytes) + kMargin);
-    emulator::run_block(fibers, [&] {
-      if (dtype == DType::kFloat32) return run_kernel<float>(fit, params);
-      if (dtype == DType::kFloat16) return run_kernel<__half>(fit, params);
-      run_kernel<__nv_bfloat16>(fit, params);
-    });
-    const unsigned char* behind = shared_bytes + fit.shared_bytes;
-    const unsigned char* end = behind + kMargin;
-    if (std::any_of(behind, end, [](auto b) { return b != kPoison; })) {
-      return false;
-    }
-  }
-  return true;
+  return emulator::run_grid(dtype, fit.blocks, kDepthwiseThreads, fit.shared_bytes,
+                            [&](auto element) { run_kernel<decltype(element)>(fit, params); });
 }
 
 }  // namespace

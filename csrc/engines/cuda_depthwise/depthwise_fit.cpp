@@ -15,18 +15,6 @@ GatherAxis fit_axis(const AxisPhase& phase, int64_t at_once) {
   return computed <= 2 * round_up(single.count, at_once) ? sliding : single;
 }
 
-DepthwiseAxis make_axis(const GatherAxis& axis) {
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
-  DepthwiseAxis a{};
-  a.count = narrow(axis.count);
-  a.taps = narrow(axis.taps), a.tap0 = narrow(axis.tap0), a.tap_step = narrow(axis.tap_step);
-  a.source_step = narrow(axis.source_step);
-  a.offset0 = narrow(axis.offset0), a.offset_step = narrow(axis.offset_step);
-  a.lanes = narrow(axis.lanes), a.classes = narrow(axis.classes), a.period = narrow(axis.period);
-  a.class_taps = a.taps / a.classes, a.longer_classes = a.taps % a.classes;
-  return a;
-}
-
 DepthwiseTensors make_tensors(const ConvProblem& p, const GatherView& view, bool planes) {
   DepthwiseTensors t{};
   const Strides& from = view.source_strides;
@@ -39,9 +27,9 @@ DepthwiseTensors make_tensors(const ConvProblem& p, const GatherView& view, bool
   t.multiplier = static_cast<int>(p.filters_per_group());
   t.source_height = static_cast<int>(view.source_h);
   t.source_width = static_cast<int>(view.source_w);
-  t.row = make_axis(fit_axis(view.rows[0], planes ? kPlaneRows : kChannelsLastRows));
-  t.column = make_axis(planes ? fit_axis(view.columns[0], kDepthwiseVector)
-                              : make_gather_axis(view.columns[0], false));
+  t.row = make_cuda_axis(fit_axis(view.rows[0], planes ? kPlaneRows : kChannelsLastRows));
+  t.column = make_cuda_axis(planes ? fit_axis(view.columns[0], kDepthwiseVector)
+                                   : make_gather_axis(view.columns[0], false));
   t.by_taps = FastDivmod(p.taps());
   t.by_column_taps = FastDivmod(p.S);
   return t;
@@ -53,13 +41,6 @@ void set_buffers(DepthwiseTensors& tensors, const ConvProblem& problem, const Bu
   tensors.weight = buffers.w;
   tensors.bias = forward && problem.has_bias ? buffers.bias : nullptr;
   tensors.target = forward ? buffers.y : buffers.x;
-}
-
-// The most elements, at most `unit`, of whose size the address is a multiple.
-int fit_unit_to_address(const void* address, DType dtype, int unit) {
-  const auto bytes = static_cast<uintptr_t>(size_of(dtype));
-  while (unit > 1 && reinterpret_cast<uintptr_t>(address) % (unit * bytes) != 0) unit /= 2;
-  return unit;
 }
 
 }  // namespace
@@ -92,7 +73,7 @@ PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fi
                               const Buffers& buffers) {
   PlaneParams params = fit.plane;
   set_buffers(params.t, problem, buffers);
-  const int unit = fit_unit_to_address(params.t.source, problem.dtype, params.stage.unit);
+  const int unit = fit_unit_to_address(params.t.source, size_of(problem.dtype), params.stage.unit);
   if (unit < params.stage.unit) set_plane_unit(params, unit);
   return params;
 }
@@ -101,11 +82,11 @@ ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const D
                                              const Buffers& buffers) {
   ChannelsLastParams params = fit.pixel;
   set_buffers(params.t, problem, buffers);
-  const int unit = fit_unit_to_address(params.t.source, problem.dtype, params.stage.unit);
+  const int unit = fit_unit_to_address(params.t.source, size_of(problem.dtype), params.stage.unit);
   if (unit < params.stage.unit) set_channels_last_unit(params, unit);
   params.vector_stores =
-      params.vector_stores &&
-      fit_unit_to_address(params.t.target, problem.dtype, kDepthwiseVector) == kDepthwiseVector;
+      params.vector_stores && fit_unit_to_address(params.t.target, size_of(problem.dtype),
+                                                  kDepthwiseVector) == kDepthwiseVector;
   return params;
 }
 
