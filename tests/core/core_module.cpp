@@ -156,13 +156,16 @@ PYBIND11_MODULE(convx_core, m) {
     const DepthwiseFit fit = fit_depthwise(problem, caps);
     if (fit.blocks == 0) return py::none();
     const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
-    if (!emulate_depthwise(problem, fit, {pointer(x), pointer(w), pointer(y), pointer(bias)})) {
+    const Buffers buffers{pointer(x), pointer(w), pointer(y), pointer(bias)};
+    if (!emulate_depthwise(problem, fit, buffers)) {
       throw std::runtime_error("a block wrote behind its shared memory");
     }
     using namespace py::literals;
     const bool planes = fit.layout == DepthwiseLayout::kPlanes;
     const StagePlan& stage = planes ? fit.plane.stage : fit.pixel.stage;
-    return py::dict("planes"_a = planes, "blocks"_a = fit.blocks, "unit"_a = stage.unit,
+    const int strips = can_launch_strips(problem, fit, buffers) ? fit.strip.columns : 0;
+    return py::dict("planes"_a = planes, "strips"_a = strips, "blocks"_a = fit.blocks,
+                    "unit"_a = stage.unit,
                     "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,
                     "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
   });

@@ -54,6 +54,32 @@ CASES = [
     depthwise("many_channels", 1, 136, 5, 6, 3, 3, padding=(1, 1)),
 ]
 
+# Kernels that stay in registers: what strips are for, with the number of columns of a strip.
+STRIPS = [
+    (depthwise("dw3", 2, 3, 20, 32, 3, 3, padding=(1, 1)), 4, 8),
+    (depthwise("dw3_of_28", 3, 5, 28, 28, 3, 3, padding=(1, 1)), 4, 4),
+    (depthwise("dw3_of_14", 2, 19, 14, 14, 3, 3, padding=(1, 1)), 2, 2),
+    (depthwise("dw3_stride_two", 2, 9, 56, 56, 3, 3, stride=(2, 2), padding=(1, 1)), 4, 4),
+    (depthwise("dw3_odd_rows", 2, 3, 13, 24, 3, 3, m=2, stride=(2, 2), padding=(1, 1)), 4, 4),
+    (depthwise("dw3_to_14", 1, 6, 28, 28, 3, 3, stride=(2, 2), padding=(1, 1)), 2, 2),
+    (depthwise("dw5", 1, 6, 28, 28, 5, 5, m=3, padding=(2, 2)), 4, 4),
+    (depthwise("dw5_of_14", 2, 6, 14, 14, 5, 5, padding=(2, 2), bias=False), 2, 2),
+    (depthwise("dw5_stride_two", 1, 6, 56, 56, 5, 5, stride=(2, 2), padding=(2, 2)), 4, 4),
+    (depthwise("dw5_to_14", 2, 6, 28, 28, 5, 5, stride=(2, 2), padding=(2, 2)), 2, 2),
+    (depthwise("dw7", 1, 7, 56, 56, 7, 7, padding=(3, 3)), 4, 4),
+    (depthwise("dw7_of_14", 1, 7, 14, 14, 7, 7, padding=(3, 3)), 2, 2),
+    (depthwise("dw7_one_row", 30, 7, 1, 8, 7, 7, padding=(3, 3)), 4, 4),
+    (depthwise("dw7_two_columns", 3, 5, 9, 2, 7, 7, padding=(3, 3)), 2, 2),
+    (depthwise("dw3_more_rows", 20, 3, 6, 16, 3, 3, padding=(5, 9, 1, 1)), 4, 8),
+    (depthwise("dw3_cropped", 20, 3, 16, 16, 3, 3, padding=(0, 0, 1, 1)), 4, 8),
+    (depthwise("dw3_wider", 20, 3, 6, 16, 3, 3, padding=(1, 1, 1, 9)), 4, 8),
+    (depthwise("dw3_valid", 2, 2, 40, 256, 3, 3), 0, 8),
+    (depthwise("dw3_two_warps", 1, 2, 37, 512, 3, 3), 0, 8),
+    (depthwise("dw3_partial_warp", 1, 3, 37, 480, 3, 3, m=2), 0, 8),
+    (depthwise("dw3_by_7", 2, 2, 26, 256, 3, 7), 0, 8),
+    (depthwise("dw3_by_7_half", 1, 2, 26, 200, 3, 7), 0, 8),
+]
+
 
 def random_case(seed: int) -> Case:
     draw = random.Random(seed)
@@ -167,6 +193,22 @@ def test_random_cases(core: ModuleType, seed: int, format: str) -> None:
     run_and_check(core, case, dtype, format, before=seed % 5)
     if case.stride == (1, 1) and case.w[0] == case.groups:
         run_and_check(core, case, dtype, format, direction="input_grad")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("case", "columns", "half_columns"), STRIPS, ids=str)
+def test_strips(
+    core: ModuleType, case: Case, columns: int, half_columns: int, dtype: torch.dtype
+) -> None:
+    """Whole vectors only: other addresses are left to the tiles in shared memory."""
+    wanted = columns if dtype == torch.float32 else half_columns
+    small = h200(core)
+    small.sm_count = 1  # has much to do, with as many columns as there can be
+    assert run_and_check(core, case, dtype, "nchw", caps=small)["strips"] == wanted
+    run_and_check(core, case, dtype, "nchw")
+    assert run_and_check(core, case, dtype, "nchw", before=1)["strips"] == 0
+    if case.stride == (1, 1) and case.w[0] == case.groups:
+        run_and_check(core, case, dtype, "nchw", direction="input_grad", caps=small)
 
 
 @pytest.mark.parametrize("format", FORMATS)

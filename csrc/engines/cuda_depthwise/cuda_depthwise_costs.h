@@ -25,6 +25,19 @@ constexpr double kDepthwiseConvertIssue = 4;     // four 16-bit values to float3
 constexpr double kDepthwiseResultIssue = 8;      // one result on its way out
 constexpr double kDepthwiseWeightIssue = 40;     // of a warp that brings in 32 weights
 
+// The strip kernel: instructions of a warp beside its products, and of memory's copy bandwidth what
+// threads reach that each walk down a plane.
+constexpr double kStripSetupIssue = 250;  // finding the strip, weights, first loads
+constexpr double kStripStepIssue = 8;     // sums move up, one store
+constexpr double kStripRowIssue = 8;      // a source row's address
+constexpr double kStripLoadIssue = 4;     // a load, zeros where it is outside
+constexpr double kStripShiftIssue = 60;   // storing a row that begins anywhere
+constexpr double kStripBytesPerUs = 3.6e6;
+constexpr double kStripLatencyUs = 0.8;   // of a load while the memory is busy
+constexpr double kStripNarrowLoad = 0.1;  // more time for loads of 8 bytes; three times that for 4
+constexpr double kStripTail = 0.35;       // of a wave of blocks: the last one is not full
+constexpr double kStripMemoryTail = 0.1;  // likewise where bytes decide
+
 // What the blocks of a launch do. Counts are of one block.
 struct DepthwiseWork {
   double blocks;

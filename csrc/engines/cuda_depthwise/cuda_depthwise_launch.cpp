@@ -6,7 +6,9 @@ namespace convx {
 
 void launch_cuda_depthwise(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const DepthwiseFit& fit = *static_cast<const DepthwiseFit*>(plan.shape.get());
-  if (fit.layout == DepthwiseLayout::kPlanes) {
+  if (can_launch_strips(*site.problem, fit, buffers)) {
+    launch_depthwise_strips(site, fit, buffers);
+  } else if (fit.layout == DepthwiseLayout::kPlanes) {
     launch_depthwise_planes(site, fit, buffers);
   } else {
     launch_depthwise_channels_last(site, fit, buffers);

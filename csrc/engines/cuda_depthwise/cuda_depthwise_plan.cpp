@@ -29,7 +29,9 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   auto fit = std::make_shared<DepthwiseFit>(fit_depthwise(problem, caps));
   const PlaneParams& plane = fit->plane;
   const ChannelsLastParams& pixel = fit->pixel;
-  if (fit->layout == DepthwiseLayout::kPlanes) {
+  if (fit->strip.shape >= 0) {
+    plan.tile = {fit->strip.params.segment_rows, fit->strip.columns, 1};
+  } else if (fit->layout == DepthwiseLayout::kPlanes) {
     plan.tile = {plane.tile_rows * plane.t.row.lanes, plane.tile_cols * plane.t.column.lanes,
                  plane.tile_planes};
   } else {

@@ -1,6 +1,7 @@
 #include "engines/cuda_depthwise/depthwise_fit.h"
 
 #include "core/arithmetic.h"
+#include "engines/cuda_depthwise/strip_shapes.h"
 #include "engines/gather_axis.h"
 
 namespace convx {
@@ -81,6 +82,7 @@ DepthwiseFit fit_depthwise(const ConvProblem& problem, const DeviceCaps& caps) {
   if (fit.layout == DepthwiseLayout::kPlanes) {
     fit.plane.t = make_tensors(problem, view, true);
     fit_planes(problem, caps, fit);
+    fit_strips(problem, caps, fit);
   } else if (fit.layout == DepthwiseLayout::kPixels) {
     fit.pixel.t = make_tensors(problem, view, false);
     fit_channels_last(problem, caps, fit);
@@ -94,6 +96,26 @@ PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fi
   set_buffers(params.t, problem, buffers);
   const int unit = fit_unit_to_address(params.t.source, problem.dtype, params.stage.unit);
   if (unit < params.stage.unit) set_plane_unit(params, unit);
+  return params;
+}
+
+bool can_launch_strips(const ConvProblem& problem, const DepthwiseFit& fit,
+                       const Buffers& buffers) {
+  if (fit.strip.shape < 0) return false;
+  const StripShape& shape = kStripShapes[fit.strip.shape];
+  const int64_t element = size_of(problem.dtype);
+  const int vector = StripReads(shape, element, fit.strip.columns).vector;
+  const int stored = shape.shifted ? static_cast<int>(4 / element) : fit.strip.columns;
+  DepthwiseTensors t{};
+  set_buffers(t, problem, buffers);
+  return fit_unit_to_address(t.source, problem.dtype, vector) == vector &&
+         fit_unit_to_address(t.target, problem.dtype, stored) == stored;
+}
+
+StripParams make_strip_params(const ConvProblem& problem, const DepthwiseFit& fit,
+                              const Buffers& buffers) {
+  StripParams params = fit.strip.params;
+  set_buffers(params.t, problem, buffers);
   return params;
 }
 

@@ -1,4 +1,4 @@
-// The two kernels' launches, each compiled in a file of its own.
+// The kernels' launches, each compiled in a file of its own.
 #pragma once
 
 #include "core/buffers.h"
@@ -8,6 +8,8 @@
 namespace convx {
 
 void launch_depthwise_planes(const LaunchSite& site, const DepthwiseFit& fit,
+                             const Buffers& buffers);
+void launch_depthwise_strips(const LaunchSite& site, const DepthwiseFit& fit,
                              const Buffers& buffers);
 void launch_depthwise_channels_last(const LaunchSite& site, const DepthwiseFit& fit,
                                     const Buffers& buffers);

@@ -104,6 +104,14 @@ struct PlaneParams {
   FastDivmod by_strips, by_column_lanes, by_row_groups, by_row_lanes, by_segment_units, by_classes;
 };
 
+// The strip kernel: columns are neighbours in memory, and the kernel size is compiled in.
+struct StripParams {
+  DepthwiseTensors t;
+  int threads;                                                   // that have a strip
+  int segment_rows;                                              // output rows of a strip
+  FastDivmod by_strips, by_segments, by_filters, by_multiplier;  // strips of a row; of all filters
+};
+
 // The pixel kernel: channels are neighbours in memory.
 struct ChannelsLastParams {
   DepthwiseTensors t;

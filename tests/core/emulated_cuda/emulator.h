@@ -1,5 +1,6 @@
 // Just enough of CUDA to run a kernel of csrc on the host, compiled from its own source: the
-// threads of a block are fibers, switched at barriers. For kernels without warp-level instructions.
+// threads of a block are fibers, switched at barriers and where lanes exchange values. For kernels
+// that have one of the two, and no tensor cores.
 #pragma once
 
 #include <ucontext.h>
@@ -37,15 +38,29 @@ using __nv_bfloat16 = convx::BFloat16;
 struct __half2 {
   __half low, high;
 };
+struct __nv_bfloat162 {
+  __nv_bfloat16 low, high;
+};
 inline float __half2float(__half value) { return value; }
 inline float __low2float(__half2 value) { return value.low; }
 inline float __high2float(__half2 value) { return value.high; }
 inline __half __float2half_rn(float value) { return __half::from_float(value); }
 inline float __bfloat162float(__nv_bfloat16 value) { return value; }
 inline __nv_bfloat16 __float2bfloat16_rn(float value) { return __nv_bfloat16::from_float(value); }
+inline __half2 __floats2half2_rn(float low, float high) {
+  return {__float2half_rn(low), __float2half_rn(high)};
+}
+inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high) {
+  return {__float2bfloat16_rn(low), __float2bfloat16_rn(high)};
+}
+inline uint32_t __float_as_uint(float value) { return convx::float_to_bits(value); }
 inline float __uint_as_float(uint32_t bits) { return convx::bits_to_float(bits); }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>((uint64_t{a} * b) >> 32);
+}
+template <typename T>
+T __ldg(const T* address) {
+  return *address;
 }
 // Addresses of shared memory are for instructions that only a GPU has.
 inline size_t __cvta_generic_to_shared(const void*) { return 0; }
@@ -104,4 +119,16 @@ inline void __syncthreads() {
   const int thread = threadIdx.x;
   swapcontext(&emulator::running->context, &emulator::scheduler);
   threadIdx.x = thread;
+}
+
+// All lanes of a warp take part. The first switch lets them all write, the second all read.
+inline uint32_t __shfl_sync(unsigned, uint32_t value, int lane) {
+  constexpr int kMostThreads = 1024;
+  static uint32_t values[kMostThreads];
+  const int thread = threadIdx.x;
+  values[thread] = value;
+  __syncthreads();
+  const uint32_t got = values[thread / 32 * 32 + lane];
+  __syncthreads();
+  return got;
 }
