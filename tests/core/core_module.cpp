@@ -2,6 +2,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cmath>
+
 #include "bind_pixels.h"
 #include "core/choose_engine.h"
 #include "core/gather_view.h"
@@ -153,14 +155,26 @@ PYBIND11_MODULE(convx_core, m) {
   // for none) and returns the geometry, or None where no tile fits.
   m.def("run_depthwise", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                             uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    using namespace py::literals;
+    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+    if (problem.pass == Pass::kWeightGrad) {
+      const StripWeightGradFit fit = fit_strip_weight_grad(problem, caps);
+      if (fit.blocks == 0) return py::none();
+      std::vector<float> partials(static_cast<size_t>(fit.workspace_bytes) / 4, NAN);
+      const Buffers buffers{pointer(x), pointer(w), pointer(y), nullptr, partials.data()};
+      if (!emulate_weight_grad(problem, fit, buffers)) {
+        throw std::runtime_error("a block wrote behind its shared memory");
+      }
+      const bool strips = make_weight_grad_launch(problem, fit, buffers).strips;
+      return py::dict("strips"_a = strips ? fit.columns : 0, "parts"_a = fit.parts,
+                      "blocks"_a = fit.blocks);
+    }
     const DepthwiseFit fit = fit_depthwise(problem, caps);
     if (fit.blocks == 0) return py::none();
-    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
     const Buffers buffers{pointer(x), pointer(w), pointer(y), pointer(bias)};
     if (!emulate_depthwise(problem, fit, buffers)) {
       throw std::runtime_error("a block wrote behind its shared memory");
     }
-    using namespace py::literals;
     const bool planes = fit.layout == DepthwiseLayout::kPlanes;
     const StagePlan& stage = planes ? fit.plane.stage : fit.pixel.stage;
     const int strips = can_launch_strips(problem, fit, buffers) ? fit.strip.columns : 0;

@@ -5,6 +5,10 @@
 namespace convx {
 
 void launch_cuda_depthwise(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
+  if (site.problem->pass == Pass::kWeightGrad) {
+    const auto& grad = *static_cast<const StripWeightGradFit*>(plan.shape.get());
+    return launch_strip_weight_grad(site, grad, buffers);
+  }
   const DepthwiseFit& fit = *static_cast<const DepthwiseFit*>(plan.shape.get());
   if (can_launch_strips(*site.problem, fit, buffers)) {
     launch_depthwise_strips(site, fit, buffers);

@@ -75,16 +75,23 @@ DepthwiseLayout find_depthwise_layout(const ConvProblem& problem) {
   return DepthwiseLayout::kOther;
 }
 
+DepthwiseTensors make_plane_tensors(const ConvProblem& problem) {
+  return make_tensors(problem, make_gather_view(problem), true);
+}
+
+bool is_aligned(const void* address, DType dtype, int elements) {
+  return fit_unit_to_address(address, dtype, elements) == elements;
+}
+
 DepthwiseFit fit_depthwise(const ConvProblem& problem, const DeviceCaps& caps) {
   DepthwiseFit fit;
   fit.layout = find_depthwise_layout(problem);
-  const GatherView view = make_gather_view(problem);
   if (fit.layout == DepthwiseLayout::kPlanes) {
-    fit.plane.t = make_tensors(problem, view, true);
+    fit.plane.t = make_plane_tensors(problem);
     fit_planes(problem, caps, fit);
     fit_strips(problem, caps, fit);
   } else if (fit.layout == DepthwiseLayout::kPixels) {
-    fit.pixel.t = make_tensors(problem, view, false);
+    fit.pixel.t = make_tensors(problem, make_gather_view(problem), false);
     fit_channels_last(problem, caps, fit);
   }
   return fit;
@@ -108,8 +115,7 @@ bool can_launch_strips(const ConvProblem& problem, const DepthwiseFit& fit,
   const int stored = shape.shifted ? static_cast<int>(4 / element) : fit.strip.columns;
   DepthwiseTensors t{};
   set_buffers(t, problem, buffers);
-  return fit_unit_to_address(t.source, problem.dtype, vector) == vector &&
-         fit_unit_to_address(t.target, problem.dtype, stored) == stored;
+  return is_aligned(t.source, problem.dtype, vector) && is_aligned(t.target, problem.dtype, stored);
 }
 
 StripParams make_strip_params(const ConvProblem& problem, const DepthwiseFit& fit,
@@ -126,8 +132,7 @@ ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const D
   const int unit = fit_unit_to_address(params.t.source, problem.dtype, params.stage.unit);
   if (unit < params.stage.unit) set_channels_last_unit(params, unit);
   params.vector_stores =
-      params.vector_stores &&
-      fit_unit_to_address(params.t.target, problem.dtype, kDepthwiseVector) == kDepthwiseVector;
+      params.vector_stores && is_aligned(params.t.target, problem.dtype, kDepthwiseVector);
   return params;
 }
 

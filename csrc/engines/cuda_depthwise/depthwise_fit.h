@@ -50,6 +50,11 @@ StripParams make_strip_params(const ConvProblem& problem, const DepthwiseFit& fi
 ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const DepthwiseFit& fit,
                                              const Buffers& buffers);
 
+// The tensors of a problem in planes, as the forward pass or the input gradient sees them.
+DepthwiseTensors make_plane_tensors(const ConvProblem& problem);
+// Whether an address is a multiple of so many elements.
+bool is_aligned(const void* address, DType dtype, int elements);
+
 // Behind fit_depthwise; fit holds the tensors.
 void fit_planes(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
 void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);

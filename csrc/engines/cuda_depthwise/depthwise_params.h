@@ -112,6 +112,16 @@ struct StripParams {
   FastDivmod by_strips, by_segments, by_filters, by_multiplier;  // strips of a row; of all filters
 };
 
+// The weight gradient in strips: a block sums over some of the strips of one filter.
+struct StripWeightGradParams {
+  DepthwiseTensors t;  // those of the forward pass, but that the target is read
+  float* partials;     // [part][filter][tap]
+  int64_t partial_stride;
+  int items, items_per_part;  // strips of all images: of a filter, of a block
+  int segment_rows;
+  FastDivmod by_strips, by_segments, by_filters, by_multiplier;
+};
+
 // The pixel kernel: channels are neighbours in memory.
 struct ChannelsLastParams {
   DepthwiseTensors t;

@@ -18,66 +18,10 @@
 // of the rows, then planes.
 #pragma once
 
-#include "engines/cuda_depthwise/depthwise_vector.cuh"
-#include "engines/cuda_depthwise/strip_shapes.h"
+#include "engines/cuda_depthwise/strip_row.cuh"
 #include "engines/cuda_depthwise/strip_store.cuh"
 
 namespace convx {
-
-// One source row of a strip as it lies in memory, [left][span][right].
-template <typename T, int kIndex, int kColumns>
-struct StripRow {
-  static constexpr StripReads kReads{kStripShapes[kIndex], sizeof(T), kColumns};
-  static constexpr int kWordElements = 4 / sizeof(T);
-  uint32_t words[kReads.elements() / kWordElements];
-
-  // Loads that lie outside the image's columns never read a row, the others those before `end`.
-  // column: the strip's first.
-  __device__ __forceinline__ static void set_limits(int column, int width, int end,
-                                                    int (&limits)[kReads.loads()]) {
-    visit_loads([&]<int kSize>(int element, int load) {
-      const int x = column + element - kReads.left;
-      limits[load] = static_cast<unsigned>(x) < static_cast<unsigned>(width) ? end : 0;
-    });
-  }
-
-  // at: the strip's first column in row y.
-  __device__ __forceinline__ void load(const T* at, int y, const int (&limits)[kReads.loads()]) {
-    visit_loads([&]<int kSize>(int element, int load) {
-      load_words<kSize / kWordElements>(
-          words + element / kWordElements, at + (element - kReads.left),
-          static_cast<unsigned>(y) < static_cast<unsigned>(limits[load]));
-    });
-  }
-
-  __device__ __forceinline__ void widen_to(float (&window)[kReads.elements()]) const {
-#pragma unroll
-    for (int i = 0; i < kReads.elements(); i += kWordElements) {
-      widen(window, i, words[i / kWordElements], T{});
-    }
-  }
-
- private:
-  // Calls visit<size>(first element, number) for each load.
-  template <typename Visit>
-  __device__ __forceinline__ static void visit_loads(const Visit& visit) {
-    constexpr int kBeforeSpan = kReads.count_loads(kReads.left);
-    constexpr int kBeforeRight = kBeforeSpan + kReads.count_loads(kReads.span);
-    visit_part<0, kReads.left, 0>(visit);
-    visit_part<kReads.left, kReads.span, kBeforeSpan>(visit);
-    visit_part<kReads.left + kReads.span, kReads.right, kBeforeRight>(visit);
-  }
-  template <int kFirst, int kCount, int kLoad, typename Visit>
-  __device__ __forceinline__ static void visit_part(const Visit& visit) {
-    if constexpr (kCount > 0) {
-      constexpr int kSize = kReads.load_size(kCount);
-#pragma unroll
-      for (int i = 0; i < kReads.count_loads(kCount); ++i) {
-        visit.template operator()<kSize>(kFirst + i * kSize, kLoad + i);
-      }
-    }
-  }
-};
 
 // Which strip a thread computes.
 struct StripPlace {
@@ -104,7 +48,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
   constexpr StripShape kShape = kStripShapes[kIndex];
   constexpr StripReads kReads = Row::kReads;
   constexpr int kStride = kShape.stride;
-  constexpr int kAhead = strip_steps_ahead(kShape);
+  constexpr int kAhead = strip_steps_ahead(kShape, kColumns);
   // Output rows that see a step: sum[m] is of the row m before the newest.
   constexpr int kSums = (kShape.row_taps + kStride - 1) / kStride;
 
@@ -116,18 +60,12 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
 
   // Steps with source rows in the image. Up to kSums - 1 of the others are left out at each end:
   // the sums they would add zeros to are stored all the same.
-  const auto clamp = [](int value, int low, int high) { return min(max(value, low), high); };
-  const auto step_of = [&](int y) {  // rounded down
-    const int distance = y - t.row.offset0;
-    return (distance - (kStride - 1) * (distance < 0)) / kStride;
-  };
-  int step = clamp(step_of(0), place.first_row, place.first_row + kSums - 1);
-  const int end_step =
-      clamp(step_of(t.source_height - 1) + 1, place.end_row, place.end_row + kSums - 1);
+  int step = clamp(find_step<kStride>(t, 0), place.first_row, place.first_row + kSums - 1);
+  const int end_step = clamp(find_step<kStride>(t, t.source_height - 1) + 1, place.end_row,
+                             place.end_row + kSums - 1);
   int y = step * kStride + t.row.offset0;
   int limits[kReads.loads()];
-  const int last_y = (place.end_row - 1) * kStride + t.row.offset0 + kShape.row_taps - 1;
-  Row::set_limits(column, t.source_width, clamp(last_y + 1, 0, t.source_height), limits);
+  Row::set_limits(t, column, place.end_row, limits);
 
   float weight[kShape.row_taps][kShape.column_taps];
   const T* weights = static_cast<const T*>(t.weight) + t.locate_weight(place.filter, 0, 0);

@@ -38,9 +38,26 @@ constexpr int strip_blocks_per_sm(const StripShape& shape, int64_t element_bytes
   return columns == 8 ? 6 : 8;
 }
 
-// Steps (of `stride` source rows) that are loaded before they are multiplied.
-constexpr int strip_steps_ahead(const StripShape& shape) {
-  return shape.row_taps == 3 && shape.column_taps == 3 && shape.stride == 1 ? 3 : 2;
+// The weight gradient's kernels. Rows without padding have any even length: two columns.
+constexpr bool has_weight_grad_kernel(const StripShape& shape, int columns) {
+  return columns == 2 || (columns == 4 && !shape.shifted);
+}
+constexpr int weight_grad_blocks_per_sm(const StripShape& shape, int64_t element_bytes,
+                                        int columns) {
+  const int taps = shape.row_taps * shape.column_taps;
+  if (taps > 25) return 3;
+  if (taps > 9) return shape.row_taps == 3 && element_bytes == 2 ? 5 : 4;
+  if (element_bytes == 2) return columns == 2 ? 6 : 5;
+  return columns == 4 && shape.stride == 2 ? 4 : 5;
+}
+
+// Steps (of `stride` source rows) that are loaded before they are multiplied: the more, the fewer
+// bytes and products a step has.
+constexpr int strip_steps_ahead(const StripShape& shape, int columns) {
+  const int taps = shape.row_taps * shape.column_taps;
+  if (shape.stride == 2) return columns == 2 ? 3 : 2;
+  if (columns == 2) return shape.row_taps == 3 ? 4 : 3;
+  return taps == 9 ? 3 : 2;
 }
 
 // How a thread reads a source row: its own columns and those beside them that its outputs see, in

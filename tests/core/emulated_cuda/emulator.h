@@ -1,6 +1,6 @@
 // Just enough of CUDA to run a kernel of csrc on the host, compiled from its own source: the
 // threads of a block are fibers, switched at barriers and where lanes exchange values. For kernels
-// that have one of the two, and no tensor cores.
+// without tensor cores whose threads all meet the same of either.
 #pragma once
 
 #include <ucontext.h>
@@ -131,4 +131,8 @@ inline uint32_t __shfl_sync(unsigned, uint32_t value, int lane) {
   const uint32_t got = values[thread / 32 * 32 + lane];
   __syncthreads();
   return got;
+}
+inline float __shfl_xor_sync(unsigned mask, float value, int distance) {
+  const int lane = threadIdx.x % 32 ^ distance;
+  return __uint_as_float(__shfl_sync(mask, __float_as_uint(value), lane));
 }
