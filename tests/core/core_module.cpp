@@ -165,9 +165,8 @@ PYBIND11_MODULE(convx_core, m) {
       if (!emulate_weight_grad(problem, fit, buffers)) {
         throw std::runtime_error("a block wrote behind its shared memory");
       }
-      const bool strips = make_weight_grad_launch(problem, fit, buffers).strips;
-      return py::dict("strips"_a = strips ? fit.columns : 0, "parts"_a = fit.parts,
-                      "blocks"_a = fit.blocks);
+      const int strips = make_weight_grad_launch(problem, fit, buffers).fit.columns;
+      return py::dict("strips"_a = strips, "parts"_a = fit.parts, "blocks"_a = fit.blocks);
     }
     const DepthwiseFit fit = fit_depthwise(problem, caps);
     if (fit.blocks == 0) return py::none();
@@ -177,7 +176,8 @@ PYBIND11_MODULE(convx_core, m) {
     }
     const bool planes = fit.layout == DepthwiseLayout::kPlanes;
     const StagePlan& stage = planes ? fit.plane.stage : fit.pixel.stage;
-    const int strips = can_launch_strips(problem, fit, buffers) ? fit.strip.columns : 0;
+    const bool in_strips = fit.strip.shape >= 0;
+    const int strips = in_strips ? make_strip_launch(problem, fit, buffers).columns : 0;
     return py::dict("planes"_a = planes, "strips"_a = strips, "blocks"_a = fit.blocks,
                     "unit"_a = stage.unit,
                     "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,

@@ -32,21 +32,23 @@ void run_kernel(const DepthwiseFit&, const ChannelsLastParams& params) {
 }
 
 template <typename T, int kIndex, int kColumns>
-void run_if_fitted(const StripFit& fit, const StripParams& params) {
+void run_if_fitted(const StripFit& fit) {
   if constexpr (has_strip_kernel(kStripShapes[kIndex], sizeof(T), kColumns)) {
-    if (fit.shape == kIndex && fit.columns == kColumns) strip_kernel<T, kIndex, kColumns>(params);
+    if (fit.shape == kIndex && fit.columns == kColumns) {
+      strip_kernel<T, kIndex, kColumns>(fit.params);
+    }
   }
 }
 template <typename T, int... kIndices>
-void run_strips(const StripFit& fit, const StripParams& params,
-                std::integer_sequence<int, kIndices...>) {
-  (run_if_fitted<T, kIndices, 8>(fit, params), ...);
-  (run_if_fitted<T, kIndices, 4>(fit, params), ...);
-  (run_if_fitted<T, kIndices, 2>(fit, params), ...);
+void run_strips(const StripFit& fit, std::integer_sequence<int, kIndices...>) {
+  (run_if_fitted<T, kIndices, 8>(fit), ...);
+  (run_if_fitted<T, kIndices, 4>(fit), ...);
+  (run_if_fitted<T, kIndices, 2>(fit), ...);
+  (run_if_fitted<T, kIndices, 1>(fit), ...);
 }
 template <typename T>
-void run_kernel(const DepthwiseFit& fit, const StripParams& params) {
-  run_strips<T>(fit.strip, params, std::make_integer_sequence<int, kStripShapeCount>{});
+void run_kernel(const DepthwiseFit&, const StripFit& fit) {
+  run_strips<T>(fit, std::make_integer_sequence<int, kStripShapeCount>{});
 }
 
 // What run_blocks calls in every thread, by the type of the tensors.
@@ -80,19 +82,18 @@ bool run_grid(DType dtype, const DepthwiseFit& fit, int64_t blocks, const Params
 }
 
 template <typename T, int kIndex, int kColumns>
-void run_weight_grad_if_fitted(const StripWeightGradFit& fit, const StripWeightGradParams& params) {
+void run_weight_grad_if_fitted(const StripWeightGradFit& fit) {
   if constexpr (has_weight_grad_kernel(kStripShapes[kIndex], kColumns)) {
     if (fit.shape == kIndex && fit.columns == kColumns) {
-      strip_weight_grad_kernel<T, kIndex, kColumns>(params);
+      strip_weight_grad_kernel<T, kIndex, kColumns>(fit.params);
     }
   }
 }
 template <typename T, int... kIndices>
-void run_weight_grad(const StripWeightGradFit& fit, const StripWeightGradLaunch& launch,
-                     std::integer_sequence<int, kIndices...>) {
-  if (!launch.strips) return weight_grad_tap_kernel<T>(launch.params);
-  (run_weight_grad_if_fitted<T, kIndices, 4>(fit, launch.params), ...);
-  (run_weight_grad_if_fitted<T, kIndices, 2>(fit, launch.params), ...);
+void run_weight_grad(const StripWeightGradFit& fit, std::integer_sequence<int, kIndices...>) {
+  (run_weight_grad_if_fitted<T, kIndices, 4>(fit), ...);
+  (run_weight_grad_if_fitted<T, kIndices, 2>(fit), ...);
+  (run_weight_grad_if_fitted<T, kIndices, 1>(fit), ...);
 }
 
 // In place of sum_partials.cuh, which launches.
@@ -116,9 +117,9 @@ void add_parts(const WeightGradSums& sums) {
 
 bool emulate_depthwise(const ConvProblem& problem, const DepthwiseFit& fit,
                        const Buffers& buffers) {
-  if (can_launch_strips(problem, fit, buffers)) {
-    const StripParams params = make_strip_params(problem, fit, buffers);
-    return run_grid(problem.dtype, fit, fit.strip.blocks, params);
+  if (fit.strip.shape >= 0) {
+    const StripFit strips = make_strip_launch(problem, fit, buffers);
+    return run_grid(problem.dtype, fit, strips.blocks, strips);
   }
   return fit.layout == DepthwiseLayout::kPlanes
              ? run_grid(problem.dtype, fit, fit.blocks, make_plane_params(problem, fit, buffers))
@@ -130,9 +131,9 @@ bool emulate_weight_grad(const ConvProblem& problem, const StripWeightGradFit& f
                          const Buffers& buffers) {
   const StripWeightGradLaunch launch = make_weight_grad_launch(problem, fit, buffers);
   constexpr auto kIndices = std::make_integer_sequence<int, kStripShapeCount>{};
-  const bool whole = run_blocks(problem.dtype, launch.blocks, launch.shared_bytes, [&](auto zero) {
-    run_weight_grad<decltype(zero)>(fit, launch, kIndices);
-  });
+  const bool whole =
+      run_blocks(problem.dtype, launch.fit.blocks, launch.fit.shared_bytes,
+                 [&](auto zero) { run_weight_grad<decltype(zero)>(launch.fit, kIndices); });
   visit_type(problem.dtype, [&](auto zero) { add_parts<decltype(zero)>(launch.sums); });
   return whole;
 }

@@ -10,7 +10,7 @@ void launch_cuda_depthwise(const LaunchSite& site, const Plan& plan, const Buffe
     return launch_strip_weight_grad(site, grad, buffers);
   }
   const DepthwiseFit& fit = *static_cast<const DepthwiseFit*>(plan.shape.get());
-  if (can_launch_strips(*site.problem, fit, buffers)) {
+  if (fit.strip.shape >= 0) {
     launch_depthwise_strips(site, fit, buffers);
   } else if (fit.layout == DepthwiseLayout::kPlanes) {
     launch_depthwise_planes(site, fit, buffers);

@@ -1,7 +1,6 @@
 #include "engines/cuda_depthwise/depthwise_fit.h"
 
 #include "core/arithmetic.h"
-#include "engines/cuda_depthwise/strip_shapes.h"
 #include "engines/gather_axis.h"
 
 namespace convx {
@@ -106,23 +105,13 @@ PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fi
   return params;
 }
 
-bool can_launch_strips(const ConvProblem& problem, const DepthwiseFit& fit,
-                       const Buffers& buffers) {
-  if (fit.strip.shape < 0) return false;
-  const StripShape& shape = kStripShapes[fit.strip.shape];
-  const int64_t element = size_of(problem.dtype);
-  const int vector = StripReads(shape, element, fit.strip.columns).vector;
-  const int stored = shape.shifted ? static_cast<int>(4 / element) : fit.strip.columns;
+StripFit make_strip_launch(const ConvProblem& problem, const DepthwiseFit& fit,
+                           const Buffers& buffers) {
   DepthwiseTensors t{};
   set_buffers(t, problem, buffers);
-  return is_aligned(t.source, problem.dtype, vector) && is_aligned(t.target, problem.dtype, stored);
-}
-
-StripParams make_strip_params(const ConvProblem& problem, const DepthwiseFit& fit,
-                              const Buffers& buffers) {
-  StripParams params = fit.strip.params;
-  set_buffers(params.t, problem, buffers);
-  return params;
+  StripFit launch = fit_strips_to_addresses(problem, fit.strip, t);
+  set_buffers(launch.params.t, problem, buffers);
+  return launch;
 }
 
 ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const DepthwiseFit& fit,

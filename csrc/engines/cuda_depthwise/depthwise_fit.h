@@ -22,7 +22,7 @@ struct StripFit {
 };
 
 // Plan::shape. Of the sets of parameters, the layout's is filled; for planes perhaps that of strips
-// too, which takes their place where addresses are aligned.
+// too, which take their place.
 struct DepthwiseFit {
   DepthwiseLayout layout = DepthwiseLayout::kOther;
   PlaneParams plane{};
@@ -39,14 +39,11 @@ DepthwiseFit fit_depthwise(const ConvProblem& problem, const DeviceCaps& caps);
 
 DepthwiseLayout find_depthwise_layout(const ConvProblem& problem);
 
-// Whether strips are fitted, and the tensors lie where they can be loaded and stored.
-bool can_launch_strips(const ConvProblem& problem, const DepthwiseFit& fit, const Buffers& buffers);
-
 // What the kernel of the fit's layout is launched with. Addresses decide how wide copies can be.
 PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fit,
                               const Buffers& buffers);
-StripParams make_strip_params(const ConvProblem& problem, const DepthwiseFit& fit,
-                              const Buffers& buffers);
+StripFit make_strip_launch(const ConvProblem& problem, const DepthwiseFit& fit,
+                           const Buffers& buffers);
 ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const DepthwiseFit& fit,
                                              const Buffers& buffers);
 
@@ -60,6 +57,9 @@ void fit_planes(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit
 void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
 // Keeps what fit_planes has found where strips would be slower.
 void fit_strips(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
+// Single columns where t's addresses are not aligned to the fit's.
+StripFit fit_strips_to_addresses(const ConvProblem& problem, const StripFit& fit,
+                                 const DepthwiseTensors& t);
 
 // Make the copies as wide as unit elements.
 void set_plane_unit(PlaneParams& params, int unit);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "device/convert.cuh"
 #include "device/vec4.cuh"
@@ -45,6 +46,25 @@ __device__ __forceinline__ uint32_t narrow(const float (&from)[kCount], int firs
   uint32_t word;
   memcpy(&word, &pair, sizeof word);
   return word;
+}
+
+// kElements neighbours of the words' lower end: all there are, or one of two.
+template <int kElements, typename T, int kCount>
+__device__ __forceinline__ void widen_word(float (&to)[kCount], int first, uint32_t word, T) {
+  if constexpr (kElements * sizeof(T) == 4) {
+    widen(to, first, word, T{});
+  } else {
+    float pair[2];
+    widen(pair, 0, word, T{});
+    to[first] = pair[0];
+  }
+}
+
+// One element of global memory in the lower end of a word; zero where valid is false.
+template <typename T>
+__device__ __forceinline__ uint32_t load_single(const T* from, bool valid) {
+  using Bits = std::conditional_t<sizeof(T) == 4, unsigned, unsigned short>;
+  return valid ? __ldg(reinterpret_cast<const Bits*>(from)) : 0;
 }
 
 // 4, 8 or 16 bytes of global memory, aligned to as many; zeros where valid is false.

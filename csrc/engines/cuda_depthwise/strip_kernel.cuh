@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
   int row = step - (kSums - 1);  // completed by the step
   T* target = static_cast<T*>(t.target) + place.image * t.target_n + place.filter * t.target_c +
               row * t.target_h + place.strip * kColumns;
-  const StripStore<T, kColumns, kShape.shifted> store(place.strip, t.column.count);
+  const StripStore<T, kColumns, shifts_rows(kShape, kColumns)> store(place.strip, t.column.count);
   do {  // there is always a step
 #pragma unroll
     for (int ahead = 0; ahead < kAhead; ++ahead) {

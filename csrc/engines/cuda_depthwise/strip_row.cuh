@@ -22,8 +22,7 @@ __device__ __forceinline__ int find_step(const DepthwiseTensors& t, int y) {
 template <typename T, int kIndex, int kColumns>
 struct StripRow {
   static constexpr StripReads kReads{kStripShapes[kIndex], sizeof(T), kColumns};
-  static constexpr int kWordElements = 4 / sizeof(T);
-  uint32_t words[kReads.elements() / kWordElements];
+  uint32_t words[kReads.elements() / kReads.word];
 
   // The first row that each load does not read any more: outside the image's columns the very
   // first, elsewhere the one behind what the outputs before end_row see. column: the strip's first.
@@ -41,16 +40,21 @@ struct StripRow {
   // at: the strip's first column in row y.
   __device__ __forceinline__ void load(const T* at, int y, const int (&limits)[kReads.loads()]) {
     visit_loads([&]<int kSize>(int element, int load) {
-      load_words<kSize / kWordElements>(
-          words + element / kWordElements, at + (element - kReads.left),
-          static_cast<unsigned>(y) < static_cast<unsigned>(limits[load]));
+      const T* from = at + (element - kReads.left);
+      const bool valid = static_cast<unsigned>(y) < static_cast<unsigned>(limits[load]);
+      uint32_t* to = words + element / kReads.word;
+      if constexpr (kReads.vector == 1) {
+        *to = load_single(from, valid);
+      } else {
+        load_words<kSize / kReads.word>(to, from, valid);
+      }
     });
   }
 
   __device__ __forceinline__ void widen_to(float (&window)[kReads.elements()]) const {
 #pragma unroll
-    for (int i = 0; i < kReads.elements(); i += kWordElements) {
-      widen(window, i, words[i / kWordElements], T{});
+    for (int i = 0; i < kReads.elements(); i += kReads.word) {
+      widen_word<kReads.word>(window, i, words[i / kReads.word], T{});
     }
   }
 

@@ -13,11 +13,15 @@ struct StripStore {
 
   __device__ __forceinline__ void operator()(T* to, const float (&sum)[kColumns],
                                              bool wanted) const {
-    constexpr int kWords = kColumns * sizeof(T) / 4;
-    uint32_t words[kWords];
+    if constexpr (kColumns == 1) {
+      if (wanted) *to = round_to<T>(sum[0]);
+    } else {
+      constexpr int kWords = kColumns * sizeof(T) / 4;
+      uint32_t words[kWords];
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) words[i] = narrow(sum, i * kColumns / kWords, T{});
-    if (wanted) store_words<kWords>(to, words);
+      for (int i = 0; i < kWords; ++i) words[i] = narrow(sum, i * kColumns / kWords, T{});
+      if (wanted) store_words<kWords>(to, words);
+    }
   }
 };
 

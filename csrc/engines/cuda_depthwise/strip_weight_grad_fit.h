@@ -35,11 +35,10 @@ struct WeightGradSums {
   const void* bias;
 };
 
-// What is launched. Tensors whose addresses are not aligned are left to a block per weight.
+// The fit with its buffers, for single columns where these are not aligned to its own, and the
+// second pass.
 struct StripWeightGradLaunch {
-  bool strips;
-  int64_t blocks, shared_bytes;
-  StripWeightGradParams params;
+  StripWeightGradFit fit;
   WeightGradSums sums;
 };
 StripWeightGradLaunch make_weight_grad_launch(const ConvProblem& problem,

@@ -39,15 +39,22 @@ __device__ __forceinline__ float sum_over_block(const float (&values)[kCount], f
 // A row of the output gradient: kColumns values, zeros where it is none of the strip's.
 template <typename T, int kColumns>
 struct GradRow {
-  static constexpr int kWords = kColumns * sizeof(T) / 4;
+  static constexpr int kWordElements = kColumns == 1 ? 1 : 4 / sizeof(T);
+  static constexpr int kWords = kColumns / kWordElements;
   uint32_t words[kWords];
 
   __device__ __forceinline__ void load(const T* at, bool valid) {
-    load_words<kWords>(words, at, valid);
+    if constexpr (kColumns == 1) {
+      words[0] = load_single(at, valid);
+    } else {
+      load_words<kWords>(words, at, valid);
+    }
   }
   __device__ __forceinline__ void widen_to(float (&values)[kColumns]) const {
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) widen(values, i * kColumns / kWords, words[i], T{});
+    for (int i = 0; i < kWords; ++i) {
+      widen_word<kWordElements>(values, i * kWordElements, words[i], T{});
+    }
   }
 };
 
@@ -169,35 +176,6 @@ __global__ void __launch_bounds__(kDepthwiseThreads, weight_grad_blocks_per_sm(k
   if (threadIdx.x < Strip::kTaps) {
     p.partials[part * p.partial_stride + filter * int64_t{Strip::kTaps} + threadIdx.x] = total;
   }
-}
-
-// The same for tensors whose addresses are not aligned: a block for each tap of each filter, one
-// value after the other. Writes the only part.
-template <typename T>
-__global__ void __launch_bounds__(kDepthwiseThreads)
-    weight_grad_tap_kernel(const __grid_constant__ StripWeightGradParams p) {
-  extern __shared__ __align__(16) unsigned char shared_bytes[];
-  const DepthwiseTensors& t = p.t;
-  int filter = blockIdx.x;
-  int r = t.by_taps.split(filter);
-  const int s = t.by_column_taps.split(r);
-  const T* source = static_cast<const T*>(t.source) + p.by_multiplier.divide(filter) * t.source_c;
-  const T* target = static_cast<const T*>(t.target) + filter * t.target_c;
-  float sum[1] = {};
-  for (int image = 0; image < t.images; ++image) {
-    for (int row = 0; row < t.row.count; ++row) {
-      const int y = row * t.row.source_step + t.row.offset0 + r * t.row.offset_step;
-      if (static_cast<unsigned>(y) >= static_cast<unsigned>(t.source_height)) continue;
-      for (int q = threadIdx.x; q < t.column.count; q += kDepthwiseThreads) {
-        const int x = q * t.column.source_step + t.column.offset0 + s * t.column.offset_step;
-        if (static_cast<unsigned>(x) >= static_cast<unsigned>(t.source_width)) continue;
-        sum[0] += to_accumulate(target[image * t.target_n + row * t.target_h + q]) *
-                  to_accumulate(source[image * t.source_n + y * t.source_h + x]);
-      }
-    }
-  }
-  const float total = sum_over_block(sum, reinterpret_cast<float*>(shared_bytes));
-  if (threadIdx.x == 0) p.partials[blockIdx.x] = total;
 }
 
 }  // namespace convx
