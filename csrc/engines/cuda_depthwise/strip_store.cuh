@@ -50,7 +50,7 @@ struct StripStore<T, 8, true> {
     for (int i = 0; i < kStripWords; ++i) line[3 + i] = narrow(sum, i * 2, T{});
 #pragma unroll
     for (int i = 0; i < 3; ++i) line[i] = __shfl_sync(0xffffffffu, line[4 + i], (lane + 31) % 32);
-    const int phase = static_cast<int>(reinterpret_cast<uintptr_t>(to) / 4 % 4);
+    const int phase = static_cast<unsigned>(reinterpret_cast<uintptr_t>(to)) / 4 % 4;
     uint32_t even[5];  // line, moved by the even part of the phase
     uint32_t chunk[4];
 #pragma unroll
