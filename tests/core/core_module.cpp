@@ -2,6 +2,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cmath>
+
 #include "bind_mma.h"
 #include "bind_pixels.h"
 #include "core/choose_engine.h"
@@ -163,16 +165,31 @@ PYBIND11_MODULE(convx_core, m) {
   // for none) and returns the geometry, or None where no tile fits.
   m.def("run_depthwise", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                             uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    using namespace py::literals;
+    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+    if (problem.pass == Pass::kWeightGrad) {
+      const StripWeightGradFit fit = fit_strip_weight_grad(problem, caps);
+      if (fit.blocks == 0) return py::none();
+      std::vector<float> partials(static_cast<size_t>(fit.workspace_bytes) / 4, NAN);
+      const Buffers buffers{pointer(x), pointer(w), pointer(y), nullptr, partials.data()};
+      if (!emulate_weight_grad(problem, fit, buffers)) {
+        throw std::runtime_error("a block wrote behind its shared memory");
+      }
+      const int strips = make_weight_grad_launch(problem, fit, buffers).fit.columns;
+      return py::dict("strips"_a = strips, "parts"_a = fit.parts, "blocks"_a = fit.blocks);
+    }
     const DepthwiseFit fit = fit_depthwise(problem, caps);
     if (fit.blocks == 0) return py::none();
-    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
-    if (!emulate_depthwise(problem, fit, {pointer(x), pointer(w), pointer(y), pointer(bias)})) {
+    const Buffers buffers{pointer(x), pointer(w), pointer(y), pointer(bias)};
+    if (!emulate_depthwise(problem, fit, buffers)) {
       throw std::runtime_error("a block wrote behind its shared memory");
     }
-    using namespace py::literals;
     const bool planes = fit.layout == DepthwiseLayout::kPlanes;
     const StagePlan& stage = planes ? fit.plane.stage : fit.pixel.stage;
-    return py::dict("planes"_a = planes, "blocks"_a = fit.blocks, "unit"_a = stage.unit,
+    const bool in_strips = fit.strip.shape >= 0;
+    const int strips = in_strips ? make_strip_launch(problem, fit, buffers).columns : 0;
+    return py::dict("planes"_a = planes, "strips"_a = strips, "blocks"_a = fit.blocks,
+                    "unit"_a = stage.unit,
                     "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,
                     "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
   });

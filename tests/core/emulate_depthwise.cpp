@@ -1,9 +1,15 @@
 // The depthwise kernels themselves, run on the host.
 #include "emulated_cuda/run_grid.h"
+#include "emulated_cuda/warps.h"
 //
+#include <utility>
+
 #include "emulate_depthwise.h"
 #include "engines/cuda_depthwise/channels_last_kernel.cuh"
 #include "engines/cuda_depthwise/plane_kernel.cuh"
+#include "engines/cuda_depthwise/strip_kernel.cuh"
+#include "engines/cuda_depthwise/strip_weight_grad_kernel.cuh"
+#include "engines/sum_partials.cuh"
 
 namespace convx {
 namespace {
@@ -20,19 +26,72 @@ void run_kernel(const DepthwiseFit&, const ChannelsLastParams& params) {
   channels_last_kernel<T>(params);
 }
 
+template <typename T, int kIndex, int kColumns>
+void run_if_fitted(const StripFit& fit) {
+  if constexpr (has_strip_kernel(kStripShapes[kIndex], sizeof(T), kColumns)) {
+    if (fit.shape == kIndex && fit.columns == kColumns) {
+      strip_kernel<T, kIndex, kColumns>(fit.params);
+    }
+  }
+}
+template <typename T, int... kIndices>
+void run_strips(const StripFit& fit, std::integer_sequence<int, kIndices...>) {
+  (run_if_fitted<T, kIndices, 8>(fit), ...);
+  (run_if_fitted<T, kIndices, 4>(fit), ...);
+  (run_if_fitted<T, kIndices, 2>(fit), ...);
+  (run_if_fitted<T, kIndices, 1>(fit), ...);
+}
+template <typename T>
+void run_kernel(const DepthwiseFit&, const StripFit& fit) {
+  run_strips<T>(fit, std::make_integer_sequence<int, kStripShapeCount>{});
+}
+
 template <typename Params>
-bool run_grid(DType dtype, const DepthwiseFit& fit, const Params& params) {
-  return emulator::run_grid(dtype, fit.blocks, kDepthwiseThreads, fit.shared_bytes,
+bool run_grid(DType dtype, const DepthwiseFit& fit, int64_t blocks, const Params& params) {
+  return emulator::run_grid(dtype, blocks, kDepthwiseThreads, fit.shared_bytes,
                             [&](auto element) { run_kernel<decltype(element)>(fit, params); });
+}
+
+template <typename T, int kIndex, int kColumns>
+void run_weight_grad_if_fitted(const StripWeightGradFit& fit) {
+  if constexpr (has_weight_grad_kernel(kStripShapes[kIndex], kColumns)) {
+    if (fit.shape == kIndex && fit.columns == kColumns) {
+      strip_weight_grad_kernel<T, kIndex, kColumns>(fit.params);
+    }
+  }
+}
+template <typename T, int... kIndices>
+void run_weight_grad(const StripWeightGradFit& fit, std::integer_sequence<int, kIndices...>) {
+  (run_weight_grad_if_fitted<T, kIndices, 4>(fit), ...);
+  (run_weight_grad_if_fitted<T, kIndices, 2>(fit), ...);
+  (run_weight_grad_if_fitted<T, kIndices, 1>(fit), ...);
 }
 
 }  // namespace
 
 bool emulate_depthwise(const ConvProblem& problem, const DepthwiseFit& fit,
                        const Buffers& buffers) {
+  if (fit.strip.shape >= 0) {
+    const StripFit strips = make_strip_launch(problem, fit, buffers);
+    return run_grid(problem.dtype, fit, strips.blocks, strips);
+  }
   return fit.layout == DepthwiseLayout::kPlanes
-             ? run_grid(problem.dtype, fit, make_plane_params(problem, fit, buffers))
-             : run_grid(problem.dtype, fit, make_channels_last_params(problem, fit, buffers));
+             ? run_grid(problem.dtype, fit, fit.blocks, make_plane_params(problem, fit, buffers))
+             : run_grid(problem.dtype, fit, fit.blocks,
+                        make_channels_last_params(problem, fit, buffers));
+}
+
+bool emulate_weight_grad(const ConvProblem& problem, const StripWeightGradFit& fit,
+                         const Buffers& buffers) {
+  const StripWeightGradLaunch launch = make_weight_grad_launch(problem, fit, buffers);
+  constexpr auto kIndices = std::make_integer_sequence<int, kStripShapeCount>{};
+  const bool whole = emulator::run_grid(
+      problem.dtype, launch.fit.blocks, kDepthwiseThreads, launch.fit.shared_bytes,
+      [&](auto element) { run_weight_grad<decltype(element)>(launch.fit, kIndices); });
+  emulator::visit_type(problem.dtype, [&](auto element) {
+    sum_partials<decltype(element)>(LaunchSite{}, launch.sums);
+  });
+  return whole;
 }
 
 }  // namespace convx

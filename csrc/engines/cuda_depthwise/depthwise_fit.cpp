@@ -55,15 +55,23 @@ DepthwiseLayout find_depthwise_layout(const ConvProblem& problem) {
   return DepthwiseLayout::kOther;
 }
 
+DepthwiseTensors make_plane_tensors(const ConvProblem& problem) {
+  return make_tensors(problem, make_gather_view(problem), true);
+}
+
+bool is_aligned(const void* address, DType dtype, int elements) {
+  return fit_unit_to_address(address, size_of(dtype), elements) == elements;
+}
+
 DepthwiseFit fit_depthwise(const ConvProblem& problem, const DeviceCaps& caps) {
   DepthwiseFit fit;
   fit.layout = find_depthwise_layout(problem);
-  const GatherView view = make_gather_view(problem);
   if (fit.layout == DepthwiseLayout::kPlanes) {
-    fit.plane.t = make_tensors(problem, view, true);
+    fit.plane.t = make_plane_tensors(problem);
     fit_planes(problem, caps, fit);
+    fit_strips(problem, caps, fit);
   } else if (fit.layout == DepthwiseLayout::kPixels) {
-    fit.pixel.t = make_tensors(problem, view, false);
+    fit.pixel.t = make_tensors(problem, make_gather_view(problem), false);
     fit_channels_last(problem, caps, fit);
   }
   return fit;
@@ -78,6 +86,15 @@ PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fi
   return params;
 }
 
+StripFit make_strip_launch(const ConvProblem& problem, const DepthwiseFit& fit,
+                           const Buffers& buffers) {
+  DepthwiseTensors t{};
+  set_buffers(t, problem, buffers);
+  StripFit launch = fit_strips_to_addresses(problem, fit.strip, t);
+  set_buffers(launch.params.t, problem, buffers);
+  return launch;
+}
+
 ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const DepthwiseFit& fit,
                                              const Buffers& buffers) {
   ChannelsLastParams params = fit.pixel;
@@ -85,8 +102,7 @@ ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const D
   const int unit = fit_unit_to_address(params.t.source, size_of(problem.dtype), params.stage.unit);
   if (unit < params.stage.unit) set_channels_last_unit(params, unit);
   params.vector_stores =
-      params.vector_stores && fit_unit_to_address(params.t.target, size_of(problem.dtype),
-                                                  kDepthwiseVector) == kDepthwiseVector;
+      params.vector_stores && is_aligned(params.t.target, problem.dtype, kDepthwiseVector);
   return params;
 }
 

@@ -81,6 +81,24 @@ struct PlaneParams {
   FastDivmod by_strips, by_column_lanes, by_row_groups, by_row_lanes, by_segment_units, by_classes;
 };
 
+// The strip kernel: columns are neighbours in memory, and the kernel size is compiled in.
+struct StripParams {
+  DepthwiseTensors t;
+  int threads;                                                   // that have a strip
+  int segment_rows;                                              // output rows of a strip
+  FastDivmod by_strips, by_segments, by_filters, by_multiplier;  // strips of a row; of all filters
+};
+
+// The weight gradient in strips: a block sums over some of the strips of one filter.
+struct StripWeightGradParams {
+  DepthwiseTensors t;  // those of the forward pass, but that the target is read
+  float* partials;     // [part][filter][tap]
+  int64_t partial_stride;
+  int items, items_per_part;  // strips of all images: of a filter, of a block
+  int segment_rows;
+  FastDivmod by_strips, by_segments, by_filters, by_multiplier;
+};
+
 // The pixel kernel: channels are neighbours in memory.
 struct ChannelsLastParams {
   DepthwiseTensors t;

@@ -37,14 +37,18 @@ extern unsigned char shared_bytes[emulator::kSharedBytes + emulator::kMargin];
 
 namespace emulator {
 
+// Calls visit with a value of the type.
+template <typename Visit>
+void visit_type(convx::DType dtype, const Visit& visit) {
+  if (dtype == convx::DType::kFloat32) return visit(float{});
+  if (dtype == convx::DType::kFloat16) return visit(__half{});
+  visit(__nv_bfloat16{});
+}
+
 // run(element): the kernel for elements of that type, with shared_bytes as its memory.
 template <typename Run>
 bool run_grid(convx::DType dtype, int64_t blocks, int threads, int64_t bytes, const Run& run) {
-  return run_blocks(blocks, threads, convx::shared_bytes, bytes, [&] {
-    if (dtype == convx::DType::kFloat32) return run(float{});
-    if (dtype == convx::DType::kFloat16) return run(__half{});
-    run(__nv_bfloat16{});
-  });
+  return run_blocks(blocks, threads, convx::shared_bytes, bytes, [&] { visit_type(dtype, run); });
 }
 
 }  // namespace emulator

@@ -31,3 +31,6 @@ template <typename T>
 T __shfl_sync(unsigned, T value, int lane) {
   return std::bit_cast<T>(emulator::show_in_warp({std::bit_cast<uint32_t>(value)}).words[lane][0]);
 }
+inline float __shfl_xor_sync(unsigned mask, float value, int distance) {
+  return __shfl_sync(mask, value, threadIdx.x % 32 ^ distance);
+}
