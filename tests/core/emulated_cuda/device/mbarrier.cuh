@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "device/ring_cursor.cuh"
 #include "device/shared_memory.cuh"
 
 namespace convx {
@@ -43,15 +44,5 @@ inline void wait_barrier(uint32_t barrier, uint32_t parity) {
   }
   emulator::running->phase = nullptr;
 }
-
-struct RingCursor {
-  int slot = 0;
-  uint32_t parity = 0;
-
-  void advance(int slots) { skip(1, slots); }
-  void skip(int count, int slots) {
-    for (slot += count; slot >= slots; slot -= slots) parity ^= 1;
-  }
-};
 
 }  // namespace convx

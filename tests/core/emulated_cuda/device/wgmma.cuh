@@ -5,28 +5,9 @@
 #include <deque>
 
 #include "device/shared_memory.cuh"
+#include "device/wgmma_descriptors.cuh"
 
 namespace convx {
-
-struct Tf32 {};
-template <typename Value>
-struct ByColumns {};
-
-inline uint32_t upper_descriptor(int row_bytes) {
-  return static_cast<uint32_t>(8 * row_bytes / 16) | (1u << 30);
-}
-inline uint32_t lower_descriptor(uint32_t shared_address) {
-  return (shared_address >> 4) | (1u << 16);
-}
-inline uint32_t lower_columns_descriptor(uint32_t shared_address, uint32_t columns_distance) {
-  return (shared_address >> 4) | (columns_distance >> 4 << 16);
-}
-inline uint32_t upper_columns_descriptor(uint32_t depth_distance) {
-  return (depth_distance >> 4) | (1u << 30);
-}
-inline uint64_t join_descriptor(uint32_t lower, uint32_t upper) {
-  return (static_cast<uint64_t>(upper) << 32) | lower;
-}
 
 // A thread's products: groups that are committed, and the one that is being made.
 struct EmulatedProducts {
