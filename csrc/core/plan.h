@@ -17,6 +17,8 @@ enum class EngineId : uint8_t {
   kCudaLines,
   kCudaMma,
   kCudaDepthwise,
+  kCudaPointwise,
+  kCudaGrouped,
 };
 
 // Extents of the piece of work one task, thread block or GEMM call takes. Each engine says in its

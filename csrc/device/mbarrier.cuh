@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "device/ring_cursor.cuh"
 #include "device/shared_memory.cuh"
 
 namespace convx {
@@ -54,18 +55,5 @@ __device__ __forceinline__ void bulk_copy(uint32_t destination, const void* sour
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
-
-// A ring of stages: which one is next, and the parity of its barriers' current phase.
-struct RingCursor {
-  int slot = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void advance(int slots) {
-    if (++slot == slots) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 }  // namespace convx

@@ -21,6 +21,19 @@ __device__ __forceinline__ void load_16_bytes(uint32_t address, uint32_t (&words
                : "r"(address));
 }
 
+__device__ __forceinline__ void store_8_bytes(uint32_t address, uint32_t first, uint32_t second) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};\n" ::"r"(address), "r"(first), "r"(second)
+               : "memory");
+}
+
+// Four 8 x 8 matrices of 16-bit values, by a warp (sm_90). Lane l holds, of each matrix, columns
+// 2(l%4) and the next of row l/4, and gives the address of row l%8 of matrix l/8, 16 bytes.
+__device__ __forceinline__ void store_matrices(uint32_t address, const uint32_t (&words)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address),
+               "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
 template <typename T>
 __device__ __forceinline__ T load_element(uint32_t address) {
   if constexpr (sizeof(T) == 4) {

@@ -23,4 +23,11 @@ __device__ __forceinline__ uint32_t pack_bfloat16(float first, float second) {
   return word;
 }
 
+// The same as float16.
+__device__ __forceinline__ uint32_t pack_float16(float first, float second) {
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(word) : "f"(second), "f"(first));
+  return word;
+}
+
 }  // namespace convx

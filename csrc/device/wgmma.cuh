@@ -10,26 +10,9 @@
 
 #include <cstdint>
 
+#include "device/wgmma_descriptors.cuh"
+
 namespace convx {
-
-struct Tf32 {};  // operands in 32 bits, of which the tensor cores read the upper 19
-
-// The upper half of an operand's descriptor; row_bytes is 32, 64 or 128, and so is the swizzle. The
-// lower half is lower_descriptor of the first row's address. The hardware adds before it swizzles,
-// and it swizzles absolute addresses, so the first row may be any row of a tile that starts at a
-// multiple of 1024 bytes.
-__host__ __device__ constexpr uint32_t upper_descriptor(int row_bytes) {
-  const uint32_t swizzle = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : 3;
-  return static_cast<uint32_t>(8 * row_bytes / 16) | (swizzle << 30);
-}
-
-__device__ __forceinline__ uint32_t lower_descriptor(uint32_t shared_address) {
-  return (shared_address >> 4) | (1u << 16);
-}
-
-__device__ __forceinline__ uint64_t join_descriptor(uint32_t lower, uint32_t upper) {
-  return (static_cast<uint64_t>(upper) << 32) | lower;
-}
 
 // Before the first wgmma, and after registers of an accumulator were touched otherwise.
 __device__ __forceinline__ void fence_wgmma() {
@@ -118,6 +101,14 @@ CONVX_DEFINE_WGMMAS(128,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
                     "64", "65", "66", "67", "68", "69",
                     CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
+CONVX_DEFINE_WGMMA(ByColumns<__half>, 128, "k16.f32.f16.f16", ", 0", ", 1",
+                   CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
+                   "64", "65", "66", "67", "68", "69",
+                   CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
+CONVX_DEFINE_WGMMA(ByColumns<__nv_bfloat16>, 128, "k16.f32.bf16.bf16", ", 0", ", 1",
+                   CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
+                   "64", "65", "66", "67", "68", "69",
+                   CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
 CONVX_DEFINE_WGMMAS(160,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64,
                     "80", "81", "82", "83", "84", "85",

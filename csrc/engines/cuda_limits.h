@@ -37,13 +37,18 @@ inline std::string refuse_large_images(const ConvProblem& p) {
   return "";
 }
 
-// What the engines on Hopper's tensor cores leave to others: empty, or the refusal.
-inline std::string refuse_wgmma(const ConvProblem& p, const DeviceCaps& caps) {
-  if (p.pass != Pass::kForward) return "it computes the forward pass only";
+// What Hopper's tensor cores cannot do, in any pass: empty, or the refusal.
+inline std::string refuse_tensor_cores(const ConvProblem& p, const DeviceCaps& caps) {
   if (caps.compute_major != 9) return "it needs a GPU of compute capability 9.0";
   if (!caps.wgmma) return "this build has no code for sm_90a";
   if (p.dtype == DType::kFloat64) return "tensor cores here take no float64";
   return "";
+}
+
+// What the engines of the forward pass on them leave to others: empty, or the refusal.
+inline std::string refuse_wgmma(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.pass != Pass::kForward) return "it computes the forward pass only";
+  return refuse_tensor_cores(p, caps);
 }
 
 }  // namespace convx

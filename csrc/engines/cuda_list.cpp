@@ -1,17 +1,19 @@
 #include "engines/cuda_depthwise/cuda_depthwise_plan.h"
 #include "engines/cuda_direct/cuda_direct_plan.h"
 #include "engines/cuda_gemm/cuda_gemm_plan.h"
+#include "engines/cuda_grouped/cuda_grouped_plan.h"
 #include "engines/cuda_lines/cuda_lines_plan.h"
 #include "engines/cuda_mma/cuda_mma_plan.h"
 #include "engines/cuda_pixels/cuda_pixels_plan.h"
+#include "engines/cuda_pointwise/cuda_pointwise_plan.h"
 #include "engines/engine_list.h"
 
 namespace convx {
 
 std::span<const Engine> cuda_engines() {
-  static const Engine engines[] = {cuda_pixels_engine(), cuda_lines_engine(),
-                                   cuda_mma_engine(),    cuda_depthwise_engine(),
-                                   cuda_gemm_engine(),   cuda_direct_engine()};
+  static const Engine engines[] = {
+      cuda_pixels_engine(),  cuda_lines_engine(),     cuda_mma_engine(),  cuda_pointwise_engine(),
+      cuda_grouped_engine(), cuda_depthwise_engine(), cuda_gemm_engine(), cuda_direct_engine()};
   return engines;
 }
 

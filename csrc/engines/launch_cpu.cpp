@@ -19,6 +19,8 @@ void launch_cpu(const ConvProblem& problem, const Plan& plan, const Buffers& buf
     case EngineId::kCudaPixels:
     case EngineId::kCudaMma:
     case EngineId::kCudaDepthwise:
+    case EngineId::kCudaPointwise:
+    case EngineId::kCudaGrouped:
       break;  // never in a plan for the CPU
   }
 }

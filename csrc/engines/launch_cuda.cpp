@@ -3,9 +3,11 @@
 #include "engines/cuda_depthwise/cuda_depthwise_launch.h"
 #include "engines/cuda_direct/cuda_direct_launch.h"
 #include "engines/cuda_gemm/cuda_gemm_launch.h"
+#include "engines/cuda_grouped/cuda_grouped_launch.h"
 #include "engines/cuda_lines/cuda_lines_launch.h"
 #include "engines/cuda_mma/cuda_mma_launch.h"
 #include "engines/cuda_pixels/cuda_pixels_launch.h"
+#include "engines/cuda_pointwise/cuda_pointwise_launch.h"
 
 namespace convx {
 
@@ -25,6 +27,10 @@ void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& bu
       return launch_cuda_mma({"cuda_mma", &problem, stream}, plan, buffers);
     case EngineId::kCudaDepthwise:
       return launch_cuda_depthwise({"cuda_depthwise", &problem, stream}, plan, buffers);
+    case EngineId::kCudaPointwise:
+      return launch_cuda_pointwise({"cuda_pointwise", &problem, stream}, plan, buffers);
+    case EngineId::kCudaGrouped:
+      return launch_cuda_grouped({"cuda_grouped", &problem, stream}, plan, buffers);
     case EngineId::kCpuGemm:
     case EngineId::kCpuDirect:
       break;

@@ -2,6 +2,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cmath>
+
 #include "bind_mma.h"
 #include "bind_pixels.h"
 #include "core/choose_engine.h"
@@ -10,6 +12,8 @@
 #include "core/problem.h"
 #include "core/scalar_types.h"
 #include "emulate_depthwise.h"
+#include "emulate_grouped.h"
+#include "emulate_pointwise.h"
 #include "engines/cuda_lines/window_fit.h"
 #include "engines/engine_list.h"
 
@@ -161,18 +165,67 @@ PYBIND11_MODULE(convx_core, m) {
   // for none) and returns the geometry, or None where no tile fits.
   m.def("run_depthwise", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                             uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    using namespace py::literals;
+    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+    if (problem.pass == Pass::kWeightGrad) {
+      const StripWeightGradFit fit = fit_strip_weight_grad(problem, caps);
+      if (fit.blocks == 0) return py::none();
+      std::vector<float> partials(static_cast<size_t>(fit.workspace_bytes) / 4, NAN);
+      const Buffers buffers{pointer(x), pointer(w), pointer(y), nullptr, partials.data()};
+      if (!emulate_weight_grad(problem, fit, buffers)) {
+        throw std::runtime_error("a block wrote behind its shared memory");
+      }
+      const int strips = make_weight_grad_launch(problem, fit, buffers).fit.columns;
+      return py::dict("strips"_a = strips, "parts"_a = fit.parts, "blocks"_a = fit.blocks);
+    }
     const DepthwiseFit fit = fit_depthwise(problem, caps);
     if (fit.blocks == 0) return py::none();
+    const Buffers buffers{pointer(x), pointer(w), pointer(y), pointer(bias)};
+    if (!emulate_depthwise(problem, fit, buffers)) {
+      throw std::runtime_error("a block wrote behind its shared memory");
+    }
+    const bool planes = fit.layout == DepthwiseLayout::kPlanes;
+    const StagePlan& stage = planes ? fit.plane.stage : fit.pixel.stage;
+    const bool in_strips = fit.strip.shape >= 0;
+    const int strips = in_strips ? make_strip_launch(problem, fit, buffers).columns : 0;
+    return py::dict("planes"_a = planes, "strips"_a = strips, "blocks"_a = fit.blocks,
+                    "unit"_a = stage.unit,
+                    "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,
+                    "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
+  });
+  // The same with the pointwise kernels.
+  m.def("run_pointwise", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                            uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    PointwiseShape shape = fit_pointwise_shape(problem, caps);
+    if (shape.filters == 0) return py::none();
+    const PointwiseFit fit = make_pointwise_fit(problem, std::move(shape));
     const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
-    if (!emulate_depthwise(problem, fit, {pointer(x), pointer(w), pointer(y), pointer(bias)})) {
+    const Buffers buffers{pointer(x), pointer(w), pointer(y), pointer(bias)};
+    if (const char* fault = emulate_pointwise(problem, fit, buffers)) {
+      throw std::runtime_error(fault);
+    }
+    using namespace py::literals;
+    return py::dict("filter_tiles"_a = fit.shape.filter_tiles, "chunks"_a = fit.shape.chunks,
+                    "stages"_a = fit.shape.stages, "aligned_source"_a = fit.shape.aligned_source,
+                    "aligned_target"_a = fit.shape.aligned_target);
+  });
+  // The same for a grouped problem.
+  m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                          uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    const GroupedFit fit = fit_grouped(problem, caps);
+    if (fit.blocks == 0) return py::none();
+    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+    if (!emulate_grouped(problem, fit, {pointer(x), pointer(w), pointer(y), pointer(bias)})) {
       throw std::runtime_error("a block wrote behind its shared memory");
     }
     using namespace py::literals;
-    const bool planes = fit.layout == DepthwiseLayout::kPlanes;
-    const StagePlan& stage = planes ? fit.plane.stage : fit.pixel.stage;
-    return py::dict("planes"_a = planes, "blocks"_a = fit.blocks, "unit"_a = stage.unit,
-                    "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,
-                    "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
+    const GroupedParams& p = fit.params;
+    return py::dict("blocks"_a = fit.blocks, "threads"_a = fit.threads, "unit"_a = p.stage.unit,
+                    "window"_a = static_cast<int>(fit.window), "filters"_a = fit.filters,
+                    "store_width"_a = p.store_width, "chunks"_a = p.chunks,
+                    "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
+                    "images"_a = p.tile_images, "buffers"_a = p.buffers,
+                    "shared_bytes"_a = fit.shared_bytes);
   });
   m.def("half_to_float", [](uint16_t bits) { return static_cast<float>(Half{bits}); });
   m.def("float_to_half", [](float value) { return Half::from_float(value).bits; });

@@ -1,18 +1,17 @@
 // The depthwise kernels themselves, run on the host.
-#include "emulated_cuda/emulator.h"
+#include "emulated_cuda/run_grid.h"
+#include "emulated_cuda/warps.h"
 //
+#include <utility>
+
 #include "emulate_depthwise.h"
 #include "engines/cuda_depthwise/channels_last_kernel.cuh"
 #include "engines/cuda_depthwise/plane_kernel.cuh"
+#include "engines/cuda_depthwise/strip_kernel.cuh"
+#include "engines/cuda_depthwise/strip_weight_grad_kernel.cuh"
+#include "engines/sum_partials.cuh"
 
 namespace convx {
-
-// What a kernel declares as its shared memory: the largest a block can have, and a margin behind
-// it.
-constexpr int64_t kSharedBytes = 232448;
-constexpr int64_t kMargin = 4096;
-alignas(16) unsigned char shared_bytes[kSharedBytes + kMargin];
-
 namespace {
 
 template <typename T>
@@ -27,35 +26,72 @@ void run_kernel(const DepthwiseFit&, const ChannelsLastParams& params) {
   channels_last_kernel<T>(params);
 }
 
-// False if a block wrote behind its shared memory.
-template <typename Params>
-bool run_grid(DType dtype, const DepthwiseFit& fit, const Params& params) {
-  constexpr unsigned char kPoison = 0xff;  // a NaN in every type
-  std::vector<emulator::Fiber> fibers(kDepthwiseThreads);
-  for (int64_t block = 0; block < fit.blocks; ++block) {
-    blockIdx.x = static_cast<int>(block);
-    std::memset(shared_bytes, kPoison, static_cast<size_t>(fit.shared_bytes) + kMargin);
-    emulator::run_block(fibers, [&] {
-      if (dtype == DType::kFloat32) return run_kernel<float>(fit, params);
-      if (dtype == DType::kFloat16) return run_kernel<__half>(fit, params);
-      run_kernel<__nv_bfloat16>(fit, params);
-    });
-    const unsigned char* behind = shared_bytes + fit.shared_bytes;
-    const unsigned char* end = behind + kMargin;
-    if (std::any_of(behind, end, [](auto b) { return b != kPoison; })) {
-      return false;
+template <typename T, int kIndex, int kColumns>
+void run_if_fitted(const StripFit& fit) {
+  if constexpr (has_strip_kernel(kStripShapes[kIndex], sizeof(T), kColumns)) {
+    if (fit.shape == kIndex && fit.columns == kColumns) {
+      strip_kernel<T, kIndex, kColumns>(fit.params);
     }
   }
-  return true;
+}
+template <typename T, int... kIndices>
+void run_strips(const StripFit& fit, std::integer_sequence<int, kIndices...>) {
+  (run_if_fitted<T, kIndices, 8>(fit), ...);
+  (run_if_fitted<T, kIndices, 4>(fit), ...);
+  (run_if_fitted<T, kIndices, 2>(fit), ...);
+  (run_if_fitted<T, kIndices, 1>(fit), ...);
+}
+template <typename T>
+void run_kernel(const DepthwiseFit&, const StripFit& fit) {
+  run_strips<T>(fit, std::make_integer_sequence<int, kStripShapeCount>{});
+}
+
+template <typename Params>
+bool run_grid(DType dtype, const DepthwiseFit& fit, int64_t blocks, const Params& params) {
+  return emulator::run_grid(dtype, blocks, kDepthwiseThreads, fit.shared_bytes,
+                            [&](auto element) { run_kernel<decltype(element)>(fit, params); });
+}
+
+template <typename T, int kIndex, int kColumns>
+void run_weight_grad_if_fitted(const StripWeightGradFit& fit) {
+  if constexpr (has_weight_grad_kernel(kStripShapes[kIndex], kColumns)) {
+    if (fit.shape == kIndex && fit.columns == kColumns) {
+      strip_weight_grad_kernel<T, kIndex, kColumns>(fit.params);
+    }
+  }
+}
+template <typename T, int... kIndices>
+void run_weight_grad(const StripWeightGradFit& fit, std::integer_sequence<int, kIndices...>) {
+  (run_weight_grad_if_fitted<T, kIndices, 4>(fit), ...);
+  (run_weight_grad_if_fitted<T, kIndices, 2>(fit), ...);
+  (run_weight_grad_if_fitted<T, kIndices, 1>(fit), ...);
 }
 
 }  // namespace
 
 bool emulate_depthwise(const ConvProblem& problem, const DepthwiseFit& fit,
                        const Buffers& buffers) {
+  if (fit.strip.shape >= 0) {
+    const StripFit strips = make_strip_launch(problem, fit, buffers);
+    return run_grid(problem.dtype, fit, strips.blocks, strips);
+  }
   return fit.layout == DepthwiseLayout::kPlanes
-             ? run_grid(problem.dtype, fit, make_plane_params(problem, fit, buffers))
-             : run_grid(problem.dtype, fit, make_channels_last_params(problem, fit, buffers));
+             ? run_grid(problem.dtype, fit, fit.blocks, make_plane_params(problem, fit, buffers))
+             : run_grid(problem.dtype, fit, fit.blocks,
+                        make_channels_last_params(problem, fit, buffers));
+}
+
+bool emulate_weight_grad(const ConvProblem& problem, const StripWeightGradFit& fit,
+                         const Buffers& buffers) {
+  const StripWeightGradLaunch launch = make_weight_grad_launch(problem, fit, buffers);
+  constexpr auto kIndices = std::make_integer_sequence<int, kStripShapeCount>{};
+  const bool whole = emulator::run_grid(
+      problem.dtype, launch.fit.blocks, kDepthwiseThreads, launch.fit.shared_bytes,
+      [&](auto element) { run_weight_grad<decltype(element)>(launch.fit, kIndices); });
+  emulator::visit_type(problem.dtype, [&](auto element) {
+    sum_partials<decltype(element)>(LaunchSite{}, launch.sums);
+  });
+  return whole;
 }
 
 }  // namespace convx

@@ -1,5 +1,5 @@
 // The kernels of cuda_mma, run on the host from their own source.
-#include "emulated_cuda/emulator.h"
+#include "emulated_cuda/run_grid.h"
 //
 #include "emulate_mma.h"
 #include "engines/cuda_mma/mma_kernel.cuh"
@@ -9,28 +9,7 @@
 namespace convx {
 namespace {
 
-constexpr int64_t kMargin = 4096;  // behind a block's shared memory
-constexpr unsigned char kPoison = 0xff;
-
-class BlockMemory {
- public:
-  explicit BlockMemory(int64_t bytes) : bytes_(bytes), memory_(bytes + kMargin + 128) {
-    start_ = memory_.data() + (-reinterpret_cast<uintptr_t>(memory_.data()) & 127);
-  }
-  char* poison() {
-    std::memset(start_, kPoison, static_cast<size_t>(bytes_ + kMargin));
-    return emulator::shared_memory = start_;
-  }
-  bool is_whole() const {
-    return std::all_of(start_ + bytes_, start_ + bytes_ + kMargin,
-                       [](char byte) { return static_cast<unsigned char>(byte) == kPoison; });
-  }
-
- private:
-  const int64_t bytes_;
-  std::vector<char> memory_;
-  char* start_;
-};
+alignas(128) char block_memory[emulator::kSharedBytes + emulator::kMargin];
 
 template <TensorMath kMath>
 void pack(const PixelShape& shape, const PixelParams& p, int64_t groups) {
@@ -51,17 +30,9 @@ void pack(const PixelShape& shape, const PixelParams& p, int64_t groups) {
 
 template <TensorMath kMath, int kFilters, int kBlocks, bool kFolded>
 bool multiply(const PixelShape& shape, const PixelParams& p) {
-  BlockMemory memory(shape.shared_bytes);
-  std::vector<emulator::Fiber> fibers(kMmaThreads);
-  blockDim.x = kMmaThreads;
-  for (int tile = 0; tile < p.tiles; ++tile) {
-    char* const start = memory.poison();
-    emulator::run_block(fibers, [&] {
-      multiply_tile<kMath, kBlocks, kFilters, kFolded>(p, locate_tile(p, tile), start);
-    });
-    if (!memory.is_whole()) return false;
-  }
-  return true;
+  return emulator::run_blocks(p.tiles, kMmaThreads, block_memory, shape.shared_bytes, [&] {
+    multiply_tile<kMath, kBlocks, kFilters, kFolded>(p, locate_tile(p, blockIdx.x), block_memory);
+  });
 }
 
 template <TensorMath kMath>
@@ -78,11 +49,7 @@ bool run_phase(const PixelShape& shape, const PixelParams& p, int64_t groups) {
   } else if constexpr (kMath != TensorMath::kIeee) {
     whole = multiply<kMath, 128, 2, false>(shape, p);
   }
-  if (shape.splits > 1) {
-    blockDim.x = gridDim.x = 1;
-    blockIdx.x = threadIdx.x = 0;
-    sum_partials_kernel<typename TensorTypes<kMath>::Element>(p);
-  }
+  if (shape.splits > 1) sum_partials<typename TensorTypes<kMath>::Element>(LaunchSite{}, p);
   return whole;
 }
 
@@ -105,8 +72,10 @@ bool run_phase(const PixelShape& shape, const PixelParams& p, int64_t groups) {
 const char* emulate_mma(const ConvProblem& problem, const MmaFit& fit, Buffers buffers,
                         int64_t workspace_bytes) {
   std::vector<uint4> workspace(static_cast<size_t>(workspace_bytes / 16 + 1));
-  std::memset(workspace.data(), kPoison, workspace.size() * 16);
+  std::memset(workspace.data(), emulator::kPoison, workspace.size() * 16);
   buffers.workspace = workspace.data();
+  emulator::shared_memory = block_memory;
+  emulator::shared_start = 0;
   emulator::fault = nullptr;
   for (const PixelFit& phase : fit.phases) {
     const PixelParams params = make_pixel_params(problem, phase, buffers);

@@ -12,7 +12,7 @@ from cases import Case
 class Guarded:
     """A tensor in the middle of others' memory, `before` elements behind a multiple of 16 bytes."""
 
-    def __init__(self, values: torch.Tensor, channels_last: bool, before: int = 0) -> None:
+    def __init__(self, values: torch.Tensor, channels_last: bool = False, before: int = 0) -> None:
         size = values.numel()
         self.memory = torch.full((size + 64,), torch.nan, dtype=values.dtype)
         start = (-self.memory.data_ptr() % 64) // values.element_size() + before
@@ -29,7 +29,9 @@ class Guarded:
         return all(bool(part.isnan().all()) for part in self.outside)
 
 
-def make_problem(core: ModuleType, case: Case, dtype: torch.dtype, channels_last: bool) -> Any:
+def make_problem(
+    core: ModuleType, case: Case, dtype: torch.dtype, channels_last: bool = False
+) -> Any:
     problem = core.ConvProblem()
     problem.dtype = getattr(core.DType, str(dtype).removeprefix("torch."))
     problem.N, problem.C, problem.H, problem.W = case.x

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -55,6 +56,36 @@ CASES = [
     depthwise("many_channels", 1, 136, 5, 6, 3, 3, padding=(1, 1)),
 ]
 
+# Kernels that stay in registers: what strips are for, with the number of columns of a strip.
+STRIPS = [
+    (depthwise("dw3", 2, 3, 20, 32, 3, 3, padding=(1, 1)), 4, 8),
+    (depthwise("dw3_of_28", 3, 5, 28, 28, 3, 3, padding=(1, 1)), 4, 4),
+    (depthwise("dw3_of_14", 2, 19, 14, 14, 3, 3, padding=(1, 1)), 2, 2),
+    (depthwise("dw3_stride_two", 2, 9, 56, 56, 3, 3, stride=(2, 2), padding=(1, 1)), 4, 4),
+    (depthwise("dw3_odd_rows", 9, 3, 13, 24, 3, 3, m=2, stride=(2, 2), padding=(1, 1)), 4, 4),
+    (depthwise("dw3_to_14", 1, 6, 28, 28, 3, 3, stride=(2, 2), padding=(1, 1)), 2, 2),
+    (depthwise("dw5", 1, 6, 28, 28, 5, 5, m=3, padding=(2, 2)), 4, 4),
+    (depthwise("dw5_of_14", 2, 6, 14, 14, 5, 5, padding=(2, 2), bias=False), 2, 2),
+    (depthwise("dw5_stride_two", 3, 6, 56, 56, 5, 5, stride=(2, 2), padding=(2, 2)), 4, 4),
+    (depthwise("dw5_to_14", 2, 6, 28, 28, 5, 5, stride=(2, 2), padding=(2, 2)), 2, 2),
+    (depthwise("dw3_of_7", 9, 5, 7, 7, 3, 3, padding=(1, 1)), 1, 1),
+    (depthwise("dw5_of_7", 9, 5, 7, 7, 5, 5, padding=(2, 2)), 1, 1),
+    (depthwise("dw5_to_7", 3, 5, 14, 14, 5, 5, stride=(2, 2), padding=(2, 2)), 1, 1),
+    (depthwise("dw3_odd_width", 3, 5, 15, 15, 3, 3, stride=(2, 2), padding=(1, 1)), 1, 1),
+    (depthwise("dw7", 1, 7, 56, 56, 7, 7, padding=(3, 3)), 4, 4),
+    (depthwise("dw7_of_14", 1, 7, 14, 14, 7, 7, padding=(3, 3)), 2, 2),
+    (depthwise("dw7_one_row", 30, 7, 1, 8, 7, 7, padding=(3, 3)), 4, 4),
+    (depthwise("dw7_two_columns", 90, 5, 9, 2, 7, 7, padding=(3, 3)), 2, 2),
+    (depthwise("dw3_more_rows", 20, 3, 6, 16, 3, 3, padding=(5, 9, 1, 1)), 4, 8),
+    (depthwise("dw3_cropped", 20, 3, 16, 16, 3, 3, padding=(0, 0, 1, 1)), 4, 8),
+    (depthwise("dw3_wider", 20, 3, 6, 16, 3, 3, padding=(1, 1, 1, 9)), 4, 8),
+    (depthwise("dw3_valid", 2, 2, 40, 256, 3, 3), 0, 8),
+    (depthwise("dw3_two_warps", 1, 2, 37, 512, 3, 3), 0, 8),
+    (depthwise("dw3_partial_warp", 1, 3, 37, 480, 3, 3, m=2), 0, 8),
+    (depthwise("dw3_by_7", 2, 2, 26, 256, 3, 7), 0, 8),
+    (depthwise("dw3_by_7_half", 1, 2, 26, 200, 3, 7), 0, 8),
+]
+
 
 def random_case(seed: int) -> Case:
     draw = random.Random(seed)
@@ -96,8 +127,10 @@ def run_and_check(
     forward = direction == "forward"
     if forward:
         y = torch.zeros_like(y)
-    else:
+    elif direction == "input_grad":
         x = torch.zeros_like(x)
+    else:
+        w = torch.full_like(w, torch.nan)
     guarded_x, guarded_y = Guarded(x, channels_last, before), Guarded(y, channels_last, before)
     said = core.run_depthwise(
         problem,
@@ -110,8 +143,10 @@ def run_and_check(
     assert said is not None, f"{case}: no tile fits"
     if forward:
         reference.check_forward(guarded_y.tensor, case, x, w, b)
-    else:
+    elif direction == "input_grad":
         reference.check_gradients((guarded_x.tensor, None, None), case, draw(case.x), w, y)
+    else:
+        reference.check_gradients((None, w, None), case, x, draw(case.w), y)
     assert guarded_x.is_whole()
     assert guarded_y.is_whole()
     return said
@@ -132,6 +167,52 @@ def test_random_cases(core: ModuleType, seed: int, format: str) -> None:
     run_and_check(core, case, dtype, format, before=seed % 5)
     if case.stride == (1, 1) and case.w[0] == case.groups:
         run_and_check(core, case, dtype, format, direction="input_grad")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("case", "columns", "half_columns"), STRIPS, ids=str)
+def test_strips(
+    core: ModuleType, case: Case, columns: int, half_columns: int, dtype: torch.dtype
+) -> None:
+    """As many columns as rows can be cut into; single ones where addresses are odd."""
+    wanted = columns if dtype == torch.float32 else half_columns
+    small = h200(core)
+    small.sm_count = 1  # has much to do, with as many columns as there can be
+    assert run_and_check(core, case, dtype, "nchw", caps=small)["strips"] == wanted
+    run_and_check(core, case, dtype, "nchw")
+    said = run_and_check(core, case, dtype, "nchw", before=1, caps=small)
+    assert said["strips"] == min(wanted, 1)
+    if case.stride == (1, 1) and case.w[0] == case.groups:
+        run_and_check(core, case, dtype, "nchw", direction="input_grad", caps=small)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", [case for case, *_ in STRIPS], ids=str)
+def test_weight_gradients(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
+    small = h200(core)
+    small.sm_count = 1  # several strips for each thread
+    run = partial(run_and_check, core, case, dtype, "nchw", direction="weight_grad")
+    assert run(caps=small)["strips"] > 0
+    if case.w[2:] == (3, 3):
+        assert run()["strips"] > 0
+        assert run(before=1)["strips"] == 1
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+def test_weight_gradient_of_infinity(core: ModuleType, value: float) -> None:
+    """Rows that other threads multiply, or nobody, are not multiplied by zero instead."""
+    case = depthwise("spoiled", 1, 2, 40, 64, 3, 3)
+    for row in (0, 1, 19, 20, 39):
+        x, _, _ = case.tensors()
+        x[0, 1, row, 5] = value
+        y = case.grad_output().abs() + 1
+        w = torch.zeros(case.w)
+        problem = make_problem(core, case, torch.float32, False)
+        problem.pass_ = core.Pass.weight_grad
+        core.run_depthwise(problem, h200(core), x.data_ptr(), w.data_ptr(), y.data_ptr(), 0)
+        want = reference.gradients(case, x, w, y)[1]
+        assert torch.equal(w.isnan(), want.isnan())
+        assert torch.equal(w.isposinf(), want.isposinf())
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -199,8 +280,9 @@ def test_refusals_say_why(core: ModuleType) -> None:
     problem.y_strides = core.channels_last_strides(*case.y[1:])
     assert "neighbours" in refuse(core, problem)
 
-    for direction, reason in (("input_grad", "one filter per channel"), ("weight_grad", "weight")):
-        problem = make_problem(core, case, torch.float32, False)
+    for direction, reason in (("input_grad", "one filter"), ("weight_grad", "kernel sizes")):
+        last = direction == "weight_grad"
+        problem = make_problem(core, case, torch.float32, last)
         problem.pass_ = getattr(core.Pass, direction)
         assert reason in refuse(core, problem)
 

@@ -35,6 +35,8 @@ def test_the_engines_are_these() -> None:
         "cuda_pixels",
         "cuda_lines",
         "cuda_mma",
+        "cuda_pointwise",
+        "cuda_grouped",
         "cuda_depthwise",
         "cuda_gemm",
         "cuda_direct",
@@ -306,10 +308,13 @@ def test_more_than_two_to_the_31_elements(direction: str, layout: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_depthwise_of_more_than_two_to_the_31_elements(layout: str) -> None:
-    shape = Shape.parse("n3c4h16384w16384 k4r3s3 pad1,1,1,1 groups4")
-    case = Case(shape, "fwd", "bf16", layout, "cuda_depthwise")
+@pytest.mark.parametrize(
+    ("engine", "groups", "layout"),
+    [("cuda_depthwise", 4, "nchw"), ("cuda_depthwise", 4, "nhwc"), ("cuda_grouped", 2, "nchw")],
+)
+def test_groups_of_more_than_two_to_the_31_elements(engine: str, groups: int, layout: str) -> None:
+    shape = Shape.parse(f"n3c4h16384w16384 k4r3s3 pad1,1,1,1 groups{groups}")
+    case = Case(shape, "fwd", "bf16", layout, engine)
     operands = Operands(case, torch.device("cuda"))
     tensors = operands.x, operands.w, operands.g
     assert sampled_error("fwd", shape, operands.ours(), *tensors) < 1e-2

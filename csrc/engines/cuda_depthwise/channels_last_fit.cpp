@@ -19,8 +19,8 @@ struct ChannelsLastTile {
 bool fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const DepthwiseTensors& t,
               int unit, const ChannelsLastTile& tile, DepthwiseFit& fit) {
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
-  const DepthwiseAxis& row = t.row;
-  const DepthwiseAxis& column = t.column;
+  const CudaAxis& row = t.row;
+  const CudaAxis& column = t.column;
   const int64_t element = size_of(problem.dtype);
   const int64_t staged_rows =
       (row.lanes * tile.rows - 1) * row.source_step + int64_t{row.taps - 1} * row.offset_step + 1;
@@ -100,7 +100,7 @@ bool fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
 
 void set_channels_last_unit(ChannelsLastParams& p, int unit) {
   const int64_t units = p.chunk / unit;
-  set_stage_units(p.stage, units * p.staged_cols, unit);
+  set_stage_units(p.stage, units * p.staged_cols, unit, kDepthwiseThreads);
   p.by_pixel_units = FastDivmod(units);
 }
 

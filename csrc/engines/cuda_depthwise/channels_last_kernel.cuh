@@ -19,7 +19,7 @@
 // Grid: parts of the filters fastest, then channel chunks, column tiles, row tiles, images.
 #pragma once
 
-#include "engines/cuda_depthwise/depthwise_vector.cuh"
+#include "device/vectors.cuh"
 #include "engines/cuda_depthwise/stage_lines.cuh"
 
 namespace convx {
@@ -156,8 +156,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 5)
   T* pixels = reinterpret_cast<T*>(shared_bytes);
   float* weights = reinterpret_cast<float*>(shared_bytes + p.weights_offset);
   const ChannelsLastBlock block = locate_pixel_block(p);
-  const DepthwiseAxis& row = p.t.row;
-  const DepthwiseAxis& column = p.t.column;
+  const CudaAxis& row = p.t.row;
+  const CudaAxis& column = p.t.column;
   const int pitch = p.stage.line_pitch;
   stage_pixels(p, block, pixels);
   commit_copies();

@@ -5,8 +5,14 @@
 namespace convx {
 
 void launch_cuda_depthwise(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
+  if (site.problem->pass == Pass::kWeightGrad) {
+    const auto& grad = *static_cast<const StripWeightGradFit*>(plan.shape.get());
+    return launch_strip_weight_grad(site, grad, buffers);
+  }
   const DepthwiseFit& fit = *static_cast<const DepthwiseFit*>(plan.shape.get());
-  if (fit.layout == DepthwiseLayout::kPlanes) {
+  if (fit.strip.shape >= 0) {
+    launch_depthwise_strips(site, fit, buffers);
+  } else if (fit.layout == DepthwiseLayout::kPlanes) {
     launch_depthwise_planes(site, fit, buffers);
   } else {
     launch_depthwise_channels_last(site, fit, buffers);

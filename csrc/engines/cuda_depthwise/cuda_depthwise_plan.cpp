@@ -1,6 +1,7 @@
 #include "engines/cuda_depthwise/cuda_depthwise_plan.h"
 
 #include "engines/cuda_depthwise/depthwise_fit.h"
+#include "engines/cuda_depthwise/strip_weight_grad_fit.h"
 #include "engines/cuda_limits.h"
 
 namespace convx {
@@ -8,7 +9,6 @@ namespace {
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.groups != p.C) return "it needs as many groups as channels";
-  if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
   if (p.pass == Pass::kInputGrad && (p.stride != Hw{1, 1} || p.K != p.C)) {
     return "it computes the input gradient for stride 1 and one filter per channel only";
   }
@@ -16,6 +16,11 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
   if (p.N == 0) return "the batch is empty";
   if (p.N > kMaxExtent / p.C) return "there are more than 2^29 planes";
+  if (p.pass == Pass::kWeightGrad) {
+    return fit_strip_weight_grad(p, caps).blocks > 0
+               ? ""
+               : "it computes the weight gradient of dense NCHW tensors for some kernel sizes only";
+  }
   if (find_depthwise_layout(p) == DepthwiseLayout::kOther) {
     return "neither columns nor channels are neighbours in the memory of both input and output";
   }
@@ -26,10 +31,21 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaDepthwise;
+  if (problem.pass == Pass::kWeightGrad) {
+    auto grad = std::make_shared<StripWeightGradFit>(fit_strip_weight_grad(problem, caps));
+    plan.tile = {grad->params.segment_rows, grad->columns, 1};
+    plan.split = grad->parts;
+    plan.workspace_bytes = grad->workspace_bytes;
+    plan.predicted_us = grad->microseconds;
+    plan.shape = std::move(grad);
+    return plan;
+  }
   auto fit = std::make_shared<DepthwiseFit>(fit_depthwise(problem, caps));
   const PlaneParams& plane = fit->plane;
   const ChannelsLastParams& pixel = fit->pixel;
-  if (fit->layout == DepthwiseLayout::kPlanes) {
+  if (fit->strip.shape >= 0) {
+    plan.tile = {fit->strip.params.segment_rows, fit->strip.columns, 1};
+  } else if (fit->layout == DepthwiseLayout::kPlanes) {
     plan.tile = {plane.tile_rows * plane.t.row.lanes, plane.tile_cols * plane.t.column.lanes,
                  plane.tile_planes};
   } else {

@@ -15,18 +15,6 @@ GatherAxis fit_axis(const AxisPhase& phase, int64_t at_once) {
   return computed <= 2 * round_up(single.count, at_once) ? sliding : single;
 }
 
-DepthwiseAxis make_axis(const GatherAxis& axis) {
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
-  DepthwiseAxis a{};
-  a.count = narrow(axis.count);
-  a.taps = narrow(axis.taps), a.tap0 = narrow(axis.tap0), a.tap_step = narrow(axis.tap_step);
-  a.source_step = narrow(axis.source_step);
-  a.offset0 = narrow(axis.offset0), a.offset_step = narrow(axis.offset_step);
-  a.lanes = narrow(axis.lanes), a.classes = narrow(axis.classes), a.period = narrow(axis.period);
-  a.class_taps = a.taps / a.classes, a.longer_classes = a.taps % a.classes;
-  return a;
-}
-
 DepthwiseTensors make_tensors(const ConvProblem& p, const GatherView& view, bool planes) {
   DepthwiseTensors t{};
   const Strides& from = view.source_strides;
@@ -39,9 +27,9 @@ DepthwiseTensors make_tensors(const ConvProblem& p, const GatherView& view, bool
   t.multiplier = static_cast<int>(p.filters_per_group());
   t.source_height = static_cast<int>(view.source_h);
   t.source_width = static_cast<int>(view.source_w);
-  t.row = make_axis(fit_axis(view.rows[0], planes ? kPlaneRows : kChannelsLastRows));
-  t.column = make_axis(planes ? fit_axis(view.columns[0], kDepthwiseVector)
-                              : make_gather_axis(view.columns[0], false));
+  t.row = make_cuda_axis(fit_axis(view.rows[0], planes ? kPlaneRows : kChannelsLastRows));
+  t.column = make_cuda_axis(planes ? fit_axis(view.columns[0], kDepthwiseVector)
+                                   : make_gather_axis(view.columns[0], false));
   t.by_taps = FastDivmod(p.taps());
   t.by_column_taps = FastDivmod(p.S);
   return t;
@@ -53,13 +41,6 @@ void set_buffers(DepthwiseTensors& tensors, const ConvProblem& problem, const Bu
   tensors.weight = buffers.w;
   tensors.bias = forward && problem.has_bias ? buffers.bias : nullptr;
   tensors.target = forward ? buffers.y : buffers.x;
-}
-
-// The most elements, at most `unit`, of whose size the address is a multiple.
-int fit_unit_to_address(const void* address, DType dtype, int unit) {
-  const auto bytes = static_cast<uintptr_t>(size_of(dtype));
-  while (unit > 1 && reinterpret_cast<uintptr_t>(address) % (unit * bytes) != 0) unit /= 2;
-  return unit;
 }
 
 }  // namespace
@@ -74,15 +55,23 @@ DepthwiseLayout find_depthwise_layout(const ConvProblem& problem) {
   return DepthwiseLayout::kOther;
 }
 
+DepthwiseTensors make_plane_tensors(const ConvProblem& problem) {
+  return make_tensors(problem, make_gather_view(problem), true);
+}
+
+bool is_aligned(const void* address, DType dtype, int elements) {
+  return fit_unit_to_address(address, size_of(dtype), elements) == elements;
+}
+
 DepthwiseFit fit_depthwise(const ConvProblem& problem, const DeviceCaps& caps) {
   DepthwiseFit fit;
   fit.layout = find_depthwise_layout(problem);
-  const GatherView view = make_gather_view(problem);
   if (fit.layout == DepthwiseLayout::kPlanes) {
-    fit.plane.t = make_tensors(problem, view, true);
+    fit.plane.t = make_plane_tensors(problem);
     fit_planes(problem, caps, fit);
+    fit_strips(problem, caps, fit);
   } else if (fit.layout == DepthwiseLayout::kPixels) {
-    fit.pixel.t = make_tensors(problem, view, false);
+    fit.pixel.t = make_tensors(problem, make_gather_view(problem), false);
     fit_channels_last(problem, caps, fit);
   }
   return fit;
@@ -92,20 +81,28 @@ PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fi
                               const Buffers& buffers) {
   PlaneParams params = fit.plane;
   set_buffers(params.t, problem, buffers);
-  const int unit = fit_unit_to_address(params.t.source, problem.dtype, params.stage.unit);
+  const int unit = fit_unit_to_address(params.t.source, size_of(problem.dtype), params.stage.unit);
   if (unit < params.stage.unit) set_plane_unit(params, unit);
   return params;
+}
+
+StripFit make_strip_launch(const ConvProblem& problem, const DepthwiseFit& fit,
+                           const Buffers& buffers) {
+  DepthwiseTensors t{};
+  set_buffers(t, problem, buffers);
+  StripFit launch = fit_strips_to_addresses(problem, fit.strip, t);
+  set_buffers(launch.params.t, problem, buffers);
+  return launch;
 }
 
 ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const DepthwiseFit& fit,
                                              const Buffers& buffers) {
   ChannelsLastParams params = fit.pixel;
   set_buffers(params.t, problem, buffers);
-  const int unit = fit_unit_to_address(params.t.source, problem.dtype, params.stage.unit);
+  const int unit = fit_unit_to_address(params.t.source, size_of(problem.dtype), params.stage.unit);
   if (unit < params.stage.unit) set_channels_last_unit(params, unit);
   params.vector_stores =
-      params.vector_stores &&
-      fit_unit_to_address(params.t.target, problem.dtype, kDepthwiseVector) == kDepthwiseVector;
+      params.vector_stores && is_aligned(params.t.target, problem.dtype, kDepthwiseVector);
   return params;
 }
 

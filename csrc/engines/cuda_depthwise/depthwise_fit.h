@@ -13,11 +13,21 @@ namespace convx {
 // Which of the tensors' axes lie side by side in memory.
 enum class DepthwiseLayout : uint8_t { kPlanes, kPixels, kOther };
 
-// Plan::shape. Of the two sets of parameters, the layout's is filled.
+// The strip kernel that serves a problem, if one does.
+struct StripFit {
+  int shape = -1;   // in kStripShapes (strip_shapes.h); -1: none
+  int columns = 0;  // of kStripColumns
+  StripParams params{};
+  int64_t blocks = 0;
+};
+
+// Plan::shape. Of the sets of parameters, the layout's is filled; for planes perhaps that of strips
+// too, which take their place.
 struct DepthwiseFit {
   DepthwiseLayout layout = DepthwiseLayout::kOther;
   PlaneParams plane{};
   ChannelsLastParams pixel{};
+  StripFit strip;
   int64_t blocks = 0;  // 0: no tile fits in shared memory
   int64_t shared_bytes = 0;
   bool wide = false;  // planes: the kernel that multiplies 8 column taps at a time
@@ -32,12 +42,24 @@ DepthwiseLayout find_depthwise_layout(const ConvProblem& problem);
 // What the kernel of the fit's layout is launched with. Addresses decide how wide copies can be.
 PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fit,
                               const Buffers& buffers);
+StripFit make_strip_launch(const ConvProblem& problem, const DepthwiseFit& fit,
+                           const Buffers& buffers);
 ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const DepthwiseFit& fit,
                                              const Buffers& buffers);
+
+// The tensors of a problem in planes, as the forward pass or the input gradient sees them.
+DepthwiseTensors make_plane_tensors(const ConvProblem& problem);
+// Whether an address is a multiple of so many elements.
+bool is_aligned(const void* address, DType dtype, int elements);
 
 // Behind fit_depthwise; fit holds the tensors.
 void fit_planes(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
 void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
+// Keeps what fit_planes has found where strips would be slower.
+void fit_strips(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
+// Single columns where t's addresses are not aligned to the fit's.
+StripFit fit_strips_to_addresses(const ConvProblem& problem, const StripFit& fit,
+                                 const DepthwiseTensors& t);
 
 // Make the copies as wide as unit elements.
 void set_plane_unit(PlaneParams& params, int unit);

@@ -4,6 +4,8 @@
 #include <cstdint>
 
 #include "device/fast_divmod.cuh"
+#include "engines/cuda_axis.h"
+#include "engines/cuda_staging.h"
 
 namespace convx {
 
@@ -24,31 +26,6 @@ constexpr int plane_blocks_per_sm(int64_t element_bytes, int taps) {
   return element_bytes == 2 ? 4 : taps > 4 ? 5 : 6;
 }
 
-// One axis: GatherAxis (engines/gather_axis.h) in 32 bits.
-struct DepthwiseAxis {
-  int count;  // outputs
-  int taps, tap0, tap_step;
-  int source_step, offset0, offset_step;
-  int lanes, classes, period;
-  int class_taps, longer_classes;  // the first longer_classes classes have one tap more
-
-#ifdef __CUDACC__
-  __device__ int count_taps(int index) const { return class_taps + (index < longer_classes); }
-#endif
-};
-
-// How the lines of a tile, its source rows, are brought into shared memory. A line is copied in
-// units of one to 16 bytes. A thread keeps to one unit of the line and goes down the lines, so that
-// it has to find the unit's place only once.
-struct StagePlan {
-  int rows;            // lines of one plane
-  int units;           // of a line
-  int lines_per_pass;  // that the block's threads copy at once
-  int line_pitch;      // elements between lines in shared memory
-  int unit;            // elements
-  FastDivmod by_units;
-};
-
 // What the plane kernel's threads look up about a plane of the tile.
 struct PlaneEntry {
   int start;  // of its results in shared memory, in elements; where rows are spans of their own, of
@@ -67,7 +44,7 @@ struct DepthwiseTensors {
   int64_t weight_k, weight_r, weight_s;
   int images, channels, multiplier;  // filters of a channel: multiplier
   int source_height, source_width;
-  DepthwiseAxis row, column;
+  CudaAxis row, column;
   FastDivmod by_taps, by_column_taps;
 
 #ifdef __CUDACC__
@@ -102,6 +79,24 @@ struct PlaneParams {
   bool rows_apart, planes_together;
   FastDivmod by_channels, by_parts, by_column_tiles, by_row_tiles;
   FastDivmod by_strips, by_column_lanes, by_row_groups, by_row_lanes, by_segment_units, by_classes;
+};
+
+// The strip kernel: columns are neighbours in memory, and the kernel size is compiled in.
+struct StripParams {
+  DepthwiseTensors t;
+  int threads;                                                   // that have a strip
+  int segment_rows;                                              // output rows of a strip
+  FastDivmod by_strips, by_segments, by_filters, by_multiplier;  // strips of a row; of all filters
+};
+
+// The weight gradient in strips: a block sums over some of the strips of one filter.
+struct StripWeightGradParams {
+  DepthwiseTensors t;  // those of the forward pass, but that the target is read
+  float* partials;     // [part][filter][tap]
+  int64_t partial_stride;
+  int items, items_per_part;  // strips of all images: of a filter, of a block
+  int segment_rows;
+  FastDivmod by_strips, by_segments, by_filters, by_multiplier;
 };
 
 // The pixel kernel: channels are neighbours in memory.

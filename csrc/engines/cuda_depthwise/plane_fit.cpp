@@ -26,15 +26,11 @@ struct PlaneProblem {
   bool wide;
 };
 
-int64_t most_class_taps(const DepthwiseAxis& axis) {
-  return axis.class_taps + (axis.longer_classes > 0 ? 1 : 0);
-}
-
 PlaneProblem make_plane_problem(const ConvProblem& problem, const DeviceCaps& caps,
                                 const DepthwiseTensors& t) {
   PlaneProblem of{problem, caps, t,    size_of(problem.dtype), problem.N * problem.C, 1, 0,
                   0,       0,    false};
-  const DepthwiseAxis& column = t.column;
+  const CudaAxis& column = t.column;
   if (column.period == 1 && column.classes == 1) {
     of.unit = fit_unit(of.element, int64_t{t.source_width}, problem.N > 1 ? t.source_n : 0,
                        problem.C > 1 ? t.source_c : 0, t.source_height > 1 ? t.source_h : 0);
@@ -42,7 +38,7 @@ PlaneProblem make_plane_problem(const ConvProblem& problem, const DeviceCaps& ca
   }
   of.rows = ceil_div(t.row.count, t.row.lanes);
   of.columns = ceil_div(column.count, column.lanes) + of.shift;
-  of.wide = of.element == 4 && most_class_taps(column) > kNarrowTaps;
+  of.wide = of.element == 4 && column.most_class_taps() > kNarrowTaps;
   return of;
 }
 
@@ -54,11 +50,11 @@ struct PlaneTile {
 bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) {
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   const DepthwiseTensors& t = of.t;
-  const DepthwiseAxis& row = t.row;
-  const DepthwiseAxis& column = t.column;
+  const CudaAxis& row = t.row;
+  const CudaAxis& column = t.column;
   const int64_t cell_columns = count_plane_columns(of.element);
   const int64_t align = std::max<int64_t>(cell_columns, of.unit);
-  const int64_t class_taps = most_class_taps(column);
+  const int64_t class_taps = column.most_class_taps();
   const int64_t segments = int64_t{column.lanes} * column.classes;
   const int64_t chunk = 16 / of.element;
 
@@ -179,7 +175,7 @@ bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) 
 
 void set_plane_unit(PlaneParams& p, int unit) {
   const int64_t units = ceil_div(p.segment_columns, unit);
-  set_stage_units(p.stage, units * p.t.column.lanes * p.t.column.classes, unit);
+  set_stage_units(p.stage, units * p.t.column.lanes * p.t.column.classes, unit, kDepthwiseThreads);
   p.by_segment_units = FastDivmod(units);
 }
 

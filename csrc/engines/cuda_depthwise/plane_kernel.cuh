@@ -40,7 +40,7 @@ namespace convx {
 
 template <typename T>
 __device__ inline void stage_plane_lines(const PlaneParams& p, const PlaneBlock& block, T* lines) {
-  const DepthwiseAxis& column = p.t.column;
+  const CudaAxis& column = p.t.column;
   const auto find_unit = [&](int unit, UnitColumn<T>& to) {
     int segment = unit;
     const int i = p.by_segment_units.split(segment) * p.stage.unit;
@@ -65,8 +65,8 @@ __device__ inline void stage_plane_lines(const PlaneParams& p, const PlaneBlock&
 template <typename T>
 __device__ inline void stage_plane_weights(const PlaneParams& p, const PlaneBlock& block,
                                            int filter, float* weights, PlaneEntry* table) {
-  const DepthwiseAxis& row = p.t.row;
-  const DepthwiseAxis& column = p.t.column;
+  const CudaAxis& row = p.t.row;
+  const CudaAxis& column = p.t.column;
   const int taps = row.taps * column.taps;
 #pragma unroll 1
   for (int i = threadIdx.x; i < block.planes * taps; i += kDepthwiseThreads) {

@@ -1,8 +1,8 @@
 // The multiplying role of the plane kernel: a thread's 4 rows of 4 or 8 columns of outputs.
 #pragma once
 
+#include "device/vectors.cuh"
 #include "engines/cuda_depthwise/depthwise_params.h"
-#include "engines/cuda_depthwise/depthwise_vector.cuh"
 
 namespace convx {
 
@@ -79,8 +79,8 @@ template <int kChunk, typename T>
 __device__ __forceinline__ void multiply_cell(const PlaneParams& p, const PlaneCell& cell,
                                               const T* lines, const float* weights,
                                               PlaneSums<T>& sum) {
-  const DepthwiseAxis& row = p.t.row;
-  const DepthwiseAxis& column = p.t.column;
+  const CudaAxis& row = p.t.row;
+  const CudaAxis& column = p.t.column;
   lines += cell.plane * p.plane_pitch + cell.row * p.row_step + cell.row_lane * p.row_lane_step +
            cell.column_lane * p.segment_pitch + cell.column;
   weights += cell.plane * p.plane_weights;

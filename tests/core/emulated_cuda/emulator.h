@@ -18,6 +18,7 @@
 #include "core/scalar_types.h"
 
 #define __CUDACC__
+#define __CUDA_ARCH_FEAT_SM90_ALL
 #define __device__
 #define __global__
 #define __forceinline__ inline
@@ -47,12 +48,22 @@ using __nv_bfloat16 = convx::BFloat16;
 struct __half2 {
   __half low, high;
 };
+struct __nv_bfloat162 {
+  __nv_bfloat16 low, high;
+};
 inline float __half2float(__half value) { return value; }
 inline float __low2float(__half2 value) { return value.low; }
 inline float __high2float(__half2 value) { return value.high; }
 inline __half __float2half_rn(float value) { return __half::from_float(value); }
 inline float __bfloat162float(__nv_bfloat16 value) { return value; }
 inline __nv_bfloat16 __float2bfloat16_rn(float value) { return __nv_bfloat16::from_float(value); }
+inline __half2 __floats2half2_rn(float low, float high) {
+  return {__float2half_rn(low), __float2half_rn(high)};
+}
+inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high) {
+  return {__float2bfloat16_rn(low), __float2bfloat16_rn(high)};
+}
+inline uint32_t __float_as_uint(float value) { return convx::float_to_bits(value); }
 inline float __uint_as_float(uint32_t bits) { return convx::bits_to_float(bits); }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>((uint64_t{a} * b) >> 32);

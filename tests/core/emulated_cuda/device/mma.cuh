@@ -3,15 +3,9 @@
 #pragma once
 
 #include "device/wgmma.cuh"
+#include "warps.h"
 
 namespace emulator {
-
-// Operands that the lanes of a warp show each other; in turn, so that one barrier does.
-struct Shown {
-  uint32_t a[32][4], b[32][2];
-};
-inline Shown shown[kMaxWarps][2];
-inline int turns[kMaxWarps][32];
 
 template <typename Operand>
 float operand_value(uint32_t word, int half) {
@@ -30,11 +24,8 @@ template <typename Operand>
 struct Mma {
   static void multiply(float* sums, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     constexpr bool kWide = std::is_same_v<Operand, Tf32>;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    emulator::Shown& all = emulator::shown[warp][emulator::turns[warp][lane]++ % 2];
-    std::copy(a, a + 4, all.a[lane]);
-    all.b[lane][0] = b0, all.b[lane][1] = b1;
-    emulator::warp_barrier().wait(32);
+    const emulator::Shown& all = emulator::show_in_warp({a[0], a[1], a[2], a[3], b0, b1});
+    const int lane = threadIdx.x % 32;
     const int group = lane / 4, in_group = lane % 4;
     for (int i = 0; i < 4; ++i) {
       const int row_half = i / 2, column = 2 * in_group + i % 2;
@@ -42,9 +33,9 @@ struct Mma {
       for (int k = 0; k < (kWide ? 8 : 16); ++k) {
         const int word = kWide ? k / 4 : k / 8;
         const int quad = kWide ? k % 4 : k % 8 / 2, half = kWide ? 0 : k % 2;
-        sum += double{emulator::operand_value<Operand>(all.a[4 * group + quad][2 * word + row_half],
+        sum += double{emulator::operand_value<Operand>(all.words[4 * group + quad][2 * word + row_half],
                                                        half)} *
-               emulator::operand_value<Operand>(all.b[4 * column + quad][word], half);
+               emulator::operand_value<Operand>(all.words[4 * column + quad][4 + word], half);
       }
       sums[i] = static_cast<float>(sum);
     }

@@ -1,27 +1,29 @@
-// In place of csrc's: addresses of shared memory are offsets in the emulated block's.
+// In place of csrc's: addresses of shared memory lead into the emulated block's.
 #pragma once
 
 #include <cstring>
 
-#include "emulator.h"
+#include "warps.h"
 
 namespace emulator {
 
 inline char* shared_memory = nullptr;
+inline uint32_t shared_start = 0;  // its address
 
 }  // namespace emulator
 
 namespace convx {
 
 inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(static_cast<const char*>(pointer) - emulator::shared_memory);
+  return emulator::shared_start +
+         static_cast<uint32_t>(static_cast<const char*>(pointer) - emulator::shared_memory);
 }
 
 // Addresses are multiples of what is read or written, or a GPU would fail.
 template <typename T>
 T* shared_pointer(uint32_t address, size_t bytes = sizeof(T)) {
   if (address % bytes != 0) emulator::fault = "misaligned access of shared memory";
-  return reinterpret_cast<T*>(emulator::shared_memory + address);
+  return reinterpret_cast<T*>(emulator::shared_memory + (address - emulator::shared_start));
 }
 
 template <typename T>
@@ -33,8 +35,23 @@ inline uint32_t load_half_word(uint32_t address) { return load_element<uint16_t>
 inline void load_16_bytes(uint32_t address, uint32_t (&words)[4]) {
   std::memcpy(words, shared_pointer<uint32_t>(address, 16), 16);
 }
-inline void store_element(uint32_t address, uint16_t value) {
-  *shared_pointer<uint16_t>(address) = value;
+template <typename T>
+void store_element(uint32_t address, T value) {
+  *shared_pointer<T>(address) = value;
+}
+inline void store_8_bytes(uint32_t address, uint32_t first, uint32_t second) {
+  *shared_pointer<uint2>(address) = {first, second};
+}
+inline void store_16_bytes(uint32_t address, const uint32_t (&words)[4]) {
+  std::memcpy(shared_pointer<uint32_t>(address, 16), words, 16);
+}
+
+inline void store_matrices(uint32_t address, const uint32_t (&words)[4]) {
+  const emulator::Shown& all = emulator::show_in_warp(words);
+  const int lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
+  uint32_t of_row[4];
+  for (int i = 0; i < 4; ++i) of_row[i] = all.words[4 * row + i][matrix];
+  store_16_bytes(address, of_row);
 }
 
 }  // namespace convx

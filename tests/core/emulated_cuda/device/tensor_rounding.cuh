@@ -14,5 +14,8 @@ inline uint32_t round_to_tf32(float value) {
 inline uint32_t pack_bfloat16(float first, float second) {
   return uint32_t{BFloat16::from_float(second).bits} << 16 | BFloat16::from_float(first).bits;
 }
+inline uint32_t pack_float16(float first, float second) {
+  return uint32_t{Half::from_float(second).bits} << 16 | Half::from_float(first).bits;
+}
 
 }  // namespace convx

@@ -6,6 +6,10 @@
 namespace convx {
 
 inline void wait_at_barrier(int id, int threads) { emulator::block_barriers[id].wait(threads); }
+template <int kId, int kThreads>
+void wait_at_barrier() {
+  wait_at_barrier(kId, kThreads);
+}
 inline bool any_in_warpgroup(int id, bool holds) {
   return emulator::block_barriers[id].wait(128, holds);
 }

@@ -1,0 +1,42 @@
+// Operands of wgmma (wgmma.cuh): their kinds, and descriptors of where they lie in shared memory.
+#pragma once
+
+#include <cstdint>
+
+namespace convx {
+
+struct Tf32 {};  // operands in 32 bits, of which the tensor cores read the upper 19
+
+// A second operand of 16-bit values whose columns lie side by side, not the reduction (N-major):
+// tiles of 8 k by 64 columns, [k][128 bytes], swizzled by k like the rows of other operands.
+template <typename Value>
+struct ByColumns {};
+
+// The upper half of an operand's descriptor; row_bytes is 32, 64 or 128, and so is the swizzle. The
+// lower half is lower_descriptor of the first row's address. The hardware adds before it swizzles,
+// and it swizzles absolute addresses, so the first row may be any row of a tile that starts at a
+// multiple of 1024 bytes.
+__host__ __device__ constexpr uint32_t upper_descriptor(int row_bytes) {
+  const uint32_t swizzle = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : 3;
+  return static_cast<uint32_t>(8 * row_bytes / 16) | (swizzle << 30);
+}
+
+__device__ __forceinline__ uint32_t lower_descriptor(uint32_t shared_address) {
+  return (shared_address >> 4) | (1u << 16);
+}
+
+// For ByColumns. Both distances are between tiles' starts, in bytes: from 64 columns to the next
+// ("leading"), and from 8 k to the next ("stride"). A product of depth 16 reads two tiles along k.
+__device__ __forceinline__ uint32_t lower_columns_descriptor(uint32_t shared_address,
+                                                             uint32_t columns_distance) {
+  return (shared_address >> 4) | (columns_distance >> 4 << 16);
+}
+__host__ __device__ constexpr uint32_t upper_columns_descriptor(uint32_t depth_distance) {
+  return (depth_distance >> 4) | (1u << 30);
+}
+
+__device__ __forceinline__ uint64_t join_descriptor(uint32_t lower, uint32_t upper) {
+  return (static_cast<uint64_t>(upper) << 32) | lower;
+}
+
+}  // namespace convx

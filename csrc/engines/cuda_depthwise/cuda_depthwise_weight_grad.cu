@@ -1,0 +1,50 @@
+#include <utility>
+
+#include "cuda/launch.h"
+#include "engines/cuda_depthwise/depthwise_launch.h"
+#include "engines/cuda_depthwise/strip_weight_grad_kernel.cuh"
+#include "engines/sum_partials.cuh"
+
+namespace convx {
+namespace {
+
+// Launches the kernel of this shape and so many columns if it is the fit's.
+template <typename T, int kIndex, int kColumns>
+void launch_if_fitted(const LaunchSite& site, const StripWeightGradFit& fit, bool& launched) {
+  if constexpr (has_weight_grad_kernel(kStripShapes[kIndex], kColumns)) {
+    if (fit.shape != kIndex || fit.columns != kColumns) return;
+    launch_kernel<strip_weight_grad_kernel<T, kIndex, kColumns>>(
+        site, dim3(static_cast<unsigned>(fit.blocks)), kDepthwiseThreads,
+        static_cast<size_t>(fit.shared_bytes), fit.params);
+    launched = true;
+  }
+}
+
+template <typename T, int... kIndices>
+bool launch_parts(const LaunchSite& site, const StripWeightGradFit& fit,
+                  std::integer_sequence<int, kIndices...>) {
+  bool launched = false;
+  (launch_if_fitted<T, kIndices, 4>(site, fit, launched), ...);
+  (launch_if_fitted<T, kIndices, 2>(site, fit, launched), ...);
+  (launch_if_fitted<T, kIndices, 1>(site, fit, launched), ...);
+  return launched;
+}
+
+}  // namespace
+
+void launch_strip_weight_grad(const LaunchSite& site, const StripWeightGradFit& fit,
+                              const Buffers& buffers) {
+  const StripWeightGradLaunch launch = make_weight_grad_launch(*site.problem, fit, buffers);
+  constexpr auto kIndices = std::make_integer_sequence<int, kStripShapeCount>{};
+  bool launched = false;
+  visit_device_type(site.problem->dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (sizeof(T) <= 4) {
+      launched = launch_parts<T>(site, launch.fit, kIndices);
+      sum_partials<T>(site, launch.sums);
+    }
+  });
+  if (!launched) throw_launch_error(site, "launching the weight gradient", "no such kernel");
+}
+
+}  // namespace convx

@@ -1,0 +1,83 @@
+// What the strip kernels have in common: loading a source row of a strip, and counting steps.
+#pragma once
+
+#include "device/vectors.cuh"
+#include "engines/cuda_depthwise/depthwise_params.h"
+#include "engines/cuda_depthwise/strip_shapes.h"
+
+namespace convx {
+
+__device__ __forceinline__ int clamp(int value, int low, int high) {
+  return min(max(value, low), high);
+}
+
+// The step that reads source row y, rounded down.
+template <int kStride>
+__device__ __forceinline__ int find_step(const DepthwiseTensors& t, int y) {
+  const int distance = y - t.row.offset0;
+  return (distance - (kStride - 1) * (distance < 0)) / kStride;
+}
+
+// One source row of a strip as it lies in memory, [left][span][right].
+template <typename T, int kIndex, int kColumns>
+struct StripRow {
+  static constexpr StripReads kReads{kStripShapes[kIndex], sizeof(T), kColumns};
+  uint32_t words[kReads.elements() / kReads.word];
+
+  // The first row that each load does not read any more: outside the image's columns the very
+  // first, elsewhere the one behind what the outputs before end_row see. column: the strip's first.
+  __device__ __forceinline__ static void set_limits(const DepthwiseTensors& t, int column,
+                                                    int end_row, int (&limits)[kReads.loads()]) {
+    constexpr StripShape kShape = kStripShapes[kIndex];
+    const int behind = (end_row - 1) * kShape.stride + t.row.offset0 + kShape.row_taps;
+    const int end = clamp(behind, 0, t.source_height);
+    visit_loads([&]<int kSize>(int element, int load) {
+      const unsigned x = column + element - kReads.left;
+      limits[load] = x < static_cast<unsigned>(t.source_width) ? end : 0;
+    });
+  }
+
+  // at: the strip's first column in row y.
+  __device__ __forceinline__ void load(const T* at, int y, const int (&limits)[kReads.loads()]) {
+    visit_loads([&]<int kSize>(int element, int load) {
+      const T* from = at + (element - kReads.left);
+      const bool valid = static_cast<unsigned>(y) < static_cast<unsigned>(limits[load]);
+      uint32_t* to = words + element / kReads.word;
+      if constexpr (kReads.vector == 1) {
+        *to = load_single(from, valid);
+      } else {
+        load_words<kSize / kReads.word>(to, from, valid);
+      }
+    });
+  }
+
+  __device__ __forceinline__ void widen_to(float (&window)[kReads.elements()]) const {
+#pragma unroll
+    for (int i = 0; i < kReads.elements(); i += kReads.word) {
+      widen_word<kReads.word>(window, i, words[i / kReads.word], T{});
+    }
+  }
+
+ private:
+  // Calls visit<size>(first element, number) for each load.
+  template <typename Visit>
+  __device__ __forceinline__ static void visit_loads(const Visit& visit) {
+    constexpr int kBeforeSpan = kReads.count_loads(kReads.left);
+    constexpr int kBeforeRight = kBeforeSpan + kReads.count_loads(kReads.span);
+    visit_part<0, kReads.left, 0>(visit);
+    visit_part<kReads.left, kReads.span, kBeforeSpan>(visit);
+    visit_part<kReads.left + kReads.span, kReads.right, kBeforeRight>(visit);
+  }
+  template <int kFirst, int kCount, int kLoad, typename Visit>
+  __device__ __forceinline__ static void visit_part(const Visit& visit) {
+    if constexpr (kCount > 0) {
+      constexpr int kSize = kReads.load_size(kCount);
+#pragma unroll
+      for (int i = 0; i < kReads.count_loads(kCount); ++i) {
+        visit.template operator()<kSize>(kFirst + i * kSize, kLoad + i);
+      }
+    }
+  }
+};
+
+}  // namespace convx

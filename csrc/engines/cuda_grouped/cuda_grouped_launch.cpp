@@ -1,0 +1,17 @@
+#include "engines/cuda_grouped/cuda_grouped_launch.h"
+
+#include "engines/cuda_grouped/grouped_launch.h"
+
+namespace convx {
+
+void launch_cuda_grouped(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
+  const GroupedFit& fit = *static_cast<const GroupedFit*>(plan.shape.get());
+  const GroupedParams params = make_grouped_params(*site.problem, fit, buffers);
+  if (site.problem->dtype == DType::kFloat32) {
+    launch_grouped_float32(site, fit, params);
+  } else {
+    launch_grouped_16bit(site, fit, params);
+  }
+}
+
+}  // namespace convx

@@ -1,0 +1,36 @@
+// A grouped problem that is fitted and ready to launch but for its buffers. Plain host code.
+#pragma once
+
+#include <cstdint>
+
+#include "core/buffers.h"
+#include "core/device_caps.h"
+#include "core/gather_view.h"
+#include "core/problem.h"
+#include "engines/cuda_grouped/grouped_params.h"
+
+namespace convx {
+
+// Plan::shape.
+struct GroupedFit {
+  GroupedParams params{};
+  ColumnWindow window = ColumnWindow::kSegments;
+  int filters = kManyFilters;  // of a cell
+  int threads = 0;
+  int64_t blocks = 0;  // 0: no tile fits in shared memory
+  int64_t shared_bytes = 0;
+  int64_t resident = 0;  // blocks on a multiprocessor
+  double microseconds = 0;
+};
+
+// Forward, or an input gradient of stride 1. Columns are neighbours in source and target.
+GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps);
+
+// Whether any tile fits, which is sooner found.
+bool fits_grouped(const ConvProblem& problem, const DeviceCaps& caps);
+
+// What the kernel is launched with. Addresses decide how wide copies and stores can be.
+GroupedParams make_grouped_params(const ConvProblem& problem, const GroupedFit& fit,
+                                  const Buffers& buffers);
+
+}  // namespace convx

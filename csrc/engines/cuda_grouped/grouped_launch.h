@@ -1,0 +1,14 @@
+// The two halves of the launch side, compiled apart.
+#pragma once
+
+#include "cuda/check.h"
+#include "engines/cuda_grouped/grouped_fit.h"
+
+namespace convx {
+
+void launch_grouped_float32(const LaunchSite& site, const GroupedFit& fit,
+                            const GroupedParams& params);
+void launch_grouped_16bit(const LaunchSite& site, const GroupedFit& fit,
+                          const GroupedParams& params);
+
+}  // namespace convx

@@ -1,0 +1,189 @@
+// The pointwise convolution on Hopper's tensor cores.
+//
+// A block: 3 warpgroups, persistent. The third loads source values; the other two take tiles of 128
+// pixels in turn and multiply each by all of the block's filters, 64 at a time: while one stores
+// its sums, the other one multiplies.
+//
+//   filters   [part][channel / 64][filter][128 bytes]              placed once
+//   ring      [stage][part][channel / 8][pixel / 64][8][128 bytes]  loaders -> multipliers
+//   staging   [warp][16 filters][128 bytes and some]                sums on their way out
+#pragma once
+
+#include "device/mbarrier.cuh"
+#include "device/warp_roles.cuh"
+#include "device/wgmma.cuh"
+#include "engines/cuda_pointwise/pointwise_filters.cuh"
+#include "engines/cuda_pointwise/pointwise_load.cuh"
+#include "engines/cuda_pointwise/pointwise_store.cuh"
+
+namespace convx {
+
+template <TensorMath kMath>
+class PointwiseMultiplier {
+  // Parts of split values are bfloat16, however many there are.
+  using Operand = typename TensorTypes<is_split(kMath) ? TensorMath::kIeee : kMath>::Operand;
+  using Mma = Wgmma<ByColumns<Operand>, kPointwisePixels>;
+  static constexpr int kChunk = pointwise_chunk(kMath);
+  static constexpr int kSteps = kChunk / kProductDepth;
+  static constexpr int kChain = chain_chunks(kMath);
+  static constexpr bool kExact = kMath == TensorMath::kIeee;
+
+ public:
+  using Sums = WgmmaSums<kPointwisePixels>;
+
+  // filters: the shared-memory address of the block's.
+  __device__ __forceinline__ PointwiseMultiplier(const PointwiseParams& p,
+                                                 const PointwiseRing& ring, uint32_t filters,
+                                                 int warpgroup)
+      : p_(p), ring_(ring), filters_(lower_descriptor(filters)) {
+    if (warpgroup == 1) first_.skip(p.chunks, p.stages);
+  }
+
+  // Leaves in totals the sums of filters 64 * block and on. The first ones wait for the tile's
+  // chunks, the last ones give them back.
+  __device__ __forceinline__ void multiply(int block, bool is_first, bool is_last, Sums& totals) {
+    const uint32_t a = filters_ + block * (kPointwiseFilters * 128 / 16);
+    RingCursor cursor = first_, done = first_;
+    __syncwarp();  // storing leaves lanes apart, and wgmma wants them together
+    if constexpr (kExact) {
+      Sums sums;
+#pragma unroll
+      for (float& total : totals.value) total = 0;
+#pragma unroll 1
+      for (int chunk = 0; chunk < p_.chunks; chunk += kChain) {
+        if (is_first) wait_for_chunks(cursor);
+        fence_wgmma();
+#pragma unroll
+        for (int i = 0; i < kChain; ++i) multiply_chunk(sums, a, chunk + i, cursor, i > 0);
+        commit_wgmma();
+        wait_wgmma<0>();
+        if (is_last) give_back_chunks(done);
+#pragma unroll
+        for (int i = 0; i < kPointwisePixels / 2; ++i) totals.value[i] += sums.value[i];
+      }
+    } else {
+#pragma unroll 1
+      for (int chunk = 0; chunk < p_.chunks; ++chunk) {
+        if (is_first) wait_for_chunks(cursor);
+        fence_wgmma();
+        multiply_chunk(totals, a, chunk, cursor, chunk > 0);
+        commit_wgmma();
+        if (is_last && chunk > 0) {
+          wait_wgmma<1>();
+          give_back_chunks(done);
+        }
+      }
+      wait_wgmma<0>();
+      if (is_last) give_back_chunks(done);
+    }
+  }
+
+  // Goes on to this warpgroup's next tile.
+  __device__ __forceinline__ void leave_tile() { first_.skip(2 * p_.chunks, p_.stages); }
+
+ private:
+  // For those of a chain, from the cursor on.
+  __device__ __forceinline__ void wait_for_chunks(RingCursor cursor) const {
+#pragma unroll
+    for (int i = 0; i < kChain; ++i) {
+      wait_barrier(ring_.full + 8 * cursor.slot, cursor.parity);
+      cursor.advance(p_.stages);
+    }
+    __syncwarp();  // waiting leaves lanes apart too
+  }
+
+  __device__ __forceinline__ void give_back_chunks(RingCursor& cursor) const {
+#pragma unroll
+    for (int i = 0; i < kChain; ++i) {
+      if (threadIdx.x % 32 == 0) arrive(ring_.empty + 8 * cursor.slot);
+      cursor.advance(p_.stages);
+    }
+  }
+
+  __device__ __forceinline__ void multiply_chunk(Sums& sums, uint32_t a, int chunk,
+                                                 RingCursor& cursor, int accumulate) const {
+    const int channel = chunk * kChunk;
+    a += channel / kFilterChannels * (p_.tile_filters * 128 / 16) +
+         channel % kFilterChannels * 2 / 16;
+    uint32_t b =
+        lower_columns_descriptor(ring_.chunks + cursor.slot * chunk_bytes(kMath), kColumnTileBytes);
+    cursor.advance(p_.stages);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int more = step > 0 ? 1 : accumulate;
+      // Small products first; those of the smallest parts are below what is kept.
+      if constexpr (kExact) {
+        product(sums, a, 0, b, 2, more);
+        product(sums, a, 2, b, 0, 1);
+        product(sums, a, 1, b, 1, 1);
+      }
+      if constexpr (is_split(kMath)) {
+        product(sums, a, 0, b, 1, kExact ? 1 : more);
+        product(sums, a, 1, b, 0, 1);
+      }
+      product(sums, a, 0, b, 0, is_split(kMath) ? 1 : more);
+      a += kProductDepth * 2 / 16;
+      b += kProductDepth / 8 * kOctetBytes / 16;
+    }
+  }
+
+  __device__ __forceinline__ void product(Sums& sums, uint32_t a, int a_part, uint32_t b,
+                                          int b_part, int accumulate) const {
+    Mma::multiply(sums,
+                  join_descriptor(a + a_part * (p_.filter_part_bytes / 16), upper_descriptor(128)),
+                  join_descriptor(b + b_part * (chunk_part_bytes(kMath) / 16),
+                                  upper_columns_descriptor(kOctetBytes)),
+                  accumulate);
+  }
+
+  const PointwiseParams& p_;
+  const PointwiseRing& ring_;
+  const uint32_t filters_;  // descriptor of the first
+  RingCursor first_;        // chunk of this warpgroup's tile
+};
+
+template <TensorMath kMath>
+__device__ __forceinline__ void multiply_tiles(const PointwiseParams& p, const BlockWork& work,
+                                               const PointwiseRing& ring, uint32_t memory) {
+  const uint32_t filters = memory + p.filter_offset;
+  place_filters<kMath>(p, work, filters);
+  fence_async_proxy();
+  wait_at_barrier<1, 32 * kPointwiseWarps>();
+
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+  PointwiseMultiplier<kMath> multiplier(p, ring, filters, warpgroup);
+  PointwiseStorer<kMath> storer(p, work, memory + kPointwiseBarrierBytes);
+  const int blocks = (work.filters + kPointwiseFilters - 1) / kPointwiseFilters;
+#pragma unroll 1
+  for (int tile = work.first_tile + warpgroup * work.tile_step; tile < p.tiles;
+       tile += 2 * work.tile_step) {
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      WgmmaSums<kPointwisePixels> sums;
+      const auto biases = storer.load_biases(block);  // they arrive meanwhile
+      multiplier.multiply(block, block == 0, block == blocks - 1, sums);
+      storer.store(sums, tile, block, biases);
+    }
+    multiplier.leave_tile();
+  }
+}
+
+template <TensorMath kMath>
+__global__ void __launch_bounds__(kPointwiseThreads, 1)
+    pointwise_kernel(const __grid_constant__ PointwiseParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ char unaligned[];
+  const uint32_t memory = (shared_address(unaligned) + 1023) & ~1023u;
+  const PointwiseRing ring(p, memory);
+  const BlockWork work(p);
+  if (threadIdx.x == 0) ring.init(p);
+  __syncthreads();
+  if (threadIdx.x < 32 * kPointwiseWarps) {
+    multiply_tiles<kMath>(p, work, ring, memory);
+  } else {
+    load_sources<kMath>(p, work, ring, threadIdx.x - 32 * kPointwiseWarps);
+  }
+#endif
+}
+
+}  // namespace convx

@@ -1,0 +1,24 @@
+// What the pointwise kernels are launched with.
+#pragma once
+
+#include <cstdint>
+
+#include "device/fast_divmod.cuh"
+#include "engines/cuda_pointwise/pointwise_shape.h"
+#include "engines/tensor_params.h"
+
+namespace convx {
+
+struct PointwiseParams : TensorParams {
+  int plane, pixels;  // target pixels of an image, of all images
+  int tiles;          // of pixels
+  int tile_filters, filter_tiles, all_filter_tiles;
+  int channel_rows, filter_part_bytes;
+  int chunks, stages;
+  int filter_offset, ring_offset;
+  int aligned_source, aligned_target, aligned_filters;
+
+  FastDivmod by_plane, by_target_width;
+};
+
+}  // namespace convx

@@ -1,0 +1,173 @@
+#include "engines/cuda_pointwise/pointwise_shape.h"
+
+#include <algorithm>
+
+#include "core/arithmetic.h"
+
+namespace convx {
+namespace {
+
+// Counted in instructions and not measured yet: cycles of one multiprocessor.
+constexpr double kPointwiseClockGhz = 1.7;
+constexpr double kProductCycles = 72;    // 64 filters by 128 pixels by 16 channels
+constexpr double kProductsCycles = 300;  // starting and draining those of 64 filters
+constexpr double kStoreCycles = 1100;    // a warpgroup, 64 filters by 128 pixels
+constexpr double kHalfStoreCycles = 800;
+constexpr double kUnalignedStores = 3;   // times that
+constexpr double kScatteredStores = 16;  // times that where neighbours are sectors apart
+// The four warps that load: per unit of 16 bytes of each thread, and per chunk.
+constexpr double kHalfUnitCycles = 40;
+constexpr double kTf32UnitCycles = 110;
+constexpr double kIeeeUnitCycles = 150;
+constexpr double kElementCycles = 50;      // more, for each value that is loaded alone
+constexpr double kScatteredElements = 10;  // times that where neighbours are sectors apart
+constexpr double kChunkCycles = 400;
+constexpr double kMemoryBytes = 17;    // device memory, per cycle
+constexpr double kCacheBytes = 40;     // source values that other filters have read before, from L2
+constexpr double kFilterCycles = 0.3;  // splitting and placing the block's filters, per value
+constexpr double kLaunchCycles = 8000;
+
+constexpr int kTileAlignment = 1024;
+
+class Fitter {
+ public:
+  Fitter(const ConvProblem& problem, const DeviceCaps& caps)
+      : problem_(problem), caps_(caps), view_(make_gather_view(problem)) {
+    shape_.math = tensor_math(problem);
+    shape_.rows_axis = make_gather_axis(view_.rows[0], false);
+    shape_.columns_axis = make_gather_axis(view_.columns[0], false);
+    plane_ = view_.target_h * view_.target_w;
+    shape_.tiles = ceil_div(problem.N * plane_, kPointwisePixels);
+    const int chain = chain_chunks(shape_.math);
+    shape_.chunks = static_cast<int>(
+        chain * ceil_div(view_.source_channels, chain * pointwise_chunk(shape_.math)));
+    shape_.channel_rows = static_cast<int>(ceil_div(view_.source_channels, kFilterChannels));
+    find_alignment();
+  }
+
+  PointwiseShape fit() const {
+    PointwiseShape best;
+    const int64_t blocks = ceil_div(view_.target_channels, kPointwiseFilters);
+    const int64_t block_bytes = pointwise_parts(shape_.math) * shape_.channel_rows *
+                                int64_t{kPointwiseFilters} * 2 * kFilterChannels;
+    for (int64_t some = std::min(blocks, caps_.shared_bytes_per_block / block_bytes); some > 0;
+         --some) {
+      PointwiseShape shape = shape_;
+      shape.filter_tiles = static_cast<int>(ceil_div(blocks, some));
+      if (ceil_div(blocks, shape.filter_tiles) != some) continue;  // fewer do as well
+      shape.filters = static_cast<int>(some * kPointwiseFilters);
+      if (!fit_shared_memory(shape)) continue;
+      const int64_t filter_tiles = problem_.groups * shape.filter_tiles;
+      const int64_t blocks_of_one =
+          std::clamp<int64_t>(caps_.sm_count / filter_tiles, 1, std::max<int64_t>(1, shape.tiles));
+      shape.grid = static_cast<int>(filter_tiles * blocks_of_one);
+      shape.microseconds = predict_microseconds(shape, blocks_of_one);
+      if (best.filters == 0 || shape.microseconds < best.microseconds) best = shape;
+    }
+    return best;
+  }
+
+ private:
+  void find_alignment() {
+    const int64_t unit = 16 / size_of(problem_.dtype);  // elements
+    const auto dense = [](const Strides& s, int64_t h, int64_t w) {
+      return (w == 1 || s.w == 1) && (h == 1 || s.h == w);
+    };
+    const auto aligned = [&](const Strides& s) {
+      return plane_ % unit == 0 && s.n % unit == 0 && s.c % unit == 0;
+    };
+    const GatherAxis& rows = shape_.rows_axis;
+    const GatherAxis& columns = shape_.columns_axis;
+    const bool same_place = view_.source_h == view_.target_h && view_.source_w == view_.target_w &&
+                            rows.source_step == 1 && columns.source_step == 1 &&
+                            rows.offset0 == 0 && columns.offset0 == 0;
+    shape_.aligned_source = same_place && aligned(view_.source_strides) &&
+                            dense(view_.source_strides, view_.source_h, view_.source_w);
+    shape_.aligned_target = aligned(view_.target_strides) &&
+                            dense(view_.target_strides, view_.target_h, view_.target_w);
+    shape_.aligned_filters = view_.weight_source_stride == 1 && view_.source_channels % 8 == 0 &&
+                             view_.weight_target_stride % 8 == 0;
+  }
+
+  bool fit_shared_memory(PointwiseShape& shape) const {
+    const int64_t staging = int64_t{kPointwiseWarps} * 16 * piece_pitch(shape.math);
+    const int64_t filters = pointwise_parts(shape.math) * int64_t{shape.filter_part_bytes()};
+    const int64_t offset = round_up(kPointwiseBarrierBytes + staging, kTileAlignment);
+    // The block's memory starts at a multiple of 16 bytes only.
+    const int64_t room = caps_.shared_bytes_per_block - kTileAlignment - offset - filters;
+    const int64_t stages = std::min<int64_t>(kMaxPointwiseStages, room / chunk_bytes(shape.math));
+    // Several products of a tile want all its chunks there; a single one lets them pass by.
+    const int least =
+        shape.filters > kPointwiseFilters ? shape.chunks : 2 * chain_chunks(shape.math);
+    if (room < 0 || stages < least) return false;
+    shape.filter_offset = static_cast<int>(offset);
+    shape.ring_offset = static_cast<int>(offset + filters);
+    shape.stages = static_cast<int>(stages);
+    shape.shared_bytes =
+        static_cast<int>(shape.ring_offset + stages * chunk_bytes(shape.math) + kTileAlignment);
+    return true;
+  }
+
+  // Whether neighbouring pixels of a row, so many apart, lie in different sectors.
+  bool is_scattered(const Strides& strides, int64_t step) const {
+    return strides.w * step * size_of(problem_.dtype) >= 32;
+  }
+
+  double count_load_cycles(const PointwiseShape& shape) const {
+    double unit = shape.math == TensorMath::kIeee   ? kIeeeUnitCycles
+                  : shape.math == TensorMath::kTf32 ? kTf32UnitCycles
+                                                    : kHalfUnitCycles;
+    const int64_t element = size_of(problem_.dtype);
+    if (!shape.aligned_source) {
+      const bool scattered = is_scattered(view_.source_strides, shape.columns_axis.source_step);
+      const double one = kElementCycles * (scattered ? kScatteredElements : 1);
+      unit += static_cast<double>(16 / element) * one;
+    }
+    return shape.chunks * (kChunkCycles + 8 * unit);
+  }
+
+  double predict_microseconds(const PointwiseShape& shape, int64_t blocks_of_one) const {
+    const double filter_blocks = static_cast<double>(shape.filters) / kPointwiseFilters;
+    const double depth = pointwise_chunk(shape.math) / kProductDepth;
+    const double products =
+        filter_blocks * shape.chunks * depth * pointwise_products(shape.math) * kProductCycles;
+    const double store = filter_blocks * (is_split(shape.math) ? kStoreCycles : kHalfStoreCycles) *
+                         (shape.aligned_target                    ? 1
+                          : is_scattered(view_.target_strides, 1) ? kScatteredStores
+                                                                  : kUnalignedStores);
+    const double alone = products + filter_blocks * kProductsCycles + store;
+    const double load = count_load_cycles(shape);
+    // Two warpgroups have a tile each. Without room for two tiles, one's chunks are loaded when the
+    // other's have been multiplied by all filters, or, if that is one product, as they pass by.
+    const bool both = shape.stages >= 2 * shape.chunks;
+    const double tile = both ? std::max({alone / 2, products, load})
+                        : filter_blocks > 1.5
+                            ? alone + load
+                            : std::max({alone / 2, products + kProductsCycles, load});
+    const int64_t waves = ceil_div(shape.grid, std::max(1, caps_.sm_count));
+    const double filters = kFilterCycles * shape.filters * kFilterChannels * shape.channel_rows;
+    const double source_bytes = static_cast<double>(
+        problem_.N * problem_.groups * plane_ * view_.source_channels * size_of(problem_.dtype));
+    const double sms = std::max(1, caps_.sm_count);
+    const double memory = count_bytes(problem_) / sms / kMemoryBytes +
+                          (shape.filter_tiles - 1) * source_bytes / sms / kCacheBytes;
+    const double work =
+        static_cast<double>(waves) *
+        (filters + static_cast<double>(ceil_div(shape.tiles, blocks_of_one)) * tile);
+    return (kLaunchCycles + std::max(work, memory + filters)) / (kPointwiseClockGhz * 1e3);
+  }
+
+  const ConvProblem& problem_;
+  const DeviceCaps& caps_;
+  const GatherView view_;
+  PointwiseShape shape_;  // what all candidates share
+  int64_t plane_ = 0;
+};
+
+}  // namespace
+
+PointwiseShape fit_pointwise_shape(const ConvProblem& problem, const DeviceCaps& caps) {
+  return Fitter(problem, caps).fit();
+}
+
+}  // namespace convx

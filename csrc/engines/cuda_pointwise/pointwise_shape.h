@@ -1,0 +1,89 @@
+// 1x1 convolution as a product of filters and pixels: the geometry.
+//
+// Target pixels of all images are one line: image after image, row after row. A tile is 128 of them
+// by some filters,
+//
+//     sums[filter][pixel] = sum over channels of  filters[filter][channel] * source[channel][pixel]
+//
+// The tensor cores take 16-bit second operands with the pixels side by side, as NCHW has them, so
+// nothing is transposed. float32 values are split into bfloat16 parts, whose products are summed:
+//   ieee  three parts, six products, in chains of 64 channels
+//   tf32  two parts, three products: 16 bits of each value, where TF32 has 11
+//
+// A block keeps its filters in shared memory for all its tiles; source values go through a ring of
+// chunks of channels, once for all filters of the block.
+#pragma once
+
+#include <cstdint>
+
+#include "core/device_caps.h"
+#include "core/problem.h"
+#include "engines/gather_axis.h"
+#include "engines/tensor_math.h"
+
+namespace convx {
+
+inline constexpr int kPointwisePixels = 128;   // of a tile
+inline constexpr int kPointwiseFilters = 64;   // rows of one product
+inline constexpr int kPointwiseLoaders = 128;  // threads that load source values
+inline constexpr int kPointwiseThreads = 384;  // two warpgroups that multiply, and the loaders
+inline constexpr int kPointwiseWarps = 8;      // that multiply
+inline constexpr int kProductDepth = 16;       // channels of one product
+inline constexpr int kColumnTileBytes = 1024;  // of an operand: 8 channels by 64 pixels
+// From 8 channels to the next, in a chunk.
+inline constexpr int kOctetBytes = kPointwisePixels / 64 * kColumnTileBytes;
+// Filters lie in rows of this many channels, 128 bytes.
+inline constexpr int kFilterChannels = 64;
+inline constexpr int kPointwiseBarrierBytes = 512;
+inline constexpr int kMaxPointwiseStages = 32;  // with two barriers of 8 bytes each
+
+constexpr bool is_split(TensorMath math) {
+  return math == TensorMath::kTf32 || math == TensorMath::kIeee;
+}
+// bfloat16 parts that a value is multiplied as.
+constexpr int pointwise_parts(TensorMath math) {
+  return math == TensorMath::kIeee ? 3 : math == TensorMath::kTf32 ? 2 : 1;
+}
+constexpr int pointwise_products(TensorMath math) {
+  return math == TensorMath::kIeee ? 6 : math == TensorMath::kTf32 ? 3 : 1;
+}
+// Channels of a chunk: every loader has eight units of 16 bytes of it.
+constexpr int pointwise_chunk(TensorMath math) { return is_split(math) ? 32 : 64; }
+// Chunks that the tensor cores sum in one go, where long chains would drift towards zero.
+constexpr int chain_chunks(TensorMath math) { return math == TensorMath::kIeee ? 2 : 1; }
+// Of a chunk, each part and all.
+constexpr int chunk_part_bytes(TensorMath math) { return pointwise_chunk(math) / 8 * kOctetBytes; }
+constexpr int chunk_bytes(TensorMath math) {
+  return pointwise_parts(math) * chunk_part_bytes(math);
+}
+// Sums leave a warp through shared memory: 128 bytes of each of 16 filters at a time. Rows are so
+// far apart that the warp's stores, 8 or 16 bytes wide, fall on different banks.
+constexpr int piece_pitch(TensorMath math) { return is_split(math) ? 160 : 144; }
+
+struct PointwiseShape {
+  TensorMath math = TensorMath::kTf32;
+  GatherAxis rows_axis, columns_axis;
+
+  int filters = 0;       // of a block, a multiple of kPointwiseFilters; 0: there is no shape
+  int filter_tiles = 1;  // per group
+  int channel_rows = 0;  // rows of kFilterChannels that a filter has
+  int chunks = 0;        // of a tile
+  int stages = 0;        // chunks that the ring holds; those of a tile, if it has several products
+  int64_t tiles = 0;     // of pixels
+  int grid = 1;          // blocks: a multiple of all filter tiles
+  // 16 bytes of pixels are 16 aligned bytes of one image, if the tensor starts at such.
+  bool aligned_source = false, aligned_target = false;
+  // The same for channels of a filter.
+  bool aligned_filters = false;
+
+  // Bytes from the start of shared memory.
+  int filter_offset = 0, ring_offset = 0, shared_bytes = 0;
+  double microseconds = 0;
+
+  int filter_part_bytes() const { return channel_rows * filters * 2 * kFilterChannels; }
+};
+
+// The best shape for a 1x1 problem: forward, or the input gradient of stride 1.
+PointwiseShape fit_pointwise_shape(const ConvProblem& problem, const DeviceCaps& caps);
+
+}  // namespace convx

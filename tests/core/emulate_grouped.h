@@ -1,0 +1,11 @@
+#pragma once
+
+#include "engines/cuda_grouped/grouped_fit.h"
+
+namespace convx {
+
+// Runs a fitted problem on the host; false if a block wrote behind its shared
+// memory.
+bool emulate_grouped(const ConvProblem& problem, const GroupedFit& fit, const Buffers& buffers);
+
+}  // namespace convx

@@ -1,0 +1,37 @@
+// The pointwise kernels themselves, run on the host, with emulated tensor cores.
+#include "emulated_cuda/run_grid.h"
+//
+#include "emulate_pointwise.h"
+#include "engines/cuda_pointwise/pointwise_kernel.cuh"
+
+namespace convx {
+
+// What the kernel declares as its shared memory.
+alignas(16) char unaligned[emulator::kSharedBytes + emulator::kMargin];
+
+const char* emulate_pointwise(const ConvProblem& problem, const PointwiseFit& fit,
+                              const Buffers& buffers) {
+  const PointwiseParams params = make_pointwise_params(problem, fit, buffers);
+  emulator::shared_memory = unaligned;
+  emulator::shared_start = 16;
+  emulator::fault = nullptr;
+  const auto run = [&] {
+    switch (fit.shape.math) {
+      case TensorMath::kTf32:
+        return pointwise_kernel<TensorMath::kTf32>(params);
+      case TensorMath::kIeee:
+        return pointwise_kernel<TensorMath::kIeee>(params);
+      case TensorMath::kBFloat16:
+        return pointwise_kernel<TensorMath::kBFloat16>(params);
+      case TensorMath::kFloat16:
+        return pointwise_kernel<TensorMath::kFloat16>(params);
+    }
+  };
+  const PointwiseShape& shape = fit.shape;
+  if (!emulator::run_blocks(shape.grid, kPointwiseThreads, unaligned, shape.shared_bytes, run)) {
+    return "a block wrote behind its shared memory";
+  }
+  return emulator::fault;
+}
+
+}  // namespace convx

@@ -1,0 +1,13 @@
+// In place of csrc's.
+#pragma once
+
+#include "emulator.h"
+
+namespace convx {
+
+inline void store_global_16_bytes(void* to, const uint32_t (&words)[4]) {
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0) emulator::fault = "misaligned store";
+  std::memcpy(to, words, 16);
+}
+
+}  // namespace convx

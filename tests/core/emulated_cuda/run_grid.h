@@ -1,0 +1,54 @@
+// Runs all blocks of a kernel, one after the other. Include before the kernel.
+#pragma once
+
+#include "core/problem.h"
+#include "emulator.h"
+
+namespace emulator {
+
+// The largest shared memory a block can have, and a margin behind it.
+constexpr int64_t kSharedBytes = 232448;
+constexpr int64_t kMargin = 4096;
+constexpr unsigned char kPoison = 0xff;  // a NaN in every type
+
+// memory: what the kernel declares as its shared memory, with the margin behind these bytes of it.
+// False if a block wrote there.
+inline bool run_blocks(int64_t blocks, int threads, void* memory, int64_t bytes,
+                       const std::function<void()>& kernel) {
+  std::vector<Fiber> fibers(static_cast<size_t>(threads));
+  const unsigned char* behind = static_cast<unsigned char*>(memory) + bytes;
+  blockDim.x = threads;
+  gridDim.x = static_cast<int>(blocks);
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+    std::memset(memory, kPoison, static_cast<size_t>(bytes + kMargin));
+    run_block(fibers, kernel);
+    if (std::any_of(behind, behind + kMargin, [](auto b) { return b != kPoison; })) return false;
+  }
+  return true;
+}
+
+}  // namespace emulator
+
+namespace convx {
+
+extern unsigned char shared_bytes[emulator::kSharedBytes + emulator::kMargin];
+
+}  // namespace convx
+
+namespace emulator {
+
+// Calls visit with a value of the type.
+template <typename Visit>
+void visit_type(convx::DType dtype, const Visit& visit) {
+  if (dtype == convx::DType::kFloat32) return visit(float{});
+  if (dtype == convx::DType::kFloat16) return visit(__half{});
+  visit(__nv_bfloat16{});
+}
+
+// run(element): the kernel for elements of that type, with shared_bytes as its memory.
+template <typename Run>
+bool run_grid(convx::DType dtype, int64_t blocks, int threads, int64_t bytes, const Run& run) {
+  return run_blocks(blocks, threads, convx::shared_bytes, bytes, [&] { visit_type(dtype, run); });
+}
+
+}  // namespace emulator
