@@ -74,8 +74,7 @@ const char* emulate_mma(const ConvProblem& problem, const MmaFit& fit, Buffers b
   std::vector<uint4> workspace(static_cast<size_t>(workspace_bytes / 16 + 1));
   std::memset(workspace.data(), emulator::kPoison, workspace.size() * 16);
   buffers.workspace = workspace.data();
-  emulator::shared_memory = block_memory;
-  emulator::shared_start = 0;
+  emulator::use_shared_memory(block_memory, 0);
   emulator::fault = nullptr;
   for (const PixelFit& phase : fit.phases) {
     const PixelParams params = make_pixel_params(problem, phase, buffers);

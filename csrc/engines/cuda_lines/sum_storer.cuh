@@ -102,8 +102,8 @@ class SumStorer {
     const int head = 2 * pair - shift;
     const int last = (end + shift) & -kUnit;  // the unit behind the last whole one
     const int tail = last + 2 * pair - shift;
-    const bool in_first = !run.cut_start && (shift > 0 || end < kUnit);
-    const bool has_head = pair < kUnitPairs && in_first && head >= 0 && head < end;
+    const bool in_first = shift > 0 || end < kUnit;
+    const bool has_head = pair < kUnitPairs && in_first && head >= begin && head < end;
     const bool has_tail = pair < kUnitPairs && last > 0 && tail >= begin && tail < end;
     if (!__any_sync(0xffffffff, has_head || has_tail)) return;
     const Out* staged = staging_ + lane_ / 4 * kPitch + run.staged + shift;
