@@ -32,7 +32,7 @@
 using std::max;
 using std::min;
 
-struct uint2 {
+struct alignas(8) uint2 {
   uint32_t x, y;
 };
 struct alignas(16) uint4 {
