@@ -121,6 +121,13 @@ PYBIND11_MODULE(convx_core, m) {
                      const std::string& algorithm) {
     return describe_choice(choose_engine(engines_of(device), problem, caps, algorithm), problem);
   });
+  // What one engine says, without asking the others; empty if it can run the problem.
+  m.def("refuse", [](const std::string& name, const ConvProblem& problem, const DeviceCaps& caps) {
+    for (const Engine& engine : cuda_engines()) {
+      if (name == engine.name) return engine.refuse(problem, caps);
+    }
+    throw std::runtime_error("no such engine");
+  });
   // find: (address of the plan or 0, error)
   py::class_<PlanCache>(m, "PlanCache")
       .def(py::init<>())
