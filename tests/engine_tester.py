@@ -173,10 +173,10 @@ class EngineTester:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
     @pytest.mark.parametrize("direction", DIRECTIONS)
     @pytest.mark.parametrize("case", LARGE, ids=str)
-    def test_large(self, run, case, direction, dtype):
-        for layout in COMMON:
-            problem = self.make_problem(case, dtype, layout)
-            problem.check(direction, run(problem, direction))
+    @pytest.mark.parametrize("layout", COMMON, ids=str)
+    def test_large(self, run, case, direction, dtype, layout):
+        problem = self.make_problem(case, dtype, layout)
+        problem.check(direction, run(problem, direction))
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -208,6 +208,7 @@ class EngineTester:
         """
         cases = named("one_by_one", "stride_beyond_kernel", "groups_of_odd_sizes")
         cases.append(Case("dilated", (2, 5, 11, 13), (7, 5, 3, 3), dilation=(2, 3)))
+        refused = 0
         for case in cases:
             for layout in COMMON:
                 problem = self.make_problem(case, dtype, layout)
@@ -216,11 +217,18 @@ class EngineTester:
                 if operand == "x":
                     spot[2:] = case.stride  # a pixel that some output reads
                 tensor[tuple(spot)] = value
-                got = nonfinite(run(problem, direction))
+                try:
+                    result = run(problem, direction)
+                except pytest.skip.Exception:  # the other cases may do
+                    refused += 1
+                    continue
+                got = nonfinite(result)
                 want = nonfinite(problem.want(direction))
                 padded = (direction, operand) == ("input_grad", "w")
                 assert torch.equal(got | want if padded else want, got), f"{case}, {layout}"
                 assert want.any(), f"{case}: the value reached nothing"
+        if refused == len(cases) * len(COMMON):
+            pytest.skip("the engine refuses all of them")
 
     @pytest.mark.parametrize("direction", DIRECTIONS)
     def test_auto_is_one_of_the_engines(self, direction):
