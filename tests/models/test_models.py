@@ -27,7 +27,7 @@ class Subject:
     original: nn.Module
     converted: nn.Module
     exact: dict[str, Tensor]
-    exact_frozen: dict[str, Tensor]  # with batch norm's statistics as they are
+    exact_frozen: dict[str, Tensor]  # smoothened, with batch norm's statistics as they are
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], scope="module")
@@ -47,7 +47,7 @@ def subject(request: pytest.FixtureRequest, where: str) -> Subject:
     assert bool(report.kept) == bool(entry.kept)
     images = draw_images(where, torch.float64)
     exact = run(copy.deepcopy(original).double(), images)
-    exact_frozen = run(copy.deepcopy(original).double(), images, frozen=True)
+    exact_frozen = run(smoothen(original).double(), images, frozen=True)
     return Subject(entry, where, original, converted, exact, exact_frozen)
 
 
@@ -55,6 +55,16 @@ def subject(request: pytest.FixtureRequest, where: str) -> Subject:
 def strict_float32():
     with torch.backends.cudnn.flags(allow_tf32=False):
         yield
+
+
+def smoothen(model: nn.Module) -> nn.Module:
+    """A copy without ReLUs: a value that rounding takes across zero moves gradients by percents."""
+    model = copy.deepcopy(model)
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.ReLU):
+                setattr(parent, name, nn.SiLU())
+    return model
 
 
 def distance(got: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
@@ -78,10 +88,10 @@ def in_float64(subject: Subject, layout: str) -> tuple[nn.Module, Tensor]:
     return model, x
 
 
-def assert_same(got: dict[str, Tensor], exact: dict[str, Tensor]) -> None:
+def assert_same(got: dict[str, Tensor], exact: dict[str, Tensor], limit: float = 1e-7) -> None:
     errors = distance(got, exact)
     worst = max(errors, key=errors.__getitem__)
-    assert errors[worst] < 1e-7, f"{worst} is off by {errors[worst]:.1e}"
+    assert errors[worst] < limit, f"{worst} is off by {errors[worst]:.1e}"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -92,11 +102,22 @@ def test_float64_agrees(subject: Subject, layout: str) -> None:
 
 @pytest.mark.slow
 def test_float64_agrees_when_compiled(subject: Subject) -> None:
-    """Whole graph, through AOTAutograd. Inductor's own arithmetic is tested on a GPU."""
+    """Whole graph, through AOTAutograd. Inductor's own arithmetic is tested on a GPU.
+
+    It keeps some constants in float32, whatever the model's type: then the original, compiled, is
+    what to compare with. Random numbers are eager mode's, for the sake of stochastic depth.
+    """
     model, x = in_float64(subject, "nchw")
-    backend = "inductor" if subject.device == "cuda" else "aot_eager"
-    compiled = torch.compile(model, backend=backend, fullgraph=True)
-    assert_same(run(model, x, compiled), subject.exact)
+    if subject.device == "cpu":
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        assert_same(run(model, x, compiled), subject.exact)
+        return
+    original = copy.deepcopy(subject.original).double()
+    with torch._inductor.config.patch(fallback_random=True):
+        theirs = distance(run(original, x, torch.compile(original)), subject.exact)
+        got = run(model, x, torch.compile(model, fullgraph=True))
+    limit = 4 * min(max(theirs.values()), 1e-6)
+    assert_same(got, subject.exact, max(1e-7, limit))
 
 
 def assert_as_close(
@@ -105,13 +126,12 @@ def assert_as_close(
     """The converted model's rounding errors are like the original's.
 
     Deep models make much of a rounding error, so the original's own distance from float64 is what
-    to compare with. One value that rounding takes across a ReLU's zero moves a few tensors by
-    percents, in either model, so it is quantiles over all tensors that are compared.
+    to compare with, by quantiles over all tensors.
     """
     x = draw_images(subject.device).to(memory_format=LAYOUTS[layout])
     errors = []
     for model in (subject.original, subject.converted):
-        model = copy.deepcopy(model).to(memory_format=LAYOUTS[layout])
+        model = smoothen(model).to(memory_format=LAYOUTS[layout])
         results = run(model, x, call and call(model), frozen=True)
         found = distance(results, subject.exact_frozen)
         errors.append(torch.tensor(list(found.values()), dtype=torch.float64))
