@@ -30,4 +30,20 @@ struct SplitPair {
   }
 };
 
+// value = part 0 + part 1 / kHalfLowScale, each a float16, but for 2^-22 of it. The second part is
+// made as large as the first, so that both have as much room above float16's smallest numbers.
+inline constexpr float kHalfLowScale = 0x1p11f;
+
+struct HalfPair {
+  uint32_t part[2];
+
+  __device__ __forceinline__ HalfPair(float first, float second) {
+    part[0] = pack_float16(first, second);
+    float first_high, second_high;
+    unpack_float16(part[0], first_high, second_high);
+    part[1] =
+        pack_float16((first - first_high) * kHalfLowScale, (second - second_high) * kHalfLowScale);
+  }
+};
+
 }  // namespace convx

@@ -23,11 +23,18 @@ __device__ __forceinline__ uint32_t pack_bfloat16(float first, float second) {
   return word;
 }
 
-// The same as float16.
+// The same as float16, to nearest, ties to even.
 __device__ __forceinline__ uint32_t pack_float16(float first, float second) {
   uint32_t word;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(word) : "f"(second), "f"(first));
   return word;
+}
+
+__device__ __forceinline__ void unpack_float16(uint32_t word, float& first, float& second) {
+  asm("{\n.reg .f16 low, high;\nmov.b32 {low, high}, %2;\n"
+      "cvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}\n"
+      : "=f"(first), "=f"(second)
+      : "r"(word));
 }
 
 }  // namespace convx

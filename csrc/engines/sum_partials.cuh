@@ -5,6 +5,7 @@
 
 #include "cuda/launch.h"
 #include "device/convert.cuh"
+#include "engines/gate.cuh"
 
 namespace convx {
 
@@ -12,6 +13,7 @@ namespace convx {
 // strides, and the parts, dense arrays [image][filter][row][column]. dense: the target is one, too.
 template <typename T, typename Params>
 __global__ void sum_partials_kernel(const __grid_constant__ Params p, int filters, bool dense) {
+  if (is_shut(p)) return;
   const T* bias = static_cast<const T*>(p.bias);
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < p.partial_stride;
        i += int64_t{gridDim.x} * blockDim.x) {

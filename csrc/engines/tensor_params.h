@@ -18,6 +18,9 @@ struct TensorParams {
   const void* bias;     // may be null
   void* target;
   float* partials;  // not null: sums of a part of the reduction go here
+  // Not null: kernels do nothing where whether *gate is 0 is not as said.
+  const int* gate;
+  int runs_at_zero;
 
   // Distances in elements. Target strides are between neighbours of the phase's lattice.
   int64_t source_n, source_c, source_h, source_w;

@@ -36,8 +36,19 @@ struct TensorTypes<TensorMath::kFloat16> {
   using Operand = __half;
   using Element = __half;
 };
+template <>
+struct TensorTypes<TensorMath::kHalfTf32> {
+  using Operand = __half;
+  using Element = float;
+};
+template <>
+struct TensorTypes<TensorMath::kHalfIeee> {
+  using Operand = __half;
+  using Element = float;
+};
 
-// 16 bytes of each part of consecutive values, as they are multiplied.
+// 16 bytes of each part of consecutive values, as they are multiplied; values to be halves are
+// scaled already.
 template <TensorMath kMath>
 struct OperandWords {
   static constexpr int kValues = 16 / operand_bytes(kMath);
@@ -51,6 +62,13 @@ struct OperandWords {
       const SplitPair a(v[0], v[1]), b(v[2], v[3]), c(v[4], v[5]), d(v[6], v[7]);
 #pragma unroll
       for (int i = 0; i < 3; ++i) part[i] = make_uint4(a.part[i], b.part[i], c.part[i], d.part[i]);
+    } else if constexpr (kMath == TensorMath::kHalfIeee) {
+      const HalfPair a(v[0], v[1]), b(v[2], v[3]), c(v[4], v[5]), d(v[6], v[7]);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) part[i] = make_uint4(a.part[i], b.part[i], c.part[i], d.part[i]);
+    } else if constexpr (kMath == TensorMath::kHalfTf32) {
+      part[0] = make_uint4(pack_float16(v[0], v[1]), pack_float16(v[2], v[3]),
+                           pack_float16(v[4], v[5]), pack_float16(v[6], v[7]));
     } else {
       using Element = typename TensorTypes<kMath>::Element;
       union {

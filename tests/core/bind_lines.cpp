@@ -24,15 +24,32 @@ WindowWish read_wish(const py::dict &given) {
   read("lane_bytes", wish.lane_bytes);
   read("splits", wish.splits);
   read("seed", wish.seed);
+  read("half", wish.half);
   return wish;
 }
 
-Plan make_plan(const ConvProblem &problem, WindowShape shape) {
+// Without a shape where nothing fits.
+Plan make_plan(const ConvProblem &problem, DeviceCaps caps,
+               const WindowWish &wish) {
   Plan plan;
-  plan.workspace_bytes =
-      shape.packed_bytes + shape.line_bytes + shape.partial_bytes;
-  plan.shape = std::make_shared<const WindowFit>(
-      make_window_fit(problem, std::move(shape)));
+  const auto lines = std::make_shared<LinesPlan>();
+  lines->scale_bytes = wish.half ? HalfScales::bytes(problem.K) : 0;
+  caps.workspace_limit -= lines->scale_bytes;
+  const auto fit = [&](TensorMath math, auto &to) {
+    WindowShape shape = fit_wished_window(problem, caps, math, wish);
+    if (shape.columns == 0)
+      return false;
+    plan.workspace_bytes = std::max(
+        plan.workspace_bytes, lines->scale_bytes + shape.packed_bytes +
+                                  shape.line_bytes + shape.partial_bytes);
+    to = make_window_fit(problem, std::move(shape));
+    return true;
+  };
+  const TensorMath math = tensor_math(problem);
+  const TensorMath half =
+      math == TensorMath::kTf32 ? TensorMath::kHalfTf32 : TensorMath::kHalfIeee;
+  if (fit(math, lines->exact) && (!wish.half || fit(half, lines->half)))
+    plan.shape = lines;
   return plan;
 }
 
@@ -72,24 +89,27 @@ void bind_lines(py::module_ &m) {
               return py::none();
             plan = engine.plan(problem, caps);
           } else {
-            WindowShape shape =
-                fit_wished_window(problem, caps, read_wish(wish));
-            if (shape.columns == 0)
+            plan = make_plan(problem, caps, read_wish(wish));
+            if (plan.shape == nullptr)
               return py::none();
-            plan = make_plan(problem, std::move(shape));
           }
           const auto pointer = [](uintptr_t address) {
             return reinterpret_cast<void *>(address);
           };
           const Buffers buffers{pointer(x), pointer(w), pointer(y),
                                 pointer(bias)};
+          bool unfit = false;
           if (const char *fault =
-                  emulate_lines(problem, plan, buffers, descending)) {
+                  emulate_lines(problem, plan, buffers, descending, unfit)) {
             throw std::runtime_error(fault);
           }
-          const WindowFit &fit =
-              *static_cast<const WindowFit *>(plan.shape.get());
-          return describe(fit.shape, make_window_params(problem, fit, buffers),
-                          plan.workspace_bytes);
+          const auto &lines = *static_cast<const LinesPlan *>(plan.shape.get());
+          const WindowFit &fit = lines.half ? *lines.half : lines.exact;
+          py::dict said = describe(
+              fit.shape, make_window_params(problem, fit, buffers, 0),
+              plan.workspace_bytes);
+          if (lines.half)
+            said["unfit"] = unfit;
+          return said;
         });
 }

@@ -142,7 +142,7 @@ PYBIND11_MODULE(convx_core, m) {
   m.def("fit_window", [](const ConvProblem& problem, const DeviceCaps& caps) -> py::object {
     const GatherView view = make_gather_view(problem);
     const WindowShape s =
-        fit_window_shape(problem, caps, make_gather_axis(view.rows[0], false),
+        fit_window_shape(problem, caps, tensor_math(problem), make_gather_axis(view.rows[0], false),
                          make_gather_axis(view.columns[0], false));
     if (s.columns == 0) return py::none();
     py::list segments;

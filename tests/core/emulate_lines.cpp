@@ -6,13 +6,15 @@
 #include "engines/cuda_lines/cuda_lines_launch.cpp"
 #include "engines/cuda_lines/lines_bfloat16.cu"
 #include "engines/cuda_lines/lines_float16.cu"
+#include "engines/cuda_lines/lines_half_ieee.cu"
+#include "engines/cuda_lines/lines_half_tf32.cu"
 #include "engines/cuda_lines/lines_ieee.cu"
 #include "engines/cuda_lines/lines_tf32.cu"
 
 namespace convx {
 
 const char *emulate_lines(const ConvProblem &problem, const Plan &plan,
-                          Buffers buffers, bool descending) {
+                          Buffers buffers, bool descending, bool &unfit) {
   constexpr int64_t kAlignment = 64;
   const int64_t bytes = plan.workspace_bytes;
   std::vector<unsigned char> memory(
@@ -29,6 +31,7 @@ const char *emulate_lines(const ConvProblem &problem, const Plan &plan,
   emulator::descending = descending;
   launch_cuda_lines({"cuda_lines", &problem}, plan, buffers);
   emulator::descending = false;
+  unfit = reinterpret_cast<const HalfScales *>(workspace)->unfit != 0;
   const auto written = [](unsigned char byte) {
     return byte != emulator::kPoison;
   };

@@ -7,8 +7,9 @@
 namespace convx {
 
 // Runs a plan of cuda_lines on the host; the workspace is its own. descending:
-// a block's last thread goes first. Returns what went wrong, or null.
+// a block's last thread goes first. unfit: whether values were found unfit to be
+// halves. Returns what went wrong, or null.
 const char *emulate_lines(const ConvProblem &problem, const Plan &plan,
-                          Buffers buffers, bool descending);
+                          Buffers buffers, bool descending, bool &unfit);
 
 } // namespace convx

@@ -43,10 +43,12 @@ double count_unfulfilled(const ConvProblem &, const DeviceCaps &,
 }
 
 WindowShape fit_wished_window(const ConvProblem &problem,
-                              const DeviceCaps &caps, const WindowWish &wish) {
+                              const DeviceCaps &caps, TensorMath math,
+                              const WindowWish &wish) {
   wished = &wish;
   const GatherView view = make_gather_view(problem);
-  return fit_window_shape(problem, caps, make_gather_axis(view.rows[0], false),
+  return fit_window_shape(problem, caps, math,
+                          make_gather_axis(view.rows[0], false),
                           make_gather_axis(view.columns[0], false));
 }
 

@@ -18,10 +18,12 @@ struct WindowWish {
   std::string cut;
   int columns = 0, filter_groups = 0, lane_bytes = 0, splits = 0;
   uint32_t seed = 0; // among shapes that are wanted equally
+  bool half = false; // multiplied as halves first
 };
 
 // The shape that has most of it.
 WindowShape fit_wished_window(const ConvProblem &problem,
-                              const DeviceCaps &caps, const WindowWish &wish);
+                              const DeviceCaps &caps, TensorMath math,
+                              const WindowWish &wish);
 
 } // namespace convx

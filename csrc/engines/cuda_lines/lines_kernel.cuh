@@ -8,6 +8,7 @@
 
 #include "engines/copy_filters.cuh"
 #include "engines/cuda_lines/window_multiply.cuh"
+#include "engines/gate.cuh"
 
 namespace convx {
 
@@ -47,6 +48,7 @@ template <TensorMath kMath, int kColumns>
 __global__ void __launch_bounds__(kLinesThreads, 1)
     lines_kernel(const __grid_constant__ WindowParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if (is_shut(p)) return;
   extern __shared__ char unaligned[];
   const uint32_t start = shared_address(unaligned);
   char* const memory = unaligned + ((1024 - (start & 1023)) & 1023);

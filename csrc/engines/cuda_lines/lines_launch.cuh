@@ -5,6 +5,7 @@
 #include "cuda/launch.h"
 #include "engines/cuda_lines/lines_kernel.cuh"
 #include "engines/cuda_lines/lines_passes.h"
+#include "engines/cuda_lines/measure_kernel.cuh"
 #include "engines/cuda_lines/prepare_kernel.cuh"
 #include "engines/sum_partials.cuh"
 
@@ -27,6 +28,7 @@ template <TensorMath kMath, int... kColumns>
 void launch_lines(const LaunchSite& site, const WindowShape& shape, WindowParams params) {
   using Element = typename TensorTypes<kMath>::Element;
   const WindowParams whole = params;
+  if constexpr (is_half(kMath)) measure(site, params);
   const int per_pixel_tile = params.tiles / static_cast<int>(shape.pixel_tiles);
   for (int first = 0; first < whole.images; first += shape.images) {
     params.images = std::min(shape.images, whole.images - first);

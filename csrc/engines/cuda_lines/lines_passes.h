@@ -10,5 +10,7 @@ void launch_lines_tf32(const LaunchSite&, const WindowShape&, const WindowParams
 void launch_lines_ieee(const LaunchSite&, const WindowShape&, const WindowParams&);
 void launch_lines_bfloat16(const LaunchSite&, const WindowShape&, const WindowParams&);
 void launch_lines_float16(const LaunchSite&, const WindowShape&, const WindowParams&);
+void launch_lines_half_tf32(const LaunchSite&, const WindowShape&, const WindowParams&);
+void launch_lines_half_ieee(const LaunchSite&, const WindowShape&, const WindowParams&);
 
 }  // namespace convx

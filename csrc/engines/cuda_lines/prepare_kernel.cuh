@@ -4,6 +4,7 @@
 #include "core/arithmetic.h"
 #include "cuda/launch.h"
 #include "engines/cuda_lines/turn_source.cuh"
+#include "engines/gate.cuh"
 
 namespace convx {
 
@@ -21,6 +22,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
     prepare_kernel(const __grid_constant__ WindowParams p,
                    const __grid_constant__ PrepareGrid grid) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // like the kernels that read what it writes
+  if (is_shut(p)) return;
   using Turner = SourceTurner<kMath, kWords>;
   extern __shared__ __align__(16) char memory[];
   int block = blockIdx.x;

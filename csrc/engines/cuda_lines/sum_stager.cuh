@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/convert.cuh"
+#include "engines/cuda_lines/half_scales.cuh"
 #include "engines/cuda_lines/staging.cuh"
 #include "engines/tensor_types.cuh"
 
@@ -12,7 +13,7 @@ namespace convx {
 template <TensorMath kMath, int kColumns, typename Out>
 __device__ __forceinline__ bool has_sectors(const WindowParams& p, const StoreTarget<Out>& target,
                                             int window) {
-  if constexpr (sizeof(Out) != 4 || kMath != TensorMath::kTf32) {
+  if constexpr (sizeof(Out) != 4 || kMath == TensorMath::kIeee) {
     return false;
   } else {
     const LinePoint start = locate_position(p, window);
@@ -51,16 +52,16 @@ class SumStager {
   // formed anew.
   template <int kPart>
   __device__ __forceinline__ bool stage(const float (&sums)[kColumns / 2]) {
-    const float bias[2] = {load_bias(filter_ + lane_ / 4), load_bias(filter_ + lane_ / 4 + 8)};
+    const FilterEnd ends[2] = {load_end(filter_ + lane_ / 4), load_end(filter_ + lane_ / 4 + 8)};
     const int pair = 2 * (lane_ & 3);
-    if (!p_.even_runs) return stage_from<kPart>(sums, bias, pair);
+    if (!p_.even_runs) return stage_from<kPart>(sums, ends, pair);
     const Runs runs(p_, target_, window_, kPart, group_ * p_.group_targets + filter_);
     const LinePoint& start = runs.start;
     const bool one_row = start.column + kWidth <= p_.target_width && start.row < p_.target_height;
     if (one_row) {
-      return stage_from<kPart>(sums, bias, runs.misalignment(runs.runs[0], lane_ / 4) + pair);
+      return stage_from<kPart>(sums, ends, runs.misalignment(runs.runs[0], lane_ / 4) + pair);
     }
-    return stage_rows<kPart>(sums, bias, runs, pair);
+    return stage_rows<kPart>(sums, ends, runs, pair);
   }
 
   // Without staging, see has_sectors.
@@ -72,7 +73,7 @@ class SumStager {
     for (int half = 0; half < 2; ++half) {
       const int filter = filter_ + lane_ / 4 + 8 * half;
       if (filter >= p_.group_targets) break;
-      const float bias = load_bias(filter);
+      const FilterEnd end = load_end(filter);
       Out* const to = target_.base + start.image * target_.n +
                       (static_cast<int64_t>(group_) * p_.group_targets + filter) * target_.c +
                       start.row * p_.target_width + start.column + 2 * (lane_ & 3);
@@ -80,24 +81,42 @@ class SumStager {
       for (int g = 0; g < kColumns / 8; ++g) {
         if (8 * g < left) {
           *reinterpret_cast<float2*>(to + 8 * g) = make_float2(
-              finish(sums[4 * g + 2 * half], bias), finish(sums[4 * g + 2 * half + 1], bias));
+              finish(sums[4 * g + 2 * half], end), finish(sums[4 * g + 2 * half + 1], end));
         }
       }
     }
   }
 
  private:
-  __device__ __forceinline__ float load_bias(int filter) const {
-    return bias_ != nullptr && filter < p_.group_targets ? to_accumulate(bias_[filter]) : 0.f;
+  // What makes a filter's sums those of the target.
+  struct FilterEnd {
+    float bias = 0;
+    Unscale unscale{};  // of halves
+  };
+
+  __device__ __forceinline__ FilterEnd load_end(int filter) const {
+    if (filter >= p_.group_targets) return {};
+    FilterEnd end;
+    if (bias_ != nullptr) end.bias = to_accumulate(bias_[filter]);
+    if constexpr (is_half(kMath)) {
+      const HalfScales* const scales = p_.scales;
+      end.unscale =
+          Unscale(scales->source, filter_scales(scales)[group_ * p_.group_targets + filter]);
+    }
+    return end;
   }
 
-  static __device__ __forceinline__ float finish(float sum, float bias) {
-    return kExact ? fmaf(sum, kSplitUnscale, bias) : sum + bias;
+  static __device__ __forceinline__ float finish(float sum, const FilterEnd& end) {
+    if constexpr (is_half(kMath)) {
+      return fmaf(sum * end.unscale.first, end.unscale.second, end.bias);
+    } else {
+      return kExact ? fmaf(sum, kSplitUnscale, end.bias) : sum + end.bias;
+    }
   }
 
   // The thread's pairs of a group of 8 columns, of both its filters.
   __device__ __forceinline__ void store_pairs(const float (&sums)[kColumns / 2],
-                                              const float (&bias)[2], int group, int place,
+                                              const FilterEnd (&ends)[2], int group, int place,
                                               bool& spoilt) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -106,14 +125,14 @@ class SumStager {
       Out* const to = row_ + 8 * half * kPitch + place;
       if constexpr (sizeof(Out) == 4) {
         *reinterpret_cast<float2*>(to) =
-            make_float2(finish(first, bias[half]), finish(second, bias[half]));
+            make_float2(finish(first, ends[half]), finish(second, ends[half]));
       } else {
         union {
           uint32_t word;
           Out values[2];
         } both;
-        both.values[0] = round_to<Out>(finish(first, bias[half]));
-        both.values[1] = round_to<Out>(finish(second, bias[half]));
+        both.values[0] = round_to<Out>(finish(first, ends[half]));
+        both.values[1] = round_to<Out>(finish(second, ends[half]));
         *reinterpret_cast<uint32_t*>(to) = both.word;
       }
     }
@@ -122,18 +141,18 @@ class SumStager {
   // All columns side by side.
   template <int kPart>
   __device__ __forceinline__ bool stage_from(const float (&sums)[kColumns / 2],
-                                             const float (&bias)[2], int place) const {
+                                             const FilterEnd (&ends)[2], int place) const {
     bool spoilt = false;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g)
-      store_pairs(sums, bias, kPart * kPartStep<Out, kColumns> / 8 + g, place + 8 * g, spoilt);
+      store_pairs(sums, ends, kPart * kPartStep<Out, kColumns> / 8 + g, place + 8 * g, spoilt);
     return spoilt;
   }
 
   // Without the columns between rows.
   template <int kPart>
   __device__ __forceinline__ bool stage_rows(const float (&sums)[kColumns / 2],
-                                             const float (&bias)[2], const Runs& runs,
+                                             const FilterEnd (&ends)[2], const Runs& runs,
                                              int pair) const {
     // The thread's first pair.
     int image = 0, row = runs.start.row, column = runs.start.column + pair;
@@ -168,7 +187,7 @@ class SumStager {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       if (column < p_.target_width && row < rows)
-        store_pairs(sums, bias, kPart * kPartStep<Out, kColumns> / 8 + g, place, spoilt);
+        store_pairs(sums, ends, kPart * kPartStep<Out, kColumns> / 8 + g, place, spoilt);
       const bool wraps = column + 8 >= p_.pitch;
       column += wraps ? 8 - p_.pitch : 8;
       place += wraps ? 8 - gap : 8;

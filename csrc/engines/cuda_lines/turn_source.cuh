@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "device/convert.cuh"
+#include "engines/cuda_lines/half_scales.cuh"
 #include "engines/cuda_lines/pack_filters.cuh"
 #include "engines/cuda_lines/swizzle.cuh"
 #include "engines/cuda_lines/window_place.cuh"
@@ -22,7 +23,8 @@ template <TensorMath kMath>
 using SourceBits =
     std::conditional_t<sizeof(typename TensorTypes<kMath>::Element) == 4, float, uint16_t>;
 
-// A word of each part of a position: one TF32 value, or two neighbouring channels.
+// A word of each part of a position: one TF32 value, or two neighbouring channels; those to be
+// halves are scaled already.
 template <TensorMath kMath>
 struct TurnedWord {
   static constexpr int kChannels = 4 / operand_bytes(kMath);
@@ -36,6 +38,11 @@ struct TurnedWord {
       const SplitPair pair(values[0], values[1]);
 #pragma unroll
       for (int i = 0; i < 3; ++i) part[i] = pair.part[i];
+    } else if constexpr (kMath == TensorMath::kHalfIeee) {
+      const HalfPair pair(values[0], values[1]);
+      part[0] = pair.part[0], part[1] = pair.part[1];
+    } else if constexpr (kMath == TensorMath::kHalfTf32) {
+      part[0] = pack_float16(values[0], values[1]);
     } else {
       part[0] = static_cast<uint32_t>(values[0]) | (static_cast<uint32_t>(values[1]) << 16);
     }
@@ -113,6 +120,19 @@ class SourceTurner {
         }
       }
     }
+    if constexpr (is_half(kMath)) {
+      const float scale = p_.scales->source;
+#pragma unroll
+      for (int turn = 0; turn < kTurns; ++turn) {
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+          for (float& value : values[turn][half]) value *= scale;
+        }
+      }
+      // A warp has 32 pixels of a channel.
+      check_fitness(p_.scales, reinterpret_cast<float (&)[sizeof(values) / 4]>(values), 0xffffffff);
+    }
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
 #pragma unroll
@@ -167,6 +187,16 @@ class SourceTurner {
       float values[kValues];
 #pragma unroll
       for (int c = 0; c < kValues; ++c) values[c] = to_accumulate(from.elements[c]);
+      if constexpr (is_half(kMath)) {
+        const float scale = p_.scales->source;
+#pragma unroll
+        for (float& value : values) value *= scale;
+        // Lanes that have the same channels have them of other pixels.
+        constexpr uint32_t kSameChannels = kWords == 32   ? 0x01010101
+                                           : kWords == 16 ? 0x11111111
+                                                          : 0x55555555;
+        check_fitness(p_.scales, values, kSameChannels << threadIdx.x % (kWords / 4));
+      }
       const OperandWords<kMath> words(values);
 #pragma unroll
       for (int plane = 0; plane < kPlanes; ++plane) store(position, word, plane, words.part[plane]);

@@ -36,8 +36,12 @@ constexpr double kWindowMemoryBytes = 10;           // of writing lines, per cyc
 constexpr double kWindowStoredBytes = 15;           // of storing sums
 constexpr double kWindowPartialBytes = 10;          // partial sums, written and read again
 
+int count_products(TensorMath math) {
+  return math == TensorMath::kIeee ? 6 : math == TensorMath::kHalfIeee ? 3 : 1;
+}
+
 double find_efficiency(const WindowShape& shape) {
-  if (shape.math == TensorMath::kIeee) return kIeeeWindowEfficiency;
+  if (count_products(shape.math) > 1) return kIeeeWindowEfficiency;
   return shape.columns >= 192   ? kWideWindowEfficiency
          : shape.columns >= 128 ? kMiddleWindowEfficiency
                                 : kNarrowWindowEfficiency;
@@ -49,13 +53,17 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
   const double chunks = static_cast<double>(shape.chunks) / shape.splits;
   const double steps = ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32) /
                        static_cast<double>(shape.splits);
-  const int products = shape.math == TensorMath::kIeee ? 6 : 1;
-  const double batches =
+  const int products = count_products(shape.math);
+  const double groups =
       chunks * static_cast<double>(ceil_div(static_cast<int64_t>(taps), shape.stage_taps)) *
       (shape.lane_bytes / 32) * static_cast<double>(ceil_div(shape.stage_taps, 4));
+  // Of products whose sums are added up when they are done.
+  const double chains = shape.math == TensorMath::kIeee       ? groups
+                        : shape.math == TensorMath::kHalfIeee ? steps * taps / kHalfChainSteps
+                                                              : 0;
   const bool scarce = !shape.resident && shape.filter_stages < 3;
   const double multiply = (steps * taps * products * shape.columns / find_efficiency(shape) +
-                           batches * (products == 1 ? kWindowBatchCycles : kIeeeBatchCycles)) *
+                           (chains > 0 ? chains * kIeeeBatchCycles : groups * kWindowBatchCycles)) *
                           (scarce ? kScarceFilterStages : 1);
   const double lines = chunks * shape.positions() * shape.lane_bytes * shape.planes();
   const double filters = shape.resident ? 0

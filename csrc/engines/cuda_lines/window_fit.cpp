@@ -72,9 +72,10 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
   return {std::move(shape), p};
 }
 
-WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit,
-                                const Buffers& buffers) {
+WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit, Buffers buffers,
+                                int64_t offset) {
   WindowParams p = fit.params;
+  buffers.workspace = static_cast<char*>(buffers.workspace) + offset;
   const int64_t element = size_of(problem.dtype);
   const bool split = fit.shape.splits > 1;
   set_tensors(p, problem, fit.shape.rows_axis, fit.shape.columns_axis, buffers,

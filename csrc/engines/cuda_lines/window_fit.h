@@ -1,6 +1,8 @@
 // A fitted shape and everything of a launch that does not depend on where tensors lie.
 #pragma once
 
+#include <optional>
+
 #include "core/buffers.h"
 #include "core/gather_view.h"
 #include "engines/cuda_lines/window_params.h"
@@ -13,10 +15,18 @@ struct WindowFit {
   WindowParams params;  // pointers are null
 };
 
+struct LinesPlan {
+  WindowFit exact;
+  // Values are first multiplied as halves. Where that turns out not to do, exact takes over; else
+  // its kernels have nothing to do.
+  std::optional<WindowFit> half;
+  int64_t scale_bytes = 0;  // of the workspace, before everything else
+};
+
 WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape);
 
-// The parameters of a call.
-WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit,
-                                const Buffers& buffers);
+// The parameters of a call. offset: where in the workspace all of it starts.
+WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit, Buffers buffers,
+                                int64_t offset);
 
 }  // namespace convx

@@ -58,12 +58,26 @@ struct WindowRings {
 };
 
 // The reduction of a tile: sums of 64 filters by kColumns positions.
+//
+// The tensor cores truncate sums, so those of float32's precision are added up in short chains,
+// which are added to totals by ordinary additions. Products of halves' lower parts are so small
+// that one chain of their own does.
 template <TensorMath kMath, int kColumns>
 class WindowMultiplier {
   using Operand = typename TensorTypes<kMath>::Operand;
   using Mma = Wgmma<Operand, kColumns>;
+  using Sums = WgmmaSums<kColumns>;
   static constexpr bool kSplit = kMath == TensorMath::kIeee;
+  static constexpr bool kHalves = kMath == TensorMath::kHalfIeee;
+  static constexpr bool kChained = kSplit || (kHalves && kColumns <= kMaxHalfChainColumns);
+  static constexpr int kChain = kSplit ? kIeeeChainSteps : kHalfChainSteps;
   static constexpr int kPlanes = count_planes(kMath);
+
+  // Sums on their way to totals; those that are not needed take no registers.
+  struct Chains {
+    Sums chain;
+    Sums low;  // of products with one lower part, kHalfLowScale times too large
+  };
 
  public:
   __device__ __forceinline__ WindowMultiplier(const WindowParams& p, const WindowRings& rings,
@@ -81,17 +95,16 @@ class WindowMultiplier {
   }
 
   // Leaves the sums in totals.
-  __device__ __forceinline__ void reduce(const TilePlace& tile, WgmmaSums<kColumns>& totals) {
-    WgmmaSums<kColumns> chain;  // where chains are short; else totals takes everything
-    WgmmaSums<kColumns>& sums = kSplit ? chain : totals;
-    if constexpr (kSplit) {
+  __device__ __forceinline__ void reduce(const TilePlace& tile, Sums& totals) {
+    Chains chains;
+    if constexpr (kChained) {
 #pragma unroll
       for (float& total : totals.value) total = 0;
     }
     const int lead = (tile.first & (kLineAlignment - 1)) * (p_.lane_bytes / 16);
     // A step takes 32 of lane_bytes.
     const int step_channels = p_.chunk_channels * 32 / p_.lane_bytes;
-    accumulate_ = 0;
+    accumulate_ = accumulate_low_ = chained_ = 0;
     filter_pending_ = source_pending_ = -1;
     for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
       const int channels = min(p_.chunk_channels, p_.channels - chunk * p_.chunk_channels);
@@ -110,11 +123,11 @@ class WindowMultiplier {
               filter_start_ + 2 * step;
           const uint32_t b = b_start + 2 * step;
           int tap = 0;
-          for (; tap + 4 <= count; tap += 4) multiply_batch<4>(sums, totals, a, b, taps, tap);
+          for (; tap + 4 <= count; tap += 4) multiply_batch<4>(chains, totals, a, b, taps, tap);
           const int left = count - tap;
-          if (left == 3) multiply_batch<3>(sums, totals, a, b, taps, tap);
-          if (left == 2) multiply_batch<2>(sums, totals, a, b, taps, tap);
-          if (left == 1) multiply_batch<1>(sums, totals, a, b, taps, tap);
+          if (left == 3) multiply_batch<3>(chains, totals, a, b, taps, tap);
+          if (left == 2) multiply_batch<2>(chains, totals, a, b, taps, tap);
+          if (left == 1) multiply_batch<1>(chains, totals, a, b, taps, tap);
         }
         filter_pending_ = filter_.slot;
         filter_.advance(p_.filter_stages);
@@ -125,15 +138,35 @@ class WindowMultiplier {
     }
     wait_wgmma<0>();
     give_back();
+    if constexpr (kChained) add_chain(chains, totals);
+    if constexpr (kHalves) {
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) {
+        totals.value[i] = fmaf(chains.low.value[i], 1 / kHalfLowScale, totals.value[i]);
+      }
+    }
   }
 
  private:
+  __device__ __forceinline__ void add_chain(const Chains& chains, Sums& totals) {
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) totals.value[i] += chains.chain.value[i];
+    accumulate_ = chained_ = 0;
+  }
+
   // A step of kCount taps in one group, without a branch between them: only then do the tensor
   // cores get the next group while they work on this one.
   template <int kCount>
-  __device__ __forceinline__ void multiply_batch(WgmmaSums<kColumns>& sums,
-                                                 WgmmaSums<kColumns>& totals, uint32_t a_start,
+  __device__ __forceinline__ void multiply_batch(Chains& chains, Sums& totals, uint32_t a_start,
                                                  uint32_t b_start, const int* taps, int tap) {
+    if constexpr (kChained) {
+      if (chained_ + kCount > kChain) {
+        wait_wgmma<0>();
+        give_back();
+        add_chain(chains, totals);
+      }
+      chained_ += kCount;
+    }
     uint32_t a[kCount], b[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -143,22 +176,25 @@ class WindowMultiplier {
     __syncwarp();  // storing leaves lanes apart, and wgmma wants them together
     fence_wgmma();
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) multiply(sums, a[i], b[i], i == 0 ? accumulate_ : 1);
-    commit_wgmma();
-    accumulate_ = 1;
-    if constexpr (kSplit) {
-      wait_wgmma<0>();
-#pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) totals.value[i] += sums.value[i];
-      accumulate_ = 0;
-    } else {
-      wait_wgmma<1>();
+    for (int i = 0; i < kCount; ++i) {
+      if constexpr (kHalves) {
+        multiply_low(chains.low, a[i], b[i], i == 0 ? accumulate_low_ : 1);
+      }
+      multiply(kChained ? chains.chain : totals, a[i], b[i], i == 0 ? accumulate_ : 1);
     }
+    commit_wgmma();
+    accumulate_ = accumulate_low_ = 1;
+    wait_wgmma<1>();
     give_back();
   }
 
-  __device__ __forceinline__ void multiply(WgmmaSums<kColumns>& sums, uint32_t a, uint32_t b,
-                                           int accumulate) {
+  // The product of two lower parts is below float32's rounding.
+  __device__ __forceinline__ void multiply_low(Sums& sums, uint32_t a, uint32_t b, int accumulate) {
+    product(sums, a + kWindowFilters * p_.lane_bytes / 16, b, accumulate);
+    product(sums, a, b + p_.plane_bytes / 16, 1);
+  }
+
+  __device__ __forceinline__ void multiply(Sums& sums, uint32_t a, uint32_t b, int accumulate) {
     if constexpr (kSplit) {
       // Small products first. Those of parts 1 and 2, 2 and 1, 2 and 2 are below float32's
       // rounding.
@@ -205,7 +241,8 @@ class WindowMultiplier {
   uint32_t filter_start_, source_start_;  // in 16-byte pieces
   RingCursor source_, filter_;
   int filter_pending_ = -1, source_pending_ = -1;
-  int accumulate_ = 0;
+  int accumulate_ = 0, accumulate_low_ = 0;
+  int chained_ = 0;  // steps of the chain
   int stages_done_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <span>
 
 #include "core/arithmetic.h"
 #include "engines/cuda_lines/window_costs.h"
@@ -15,12 +16,16 @@ constexpr int kTileAlignment = 1024;  // of a swizzled tile
 constexpr int kMaxFilterStages = 16;
 constexpr int kMaxSourceStages = 3;
 constexpr int64_t kFilterStageBytes = 18432;
-// Reduction steps (of 32 bytes and one tap) summed by the tensor cores in one chain in kIeee: they
-// truncate, so long chains drift towards zero. 4 steps are 64 terms.
-constexpr int kIeeeChainSteps = 4;
 // The kernels there are (lines_*.cu).
 constexpr int kWindowColumns[] = {256, 192, 128, 64};
 constexpr int kIeeeWindowColumns[] = {160, 128, 96, 64};
+constexpr int kHalfIeeeWindowColumns[] = {160, 96, 64};
+
+std::span<const int> window_columns(TensorMath math) {
+  if (math == TensorMath::kIeee) return kIeeeWindowColumns;
+  if (math == TensorMath::kHalfIeee) return kHalfIeeeWindowColumns;
+  return kWindowColumns;
+}
 
 int64_t floor_div(int64_t a, int64_t b) { return (a - floor_mod(a, b)) / b; }
 
@@ -68,15 +73,15 @@ struct Candidate {
 
 class Fitter {
  public:
-  Fitter(const ConvProblem& problem, const DeviceCaps& caps, const GatherAxis& rows,
-         const GatherAxis& columns)
+  Fitter(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
+         const GatherAxis& rows, const GatherAxis& columns)
       : problem_(problem),
         caps_(caps),
         rows_(rows),
         columns_(columns),
         row_reach_(rows),
         column_reach_(columns),
-        math_(tensor_math(problem)) {
+        math_(math) {
     const GatherView view = make_gather_view(problem);
     sources_ = view.source_channels;
     targets_ = view.target_channels;
@@ -89,7 +94,11 @@ class Fitter {
     WindowShape best;
     if (taps_ > kMaxWindowTaps) return best;
     for (const int lane_bytes : {32, 64, 128}) {
-      for (const int columns : math_ == TensorMath::kIeee ? kIeeeWindowColumns : kWindowColumns) {
+      for (const int columns : window_columns(math_)) {
+        if (math_ == TensorMath::kHalfIeee && columns > kMaxHalfChainColumns &&
+            taps_ * ceil_div(sources_ * operand_bytes(math_), 32) > kMaxHalfSteps) {
+          continue;
+        }
         for (const int filter_groups : {1, 2}) {
           if (filter_groups == 2 && targets_ <= kWindowFilters) continue;
           Candidate candidate{Cut::kStretch, 1, columns, filter_groups, lane_bytes};
@@ -345,9 +354,9 @@ class Fitter {
 
 }  // namespace
 
-WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
+WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
                              const GatherAxis& rows, const GatherAxis& columns) {
-  return Fitter(problem, caps, rows, columns).fit();
+  return Fitter(problem, caps, math, rows, columns).fit();
 }
 
 int64_t count_pixel_tiles(const WindowShape& shape, int64_t images) {

@@ -41,6 +41,14 @@ namespace convx {
 inline constexpr int kWindowFilters = 64;      // rows of one warpgroup's product
 inline constexpr int kMaxWindowTaps = 256;     // of a kernel
 inline constexpr int kMaxWindowSegments = 64;  // of a tile
+// Reduction steps (of 32 bytes and one tap) summed by the tensor cores in one chain: they truncate,
+// so long chains drift towards zero. In kIeee each step is six additions, in kHalfIeee one.
+inline constexpr int kIeeeChainSteps = 4;
+inline constexpr int kHalfChainSteps = 8;
+// Wider windows of kHalfIeee have no registers for totals beside the chain, and only do where the
+// whole reduction is one.
+inline constexpr int kMaxHalfChainColumns = 96;
+inline constexpr int kMaxHalfSteps = 10;
 // Positions that the swizzle exchanges: copies of a line start at a multiple of them.
 inline constexpr int kLineAlignment = 8;
 // Runs of pixels that a window may have, one per image; with fewer positions in an image there
@@ -137,8 +145,9 @@ struct WindowShape {
   int positions() const { return static_cast<int>(segments.size()) * segment_length; }
 };
 
-// The best shape for one phase of the problem; columns is 0 where none fits.
-WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
+// The best shape for one phase of the problem; columns is 0 where none fits. math: what its values
+// are multiplied as.
+WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
                              const GatherAxis& rows, const GatherAxis& columns);
 
 // Tiles of positions that some images have.

@@ -16,6 +16,9 @@ void launch_phase(const LaunchSite& site, const PixelShape& shape, const PixelPa
       return launch_mma_bfloat16(site, shape, params);
     case TensorMath::kFloat16:
       return launch_mma_float16(site, shape, params);
+    case TensorMath::kHalfTf32:
+    case TensorMath::kHalfIeee:
+      break;  // not fitted here
   }
 }
 

@@ -16,6 +16,9 @@ void launch_cuda_pixels(const LaunchSite& site, const Plan& plan, const Buffers&
       return launch_pixels_bfloat16(site, fit.shape, params);
     case TensorMath::kFloat16:
       return launch_pixels_float16(site, fit.shape, params);
+    case TensorMath::kHalfTf32:
+    case TensorMath::kHalfIeee:
+      break;  // not fitted here
   }
 }
 

@@ -31,6 +31,13 @@ template <typename T>
 T __shfl_sync(unsigned, T value, int lane) {
   return std::bit_cast<T>(emulator::show_in_warp({std::bit_cast<uint32_t>(value)}).words[lane][0]);
 }
-inline float __shfl_xor_sync(unsigned mask, float value, int distance) {
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int distance) {
   return __shfl_sync(mask, value, threadIdx.x % 32 ^ distance);
+}
+inline unsigned __ballot_sync(unsigned, bool holds) {
+  const auto& all = emulator::show_in_warp({uint32_t{holds}});
+  unsigned ballot = 0;
+  for (int lane = 0; lane < 32; ++lane) ballot |= all.words[lane][0] << lane;
+  return ballot;
 }

@@ -17,5 +17,8 @@ inline uint32_t pack_bfloat16(float first, float second) {
 inline uint32_t pack_float16(float first, float second) {
   return uint32_t{Half::from_float(second).bits} << 16 | Half::from_float(first).bits;
 }
+inline void unpack_float16(uint32_t word, float& first, float& second) {
+  first = Half{static_cast<uint16_t>(word)}, second = Half{static_cast<uint16_t>(word >> 16)};
+}
 
 }  // namespace convx

@@ -1,0 +1,19 @@
+// What multiplying float32 values as float16 (kHalfTf32, kHalfIeee) needs to know of them. Lies in
+// the workspace, written by measure_kernel.cuh and read by all kernels behind it:
+//   HalfScales, then a scale of each filter, of all groups.
+#pragma once
+
+#include <cstdint>
+
+namespace convx {
+
+struct HalfScales {
+  int unfit;     // not 0: values lie too far apart, and other kernels run instead
+  float source;  // a power of 2 that source values are multiplied with
+
+  static constexpr int64_t bytes(int64_t filters) {
+    return (static_cast<int64_t>(sizeof(HalfScales)) + 4 * filters + 255) / 256 * 256;
+  }
+};
+
+}  // namespace convx

@@ -1,0 +1,111 @@
+// Finds the scales of kHalfTf32 and kHalfIeee: of each filter by all its values, of the source by a
+// sample. And whether sums have as many terms as they should.
+#pragma once
+
+#include "cuda/launch.h"
+#include "engines/cuda_lines/half_scales.cuh"
+#include "engines/cuda_lines/window_params.h"
+
+namespace convx {
+
+inline constexpr int kMeasureThreads = 256;
+inline constexpr int kSampled = 16;  // source values of a thread
+
+// What is found of some values.
+struct Measure {
+  uint32_t largest = 0;  // the bits of its magnitude
+  int others = 0;        // that are not zero
+
+  __device__ __forceinline__ void look(float value) {
+    const uint32_t bits = __float_as_uint(value) & 0x7fffffffu;
+    largest = max(largest, bits);
+    others += bits != 0;
+  }
+  __device__ __forceinline__ void join(uint32_t other_largest, int other_count) {
+    largest = max(largest, other_largest);
+    others += other_count;
+  }
+};
+
+// Of all the block's threads; in the first one. shared: one per warp.
+__device__ __forceinline__ Measure join_block(Measure own, Measure* shared) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    own.join(__shfl_xor_sync(0xffffffff, own.largest, distance),
+             __shfl_xor_sync(0xffffffff, own.others, distance));
+  }
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = own;
+  __syncthreads();
+  for (int warp = 1; warp < kMeasureThreads / 32; ++warp) {
+    own.join(shared[warp].largest, shared[warp].others);
+  }
+  return own;
+}
+
+// Coordinates of sample i are multiples of irrational numbers, one per axis: they fall evenly, and
+// never all on one row or column.
+__device__ __forceinline__ Measure sample_source(const WindowParams& p) {
+  const auto* source = static_cast<const float*>(p.source);
+  const int channels = p.slabs / p.chunks * p.group_sources;
+  Measure measure;
+#pragma unroll
+  for (int i = 0; i < kSampled; ++i) {
+    const uint32_t sample = threadIdx.x + i * kMeasureThreads;
+    const int image = static_cast<int>(__umulhi(sample * 0xdb4f0b91u, p.images));
+    const int channel = static_cast<int>(__umulhi(sample * 0xbbe05635u, channels));
+    const int row = static_cast<int>(__umulhi(sample * 0xa0f2ec75u, p.source_height));
+    const int column = static_cast<int>(__umulhi(sample * 0x89e18285u, p.source_width));
+    measure.look(__ldg(source + image * p.source_n + channel * p.source_c + row * p.source_h +
+                       column * p.source_w));
+  }
+  return measure;
+}
+
+// filter: of all groups.
+__device__ __forceinline__ Measure measure_filter(const WindowParams& p, int filter) {
+  const int group = filter / p.group_targets;
+  const float* values = static_cast<const float*>(p.filters) + group * p.filter_group +
+                        (filter - group * p.group_targets) * p.filter_target;
+  const int count = p.group_sources * p.taps;
+  Measure measure;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < count; i += kMeasureThreads) {
+    int64_t offset = i;
+    if (!p.dense_filters) {
+      int channel = i;
+      int r = p.by_taps.split(channel);
+      const int s = p.by_tap_columns.split(r);
+      offset = channel * p.filter_source + (p.tap_r0 + r * p.tap_r_step) * p.filter_r +
+               (p.tap_s0 + s * p.tap_s_step) * p.filter_s;
+    }
+    measure.look(__ldg(values + offset));
+  }
+  return measure;
+}
+
+// A block per filter, and one for the source.
+template <typename Params>  // one copy for all files
+__global__ void __launch_bounds__(kMeasureThreads)
+    measure_kernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(16) char memory[];
+  const int filter = static_cast<int>(blockIdx.x) - 1;
+  const Measure measure = join_block(filter < 0 ? sample_source(p) : measure_filter(p, filter),
+                                     reinterpret_cast<Measure*>(memory));
+  if (threadIdx.x != 0) return;
+  if (filter < 0) {
+    const float share = measure.others / static_cast<float>(kSampled * kMeasureThreads);
+    p.scales->unfit = share * p.group_sources * p.taps < p.min_terms;
+    p.scales->source = find_scale(measure.largest, kSourceExponent);
+  } else {
+    filter_scales(p.scales)[filter] = find_scale(measure.largest, kFilterExponent);
+  }
+}
+
+inline void measure(const LaunchSite& site, const WindowParams& params) {
+  const int filters = params.slabs / params.chunks * params.group_targets;
+  launch_kernel<measure_kernel<WindowParams>>(site, dim3(static_cast<unsigned>(filters + 1)),
+                                              kMeasureThreads,
+                                              kMeasureThreads / 32 * sizeof(Measure), params);
+}
+
+}  // namespace convx
