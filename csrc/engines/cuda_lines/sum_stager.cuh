@@ -8,11 +8,15 @@
 namespace convx {
 
 // Where groups of 8 columns of one row are 32-byte sectors of the target, threads can store their
-// sums as they are. Split sums may have to be mended, and cannot.
+// sums as they are. Split sums may have to be mended, and cannot. Per column that takes the memory
+// pipeline 8 cycles against 2 for staging, but no part of a window waits for the one before to be
+// copied; which counts for more is to be measured anew, now that copies are the copy engine's.
+inline constexpr bool kStoreSectors = true;
+
 template <TensorMath kMath, int kColumns, typename Out>
 __device__ __forceinline__ bool has_sectors(const WindowParams& p, const StoreTarget<Out>& target,
                                             int window) {
-  if constexpr (sizeof(Out) != 4 || kMath != TensorMath::kTf32) {
+  if constexpr (!kStoreSectors || sizeof(Out) != 4 || kMath != TensorMath::kTf32) {
     return false;
   } else {
     const LinePoint start = locate_position(p, window);

@@ -1,13 +1,17 @@
 // From shared memory to the target.
 #pragma once
 
+#include "device/async_copy.cuh"
 #include "device/convert.cuh"
+#include "device/mbarrier.cuh"
+#include "device/warp_roles.cuh"
 #include "engines/cuda_lines/staging.cuh"
 #include "engines/tensor_types.cuh"
 
 namespace convx {
 
-// Stores what a warpgroup has staged, by one warp.
+// Stores what a warpgroup has staged, by one warp: one lane starts copies of whole 16-byte units,
+// which the copy engine does at the memory's rate, and waits for them; all lanes store the rest.
 template <TensorMath kMath, int kColumns, typename Out, typename Bias>
 class SumStorer {
   static constexpr bool kExact = kMath == TensorMath::kIeee;
@@ -15,7 +19,6 @@ class SumStorer {
   static constexpr int kUnit = kStoreUnit<Out>;
   static constexpr int kUnitPairs = kUnit / 2;
   static constexpr int kSector = 32 / static_cast<int>(sizeof(Out));
-  static constexpr int kBatch = 8;  // filters at a time
   static constexpr int kStep = kPartStep<Out, kColumns>;
   using Runs = WindowRuns<Out, kColumns>;
 
@@ -35,7 +38,8 @@ class SumStorer {
         staging_(staging),
         lane_(threadIdx.x & 31) {}
 
-  // A part of the window. spoilt: some sums must be formed anew.
+  // A part of the window. spoilt: some sums must be formed anew. When it returns to the elected
+  // lane (elect_lane), the staging has been read.
   __device__ __forceinline__ void store(int part, bool spoilt) {
     if (filters_ <= 0) return;
     if (!p_.even_runs) return store_columns(part, spoilt);
@@ -47,51 +51,38 @@ class SumStorer {
       if constexpr (kExact) {
         if (spoilt) mend_run(runs, run);
       }
-      store_units(runs, run);
+      if (elect_lane()) copy_units(runs, run);
       store_ends(runs, run);
     }
+    if (elect_lane()) wait_bulk_reads();
   }
 
  private:
-  // Whole units: a lane has the same of each filter it stores; short runs leave lanes for several
-  // filters at once. Filters whose runs are aligned alike follow each other, so that little is left
-  // to find out for each.
-  __device__ __forceinline__ void store_units(const Runs& runs, const PixelRun<Out>& run) const {
+  // Whole units, a copy for each filter. Filters whose runs are aligned alike follow each other, so
+  // that little is left to find out for each.
+  __device__ __forceinline__ void copy_units(const Runs& runs, const PixelRun<Out>& run) const {
     const int apart = static_cast<int>(target_.c) & (kSector - 1);
     const int period = apart == 0 ? 1 : kSector / (apart & -apart);
-    const int units = (run.pixels + 2 * kUnit - 1) / kUnit;
-    const int width = units > 16 ? 32 : units > 8 ? 16 : 8;  // lanes of a filter
-    const int step = period * (32 / width);                  // filters
-    const int64_t distance = step * target_.c;
+    const int64_t distance = period * target_.c;
 #pragma unroll 1
     for (int phase = 0; phase < min(period, filters_); ++phase) {
       const int shift = runs.misalignment(run, phase);
-      const int begin = runs.first_stored(run, phase), end = runs.end_stored(run, phase);
-      const int filter = phase + lane_ / width * period;  // this lane's first
+      // Elements from the start of the run's first unit.
+      const int begin = (runs.first_stored(run, phase) + shift + kUnit - 1) & -kUnit;
+      const int end = (runs.end_stored(run, phase) + shift) & -kUnit;
+      if (begin >= end) continue;
+      const uint32_t bytes = (end - begin) * sizeof(Out);
+      uint32_t from = shared_address(staging_ + phase * kPitch + run.staged + begin);
+      const uint32_t from_step = period * kPitch * sizeof(Out);
+      Out* to = run.to + phase * target_.c + begin - shift;
 #pragma unroll 1
-      for (int first = (lane_ & (width - 1)) * kUnit - shift; first + kUnit <= end;
-           first += width * kUnit) {
-        if (first < begin) continue;
-        const Out* from = staging_ + filter * kPitch + run.staged + shift + first;
-        Out* to = run.to + filter * target_.c + first;
-        int left = (filters_ - filter + step - 1) / step;
-#pragma unroll 1
-        for (; left >= kBatch; left -= kBatch) {
-          uint4 values[kBatch];
-#pragma unroll
-          for (int i = 0; i < kBatch; ++i, from += step * kPitch) {
-            values[i] = *reinterpret_cast<const uint4*>(from);
-          }
-#pragma unroll
-          for (int i = 0; i < kBatch; ++i, to += distance) {
-            *reinterpret_cast<uint4*>(to) = values[i];
-          }
-        }
-        for (; left > 0; --left, from += step * kPitch, to += distance) {
-          *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-        }
+      for (int filter = phase; filter < filters_; filter += period) {
+        bulk_store(to, from, bytes);
+        to += distance;
+        from += from_step;
       }
     }
+    commit_bulk_stores();
   }
 
   // What is left of the first unit and of the last, pair by pair, eight filters at once.
@@ -146,6 +137,7 @@ class SumStorer {
         mend(staged[i], run.image, run.pixel + i, filter_ + r);
       }
     }
+    fence_async_proxy();
     __syncwarp();
   }
 

@@ -284,6 +284,7 @@ __device__ __forceinline__ void multiply_tiles(const WindowParams& p, const Wind
             wait_barrier(empty, parity);
             parity ^= 1;
             if (stager.template stage<kPart>(sums.value)) spoilt[warpgroup] = 1;
+            fence_async_proxy();  // of every thread's sums, before their copies
             __syncwarp();
             if ((threadIdx.x & 31) == 0) arrive(full);
           };
@@ -320,6 +321,7 @@ __device__ __forceinline__ void store_tiles(const WindowParams& p, const WindowR
                             }
                           });
   }
+  if (elect_lane()) wait_bulk_stores();
 }
 
 }  // namespace convx
