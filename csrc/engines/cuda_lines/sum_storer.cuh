@@ -42,11 +42,14 @@ class SumStorer {
   // lane (elect_lane), the staging has been read.
   __device__ __forceinline__ void store(int part, bool spoilt) {
     if (filters_ <= 0) return;
+    if constexpr (kWhole<Out, Bias>) {
+      if (p_.wide_target) return store_channels(part, spoilt);
+    }
     if (!p_.even_runs) return store_columns(part, spoilt);
-    const Runs runs(p_, target_, window_, part, tile_.group * p_.group_targets + filter_);
+    Runs runs(p_, target_, window_, part, tile_.group * p_.group_targets + filter_);
 #pragma unroll 1
     for (int i = 0; i < kMaxRuns; ++i) {
-      const PixelRun<Out> run = i == 0 ? runs.runs[0] : i == 1 ? runs.runs[1] : runs.runs[2];
+      const PixelRun<Out> run = runs.next();
       if (run.pixels == 0) continue;
       if constexpr (kExact) {
         if (spoilt) mend_run(runs, run);
@@ -142,13 +145,94 @@ class SumStorer {
   }
 
   // Any layout: each lane looks up the pixels of its columns.
-  __device__ __forceinline__ void store_columns(int part, bool spoilt) {
-    Out* const first_plane =
-        target_.base + (static_cast<int64_t>(tile_.group) * p_.group_targets + filter_) * target_.c;
-    const LinePoint start = locate_position(p_, window_);
-    // The next part, or window, has the columns that both share.
+  __device__ __forceinline__ void store_columns(int part, bool spoilt) const {
+    Out* const first_plane = find_first_plane();
+    visit_columns(part, [&](int column, int image, int row, int target_column) {
+      Out* to = first_plane + image * target_.n + row * target_.h + target_column * target_.w;
+      Out* const staged = staging_ + column;
+      if constexpr (kExact) {
+        if (spoilt) {
+          const int pixel = row * p_.target_width + target_column;
+          for (int r = 0; r < filters_; ++r) mend(staged[r * kPitch], image, pixel, filter_ + r);
+        }
+      }
+#pragma unroll 8
+      for (int r = 0; r < filters_; ++r, to += target_.c) *to = staged[r * kPitch];
+    });
+  }
+
+  // Channels of a pixel lie together, in whole units: a copy for each pixel.
+  __device__ __forceinline__ void store_channels(int part, bool spoilt) const {
+    if constexpr (kExact) {
+      if (spoilt) mend_channels(part);
+    }
+    if (elect_lane()) {
+      copy_channels(part);
+      commit_bulk_stores();
+      wait_bulk_reads();
+    }
+  }
+
+  __device__ __forceinline__ void copy_channels(int part) const {
+    Out* const first_plane = find_first_plane();
+    const uint32_t bytes = filters_ * sizeof(Out);
+    constexpr uint32_t kFromStep = kChannelPitch<Out> * sizeof(Out);
+    uint32_t from = shared_address(staging_);
+    LinePoint at = locate_part<kStep>(p_, window_, part);
+    int left = count_columns(part);
+#pragma unroll 1
+    while (true) {  // a row of a strip
+      const int here = min(left, p_.pitch - at.column);
+      const int first = at.strip * p_.strip_columns + at.column;  // target column
+      const bool is_row = at.row < p_.target_height && at.image < p_.images;
+      const int of_strip = min(p_.strip_columns - at.column, p_.target_width - first);
+      const int pixels = is_row ? min(here, of_strip) : 0;
+      Out* to = first_plane + at.image * target_.n + at.row * target_.h + first * target_.w;
+      uint32_t pixel_from = from;
+#pragma unroll 1
+      for (int i = 0; i < pixels; ++i) {
+        bulk_store(to, pixel_from, bytes);
+        to += target_.w;
+        pixel_from += kFromStep;
+      }
+      left -= here;
+      if (left == 0 || p_.pair_rows > 0) break;
+      from += here * kFromStep;
+      at.column = 0;
+      if (++at.row < p_.rows) continue;
+      at.row = 0;
+      if (++at.strip < p_.strips) continue;
+      at.strip = 0;
+      ++at.image;
+    }
+  }
+
+  __device__ __forceinline__ void mend_channels(int part) const {
+    visit_columns(part, [&](int column, int image, int row, int target_column) {
+      Out* const staged = staging_ + column * kChannelPitch<Out>;
+      const int pixel = row * p_.target_width + target_column;
+      for (int r = 0; r < filters_; ++r) mend(staged[r], image, pixel, filter_ + r);
+    });
+    fence_async_proxy();
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ Out* find_first_plane() const {
+    return target_.base +
+           (static_cast<int64_t>(tile_.group) * p_.group_targets + filter_) * target_.c;
+  }
+
+  // Columns of a part that it stores: the next part, or window, has those that both share.
+  __device__ __forceinline__ int count_columns(int part) const {
     const bool whole = part + 1 == kParts<Out> && !p_.overlap;
-    const int columns = whole ? kPartColumns<Out, kColumns> : kStep;
+    return whole ? kPartColumns<Out, kColumns> : kStep;
+  }
+
+  // Calls visit with each column of a part that is a pixel, and its image, row and column there.
+  template <typename Visit>
+  __device__ __forceinline__ void visit_columns(int part, const Visit& visit) const {
+    const LinePoint start = locate_position(p_, window_);
+    const int columns = count_columns(part);
 #pragma unroll 1
     for (int column = lane_; column < columns; column += 32) {
       const LinePoint point = locate_position(p_, window_ + part * kStep + column);
@@ -156,38 +240,7 @@ class SumStorer {
       const bool in_row =
           p_.pair_rows == 0 || (point.row == start.row && point.image == start.image);
       if (!is_target(p_, point) || !in_row) continue;
-      const int target_column = point.strip * p_.strip_columns + point.column;
-      Out* to =
-          first_plane + point.image * target_.n + point.row * target_.h + target_column * target_.w;
-      Out* const staged = staging_ + column;
-      if constexpr (kExact) {
-        if (spoilt) {
-          const int pixel = point.row * p_.target_width + target_column;
-          for (int r = 0; r < filters_; ++r) {
-            mend(staged[r * kPitch], point.image, pixel, filter_ + r);
-          }
-        }
-      }
-      if (p_.wide_target) {
-        store_channels(to, staged);
-      } else {
-#pragma unroll 8
-        for (int r = 0; r < filters_; ++r, to += target_.c) *to = staged[r * kPitch];
-      }
-    }
-  }
-
-  // Channels of a pixel lie together.
-  __device__ __forceinline__ void store_channels(Out* to, const Out* staged) const {
-#pragma unroll 2
-    for (int r = 0; r < filters_; r += kUnit) {
-      union {
-        uint4 unit;
-        Out values[kUnit];
-      } channels;
-#pragma unroll
-      for (int i = 0; i < kUnit; ++i) channels.values[i] = staged[(r + i) * kPitch];
-      *reinterpret_cast<uint4*>(to + r) = channels.unit;
+      visit(column, point.image, point.row, point.strip * p_.strip_columns + point.column);
     }
   }
 

@@ -271,8 +271,7 @@ __device__ __forceinline__ void multiply_tiles(const WindowParams& p, const Wind
     const int first_filter = (warp & 3) * 16;  // of the warp
     visit_target<Element>(
         p, tile, [&]<typename Out>(const StoreTarget<Out>& target, const Element* bias) {
-          Out* const staging = find_staging<Out, kColumns>(p, memory, warpgroup) +
-                               first_filter * kStagingPitch<Out, kColumns>;
+          Out* const staging = find_staging<Out, kColumns>(p, memory, warpgroup);
           SumStager<kMath, kColumns, Out, Element> stager(
               p, target, share.window, tile.group, share.filter + first_filter, bias, staging);
           if constexpr (sizeof(Out) == 4) {
