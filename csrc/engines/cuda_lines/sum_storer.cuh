@@ -42,18 +42,16 @@ class SumStorer {
   // lane (elect_lane), the staging has been read.
   __device__ __forceinline__ void store(int part, bool spoilt) {
     if (filters_ <= 0) return;
-    if constexpr (kWhole<Out, Bias>) {
-      if (p_.wide_target) return store_channels(part, spoilt);
+    if constexpr (kExact) {
+      if (spoilt) mend_part(part);
     }
-    if (!p_.even_runs) return store_columns(part, spoilt);
-    Runs runs(p_, target_, window_, part, tile_.group * p_.group_targets + filter_);
+    if (is_wide()) return store_channels(part);
+    if (!p_.even_runs) return store_columns(part);
+    Runs runs = find_runs(part);
 #pragma unroll 1
     for (int i = 0; i < kMaxRuns; ++i) {
       const PixelRun<Out> run = runs.next();
       if (run.pixels == 0) continue;
-      if constexpr (kExact) {
-        if (spoilt) mend_run(runs, run);
-      }
       if (elect_lane()) copy_units(runs, run);
       store_ends(runs, run);
     }
@@ -61,6 +59,12 @@ class SumStorer {
   }
 
  private:
+  __device__ __forceinline__ bool is_wide() const { return kWhole<Out, Bias> && p_.wide_target; }
+
+  __device__ __forceinline__ Runs find_runs(int part) const {
+    return Runs(p_, target_, window_, part, tile_.group * p_.group_targets + filter_);
+  }
+
   // Whole units, a copy for each filter. Filters whose runs are aligned alike follow each other, so
   // that little is left to find out for each.
   __device__ __forceinline__ void copy_units(const Runs& runs, const PixelRun<Out>& run) const {
@@ -133,39 +137,56 @@ class SumStorer {
     staged = mend_sum(p_, at) + (bias_ != nullptr ? to_accumulate(bias_[filter]) : 0.f);
   }
 
-  __device__ __forceinline__ void mend_run(const Runs& runs, const PixelRun<Out>& run) {
-    for (int r = 0; r < filters_; ++r) {
-      Out* const staged = staging_ + r * kPitch + run.staged + runs.misalignment(run, r);
-      for (int i = lane_; i < run.pixels; i += 32) {
-        mend(staged[i], run.image, run.pixel + i, filter_ + r);
-      }
+  // In the staging, before anything is copied.
+  __device__ __forceinline__ void mend_part(int part) const {
+    if (p_.even_runs) {
+      mend_runs(part);
+    } else {
+      mend_columns(part);
     }
     fence_async_proxy();
     __syncwarp();
   }
 
+  __device__ __forceinline__ void mend_runs(int part) const {
+    Runs runs = find_runs(part);
+#pragma unroll 1
+    for (int i = 0; i < kMaxRuns; ++i) {
+      const PixelRun<Out> run = runs.next();
+      for (int r = 0; r < filters_; ++r) {
+        Out* const staged = staging_ + r * kPitch + run.staged + runs.misalignment(run, r);
+        for (int pixel = lane_; pixel < run.pixels; pixel += 32) {
+          mend(staged[pixel], run.image, run.pixel + pixel, filter_ + r);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void mend_columns(int part) const {
+    const int column_step = is_wide() ? kChannelPitch<Out> : 1;
+    const int filter_step = is_wide() ? 1 : kPitch;
+    visit_columns(part, [&](int column, int image, int row, int target_column) {
+      Out* const staged = staging_ + column * column_step;
+      const int pixel = row * p_.target_width + target_column;
+      for (int r = 0; r < filters_; ++r) {
+        mend(staged[r * filter_step], image, pixel, filter_ + r);
+      }
+    });
+  }
+
   // Any layout: each lane looks up the pixels of its columns.
-  __device__ __forceinline__ void store_columns(int part, bool spoilt) const {
+  __device__ __forceinline__ void store_columns(int part) const {
     Out* const first_plane = find_first_plane();
     visit_columns(part, [&](int column, int image, int row, int target_column) {
       Out* to = first_plane + image * target_.n + row * target_.h + target_column * target_.w;
-      Out* const staged = staging_ + column;
-      if constexpr (kExact) {
-        if (spoilt) {
-          const int pixel = row * p_.target_width + target_column;
-          for (int r = 0; r < filters_; ++r) mend(staged[r * kPitch], image, pixel, filter_ + r);
-        }
-      }
+      const Out* const staged = staging_ + column;
 #pragma unroll 8
       for (int r = 0; r < filters_; ++r, to += target_.c) *to = staged[r * kPitch];
     });
   }
 
   // Channels of a pixel lie together, in whole units: a copy for each pixel.
-  __device__ __forceinline__ void store_channels(int part, bool spoilt) const {
-    if constexpr (kExact) {
-      if (spoilt) mend_channels(part);
-    }
+  __device__ __forceinline__ void store_channels(int part) const {
     if (elect_lane()) {
       copy_channels(part);
       commit_bulk_stores();
@@ -205,16 +226,6 @@ class SumStorer {
       at.strip = 0;
       ++at.image;
     }
-  }
-
-  __device__ __forceinline__ void mend_channels(int part) const {
-    visit_columns(part, [&](int column, int image, int row, int target_column) {
-      Out* const staged = staging_ + column * kChannelPitch<Out>;
-      const int pixel = row * p_.target_width + target_column;
-      for (int r = 0; r < filters_; ++r) mend(staged[r], image, pixel, filter_ + r);
-    });
-    fence_async_proxy();
-    __syncwarp();
   }
 
   __device__ __forceinline__ Out* find_first_plane() const {
