@@ -34,6 +34,15 @@ __device__ __forceinline__ void store_matrices(uint32_t address, const uint32_t 
                : "memory");
 }
 
+// The same, turned: lane l holds, of each matrix, rows 2(l%4) and the next of column l/4.
+__device__ __forceinline__ void store_turned_matrices(uint32_t address,
+                                                      const uint32_t (&words)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address),
+      "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+      : "memory");
+}
+
 template <typename T>
 __device__ __forceinline__ T load_element(uint32_t address) {
   if constexpr (sizeof(T) == 4) {

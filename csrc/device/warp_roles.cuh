@@ -1,5 +1,5 @@
-// For blocks whose warps have different roles: registers by role, and barriers of some of the
-// threads.
+// For blocks whose warps have different roles: registers by role, barriers of some of the threads,
+// and one lane that acts for its warp.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,15 @@ __device__ __forceinline__ void take_registers() {
 template <int kRegisters>
 __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+
+// True for one lane of a warp, always the same; all lanes must come here (sm_90). Right in the
+// condition of a branch, the compiler takes it from there that one lane runs.
+__device__ __forceinline__ bool elect_lane() {
+  uint32_t elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}\n"
+               : "=r"(elected));
+  return elected != 0;
 }
 
 // Barrier kId (1 to 15) of kThreads threads: those that wait, and those that only say they were

@@ -1,6 +1,7 @@
 // cuda_lines, launches and kernels, run on the host from its own source.
 #include "emulated_cuda/run_grid.h"
 //
+#include "device/async_copy.cuh"
 #include "device/mbarrier.cuh"
 #include "emulate_lines.h"
 #include "engines/cuda_lines/cuda_lines_launch.cpp"
@@ -32,6 +33,8 @@ const char *emulate_lines(const ConvProblem &problem, const Plan &plan,
   launch_cuda_lines({"cuda_lines", &problem}, plan, buffers);
   emulator::descending = false;
   unfit = reinterpret_cast<const HalfScales *>(workspace)->unfit != 0;
+  if (!end_bulk_stores())
+    return "a block ended before its copies";
   const auto written = [](unsigned char byte) {
     return byte != emulator::kPoison;
   };

@@ -200,6 +200,32 @@ def test_misaligned_targets(core: ModuleType, math: str, before: int) -> None:
         assert said["even_runs"] == (before % 2 == 0)
 
 
+@pytest.mark.parametrize("math", MATH)
+def test_several_images_in_a_window(core: ModuleType, math: str) -> None:
+    """Their runs are staged, and copied, one by one; planes begin at any pair of pixels."""
+    for height, width in ((8, 16), (10, 14), (9, 18)):
+        case = Case("images", (5, 8, height, width), (67, 8, 3, 3), padding=(1, 1))
+        for splits, before in ((1, 0), (1, 2), (2, 0)):
+            wish = {"cut": "stretches", "splits": splits, "lane_bytes": 32, "seed": width + before}
+            said = run_and_check(core, case, math, wish, before=before)
+            if said is not None:
+                assert said["even_runs"]
+
+
+@pytest.mark.parametrize("math", MATH)
+@pytest.mark.parametrize("cut", CUTS)
+def test_channels_last_targets(core: ModuleType, cut: str, math: str) -> None:
+    """A pixel of all filters at once, where these are whole 16 bytes; few filters, and groups."""
+    bytes_of_one = 4 if math in ("ieee", "tf32") else 2
+    for seed, (filters, groups) in enumerate(((4, 1), (8, 2), (72, 1), (66, 1))):
+        shape = (2, 3 * groups, 7, 70)
+        case = Case("last", shape, (filters * groups, 3, 2, 3), padding=(1, 1), groups=groups)
+        wish = {"cut": cut, "splits": 1, "seed": seed}
+        said = run_and_check(core, case, math, wish, formats=(False, False, True))
+        assert said is not None
+        assert said["wide_target"] == (filters * bytes_of_one % 16 == 0)
+
+
 @pytest.mark.parametrize("operand", ["x", "w"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 3e38], ids=str)
 @pytest.mark.parametrize("math", ["ieee", "tf32", "half ieee", "half tf32"])
@@ -212,7 +238,8 @@ def test_nan_and_infinity_reach_what_they_should(
     (x if operand == "x" else w)[1, 7, 1, 2] = value
     want = reference.conv2d(case, x, w, b).float()
     ways = [("stretches", 1, False), ("overlapping stretches", 1, False), ("stretches", 2, False)]
-    for cut, splits, last in [*ways, ("pairs", 1, True), ("strips", 1, False)]:
+    ways += [("pairs", 1, True), ("stretches", 1, True), ("strips", 1, False)]
+    for cut, splits, last in ways:
         wish = {"cut": cut, "splits": splits, "lane_bytes": 32, "columns": 64}
         said, y = run(core, case, math, wish, tensors=(x, w, b), formats=(False, False, last))
         assert said is not None

@@ -5,7 +5,10 @@
 //
 // Pixels of an image that a window has are a run of each filter's plane, without the positions
 // between rows; a run is staged where its 16-byte units are those of the plane. Where that cannot
-// be (strips, odd widths, channels that lie together), columns are staged as they are.
+// be (strips, odd widths), columns are staged as they are. Where channels lie together, so do the
+// filters of a position:
+//
+//   staging [warpgroup][position][kChannelPitch]
 #pragma once
 
 #include "engines/cuda_lines/window_place.cuh"
@@ -18,6 +21,10 @@ struct StoreTarget {
   Out* base;
   int64_t n, c, h, w;
 };
+
+// Whether that may be the target, where Bias is the target's type; parts of a reduction are float.
+template <typename Out, typename Bias>
+inline constexpr bool kWhole = sizeof(Out) == sizeof(Bias);
 
 template <typename Out>
 inline constexpr int kStoreUnit = 16 / static_cast<int>(sizeof(Out));
@@ -34,6 +41,21 @@ inline constexpr int kPartStep = part_columns(kColumns, sizeof(Out));
 template <typename Out, int kColumns>
 inline constexpr int kPartColumns = staging_columns(kColumns, sizeof(Out));
 
+// Elements from position to position where filters lie together. The pieces that a warp writes at a
+// time, of 8 positions, fall on different banks.
+template <typename Out>
+inline constexpr int kChannelPitch = kWindowFilters + kStoreUnit<Out>;
+
+// Where a part of a window starts.
+template <int kStep>
+__device__ __forceinline__ LinePoint locate_part(const WindowParams& p, int window, int part) {
+  if (p.pair_rows == 0) return locate_position(p, window + part * kStep);
+  LinePoint start = locate_position(p, window);
+  start.column += part * kStep;
+  if (start.column >= p.pitch) start.row = p.target_height;  // the window ends with its row
+  return start;
+}
+
 // What a part of a window has of an image.
 template <typename Out>
 struct PixelRun {
@@ -46,7 +68,7 @@ struct PixelRun {
   Out* to;     // of the first filter
 };
 
-// The runs of a part of a window.
+// The runs of a part of a window, one after the other: kMaxRuns, the last of which may be empty.
 template <typename Out, int kColumns>
 class WindowRuns {
   static constexpr int kUnit = kStoreUnit<Out>;
@@ -59,46 +81,43 @@ class WindowRuns {
   // filter: the first, of all groups.
   __device__ __forceinline__ WindowRuns(const WindowParams& p, const StoreTarget<Out>& target,
                                         int window, int part, int filter)
-      : start(locate_position(p, p.pair_rows > 0 ? window : window + part * kStep)),
+      : start(locate_part<kStep>(p, window, part)),
         p_(p),
-        filter_distance_(static_cast<int>(target.c)) {
-    if (p.pair_rows > 0) {  // the window ends with its row
-      start.column += part * kStep;
-      if (start.column >= p.pitch) start.row = p.target_height;
-    }
-    const int image_positions = p.rows * p.pitch;
+        target_(target),
+        to_(target.base + filter * target.c),
+        image_(start.image),
+        first_(start.row * p.pitch + start.column) {
     const bool is_last = part + 1 == kParts<Out>;
-    int first = start.row * p.pitch + start.column;  // position of the image
-    int left = kWidth;
-    int stored_left = is_last && !p.overlap ? kWidth : kStep;
+    stored_left_ = is_last && !p.overlap ? kWidth : kStep;
     if (p.pair_rows > 0) {
-      left = max(0, min(left, p.pitch - start.column));
-      stored_left = min(stored_left, left);
+      left_ = max(0, min(left_, p.pitch - start.column));
+      stored_left_ = min(stored_left_, left_);
     }
-    const bool cut_start = part > 0 ? p.cut_sectors != 0 : p.overlap != 0;
-    const bool cut_end = is_last ? p.overlap != 0 : p.cut_sectors != 0;
-    int staged = 0;
-    Out* const to = target.base + filter * target.c;
-#pragma unroll
-    for (int i = 0; i < kMaxRuns; ++i) {
-      const int here = max(0, min(left, image_positions - first));
-      const int stored_here = max(0, min(stored_left, image_positions - first));
-      const bool some = here > 0 && start.image + i < p.images;
-      Run& run = runs[i];
-      run.image = start.image + i;
-      run.pixel = i == 0 ? count_pixels(first) : 0;
-      run.pixels = some ? count_pixels(first + here) - run.pixel : 0;
-      run.stored = some ? count_pixels(first + stored_here) - run.pixel : 0;
-      run.cut_start = cut_start && run.pixel > 0;
-      run.cut_end = cut_end && stored_here > 0 && stored_here == stored_left &&
-                    first + stored_here < image_positions;
-      run.staged = staged;
-      run.to = to + run.image * target.n + run.pixel;
-      staged += (run.pixels + 2 * (kUnit - 1)) & -kUnit;
-      left -= here;
-      stored_left -= stored_here;
-      first = 0;
-    }
+    cut_start_ = part > 0 ? p.cut_sectors != 0 : p.overlap != 0;
+    cut_end_ = is_last ? p.overlap != 0 : p.cut_sectors != 0;
+  }
+
+  __device__ __forceinline__ Run next() {
+    const int image_positions = p_.rows * p_.pitch;
+    const int here = max(0, min(left_, image_positions - first_));
+    const int stored_here = max(0, min(stored_left_, image_positions - first_));
+    const bool some = here > 0 && image_ < p_.images;
+    Run run;
+    run.image = image_;
+    run.pixel = count_pixels(first_);
+    run.pixels = some ? count_pixels(first_ + here) - run.pixel : 0;
+    run.stored = some ? count_pixels(first_ + stored_here) - run.pixel : 0;
+    run.cut_start = cut_start_ && run.pixel > 0;
+    run.cut_end = cut_end_ && stored_here > 0 && stored_here == stored_left_ &&
+                  first_ + stored_here < image_positions;
+    run.staged = staged_;
+    run.to = to_ + run.image * target_.n + run.pixel;
+    staged_ += (run.pixels + 2 * (kUnit - 1)) & -kUnit;
+    left_ -= here;
+    stored_left_ -= stored_here;
+    first_ = 0;
+    ++image_;
+    return run;
   }
 
   // Elements between the run of a filter (counted from the first) and the last unit's start before
@@ -115,8 +134,7 @@ class WindowRuns {
     return min(run.stored + more, run.pixels);
   }
 
-  LinePoint start;
-  Run runs[kMaxRuns];
+  const LinePoint start;
 
  private:
   static constexpr int kSector = 32 / static_cast<int>(sizeof(Out));
@@ -124,7 +142,7 @@ class WindowRuns {
   // A filter's run, in elements of memory, modulo 2^32.
   __device__ __forceinline__ int locate(const Run& run, int filter) const {
     return static_cast<int>(reinterpret_cast<size_t>(run.to) / sizeof(Out)) +
-           filter * filter_distance_;
+           filter * static_cast<int>(target_.c);
   }
 
   // Of an image, before a position of its line.
@@ -136,7 +154,13 @@ class WindowRuns {
   }
 
   const WindowParams& p_;
-  const int filter_distance_;
+  const StoreTarget<Out>& target_;
+  Out* const to_;  // of the first pixel of image 0
+  // The next run's image and first position there, and positions that are left for it and others.
+  int image_, first_;
+  int left_ = kWidth, stored_left_;
+  int staged_ = 0;
+  bool cut_start_, cut_end_;
 };
 
 }  // namespace convx

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/convert.cuh"
+#include "device/shared_memory.cuh"
 #include "engines/cuda_lines/half_scales.cuh"
 #include "engines/cuda_lines/staging.cuh"
 #include "engines/tensor_types.cuh"
@@ -9,11 +10,15 @@
 namespace convx {
 
 // Where groups of 8 columns of one row are 32-byte sectors of the target, threads can store their
-// sums as they are. Split sums may have to be mended, and cannot.
+// sums as they are. Split sums may have to be mended, and cannot. Per column that takes the memory
+// pipeline 8 cycles against 2 for staging, but no part of a window waits for the one before to be
+// copied; which counts for more is to be measured anew, now that copies are the copy engine's.
+inline constexpr bool kStoreSectors = true;
+
 template <TensorMath kMath, int kColumns, typename Out>
 __device__ __forceinline__ bool has_sectors(const WindowParams& p, const StoreTarget<Out>& target,
                                             int window) {
-  if constexpr (sizeof(Out) != 4 || kMath == TensorMath::kIeee) {
+  if constexpr (!kStoreSectors || sizeof(Out) != 4 || kMath == TensorMath::kIeee) {
     return false;
   } else {
     const LinePoint start = locate_position(p, window);
@@ -34,8 +39,8 @@ class SumStager {
   using Runs = WindowRuns<Out, kColumns>;
 
  public:
-  // filter: the warp's first, within its group. bias: of this group, or null. staging: of its first
-  // filter.
+  // filter: the warp's first, within its group. bias: of this group, or null. staging: of the
+  // warpgroup.
   __device__ __forceinline__ SumStager(const WindowParams& p, const StoreTarget<Out>& target,
                                        int window, int group, int filter, const Bias* bias,
                                        Out* staging)
@@ -45,7 +50,8 @@ class SumStager {
         group_(group),
         filter_(filter),
         bias_(bias),
-        row_(staging + (threadIdx.x & 31) / 4 * kPitch),
+        staging_(staging),
+        first_filter_(threadIdx.x / 32 % 4 * 16),
         lane_(threadIdx.x & 31) {}
 
   // A part of the sums, which are as wgmma leaves them, see WgmmaSums. Returns whether some must be
@@ -54,12 +60,15 @@ class SumStager {
   __device__ __forceinline__ bool stage(const float (&sums)[kColumns / 2]) {
     const FilterEnd ends[2] = {load_end(filter_ + lane_ / 4), load_end(filter_ + lane_ / 4 + 8)};
     const int pair = 2 * (lane_ & 3);
+    if constexpr (kWhole<Out, Bias>) {
+      if (p_.wide_target) return stage_channels<kPart>(sums, ends);
+    }
     if (!p_.even_runs) return stage_from<kPart>(sums, ends, pair);
-    const Runs runs(p_, target_, window_, kPart, group_ * p_.group_targets + filter_);
+    Runs runs(p_, target_, window_, kPart, group_ * p_.group_targets + filter_);
     const LinePoint& start = runs.start;
     const bool one_row = start.column + kWidth <= p_.target_width && start.row < p_.target_height;
     if (one_row) {
-      return stage_from<kPart>(sums, ends, runs.misalignment(runs.runs[0], lane_ / 4) + pair);
+      return stage_from<kPart>(sums, ends, runs.misalignment(runs.next(), lane_ / 4) + pair);
     }
     return stage_rows<kPart>(sums, ends, runs, pair);
   }
@@ -122,20 +131,65 @@ class SumStager {
     for (int half = 0; half < 2; ++half) {
       const float first = sums[4 * group + 2 * half], second = sums[4 * group + 2 * half + 1];
       if constexpr (kExact) spoilt |= is_spoilt(first) || is_spoilt(second);
-      Out* const to = row_ + 8 * half * kPitch + place;
+      Out* const to = staging_ + (first_filter_ + lane_ / 4 + 8 * half) * kPitch + place;
       if constexpr (sizeof(Out) == 4) {
         *reinterpret_cast<float2*>(to) =
             make_float2(finish(first, ends[half]), finish(second, ends[half]));
       } else {
-        union {
-          uint32_t word;
-          Out values[2];
-        } both;
-        both.values[0] = round_to<Out>(finish(first, ends[half]));
-        both.values[1] = round_to<Out>(finish(second, ends[half]));
-        *reinterpret_cast<uint32_t*>(to) = both.word;
+        *reinterpret_cast<uint32_t*>(to) =
+            pack(finish(first, ends[half]), finish(second, ends[half]));
       }
     }
+  }
+
+  static __device__ __forceinline__ uint32_t pack(float first, float second) {
+    union {
+      uint32_t word;
+      Out values[2];
+    } both;
+    both.values[0] = round_to<Out>(first);
+    both.values[1] = round_to<Out>(second);
+    return both.word;
+  }
+
+  // All columns, with the filters of each together.
+  template <int kPart>
+  __device__ __forceinline__ bool stage_channels(const float (&sums)[kColumns / 2],
+                                                 const FilterEnd (&ends)[2]) const {
+    constexpr int kChannels = kChannelPitch<Out>;
+    static_assert(kWidth * kChannels <= kWindowFilters * kPitch);
+    constexpr int kFirstGroup = kPart * kPartStep<Out, kColumns> / 8;
+    bool spoilt = false;
+    if constexpr (sizeof(Out) == 4) {
+      Out* const to = staging_ + 2 * (lane_ & 3) * kChannels + first_filter_ + lane_ / 4;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {  // [filter][column]
+          const float sum = sums[4 * (kFirstGroup + g) + i];
+          if constexpr (kExact) spoilt |= is_spoilt(sum);
+          to[(8 * g + i % 2) * kChannels + 8 * (i / 2)] = finish(sum, ends[i / 2]);
+        }
+      }
+    } else {
+      // Matrices of 8 filters by 8 columns: [columns][filters]. A lane gives the address of a
+      // column of one of them.
+      static_assert(kGroups % 2 == 0);
+      const int column = lane_ / 16 * 8 + lane_ % 8;
+      const uint32_t to =
+          shared_address(staging_ + column * kChannels + first_filter_ + lane_ / 8 % 2 * 8);
+#pragma unroll
+      for (int g = 0; g < kGroups; g += 2) {
+        uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int of = 4 * (kFirstGroup + g) + 2 * i;
+          words[i] = pack(finish(sums[of], ends[i % 2]), finish(sums[of + 1], ends[i % 2]));
+        }
+        store_turned_matrices(to + 8 * g * kChannels * sizeof(Out), words);
+      }
+    }
+    return spoilt;
   }
 
   // All columns side by side.
@@ -152,7 +206,7 @@ class SumStager {
   // Without the columns between rows.
   template <int kPart>
   __device__ __forceinline__ bool stage_rows(const float (&sums)[kColumns / 2],
-                                             const FilterEnd (&ends)[2], const Runs& runs,
+                                             const FilterEnd (&ends)[2], Runs& runs,
                                              int pair) const {
     // The thread's first pair.
     int image = 0, row = runs.start.row, column = runs.start.column + pair;
@@ -168,7 +222,7 @@ class SumStager {
     int place_of[kMaxRuns];  // of an image's pixel 0
 #pragma unroll
     for (int i = 0; i < kMaxRuns; ++i) {
-      const auto& run = runs.runs[i];
+      const auto run = runs.next();
       place_of[i] = run.staged + runs.misalignment(run, lane_ / 4) - run.pixel;
     }
     // Rows that have pixels here: of this image, and of those that follow.
@@ -206,7 +260,8 @@ class SumStager {
   const StoreTarget<Out>& target_;
   const int window_, group_, filter_;
   const Bias* const bias_;
-  Out* const row_;
+  Out* const staging_;
+  const int first_filter_;  // of the warp, in the staging
   const int lane_;
 };
 

@@ -1,13 +1,17 @@
 // From shared memory to the target.
 #pragma once
 
+#include "device/async_copy.cuh"
 #include "device/convert.cuh"
+#include "device/mbarrier.cuh"
+#include "device/warp_roles.cuh"
 #include "engines/cuda_lines/staging.cuh"
 #include "engines/tensor_types.cuh"
 
 namespace convx {
 
-// Stores what a warpgroup has staged, by one warp.
+// Stores what a warpgroup has staged, by one warp: one lane starts copies of whole 16-byte units,
+// which the copy engine does at the memory's rate, and waits for them; all lanes store the rest.
 template <TensorMath kMath, int kColumns, typename Out, typename Bias>
 class SumStorer {
   static constexpr bool kExact = kMath == TensorMath::kIeee;
@@ -15,7 +19,6 @@ class SumStorer {
   static constexpr int kUnit = kStoreUnit<Out>;
   static constexpr int kUnitPairs = kUnit / 2;
   static constexpr int kSector = 32 / static_cast<int>(sizeof(Out));
-  static constexpr int kBatch = 8;  // filters at a time
   static constexpr int kStep = kPartStep<Out, kColumns>;
   using Runs = WindowRuns<Out, kColumns>;
 
@@ -35,63 +38,58 @@ class SumStorer {
         staging_(staging),
         lane_(threadIdx.x & 31) {}
 
-  // A part of the window. spoilt: some sums must be formed anew.
+  // A part of the window. spoilt: some sums must be formed anew. When it returns to the elected
+  // lane (elect_lane), the staging has been read.
   __device__ __forceinline__ void store(int part, bool spoilt) {
     if (filters_ <= 0) return;
-    if (!p_.even_runs) return store_columns(part, spoilt);
-    const Runs runs(p_, target_, window_, part, tile_.group * p_.group_targets + filter_);
+    if constexpr (kExact) {
+      if (spoilt) mend_part(part);
+    }
+    if (is_wide()) return store_channels(part);
+    if (!p_.even_runs) return store_columns(part);
+    Runs runs = find_runs(part);
 #pragma unroll 1
     for (int i = 0; i < kMaxRuns; ++i) {
-      const PixelRun<Out> run = i == 0 ? runs.runs[0] : i == 1 ? runs.runs[1] : runs.runs[2];
+      const PixelRun<Out> run = runs.next();
       if (run.pixels == 0) continue;
-      if constexpr (kExact) {
-        if (spoilt) mend_run(runs, run);
-      }
-      store_units(runs, run);
+      if (elect_lane()) copy_units(runs, run);
       store_ends(runs, run);
     }
+    if (elect_lane()) wait_bulk_reads();
   }
 
  private:
-  // Whole units: a lane has the same of each filter it stores; short runs leave lanes for several
-  // filters at once. Filters whose runs are aligned alike follow each other, so that little is left
-  // to find out for each.
-  __device__ __forceinline__ void store_units(const Runs& runs, const PixelRun<Out>& run) const {
+  __device__ __forceinline__ bool is_wide() const { return kWhole<Out, Bias> && p_.wide_target; }
+
+  __device__ __forceinline__ Runs find_runs(int part) const {
+    return Runs(p_, target_, window_, part, tile_.group * p_.group_targets + filter_);
+  }
+
+  // Whole units, a copy for each filter. Filters whose runs are aligned alike follow each other, so
+  // that little is left to find out for each.
+  __device__ __forceinline__ void copy_units(const Runs& runs, const PixelRun<Out>& run) const {
     const int apart = static_cast<int>(target_.c) & (kSector - 1);
     const int period = apart == 0 ? 1 : kSector / (apart & -apart);
-    const int units = (run.pixels + 2 * kUnit - 1) / kUnit;
-    const int width = units > 16 ? 32 : units > 8 ? 16 : 8;  // lanes of a filter
-    const int step = period * (32 / width);                  // filters
-    const int64_t distance = step * target_.c;
+    const int64_t distance = period * target_.c;
 #pragma unroll 1
     for (int phase = 0; phase < min(period, filters_); ++phase) {
       const int shift = runs.misalignment(run, phase);
-      const int begin = runs.first_stored(run, phase), end = runs.end_stored(run, phase);
-      const int filter = phase + lane_ / width * period;  // this lane's first
+      // Elements from the start of the run's first unit.
+      const int begin = (runs.first_stored(run, phase) + shift + kUnit - 1) & -kUnit;
+      const int end = (runs.end_stored(run, phase) + shift) & -kUnit;
+      if (begin >= end) continue;
+      const uint32_t bytes = (end - begin) * sizeof(Out);
+      uint32_t from = shared_address(staging_ + phase * kPitch + run.staged + begin);
+      const uint32_t from_step = period * kPitch * sizeof(Out);
+      Out* to = run.to + phase * target_.c + begin - shift;
 #pragma unroll 1
-      for (int first = (lane_ & (width - 1)) * kUnit - shift; first + kUnit <= end;
-           first += width * kUnit) {
-        if (first < begin) continue;
-        const Out* from = staging_ + filter * kPitch + run.staged + shift + first;
-        Out* to = run.to + filter * target_.c + first;
-        int left = (filters_ - filter + step - 1) / step;
-#pragma unroll 1
-        for (; left >= kBatch; left -= kBatch) {
-          uint4 values[kBatch];
-#pragma unroll
-          for (int i = 0; i < kBatch; ++i, from += step * kPitch) {
-            values[i] = *reinterpret_cast<const uint4*>(from);
-          }
-#pragma unroll
-          for (int i = 0; i < kBatch; ++i, to += distance) {
-            *reinterpret_cast<uint4*>(to) = values[i];
-          }
-        }
-        for (; left > 0; --left, from += step * kPitch, to += distance) {
-          *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-        }
+      for (int filter = phase; filter < filters_; filter += period) {
+        bulk_store(to, from, bytes);
+        to += distance;
+        from += from_step;
       }
     }
+    commit_bulk_stores();
   }
 
   // What is left of the first unit and of the last, pair by pair, eight filters at once.
@@ -139,24 +137,113 @@ class SumStorer {
     staged = mend_sum(p_, at) + (bias_ != nullptr ? to_accumulate(bias_[filter]) : 0.f);
   }
 
-  __device__ __forceinline__ void mend_run(const Runs& runs, const PixelRun<Out>& run) {
-    for (int r = 0; r < filters_; ++r) {
-      Out* const staged = staging_ + r * kPitch + run.staged + runs.misalignment(run, r);
-      for (int i = lane_; i < run.pixels; i += 32) {
-        mend(staged[i], run.image, run.pixel + i, filter_ + r);
-      }
+  // In the staging, before anything is copied.
+  __device__ __forceinline__ void mend_part(int part) const {
+    if (p_.even_runs) {
+      mend_runs(part);
+    } else {
+      mend_columns(part);
     }
+    fence_async_proxy();
     __syncwarp();
   }
 
+  __device__ __forceinline__ void mend_runs(int part) const {
+    Runs runs = find_runs(part);
+#pragma unroll 1
+    for (int i = 0; i < kMaxRuns; ++i) {
+      const PixelRun<Out> run = runs.next();
+      for (int r = 0; r < filters_; ++r) {
+        Out* const staged = staging_ + r * kPitch + run.staged + runs.misalignment(run, r);
+        for (int pixel = lane_; pixel < run.pixels; pixel += 32) {
+          mend(staged[pixel], run.image, run.pixel + pixel, filter_ + r);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void mend_columns(int part) const {
+    const int column_step = is_wide() ? kChannelPitch<Out> : 1;
+    const int filter_step = is_wide() ? 1 : kPitch;
+    visit_columns(part, [&](int column, int image, int row, int target_column) {
+      Out* const staged = staging_ + column * column_step;
+      const int pixel = row * p_.target_width + target_column;
+      for (int r = 0; r < filters_; ++r) {
+        mend(staged[r * filter_step], image, pixel, filter_ + r);
+      }
+    });
+  }
+
   // Any layout: each lane looks up the pixels of its columns.
-  __device__ __forceinline__ void store_columns(int part, bool spoilt) {
-    Out* const first_plane =
-        target_.base + (static_cast<int64_t>(tile_.group) * p_.group_targets + filter_) * target_.c;
-    const LinePoint start = locate_position(p_, window_);
-    // The next part, or window, has the columns that both share.
+  __device__ __forceinline__ void store_columns(int part) const {
+    Out* const first_plane = find_first_plane();
+    visit_columns(part, [&](int column, int image, int row, int target_column) {
+      Out* to = first_plane + image * target_.n + row * target_.h + target_column * target_.w;
+      const Out* const staged = staging_ + column;
+#pragma unroll 8
+      for (int r = 0; r < filters_; ++r, to += target_.c) *to = staged[r * kPitch];
+    });
+  }
+
+  // Channels of a pixel lie together, in whole units: a copy for each pixel.
+  __device__ __forceinline__ void store_channels(int part) const {
+    if (elect_lane()) {
+      copy_channels(part);
+      commit_bulk_stores();
+      wait_bulk_reads();
+    }
+  }
+
+  __device__ __forceinline__ void copy_channels(int part) const {
+    Out* const first_plane = find_first_plane();
+    const uint32_t bytes = filters_ * sizeof(Out);
+    constexpr uint32_t kFromStep = kChannelPitch<Out> * sizeof(Out);
+    uint32_t from = shared_address(staging_);
+    LinePoint at = locate_part<kStep>(p_, window_, part);
+    int left = count_columns(part);
+#pragma unroll 1
+    while (true) {  // a row of a strip
+      const int here = min(left, p_.pitch - at.column);
+      const int first = at.strip * p_.strip_columns + at.column;  // target column
+      const bool is_row = at.row < p_.target_height && at.image < p_.images;
+      const int of_strip = min(p_.strip_columns - at.column, p_.target_width - first);
+      const int pixels = is_row ? min(here, of_strip) : 0;
+      Out* to = first_plane + at.image * target_.n + at.row * target_.h + first * target_.w;
+      uint32_t pixel_from = from;
+#pragma unroll 1
+      for (int i = 0; i < pixels; ++i) {
+        bulk_store(to, pixel_from, bytes);
+        to += target_.w;
+        pixel_from += kFromStep;
+      }
+      left -= here;
+      if (left == 0 || p_.pair_rows > 0) break;
+      from += here * kFromStep;
+      at.column = 0;
+      if (++at.row < p_.rows) continue;
+      at.row = 0;
+      if (++at.strip < p_.strips) continue;
+      at.strip = 0;
+      ++at.image;
+    }
+  }
+
+  __device__ __forceinline__ Out* find_first_plane() const {
+    return target_.base +
+           (static_cast<int64_t>(tile_.group) * p_.group_targets + filter_) * target_.c;
+  }
+
+  // Columns of a part that it stores: the next part, or window, has those that both share.
+  __device__ __forceinline__ int count_columns(int part) const {
     const bool whole = part + 1 == kParts<Out> && !p_.overlap;
-    const int columns = whole ? kPartColumns<Out, kColumns> : kStep;
+    return whole ? kPartColumns<Out, kColumns> : kStep;
+  }
+
+  // Calls visit with each column of a part that is a pixel, and its image, row and column there.
+  template <typename Visit>
+  __device__ __forceinline__ void visit_columns(int part, const Visit& visit) const {
+    const LinePoint start = locate_position(p_, window_);
+    const int columns = count_columns(part);
 #pragma unroll 1
     for (int column = lane_; column < columns; column += 32) {
       const LinePoint point = locate_position(p_, window_ + part * kStep + column);
@@ -164,38 +251,7 @@ class SumStorer {
       const bool in_row =
           p_.pair_rows == 0 || (point.row == start.row && point.image == start.image);
       if (!is_target(p_, point) || !in_row) continue;
-      const int target_column = point.strip * p_.strip_columns + point.column;
-      Out* to =
-          first_plane + point.image * target_.n + point.row * target_.h + target_column * target_.w;
-      Out* const staged = staging_ + column;
-      if constexpr (kExact) {
-        if (spoilt) {
-          const int pixel = point.row * p_.target_width + target_column;
-          for (int r = 0; r < filters_; ++r) {
-            mend(staged[r * kPitch], point.image, pixel, filter_ + r);
-          }
-        }
-      }
-      if (p_.wide_target) {
-        store_channels(to, staged);
-      } else {
-#pragma unroll 8
-        for (int r = 0; r < filters_; ++r, to += target_.c) *to = staged[r * kPitch];
-      }
-    }
-  }
-
-  // Channels of a pixel lie together.
-  __device__ __forceinline__ void store_channels(Out* to, const Out* staged) const {
-#pragma unroll 2
-    for (int r = 0; r < filters_; r += kUnit) {
-      union {
-        uint4 unit;
-        Out values[kUnit];
-      } channels;
-#pragma unroll
-      for (int i = 0; i < kUnit; ++i) channels.values[i] = staged[(r + i) * kPitch];
-      *reinterpret_cast<uint4*>(to + r) = channels.unit;
+      visit(column, point.image, point.row, point.strip * p_.strip_columns + point.column);
     }
   }
 

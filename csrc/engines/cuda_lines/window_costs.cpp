@@ -22,13 +22,14 @@ constexpr double kIeeeBatchCycles = 260;        // which are added up there
 constexpr double kScarceFilterStages = 1.06;    // fewer than three are not always there in time
 constexpr double kWindowLineBytes = 30;         // lines per cycle, from L2
 constexpr double kWindowFilterBytes = 20;       // the same of packed filters
-// Handing sums over takes the multiplying warps some time per column. Storing is done by warps of
-// their own, 64 filters at a time: where pixels are runs, where channels lie together, elsewhere.
+// Handing sums over takes the multiplying warps some time per column. Storing is done by others, 64
+// filters at a time. Where pixels are runs, or channels lie together, it is the copy engine's, at
+// the memory's rate, but a copy of a filter's run, or of a pixel's filters, takes some time to
+// start.
 constexpr double kWindowStageCycles = 7.6;
-constexpr double kWindowRunCycles = 22;        // per column of 16-bit sums
-constexpr double kWindowSectorRunCycles = 14;  // where only whole sectors are written; reckoned
-constexpr double kWindowWideCycles = 30;       // reckoned
-constexpr double kWindowScatterCycles = 44;
+constexpr double kWindowCopyCycles = 25;       // reckoned
+constexpr double kPartialSectorCycles = 4;     // of a sector that is written twice
+constexpr double kWindowScatterCycles = 44;    // elsewhere, per column of 16-bit sums
 constexpr double kWindowTileCycles = 1900;     // filling and draining the pipeline
 constexpr double kWindowLaunchCycles = 27000;  // of both kernels, and their first and last tiles
 constexpr double kWindowBatchLaunchCycles = 24000;  // the same for further images
@@ -45,6 +46,24 @@ double find_efficiency(const WindowShape& shape) {
   return shape.columns >= 192   ? kWideWindowEfficiency
          : shape.columns >= 128 ? kMiddleWindowEfficiency
                                 : kNarrowWindowEfficiency;
+}
+
+// Cycles of storing a tile's sums by copies: of runs of each filter, or of each pixel's filters.
+double predict_copies(const WindowShape& shape, double element_bytes, bool runs) {
+  const double filters = 2 * kWindowFilters;  // of both warpgroups, which share the memory
+  const double bytes = filters * shape.window_step * element_bytes;
+  if (!runs) {
+    return std::max(shape.window_step * kWindowCopyCycles, bytes / kWindowStoredBytes);
+  }
+  const double per_filter = 1 + shape.columns / static_cast<double>(shape.rows * shape.pitch);
+  const int64_t width = shape.columns_axis.count;
+  const bool overlap = shape.window_step < shape.columns;
+  const bool whole_rows = shape.pair_rows > 0 || shape.pitch == width;
+  const bool sectors =
+      overlap || (whole_rows && width * static_cast<int64_t>(element_bytes) % 32 == 0);
+  const double partial = sectors ? 0 : 2 * filters * per_filter * kPartialSectorCycles;
+  return std::max(kWindowFilters * per_filter * kWindowCopyCycles,
+                  bytes / kWindowStoredBytes + partial);
 }
 
 // Cycles of a tile.
@@ -73,11 +92,8 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
                     problem.y_strides.c != 1 && shape.rows * shape.pitch >= kMinRunPositions;
   const bool wide = problem.y_strides.c == 1 && problem.K > 1;
   const double words = shape.splits > 1 || problem.dtype == DType::kFloat32 ? 2 : 1;
-  const double store =
-      shape.columns * words *
-      (runs   ? (shape.window_step < shape.columns ? kWindowSectorRunCycles : kWindowRunCycles)
-       : wide ? kWindowWideCycles
-              : kWindowScatterCycles);
+  const double store = runs || wide ? predict_copies(shape, words * 2, runs)
+                                    : shape.columns * words * kWindowScatterCycles;
   return std::max({multiply + kWindowStageCycles * shape.columns,
                    lines / kWindowLineBytes + filters / kWindowFilterBytes, store}) +
          kWindowTileCycles;

@@ -175,40 +175,44 @@ class WindowMultiplier {
     }
     __syncwarp();  // storing leaves lanes apart, and wgmma wants them together
     fence_wgmma();
+    // Small products first, of all taps: what truncation takes is a share of the sum so far.
+    Sums& sums = kChained ? chains.chain : totals;
+    if constexpr (kHalves) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if constexpr (kHalves) {
+      for (int i = 0; i < kCount; ++i) {
         multiply_low(chains.low, a[i], b[i], i == 0 ? accumulate_low_ : 1);
       }
-      multiply(kChained ? chains.chain : totals, a[i], b[i], i == 0 ? accumulate_ : 1);
     }
+    if constexpr (kSplit) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) multiply_small(sums, a[i], b[i], i == 0 ? accumulate_ : 1);
+      accumulate_ = 1;
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) product(sums, a[i], b[i], i == 0 ? accumulate_ : 1);
     commit_wgmma();
     accumulate_ = accumulate_low_ = 1;
     wait_wgmma<1>();
     give_back();
   }
 
-  // The product of two lower parts is below float32's rounding.
+  // Of two halves; the product of both lower ones is below float32's rounding.
   __device__ __forceinline__ void multiply_low(Sums& sums, uint32_t a, uint32_t b, int accumulate) {
     product(sums, a + kWindowFilters * p_.lane_bytes / 16, b, accumulate);
     product(sums, a, b + p_.plane_bytes / 16, 1);
   }
 
-  __device__ __forceinline__ void multiply(Sums& sums, uint32_t a, uint32_t b, int accumulate) {
-    if constexpr (kSplit) {
-      // Small products first. Those of parts 1 and 2, 2 and 1, 2 and 2 are below float32's
-      // rounding.
-      const uint32_t a_plane = kWindowFilters * p_.lane_bytes / 16;
-      const uint32_t b_plane = p_.plane_bytes / 16;
-      product(sums, a + 2 * a_plane, b, accumulate);
-      product(sums, a, b + 2 * b_plane, 1);
-      product(sums, a + a_plane, b + b_plane, 1);
-      product(sums, a + a_plane, b, 1);
-      product(sums, a, b + b_plane, 1);
-      product(sums, a, b, 1);
-    } else {
-      product(sums, a, b, accumulate);
-    }
+  // Of three parts, all but the product of the first ones; those of parts 1 and 2, 2 and 1, 2 and 2
+  // are below float32's rounding.
+  __device__ __forceinline__ void multiply_small(Sums& sums, uint32_t a, uint32_t b,
+                                                 int accumulate) {
+    const uint32_t a_plane = kWindowFilters * p_.lane_bytes / 16;
+    const uint32_t b_plane = p_.plane_bytes / 16;
+    product(sums, a + 2 * a_plane, b, accumulate);
+    product(sums, a, b + 2 * b_plane, 1);
+    product(sums, a + a_plane, b + b_plane, 1);
+    product(sums, a + a_plane, b, 1);
+    product(sums, a, b + b_plane, 1);
   }
 
   __device__ __forceinline__ void product(WgmmaSums<kColumns>& sums, uint32_t a, uint32_t b,
@@ -308,8 +312,7 @@ __device__ __forceinline__ void multiply_tiles(const WindowParams& p, const Wind
     const int first_filter = (warp & 3) * 16;  // of the warp
     visit_target<Element>(
         p, tile, [&]<typename Out>(const StoreTarget<Out>& target, const Element* bias) {
-          Out* const staging = find_staging<Out, kColumns>(p, memory, warpgroup) +
-                               first_filter * kStagingPitch<Out, kColumns>;
+          Out* const staging = find_staging<Out, kColumns>(p, memory, warpgroup);
           SumStager<kMath, kColumns, Out, Element> stager(
               p, target, share.window, tile.group, share.filter + first_filter, bias, staging);
           if constexpr (sizeof(Out) == 4) {
@@ -321,6 +324,7 @@ __device__ __forceinline__ void multiply_tiles(const WindowParams& p, const Wind
             wait_barrier(empty, parity);
             parity ^= 1;
             if (stager.template stage<kPart>(sums.value)) spoilt[warpgroup] = 1;
+            fence_async_proxy();  // of every thread's sums, before their copies
             __syncwarp();
             if ((threadIdx.x & 31) == 0) arrive(full);
           };
@@ -357,6 +361,7 @@ __device__ __forceinline__ void store_tiles(const WindowParams& p, const WindowR
                             }
                           });
   }
+  if (elect_lane()) wait_bulk_stores();
 }
 
 }  // namespace convx

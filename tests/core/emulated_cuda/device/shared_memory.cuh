@@ -59,4 +59,15 @@ inline void store_matrices(uint32_t address, const uint32_t (&words)[4]) {
   store_16_bytes(address, of_row);
 }
 
+inline void store_turned_matrices(uint32_t address, const uint32_t (&words)[4]) {
+  const emulator::Shown& all = emulator::show_in_warp(words);
+  const int lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
+  uint32_t of_row[4] = {};
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t value = all.words[4 * i + row / 2][matrix] >> 16 * (row % 2) & 0xffff;
+    of_row[i / 2] |= value << 16 * (i % 2);
+  }
+  store_16_bytes(address, of_row);
+}
+
 }  // namespace convx

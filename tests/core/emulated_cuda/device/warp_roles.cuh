@@ -10,6 +10,11 @@ void take_registers() {}
 template <int kRegisters>
 void give_registers() {}
 
+inline bool elect_lane() {
+  __syncwarp();
+  return threadIdx.x % 32 == 0;
+}
+
 inline void wait_at_barrier(int id, int threads) { emulator::block_barriers[id].wait(threads); }
 template <int kId, int kThreads>
 void wait_at_barrier() {
