@@ -39,6 +39,9 @@ __device__ __forceinline__ void pass_barrier() {
 __device__ __forceinline__ void wait_at_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
+__device__ __forceinline__ void pass_barrier(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
 // Whether it holds for any thread of the warpgroup that waits there.
 __device__ __forceinline__ bool any_in_warpgroup(int id, bool holds) {
   int any;

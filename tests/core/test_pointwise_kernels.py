@@ -35,6 +35,12 @@ CASES = [
     pointwise("images_of_196_pixels", 3, 33, 14, 14, 130),
     pointwise("many_filters", 1, 64, 16, 24, 256),
     pointwise("many_channels", 2, 200, 4, 24, 64),
+    # A ring that holds less than two tiles, and several tiles for either warpgroup.
+    pointwise("channels_pass_by", 1, 250, 38, 32, 64),
+    pointwise("a_tile_in_the_ring", 1, 100, 38, 32, 80),
+    # Tiles of two images: rows are copied in two parts.
+    pointwise("images_of_200_pixels", 5, 40, 10, 20, 70),
+    pointwise("images_of_tile_and_unit", 4, 20, 8, 17, 20),
     pointwise("groups", 2, 36, 8, 10, 66, groups=3),
     pointwise("strided", 2, 20, 15, 13, 30, stride=(2, 2)),
     pointwise("strided_per_axis", 2, 8, 9, 10, 6, stride=(2, 3), bias=False),
@@ -126,6 +132,11 @@ def test_shapes_are_what_they_should_be(core: ModuleType) -> None:
     assert said["aligned_target"]
     assert said["stages"] < said["chunks"]  # they pass by
     assert not run_and_check(core, CASES[4], "bfloat16")["aligned_source"]
+    case = pointwise("rows_are_copied", 1, 64, 24, 32, 128)
+    said = run_and_check(core, case, "ieee")
+    assert (said["raw_stages"], said["pieces"], said["stages"]) == (2, 2, 4)
+    said = run_and_check(core, case, "tf32")
+    assert (said["raw_stages"], said["pieces"], said["stages"]) == (3, 4, 4)
 
 
 @pytest.mark.parametrize("operand", ["x", "w"])

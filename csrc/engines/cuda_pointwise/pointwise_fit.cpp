@@ -16,8 +16,10 @@ PointwiseFit make_pointwise_fit(const ConvProblem& problem, PointwiseShape shape
   p.all_filter_tiles = narrow(problem.groups * shape.filter_tiles);
   p.channel_rows = shape.channel_rows;
   p.filter_part_bytes = shape.filter_part_bytes();
-  p.chunks = shape.chunks, p.stages = shape.stages;
+  p.chunks = shape.chunks, p.stages = shape.stages, p.raw_stages = shape.raw_stages;
+  p.pieces = shape.pieces, p.staging_pitch = staging_pitch(shape.math, shape.pieces);
   p.filter_offset = shape.filter_offset, p.ring_offset = shape.ring_offset;
+  p.raw_offset = shape.raw_offset;
   p.by_plane = FastDivmod(p.plane);
   p.by_target_width = FastDivmod(p.target_width);
   return {std::move(shape), p};

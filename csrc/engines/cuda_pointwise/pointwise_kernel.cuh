@@ -6,7 +6,8 @@
 //
 //   filters   [part][channel / 64][filter][128 bytes]              placed once
 //   ring      [stage][part][channel / 8][pixel / 64][8][128 bytes]  loaders -> multipliers
-//   staging   [warp][16 filters][128 bytes and some]                sums on their way out
+//   raw ring  [loading warp][stage][rows of channels]              values on their way in
+//   staging   [warp][16 filters][128, 256 or 512 bytes and some]   sums on their way out
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -35,7 +36,7 @@ class PointwiseMultiplier {
   __device__ __forceinline__ PointwiseMultiplier(const PointwiseParams& p,
                                                  const PointwiseRing& ring, uint32_t filters,
                                                  int warpgroup)
-      : p_(p), ring_(ring), filters_(lower_descriptor(filters)) {
+      : p_(p), ring_(ring), filters_(lower_descriptor(filters)), warpgroup_(warpgroup) {
     if (warpgroup == 1) first_.skip(p.chunks, p.stages);
   }
 
@@ -78,10 +79,27 @@ class PointwiseMultiplier {
     }
   }
 
+  // Waiting tells phases of a barrier apart by parity. In a ring that holds less than two tiles a
+  // warpgroup could see the phase before the one it wants as done: it waits until the other one has
+  // found all chunks of the tile before.
+  __device__ __forceinline__ void wait_for_turn() const { turn(true, warpgroup_); }
+  __device__ __forceinline__ void give_turn() const { turn(false, 1 - warpgroup_); }
+
   // Goes on to this warpgroup's next tile.
   __device__ __forceinline__ void leave_tile() { first_.skip(2 * p_.chunks, p_.stages); }
 
  private:
+  __device__ __forceinline__ void turn(bool waits, int whose) const {
+    if (p_.stages >= 2 * p_.chunks) return;
+    constexpr int kFirstId = 2;
+    __syncwarp();
+    if (waits) {
+      wait_at_barrier(kFirstId + whose, 32 * kPointwiseWarps);
+    } else {
+      pass_barrier(kFirstId + whose, 32 * kPointwiseWarps);
+    }
+  }
+
   // For those of a chain, from the cursor on.
   __device__ __forceinline__ void wait_for_chunks(RingCursor cursor) const {
 #pragma unroll
@@ -139,7 +157,8 @@ class PointwiseMultiplier {
   const PointwiseParams& p_;
   const PointwiseRing& ring_;
   const uint32_t filters_;  // descriptor of the first
-  RingCursor first_;        // chunk of this warpgroup's tile
+  const int warpgroup_;
+  RingCursor first_;  // chunk of this warpgroup's tile
 };
 
 template <TensorMath kMath>
@@ -157,15 +176,18 @@ __device__ __forceinline__ void multiply_tiles(const PointwiseParams& p, const B
 #pragma unroll 1
   for (int tile = work.first_tile + warpgroup * work.tile_step; tile < p.tiles;
        tile += 2 * work.tile_step) {
+    if (tile > work.first_tile) multiplier.wait_for_turn();
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       WgmmaSums<kPointwisePixels> sums;
       const auto biases = storer.load_biases(block);  // they arrive meanwhile
       multiplier.multiply(block, block == 0, block == blocks - 1, sums);
+      if (block == 0 && tile + work.tile_step < p.tiles) multiplier.give_turn();
       storer.store(sums, tile, block, biases);
     }
     multiplier.leave_tile();
   }
+  storer.finish();
 }
 
 template <TensorMath kMath>
@@ -176,7 +198,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, 1)
   const uint32_t memory = (shared_address(unaligned) + 1023) & ~1023u;
   const PointwiseRing ring(p, memory);
   const BlockWork work(p);
-  if (threadIdx.x == 0) ring.init(p);
+  if (threadIdx.x == 0) ring.init(p, PointwiseLoader<kMath>::kRawRows);
   __syncthreads();
   if (threadIdx.x < 32 * kPointwiseWarps) {
     multiply_tiles<kMath>(p, work, ring, memory);

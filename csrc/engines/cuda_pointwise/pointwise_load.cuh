@@ -1,4 +1,9 @@
-// The four warps that bring source values into the ring, through registers, two chunks at a time.
+// The four warps that bring source values into the ring. Rows of pixels come by bulk copies, some
+// chunks ahead, and a warp reads the ones it has asked for; what cannot be copied (other layouts,
+// strides, small planes) comes through registers, two chunks at a time.
+//
+// Bulk copies, because loads under way do not outlast a chunk: the compiler waits for all of them
+// together, and the fence for the tensor cores is a memory barrier.
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -17,30 +22,68 @@ class PointwiseLoader {
   static constexpr int kChannelStep = kPointwiseLoaders / kRowUnits;
   static constexpr int kChunk = pointwise_chunk(kMath);
   static constexpr int kUnits = kChunk / kChannelStep;
+  static constexpr int kWarpRows = 32 / kRowUnits;  // channels that a warp reads at once
+  static constexpr int kRowBytes = kPointwisePixels * static_cast<int>(sizeof(Element));
   static_assert(8 % kChannelStep == 0 && kUnits == 8);
 
  public:
+  // A warp's share of a chunk: [unit][kWarpRows channels][kRowBytes].
+  static constexpr int kRawRows = kUnits * kWarpRows;
+  static_assert(kRawRows * kRowBytes == kRawShareBytes && kRawRows <= 32);
+
   struct Batch {
     uint4 unit[kUnits];
   };
 
   __device__ __forceinline__ PointwiseLoader(const PointwiseParams& p, const BlockWork& work,
                                              int thread)
-      : p_(p), tile_(work.first_tile), tile_step_(work.tile_step), channel_(thread / kRowUnits) {
+      : p_(p), lane_(thread % 32), channel_(thread / kRowUnits) {
     const int pixel = thread % kRowUnits * kUnit;
     pixel_ = pixel;
     // [channel / 8][pixel / 64][channel % 8][128 bytes], 16-byte pieces swizzled by channel % 8.
     place_ = pixel / 64 * kColumnTileBytes + channel_ * 128 + (pixel % 64 * 2 ^ channel_ << 4);
     source_ = static_cast<const Element*>(p.source) +
               static_cast<int64_t>(work.group) * p.group_sources * p.source_c;
-    if (!is_done()) find_pixels();
+    raw_channel_ = thread / 32 * kWarpRows + lane_ % kWarpRows + lane_ / kWarpRows * kChannelStep;
   }
 
-  __device__ __forceinline__ bool is_done() const { return tile_ >= p_.tiles; }
+  // Asks for this warp's share of a chunk, each lane for a row: one copy, or two where the tile has
+  // pixels of two images. Every lane with a row arrives at the barrier.
+  __device__ __forceinline__ void request(const ChunkCursor& at, uint32_t raw,
+                                          uint32_t barrier) const {
+    if (lane_ >= kRawRows) return;
+    const int channel = at.chunk * kChunk + raw_channel_;
+    const TwoImages images(p_, at.tile * kPointwisePixels, kPointwisePixels);
+    if (channel >= p_.group_sources) return arrive(barrier);
+    const int own = (images.next - images.first) * static_cast<int>(sizeof(Element));
+    const int all = (images.end - images.first) * static_cast<int>(sizeof(Element));
+    const Element* row = source_ + channel * p_.source_c;
+    raw += lane_ * kRowBytes;
+    arrive_expecting(barrier, all);
+    bulk_copy(raw, row + images.find(p_, false, p_.source_n), own, barrier);
+    if (own < all) {
+      bulk_copy(raw + own, row + images.find(p_, true, p_.source_n), all - own, barrier);
+    }
+  }
 
-  // Starts to load the chunk it stands at, and goes on to the next.
-  __device__ __forceinline__ void load(Batch& batch) {
-    const int first = chunk_ * kChunk + channel_;
+  // Reads this thread's units of it, once they are there.
+  __device__ __forceinline__ void read(const ChunkCursor& at, uint32_t raw, Batch& batch) const {
+    const int channels = at.tile * kPointwisePixels + pixel_ < p_.pixels
+                             ? p_.group_sources - at.chunk * kChunk - channel_
+                             : 0;
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      uint32_t words[4];
+      load_16_bytes(raw + j * (kWarpRows * kRowBytes) + lane_ * 16, words);
+      const bool valid = j * kChannelStep < channels;
+      batch.unit[j] = valid ? make_uint4(words[0], words[1], words[2], words[3]) : uint4{};
+    }
+  }
+
+  // Starts to load a chunk into registers.
+  __device__ __forceinline__ void load(const ChunkCursor& at, Batch& batch) {
+    if (at.chunk == 0) find_pixels(at.tile);
+    const int first = at.chunk * kChunk + channel_;
     const int64_t offset = first * p_.source_c;
     const int64_t step = kChannelStep * p_.source_c;
     if (p_.aligned_source) {
@@ -54,11 +97,6 @@ class PointwiseLoader {
       for (int j = 0; j < kUnits; ++j) {
         batch.unit[j] = gather_unit(offset + j * step, first + j * kChannelStep < p_.group_sources);
       }
-    }
-    if (++chunk_ == p_.chunks) {
-      chunk_ = 0;
-      tile_ += tile_step_;
-      if (!is_done()) find_pixels();
     }
   }
 
@@ -85,8 +123,8 @@ class PointwiseLoader {
 
  private:
   // Where this thread's pixels of the tile lie in the group's first channel; null: outside.
-  __device__ __forceinline__ void find_pixels() {
-    const int first = tile_ * kPointwisePixels + pixel_;
+  __device__ __forceinline__ void find_pixels(int tile) {
+    const int first = tile * kPointwisePixels + pixel_;
     if (p_.aligned_source) {
       const int image = p_.by_plane.divide(first);
       at_[0] =
@@ -127,46 +165,94 @@ class PointwiseLoader {
   }
 
   const PointwiseParams& p_;
-  int tile_, chunk_ = 0;  // that are loaded next
-  const int tile_step_;
+  const int lane_;
   const int channel_;  // first of this thread's, in a chunk
   int pixel_;          // first of this thread's, in a tile
   uint32_t place_;     // of that channel and pixel, in a chunk
+  int raw_channel_;    // of the row this lane asks for, in a chunk
   const Element* source_;
-  const Element* at_[kUnit];
+  const Element* at_[kUnit];  // this thread's pixels of the tile, for loads into registers
+};
+
+// The loaders' side of the ring.
+template <TensorMath kMath>
+class PointwiseProducer {
+  using Loader = PointwiseLoader<kMath>;
+
+ public:
+  __device__ __forceinline__ PointwiseProducer(const PointwiseParams& p, const BlockWork& work,
+                                               const PointwiseRing& ring, int thread)
+      : p_(p), work_(work), ring_(ring), thread_(thread), loader_(p, work, thread) {}
+
+  __device__ __forceinline__ void copy_all() {
+    // Of this warp.
+    const int first_stage = thread_ / 32 * p_.raw_stages;
+    const uint32_t raw = ring_.raw + first_stage * kRawShareBytes;
+    const uint32_t barriers = ring_.raw_full + 8 * first_stage;
+    ChunkCursor ahead(work_), here(work_);
+    const auto request = [&](int stage) {
+      if (ahead.is_done(p_)) return;
+      loader_.request(ahead, raw + stage * kRawShareBytes, barriers + 8 * stage);
+      ahead.advance(p_, work_);
+    };
+#pragma unroll 1
+    for (int stage = 0; stage < p_.raw_stages; ++stage) request(stage);
+    RingCursor stage;
+#pragma unroll 1
+    for (; !here.is_done(p_); here.advance(p_, work_)) {
+      wait_barrier(barriers + 8 * stage.slot, stage.parity);
+      typename Loader::Batch batch;
+      loader_.read(here, raw + stage.slot * kRawShareBytes, batch);
+      __syncwarp();  // all lanes have read
+      request(stage.slot);
+      stage.advance(p_.raw_stages);
+      hand_over(batch);
+    }
+  }
+
+  __device__ __forceinline__ void load_all() {
+    ChunkCursor at(work_);
+#pragma unroll 1
+    while (!at.is_done(p_)) {
+      typename Loader::Batch even, odd;
+      loader_.load(at, even);
+      at.advance(p_, work_);
+      const bool has_odd = !at.is_done(p_);
+      if (has_odd) {
+        loader_.load(at, odd);
+        at.advance(p_, work_);
+      }
+      hand_over(even);
+      if (has_odd) hand_over(odd);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void hand_over(const typename Loader::Batch& batch) {
+    wait_barrier(ring_.empty + 8 * cursor_.slot, cursor_.parity ^ 1);
+    loader_.store(batch, ring_.chunks + cursor_.slot * chunk_bytes(kMath));
+    fence_async_proxy();
+    __syncwarp();
+    if (thread_ % 32 == 0) arrive(ring_.full + 8 * cursor_.slot);
+    cursor_.advance(p_.stages);
+  }
+
+  const PointwiseParams& p_;
+  const BlockWork& work_;
+  const PointwiseRing& ring_;
+  const int thread_;
+  Loader loader_;
+  RingCursor cursor_;
 };
 
 template <TensorMath kMath>
 __device__ __forceinline__ void load_sources(const PointwiseParams& p, const BlockWork& work,
                                              const PointwiseRing& ring, int thread) {
-  using Loader = PointwiseLoader<kMath>;
-  Loader loader(p, work, thread);
-  RingCursor cursor;
-  const auto hand_over = [&](const typename Loader::Batch& batch) {
-    wait_barrier(ring.empty + 8 * cursor.slot, cursor.parity ^ 1);
-    loader.store(batch, ring.chunks + cursor.slot * chunk_bytes(kMath));
-    fence_async_proxy();
-    __syncwarp();
-    if (thread % 32 == 0) arrive(ring.full + 8 * cursor.slot);
-    cursor.advance(p.stages);
-  };
-  // Splitting takes as long as loading: one chunk is split while the next is loaded. Else both are
-  // loaded together, as the fence may wait for what is under way.
-  constexpr bool kOverlap = is_split(kMath);
-  if (loader.is_done()) return;
-  typename Loader::Batch even, odd;
-  loader.load(even);
-#pragma unroll 1
-  while (true) {
-    const bool has_odd = !loader.is_done();
-    if (has_odd) loader.load(odd);
-    hand_over(even);
-    if (!has_odd) return;
-    const bool has_even = !loader.is_done();
-    if (kOverlap && has_even) loader.load(even);
-    hand_over(odd);
-    if (!has_even) return;
-    if (!kOverlap) loader.load(even);
+  PointwiseProducer<kMath> producer(p, work, ring, thread);
+  if (p.raw_stages > 0 && p.aligned_source) {
+    producer.copy_all();
+  } else {
+    producer.load_all();
   }
 }
 

@@ -14,8 +14,9 @@ struct PointwiseParams : TensorParams {
   int tiles;          // of pixels
   int tile_filters, filter_tiles, all_filter_tiles;
   int channel_rows, filter_part_bytes;
-  int chunks, stages;
-  int filter_offset, ring_offset;
+  int chunks, stages, raw_stages;
+  int pieces, staging_pitch;  // that are staged together; from a row of them to the next
+  int filter_offset, ring_offset, raw_offset;
   int aligned_source, aligned_target, aligned_filters;
 
   FastDivmod by_plane, by_target_width;

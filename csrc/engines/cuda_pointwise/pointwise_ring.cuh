@@ -24,6 +24,22 @@ struct BlockWork {
   }
 };
 
+// A chunk of a block: its tile, and which of the tile's it is.
+struct ChunkCursor {
+  int tile, chunk = 0;
+
+  __device__ __forceinline__ explicit ChunkCursor(const BlockWork& work) : tile(work.first_tile) {}
+
+  __device__ __forceinline__ bool is_done(const PointwiseParams& p) const {
+    return tile >= p.tiles;
+  }
+  __device__ __forceinline__ void advance(const PointwiseParams& p, const BlockWork& work) {
+    if (++chunk < p.chunks) return;
+    chunk = 0;
+    tile += work.tile_step;
+  }
+};
+
 // Place of a pixel of the line.
 struct TargetPixel {
   int image, row, column;
@@ -35,16 +51,47 @@ struct TargetPixel {
   }
 };
 
+// Up to two images that a few pixels of the line belong to: [first, next) and [next, end).
+struct TwoImages {
+  int image, first, next, end;
+
+  __device__ __forceinline__ TwoImages(const PointwiseParams& p, int first_pixel, int pixels)
+      : image(p.by_plane.divide(first_pixel)),
+        first(first_pixel),
+        end(min(first_pixel + pixels, p.pixels)) {
+    next = min((image + 1) * p.plane, end);
+  }
+  // Whether there is no third.
+  __device__ __forceinline__ bool are_all(const PointwiseParams& p) const {
+    return end - next <= p.plane;
+  }
+  // Where the first pixel of the first or the second lies in a dense plane, images so far apart.
+  __device__ __forceinline__ int64_t find(const PointwiseParams& p, bool second,
+                                          int64_t image_step) const {
+    return second ? (image + 1) * image_step : image * image_step + (first - image * p.plane);
+  }
+};
+
 // Shared-memory addresses. Chunk q of a block lies in stage q % stages; full: the loaders have
 // written it; empty: the warpgroup that its tile belongs to has multiplied it by all filters.
 struct PointwiseRing {
   uint32_t full, empty;  // barriers, 8 bytes each
+  uint32_t raw_full;     // the same: [loading warp][raw stage]
   uint32_t chunks;       // [stage][part][channel / 8][pixel / 64][channel % 8][128 bytes]
+  uint32_t raw;          // [loading warp][raw stage][rows of its channels]
 
   __device__ __forceinline__ PointwiseRing(const PointwiseParams& p, uint32_t memory)
-      : full(memory), empty(memory + 8 * kMaxPointwiseStages), chunks(memory + p.ring_offset) {}
+      : full(memory),
+        empty(memory + 8 * kMaxPointwiseStages),
+        raw_full(memory + 16 * kMaxPointwiseStages),
+        chunks(memory + p.ring_offset),
+        raw(memory + p.raw_offset) {}
 
-  __device__ __forceinline__ void init(const PointwiseParams& p) const {
+  // raw_rows: of one warp.
+  __device__ __forceinline__ void init(const PointwiseParams& p, int raw_rows) const {
+    for (int i = 0; i < kPointwiseLoaders / 32 * p.raw_stages; ++i) {
+      init_barrier(raw_full + 8 * i, raw_rows);
+    }
     for (int i = 0; i < p.stages; ++i) {
       init_barrier(full + 8 * i, kPointwiseLoaders / 32);
       init_barrier(empty + 8 * i, kPointwiseWarps / 2);

@@ -24,6 +24,7 @@ constexpr double kScatteredElements = 10;  // times that where neighbours are se
 constexpr double kChunkCycles = 400;
 constexpr double kMemoryBytes = 15.2;        // device memory, per cycle, as measured on kb87pw
 constexpr double kNarrowMemoryBytes = 14.7;  // the same of 16-bit values
+constexpr double kIeeeMemoryBytes = 13;      // the same of ieee, through registers both ways
 constexpr double kCacheBytes = 40;     // source values that other filters have read before, from L2
 constexpr double kFilterCycles = 0.3;  // splitting and placing the block's filters, per value
 constexpr double kLaunchCycles = 8000;
@@ -90,22 +91,42 @@ class Fitter {
                              view_.weight_target_stride % 8 == 0;
   }
 
+  // The ring comes first: with room for two tiles both warpgroups have one. Then copies under way,
+  // and whole rows to store.
   bool fit_shared_memory(PointwiseShape& shape) const {
-    const int64_t staging = int64_t{kPointwiseWarps} * 16 * piece_pitch(shape.math);
-    const int64_t filters = pointwise_parts(shape.math) * int64_t{shape.filter_part_bytes()};
-    const int64_t offset = round_up(kPointwiseBarrierBytes + staging, kTileAlignment);
-    // The block's memory starts at a multiple of 16 bytes only.
-    const int64_t room = caps_.shared_bytes_per_block - kTileAlignment - offset - filters;
-    const int64_t stages = std::min<int64_t>(kMaxPointwiseStages, room / chunk_bytes(shape.math));
     // Several products of a tile want all its chunks there; a single one lets them pass by.
     const int least =
         shape.filters > kPointwiseFilters ? shape.chunks : 2 * chain_chunks(shape.math);
-    if (room < 0 || stages < least) return false;
+    // A tile has pixels of two images at most.
+    const bool can_copy = shape.aligned_source && plane_ >= kPointwisePixels;
+    for (const int stages : {std::max(least, 2 * shape.chunks), least}) {
+      for (int raw = can_copy ? wanted_raw_stages(shape.math) : 0;; raw = raw > 2 ? raw - 1 : 0) {
+        for (int pieces = tile_pieces(shape.math); pieces >= (raw > 2 ? 2 : 1); pieces /= 2) {
+          shape.raw_stages = raw;
+          shape.pieces = pieces;
+          if (place_in_shared_memory(shape, stages)) return true;
+        }
+        if (raw == 0) break;
+      }
+    }
+    return false;
+  }
+
+  // False if less than so many stages of the ring fit.
+  bool place_in_shared_memory(PointwiseShape& shape, int least_stages) const {
+    const int64_t staging = int64_t{kPointwiseWarps} * 16 * staging_pitch(shape.math, shape.pieces);
+    const int64_t filters = pointwise_parts(shape.math) * int64_t{shape.filter_part_bytes()};
+    const int64_t raw = int64_t{shape.raw_stages} * kRawStageBytes;
+    const int64_t offset = round_up(kPointwiseBarrierBytes + staging, kTileAlignment);
+    // The block's memory starts at a multiple of 16 bytes only.
+    const int64_t room = caps_.shared_bytes_per_block - kTileAlignment - offset - filters - raw;
+    const int64_t stages = std::min<int64_t>(kMaxPointwiseStages, room / chunk_bytes(shape.math));
+    if (room < 0 || stages < least_stages) return false;
     shape.filter_offset = static_cast<int>(offset);
     shape.ring_offset = static_cast<int>(offset + filters);
     shape.stages = static_cast<int>(stages);
-    shape.shared_bytes =
-        static_cast<int>(shape.ring_offset + stages * chunk_bytes(shape.math) + kTileAlignment);
+    shape.raw_offset = static_cast<int>(shape.ring_offset + stages * chunk_bytes(shape.math));
+    shape.shared_bytes = static_cast<int>(shape.raw_offset + raw + kTileAlignment);
     return true;
   }
 
@@ -150,7 +171,10 @@ class Fitter {
     const double source_bytes = static_cast<double>(
         problem_.N * problem_.groups * plane_ * view_.source_channels * size_of(problem_.dtype));
     const double sms = std::max(1, caps_.sm_count);
-    const double rate = size_of(problem_.dtype) == 2 ? kNarrowMemoryBytes : kMemoryBytes;
+    const bool copied = shape.raw_stages > 0 && shape.pieces > 1;
+    const double rate = size_of(problem_.dtype) == 2                 ? kNarrowMemoryBytes
+                        : shape.math == TensorMath::kIeee && !copied ? kIeeeMemoryBytes
+                                                                     : kMemoryBytes;
     const double memory = count_bytes(problem_) / sms / rate +
                           (shape.filter_tiles - 1) * source_bytes / sms / kCacheBytes;
     const double work =

@@ -35,7 +35,12 @@ inline constexpr int kOctetBytes = kPointwisePixels / 64 * kColumnTileBytes;
 // Filters lie in rows of this many channels, 128 bytes.
 inline constexpr int kFilterChannels = 64;
 inline constexpr int kPointwiseBarrierBytes = 512;
-inline constexpr int kMaxPointwiseStages = 32;  // with two barriers of 8 bytes each
+inline constexpr int kMaxPointwiseStages = 16;  // with two barriers of 8 bytes each
+// Source values on their way, as they are in memory: chunks that the copy engine delivers, a share
+// to each of the warps that load, with a barrier of 8 bytes each.
+inline constexpr int kMaxRawStages = 8;
+inline constexpr int kRawShareBytes = 4096;
+inline constexpr int kRawStageBytes = kPointwiseLoaders / 32 * kRawShareBytes;
 
 constexpr bool is_split(TensorMath math) {
   return math == TensorMath::kTf32 || math == TensorMath::kIeee;
@@ -56,9 +61,19 @@ constexpr int chunk_part_bytes(TensorMath math) { return pointwise_chunk(math) /
 constexpr int chunk_bytes(TensorMath math) {
   return pointwise_parts(math) * chunk_part_bytes(math);
 }
-// Sums leave a warp through shared memory: 128 bytes of each of 16 filters at a time. Rows are so
-// far apart that the warp's stores, 8 or 16 bytes wide, fall on different banks.
-constexpr int piece_pitch(TensorMath math) { return is_split(math) ? 160 : 144; }
+// How many of them are asked for ahead, where there is room; 0: values come through registers.
+constexpr int wanted_raw_stages(TensorMath math) { return is_split(math) ? 3 : 4; }
+
+// Sums leave a warp through shared memory: some pieces of 128 bytes of each of 16 filters at a
+// time. These are the pieces of a whole tile.
+constexpr int tile_pieces(TensorMath math) { return is_split(math) ? 4 : 2; }
+// Rows of pieces are so far apart that the warp's stores, 8 or 16 bytes wide, fall on different
+// banks.
+constexpr int staging_pitch(TensorMath math, int pieces) {
+  return 128 * pieces + (is_split(math) ? 32 : 16);
+}
+// Whether staged rows leave by bulk copies, or 16 bytes of each lane at a time.
+inline constexpr bool kBulkStores = true;
 
 struct PointwiseShape {
   TensorMath math = TensorMath::kTf32;
@@ -69,6 +84,8 @@ struct PointwiseShape {
   int channel_rows = 0;  // rows of kFilterChannels that a filter has
   int chunks = 0;        // of a tile
   int stages = 0;        // chunks that the ring holds; those of a tile, if it has several products
+  int raw_stages = 0;    // chunks on their way; 0: they come through registers
+  int pieces = 1;        // that are staged together
   int64_t tiles = 0;     // of pixels
   int grid = 1;          // blocks: a multiple of all filter tiles
   // 16 bytes of pixels are 16 aligned bytes of one image, if the tensor starts at such.
@@ -77,7 +94,7 @@ struct PointwiseShape {
   bool aligned_filters = false;
 
   // Bytes from the start of shared memory.
-  int filter_offset = 0, ring_offset = 0, shared_bytes = 0;
+  int filter_offset = 0, ring_offset = 0, raw_offset = 0, shared_bytes = 0;
   double microseconds = 0;
 
   int filter_part_bytes() const { return channel_rows * filters * 2 * kFilterChannels; }

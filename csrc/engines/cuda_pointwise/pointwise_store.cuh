@@ -1,11 +1,13 @@
-// Stores sums: each warp puts 128 bytes of its 16 filters together in shared memory, and writes
-// them as whole lines of the filters' planes.
+// Stores sums: each warp stages pieces of 128 bytes of its 16 filters in shared memory, and a row
+// of them leaves for its filter's plane by a bulk copy while the warp goes on.
 #pragma once
 
 #include <type_traits>
 
+#include "device/async_copy.cuh"
 #include "device/convert.cuh"
 #include "device/global_memory.cuh"
+#include "device/mbarrier.cuh"
 #include "device/shared_memory.cuh"
 #include "device/tensor_formats.cuh"
 #include "device/wgmma.cuh"
@@ -23,7 +25,6 @@ class PointwiseStorer {
   static constexpr int kPieceGroups = kPiece / 8;
   static constexpr int kUnit = 16 / kBytes;
   static constexpr int kRows = 16;  // filters of a warp
-  static constexpr int kPitch = piece_pitch(kMath);
 
  public:
   using Sums = WgmmaSums<kPointwisePixels>;
@@ -35,7 +36,7 @@ class PointwiseStorer {
         work_(work),
         lane_(static_cast<int>(threadIdx.x) & 31),
         warp_row_((static_cast<int>(threadIdx.x) & 127) / 32 * kRows),
-        staging_(staging + threadIdx.x / 32 * (kRows * kPitch)) {
+        staging_(staging + threadIdx.x / 32 * (kRows * p.staging_pitch)) {
     target_ = static_cast<Element*>(p.target) +
               (static_cast<int64_t>(work.group) * p.group_targets + work.filter) * p.target_c;
   }
@@ -57,35 +58,32 @@ class PointwiseStorer {
     if (rows <= 0) return;
     Element* const to = target_ + row * p_.target_c;
     const int first = tile * kPointwisePixels;
-    const int image = p_.by_plane.divide(first);
-    const bool one_image = first + kPointwisePixels <= (image + 1) * p_.plane;
-    Element* lines[kRows / 4];
-    if (p_.aligned_target) find_lines(lines, to, first);
 #pragma unroll
     for (int piece = 0; piece < kPointwisePixels / kPiece; ++piece) {
       const float* values = sums.value + piece * (4 * kPieceGroups);
-      const int pixel = first + piece * kPiece;
-      __syncwarp();  // the piece before has been read
-      stage(values, biases);
-      __syncwarp();
+      const int place = piece & (p_.pieces - 1);  // among those that are staged together
+      if (place == 0) {
+        wait_bulk_reads();
+        __syncwarp();  // what was staged before has left
+      }
+      const uint32_t staged = staging_ + 128 * place;
+      stage(values, biases, staged);
       if constexpr (is_split(kMath)) {
         if (__any_sync(0xffffffff, has_spoilt(values))) {
-          mend(row, pixel);
           __syncwarp();
+          mend(row, first + piece * kPiece, staged);
         }
       }
-      if (!p_.aligned_target) {
-        store_pixels(to, pixel, rows);
-        continue;
+      if (place + 1 == p_.pieces) {
+        fence_async_proxy();
+        __syncwarp();
+        send(to, first + (piece - place) * kPiece, rows);
       }
-      if (piece > 0 && !one_image) {
-        find_lines(lines, to, pixel);
-#pragma unroll
-        for (Element*& line : lines) line -= piece * kPiece;  // store_lines adds it
-      }
-      store_lines(lines, piece * kPiece, pixel, rows);
     }
   }
+
+  // Before the block ends.
+  __device__ __forceinline__ void finish() const { wait_bulk_stores(); }
 
  private:
   __device__ __forceinline__ float load_bias(int row) const {
@@ -104,20 +102,22 @@ class PointwiseStorer {
   }
 
   // [filter][kPiece pixels]: the sums of kPieceGroups groups of 8 pixels.
-  __device__ __forceinline__ void stage(const float* v, const Biases& biases) const {
+  __device__ __forceinline__ void stage(const float* v, const Biases& biases,
+                                        uint32_t staged) const {
+    const int pitch = p_.staging_pitch;
     const float low_bias = biases.low, high_bias = biases.high;
     if constexpr (kBytes == 4) {
-      const uint32_t to = staging_ + lane_ / 4 * kPitch + lane_ % 4 * 8;
+      const uint32_t to = staged + lane_ / 4 * pitch + lane_ % 4 * 8;
 #pragma unroll
       for (int g = 0; g < kPieceGroups; ++g) {
         store_8_bytes(to + 32 * g, __float_as_uint(finish(v[4 * g], low_bias)),
                       __float_as_uint(finish(v[4 * g + 1], low_bias)));
-        store_8_bytes(to + 32 * g + 8 * kPitch, __float_as_uint(finish(v[4 * g + 2], high_bias)),
+        store_8_bytes(to + 32 * g + 8 * pitch, __float_as_uint(finish(v[4 * g + 2], high_bias)),
                       __float_as_uint(finish(v[4 * g + 3], high_bias)));
       }
     } else {
       // Four matrices of 8 filters by 8 pixels: lower and upper filters, of two groups.
-      const uint32_t to = staging_ + lane_ % 16 * kPitch + lane_ / 16 * 16;
+      const uint32_t to = staged + lane_ % 16 * pitch + lane_ / 16 * 16;
 #pragma unroll
       for (int g = 0; g < kPieceGroups; g += 2) {
         uint32_t words[4];
@@ -141,61 +141,77 @@ class PointwiseStorer {
   }
 
   // Forms spoilt sums of the piece anew, each lane those of a pixel.
-  __device__ __forceinline__ void mend(int row, int pixel) const {
+  __device__ __forceinline__ void mend(int row, int pixel, uint32_t staged) const {
     if constexpr (is_split(kMath)) {
       const int rows = min(kRows, work_.filters - row);
       if (pixel + lane_ >= p_.pixels) return;
       const TargetPixel at(p_, pixel + lane_);
 #pragma unroll 1
       for (int i = 0; i < rows; ++i) {
-        const uint32_t staged = staging_ + i * kPitch + lane_ * kBytes;
-        if (!is_spoilt(load_element<float>(staged))) continue;
+        const uint32_t own = staged + i * p_.staging_pitch + lane_ * kBytes;
+        if (!is_spoilt(load_element<float>(own))) continue;
         SpoiltSum spoilt{};
         spoilt.group = work_.group;
         spoilt.filter = work_.filter + row + i;
         spoilt.image = at.image, spoilt.row = at.row, spoilt.column = at.column;
         spoilt.last = p_.group_sources;
-        store_element(staged, mend_sum(p_, spoilt) + load_bias(row + i));
+        store_element(own, mend_sum(p_, spoilt) + load_bias(row + i));
       }
     }
   }
 
-  // Eight lanes write 128 bytes of a filter's plane, a warp those of four filters, four times.
-  // Finds where this lane's go, of the piece that starts with a pixel.
-  __device__ __forceinline__ void find_lines(Element* (&lines)[kRows / 4], Element* to,
-                                             int first_pixel) const {
-    const int pixel = first_pixel + lane_ % 8 * kUnit;
-    const int image = p_.by_plane.divide(pixel);
-    to += image * p_.target_n + (pixel - image * p_.plane) + lane_ / 8 * p_.target_c;
-#pragma unroll
-    for (int i = 0; i < kRows / 4; ++i) lines[i] = to + 4 * i * p_.target_c;
+  // What is staged, from a pixel on: rows that there are.
+  __device__ __forceinline__ void send(Element* to, int first_pixel, int rows) const {
+    const int pixels = p_.pieces * kPiece;
+    if (!p_.aligned_target) return send_pixels(to, first_pixel, pixels, rows);
+    const TwoImages images(p_, first_pixel, pixels);
+    // Single pieces would wait for each other.
+    if (kBulkStores && p_.pieces > 1 && images.are_all(p_)) return send_rows(to, images, rows);
+    send_units(to, first_pixel, pixels, rows);
   }
 
-  __device__ __forceinline__ void store_lines(Element* const (&lines)[kRows / 4], int offset,
-                                              int first_pixel, int rows) const {
-    uint32_t units[kRows / 4][4];
-#pragma unroll
-    for (int i = 0; i < kRows / 4; ++i) {
-      load_16_bytes(staging_ + (4 * i + lane_ / 8) * kPitch + lane_ % 8 * 16, units[i]);
-    }
-    const int left = first_pixel + lane_ % 8 * kUnit < p_.pixels ? rows - lane_ / 8 : 0;
-#pragma unroll
-    for (int i = 0; i < kRows / 4; ++i) {
-      if (4 * i < left) store_global_16_bytes(lines[i] + offset, units[i]);
+  // Each lane copies a filter's row, of the first image or of the second.
+  __device__ __forceinline__ void send_rows(Element* to, const TwoImages& images, int rows) const {
+    const int row = lane_ % kRows;
+    const bool second = lane_ >= kRows;
+    const int first = second ? images.next : images.first;
+    const int pixels = (second ? images.end : images.next) - first;
+    if (row >= rows || pixels <= 0) return;
+    bulk_store(to + row * p_.target_c + images.find(p_, second, p_.target_n),
+               staging_ + row * p_.staging_pitch + (first - images.first) * kBytes,
+               pixels * kBytes);
+    commit_bulk_stores();
+  }
+
+  // Of any number of images: each lane writes 16 bytes, which are of one.
+  __device__ __forceinline__ void send_units(Element* to, int first_pixel, int pixels,
+                                             int rows) const {
+    const int row_units = pixels / kUnit;  // 8, 16 or 32
+    const int unit = lane_ % row_units;
+    const int pixel = first_pixel + unit * kUnit;
+    if (pixel >= p_.pixels) return;
+    const int image = p_.by_plane.divide(pixel);
+    to += image * p_.target_n + (pixel - image * p_.plane);
+#pragma unroll 4
+    for (int row = lane_ / row_units; row < min(kRows, rows); row += 32 / row_units) {
+      uint32_t words[4];
+      load_16_bytes(staging_ + row * p_.staging_pitch + unit * 16, words);
+      store_global_16_bytes(to + row * p_.target_c, words);
     }
   }
 
   // Any layout: neighbouring lanes write neighbouring pixels.
-  __device__ __forceinline__ void store_pixels(Element* to, int first_pixel, int rows) const {
+  __device__ __forceinline__ void send_pixels(Element* to, int first_pixel, int pixels,
+                                              int rows) const {
 #pragma unroll 1
-    for (int i = lane_; i < kPiece; i += 32) {
+    for (int i = lane_; i < pixels; i += 32) {
       if (first_pixel + i >= p_.pixels) return;
       const TargetPixel at(p_, first_pixel + i);
       Bits* at_pixel = reinterpret_cast<Bits*>(to + at.image * p_.target_n + at.row * p_.target_h +
                                                at.column * p_.target_w);
 #pragma unroll 4
       for (int row = 0; row < min(kRows, rows); ++row) {
-        *at_pixel = load_element<Bits>(staging_ + row * kPitch + i * kBytes);
+        *at_pixel = load_element<Bits>(staging_ + row * p_.staging_pitch + i * kBytes);
         at_pixel += p_.target_c;
       }
     }

@@ -5,10 +5,8 @@
 
 namespace convx {
 
-template <int kRegisters>
-void take_registers() {}
-template <int kRegisters>
-void give_registers() {}
+template <int kRegisters> void take_registers() {}
+template <int kRegisters> void give_registers() {}
 
 inline bool elect_lane() {
   __syncwarp();
@@ -20,12 +18,14 @@ template <int kId, int kThreads>
 void wait_at_barrier() {
   wait_at_barrier(kId, kThreads);
 }
-template <int kId, int kThreads>
-void pass_barrier() {
-  emulator::block_barriers[kId].pass(kThreads);
+inline void pass_barrier(int id, int threads) {
+  emulator::block_barriers[id].pass(threads);
+}
+template <int kId, int kThreads> void pass_barrier() {
+  pass_barrier(kId, kThreads);
 }
 inline bool any_in_warpgroup(int id, bool holds) {
   return emulator::block_barriers[id].wait(128, holds);
 }
 
-}  // namespace convx
+} // namespace convx
