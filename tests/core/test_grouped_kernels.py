@@ -1,4 +1,4 @@
-"""The grouped kernel, run on the host from its own source, against float64.
+"""The grouped kernels, run on the host from its own source, against float64.
 
 A GPU runs the same code in tests/engines; here every machine can see that the tiling is right.
 """
@@ -17,6 +17,7 @@ from kernel_tester import Guarded, make_problem
 from problems import h200
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+HALVES = [torch.bfloat16, torch.float16]
 SEGMENTS, ROWS, ROWS_STRIDE_2 = range(3)  # ColumnWindow
 
 
@@ -85,6 +86,12 @@ def random_case(seed: int) -> Case:
             return case
 
 
+def without_tensor_cores(core: ModuleType) -> Any:
+    caps = h200(core)
+    caps.compute_major, caps.code_arch = 7, 75
+    return caps
+
+
 def run_and_check(
     core: ModuleType,
     case: Case,
@@ -92,6 +99,7 @@ def run_and_check(
     before: int = 0,
     direction: str = "forward",
     caps: Any = None,
+    run: str = "run_grouped",
 ) -> dict[str, Any]:
     problem = make_problem(core, case, dtype)
     problem.pass_ = getattr(core.Pass, direction)
@@ -103,9 +111,9 @@ def run_and_check(
     else:
         x = torch.full_like(x, torch.nan)
     guarded_x, guarded_y = Guarded(x, before=before), Guarded(y, before=before)
-    said = core.run_grouped(
+    said = getattr(core, run)(
         problem,
-        h200(core) if caps is None else caps,
+        without_tensor_cores(core) if caps is None else caps,
         guarded_x.tensor.data_ptr(),
         w.data_ptr(),
         guarded_y.tensor.data_ptr(),
@@ -140,7 +148,7 @@ def test_random_cases(core: ModuleType, seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_little_shared_memory(core: ModuleType, dtype: torch.dtype) -> None:
-    caps = h200(core)
+    caps = without_tensor_cores(core)
     caps.shared_bytes_per_block = 8192 * dtype.itemsize
     rows = [
         grouped("cut_rows", 1, 2, 8, 4, 30, 777, 3, 5, padding=(1, 2)),
@@ -161,7 +169,7 @@ def test_blocks_go_through_several_images(
     """On a small GPU a block computes its tile for one image after the other."""
     most_images = 0
     for sms, kilobytes in ((1, 227), (1, 40), (2, 16), (1, 16)):
-        caps = h200(core)
+        caps = without_tensor_cores(core)
         caps.sm_count, caps.shared_bytes_per_block = sms, kilobytes << 10
         for stride in (1, 2):
             case = grouped(
@@ -246,3 +254,28 @@ def test_refusals_say_why(core: ModuleType) -> None:
 
     tall = grouped("too_tall", 1, 1, 2, 2, 70000, 9, 2, 1, dilation=(69000, 1))
     assert "shared memory" in refuse(core, make_problem(core, tall, torch.float32))
+
+
+# Kernels for tensor cores.
+
+
+def run_mma(core: ModuleType, case: Case, dtype: torch.dtype, **rest: Any) -> dict[str, Any]:
+    rest.setdefault("caps", h200(core))
+    return run_and_check(core, case, dtype, run="run_grouped_mma", **rest)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_case_by_tensor_cores(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
+    run_mma(core, case, dtype)
+    if case.stride == (1, 1) and case.w[0] // case.groups >= 2:
+        run_mma(core, case, dtype, direction="input_grad")
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_random_cases_by_tensor_cores(core: ModuleType, seed: int) -> None:
+    case = random_case(1000 + seed)
+    dtype = HALVES[seed % 2]
+    run_mma(core, case, dtype, before=seed % 9)
+    if case.stride == (1, 1) and case.w[0] // case.groups >= 2:
+        run_mma(core, case, dtype, direction="input_grad")
