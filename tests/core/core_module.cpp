@@ -40,7 +40,7 @@ py::object run_grouped_mma(const ConvProblem& problem, const GroupedMmaFit& fit,
   using namespace py::literals;
   const GroupedMmaParams& p = fit.params;
   return py::dict("tensor_cores"_a = true, "blocks"_a = fit.blocks, "unit"_a = p.unit,
-                  "filters"_a = fit.filters, "steps"_a = p.steps,
+                  "filters"_a = fit.filters, "cells"_a = fit.cells, "steps"_a = p.steps,
                   "spans"_a = static_cast<int>(p.spans), "pairs"_a = p.pairs,
                   "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
                   "images"_a = p.tile_images, "resident"_a = fit.resident,

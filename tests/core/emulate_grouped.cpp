@@ -8,38 +8,37 @@
 namespace convx {
 namespace {
 
-template <typename T>
-void compute_tile(int filters, const GroupedMmaParams &params) {
-  unsigned char *shared = emulated_shared_memory;
-  if (filters == 4)
-    return compute_grouped_tile<T, 4>(params, shared);
-  if (filters == 8)
-    return compute_grouped_tile<T, 8>(params, shared);
-  compute_grouped_tile<T, 16>(params, shared);
+template <typename T, int kCells>
+void compute_cells(int filters, const GroupedMmaParams& params) {
+  unsigned char* shared = emulated_shared_memory;
+  if (filters == 4) return compute_grouped_tile<T, 4, kCells>(params, shared);
+  if (filters == 8) return compute_grouped_tile<T, 8, kCells>(params, shared);
+  compute_grouped_tile<T, 16, kCells>(params, shared);
 }
 
-} // namespace
+template <typename T>
+void compute_tile(const GroupedMmaFit& fit, const GroupedMmaParams& params) {
+  if (fit.cells == kManyCells) return compute_cells<T, kManyCells>(fit.filters, params);
+  compute_cells<T, kFewCells>(fit.filters, params);
+}
 
-const char *emulate_grouped_mma(const ConvProblem &problem,
-                                const GroupedMmaFit &fit,
-                                const Buffers &buffers) {
-  const GroupedMmaParams params =
-      make_grouped_mma_params(problem, fit, buffers);
+}  // namespace
+
+const char* emulate_grouped_mma(const ConvProblem& problem, const GroupedMmaFit& fit,
+                                const Buffers& buffers) {
+  const GroupedMmaParams params = make_grouped_mma_params(problem, fit, buffers);
   const auto run = [&](auto element) {
     using T = decltype(element);
-    if constexpr (sizeof(T) == 2)
-      compute_tile<T>(fit.filters, params);
+    if constexpr (sizeof(T) == 2) compute_tile<T>(fit, params);
   };
   emulator::fault = nullptr;
-  if (!emulator::run_grid(problem.dtype, fit.blocks, kGroupedMmaThreads,
-                          fit.shared_bytes, run)) {
+  if (!emulator::run_grid(problem.dtype, fit.blocks, kGroupedMmaThreads, fit.shared_bytes, run)) {
     return "a block wrote behind its shared memory";
   }
   return emulator::fault;
 }
 
-bool emulate_grouped(const ConvProblem &problem, const GroupedFit &fit,
-                     const Buffers &buffers) {
+bool emulate_grouped(const ConvProblem& problem, const GroupedFit& fit, const Buffers& buffers) {
   const GroupedParams params = make_grouped_params(problem, fit, buffers);
   const auto run = [&](auto element) {
     using T = decltype(element);
@@ -47,16 +46,14 @@ bool emulate_grouped(const ConvProblem &problem, const GroupedFit &fit,
       return grouped_kernel<T, ColumnWindow::kRows, kManyFilters>(params);
     }
     if (fit.window == ColumnWindow::kRowsStride2) {
-      return grouped_kernel<T, ColumnWindow::kRowsStride2, kManyFilters>(
-          params);
+      return grouped_kernel<T, ColumnWindow::kRowsStride2, kManyFilters>(params);
     }
     if (fit.filters == kManyFilters) {
       return grouped_kernel<T, ColumnWindow::kSegments, kManyFilters>(params);
     }
     grouped_kernel<T, ColumnWindow::kSegments, kFewFilters>(params);
   };
-  return emulator::run_grid(problem.dtype, fit.blocks, fit.threads,
-                            fit.shared_bytes, run);
+  return emulator::run_grid(problem.dtype, fit.blocks, fit.threads, fit.shared_bytes, run);
 }
 
-} // namespace convx
+}  // namespace convx

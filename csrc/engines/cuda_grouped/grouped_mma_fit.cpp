@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kLeastCutColumns = 32;
 constexpr int64_t kMostWaves = 4;        // of blocks
 constexpr int64_t kFragmentBytes = 512;  // of a step
+constexpr int64_t kPixelBytes = 8;       // four channels
 constexpr int64_t kElement = 2;          // bytes
 
 int narrow(int64_t value) { return static_cast<int>(value); }
@@ -27,14 +28,22 @@ struct MmaProblem {
   const DeviceCaps& caps;
   GroupedMmaFit fit;
   int64_t window_rows;  // of a cell
+  int64_t margin;       // pixels of a line before the first that is read
   bool rows_follow;     // each other in the target, and
   bool filters_follow;  // so do whole planes
   double least_bytes;
 };
 
 void set_unit(GroupedMmaParams& p, int unit) {
+  int64_t first = 0;
+  int64_t end = p.staged_columns;
+  if (p.tile_cols >= p.column.count) {  // what is padding for all tiles
+    first = std::max<int64_t>(first, -p.column_start);
+    end = std::clamp<int64_t>(p.source_width - p.column_start, first + 1, std::max(end, first + 1));
+  }
   p.unit = unit;
-  p.units = narrow(ceil_div(p.staged_columns, unit));
+  p.first_unit = narrow(first / unit);
+  p.units = narrow(ceil_div(end, unit)) - p.first_unit;
   p.by_units = FastDivmod(p.units);
 }
 
@@ -72,8 +81,8 @@ bool set_problem(const ConvProblem& problem, MmaProblem& of) {
   p.unit = fit_unit(kElement, int64_t{p.source_width}, p.images > 1 ? p.source_n : 0, p.source_c,
                     p.source_h);
   // Lines begin where units do.
-  p.cell_start = narrow(floor_mod(p.column.offset0, p.unit));
-  p.column_start = p.column.offset0 - p.cell_start;
+  of.margin = floor_mod(p.column.offset0, p.unit);
+  p.column_start = narrow(p.column.offset0 - of.margin);
   const int64_t width = p.column.count;
   const int64_t filters = int64_t{p.groups} * p.target_channels;
   of.rows_follow = p.row.count == 1 || p.target_h == width;
@@ -93,34 +102,34 @@ bool set_problem(const ConvProblem& problem, MmaProblem& of) {
 int64_t set_spans(const MmaProblem& of, const MmaTile& tile, GroupedMmaParams& p) {
   const int64_t width = p.column.count;
   const int64_t filters = tile.groups * p.target_channels;
-  const auto phase_of = [](int64_t stride) { return narrow(floor_mod(stride, kResultChunk)); };
-  const int64_t most_phase = kResultChunk - 1;
+  // The least pitch for so many results that is a stride of the target modulo 16 bytes.
+  const auto fit_pitch = [](int64_t results, int64_t stride, int64_t modulus, int64_t remainder) {
+    const int64_t wanted = remainder + floor_mod(stride, kResultChunk);
+    return narrow(results + floor_mod(wanted - results, modulus));
+  };
+  // Pieces of 16 bytes, wherever the results begin.
+  const auto count_chunks = [](int64_t results) {
+    return narrow(ceil_div(results + kResultChunk - 1, kResultChunk));
+  };
   const bool whole_rows = tile.columns >= width && of.rows_follow;
-  p.row_phase = p.filter_phase = 0;
+  p.row_pitch = narrow(width);
   if (whole_rows && tile.rows >= p.row.count && of.filters_follow) {
     p.spans = ResultSpans::kTile;
-    p.row_pitch = narrow(width);
     p.filter_pitch = narrow(p.row.count * width);
-    const int64_t results = round_up(filters * p.filter_pitch + most_phase, kResultChunk);
-    p.span_chunks = narrow(results / kResultChunk);
-    return results;
-  }
-  p.filter_phase = phase_of(p.target_c);
-  if (whole_rows) {
+    p.span_chunks = count_chunks(filters * p.filter_pitch);
+  } else if (whole_rows) {
     p.spans = ResultSpans::kFilters;
-    p.row_pitch = narrow(width);
-    const int64_t length = round_up(tile.rows * width + most_phase, kResultChunk);
-    p.span_chunks = narrow(length / kResultChunk);
-    // Four filters' results of the same place then lie in different banks.
-    p.filter_pitch = narrow(round_up(length - 16, 64) + 16);
+    const int64_t results = std::min<int64_t>(tile.rows, p.row.count) * width;
+    p.span_chunks = count_chunks(results);
+    // Four filters' results of the same place lie in different banks.
+    p.filter_pitch = fit_pitch(results, p.target_c, 64, 16);
   } else {
     p.spans = ResultSpans::kRows;
-    p.row_phase = phase_of(p.target_h);
-    p.row_pitch = narrow(round_up(tile.columns + most_phase, kResultChunk));
-    p.span_chunks = p.row_pitch / kResultChunk;
-    p.filter_pitch = narrow(tile.rows * p.row_pitch);
+    p.span_chunks = count_chunks(tile.columns);
+    p.row_pitch = fit_pitch(tile.columns, p.target_h, kResultChunk, 0);
+    p.filter_pitch = fit_pitch(tile.rows * p.row_pitch, p.target_c, kResultChunk, 0);
   }
-  return filters * p.filter_pitch;
+  return round_up(filters * p.filter_pitch + kResultChunk, kResultChunk);
 }
 
 double predict_us(const MmaProblem& of, const GroupedMmaFit& fit) {
@@ -136,30 +145,28 @@ double predict_us(const MmaProblem& of, const GroupedMmaFit& fit) {
                                                           : filters * p.tile_rows);
   const auto passes = [](double count) { return std::ceil(count / kGroupedMmaThreads); };
   const double fragment_words = static_cast<double>(p.tile_groups) * p.steps * 128;
-  const double products = static_cast<double>(p.jobs) * p.steps * kJobCells;
+  const double jobs = static_cast<double>(p.tile_groups) * p.group_jobs;
+  const double products = jobs * p.steps * fit.cells;
   const double put = p.pairs ? kGroupedMmaPutIssue : 2 * kGroupedMmaPutIssue;
   const double unit_issue = kGroupedMmaUnitIssue + kGroupedMmaPixelIssue * p.unit;
-  // Warps without a job wait for the others.
-  const double rounds = std::ceil(p.jobs / warps) * warps;
   GroupedWork work{};
   work.blocks = static_cast<double>(fit.blocks);
   work.issue =
       warps * (kGroupedBlockIssue + passes(fragment_words) * kGroupedMmaFragmentIssue +
                passes(lines * p.line_pitch / 2) * kGroupedMmaClearIssue) +
       images * (warps * (passes(units) * unit_issue + passes(chunks) * kGroupedMmaChunkIssue) +
-                rounds * (kGroupedMmaJobIssue + kJobCells * put +
-                          p.steps * (kGroupedMmaStepIssue + kJobCells * kGroupedMmaProductIssue)));
+                jobs * (kGroupedMmaJobIssue + fit.cells * put +
+                        p.steps * (kGroupedMmaStepIssue + fit.cells * kGroupedMmaProductIssue)));
   const double results =
       filters * std::min(p.tile_rows, p.row.count) * std::min(p.tile_cols, p.column.count);
   work.wavefronts =
       images * (products * kGroupedMmaProductCycles +
                 units * p.unit * kQuadChannels * kElement / 128 + 2 * results * kElement / 128);
   work.busy_warps = warps;
-  work.moved_bytes =
-      images *
-      (static_cast<double>(p.tile_groups) * p.staged_rows * p.source_channels * p.units * p.unit +
-       results) *
-      kElement;
+  const double copied_rows = (std::min(p.tile_rows, p.row.count) - 1.0) * p.row.source_step +
+                             (p.row.taps - 1.0) * p.row.offset_step + 1;
+  const double copied = p.tile_groups * copied_rows * p.source_channels * p.units * p.unit;
+  work.moved_bytes = images * (copied + results) * kElement;
   work.steps = images;
   work.least_bytes = of.least_bytes;
   work.resident = fit.resident;
@@ -173,20 +180,25 @@ bool fit_tile(const MmaProblem& of, const MmaTile& tile, GroupedMmaFit& fit) {
   GroupedMmaParams& p = fit.params;
   const CudaAxis& row = p.row;
   const CudaAxis& column = p.column;
-  const int64_t staged_rows =
-      (tile.rows - 1) * row.source_step + int64_t{row.taps - 1} * row.offset_step + 1;
-  const int64_t staged_columns = p.cell_start + (tile.columns - 1) * column.source_step +
+  const int64_t staged_columns = of.margin + (tile.columns - 1) * column.source_step +
                                  int64_t{column.taps - 1} * column.offset_step + 1;
   // An odd multiple of four: four neighbouring lines' pixels then lie in different banks.
   const int64_t line_pitch = round_up(round_up(staged_columns, p.unit) - 4, 8) + 4;
   const int64_t octets = tile.columns / kOctet;
-  const int64_t cells = tile.rows / of.window_rows * octets;
-  const int64_t group_jobs = ceil_div(cells, kJobCells);
-  const int64_t line_bytes =
-      round_up(tile.groups * staged_rows * p.quads * line_pitch * sizeof(uint64_t), 16);
+  // Cells of a job below the tile's last ones are computed for nothing, from lines of zeros.
+  const int64_t windows = tile.rows / of.window_rows;
+  const int64_t many = round_up(windows, kManyCells);
+  const int64_t few = round_up(windows, kFewCells);
+  fit.cells = many <= few ? kManyCells : kFewCells;
+  const int64_t staged_rows = (std::min(many, few) * of.window_rows - 1) * row.source_step +
+                              int64_t{row.taps - 1} * row.offset_step + 1;
+  const int64_t row_bytes = p.quads * line_pitch * kPixelBytes;
+  const int64_t line_bytes = round_up(tile.groups * staged_rows * row_bytes, 16);
   const int64_t results = set_spans(of, tile, p);
+  const int64_t quads_offset =
+      line_bytes + tile.groups * staged_rows * p.quads * static_cast<int64_t>(sizeof(StagedLine));
   const int64_t fragments_offset =
-      line_bytes + p.steps * kStepQuads * static_cast<int64_t>(sizeof(TapQuad));
+      quads_offset + p.steps * kStepQuads * static_cast<int64_t>(sizeof(TapQuad));
   const int64_t bias_offset = fragments_offset + tile.groups * p.steps * kFragmentBytes;
   const int64_t results_offset = round_up(bias_offset + tile.groups * fit.filters * 4, 16);
   fit.shared_bytes = results_offset + results * kElement;
@@ -199,21 +211,26 @@ bool fit_tile(const MmaProblem& of, const MmaTile& tile, GroupedMmaFit& fit) {
   p.tile_groups = narrow(tile.groups);
   p.tile_rows = narrow(tile.rows), p.tile_cols = narrow(tile.columns);
   p.staged_rows = narrow(staged_rows), p.staged_columns = narrow(staged_columns);
-  p.units = narrow(ceil_div(staged_columns, p.unit));
   p.line_pitch = narrow(line_pitch);
-  p.cells = narrow(cells), p.jobs = narrow(tile.groups * group_jobs);
-  p.quads_offset = narrow(line_bytes), p.fragments_offset = narrow(fragments_offset);
+  p.group_jobs = narrow(octets * std::min(many, few) / fit.cells);
+  p.cell_start = narrow(of.margin * kPixelBytes);
+  p.group_bytes = narrow(staged_rows * row_bytes);
+  p.window_bytes = narrow(of.window_rows * row.source_step * row_bytes);
+  p.pixel_bytes = narrow(column.source_step * kPixelBytes);
+  p.octet_bytes = kOctet * p.pixel_bytes;
+  p.places_offset = narrow(line_bytes), p.quads_offset = narrow(quads_offset);
+  p.fragments_offset = narrow(fragments_offset);
   p.bias_offset = narrow(bias_offset), p.results_offset = narrow(results_offset);
+  set_unit(p, p.unit);
   return true;
 }
 
 // What takes long to compute, for the best tile only.
 void set_divisors(GroupedMmaParams& p) {
   set_tile_divisors(p);
-  set_unit(p, p.unit);
   p.by_staged_rows = FastDivmod(p.staged_rows);
   p.by_octets = FastDivmod(p.tile_cols / kOctet);
-  p.by_group_jobs = FastDivmod(p.jobs / p.tile_groups);
+  p.by_group_jobs = FastDivmod(p.group_jobs);
   p.by_span_chunks = FastDivmod(p.span_chunks);
   p.by_tile_rows = FastDivmod(p.tile_rows);
 }
@@ -221,7 +238,7 @@ void set_divisors(GroupedMmaParams& p) {
 }  // namespace
 
 GroupedMmaFit fit_grouped_mma(const ConvProblem& problem, const DeviceCaps& caps) {
-  MmaProblem of{caps, {}, 0, false, false, 0};
+  MmaProblem of{caps, {}, 0, 0, false, false, 0};
   if (!is_for_tensor_cores(problem, caps) || !set_problem(problem, of)) return {};
   const GroupedMmaParams& p = of.fit.params;
   GroupedMmaFit best;

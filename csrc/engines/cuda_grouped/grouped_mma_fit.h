@@ -13,6 +13,7 @@ namespace convx {
 struct GroupedMmaFit {
   GroupedMmaParams params{};
   int filters = 0;     // of a cell: 4, 8 or 16
+  int cells = 0;       // of a warp: 4 or 7
   int64_t blocks = 0;  // 0: not for tensor cores, or no tile fits in shared memory
   int64_t shared_bytes = 0;
   int64_t resident = 0;  // blocks on a multiprocessor

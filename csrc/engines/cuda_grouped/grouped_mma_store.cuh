@@ -10,13 +10,13 @@
 
 namespace convx {
 
-// The tile's results of one image. A span of them begins in shared memory where it begins within 16
-// bytes of the target.
+// The tile's results of one image. They begin in shared memory where they begin within 16 bytes of
+// the target, and pitches are such that all spans do.
 template <typename T>
 struct ResultPlace {
   T* target;  // of the tile's first result
-  T* shared;
-  int phase;  // the first span's, in elements
+  T* shared;  // at a multiple of 16 bytes
+  int phase;  // where the first result lies from there on
 
   // image: counted from the block's first.
   __device__ __forceinline__ ResultPlace(const GroupedMmaParams& p, const GroupedBlock& block,
@@ -28,25 +28,10 @@ struct ResultPlace {
         phase(reinterpret_cast<uintptr_t>(target) / sizeof(T) % kResultChunk) {}
 
   // Filters count through the tile's groups.
-  __device__ __forceinline__ int find_phase(const GroupedMmaParams& p, int filter, int row) const {
-    return (phase + filter * p.filter_phase + row * p.row_phase) % kResultChunk;
-  }
-  __device__ __forceinline__ T* locate(const GroupedMmaParams& p, int filter, int row) const {
-    return shared + (filter * p.filter_pitch + row * p.row_pitch + find_phase(p, filter, row));
+  __device__ __forceinline__ int locate(const GroupedMmaParams& p, int filter, int row) const {
+    return phase + filter * p.filter_pitch + row * p.row_pitch;
   }
 };
-
-// Two neighbouring columns of the sums, of which `columns` exist.
-template <typename T>
-__device__ __forceinline__ void put_pair(bool pairs, T* to, const float (&sums)[4], int first,
-                                         int columns) {
-  if (pairs) {
-    if (columns > 0) *reinterpret_cast<uint32_t*>(to) = narrow(sums, first, T{});
-    return;
-  }
-  if (columns > 0) to[0] = round_to<T>(sums[first]);
-  if (columns > 1) to[1] = round_to<T>(sums[first + 1]);
-}
 
 // Writes the spans to global memory; all threads of the block.
 template <typename T>
@@ -62,15 +47,15 @@ __device__ __forceinline__ void write_results(const GroupedMmaParams& p, const G
     spans = filters * p.tile_rows;
     length = block.columns;
   }
-#pragma unroll 2
+#pragma unroll 1
   for (int i = threadIdx.x; i < spans * p.span_chunks; i += kGroupedMmaThreads) {
     int filter = i;
     const int chunk = p.by_span_chunks.split(filter);
     const int row = p.spans == ResultSpans::kRows ? p.by_tile_rows.split(filter) : 0;
-    const int phase = place.find_phase(p, filter, row);
-    const int first = chunk * kResultChunk - phase;  // of the span
+    const int start = place.locate(p, filter, row);
+    const int first = chunk * kResultChunk - start % kResultChunk;  // of the span
     if (first >= length || row >= block.rows) continue;
-    const T* from = place.shared + filter * p.filter_pitch + row * p.row_pitch + phase + first;
+    const T* from = place.shared + start + first;
     T* to = place.target + filter * p.target_c + row * p.target_h + first;
     if (first >= 0 && first + kResultChunk <= length) {
       *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
