@@ -27,6 +27,26 @@ std::span<const Engine> engines_of(const std::string& device) {
   return device == "cuda" ? cuda_engines() : cpu_engines();
 }
 
+Buffers buffers_at(uintptr_t x, uintptr_t w, uintptr_t y, uintptr_t bias) {
+  const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+  return {pointer(x), pointer(w), pointer(y), pointer(bias)};
+}
+
+py::object run_grouped_mma(const ConvProblem& problem, const GroupedMmaFit& fit,
+                           const Buffers& buffers) {
+  if (const char* fault = emulate_grouped_mma(problem, fit, buffers)) {
+    throw std::runtime_error(fault);
+  }
+  using namespace py::literals;
+  const GroupedMmaParams& p = fit.params;
+  return py::dict("tensor_cores"_a = true, "blocks"_a = fit.blocks, "unit"_a = p.unit,
+                  "filters"_a = fit.filters, "cells"_a = fit.cells, "steps"_a = p.steps,
+                  "spans"_a = static_cast<int>(p.spans), "pairs"_a = p.pairs,
+                  "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
+                  "images"_a = p.tile_images, "resident"_a = fit.resident,
+                  "shared_bytes"_a = fit.shared_bytes, "microseconds"_a = fit.microseconds);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(convx_core, m) {
@@ -208,9 +228,7 @@ PYBIND11_MODULE(convx_core, m) {
     PointwiseShape shape = fit_pointwise_shape(problem, caps);
     if (shape.filters == 0) return py::none();
     const PointwiseFit fit = make_pointwise_fit(problem, std::move(shape));
-    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
-    const Buffers buffers{pointer(x), pointer(w), pointer(y), pointer(bias)};
-    if (const char* fault = emulate_pointwise(problem, fit, buffers)) {
+    if (const char* fault = emulate_pointwise(problem, fit, buffers_at(x, w, y, bias))) {
       throw std::runtime_error(fault);
     }
     using namespace py::literals;
@@ -219,23 +237,31 @@ PYBIND11_MODULE(convx_core, m) {
                     "pieces"_a = fit.shape.pieces, "aligned_source"_a = fit.shape.aligned_source,
                     "aligned_target"_a = fit.shape.aligned_target);
   });
-  // The same for a grouped problem.
+  // The same for a grouped problem, with the kernel to take.
   m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                           uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
     const GroupedFit fit = fit_grouped(problem, caps);
+    if (fit.mma.blocks > 0) return run_grouped_mma(problem, fit.mma, buffers_at(x, w, y, bias));
     if (fit.blocks == 0) return py::none();
-    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
-    if (!emulate_grouped(problem, fit, {pointer(x), pointer(w), pointer(y), pointer(bias)})) {
+    if (!emulate_grouped(problem, fit, buffers_at(x, w, y, bias))) {
       throw std::runtime_error("a block wrote behind its shared memory");
     }
     using namespace py::literals;
     const GroupedParams& p = fit.params;
-    return py::dict("blocks"_a = fit.blocks, "threads"_a = fit.threads, "unit"_a = p.stage.unit,
-                    "window"_a = static_cast<int>(fit.window), "filters"_a = fit.filters,
-                    "store_width"_a = p.store_width, "chunks"_a = p.chunks,
+    return py::dict("tensor_cores"_a = false, "blocks"_a = fit.blocks, "threads"_a = fit.threads,
+                    "unit"_a = p.stage.unit, "window"_a = static_cast<int>(fit.window),
+                    "filters"_a = fit.filters, "store_width"_a = p.store_width,
+                    "chunks"_a = p.chunks,
                     "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
                     "images"_a = p.tile_images, "buffers"_a = p.buffers,
                     "shared_bytes"_a = fit.shared_bytes);
+  });
+  // The same by tensor cores, whether or not that is the faster way.
+  m.def("run_grouped_mma", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                              uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    const GroupedMmaFit fit = fit_grouped_mma(problem, caps);
+    if (fit.blocks == 0) return py::none();
+    return run_grouped_mma(problem, fit, buffers_at(x, w, y, bias));
   });
   m.def("half_to_float", [](uint16_t bits) { return static_cast<float>(Half{bits}); });
   m.def("float_to_half", [](float value) { return Half::from_float(value).bits; });

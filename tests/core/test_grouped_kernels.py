@@ -1,4 +1,4 @@
-"""The grouped kernel, run on the host from its own source, against float64.
+"""The grouped kernels, run on the host from its own source, against float64.
 
 A GPU runs the same code in tests/engines; here every machine can see that the tiling is right.
 """
@@ -17,7 +17,9 @@ from kernel_tester import Guarded, make_problem
 from problems import h200
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+HALVES = [torch.bfloat16, torch.float16]
 SEGMENTS, ROWS, ROWS_STRIDE_2 = range(3)  # ColumnWindow
+SPAN_TILE, SPAN_FILTERS, SPAN_ROWS = range(3)  # ResultSpans
 
 
 def grouped(
@@ -85,6 +87,12 @@ def random_case(seed: int) -> Case:
             return case
 
 
+def without_tensor_cores(core: ModuleType) -> Any:
+    caps = h200(core)
+    caps.compute_major, caps.code_arch = 7, 75
+    return caps
+
+
 def run_and_check(
     core: ModuleType,
     case: Case,
@@ -92,6 +100,7 @@ def run_and_check(
     before: int = 0,
     direction: str = "forward",
     caps: Any = None,
+    run: str = "run_grouped",
 ) -> dict[str, Any]:
     problem = make_problem(core, case, dtype)
     problem.pass_ = getattr(core.Pass, direction)
@@ -103,9 +112,9 @@ def run_and_check(
     else:
         x = torch.full_like(x, torch.nan)
     guarded_x, guarded_y = Guarded(x, before=before), Guarded(y, before=before)
-    said = core.run_grouped(
+    said = getattr(core, run)(
         problem,
-        h200(core) if caps is None else caps,
+        without_tensor_cores(core) if caps is None else caps,
         guarded_x.tensor.data_ptr(),
         w.data_ptr(),
         guarded_y.tensor.data_ptr(),
@@ -140,7 +149,7 @@ def test_random_cases(core: ModuleType, seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_little_shared_memory(core: ModuleType, dtype: torch.dtype) -> None:
-    caps = h200(core)
+    caps = without_tensor_cores(core)
     caps.shared_bytes_per_block = 8192 * dtype.itemsize
     rows = [
         grouped("cut_rows", 1, 2, 8, 4, 30, 777, 3, 5, padding=(1, 2)),
@@ -161,7 +170,7 @@ def test_blocks_go_through_several_images(
     """On a small GPU a block computes its tile for one image after the other."""
     most_images = 0
     for sms, kilobytes in ((1, 227), (1, 40), (2, 16), (1, 16)):
-        caps = h200(core)
+        caps = without_tensor_cores(core)
         caps.sm_count, caps.shared_bytes_per_block = sms, kilobytes << 10
         for stride in (1, 2):
             case = grouped(
@@ -246,3 +255,80 @@ def test_refusals_say_why(core: ModuleType) -> None:
 
     tall = grouped("too_tall", 1, 1, 2, 2, 70000, 9, 2, 1, dilation=(69000, 1))
     assert "shared memory" in refuse(core, make_problem(core, tall, torch.float32))
+
+
+def run_mma(core: ModuleType, case: Case, dtype: torch.dtype, **rest: Any) -> dict[str, Any]:
+    rest.setdefault("caps", h200(core))
+    return run_and_check(core, case, dtype, run="run_grouped_mma", **rest)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_case_by_tensor_cores(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
+    run_mma(core, case, dtype)
+    if case.stride == (1, 1) and case.w[0] // case.groups >= 2:
+        run_mma(core, case, dtype, direction="input_grad")
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_random_cases_by_tensor_cores(core: ModuleType, seed: int) -> None:
+    case = random_case(1000 + seed)
+    dtype = HALVES[seed % 2]
+    run_mma(core, case, dtype, before=seed % 9)
+    if case.stride == (1, 1) and case.w[0] // case.groups >= 2:
+        run_mma(core, case, dtype, direction="input_grad")
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_little_shared_memory_for_tensor_cores(core: ModuleType, dtype: torch.dtype) -> None:
+    caps = h200(core)
+    caps.shared_bytes_per_block = 32768
+    for case in (
+        grouped("cut_rows", 1, 2, 8, 4, 9, 777, 3, 5, padding=(1, 2)),
+        grouped("cut_strided", 1, 2, 12, 8, 9, 1024, 3, 3, padding=(1, 1), stride=(2, 2)),
+    ):
+        said = run_mma(core, case, dtype, caps=caps)
+        assert said["shared_bytes"] <= caps.shared_bytes_per_block
+        assert said["tile"][2] < case.y[3]
+        assert said["spans"] == SPAN_ROWS
+
+
+@pytest.mark.parametrize("channels", [3, 4, 8])
+def test_blocks_go_through_several_images_by_tensor_cores(core: ModuleType, channels: int) -> None:
+    caps = h200(core)
+    caps.sm_count, caps.shared_bytes_per_block = 1, 24 << 10
+    case = grouped("images", 7, 3, channels, channels, 13, 15, 3, 3, padding=(1, 1))
+    assert run_mma(core, case, torch.bfloat16, caps=caps)["images"] > 1
+
+
+def test_tiles_for_tensor_cores_are_what_they_should_be(core: ModuleType) -> None:
+    said = run_mma(core, CASES[0], torch.bfloat16)
+    assert (said["unit"], said["steps"], said["filters"]) == (8, 5, 4)
+    assert said["pairs"]
+    caps = h200(core)
+    caps.sm_count = 1
+    eights = grouped("eights", 2, 2, 8, 8, 14, 14, 3, 3, **PADDED)
+    said = run_mma(core, eights, torch.float16, caps=caps)
+    assert (said["steps"], said["cells"], said["spans"]) == (6, 7, SPAN_TILE)
+    odd = run_mma(core, grouped("odd", 1, 2, 4, 4, 9, 57, 3, 3, **PADDED), torch.float16)
+    assert (odd["unit"], odd["pairs"]) == (1, False)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("operand", ["x", "w"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+@pytest.mark.parametrize("filters", [4, 6, 12])
+def test_zeros_among_weights_make_no_nan(
+    core: ModuleType, filters: int, value: float, operand: str, dtype: torch.dtype
+) -> None:
+    """A product has the taps of several rows, and one row's pixels are not the others'."""
+    case = grouped("spoiled", 2, 3, 5, filters, 15, 26, 3, 3)
+    x, w, b = case.tensors(dtype)
+    (x if operand == "x" else w)[1, 2, 2, 2] = value
+    y = Guarded(torch.zeros(case.y, dtype=dtype))
+    pointers = [t.data_ptr() for t in (x, w, y.tensor, b)]
+    assert core.run_grouped_mma(make_problem(core, case, dtype), h200(core), *pointers)
+    want = reference.conv2d(case, x, w, b)
+    assert not want.isfinite().all()
+    assert torch.equal(y.tensor.isnan(), want.isnan())
+    assert torch.equal(y.tensor.isposinf(), want.isposinf())

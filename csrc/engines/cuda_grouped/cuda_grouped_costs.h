@@ -35,6 +35,18 @@ constexpr double kGroupedOneBufferCost = 0.5;  // over the blocks on a multiproc
 
 constexpr double kGroupedOverlapLoss = 0.15;  // of the shorter of copies and products
 
+// The kernel for tensor cores, reckoned from its instructions, not fitted.
+constexpr double kGroupedMmaUnitIssue = 42;       // finding a unit of four channels, and reading it
+constexpr double kGroupedMmaPixelIssue = 3;       // putting a pixel's channels side by side
+constexpr double kGroupedMmaFragmentIssue = 70;   // finding a word of weights
+constexpr double kGroupedMmaClearIssue = 2;       // 16 bytes of lines
+constexpr double kGroupedMmaJobIssue = 60;        // finding a warp's cells
+constexpr double kGroupedMmaStepIssue = 8;        // weights and place of its taps
+constexpr double kGroupedMmaProductIssue = 3;     // and the pixels' address and values
+constexpr double kGroupedMmaPutIssue = 18;        // results of a cell, to shared memory
+constexpr double kGroupedMmaChunkIssue = 40;      // 16 bytes of them, to the target
+constexpr double kGroupedMmaProductCycles = 2.6;  // of shared memory or a tensor core, per cell
+
 // What the blocks of a launch do. Counts are of one block.
 struct GroupedWork {
   double blocks;

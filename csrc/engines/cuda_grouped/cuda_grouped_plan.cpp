@@ -40,7 +40,8 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaGrouped;
   auto fit = std::make_shared<GroupedFit>(fit_grouped(problem, caps));
-  plan.tile = {fit->params.tile_rows, fit->params.tile_cols, fit->params.tile_groups};
+  const GroupedTask& task = fit->task();
+  plan.tile = {task.tile_rows, task.tile_cols, task.tile_groups};
   plan.predicted_us = fit->microseconds;
   plan.shape = std::move(fit);
   return plan;

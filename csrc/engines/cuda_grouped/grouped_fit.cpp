@@ -4,7 +4,8 @@
 
 #include "core/arithmetic.h"
 #include "engines/cuda_grouped/cuda_grouped_costs.h"
-#include "engines/gather_axis.h"
+#include "engines/cuda_grouped/grouped_mma_fit.h"
+#include "engines/cuda_grouped/grouped_task.h"
 
 namespace convx {
 namespace {
@@ -14,12 +15,6 @@ constexpr int64_t kLeastCutColumns = 32;
 constexpr int64_t kMostWaves = 4;  // of blocks
 
 int narrow(int64_t value) { return static_cast<int>(value); }
-
-// Lanes would put neighbouring results apart, so taps that do not slide without them are single.
-CudaAxis fit_axis(const AxisPhase& phase) {
-  const GatherAxis sliding = make_gather_axis(phase, true);
-  return make_cuda_axis(sliding.lanes == 1 ? sliding : make_gather_axis(phase, false));
-}
 
 // What tiles of a problem have in common.
 struct GroupedProblem {
@@ -67,27 +62,10 @@ double count_cell_issue(const GroupedProblem& of) {
 }
 
 GroupedProblem make_grouped_problem(const ConvProblem& problem, const DeviceCaps& caps) {
-  const GatherView view = make_gather_view(problem);
   GroupedProblem of{problem, caps, {}, ColumnWindow::kSegments, size_of(problem.dtype), 1, 0,
                     1,       1,    0,  count_bytes(problem)};
   GroupedParams& p = of.params;
-  const Strides& from = view.source_strides;
-  const Strides& to = view.target_strides;
-  p.source_n = from.n, p.source_c = from.c, p.source_h = from.h;
-  p.target_n = to.n, p.target_c = to.c, p.target_h = to.h;
-  p.weight_group = problem.filters_per_group() * problem.w_strides.n;
-  p.source_channels = narrow(view.source_channels);
-  p.target_channels = narrow(view.target_channels);
-  p.source_height = narrow(view.source_h), p.source_width = narrow(view.source_w);
-  p.row = fit_axis(view.rows[0]);
-  p.column = fit_axis(view.columns[0]);
-  p.weight_target = narrow(view.weight_target_stride);
-  p.weight_source = narrow(view.weight_source_stride);
-  p.weight_first = narrow(p.row.tap0 * problem.w_strides.h + p.column.tap0 * problem.w_strides.w);
-  p.weight_row = narrow(p.row.tap_step * problem.w_strides.h);
-  p.weight_column = narrow(p.column.tap_step * problem.w_strides.w);
-  p.images = narrow(problem.N), p.groups = narrow(problem.groups);
-  p.source_group = p.source_channels * p.source_c;
+  static_cast<GroupedTask&>(p) = make_grouped_task(problem);
   p.by_row_taps = FastDivmod(p.row.taps);
   p.by_channels = FastDivmod(p.source_channels);
   of.filters = p.target_channels > kFewFilters ? kManyFilters : kFewFilters;
@@ -241,18 +219,9 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers
   return true;
 }
 
-int64_t count_column_tiles(const GroupedParams& p) { return ceil_div(p.column.count, p.tile_cols); }
-int64_t count_row_tiles(const GroupedParams& p) { return ceil_div(p.row.count, p.tile_rows); }
-int64_t count_group_tiles(const GroupedParams& p) { return ceil_div(p.groups, p.tile_groups); }
-int64_t count_tiles(const GroupedParams& p) {
-  return count_column_tiles(p) * count_row_tiles(p) * count_group_tiles(p);
-}
-
 // What takes long to compute, for the best tile only.
 void set_divisors(GroupedParams& p) {
-  p.by_column_tiles = FastDivmod(count_column_tiles(p));
-  p.by_row_tiles = FastDivmod(count_row_tiles(p));
-  p.by_group_tiles = FastDivmod(count_group_tiles(p));
+  set_tile_divisors(p);
   p.by_strips = FastDivmod(p.tile_cols / kCellColumns);
   p.by_row_groups = FastDivmod(p.tile_rows / kCellRows);
 }
@@ -262,7 +231,7 @@ bool fit_images(const GroupedProblem& of, int64_t shares, GroupedFit& fit) {
   GroupedParams& p = fit.params;
   const int64_t images = ceil_div(p.images, std::clamp<int64_t>(shares, 1, p.images));
   p.tile_images = narrow(images);
-  fit.blocks = count_tiles(p) * ceil_div(p.images, images);
+  fit.blocks = count_grouped_tiles(p) * ceil_div(p.images, images);
   const bool idle_buffer = p.buffers > images * p.chunks;
   if (idle_buffer || fit.blocks >= int64_t{1} << 31) return false;
   fit.microseconds = predict_us(of, fit);
@@ -282,7 +251,7 @@ GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
       GroupedFit candidate;
       if (!fit_tile(of, tile, buffers, candidate)) break;
       // As many blocks as run at once, or a few times that: then the last ones end together.
-      const int64_t tiles = count_tiles(candidate.params);
+      const int64_t tiles = count_grouped_tiles(candidate.params);
       for (int64_t waves = 1; waves <= kMostWaves; waves *= 2) {
         const int64_t shares = waves * candidate.resident * caps.sm_count / tiles;
         if (!fit_images(of, shares, candidate)) continue;
@@ -308,6 +277,11 @@ GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
     if (best.blocks > 0 && columns <= kLeastCutColumns) break;
   }
   if (best.blocks > 0) set_divisors(best.params);
+  GroupedMmaFit mma = fit_grouped_mma(problem, caps);
+  if (mma.blocks > 0 && (best.blocks == 0 || mma.microseconds < best.microseconds)) {
+    best.microseconds = mma.microseconds;
+    best.mma = mma;
+  }
   return best;
 }
 
@@ -321,11 +295,7 @@ bool fits_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
 GroupedParams make_grouped_params(const ConvProblem& problem, const GroupedFit& fit,
                                   const Buffers& buffers) {
   GroupedParams params = fit.params;
-  const bool forward = problem.pass == Pass::kForward;
-  params.source = forward ? buffers.x : buffers.y;
-  params.weight = buffers.w;
-  params.bias = forward && problem.has_bias ? buffers.bias : nullptr;
-  params.target = forward ? buffers.y : buffers.x;
+  set_grouped_buffers(params, problem, buffers);
   const int64_t element = size_of(problem.dtype);
   const int unit = fit_unit_to_address(params.source, element, params.stage.unit);
   if (unit < params.stage.unit) set_unit(params, fit.window, unit, fit.threads);

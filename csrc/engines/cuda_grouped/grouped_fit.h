@@ -5,8 +5,8 @@
 
 #include "core/buffers.h"
 #include "core/device_caps.h"
-#include "core/gather_view.h"
 #include "core/problem.h"
+#include "engines/cuda_grouped/grouped_mma_fit.h"
 #include "engines/cuda_grouped/grouped_params.h"
 
 namespace convx {
@@ -21,6 +21,11 @@ struct GroupedFit {
   int64_t shared_bytes = 0;
   int64_t resident = 0;  // blocks on a multiprocessor
   double microseconds = 0;
+  GroupedMmaFit mma;  // if it has blocks, tensor cores do all of it
+
+  const GroupedTask& task() const {
+    return mma.blocks > 0 ? static_cast<const GroupedTask&>(mma.params) : params;
+  }
 };
 
 // Forward, or an input gradient of stride 1. Columns are neighbours in source and target.

@@ -1,8 +1,9 @@
 // Convolutions with few channels per group over planes whose columns are neighbours in memory
 // (NCHW).
 //
-// A few channels in and a few filters out are too little for tensor cores, and little enough for
-// one pass: the bytes decide as long as each value costs few instructions beside its products.
+// For float32, and 16 bits where tensor cores do not do it (grouped_mma_kernel.cuh). A few channels
+// in and a few filters out are little enough for one pass: the bytes decide as long as each value
+// costs few instructions beside its products.
 //
 //      one channel's source rows             a thread's cell
 //      in shared memory

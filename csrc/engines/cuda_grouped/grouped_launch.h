@@ -1,4 +1,4 @@
-// The two halves of the launch side, compiled apart.
+// The parts of the launch side, compiled apart.
 #pragma once
 
 #include "cuda/check.h"
@@ -10,5 +10,7 @@ void launch_grouped_float32(const LaunchSite& site, const GroupedFit& fit,
                             const GroupedParams& params);
 void launch_grouped_16bit(const LaunchSite& site, const GroupedFit& fit,
                           const GroupedParams& params);
+void launch_grouped_mma(const LaunchSite& site, const GroupedMmaFit& fit,
+                        const GroupedMmaParams& params);
 
 }  // namespace convx

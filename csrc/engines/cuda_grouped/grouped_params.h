@@ -1,4 +1,4 @@
-// What the grouped kernel is told. Plain data: filled on the host, read from constant memory.
+// What the grouped kernels are told. Plain data: filled on the host, read from constant memory.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,8 @@ struct ThreadPlaces {
   CellTarget target;
 };
 
-struct GroupedParams {
+// What the kernels have in common: the tensors, and what a block computes of them.
+struct GroupedTask {
   const void* source;
   const void* weight;
   const void* bias;  // may be null
@@ -77,13 +78,17 @@ struct GroupedParams {
   int images, groups;
   int source_channels, target_channels;  // of a group
   int source_height, source_width;
-  CudaAxis row, column;  // of one lane
-  StagePlan stage;
+  CudaAxis row, column;                   // of one lane
   int tile_groups, tile_rows, tile_cols;  // rows and columns are multiples of a cell's
   int tile_images;                        // that a block computes one after the other
-  int cells;                              // of a tile, at most one for each thread
-  int chunk, chunks;                      // channels of a chunk, and how many chunks
-  int buffers;                            // chunks under way
+  FastDivmod by_column_tiles, by_row_tiles, by_group_tiles;
+};
+
+struct GroupedParams : GroupedTask {
+  StagePlan stage;
+  int cells;          // of a tile, at most one for each thread
+  int chunk, chunks;  // channels of a chunk, and how many chunks
+  int buffers;        // chunks under way
   // Source column of a line's first element for output column 0, and from one element to the next.
   int column_start, column_step;
   int segment_first, segment_columns;  // elements copied of a segment: the first, and the end
@@ -97,7 +102,6 @@ struct GroupedParams {
   int part_weights;              // from one cell's filters to others'
   int weights_offset, bias_offset, places_offset;  // bytes
   int store_width;  // columns of the target stored at once: 4, 2 or 1
-  FastDivmod by_column_tiles, by_row_tiles, by_group_tiles;
   FastDivmod by_strips, by_row_groups, by_parts, by_segment_units, by_row_taps, by_channels;
 };
 

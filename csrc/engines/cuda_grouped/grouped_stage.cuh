@@ -15,7 +15,7 @@ struct GroupedBlock {
   int first_image, images;
 };
 
-__device__ inline GroupedBlock locate_grouped_block(const GroupedParams& p) {
+__device__ inline GroupedBlock locate_grouped_block(const GroupedTask& p) {
   GroupedBlock block;
   int index = blockIdx.x;
   block.first_column = p.by_column_tiles.split(index) * p.tile_cols;
