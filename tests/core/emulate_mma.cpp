@@ -2,31 +2,14 @@
 #include "emulated_cuda/run_grid.h"
 //
 #include "emulate_mma.h"
+#include "emulate_pack.h"
 #include "engines/cuda_mma/mma_kernel.cuh"
-#include "engines/cuda_pixel_tiles/pack_pixel_filters.cuh"
 #include "engines/sum_partials.cuh"
 
 namespace convx {
 namespace {
 
 alignas(128) char block_memory[emulator::kSharedBytes + emulator::kMargin];
-
-template <TensorMath kMath>
-void pack(const PixelShape& shape, const PixelParams& p, int64_t groups) {
-  using Element = typename TensorTypes<kMath>::Element;
-  constexpr int kRows = 8, kThreads = 128;
-  std::vector<float> staged(size_t(kRows) * p.chunk_channels * p.tap_rows * p.tap_columns);
-  std::vector<emulator::Fiber> fibers(kThreads);
-  blockDim.x = kThreads;
-  for (blockIdx.y = 0; blockIdx.y < p.chunks; ++blockIdx.y) {
-    for (blockIdx.x = 0; blockIdx.x < shape.filters * shape.filter_tiles * groups / kRows;
-         ++blockIdx.x) {
-      emulator::run_block(fibers, [&] {
-        pack_filters<kMath, Element, FilterOrder::kFragments>(p, kRows, staged.data());
-      });
-    }
-  }
-}
 
 template <TensorMath kMath, int kFilters, int kBlocks, bool kFolded>
 bool multiply(const PixelShape& shape, const PixelParams& p) {
@@ -37,7 +20,7 @@ bool multiply(const PixelShape& shape, const PixelParams& p) {
 
 template <TensorMath kMath>
 bool run_phase(const PixelShape& shape, const PixelParams& p, int64_t groups) {
-  pack<kMath>(shape, p, groups);
+  emulate_pack<kMath, FilterOrder::kFragments>(shape, p, groups);
   bool whole = false;
   if (shape.folded) {
     whole = multiply<kMath, 64, 2, true>(shape, p);

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from conv2d_ext.bench.shapes import Shape
 
+PAIR_BYTES = 12  # two columns, three parts
 MATH = [("float32", "tf32"), ("float32", "ieee"), ("bfloat16", "ieee"), ("float16", "ieee")]
 
 # Small enough to look at every pixel.
@@ -205,6 +206,14 @@ def geometries(core: ModuleType, group: str) -> Iterator[Geometry]:
 
 def tap_distances(core: ModuleType, g: Geometry) -> Tensor:
     """Positions from a pixel's base to each tap, of a chunk's first channel."""
+    if g.fit["paired"]:
+        pairs, distances = read_distances(core, g)
+        found = torch.full((len(pairs),), -1)
+        found[pairs] = distances
+        lead = g.fit["pair_lead"]
+        column = torch.arange(g.shape.S) + lead
+        pair = torch.arange(g.shape.R)[:, None] * g.fit["row_pairs"] + column // 2
+        return (found[pair] // PAIR_BYTES * 2 + column % 2 - lead).flatten()
     if g.fit["folded"]:
         lanes, distances = read_distances(core, g)
         found = torch.full((g.fit["steps"] * g.fit["step_depth"],), -1)
@@ -216,11 +225,14 @@ def tap_distances(core: ModuleType, g: Geometry) -> Tensor:
 
 
 def read_distances(core: ModuleType, g: Geometry) -> tuple[Tensor, Tensor]:
-    """(lane, distance) of all that threads gather; lanes are a chunk's k, in the filters' order."""
+    """(lane, distance) of all that threads gather; lanes are a chunk's k, in the filters' order.
+
+    Where columns are paired: of pairs of lanes.
+    """
     distances = read_numbers(core.place_pixels(g.handle)[3])
-    depth = g.fit["gathered_depth"]
+    depth = g.fit["table_depth"]
     step, quad, n = torch.meshgrid(
         torch.arange(g.fit["steps"]), torch.arange(4), torch.arange(depth), indexing="ij"
     )
     k = quad + 4 * n if depth == 2 else 2 * quad + n % 2 + 8 * (n // 2)
-    return (step * g.fit["step_depth"] + k).flatten(), distances
+    return (step * 4 * depth + k).flatten(), distances

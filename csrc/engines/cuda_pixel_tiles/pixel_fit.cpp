@@ -39,6 +39,8 @@ PixelFit make_pixel_fit(const ConvProblem& problem, PixelShape shape) {
     p.copy_shared = shape.channel_pitch;
     p.copy_source = p.source_c;
   }
+  p.paired = shape.paired, p.row_pairs = shape.row_pairs;
+  p.pair_lead = narrow(floor_mod(columns.offset0, 2));
   p.folded = shape.folded, p.channels = shape.channels;
   p.chunk_channels = shape.chunk_channels, p.chunks = shape.chunks;
   p.steps = shape.steps, p.stage_steps = shape.stage_steps, p.stage_chunks = shape.stage_chunks;

@@ -5,13 +5,17 @@
 // copies packed filters. Blocks are persistent: block b takes tiles b, b + gridDim.x, and so on.
 //
 //   source ring   [stage][channel][row][column]          asynchronous copies  -> multipliers
+//              or [stage][channel][row][split pair]       through registers
 //   filter ring   [stage][step][plane][filter][32 bytes]  bulk copies          -> multipliers
 #pragma once
 
+#include <type_traits>
+
 #include "device/mbarrier.cuh"
 #include "device/wgmma.cuh"
+#include "engines/cuda_pixel_tiles/pair_gather.cuh"
+#include "engines/cuda_pixel_tiles/pair_load.cuh"
 #include "engines/cuda_pixel_tiles/pixel_gather.cuh"
-#include "engines/cuda_pixel_tiles/pixel_load.cuh"
 #include "engines/cuda_pixel_tiles/pixel_store.cuh"
 #include "engines/cuda_pixels/pixel_tiling.h"
 
@@ -45,10 +49,11 @@ struct PixelRings {
   }
 };
 
-template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
+template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded, bool kPaired>
 class PixelMultiplier {
   using Mma = Wgmma<typename TensorTypes<kMath>::Operand, kFilters>;
-  using Gather = PixelGather<kMath, kBlocks, kFolded>;
+  using Gather =
+      std::conditional_t<kPaired, PairGather<kBlocks>, PixelGather<kMath, kBlocks, kFolded>>;
   using Operand = typename Gather::Operand;
   static constexpr bool kSplit = kMath == TensorMath::kIeee;
   static constexpr int kPlanes = Gather::kPlanes;
@@ -136,18 +141,21 @@ class PixelMultiplier {
     for (; left > 0; --left) {
       if (step == 0) enter_source();
       const bool last = ++step == p_.steps;
-      if (last) {
+      if constexpr (kPaired) {
+        gather_.find(values);
+      } else if (last) {
         gather_.template load<true>(values);
       } else {
         gather_.template load<false>(values);
       }
       wait_wgmma<0>();
+      if constexpr (kPaired) Gather::load(values, a);
       turn_filters();
       if (chained == kChainSteps) {
         add_chain(chain, totals);
         chained = accumulate_ = 0;
       }
-      Gather::convert(values, a);
+      if constexpr (!kPaired) Gather::convert(values, a);
       multiply(chain, a, enter_step(), accumulate_);
       commit_wgmma();
       accumulate_ = 1;
@@ -282,10 +290,10 @@ __device__ __forceinline__ void copy_filters(const PixelParams& p, const PixelRi
   }
 }
 
-template <typename Element>
+template <typename Loader>
 __device__ __forceinline__ void load_sources(const PixelParams& p, const PixelRings& rings,
                                              int* sources, int thread) {
-  PixelLoader<Element, kPixelLoaders> loader(p, sources, thread);
+  Loader loader(p, sources, thread);
   RingCursor cursor;
   for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
     const PixelTile tile = locate_tile(p, index);
@@ -303,12 +311,13 @@ __device__ __forceinline__ void load_sources(const PixelParams& p, const PixelRi
   }
 }
 
-template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
+template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded, bool kPaired>
 __device__ __forceinline__ void multiply_tiles(const PixelParams& p, const PixelRings& rings,
                                                const PixelTables& tables, char* memory) {
   constexpr int kWindow = kBlocks * kPixelBlock;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-  PixelMultiplier<kMath, kBlocks, kFilters, kFolded> multiplier(p, rings, tables.distances);
+  PixelMultiplier<kMath, kBlocks, kFilters, kFolded, kPaired> multiplier(p, rings,
+                                                                         tables.distances);
   char* const staging =
       memory + p.staging_offset + warpgroup * kStoreFilters * staging_elements(kWindow, 4) * 4;
   int* const targets = tables.targets + warpgroup * kWindow;
@@ -320,7 +329,7 @@ __device__ __forceinline__ void multiply_tiles(const PixelParams& p, const Pixel
   }
 }
 
-template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
+template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded, bool kPaired>
 __global__ void __launch_bounds__(kPixelThreads, 1)
     pixel_wgmma_kernel(const __grid_constant__ PixelParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -328,20 +337,26 @@ __global__ void __launch_bounds__(kPixelThreads, 1)
   const uint32_t start = shared_address(unaligned);
   char* const memory = unaligned + ((1024 - (start & 1023)) & 1023);
   const PixelRings rings(p, shared_address(memory));
-  const PixelTables tables(p, memory + kPixelBarrierBytes, gathered_depth(kMath),
-                           kBlocks * kPixelBlock);
-  if (kFolded) fill_distances<kMath>(p, tables.distances);
+  const PixelTables tables(p, memory + kPixelBarrierBytes,
+                           kPaired ? kPairDepth : gathered_depth(kMath), kBlocks * kPixelBlock);
+  if constexpr (kPaired) {
+    fill_pair_distances(p, tables.distances);
+  } else if constexpr (kFolded) {
+    fill_distances<kMath>(p, tables.distances);
+  }
   if (threadIdx.x == 0) rings.init(p);
   __syncthreads();
   // Together no more than the block starts with, 168 per thread.
   if (threadIdx.x < 256) {
     take_registers<208>();
-    multiply_tiles<kMath, kBlocks, kFilters, kFolded>(p, rings, tables, memory);
+    multiply_tiles<kMath, kBlocks, kFilters, kFolded, kPaired>(p, rings, tables, memory);
   } else {
     give_registers<88>();
     if (threadIdx.x < 256 + kPixelLoaders) {
-      load_sources<typename TensorTypes<kMath>::Element>(p, rings, tables.sources,
-                                                         threadIdx.x - 256);
+      using Element = typename TensorTypes<kMath>::Element;
+      using Loader = std::conditional_t<kPaired, PairLoader<kPixelLoaders>,
+                                        PixelLoader<Element, kPixelLoaders>>;
+      load_sources<Loader>(p, rings, tables.sources, threadIdx.x - 256);
     } else if (threadIdx.x == 256 + kPixelLoaders) {
       copy_filters(p, rings);
     }

@@ -1,7 +1,7 @@
 // In place of csrc's: copies are done at once.
 #pragma once
 
-#include "device/shared_memory.cuh"
+#include "device/mbarrier.cuh"
 
 namespace convx {
 
@@ -15,5 +15,7 @@ void copy_async(uint32_t destination, const void* source, bool valid) {
   if (reinterpret_cast<uintptr_t>(source) % kBytes != 0) emulator::fault = "misaligned copy";
   std::memcpy(to, source, kBytes);
 }
+
+inline void arrive_after_copies(uint32_t barrier) { arrive(barrier); }
 
 }  // namespace convx

@@ -30,6 +30,16 @@ inline void arrive(uint32_t barrier) {
   }
 }
 
+// Copies are done at once; who expects one arrives with it.
+inline void arrive_expecting(uint32_t, uint32_t) {}
+inline void bulk_copy(uint32_t destination, const void* source, uint32_t bytes, uint32_t barrier) {
+  if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(source) % 16 != 0) {
+    emulator::fault = "misaligned copy";
+  }
+  std::memcpy(shared_pointer<uint4>(destination), source, bytes);
+  arrive(barrier);
+}
+
 inline void wait_barrier(uint32_t barrier, uint32_t parity) {
   const EmulatedBarrier& b = emulated_barriers.at(barrier);
   if ((b.phase & 1) != parity) return;

@@ -5,6 +5,11 @@
 
 namespace convx {
 
+template <int kRegisters>
+void take_registers() {}
+template <int kRegisters>
+void give_registers() {}
+
 inline void wait_at_barrier(int id, int threads) { emulator::block_barriers[id].wait(threads); }
 template <int kId, int kThreads>
 void wait_at_barrier() {

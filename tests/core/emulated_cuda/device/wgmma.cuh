@@ -58,8 +58,43 @@ struct EmulatedOperand {
   }
 };
 
-template <typename Operand, int kColumns>
-struct Wgmma;
+// The first operand in registers, the second [column][32 bytes], its halves swizzled by address.
+template <typename Value, int kColumns>
+struct Wgmma {
+  static void multiply(WgmmaSums<kColumns>& sums, const uint32_t (&a)[4], uint64_t b_descriptor,
+                       int accumulate) {
+    emulated_products[threadIdx.x].groups.back().push_back(
+        [&sums, &a, b_descriptor, accumulate] { add_product(sums, a, b_descriptor, accumulate); });
+  }
+
+ private:
+  static void add_product(WgmmaSums<kColumns>& sums, const uint32_t (&a)[4], uint64_t b_descriptor,
+                          int accumulate) {
+    const EmulatedOperand b(b_descriptor);
+    const emulator::Shown& all = emulator::show_in_warp(a);
+    const int lane = threadIdx.x % 32;
+    float rows[2][16];
+    for (int k = 0; k < 16; ++k) {
+      for (int upper = 0; upper < 2; ++upper) {
+        const uint32_t word = all.words[lane / 4 * 4 + k % 8 / 2][k / 8 * 2 + upper];
+        rows[upper][k] = Value{static_cast<uint16_t>(word >> 16 * (k % 2))};
+      }
+    }
+    for (int i = 0; i < kColumns / 4; ++i) {
+      const int column = i / 2 * 8 + lane % 4 * 2 + i % 2;
+      float totals[2] = {};
+      for (int k = 0; k < 16; ++k) {
+        const uint32_t address = b.start + column / 8 * b.stride + column % 8 * 32 + 2 * k;
+        const float value = load_element<Value>(address ^ (address >> 7 & 1) << 4);
+        for (int upper = 0; upper < 2; ++upper) totals[upper] += rows[upper][k] * value;
+      }
+      for (int upper = 0; upper < 2; ++upper) {
+        float& sum = sums.value[i / 2 * 4 + 2 * upper + i % 2];
+        sum = (accumulate ? sum : 0) + totals[upper];
+      }
+    }
+  }
+};
 template <typename Value, int kColumns>
 struct Wgmma<ByColumns<Value>, kColumns> {
   static void multiply(WgmmaSums<kColumns>& sums, uint64_t a_descriptor, uint64_t b_descriptor,
