@@ -47,6 +47,13 @@ HARD = [
     "n5c24h3w8 k64r11s13 pad9,6,12,7",
     "n2c3h40w40 k64r7s7 stride2x2 pad3,3,3,3",  # taps are part of k
     "n1c3h64w64 k96r11s11 stride4x4 pad2,2,2,2",
+    "n4c3h32w32 k64r3s3 stride2x2 pad1,1,1,1",  # and pairs of columns are staged
+    "n9c4h12w14 k96r3s3 stride2x2 pad1,1,1,1",
+    "n2c1h28w28 k32r5s4 stride1x2 pad2,2,1,1",
+    "n1c3h9w700 k64r3s3 stride1x2",
+    "n1c2h5w1200 k64r2s7 stride1x4 pad0,1,3,3",
+    "n1c3h7w902 k96r7s7 stride2x2 pad3,3,3,3",
+    "n1c1h4w2000 k64r4s11 stride3x4 pad2,2,5,5",
     "n2c1h33w65 k128r5s5 pad2,2,2,2",
     "n1c4h30w64 k64r3s3 pad1,1,1,1 dilation2x2",
     "n4c8h16w16 k200r3s2",

@@ -32,28 +32,27 @@ class PairLoader : public PixelLoader<float, kLoaders> {
   }
 
  private:
-  // kRun values of an entry, loaded kElements at a time.
+  // kRun values of an entry, loaded kElements at a time. A thread that has fewer than a batch of
+  // entries left loads its last one again: branches would keep entries from being split together.
   template <int kRun, int kElements>
   __device__ __forceinline__ void split_chunk(uint32_t stage, int chunk) const {
     constexpr int kBatch = kElements == 1 ? 4 : 8;  // entries under way
     constexpr int kEntryBytes = kRun / 2 * kPairBytes;
     const uint32_t channel_bytes = p_.channel_pitch / 2 * kPairBytes;
+    const int last = thread_ + (p_.entries - 1 - thread_) / kLoaders * kLoaders;
 #pragma unroll 1
     for (int first = thread_; first < p_.entries; first += kBatch * kLoaders) {
       int offsets[kBatch];
 #pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        const int i = first + b * kLoaders;
-        offsets[b] = i < p_.entries ? sources_[i] : -1;
-      }
+      for (int b = 0; b < kBatch; ++b) offsets[b] = sources_[min(first + b * kLoaders, last)];
       const float* from = image_ + chunk * p_.chunk_channels * p_.source_c;
-      uint32_t to = stage + first * kEntryBytes;
+      uint32_t to = stage + first * kEntryBytes, to_last = stage + last * kEntryBytes;
 #pragma unroll 1
       for (int channel = 0; channel < p_.chunk_channels; ++channel) {
         uint32_t values[kBatch][kRun];
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
-          const float* const entry = from + max(offsets[b], 0);
+          const float* const entry = from + static_cast<uint32_t>(max(offsets[b], 0));
 #pragma unroll
           for (int v = 0; v < kRun; v += kElements) {
             load_words<kElements>(values[b] + v, entry + v, offsets[b] >= 0);
@@ -61,12 +60,11 @@ class PairLoader : public PixelLoader<float, kLoaders> {
         }
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
-          if (first + b * kLoaders < p_.entries) {
-            store_pairs(to + b * (kLoaders * kEntryBytes), values[b]);
-          }
+          store_pairs(min(to + b * (kLoaders * kEntryBytes), to_last), values[b]);
         }
         from += p_.source_c;
         to += channel_bytes;
+        to_last += channel_bytes;
       }
     }
   }
