@@ -22,8 +22,6 @@ struct PixelParams : TensorParams {
   int copy_channels;    // from one of them to the next, in channels
   int copy_shared;      // the same, in elements of a stage
   int64_t copy_source;  // and of the source
-  int paired, row_pairs;
-  int pair_lead;  // 1: a kernel row's first pair begins a column before it
   int folded, channels, chunk_channels, chunks, steps, stage_steps;
   int source_stages, filter_stages, resident;
   int source_stage_bytes, filter_stage_bytes, step_bytes;
@@ -34,6 +32,9 @@ struct PixelParams : TensorParams {
   FastDivmod by_splits, by_filter_tiles_all, by_filter_tiles, by_image_tiles;
 
   int stage_chunks;
+
+  int paired, row_pairs;
+  int pair_lead;  // 1: a kernel row's first pair begins a column before it
 };
 
 }  // namespace convx
