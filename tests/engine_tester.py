@@ -119,6 +119,9 @@ def nonfinite(t: Tensor) -> Tensor:
 class EngineTester:
     device: str
 
+    def make_problem(self, case: Case, dtype: torch.dtype, layout: Layout) -> Problem:
+        return Problem(case, dtype, layout, self.device)
+
     @pytest.fixture
     def run(self, engine: str) -> Any:
         """Runs a problem; where the engine refuses it, checks that the error says why."""
@@ -146,7 +149,7 @@ class EngineTester:
     @pytest.mark.parametrize("direction", DIRECTIONS)
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_every_case(self, run, case, direction, dtype, layout):
-        problem = Problem(case, dtype, layout, self.device)
+        problem = self.make_problem(case, dtype, layout)
         problem.check(direction, run(problem, direction))
 
     @pytest.mark.parametrize("layout", UNCOMMON, ids=str)
@@ -154,14 +157,14 @@ class EngineTester:
     @pytest.mark.parametrize("direction", DIRECTIONS)
     @pytest.mark.parametrize("case", [*SAMPLER, *named("empty_batch", "depthwise")], ids=str)
     def test_every_layout(self, run, case, direction, dtype, layout):
-        problem = Problem(case, dtype, layout, self.device)
+        problem = self.make_problem(case, dtype, layout)
         problem.check(direction, run(problem, direction))
 
     @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
     @pytest.mark.parametrize("direction", DIRECTIONS)
     def test_operands_are_not_written(self, run, direction, layout):
         (case,) = named("four_sided_padding_strided")
-        problem = Problem(case, torch.float32, layout, self.device)
+        problem = self.make_problem(case, torch.float32, layout)
         before = [t.clone() for t in (problem.x, problem.w, problem.y)]
         run(problem, direction)
         for was, now in zip(before, (problem.x, problem.w, problem.y), strict=True):
@@ -170,16 +173,16 @@ class EngineTester:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
     @pytest.mark.parametrize("direction", DIRECTIONS)
     @pytest.mark.parametrize("case", LARGE, ids=str)
-    def test_large(self, run, case, direction, dtype):
-        for layout in COMMON:
-            problem = Problem(case, dtype, layout, self.device)
-            problem.check(direction, run(problem, direction))
+    @pytest.mark.parametrize("layout", COMMON, ids=str)
+    def test_large(self, run, case, direction, dtype, layout):
+        problem = self.make_problem(case, dtype, layout)
+        problem.check(direction, run(problem, direction))
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     @pytest.mark.parametrize("direction", DIRECTIONS)
     @pytest.mark.parametrize("case", LARGE, ids=str)
     def test_repeats_are_bitwise_equal(self, run, case, direction, dtype):
-        problem = Problem(case, dtype, COMMON[0], self.device)
+        problem = self.make_problem(case, dtype, COMMON[0])
         first = run(problem, direction)
         for _ in range(3):
             assert torch.equal(run(problem, direction), first)
@@ -205,24 +208,32 @@ class EngineTester:
         """
         cases = named("one_by_one", "stride_beyond_kernel", "groups_of_odd_sizes")
         cases.append(Case("dilated", (2, 5, 11, 13), (7, 5, 3, 3), dilation=(2, 3)))
+        refused = 0
         for case in cases:
             for layout in COMMON:
-                problem = Problem(case, dtype, layout, self.device)
+                problem = self.make_problem(case, dtype, layout)
                 tensor = getattr(problem, operand)
                 spot = [extent // 2 for extent in tensor.shape]
                 if operand == "x":
                     spot[2:] = case.stride  # a pixel that some output reads
                 tensor[tuple(spot)] = value
-                got = nonfinite(run(problem, direction))
+                try:
+                    result = run(problem, direction)
+                except pytest.skip.Exception:  # the other cases may do
+                    refused += 1
+                    continue
+                got = nonfinite(result)
                 want = nonfinite(problem.want(direction))
                 padded = (direction, operand) == ("input_grad", "w")
                 assert torch.equal(got | want if padded else want, got), f"{case}, {layout}"
                 assert want.any(), f"{case}: the value reached nothing"
+        if refused == len(cases) * len(COMMON):
+            pytest.skip("the engine refuses all of them")
 
     @pytest.mark.parametrize("direction", DIRECTIONS)
     def test_auto_is_one_of_the_engines(self, direction):
         for case in CASES:
-            problem = Problem(case, torch.float32, COMMON[0], self.device)
+            problem = self.make_problem(case, torch.float32, COMMON[0])
             said = explain(self.device, direction, case, torch.float32, problem.x, problem.w)
             assert said["engine"] in engine_names(self.device), f"{case}: {said['error']}"
             got, chosen = (problem.run(direction, name) for name in ("auto", said["engine"]))

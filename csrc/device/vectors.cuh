@@ -84,6 +84,16 @@ __device__ __forceinline__ void load_words(uint32_t* to, const void* from, bool 
     to[0] = __ldg(static_cast<const unsigned*>(from));
   }
 }
+// The same from any address, element by element.
+template <int kWords, typename T>
+__device__ __forceinline__ void load_words_of_elements(uint32_t* to, const T* from, bool valid) {
+  constexpr int kElements = 4 / sizeof(T);  // of a word
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    to[i] = load_single(from + i * kElements, valid);
+    if constexpr (kElements == 2) to[i] |= load_single(from + i * 2 + 1, valid) << 16;
+  }
+}
 template <int kWords>
 __device__ __forceinline__ void store_words(void* to, const uint32_t (&from)[kWords]) {
   static_assert(kWords == 1 || kWords == 2 || kWords == 4);

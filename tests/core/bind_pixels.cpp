@@ -58,12 +58,12 @@ void bind_pixels(py::module_& m) {
         "partial_bytes"_a = s.partial_bytes);
   });
   // Runs a fit in ieee precision by the kernels' own source, over tensors given
-  // by their addresses (0 for none).
+  // by their addresses (0 for none); descending: last threads go first.
   m.def("run_pixels", [](const ConvProblem& problem, const PixelFit& fit, uintptr_t x, uintptr_t w,
-                         uintptr_t y, uintptr_t bias) {
+                         uintptr_t y, uintptr_t bias, bool descending) {
     const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
     const Buffers buffers{pointer(x), pointer(w), pointer(y), pointer(bias)};
-    if (const char* fault = emulate_pixels(problem, fit, buffers)) {
+    if (const char* fault = emulate_pixels(problem, fit, buffers, descending)) {
       throw std::runtime_error(fault);
     }
   });

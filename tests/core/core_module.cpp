@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "bind_lines.h"
 #include "bind_mma.h"
 #include "bind_pixels.h"
 #include "core/choose_engine.h"
@@ -120,6 +121,13 @@ PYBIND11_MODULE(convx_core, m) {
                      const std::string& algorithm) {
     return describe_choice(choose_engine(engines_of(device), problem, caps, algorithm), problem);
   });
+  // What one engine says, without asking the others; empty if it can run the problem.
+  m.def("refuse", [](const std::string& name, const ConvProblem& problem, const DeviceCaps& caps) {
+    for (const Engine& engine : cuda_engines()) {
+      if (name == engine.name) return engine.refuse(problem, caps);
+    }
+    throw std::runtime_error("no such engine");
+  });
   // find: (address of the plan or 0, error)
   py::class_<PlanCache>(m, "PlanCache")
       .def(py::init<>())
@@ -160,6 +168,7 @@ PYBIND11_MODULE(convx_core, m) {
         "microseconds"_a = s.microseconds);
   });
   bind_pixels(m);
+  bind_lines(m);
   bind_mma(m);
   // Fits a depthwise problem, runs its kernel on the host over tensors given by their addresses (0
   // for none) and returns the geometry, or None where no tile fits.

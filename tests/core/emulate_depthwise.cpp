@@ -52,19 +52,21 @@ bool run_grid(DType dtype, const DepthwiseFit& fit, int64_t blocks, const Params
                             [&](auto element) { run_kernel<decltype(element)>(fit, params); });
 }
 
-template <typename T, int kIndex, int kColumns>
+template <typename T, int kIndex, int kColumns, bool kAligned>
 void run_weight_grad_if_fitted(const StripWeightGradFit& fit) {
-  if constexpr (has_weight_grad_kernel(kStripShapes[kIndex], kColumns)) {
-    if (fit.shape == kIndex && fit.columns == kColumns) {
-      strip_weight_grad_kernel<T, kIndex, kColumns>(fit.params);
+  if constexpr (has_weight_grad_kernel(kStripShapes[kIndex], kColumns, kAligned)) {
+    if (fit.shape == kIndex && fit.columns == kColumns && fit.aligned == kAligned) {
+      strip_weight_grad_kernel<T, kIndex, kColumns, kAligned>(fit.params);
     }
   }
 }
 template <typename T, int... kIndices>
 void run_weight_grad(const StripWeightGradFit& fit, std::integer_sequence<int, kIndices...>) {
-  (run_weight_grad_if_fitted<T, kIndices, 4>(fit), ...);
-  (run_weight_grad_if_fitted<T, kIndices, 2>(fit), ...);
-  (run_weight_grad_if_fitted<T, kIndices, 1>(fit), ...);
+  (run_weight_grad_if_fitted<T, kIndices, 4, true>(fit), ...);
+  (run_weight_grad_if_fitted<T, kIndices, 4, false>(fit), ...);
+  (run_weight_grad_if_fitted<T, kIndices, 2, true>(fit), ...);
+  (run_weight_grad_if_fitted<T, kIndices, 2, false>(fit), ...);
+  (run_weight_grad_if_fitted<T, kIndices, 1, true>(fit), ...);
 }
 
 }  // namespace

@@ -6,14 +6,10 @@
 
 namespace convx {
 
-// What the kernel declares as its shared memory.
-alignas(16) char unaligned[emulator::kSharedBytes + emulator::kMargin];
-
 const char* emulate_pointwise(const ConvProblem& problem, const PointwiseFit& fit,
                               const Buffers& buffers) {
   const PointwiseParams params = make_pointwise_params(problem, fit, buffers);
-  emulator::shared_memory = unaligned;
-  emulator::shared_start = 16;
+  emulator::use_shared_memory(emulated_shared_memory, 16);
   emulator::fault = nullptr;
   const auto run = [&] {
     switch (fit.shape.math) {
@@ -28,7 +24,8 @@ const char* emulate_pointwise(const ConvProblem& problem, const PointwiseFit& fi
     }
   };
   const PointwiseShape& shape = fit.shape;
-  if (!emulator::run_blocks(shape.grid, kPointwiseThreads, unaligned, shape.shared_bytes, run)) {
+  if (!emulator::run_blocks(shape.grid, kPointwiseThreads, emulated_shared_memory,
+                            shape.shared_bytes, run)) {
     return "a block wrote behind its shared memory";
   }
   return emulator::fault;

@@ -5,7 +5,6 @@ A GPU runs the same code in tests/engines; here every machine can see that the t
 
 from __future__ import annotations
 
-import json
 import random
 from types import ModuleType
 from typing import Any
@@ -218,8 +217,7 @@ def test_nan_and_infinity_reach_what_they_should(
 
 
 def refuse(core: ModuleType, problem: Any) -> str:
-    choice = json.loads(core.choose("cuda", problem, h200(core), "auto"))
-    return next(c["refusal"] for c in choice["candidates"] if c["name"] == "cuda_grouped")
+    return str(core.refuse("cuda_grouped", problem, h200(core)))
 
 
 def test_refusals_say_why(core: ModuleType) -> None:

@@ -46,6 +46,7 @@ def run(
     channels_last: bool = False,
     before: int = 0,
     tensors: tuple[torch.Tensor, torch.Tensor] | None = None,
+    descending: bool = False,
 ) -> tuple[dict[str, Any], torch.Tensor]:
     """(what it was fitted to, the result)"""
     problem = make_problem(core, case, torch.float32, channels_last)
@@ -58,16 +59,21 @@ def run(
     handle = core.fit_pixels(problem, caps)
     assert handle is not None
     pointers = [t.data_ptr() for t in (guarded_x.tensor, w, guarded_y.tensor)]
-    core.run_pixels(problem, handle, *pointers, 0 if b is None else b.data_ptr())
+    core.run_pixels(problem, handle, *pointers, 0 if b is None else b.data_ptr(), descending)
     assert guarded_x.is_whole()
     assert guarded_y.is_whole()
     return core.describe_pixels(handle), guarded_y.tensor
 
 
 def run_and_check(
-    core: ModuleType, case: Case, caps: Any, channels_last: bool = False, before: int = 0
+    core: ModuleType,
+    case: Case,
+    caps: Any,
+    channels_last: bool = False,
+    before: int = 0,
+    descending: bool = False,
 ) -> dict[str, Any]:
-    fit, got = run(core, case, caps, channels_last, before)
+    fit, got = run(core, case, caps, channels_last, before, descending=descending)
     reference.check_forward(got, case, *case.tensors(torch.float32), tf32=False)
     return fit
 
@@ -77,7 +83,7 @@ def run_and_check(
 def test_stems(core: ModuleType, case: Case, small: bool) -> None:
     caps = small_caps(core) if small else h200(core)
     caps.sm_count = 2  # several tiles for a block
-    fit = run_and_check(core, case, caps, before=4 * (len(case.name) % 2))
+    fit = run_and_check(core, case, caps, before=4 * (len(case.name) % 2), descending=small)
     assert fit["paired"] or small, fit
 
 
@@ -90,7 +96,7 @@ def test_tensors_start_anywhere(core: ModuleType, case: Case, before: int) -> No
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("case", OTHERS, ids=str)
 def test_others(core: ModuleType, case: Case, channels_last: bool) -> None:
-    fit = run_and_check(core, case, h200(core), channels_last)
+    fit = run_and_check(core, case, h200(core), channels_last, descending=channels_last)
     assert not fit["paired"]
 
 

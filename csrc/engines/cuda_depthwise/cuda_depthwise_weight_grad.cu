@@ -9,11 +9,11 @@ namespace convx {
 namespace {
 
 // Launches the kernel of this shape and so many columns if it is the fit's.
-template <typename T, int kIndex, int kColumns>
+template <typename T, int kIndex, int kColumns, bool kAligned>
 void launch_if_fitted(const LaunchSite& site, const StripWeightGradFit& fit, bool& launched) {
-  if constexpr (has_weight_grad_kernel(kStripShapes[kIndex], kColumns)) {
-    if (fit.shape != kIndex || fit.columns != kColumns) return;
-    launch_kernel<strip_weight_grad_kernel<T, kIndex, kColumns>>(
+  if constexpr (has_weight_grad_kernel(kStripShapes[kIndex], kColumns, kAligned)) {
+    if (fit.shape != kIndex || fit.columns != kColumns || fit.aligned != kAligned) return;
+    launch_kernel<strip_weight_grad_kernel<T, kIndex, kColumns, kAligned>>(
         site, dim3(static_cast<unsigned>(fit.blocks)), kDepthwiseThreads,
         static_cast<size_t>(fit.shared_bytes), fit.params);
     launched = true;
@@ -24,9 +24,11 @@ template <typename T, int... kIndices>
 bool launch_parts(const LaunchSite& site, const StripWeightGradFit& fit,
                   std::integer_sequence<int, kIndices...>) {
   bool launched = false;
-  (launch_if_fitted<T, kIndices, 4>(site, fit, launched), ...);
-  (launch_if_fitted<T, kIndices, 2>(site, fit, launched), ...);
-  (launch_if_fitted<T, kIndices, 1>(site, fit, launched), ...);
+  (launch_if_fitted<T, kIndices, 4, true>(site, fit, launched), ...);
+  (launch_if_fitted<T, kIndices, 4, false>(site, fit, launched), ...);
+  (launch_if_fitted<T, kIndices, 2, true>(site, fit, launched), ...);
+  (launch_if_fitted<T, kIndices, 2, false>(site, fit, launched), ...);
+  (launch_if_fitted<T, kIndices, 1, true>(site, fit, launched), ...);
   return launched;
 }
 

@@ -37,7 +37,8 @@ struct StripRow {
     });
   }
 
-  // at: the strip's first column in row y.
+  // at: the strip's first column in row y; kAligned: to a load.
+  template <bool kAligned = true>
   __device__ __forceinline__ void load(const T* at, int y, const int (&limits)[kReads.loads()]) {
     visit_loads([&]<int kSize>(int element, int load) {
       const T* from = at + (element - kReads.left);
@@ -45,6 +46,8 @@ struct StripRow {
       uint32_t* to = words + element / kReads.word;
       if constexpr (kReads.vector == 1) {
         *to = load_single(from, valid);
+      } else if constexpr (!kAligned) {
+        load_words_of_elements<kSize / kReads.word>(to, from, valid);
       } else {
         load_words<kSize / kReads.word>(to, from, valid);
       }

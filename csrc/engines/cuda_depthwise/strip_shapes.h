@@ -44,7 +44,8 @@ constexpr int strip_blocks_per_sm(const StripShape& shape, int64_t element_bytes
 }
 
 // The weight gradient's kernels. Rows without padding have any even length: two columns.
-constexpr bool has_weight_grad_kernel(const StripShape& shape, int columns) {
+constexpr bool has_weight_grad_kernel(const StripShape& shape, int columns, bool aligned = true) {
+  if (columns == 1 && !aligned) return false;  // a single column always is
   return columns <= 2 || (columns == 4 && !shape.shifted);
 }
 constexpr int weight_grad_blocks_per_sm(const StripShape& shape, int64_t element_bytes,

@@ -28,7 +28,7 @@ void fit_parts(const ConvProblem& problem, const DeviceCaps& caps, const Depthwi
     const int64_t rows = ceil_div(t.row.count, segments);
     const int64_t used = ceil_div(t.row.count, rows);
     const int64_t items = problem.N * used * strips;
-    if (items * columns >= int64_t{1} << 30) return;
+    if (items >= int64_t{1} << 30) return;
     for (int64_t rounds = 1; rounds <= kMostRounds; rounds *= 2) {  // strips of a thread
       const int64_t parts = ceil_div(items, rounds * kDepthwiseThreads);
       const int64_t blocks = parts * problem.K;
@@ -95,13 +95,8 @@ StripWeightGradLaunch make_weight_grad_launch(const ConvProblem& problem,
   p.t.source = buffers.x, p.t.target = buffers.y;
   p.partials = static_cast<float*>(buffers.workspace);
   const StripReads reads(kStripShapes[fit.shape], size_of(problem.dtype), fit.columns);
-  if (!is_aligned(buffers.x, problem.dtype, reads.vector) ||
-      !is_aligned(buffers.y, problem.dtype, fit.columns)) {
-    // As many parts of as many rows, of narrower strips.
-    launch.fit.columns = 1;
-    p.items *= fit.columns, p.items_per_part *= fit.columns;
-    p.by_strips = FastDivmod(p.t.column.count);
-  }
+  launch.fit.aligned = is_aligned(buffers.x, problem.dtype, reads.vector) &&
+                       is_aligned(buffers.y, problem.dtype, fit.columns);
   WeightGradSums& sums = launch.sums;
   sums.partials = p.partials, sums.partial_stride = p.partial_stride;
   sums.splits = static_cast<int>(fit.parts);

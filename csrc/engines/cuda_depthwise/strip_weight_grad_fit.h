@@ -15,6 +15,7 @@ namespace convx {
 struct StripWeightGradFit {
   int shape = -1;  // in kStripShapes (strip_shapes.h)
   int columns = 0;
+  bool aligned = true;  // the tensors, to what a thread loads; known at the launch
   StripWeightGradParams params{};
   int64_t blocks = 0;  // 0: no kernel serves the problem
   int64_t parts = 0;   // partial sums of a weight
@@ -35,8 +36,7 @@ struct WeightGradSums {
   const void* bias;
 };
 
-// The fit with its buffers, for single columns where these are not aligned to its own, and the
-// second pass.
+// The fit with its buffers, and the second pass.
 struct StripWeightGradLaunch {
   StripWeightGradFit fit;
   WeightGradSums sums;

@@ -37,7 +37,7 @@ __device__ __forceinline__ float sum_over_block(const float (&values)[kCount], f
 }
 
 // A row of the output gradient: kColumns values, zeros where it is none of the strip's.
-template <typename T, int kColumns>
+template <typename T, int kColumns, bool kAligned>
 struct GradRow {
   static constexpr int kWordElements = kColumns == 1 ? 1 : 4 / sizeof(T);
   static constexpr int kWords = kColumns / kWordElements;
@@ -46,6 +46,8 @@ struct GradRow {
   __device__ __forceinline__ void load(const T* at, bool valid) {
     if constexpr (kColumns == 1) {
       words[0] = load_single(at, valid);
+    } else if constexpr (!kAligned) {
+      load_words_of_elements<kWords>(words, at, valid);
     } else {
       load_words<kWords>(words, at, valid);
     }
@@ -58,9 +60,10 @@ struct GradRow {
   }
 };
 
-template <typename T, int kIndex, int kColumns>
+template <typename T, int kIndex, int kColumns, bool kAligned>
 struct WeightGradStrip {
   using Row = StripRow<T, kIndex, kColumns>;
+  using Grad = GradRow<T, kColumns, kAligned>;
   static constexpr StripShape kShape = kStripShapes[kIndex];
   static constexpr int kStride = kShape.stride;
   static constexpr int kTaps = kShape.row_taps * kShape.column_taps;
@@ -105,11 +108,11 @@ struct WeightGradStrip {
     int next_row = first_row;
     source += y * t.source_h;
     Row rows[kAhead][kStride];
-    GradRow<T, kColumns> grad_rows[kAhead];
-    const auto load_step = [&](Row(&to)[kStride], GradRow<T, kColumns>& grad_row) {
+    Grad grad_rows[kAhead];
+    const auto load_step = [&](Row(&to)[kStride], Grad& grad_row) {
 #pragma unroll
       for (int c = 0; c < kStride; ++c) {
-        to[c].load(source, y, limits);
+        to[c].template load<kAligned>(source, y, limits);
         source += t.source_h;
         ++y;
       }
@@ -147,12 +150,14 @@ struct WeightGradStrip {
   }
 };
 
-template <typename T, int kIndex, int kColumns>
+// kAligned: both tensors begin at multiples of a load. Elsewhere the same values are read one by
+// one, so that sums do not depend on addresses.
+template <typename T, int kIndex, int kColumns, bool kAligned>
 __global__ void __launch_bounds__(kDepthwiseThreads, weight_grad_blocks_per_sm(kStripShapes[kIndex],
                                                                                sizeof(T), kColumns))
     strip_weight_grad_kernel(const __grid_constant__ StripWeightGradParams p) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  using Strip = WeightGradStrip<T, kIndex, kColumns>;
+  using Strip = WeightGradStrip<T, kIndex, kColumns, kAligned>;
   const DepthwiseTensors& t = p.t;
   int part = blockIdx.x;
   const int filter = p.by_filters.split(part);

@@ -28,7 +28,8 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
       int64_t{1} << 31) {
     return "the weights of a group are more than 2^31 elements apart";
   }
-  if (p.x_strides.w != 1 || p.y_strides.w != 1) {
+  // A single column has no neighbour, and PyTorch gives it any stride.
+  if ((p.W > 1 && p.x_strides.w != 1) || (p.Q > 1 && p.y_strides.w != 1)) {
     return "columns are not neighbours in the memory of both input and output";
   }
   if (!fits_grouped(p, caps)) return "no tile fits in shared memory";

@@ -6,6 +6,7 @@
 // so on.
 #pragma once
 
+#include "engines/copy_filters.cuh"
 #include "engines/cuda_lines/window_multiply.cuh"
 
 namespace convx {
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kLinesThreads, 1)
     } else if (threadIdx.x == 256) {
       copy_lines(p, rings, count_planes(kMath));
     } else if (threadIdx.x == 288) {
-      copy_filters(p, rings);
+      copy_filters(p, rings, p.taps, p.stage_taps, rings.tap_bytes);
     }
   }
 #endif

@@ -1,6 +1,7 @@
 // What multiplying needs, written by one kernel: packed filters and the source's lines.
 #pragma once
 
+#include "core/arithmetic.h"
 #include "cuda/launch.h"
 #include "engines/cuda_lines/turn_source.cuh"
 
@@ -47,7 +48,6 @@ void prepare_words(const LaunchSite& site, const WindowShape& shape, const Windo
   constexpr int64_t kTurnBytes = sizeof(typename SourceTurner<kMath, kWords>::Shared);
   constexpr int64_t kPackBytes = 32 << 10;
   constexpr int64_t kEnoughBlocks = 256;  // for all multiprocessors to have some
-  const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   PrepareGrid grid{};
   int64_t shared_bytes = kTurnBytes;
   if (pack) {

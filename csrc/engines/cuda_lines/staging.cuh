@@ -72,7 +72,7 @@ class WindowRuns {
     int left = kWidth;
     int stored_left = is_last && !p.overlap ? kWidth : kStep;
     if (p.pair_rows > 0) {
-      left = min(left, p.pitch - start.column);
+      left = max(0, min(left, p.pitch - start.column));
       stored_left = min(stored_left, left);
     }
     const bool cut_start = part > 0 ? p.cut_sectors != 0 : p.overlap != 0;
@@ -81,21 +81,22 @@ class WindowRuns {
     Out* const to = target.base + filter * target.c;
 #pragma unroll
     for (int i = 0; i < kMaxRuns; ++i) {
-      const int end = min(first + left, image_positions);
-      const int stored_end = min(first + stored_left, image_positions);
-      const bool some = left > 0 && start.image + i < p.images;
+      const int here = max(0, min(left, image_positions - first));
+      const int stored_here = max(0, min(stored_left, image_positions - first));
+      const bool some = here > 0 && start.image + i < p.images;
       Run& run = runs[i];
       run.image = start.image + i;
       run.pixel = i == 0 ? count_pixels(first) : 0;
-      run.pixels = some ? count_pixels(end) - run.pixel : 0;
-      run.stored = some && stored_left > 0 ? count_pixels(stored_end) - run.pixel : 0;
+      run.pixels = some ? count_pixels(first + here) - run.pixel : 0;
+      run.stored = some ? count_pixels(first + stored_here) - run.pixel : 0;
       run.cut_start = cut_start && run.pixel > 0;
-      run.cut_end = cut_end && stored_end < image_positions;
+      run.cut_end = cut_end && stored_here > 0 && stored_here == stored_left &&
+                    first + stored_here < image_positions;
       run.staged = staged;
       run.to = to + run.image * target.n + run.pixel;
       staged += (run.pixels + 2 * (kUnit - 1)) & -kUnit;
-      left -= end - first;
-      stored_left -= stored_end - first;
+      left -= here;
+      stored_left -= stored_here;
       first = 0;
     }
   }

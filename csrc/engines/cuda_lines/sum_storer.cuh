@@ -53,27 +53,33 @@ class SumStorer {
   }
 
  private:
-  // Whole units: a lane has the same of each filter. Filters whose runs are aligned alike follow
-  // each other, so that little is left to find out for each.
+  // Whole units: a lane has the same of each filter it stores; short runs leave lanes for several
+  // filters at once. Filters whose runs are aligned alike follow each other, so that little is left
+  // to find out for each.
   __device__ __forceinline__ void store_units(const Runs& runs, const PixelRun<Out>& run) const {
     const int apart = static_cast<int>(target_.c) & (kSector - 1);
     const int period = apart == 0 ? 1 : kSector / (apart & -apart);
-    const int64_t distance = period * target_.c;
+    const int units = (run.pixels + 2 * kUnit - 1) / kUnit;
+    const int width = units > 16 ? 32 : units > 8 ? 16 : 8;  // lanes of a filter
+    const int step = period * (32 / width);                  // filters
+    const int64_t distance = step * target_.c;
 #pragma unroll 1
     for (int phase = 0; phase < min(period, filters_); ++phase) {
       const int shift = runs.misalignment(run, phase);
       const int begin = runs.first_stored(run, phase), end = runs.end_stored(run, phase);
+      const int filter = phase + lane_ / width * period;  // this lane's first
 #pragma unroll 1
-      for (int first = lane_ * kUnit - shift; first + kUnit <= end; first += 32 * kUnit) {
+      for (int first = (lane_ & (width - 1)) * kUnit - shift; first + kUnit <= end;
+           first += width * kUnit) {
         if (first < begin) continue;
-        const Out* from = staging_ + phase * kPitch + run.staged + shift + first;
-        Out* to = run.to + phase * target_.c + first;
-        int left = (filters_ - phase + period - 1) / period;
+        const Out* from = staging_ + filter * kPitch + run.staged + shift + first;
+        Out* to = run.to + filter * target_.c + first;
+        int left = (filters_ - filter + step - 1) / step;
 #pragma unroll 1
         for (; left >= kBatch; left -= kBatch) {
           uint4 values[kBatch];
 #pragma unroll
-          for (int i = 0; i < kBatch; ++i, from += period * kPitch) {
+          for (int i = 0; i < kBatch; ++i, from += step * kPitch) {
             values[i] = *reinterpret_cast<const uint4*>(from);
           }
 #pragma unroll
@@ -81,7 +87,7 @@ class SumStorer {
             *reinterpret_cast<uint4*>(to) = values[i];
           }
         }
-        for (; left > 0; --left, from += period * kPitch, to += distance) {
+        for (; left > 0; --left, from += step * kPitch, to += distance) {
           *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
         }
       }
@@ -96,8 +102,8 @@ class SumStorer {
     const int head = 2 * pair - shift;
     const int last = (end + shift) & -kUnit;  // the unit behind the last whole one
     const int tail = last + 2 * pair - shift;
-    const bool in_first = !run.cut_start && (shift > 0 || end < kUnit);
-    const bool has_head = pair < kUnitPairs && in_first && head >= 0 && head < end;
+    const bool in_first = shift > 0 || end < kUnit;
+    const bool has_head = pair < kUnitPairs && in_first && head >= begin && head < end;
     const bool has_tail = pair < kUnitPairs && last > 0 && tail >= begin && tail < end;
     if (!__any_sync(0xffffffff, has_head || has_tail)) return;
     const Out* staged = staging_ + lane_ / 4 * kPitch + run.staged + shift;

@@ -8,7 +8,7 @@ namespace convx {
 namespace {
 
 // Rates in cycles of one multiprocessor, fitted to 1667 timings on an H200, of which they explain
-// all but 11%; see docs/performance.
+// all but 11%; see docs/performance. What was not measured when they were fitted says so.
 constexpr double kWindowClockGhz = 1.7;
 // The tensor cores take 1 cycle per column of a 64-row product of 32 bytes depth on half their
 // rate, so two warpgroups' products of one step take as many cycles as a window has columns.
@@ -26,8 +26,8 @@ constexpr double kWindowFilterBytes = 20;       // the same of packed filters
 // their own, 64 filters at a time: where pixels are runs, where channels lie together, elsewhere.
 constexpr double kWindowStageCycles = 7.6;
 constexpr double kWindowRunCycles = 22;        // per column of 16-bit sums
-constexpr double kWindowSectorRunCycles = 14;  // the same where only whole sectors are written
-constexpr double kWindowWideCycles = 30;
+constexpr double kWindowSectorRunCycles = 14;  // where only whole sectors are written; reckoned
+constexpr double kWindowWideCycles = 30;       // reckoned
 constexpr double kWindowScatterCycles = 44;
 constexpr double kWindowTileCycles = 1900;     // filling and draining the pipeline
 constexpr double kWindowLaunchCycles = 27000;  // of both kernels, and their first and last tiles

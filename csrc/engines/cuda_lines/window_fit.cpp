@@ -96,10 +96,11 @@ WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit
   p.even_runs = p.plane_contiguous && p.strips == 1 && p.target_width % 2 == 0 &&
                 p.pitch % 2 == 0 && p.pitch >= 8 && p.rows * p.pitch >= kMinRunPositions &&
                 even_target;
-  const int64_t stored = split ? 4 : element;
-  p.cut_sectors =
-      p.even_runs && 32 / stored - 1 + (p.pair_rows > 0 ? 0 : p.pitch - p.target_width) <=
-                         shared_columns(static_cast<int>(stored));
+  const int stored = split ? 4 : static_cast<int>(element);
+  // A window of a pair of rows has no positions between rows.
+  const int64_t sector =
+      sector_positions(stored, p.target_width, p.pair_rows > 0 ? p.target_width : p.pitch);
+  p.cut_sectors = p.even_runs && sector <= shared_columns(stored);
   return p;
 }
 

@@ -209,29 +209,6 @@ class WindowMultiplier {
   int stages_done_ = 0;
 };
 
-// One thread starts the copies of packed filters.
-__device__ __forceinline__ void copy_filters(const WindowParams& p, const WindowRings& rings) {
-  RingCursor cursor;
-  for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
-    const TilePlace place = locate_tile(p, tile);
-    for (int chunk = place.chunk; chunk < place.chunk_end; ++chunk) {
-      const char* from =
-          static_cast<const char*>(p.packed) +
-          (static_cast<int64_t>(place.filter_tile) * p.chunks + chunk) * p.taps * rings.tap_bytes;
-      for (int tap = 0; tap < p.taps; tap += p.stage_taps) {
-        const uint32_t bytes = min(p.stage_taps, p.taps - tap) * rings.tap_bytes;
-        const uint32_t full = rings.filter_full + 8 * cursor.slot;
-        wait_barrier(rings.filter_empty + 8 * cursor.slot, cursor.parity ^ 1);
-        arrive_expecting(full, bytes);
-        bulk_copy(rings.filters + cursor.slot * rings.filter_stage_bytes, from, bytes, full);
-        from += bytes;
-        cursor.advance(p.filter_stages);
-      }
-    }
-    if (p.resident) return;
-  }
-}
-
 // What one warpgroup has of a tile.
 struct TileShare {
   int window, filter;  // first position and filter; the filter within its group

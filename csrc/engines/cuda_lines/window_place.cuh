@@ -19,7 +19,8 @@ __device__ __forceinline__ TilePlace locate_tile(const WindowParams& p, int tile
   place.split = p.by_splits.split(tile);
   place.filter_tile = p.by_filter_tiles_all.split(tile);
   place.group = p.by_filter_tiles.divide(place.filter_tile);
-  place.filter = (place.filter_tile - place.group * p.filter_tiles) * p.filter_groups * 64;
+  place.filter =
+      (place.filter_tile - place.group * p.filter_tiles) * p.filter_groups * kWindowFilters;
   place.chunk = place.split * p.chunks / p.splits;
   place.chunk_end = (place.split + 1) * p.chunks / p.splits;
   if (p.pair_rows == 0) {

@@ -183,8 +183,8 @@ class Fitter {
     if (candidate.overlap) {
       const int element = static_cast<int>(size_of(problem_.dtype));
       const int shared = shared_columns(element);
-      // What a sector may take of the next window, and the positions between rows.
-      if (columns_.count % 2 != 0 || 32 / element - 1 + shape.pitch - columns_.count > shared) {
+      if (columns_.count % 2 != 0 ||
+          sector_positions(element, columns_.count, shape.pitch) > shared) {
         return;
       }
       shape.window_step -= shared;

@@ -60,6 +60,12 @@ constexpr int part_columns(int columns, int element_bytes) {
 constexpr int staging_columns(int columns, int element_bytes) {
   return part_columns(columns, element_bytes) + shared_columns(element_bytes);
 }
+// Positions that what a sector may take of the next part can span: all its pixels but one, and the
+// positions between the rows they lie in. Cutting at sectors needs as many columns shared.
+constexpr int64_t sector_positions(int element_bytes, int64_t width, int64_t pitch) {
+  const int64_t pixels = 32 / element_bytes - 1;
+  return pixels + (pixels + width - 1) / width * (pitch - width);
+}
 // Bytes from filter to filter there: the columns and what aligning runs to 16 bytes may take. An
 // odd multiple of what a warp writes of a filter at a time, so that the filters it writes fall on
 // different banks.

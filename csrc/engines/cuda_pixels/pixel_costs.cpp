@@ -12,7 +12,7 @@ constexpr double kPixelClockGhz = 1.7;
 constexpr double kPixelMmaEfficiency = 0.9;
 // What gathering and converting a step's operand of 64 pixels adds, by what is multiplied.
 constexpr double kPixelTf32Cycles = 30;
-constexpr double kPixelIeeeCycles = 270;
+constexpr double kPixelIeeeCycles = 240;
 constexpr double kPixelHalfCycles = 75;
 constexpr double kPixelPairCycles = 10;  // reckoned from instructions, not measured
 // The three warps that load: per copy of a warp, and for the place of an entry.
@@ -27,7 +27,7 @@ constexpr double kPixelCacheBytes = 20;     // source values and filters, per cy
 constexpr double kPixelStoreCycles = 0.45;  // per sum of a warpgroup's window
 constexpr double kPixelMendChecks = 1.8;    // times that where sums may have to be mended
 constexpr double kPixelTileCycles = 2500;   // filling and draining the pipeline
-constexpr double kPixelLaunchCycles = 10000;
+constexpr double kPixelLaunchCycles = 17000;
 constexpr double kPixelMemoryBytes = 17;   // device memory, per cycle
 constexpr double kPixelPartialBytes = 20;  // partial sums, written and read again
 

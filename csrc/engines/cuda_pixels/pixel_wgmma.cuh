@@ -13,6 +13,7 @@
 
 #include "device/mbarrier.cuh"
 #include "device/wgmma.cuh"
+#include "engines/copy_filters.cuh"
 #include "engines/cuda_pixel_tiles/pair_gather.cuh"
 #include "engines/cuda_pixel_tiles/pair_load.cuh"
 #include "engines/cuda_pixel_tiles/pixel_gather.cuh"
@@ -267,29 +268,6 @@ class PixelMultiplier {
   int accumulate_ = 0;
 };
 
-// One thread starts the copies of packed filters.
-__device__ __forceinline__ void copy_filters(const PixelParams& p, const PixelRings& rings) {
-  RingCursor cursor;
-  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
-    const PixelTile tile = locate_tile(p, index);
-    for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
-      const char* from =
-          static_cast<const char*>(p.packed) +
-          (static_cast<int64_t>(tile.filter_tile) * p.chunks + chunk) * p.steps * p.step_bytes;
-      for (int step = 0; step < p.steps; step += p.stage_steps) {
-        const uint32_t bytes = min(p.stage_steps, p.steps - step) * p.step_bytes;
-        const uint32_t full = rings.filter_full + 8 * cursor.slot;
-        wait_barrier(rings.filter_empty + 8 * cursor.slot, cursor.parity ^ 1);
-        arrive_expecting(full, bytes);
-        bulk_copy(rings.filters + cursor.slot * p.filter_stage_bytes, from, bytes, full);
-        from += bytes;
-        cursor.advance(p.filter_stages);
-      }
-    }
-    if (p.resident) return;
-  }
-}
-
 template <typename Loader>
 __device__ __forceinline__ void load_sources(const PixelParams& p, const PixelRings& rings,
                                              int* sources, int thread) {
@@ -358,7 +336,7 @@ __global__ void __launch_bounds__(kPixelThreads, 1)
                                         PixelLoader<Element, kPixelLoaders>>;
       load_sources<Loader>(p, rings, tables.sources, threadIdx.x - 256);
     } else if (threadIdx.x == 256 + kPixelLoaders) {
-      copy_filters(p, rings);
+      copy_filters(p, rings, p.steps, p.stage_steps, p.step_bytes);
     }
   }
 #endif

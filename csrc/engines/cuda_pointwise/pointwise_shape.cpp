@@ -22,7 +22,8 @@ constexpr double kIeeeUnitCycles = 150;
 constexpr double kElementCycles = 50;      // more, for each value that is loaded alone
 constexpr double kScatteredElements = 10;  // times that where neighbours are sectors apart
 constexpr double kChunkCycles = 400;
-constexpr double kMemoryBytes = 17;    // device memory, per cycle
+constexpr double kMemoryBytes = 15.2;        // device memory, per cycle, as measured on kb87pw
+constexpr double kNarrowMemoryBytes = 14.7;  // the same of 16-bit values
 constexpr double kCacheBytes = 40;     // source values that other filters have read before, from L2
 constexpr double kFilterCycles = 0.3;  // splitting and placing the block's filters, per value
 constexpr double kLaunchCycles = 8000;
@@ -149,7 +150,8 @@ class Fitter {
     const double source_bytes = static_cast<double>(
         problem_.N * problem_.groups * plane_ * view_.source_channels * size_of(problem_.dtype));
     const double sms = std::max(1, caps_.sm_count);
-    const double memory = count_bytes(problem_) / sms / kMemoryBytes +
+    const double rate = size_of(problem_.dtype) == 2 ? kNarrowMemoryBytes : kMemoryBytes;
+    const double memory = count_bytes(problem_) / sms / rate +
                           (shape.filter_tiles - 1) * source_bytes / sms / kCacheBytes;
     const double work =
         static_cast<double>(waves) *

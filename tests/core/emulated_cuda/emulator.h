@@ -9,7 +9,10 @@
 #include <setjmp.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -32,16 +35,43 @@
 using std::max;
 using std::min;
 
-struct uint2 {
+namespace emulator {
+
+constexpr unsigned char kPoison = 0xff;  // a NaN in every type
+inline const char* fault = nullptr;      // what a GPU would have stopped at
+
+template <typename T>
+void check_alignment(const T* address) {
+  if (reinterpret_cast<uintptr_t>(address) % sizeof(T) != 0) fault = "misaligned vector";
+}
+template <typename T>
+T& assign_vector(T& to, const T& from) {
+  check_alignment(&to);
+  check_alignment(&from);
+  std::memmove(static_cast<void*>(&to), static_cast<const void*>(&from), sizeof(T));
+  return to;
+}
+
+}  // namespace emulator
+
+struct alignas(8) uint2 {
   uint32_t x, y;
+  uint2& operator=(const uint2& from) { return emulator::assign_vector(*this, from); }
 };
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
+  uint4& operator=(const uint4& from) { return emulator::assign_vector(*this, from); }
+};
+struct alignas(8) float2 {
+  float x, y;
+  float2& operator=(const float2& from) { return emulator::assign_vector(*this, from); }
 };
 struct alignas(16) float4 {
   float x, y, z, w;
+  float4& operator=(const float4& from) { return emulator::assign_vector(*this, from); }
 };
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
 
 using __half = convx::Half;
 using __nv_bfloat16 = convx::BFloat16;
@@ -77,8 +107,10 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   }
   return word;
 }
+inline int __popc(uint32_t word) { return std::popcount(word); }
 template <typename T>
 T __ldg(const T* address) {
+  emulator::check_alignment(address);
   return *address;
 }
 
@@ -104,9 +136,10 @@ struct Fiber {
 inline jmp_buf scheduler;
 inline Fiber* running = nullptr;
 inline const std::function<void()>* body = nullptr;
-inline const char* fault = nullptr;  // what a GPU would have stopped at
 inline std::vector<Fiber>* block = nullptr;
-inline int alive = 0;  // threads of the block that have not returned
+inline int alive = 0;            // threads of the block that have not returned
+inline bool descending = false;  // which thread goes first
+inline int64_t steps = 0;        // waits begun and threads ended: nothing else is progress
 
 inline void yield() {
   if (!_setjmp(running->place)) _longjmp(scheduler, 1);
@@ -117,36 +150,63 @@ inline bool warp_waits() {
   const auto first = block->begin() + threadIdx.x / 32 * 32;
   return std::all_of(first, first + 32, [](const Fiber& f) { return f.done || f.waits(); });
 }
+// Lanes of the running thread's warp that have not returned.
+inline int64_t count_lanes() {
+  const auto first = block->begin() + threadIdx.x / 32 * 32;
+  return std::count_if(first, first + 32, [](const Fiber& f) { return !f.done; });
+}
+
+// Waits for the end of a phase, which try_to_end may bring about.
+template <typename TryToEnd>
+void wait_for(const unsigned& phase, const TryToEnd& try_to_end) {
+  ++steps;
+  running->entered = phase;
+  running->phase = &phase;
+  while (running->waits()) {
+    try_to_end();
+    if (running->waits()) yield();
+  }
+  running->phase = nullptr;
+}
 
 // What threads wait at until enough of them are there.
 class Barrier {
  public:
   // Whether it holds for any of them.
   bool wait(int threads, bool holds = false) {
-    return wait([&] { return arrived_ >= std::min(threads, alive); }, holds);
+    return wait([&] { return arrived_ >= threads; }, holds);
+  }
+  // The same for all threads that have not returned.
+  bool wait_for_all() {
+    return wait([&] { return arrived_ >= alive; }, false);
+  }
+  // The same for the lanes of a warp that have not returned.
+  bool wait_for_warp(bool holds) {
+    return wait([&] { return arrived_ >= count_lanes(); }, holds);
   }
   // The same for lanes of a warp that are together: others have gone another way.
-  bool wait_for_warp(bool holds = false) { return wait(warp_waits, holds); }
+  bool wait_together(bool holds) { return wait(warp_waits, holds); }
+  // Arrives without waiting.
+  void pass(int threads) {
+    if (++arrived_ >= threads) end_phase();
+  }
 
  private:
   template <typename Complete>
   bool wait(const Complete& complete, bool holds) {
     any_ |= holds;
     ++arrived_;
-    running->entered = phase_;
-    running->phase = &phase_;
-    while (running->waits()) {
-      if (complete()) {
-        found_ = any_;
-        any_ = false;
-        arrived_ = 0;
-        ++phase_;
-      } else {
-        yield();
-      }
-    }
-    running->phase = nullptr;
+    wait_for(phase_, [&] {
+      if (complete()) end_phase();
+    });
     return found_;
+  }
+
+  void end_phase() {
+    found_ = any_;
+    any_ = false;
+    arrived_ = 0;
+    ++phase_;
   }
 
   int arrived_ = 0;
@@ -157,13 +217,21 @@ class Barrier {
 constexpr int kMaxWarps = 32;
 inline Barrier block_barriers[16];  // __syncthreads is number 0
 inline Barrier warp_barriers[kMaxWarps];
+inline Barrier parted_barriers[kMaxWarps];  // of lanes whose warp is not whole
 
 inline Barrier& warp_barrier() { return warp_barriers[threadIdx.x / 32]; }
+
+constexpr unsigned kWholeWarp = 0xffffffff;
+inline bool wait_in_warp(unsigned mask, bool holds = false) {
+  return mask == kWholeWarp ? warp_barrier().wait_for_warp(holds)
+                            : parted_barriers[threadIdx.x / 32].wait_together(holds);
+}
 
 inline void enter() {
   (*body)();
   running->done = true;
   --alive;
+  ++steps;
   _longjmp(scheduler, 1);
 }
 
@@ -182,7 +250,7 @@ inline void run_block(std::vector<Fiber>& fibers, const std::function<void()>& k
   body = &kernel;
   block = &fibers;
   for (Fiber& fiber : fibers) {
-    if (!fiber.stack) fiber.stack = std::make_unique<char[]>(kStackBytes);
+    if (!fiber.stack) fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
     fiber.started = fiber.done = false;
     fiber.phase = nullptr;
     getcontext(&fiber.context);
@@ -193,10 +261,17 @@ inline void run_block(std::vector<Fiber>& fibers, const std::function<void()>& k
   }
   alive = static_cast<int>(fibers.size());
   // Those that wait are asked again only where nobody else can go on.
+  int64_t asked_at = -1;  // when they were asked the last time
   for (bool idle = false; alive > 0;) {
     const bool ask_all = idle;
+    if (ask_all && asked_at == steps) {
+      std::fprintf(stderr, "%d threads of a block wait for ever\n", alive);
+      std::abort();
+    }
+    if (ask_all) asked_at = steps;
     idle = true;
-    for (size_t i = 0; i < fibers.size(); ++i) {
+    for (size_t turn = 0; turn < fibers.size(); ++turn) {
+      const size_t i = descending ? fibers.size() - 1 - turn : turn;
       if (fibers[i].done || (fibers[i].waits() && !ask_all)) continue;
       idle = false;
       resume(fibers[i], static_cast<int>(i));
@@ -206,11 +281,10 @@ inline void run_block(std::vector<Fiber>& fibers, const std::function<void()>& k
 
 }  // namespace emulator
 
-inline void __syncthreads() { emulator::block_barriers[0].wait(emulator::alive); }
+inline void __syncthreads() { emulator::block_barriers[0].wait_for_all(); }
 
-// Whatever the mask says: the lanes that come here while the others of their warp wait elsewhere.
+// Of a mask that is not the whole warp's: the lanes that come here while the others of their warp
+// wait elsewhere.
 inline unsigned __activemask() { return 0; }
-inline void __syncwarp(unsigned = 0) { emulator::warp_barrier().wait_for_warp(); }
-inline bool __any_sync(unsigned, bool holds) {
-  return emulator::warp_barrier().wait_for_warp(holds);
-}
+inline void __syncwarp(unsigned mask = emulator::kWholeWarp) { emulator::wait_in_warp(mask); }
+inline bool __any_sync(unsigned mask, bool holds) { return emulator::wait_in_warp(mask, holds); }

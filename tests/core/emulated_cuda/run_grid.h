@@ -9,7 +9,6 @@ namespace emulator {
 // The largest shared memory a block can have, and a margin behind it.
 constexpr int64_t kSharedBytes = 232448;
 constexpr int64_t kMargin = 4096;
-constexpr unsigned char kPoison = 0xff;  // a NaN in every type
 
 // memory: what the kernel declares as its shared memory, with the margin behind these bytes of it.
 // False if a block wrote there.
@@ -29,11 +28,8 @@ inline bool run_blocks(int64_t blocks, int threads, void* memory, int64_t bytes,
 
 }  // namespace emulator
 
-namespace convx {
-
-extern unsigned char shared_bytes[emulator::kSharedBytes + emulator::kMargin];
-
-}  // namespace convx
+// The shared memory of the block that runs. Kernels have several names for it.
+extern "C" unsigned char emulated_shared_memory[emulator::kSharedBytes + emulator::kMargin];
 
 namespace emulator {
 
@@ -45,10 +41,11 @@ void visit_type(convx::DType dtype, const Visit& visit) {
   visit(__nv_bfloat16{});
 }
 
-// run(element): the kernel for elements of that type, with shared_bytes as its memory.
+// run(element): the kernel for elements of that type, with the emulated shared memory.
 template <typename Run>
 bool run_grid(convx::DType dtype, int64_t blocks, int threads, int64_t bytes, const Run& run) {
-  return run_blocks(blocks, threads, convx::shared_bytes, bytes, [&] { visit_type(dtype, run); });
+  return run_blocks(blocks, threads, emulated_shared_memory, bytes,
+                    [&] { visit_type(dtype, run); });
 }
 
 }  // namespace emulator

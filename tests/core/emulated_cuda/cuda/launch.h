@@ -1,11 +1,12 @@
-// In place of csrc's, for kernels that loop over a grid of any size: one thread does it all. Other
-// kernels are called by the tests.
+// In place of csrc's: blocks run one after the other. Kernels without dynamic shared memory are
+// taken for such whose threads have nothing to do with each other.
 #pragma once
 
 #include <cstddef>
 
-#include "core/problem.h"
-#include "emulator.h"
+#include "cuda/check.h"
+#include "device/shared_memory.cuh"
+#include "run_grid.h"
 
 namespace convx {
 
@@ -14,17 +15,27 @@ struct dim3 {
   dim3(unsigned x, unsigned y = 1) : x(x), y(y) {}
 };
 
-struct LaunchSite {
-  const ConvProblem* problem;
-};
-
 inline unsigned count_loop_blocks(int64_t, int) { return 1; }
 
 template <auto kKernel, typename... Args>
-void launch_kernel(const LaunchSite&, dim3, int, size_t, const Args&... args) {
-  blockDim.x = gridDim.x = 1;
-  blockIdx.x = threadIdx.x = 0;
-  kKernel(args...);
+void launch_kernel(const LaunchSite&, dim3 grid, int threads, size_t shared_bytes,
+                   const Args&... args) {
+  if (shared_bytes > 0) {
+    constexpr uint32_t kStart = 16;  // what there is before it on a GPU need not be more
+    emulator::use_shared_memory(emulated_shared_memory, kStart);
+    for (blockIdx.y = 0; blockIdx.y < static_cast<int>(grid.y); ++blockIdx.y) {
+      if (!emulator::run_blocks(grid.x, threads, emulated_shared_memory,
+                                static_cast<int64_t>(shared_bytes), [&] { kKernel(args...); })) {
+        emulator::fault = "a block wrote behind its shared memory";
+      }
+    }
+    return;
+  }
+  blockDim.x = threads;
+  gridDim.x = static_cast<int>(grid.x);
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+    for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) kKernel(args...);
+  }
 }
 
 }  // namespace convx

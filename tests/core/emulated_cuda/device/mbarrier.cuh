@@ -1,58 +1,94 @@
-// In place of csrc's.
+// In place of csrc's. Copies spoil their destination when they start, and deliver when somebody waits
+// for them: both as badly timed as the hardware may.
 #pragma once
 
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 
 #include "device/ring_cursor.cuh"
 #include "device/shared_memory.cuh"
 
+namespace emulator {
+
+// Where copies may read.
+inline const char* copied_begin = nullptr;
+inline const char* copied_end = nullptr;
+
+}  // namespace emulator
+
 namespace convx {
+
+struct EmulatedCopy {
+  char* to;
+  const char* from;
+  uint32_t bytes;
+};
 
 struct EmulatedBarrier {
   int threads = 0, arrived = 0;
   uint32_t phase = 0;
+  int64_t expected = 0;  // bytes that are still to be delivered
+  std::vector<EmulatedCopy> copies = {};
+
+  void try_to_end() {
+    if (arrived != threads || expected != 0) return;
+    arrived = 0;
+    ++phase;
+  }
+
+  void deliver() {
+    for (const EmulatedCopy& copy : copies) {
+      std::memcpy(copy.to, copy.from, copy.bytes);
+      expected -= copy.bytes;
+    }
+    copies.clear();
+    try_to_end();
+  }
 };
 inline std::map<uint32_t, EmulatedBarrier> emulated_barriers;
 
+// What lies in shared memory where a barrier is.
+inline constexpr uint64_t kEmulatedBarrier = 0x7265697272616221;
+
+inline EmulatedBarrier& find_barrier(uint32_t barrier) {
+  if (load_element<uint64_t>(barrier) != kEmulatedBarrier) {
+    emulator::fault = "a barrier that is none, or was written over";
+  }
+  return emulated_barriers.at(barrier);
+}
+
 inline void init_barrier(uint32_t barrier, int arrivals) {
+  store_element(barrier, kEmulatedBarrier);
   emulated_barriers[barrier] = {arrivals};
 }
 inline void fence_barrier_init() {}
 inline void fence_async_proxy() {}
 
-inline void arrive(uint32_t barrier) {
-  EmulatedBarrier& b = emulated_barriers.at(barrier);
-  if (++b.arrived == b.threads) {
-    b.arrived = 0;
-    ++b.phase;
-  }
+inline void arrive_expecting(uint32_t barrier, uint32_t bytes) {
+  EmulatedBarrier& b = find_barrier(barrier);
+  ++b.arrived;
+  b.expected += bytes;
+  b.try_to_end();
 }
-
-// Copies are done at once; who expects one arrives with it.
-inline void arrive_expecting(uint32_t, uint32_t) {}
-inline void bulk_copy(uint32_t destination, const void* source, uint32_t bytes, uint32_t barrier) {
-  if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(source) % 16 != 0) {
-    emulator::fault = "misaligned copy";
-  }
-  std::memcpy(shared_pointer<uint4>(destination), source, bytes);
-  arrive(barrier);
-}
+inline void arrive(uint32_t barrier) { arrive_expecting(barrier, 0); }
 
 inline void wait_barrier(uint32_t barrier, uint32_t parity) {
-  const EmulatedBarrier& b = emulated_barriers.at(barrier);
-  if ((b.phase & 1) != parity) return;
-  emulator::running->entered = b.phase;
-  emulator::running->phase = &b.phase;
-  for (int tries = 0; emulator::running->waits(); ++tries) {
-    if (tries > 100000) {
-      std::fprintf(stderr, "thread %d waits for ever\n", threadIdx.x);
-      std::abort();
-    }
-    emulator::yield();
+  EmulatedBarrier& b = find_barrier(barrier);
+  b.deliver();
+  if ((b.phase & 1) == parity) emulator::wait_for(b.phase, [&] { b.deliver(); });
+}
+
+inline void bulk_copy(uint32_t destination, const void* source, uint32_t bytes, uint32_t barrier) {
+  char* const to = shared_pointer<char>(destination, 16);
+  const char* const from = static_cast<const char*>(source);
+  if (reinterpret_cast<uintptr_t>(source) % 16 != 0 || bytes % 16 != 0) {
+    emulator::fault = "misaligned copy";
   }
-  emulator::running->phase = nullptr;
+  if (from < emulator::copied_begin || from + bytes > emulator::copied_end) {
+    emulator::fault = "a copy reads outside of its memory";
+    return;
+  }
+  std::memset(to, emulator::kPoison, bytes);
+  find_barrier(barrier).copies.push_back({to, from, bytes});
 }
 
 }  // namespace convx

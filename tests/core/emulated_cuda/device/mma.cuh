@@ -2,6 +2,8 @@
 // mma.m16n8k8 and mma.m16n8k16.
 #pragma once
 
+#include <cmath>
+
 #include "device/wgmma.cuh"
 #include "warps.h"
 
@@ -14,6 +16,27 @@ float operand_value(uint32_t word, int half) {
 template <>
 inline float operand_value<convx::Tf32>(uint32_t word, int) {
   return convx::bits_to_float(word & 0xffffe000u);
+}
+
+// Tensor cores add numbers of one exponent, the largest term's, with a bit or two more than a
+// float32 has, and drop what is below: results are too small, if anything.
+inline float add_truncated(const double* terms, int count) {
+  double largest = 0, sum = 0;
+  bool finite = true;
+  for (int i = 0; i < count; ++i) {
+    finite = finite && std::isfinite(terms[i]);
+    largest = std::max(largest, std::abs(terms[i]));
+  }
+  int exponent = 0;
+  std::frexp(largest, &exponent);
+  const double quantum = std::ldexp(1.0, exponent - 25);
+  for (int i = 0; i < count; ++i) {
+    sum += finite && largest > 0 ? std::trunc(terms[i] / quantum) * quantum : terms[i];
+  }
+  const float rounded = static_cast<float>(sum);
+  return std::isfinite(rounded) && std::abs(double{rounded}) > std::abs(sum)
+             ? std::nextafter(rounded, 0.0f)
+             : rounded;
 }
 
 }  // namespace emulator
@@ -29,15 +52,17 @@ struct Mma {
     const int group = lane / 4, in_group = lane % 4;
     for (int i = 0; i < 4; ++i) {
       const int row_half = i / 2, column = 2 * in_group + i % 2;
-      double sum = sums[i];
-      for (int k = 0; k < (kWide ? 8 : 16); ++k) {
+      constexpr int kDepth = kWide ? 8 : 16;
+      double terms[kDepth + 1] = {sums[i]};
+      for (int k = 0; k < kDepth; ++k) {
         const int word = kWide ? k / 4 : k / 8;
         const int quad = kWide ? k % 4 : k % 8 / 2, half = kWide ? 0 : k % 2;
-        sum += double{emulator::operand_value<Operand>(all.words[4 * group + quad][2 * word + row_half],
-                                                       half)} *
-               emulator::operand_value<Operand>(all.words[4 * column + quad][4 + word], half);
+        const uint32_t a_word = all.words[4 * group + quad][2 * word + row_half];
+        const uint32_t b_word = all.words[4 * column + quad][4 + word];
+        terms[k + 1] = double{emulator::operand_value<Operand>(a_word, half)} *
+                       emulator::operand_value<Operand>(b_word, half);
       }
-      sums[i] = static_cast<float>(sum);
+      sums[i] = emulator::add_truncated(terms, kDepth + 1);
     }
   }
 };

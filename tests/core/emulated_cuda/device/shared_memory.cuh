@@ -10,6 +10,11 @@ namespace emulator {
 inline char* shared_memory = nullptr;
 inline uint32_t shared_start = 0;  // its address
 
+inline void use_shared_memory(void* memory, uint32_t start) {
+  shared_memory = static_cast<char*>(memory);
+  shared_start = start;
+}
+
 }  // namespace emulator
 
 namespace convx {

@@ -15,6 +15,10 @@ template <int kId, int kThreads>
 void wait_at_barrier() {
   wait_at_barrier(kId, kThreads);
 }
+template <int kId, int kThreads>
+void pass_barrier() {
+  emulator::block_barriers[kId].pass(kThreads);
+}
 inline bool any_in_warpgroup(int id, bool holds) {
   return emulator::block_barriers[id].wait(128, holds);
 }

@@ -27,6 +27,7 @@ inline void commit_wgmma() { emulated_products[threadIdx.x].groups.emplace_back(
 template <int kPending>
 void wait_wgmma() {
   emulated_products[threadIdx.x].wait(kPending);
+  emulator::warp_barrier().wait(32);  // no lane goes on before the others
 }
 
 template <int kColumns>
@@ -34,96 +35,126 @@ struct WgmmaSums {
   float value[kColumns / 2];
 };
 
-// An operand with rows of 128 bytes, whose 16-byte pieces are swizzled by address.
+// Values as the tensor cores read them.
+template <typename Value>
+struct EmulatedValue {
+  using Bits = uint16_t;
+  static float decode(Bits bits) { return Value{bits}; }
+};
+template <>
+struct EmulatedValue<Tf32> {
+  using Bits = uint32_t;
+  static float decode(Bits bits) { return bits_to_float(bits & 0xffffe000u); }
+};
+// Of a product.
+template <typename Value>
+inline constexpr int kEmulatedDepth = 32 / sizeof(typename EmulatedValue<Value>::Bits);
+
+// An operand whose 16-byte pieces are swizzled by address.
 struct EmulatedOperand {
-  uint32_t start, leading, stride;
+  uint32_t start, leading, stride, row_bytes;
 
   explicit EmulatedOperand(uint64_t descriptor)
       : start((descriptor & 0x3fff) << 4),
         leading((descriptor >> 16 & 0x3fff) << 4),
-        stride((descriptor >> 32 & 0x3fff) << 4) {}
+        stride((descriptor >> 32 & 0x3fff) << 4),
+        row_bytes(256 >> (descriptor >> 62)) {}
 
-  template <typename Value>
-  static float read(uint32_t address) {
-    return load_element<Value>(address ^ (address >> 7 & 7) << 4);
-  }
-  template <typename Value>
-  float read_row(int row, int k) const {
-    return read<Value>(start + row / 8 * stride + row % 8 * 128 + 2 * k);
-  }
-  template <typename Value>
-  float read_column(int k, int column) const {
-    return read<Value>(start + column / 64 * leading + k / 8 * stride + k % 8 * 128 +
-                       column % 64 * 2);
-  }
-};
-
-// The first operand in registers, the second [column][32 bytes], its halves swizzled by address.
-template <typename Value, int kColumns>
-struct Wgmma {
-  static void multiply(WgmmaSums<kColumns>& sums, const uint32_t (&a)[4], uint64_t b_descriptor,
-                       int accumulate) {
-    emulated_products[threadIdx.x].groups.back().push_back(
-        [&sums, &a, b_descriptor, accumulate] { add_product(sums, a, b_descriptor, accumulate); });
+  uint32_t swizzle(uint32_t address) const {
+    return address ^ (address >> 7 & (row_bytes / 16 - 1)) << 4;
   }
 
- private:
-  static void add_product(WgmmaSums<kColumns>& sums, const uint32_t (&a)[4], uint64_t b_descriptor,
-                          int accumulate) {
-    const EmulatedOperand b(b_descriptor);
-    const emulator::Shown& all = emulator::show_in_warp(a);
-    const int lane = threadIdx.x % 32;
-    float rows[2][16];
+  // 32 bytes of a row (of A) or of a column (of B).
+  template <typename Value>
+  void read_row(int row, float* values) const {
+    using Bits = typename EmulatedValue<Value>::Bits;
+    constexpr int kPiece = 16 / sizeof(Bits);
+    for (uint32_t piece = 0; piece < 2; ++piece) {
+      const uint32_t address = start + row / 8 * stride + row % 8 * row_bytes + piece * 16;
+      Bits bits[kPiece];
+      std::memcpy(bits, shared_pointer<Bits>(swizzle(address), 16), 16);
+      for (const Bits& value : bits) *values++ = EmulatedValue<Value>::decode(value);
+    }
+  }
+  // 16 values of a column, of operands whose columns lie side by side.
+  template <typename Value>
+  void read_column(int column, float* values) const {
     for (int k = 0; k < 16; ++k) {
-      for (int upper = 0; upper < 2; ++upper) {
-        const uint32_t word = all.words[lane / 4 * 4 + k % 8 / 2][k / 8 * 2 + upper];
-        rows[upper][k] = Value{static_cast<uint16_t>(word >> 16 * (k % 2))};
-      }
-    }
-    for (int i = 0; i < kColumns / 4; ++i) {
-      const int column = i / 2 * 8 + lane % 4 * 2 + i % 2;
-      float totals[2] = {};
-      for (int k = 0; k < 16; ++k) {
-        const uint32_t address = b.start + column / 8 * b.stride + column % 8 * 32 + 2 * k;
-        const float value = load_element<Value>(address ^ (address >> 7 & 1) << 4);
-        for (int upper = 0; upper < 2; ++upper) totals[upper] += rows[upper][k] * value;
-      }
-      for (int upper = 0; upper < 2; ++upper) {
-        float& sum = sums.value[i / 2 * 4 + 2 * upper + i % 2];
-        sum = (accumulate ? sum : 0) + totals[upper];
-      }
+      const uint32_t address =
+          start + column / 64 * leading + k / 8 * stride + k % 8 * 128 + column % 64 * 2;
+      values[k] = load_element<Value>(swizzle(address));
     }
   }
 };
-template <typename Value, int kColumns>
-struct Wgmma<ByColumns<Value>, kColumns> {
+
+// Value: of both operands. kByColumns: columns of b lie side by side.
+template <typename Value, int kColumns, bool kByColumns = false>
+class EmulatedWgmma {
+  static constexpr int kDepth = kEmulatedDepth<Value>;
+  using Rows = float[2][kDepth];  // of the first operand, this thread's
+
+ public:
   static void multiply(WgmmaSums<kColumns>& sums, uint64_t a_descriptor, uint64_t b_descriptor,
                        int accumulate) {
-    emulated_products[threadIdx.x].groups.back().push_back(
-        [&sums, a_descriptor, b_descriptor, accumulate] {
-          add_product(sums, a_descriptor, b_descriptor, accumulate);
-        });
+    start([&sums, a_descriptor, b_descriptor, accumulate] {
+      const EmulatedOperand a(a_descriptor);
+      const int first = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+      Rows rows;
+      for (int i = 0; i < 2; ++i) a.read_row<Value>(first + 8 * i, rows[i]);
+      add_product(sums, rows, EmulatedOperand(b_descriptor), accumulate);
+    });
+  }
+
+  // The first operand in registers, which are read as late.
+  static void multiply(WgmmaSums<kColumns>& sums, const uint32_t (&a)[4], uint64_t b_descriptor,
+                       int accumulate) {
+    start([&sums, &a, b_descriptor, accumulate] {
+      using Bits = typename EmulatedValue<Value>::Bits;
+      constexpr int kInWord = 4 / sizeof(Bits);
+      const emulator::Shown& all = emulator::show_in_warp(a);
+      Rows rows;
+      for (int k = 0; k < kDepth; ++k) {
+        const uint32_t* const words = all.words[threadIdx.x % 32 / 4 * 4 + k / kInWord % 4];
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t word = words[k / (kDepth / 2) * 2 + i];
+          const auto bits = static_cast<Bits>(word >> k % kInWord * 16);
+          rows[i][k] = EmulatedValue<Value>::decode(bits);
+        }
+      }
+      add_product(sums, rows, EmulatedOperand(b_descriptor), accumulate);
+    });
   }
 
  private:
-  static void add_product(WgmmaSums<kColumns>& sums, uint64_t a_descriptor, uint64_t b_descriptor,
+  static void start(std::function<void()> product) {
+    emulated_products[threadIdx.x].groups.back().push_back(std::move(product));
+  }
+
+  static void add_product(WgmmaSums<kColumns>& sums, const Rows& rows, const EmulatedOperand& b,
                           int accumulate) {
-    const EmulatedOperand a(a_descriptor), b(b_descriptor);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-    for (int upper = 0; upper < 2; ++upper) {
-      float row[16];
-      for (int k = 0; k < 16; ++k) {
-        row[k] = a.read_row<Value>(16 * warp + lane / 4 + 8 * upper, k);
+    float column[kDepth];
+    for (int i = 0; i < kColumns / 4; ++i) {
+      const int index = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+      if constexpr (kByColumns) {
+        b.read_column<Value>(index, column);
+      } else {
+        b.read_row<Value>(index, column);
       }
-      for (int i = 0; i < kColumns / 4; ++i) {
-        const int column = i / 2 * 8 + lane % 4 * 2 + i % 2;
-        float& sum = sums.value[i / 2 * 4 + 2 * upper + i % 2];
-        float total = accumulate ? sum : 0;
-        for (int k = 0; k < 16; ++k) total += row[k] * b.read_column<Value>(k, column);
-        sum = total;
+      float* const sum = &sums.value[i / 2 * 4 + i % 2];
+      float upper = accumulate ? sum[0] : 0, lower = accumulate ? sum[2] : 0;
+      for (int k = 0; k < kDepth; ++k) {
+        upper += rows[0][k] * column[k];
+        lower += rows[1][k] * column[k];
       }
+      sum[0] = upper;
+      sum[2] = lower;
     }
   }
 };
+
+template <typename Operand, int kColumns>
+struct Wgmma : EmulatedWgmma<Operand, kColumns> {};
+template <typename Value, int kColumns>
+struct Wgmma<ByColumns<Value>, kColumns> : EmulatedWgmma<Value, kColumns, true> {};
 
 }  // namespace convx

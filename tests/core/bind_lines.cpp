@@ -1,0 +1,95 @@
+// cuda_lines' part of the test-only module.
+#include "bind_lines.h"
+
+#include "emulate_lines.h"
+#include "engines/cuda_lines/cuda_lines_plan.h"
+#include "engines/cuda_lines/window_fit.h"
+#include "fit_wished_window.h"
+
+namespace py = pybind11;
+using namespace convx;
+
+namespace {
+
+WindowWish read_wish(const py::dict &given) {
+  WindowWish wish;
+  if (given.contains("cut"))
+    wish.cut = given["cut"].cast<std::string>();
+  const auto read = [&](const char *name, auto &number) {
+    if (given.contains(name))
+      number = given[name].cast<std::decay_t<decltype(number)>>();
+  };
+  read("columns", wish.columns);
+  read("filter_groups", wish.filter_groups);
+  read("lane_bytes", wish.lane_bytes);
+  read("splits", wish.splits);
+  read("seed", wish.seed);
+  return wish;
+}
+
+Plan make_plan(const ConvProblem &problem, WindowShape shape) {
+  Plan plan;
+  plan.workspace_bytes =
+      shape.packed_bytes + shape.line_bytes + shape.partial_bytes;
+  plan.shape = std::make_shared<const WindowFit>(
+      make_window_fit(problem, std::move(shape)));
+  return plan;
+}
+
+py::dict describe(const WindowShape &s, const WindowParams &p,
+                  int64_t workspace_bytes) {
+  using namespace py::literals;
+  return py::dict(
+      "cut"_a = name_cut(s), "columns"_a = s.columns,
+      "filter_groups"_a = s.filter_groups, "lane_bytes"_a = s.lane_bytes,
+      "splits"_a = s.splits, "images"_a = s.images, "chunks"_a = s.chunks,
+      "lines"_a = s.lines, "segments"_a = s.segments.size(),
+      "stage_taps"_a = s.stage_taps, "source_stages"_a = s.source_stages,
+      "filter_stages"_a = s.filter_stages, "resident"_a = s.resident,
+      "tiles"_a = p.tiles, "blocks"_a = s.blocks, "lead"_a = p.lead,
+      "even_runs"_a = p.even_runs != 0, "cut_sectors"_a = p.cut_sectors != 0,
+      "wide_target"_a = p.wide_target != 0,
+      "wide_channels"_a = p.wide_channels != 0,
+      "dense_filters"_a = p.dense_filters != 0,
+      "workspace_bytes"_a = workspace_bytes);
+}
+
+} // namespace
+
+void bind_lines(py::module_ &m) {
+  // Runs a problem by the kernels' own source, over tensors given by their
+  // addresses (0 for none). wish: what the shape should have, see WindowWish;
+  // None: the engine's own choice. Returns what it was fitted to, or None where
+  // nothing fits.
+  m.def("run_lines",
+        [](const ConvProblem &problem, const DeviceCaps &caps, uintptr_t x,
+           uintptr_t w, uintptr_t y, uintptr_t bias, const py::object &wish,
+           bool descending) -> py::object {
+          Plan plan;
+          if (wish.is_none()) {
+            const Engine engine = cuda_lines_engine();
+            if (!engine.refuse(problem, caps).empty())
+              return py::none();
+            plan = engine.plan(problem, caps);
+          } else {
+            WindowShape shape =
+                fit_wished_window(problem, caps, read_wish(wish));
+            if (shape.columns == 0)
+              return py::none();
+            plan = make_plan(problem, std::move(shape));
+          }
+          const auto pointer = [](uintptr_t address) {
+            return reinterpret_cast<void *>(address);
+          };
+          const Buffers buffers{pointer(x), pointer(w), pointer(y),
+                                pointer(bias)};
+          if (const char *fault =
+                  emulate_lines(problem, plan, buffers, descending)) {
+            throw std::runtime_error(fault);
+          }
+          const WindowFit &fit =
+              *static_cast<const WindowFit *>(plan.shape.get());
+          return describe(fit.shape, make_window_params(problem, fit, buffers),
+                          plan.workspace_bytes);
+        });
+}

@@ -1,0 +1,25 @@
+// cuda_lines, launches and kernels, run on the host from its own source.
+#include "emulated_cuda/run_grid.h"
+//
+#include "emulate_lines.h"
+#include "emulated_cuda/workspace.h"
+#include "engines/cuda_lines/cuda_lines_launch.cpp"
+#include "engines/cuda_lines/lines_bfloat16.cu"
+#include "engines/cuda_lines/lines_float16.cu"
+#include "engines/cuda_lines/lines_ieee.cu"
+#include "engines/cuda_lines/lines_tf32.cu"
+
+namespace convx {
+
+const char *emulate_lines(const ConvProblem &problem, const Plan &plan,
+                          Buffers buffers, bool descending) {
+  const emulator::Workspace workspace(plan.workspace_bytes);
+  buffers.workspace = workspace.data();
+  emulator::fault = nullptr;
+  emulator::descending = descending;
+  launch_cuda_lines({"cuda_lines", &problem}, plan, buffers);
+  emulator::descending = false;
+  return workspace.is_whole() ? emulator::fault : "the workspace was overrun";
+}
+
+} // namespace convx

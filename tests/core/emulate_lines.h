@@ -1,0 +1,14 @@
+#pragma once
+
+#include "core/buffers.h"
+#include "core/plan.h"
+#include "core/problem.h"
+
+namespace convx {
+
+// Runs a plan of cuda_lines on the host; the workspace is its own. descending:
+// a block's last thread goes first. Returns what went wrong, or null.
+const char *emulate_lines(const ConvProblem &problem, const Plan &plan,
+                          Buffers buffers, bool descending);
+
+} // namespace convx

@@ -1,0 +1,53 @@
+// window_shape.cpp once more, under other names.
+#define fit_window_shape fit_window_by_wish
+#define predict_microseconds count_unfulfilled
+#define count_pixel_tiles count_wished_tiles
+#include "engines/cuda_lines/window_shape.cpp"
+//
+#include "core/gather_view.h"
+#include "fit_wished_window.h"
+
+namespace convx {
+namespace {
+
+const WindowWish *wished = nullptr;
+
+} // namespace
+
+std::string name_cut(const WindowShape &shape) {
+  const std::string cut = shape.pair_rows > 0 ? "pairs"
+                          : shape.by_rows     ? "rows"
+                          : shape.strips > 1  ? "strips"
+                                              : "stretches";
+  return shape.window_step < shape.columns ? "overlapping " + cut : cut;
+}
+
+// In place of the cost model.
+double count_unfulfilled(const ConvProblem &, const DeviceCaps &,
+                         const WindowShape &shape) {
+  const auto differs = [](int is, int want) { return want != 0 && is != want; };
+  const int unfulfilled =
+      8 * (!wished->cut.empty() && name_cut(shape) != wished->cut) +
+      4 * differs(shape.splits, wished->splits) +
+      differs(shape.columns, wished->columns) +
+      differs(shape.filter_groups, wished->filter_groups) +
+      differs(shape.lane_bytes, wished->lane_bytes);
+  uint32_t hash = wished->seed + 1;
+  for (const int number :
+       {shape.columns, shape.filter_groups, shape.lane_bytes, shape.splits,
+        shape.pitch, shape.strips, shape.window_step, shape.segment_length}) {
+    hash = (hash ^ static_cast<uint32_t>(number)) * 0x9e3779b1u;
+    hash ^= hash >> 15;
+  }
+  return unfulfilled + hash * 0x1p-32;
+}
+
+WindowShape fit_wished_window(const ConvProblem &problem,
+                              const DeviceCaps &caps, const WindowWish &wish) {
+  wished = &wish;
+  const GatherView view = make_gather_view(problem);
+  return fit_window_shape(problem, caps, make_gather_axis(view.rows[0], false),
+                          make_gather_axis(view.columns[0], false));
+}
+
+} // namespace convx

@@ -1,0 +1,241 @@
+"""The kernels and launches of cuda_lines, run on the host from their own source, against float64.
+
+Barriers, copies and tensor cores are emulated (emulated_cuda/device), copies and products as badly
+timed as the hardware may; a GPU runs the same code in tests/engines. Tests wish for shapes that the
+cost model would not choose for problems this small.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from types import ModuleType
+from typing import Any
+
+import pytest
+import reference
+import torch
+from cases import EDGES, WORKLOADS, Case
+from kernel_tester import Guarded, make_problem
+from problems import h200
+
+MATH = ["ieee", "tf32", "bfloat16", "float16"]
+CUTS = ["stretches", "strips", "rows", "pairs", "overlapping stretches", "overlapping rows"]
+COLUMNS = {math: [256, 192, 128, 64] for math in MATH} | {"ieee": [160, 128, 96, 64]}
+
+
+def run(
+    core: ModuleType,
+    case: Case,
+    math: str,
+    wish: dict[str, Any] | None = None,
+    *,
+    formats: tuple[bool, bool, bool] = (False, False, False),
+    before: int = 0,
+    caps: Any = None,
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None,
+) -> tuple[dict[str, Any] | None, torch.Tensor]:
+    """(what it was fitted to, or None; the result)
+
+    formats: whether x, w and y are channels_last. before: elements that y begins behind 64 bytes.
+    """
+    dtype = torch.float32 if math in ("ieee", "tf32") else getattr(torch, math)
+    problem = make_problem(core, case, dtype)
+    problem.precision = core.Precision.tf32 if math == "tf32" else core.Precision.ieee
+    x, w, b = tensors or case.tensors(dtype)
+    y = torch.full(case.y, torch.nan, dtype=dtype)
+    guarded = [
+        Guarded(values, last, before if values is y else 0)
+        for values, last in zip((x, w, y), formats, strict=True)
+    ]
+    for name, operand in zip("xwy", guarded, strict=True):
+        setattr(problem, f"{name}_strides", core.Strides(*operand.tensor.stride()))
+    if caps is None:
+        caps = h200(core)
+        caps.sm_count = 2  # so that blocks have several tiles
+    pointers = [operand.tensor.data_ptr() for operand in guarded]
+    bias = 0 if b is None else b.data_ptr()
+    said = core.run_lines(problem, caps, *pointers, bias, wish, before % 2 == 1)
+    assert all(operand.is_whole() for operand in guarded)
+    return said, guarded[2].tensor
+
+
+def run_and_check(
+    core: ModuleType, case: Case, math: str, wish: dict[str, Any] | None = None, **options: Any
+) -> dict[str, Any] | None:
+    said, y = run(core, case, math, wish, **options)
+    if said is not None:
+        x, w, b = case.tensors(y.dtype)
+        reference.check_forward(y, case, x, w, b, tf32=math == "tf32")
+    return said
+
+
+# For each cut something that has several tiles, and rows and images that end within windows.
+CUT_CASES = {
+    "stretches": Case("stretches", (3, 20, 14, 14), (70, 20, 3, 3), padding=(1, 1)),
+    "strips": Case("strips", (2, 9, 7, 70), (70, 9, 3, 3), (1, 1), (1, 0, 2, 1), (2, 1)),
+    "rows": Case("rows", (2, 17, 6, 150), (66, 17, 3, 2), padding=(1, 1)),
+    "pairs": Case("pairs", (2, 12, 9, 140), (65, 12, 2, 3), (1, 1), (2, 2), (2, 1)),
+    "overlapping stretches": Case("overlapping", (3, 20, 13, 30), (70, 20, 3, 3), padding=(1, 1)),
+    "overlapping rows": Case("overlapping_rows", (2, 9, 5, 152), (66, 9, 2, 3), padding=(1, 1)),
+}
+
+
+@pytest.mark.parametrize("math", MATH)
+@pytest.mark.parametrize("case", [c for c in EDGES + WORKLOADS if c.x[0] > 0], ids=str)
+def test_edges(core: ModuleType, case: Case, math: str) -> None:
+    """As the engine would run them, in either format."""
+    last = (len(case.name) + MATH.index(math)) % 2 == 1
+    said = run_and_check(core, case, math, formats=(last, last, last), before=len(case.name) % 3)
+    assert said is not None or case.w[2] * case.w[3] > 256 or case.stride > (2, 2)
+
+
+@pytest.mark.parametrize("math", MATH)
+@pytest.mark.parametrize("cut", CUTS)
+def test_every_cut_and_window(core: ModuleType, cut: str, math: str) -> None:
+    for i, columns in enumerate(COLUMNS[math]):
+        wish = {"cut": cut, "columns": columns, "splits": 1, "seed": i}
+        said = run_and_check(core, CUT_CASES[cut], math, wish, before=2 * (i % 3))
+        assert said is not None
+        assert said["cut"] == cut
+        assert said["columns"] == columns
+
+
+def random_case(rng: random.Random) -> Case:
+    while True:
+        groups = rng.choice([1, 1, 1, 2, 3])
+        c, k = rng.choice([1, 3, 8, 16, 17, 40]), rng.choice([1, 3, 8, 64, 65, 72])
+        r, s = rng.choice([(1, 1), (3, 3), (3, 3), (2, 3), (5, 4), (1, 5), (7, 1)])
+        case = Case(
+            "random",
+            (rng.choice([1, 2, 3, 7]), groups * c, rng.choice([1, 2, 5, 8, 14, 20]),
+             rng.choice([1, 3, 4, 7, 10, 16, 28, 33, 70])),
+            (groups * k, c, r, s),
+            (rng.choice([1, 1, 1, 2, 3]), rng.choice([1, 1, 1, 2, 3])),
+            tuple(rng.choice([0, 1, 2, 4]) for _ in range(4)),
+            (rng.choice([1, 1, 2, 3]), rng.choice([1, 1, 2, 4])),
+            groups,
+            rng.random() < 0.5,
+        )  # fmt: skip
+        n, _, p, q = case.y
+        if p >= 1 and q >= 1 and n * p * q * max(k, 64) * max(c, 16) * r * s * groups < 3e7:
+            return case
+
+
+@pytest.mark.parametrize("seed", range(48))
+def test_random_cases(core: ModuleType, seed: int) -> None:
+    rng = random.Random(seed)
+    case, math = random_case(rng), MATH[seed % 4]
+    caps = h200(core)
+    caps.sm_count = rng.choice([1, 2, 132])
+    wish = {"cut": rng.choice(CUTS), "splits": rng.choice([0, 1, 1, 2, 3]), "seed": seed}
+    formats = (rng.random() < 0.3, rng.random() < 0.3, rng.random() < 0.3)
+    before = rng.choice([0, 1, 2, 3, 4, 6])
+    run_and_check(core, case, math, wish, formats=formats, before=before, caps=caps)
+
+
+@pytest.mark.parametrize("math", ["tf32", "bfloat16"])
+@pytest.mark.parametrize("width", range(2, 26, 2))
+def test_narrow_rows(core: ModuleType, width: int, math: str) -> None:
+    """A sector may take pixels of several rows from the next window, or part of a window."""
+    for cut in ("overlapping rows", "overlapping stretches", "rows", "stretches"):
+        for s in (3, 1 + width // 2):
+            case = Case("narrow", (2, 3, 19, width), (7, 3, 3, s), padding=(1, 1, s // 2, s // 2))
+            if case.y[3] > 0:
+                run_and_check(core, case, math, {"cut": cut, "splits": 1, "seed": width + s})
+
+
+@pytest.mark.parametrize("math", MATH)
+@pytest.mark.parametrize("cut", CUTS)
+def test_batches_of_images(core: ModuleType, cut: str, math: str) -> None:
+    """Where the workspace has no room for the lines of all images, there are as few as need be."""
+    case = Case("batches", (5, 9, 6, 70), (20, 9, 3, 3), padding=(1, 1))
+    wish = {"cut": cut, "columns": 128, "filter_groups": 1, "lane_bytes": 32, "splits": 1}
+    caps = h200(core)
+    caps.sm_count = 2
+    said = run_and_check(core, case, math, wish, caps=caps)
+    assert said is not None
+    assert said["images"] == 5
+    caps.workspace_limit = said["workspace_bytes"] * 3 // 4
+    said = run_and_check(core, case, math, wish, caps=caps)
+    assert said is not None
+    assert said["workspace_bytes"] <= caps.workspace_limit
+    assert said["images"] < 5
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize("splits", [2, 3])
+@pytest.mark.parametrize("math", MATH)
+def test_split_reductions(core: ModuleType, math: str, splits: int, last: bool) -> None:
+    for width in (7, 16):
+        case = Case("split", (2, 70, 9, width), (66, 70, 3, 3), padding=(1, 1))
+        wish = {"splits": splits, "lane_bytes": 32, "columns": 64, "seed": splits}
+        said = run_and_check(core, case, math, wish, formats=(last, last, last), before=3)
+        assert said is not None
+        assert said["splits"] == splits
+
+
+@pytest.mark.parametrize("before", range(8))
+@pytest.mark.parametrize("math", MATH)
+def test_misaligned_targets(core: ModuleType, math: str, before: int) -> None:
+    """Planes that begin anywhere: of 2, 4 or 8 times an odd number of pixels, and with gaps."""
+    for height, width, cut in ((9, 24, "stretches"), (7, 34, "overlapping stretches")):
+        case = Case("misaligned", (2, 8, height, width), (68, 8, 3, 3), padding=(1, 1))
+        wish = {"cut": cut, "splits": 1, "seed": before, "columns": 128}
+        said = run_and_check(core, case, math, wish, before=before)
+        assert said is not None
+        assert said["even_runs"] == (before % 2 == 0)
+
+
+@pytest.mark.parametrize("operand", ["x", "w"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 3e38], ids=str)
+@pytest.mark.parametrize("math", ["ieee", "tf32"])
+def test_nan_and_infinity_reach_what_they_should(
+    core: ModuleType, math: str, value: float, operand: str
+) -> None:
+    """Sums that splitting spoils are formed anew."""
+    case = Case("spoilt", (2, 20, 9, 18), (20, 20, 2, 3))
+    x, w, b = case.tensors()
+    (x if operand == "x" else w)[1, 7, 1, 2] = value
+    want = reference.conv2d(case, x, w, b).float()
+    ways = [("stretches", 1, False), ("overlapping stretches", 1, False), ("stretches", 2, False)]
+    for cut, splits, last in [*ways, ("pairs", 1, True), ("strips", 1, False)]:
+        wish = {"cut": cut, "splits": splits, "lane_bytes": 32, "columns": 64}
+        said, y = run(core, case, math, wish, tensors=(x, w, b), formats=(False, False, last))
+        assert said is not None
+        for test in (torch.isnan, torch.isposinf, torch.isneginf):
+            assert torch.equal(test(y), test(want))
+        finite = want.isfinite()
+        close = 1e-4 if math == "ieee" else 1e-1
+        assert torch.allclose(y[finite], want[finite], rtol=close, atol=close)
+
+
+def test_the_cases_reach_every_way(core: ModuleType) -> None:
+    """Or the tests above would say less than they seem to."""
+    reached: Counter[str] = Counter()
+    flags = [
+        "even_runs",
+        "cut_sectors",
+        "wide_target",
+        "wide_channels",
+        "dense_filters",
+        "resident",
+    ]
+    cases = [
+        Case("small", (5, 8, 7, 7), (64, 8, 3, 3), padding=(1, 1)),
+        Case("even", (2, 8, 14, 16), (64, 8, 3, 3), padding=(1, 1)),
+        Case("gaps", (2, 8, 14, 16), (64, 8, 3, 7), padding=(1, 0)),
+        Case("strided", (2, 8, 21, 20), (72, 8, 3, 3), (2, 2), (1, 1)),
+        Case("dilated", (1, 40, 20, 30), (130, 40, 3, 3), padding=(4, 4), dilation=(4, 4)),
+    ]
+    for case in cases:
+        for last in (False, True):
+            said, _ = run(core, case, "bfloat16", formats=(last, last, last))
+            assert said is not None
+            for flag in flags:
+                reached[f"{flag} {said[flag]}"] += 1
+            reached["several lines"] += said["lines"] > 1
+            reached["several tiles per block"] += said["tiles"] > said["blocks"]
+            reached["second warpgroup late"] += said["lead"] > 1
+    assert not {way for way, count in reached.items() if count == 0}
+    assert len(reached) == 2 * len(flags) + 3, reached
