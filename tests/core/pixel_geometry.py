@@ -54,6 +54,7 @@ HARD = [
     "n1c2h5w1200 k64r2s7 stride1x4 pad0,1,3,3",
     "n1c3h7w902 k96r7s7 stride2x2 pad3,3,3,3",
     "n1c1h4w2000 k64r4s11 stride3x4 pad2,2,5,5",
+    "n1c3h6w1500 k64r5s5 stride2x2 pad2,2,2,2",
     "n2c1h33w65 k128r5s5 pad2,2,2,2",
     "n1c4h30w64 k64r3s3 pad1,1,1,1 dilation2x2",
     "n4c8h16w16 k200r3s2",

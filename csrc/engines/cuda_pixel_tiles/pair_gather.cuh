@@ -16,7 +16,6 @@ class PairGather {
  public:
   static constexpr int kPlanes = count_planes(TensorMath::kIeee);
   using Operand = uint32_t[4];
-  using Values = uint32_t[kPixels][kPairDepth];  // where they are: shared addresses
 
   // distances: shared address of the table.
   __device__ __forceinline__ PairGather(const PixelParams&, uint32_t distances)
@@ -36,29 +35,20 @@ class PairGather {
     table_ = distances_;
   }
 
-  // Looks up the step it stands at, and goes on to the next.
-  __device__ __forceinline__ void find(Values& places) {
+  // Gathers the step it stands at, and goes on to the next.
+  __device__ __forceinline__ void load(Operand (&a)[kBlocks][kPlanes]) {
 #pragma unroll
     for (int n = 0; n < kPairDepth; ++n) {
       const uint32_t tap = place_ + load_word(table_ + 4 * n);
 #pragma unroll
-      for (int i = 0; i < kPixels; ++i) places[i][n] = base_[i] + tap;
-    }
-    table_ += 4 * 4 * kPairDepth;
-  }
-
-  static __device__ __forceinline__ void load(const Values& places,
-                                              Operand (&a)[kBlocks][kPlanes]) {
-#pragma unroll
-    for (int i = 0; i < kPixels; ++i) {
-#pragma unroll
-      for (int n = 0; n < kPairDepth; ++n) {
+      for (int i = 0; i < kPixels; ++i) {
 #pragma unroll
         for (int plane = 0; plane < kPlanes; ++plane) {
-          a[i / 2][plane][i % 2 + 2 * n] = load_word(places[i][n] + 4 * plane);
+          a[i / 2][plane][i % 2 + 2 * n] = load_word(base_[i] + tap + 4 * plane);
         }
       }
     }
+    table_ += 4 * 4 * kPairDepth;
   }
 
  private:

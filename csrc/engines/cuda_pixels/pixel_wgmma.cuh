@@ -135,28 +135,28 @@ class PixelMultiplier {
 #pragma unroll
       for (float& total : totals[block].value) total = 0;
     }
-    Operands a;
-    typename Gather::Values values;
+    Operands sets[kPaired ? 2 : 1];
     int chained = 0, left = (tile.chunk_end - tile.chunk) * p_.steps, step = 0;
-#pragma unroll 1
-    for (; left > 0; --left) {
+    const auto end_step_before = [&] {
+      wait_wgmma<0>();
+      turn_filters();
+      if (chained < kChainSteps) return;
+      add_chain(chain, totals);
+      chained = accumulate_ = 0;
+    };
+    const auto take_step = [&](Operands& a) {
       if (step == 0) enter_source();
       const bool last = ++step == p_.steps;
       if constexpr (kPaired) {
-        gather_.find(values);
-      } else if (last) {
-        gather_.template load<true>(values);
+        gather_.load(a);  // while the tensor cores read the other set
+        enter_filters();
+        end_step_before();
       } else {
-        gather_.template load<false>(values);
+        typename Gather::Values values;
+        last ? gather_.template load<true>(values) : gather_.template load<false>(values);
+        end_step_before();
+        Gather::convert(values, a);
       }
-      wait_wgmma<0>();
-      if constexpr (kPaired) Gather::load(values, a);
-      turn_filters();
-      if (chained == kChainSteps) {
-        add_chain(chain, totals);
-        chained = accumulate_ = 0;
-      }
-      if constexpr (!kPaired) Gather::convert(values, a);
       multiply(chain, a, enter_step(), accumulate_);
       commit_wgmma();
       accumulate_ = 1;
@@ -165,6 +165,14 @@ class PixelMultiplier {
       if (last) {
         leave_source();
         step = 0;
+      }
+      --left;
+    };
+#pragma unroll 1
+    while (left > 0) {
+      take_step(sets[0]);
+      if constexpr (kPaired) {
+        if (left > 0) take_step(sets[1]);
       }
     }
     wait_wgmma<0>();
@@ -182,12 +190,16 @@ class PixelMultiplier {
     source_.advance(p_.source_stages);
   }
 
+  // Waits for the step's filters.
+  __device__ __forceinline__ void enter_filters() {
+    if (within_ > 0) return;
+    wait_barrier(rings_.filter_full + 8 * filter_.slot, filter_parity());
+    b_ = lower_descriptor(rings_.filters + filter_.slot * p_.filter_stage_bytes);
+  }
+
   // The step's filters.
   __device__ __forceinline__ uint32_t enter_step() {
-    if (within_ == 0) {
-      wait_barrier(rings_.filter_full + 8 * filter_.slot, filter_parity());
-      b_ = lower_descriptor(rings_.filters + filter_.slot * p_.filter_stage_bytes);
-    }
+    if constexpr (!kPaired) enter_filters();
     __syncwarp();  // waiting and storing leave lanes apart, and wgmma wants them together
     fence_wgmma();
     return b_;
