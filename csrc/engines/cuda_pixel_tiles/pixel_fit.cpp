@@ -20,6 +20,7 @@ PixelFit make_pixel_fit(const ConvProblem& problem, PixelShape shape) {
   p.tiles = narrow(shape.pixel_tiles * filter_tiles * shape.splits);
   p.filter_tiles = shape.filter_tiles, p.tile_filters = shape.filters;
   p.splits = shape.splits;
+  p.partial_image = problem.groups * p.group_targets * int64_t{p.plane};
   p.bands = shape.bands, p.channels_last = shape.channels_last;
   p.span = shape.span, p.row_pitch = shape.row_pitch;
   p.entries = shape.entries();

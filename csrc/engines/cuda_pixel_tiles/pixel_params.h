@@ -34,7 +34,8 @@ struct PixelParams : TensorParams {
   int stage_chunks;
 
   int paired, row_pairs;
-  int pair_lead;  // 1: a kernel row's first pair begins a column before it
+  int pair_lead;          // 1: a kernel row's first pair begins a column before it
+  int64_t partial_image;  // from image to image of a part
 };
 
 }  // namespace convx

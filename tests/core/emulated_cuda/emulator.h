@@ -145,11 +145,6 @@ inline void yield() {
   if (!_setjmp(running->place)) _longjmp(scheduler, 1);
 }
 
-// Whether all lanes of the running thread's warp have returned or wait, here or elsewhere.
-inline bool warp_waits() {
-  const auto first = block->begin() + threadIdx.x / 32 * 32;
-  return std::all_of(first, first + 32, [](const Fiber& f) { return f.done || f.waits(); });
-}
 // Lanes of the running thread's warp that have not returned.
 inline int64_t count_lanes() {
   const auto first = block->begin() + threadIdx.x / 32 * 32;
@@ -181,11 +176,9 @@ class Barrier {
     return wait([&] { return arrived_ >= alive; }, false);
   }
   // The same for the lanes of a warp that have not returned.
-  bool wait_for_warp(bool holds) {
+  bool wait_for_warp(bool holds = false) {
     return wait([&] { return arrived_ >= count_lanes(); }, holds);
   }
-  // The same for lanes of a warp that are together: others have gone another way.
-  bool wait_together(bool holds) { return wait(warp_waits, holds); }
   // Arrives without waiting.
   void pass(int threads) {
     if (++arrived_ >= threads) end_phase();
@@ -217,15 +210,8 @@ class Barrier {
 constexpr int kMaxWarps = 32;
 inline Barrier block_barriers[16];  // __syncthreads is number 0
 inline Barrier warp_barriers[kMaxWarps];
-inline Barrier parted_barriers[kMaxWarps];  // of lanes whose warp is not whole
 
 inline Barrier& warp_barrier() { return warp_barriers[threadIdx.x / 32]; }
-
-constexpr unsigned kWholeWarp = 0xffffffff;
-inline bool wait_in_warp(unsigned mask, bool holds = false) {
-  return mask == kWholeWarp ? warp_barrier().wait_for_warp(holds)
-                            : parted_barriers[threadIdx.x / 32].wait_together(holds);
-}
 
 inline void enter() {
   (*body)();
@@ -283,8 +269,8 @@ inline void run_block(std::vector<Fiber>& fibers, const std::function<void()>& k
 
 inline void __syncthreads() { emulator::block_barriers[0].wait_for_all(); }
 
-// Of a mask that is not the whole warp's: the lanes that come here while the others of their warp
-// wait elsewhere.
-inline unsigned __activemask() { return 0; }
-inline void __syncwarp(unsigned mask = emulator::kWholeWarp) { emulator::wait_in_warp(mask); }
-inline bool __any_sync(unsigned mask, bool holds) { return emulator::wait_in_warp(mask, holds); }
+// Of whole warps.
+inline void __syncwarp() { emulator::warp_barrier().wait_for_warp(); }
+inline bool __any_sync(unsigned, bool holds) {
+  return emulator::warp_barrier().wait_for_warp(holds);
+}
