@@ -68,6 +68,10 @@ __device__ __forceinline__ uint32_t load_half_word(uint32_t address) {
   return word;
 }
 
+__device__ __forceinline__ void store_word(uint32_t address, uint32_t word) {
+  asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(address), "r"(word) : "memory");
+}
+
 __device__ __forceinline__ void store_element(uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(address), "f"(value) : "memory");
 }

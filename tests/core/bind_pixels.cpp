@@ -2,6 +2,7 @@
 #include "bind_pixels.h"
 
 #include "core/gather_view.h"
+#include "emulate_pixel_kernels.h"
 #include "emulate_pixels.h"
 #include "engines/cuda_pixels/pixel_tiling.h"
 
@@ -42,7 +43,8 @@ void bind_pixels(py::module_& m) {
         "position_pitch"_a = s.position_pitch, "channel_pitch"_a = s.channel_pitch,
         "entry_elements"_a = p.entry_elements, "entry_copies"_a = p.entry_copies,
         "copy_channels"_a = p.copy_channels, "copy_shared"_a = p.copy_shared,
-        "copy_source"_a = p.copy_source, "folded"_a = s.folded,
+        "copy_source"_a = p.copy_source, "folded"_a = s.folded, "paired"_a = s.paired,
+        "row_pairs"_a = s.row_pairs, "pair_lead"_a = p.pair_lead, "table_depth"_a = s.table_depth(),
         "chunk_channels"_a = s.chunk_channels, "chunks"_a = s.chunks, "steps"_a = s.steps,
         "step_depth"_a = step_depth(s.math), "gathered_depth"_a = gathered_depth(s.math),
         "stage_steps"_a = s.stage_steps, "source_stages"_a = s.source_stages,
@@ -54,6 +56,16 @@ void bind_pixels(py::module_& m) {
         "source_offset"_a = s.source_offset, "filter_offset"_a = s.filter_offset,
         "shared_bytes"_a = s.shared_bytes, "packed_bytes"_a = s.packed_bytes,
         "partial_bytes"_a = s.partial_bytes);
+  });
+  // Runs a fit in ieee precision by the kernels' own source, over tensors given
+  // by their addresses (0 for none); descending: last threads go first.
+  m.def("run_pixels", [](const ConvProblem& problem, const PixelFit& fit, uintptr_t x, uintptr_t w,
+                         uintptr_t y, uintptr_t bias, bool descending) {
+    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+    const Buffers buffers{pointer(x), pointer(w), pointer(y), pointer(bias)};
+    if (const char* fault = emulate_pixels(problem, fit, buffers, descending)) {
+      throw std::runtime_error(fault);
+    }
   });
   // (tiles, bases, sources, distances) of PixelPlaces.
   m.def("place_pixels", [](const PixelFit& fit) {

@@ -11,33 +11,18 @@ namespace {
 
 alignas(128) char block_memory[emulator::kSharedBytes + emulator::kMargin];
 
-template <TensorMath kMath>
-void pack(const PixelShape& shape, const PixelParams& p, int64_t groups) {
-  using Element = typename TensorTypes<kMath>::Element;
-  constexpr int kRows = 8, kThreads = 128;
-  std::vector<float> staged(size_t(kRows) * p.chunk_channels * p.tap_rows * p.tap_columns);
-  std::vector<emulator::Fiber> fibers(kThreads);
-  blockDim.x = kThreads;
-  for (blockIdx.y = 0; blockIdx.y < p.chunks; ++blockIdx.y) {
-    for (blockIdx.x = 0; blockIdx.x < shape.filters * shape.filter_tiles * groups / kRows;
-         ++blockIdx.x) {
-      emulator::run_block(fibers, [&] {
-        pack_filters<kMath, Element, FilterOrder::kFragments>(p, kRows, staged.data());
-      });
-    }
-  }
-}
-
 template <TensorMath kMath, int kFilters, int kBlocks, bool kFolded>
 bool multiply(const PixelShape& shape, const PixelParams& p) {
+  emulator::use_shared_memory(block_memory, 0);
   return emulator::run_blocks(p.tiles, kMmaThreads, block_memory, shape.shared_bytes, [&] {
     multiply_tile<kMath, kBlocks, kFilters, kFolded>(p, locate_tile(p, blockIdx.x), block_memory);
   });
 }
 
 template <TensorMath kMath>
-bool run_phase(const PixelShape& shape, const PixelParams& p, int64_t groups) {
-  pack<kMath>(shape, p, groups);
+bool run_phase(const LaunchSite& site, const PixelShape& shape, const PixelParams& p) {
+  using Element = typename TensorTypes<kMath>::Element;
+  pack_pixel_filters<kMath, Element, FilterOrder::kFragments>(site, shape, p);
   bool whole = false;
   if (shape.folded) {
     whole = multiply<kMath, 64, 2, true>(shape, p);
@@ -49,20 +34,20 @@ bool run_phase(const PixelShape& shape, const PixelParams& p, int64_t groups) {
   } else if constexpr (kMath != TensorMath::kIeee) {
     whole = multiply<kMath, 128, 2, false>(shape, p);
   }
-  if (shape.splits > 1) sum_partials<typename TensorTypes<kMath>::Element>(LaunchSite{}, p);
+  if (shape.splits > 1) sum_partials<Element>(site, p);
   return whole;
 }
 
-bool run_phase(const PixelShape& shape, const PixelParams& p, int64_t groups) {
+bool run_phase(const LaunchSite& site, const PixelShape& shape, const PixelParams& p) {
   switch (shape.math) {
     case TensorMath::kTf32:
-      return run_phase<TensorMath::kTf32>(shape, p, groups);
+      return run_phase<TensorMath::kTf32>(site, shape, p);
     case TensorMath::kIeee:
-      return run_phase<TensorMath::kIeee>(shape, p, groups);
+      return run_phase<TensorMath::kIeee>(site, shape, p);
     case TensorMath::kBFloat16:
-      return run_phase<TensorMath::kBFloat16>(shape, p, groups);
+      return run_phase<TensorMath::kBFloat16>(site, shape, p);
     case TensorMath::kFloat16:
-      return run_phase<TensorMath::kFloat16>(shape, p, groups);
+      return run_phase<TensorMath::kFloat16>(site, shape, p);
   }
   return false;
 }
@@ -74,11 +59,10 @@ const char* emulate_mma(const ConvProblem& problem, const MmaFit& fit, Buffers b
   std::vector<uint4> workspace(static_cast<size_t>(workspace_bytes / 16 + 1));
   std::memset(workspace.data(), emulator::kPoison, workspace.size() * 16);
   buffers.workspace = workspace.data();
-  emulator::use_shared_memory(block_memory, 0);
   emulator::fault = nullptr;
   for (const PixelFit& phase : fit.phases) {
     const PixelParams params = make_pixel_params(problem, phase, buffers);
-    if (!run_phase(phase.shape, params, problem.groups)) {
+    if (!run_phase({"cuda_mma", &problem}, phase.shape, params)) {
       return "a block wrote behind its shared memory";
     }
   }

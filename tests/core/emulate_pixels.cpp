@@ -12,10 +12,15 @@ namespace {
 template <TensorMath kMath>
 std::vector<int> make_distances(const PixelParams& p) {
   constexpr int kUnwritten = -2;
-  std::vector<int> distances(size_t{4} * gathered_depth(kMath) * p.steps, kUnwritten);
+  const int depth = p.paired ? kPairDepth : gathered_depth(kMath);
+  std::vector<int> distances(size_t{4} * depth * p.steps, kUnwritten);
   blockDim.x = kPixelThreads;
   for (threadIdx.x = 0; threadIdx.x < kPixelThreads; ++threadIdx.x) {
-    fill_distances<kMath>(p, distances.data());
+    if (p.paired) {
+      fill_pair_distances(p, distances.data());
+    } else {
+      fill_distances<kMath>(p, distances.data());
+    }
   }
   return distances;
 }

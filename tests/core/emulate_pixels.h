@@ -13,7 +13,8 @@ struct PixelPlaces {
   // Of tiles with the first filters and the first part of the reduction; others stage the same.
   std::vector<int> bases;      // [tile][2][window] positions
   std::vector<int> sources;    // [tile][entries] offsets, or -1
-  std::vector<int> distances;  // [steps][4][gathered depth] bytes, or -1; empty unless folded
+  std::vector<int> distances;  // [steps][4][gathered depth] bytes, or -1; empty unless folded; of
+                               // pairs: [steps][4][gathered pairs], or 0
 };
 
 PixelPlaces emulate_pixel_places(const PixelFit& fit);

@@ -29,6 +29,8 @@ const char *emulate_pointwise(const ConvProblem &problem,
       return pointwise_kernel<TensorMath::kBFloat16>(params);
     case TensorMath::kFloat16:
       return pointwise_kernel<TensorMath::kFloat16>(params);
+    default:
+      throw std::logic_error("no such kernel");
     }
   };
   const PointwiseShape &shape = fit.shape;
@@ -36,11 +38,8 @@ const char *emulate_pointwise(const ConvProblem &problem,
                             emulated_shared_memory, shape.shared_bytes, run)) {
     return "a block wrote behind its shared memory";
   }
-  for (const EmulatedBulkStores &stores : emulated_bulk_stores) {
-    if (stores.groups.size() != 1 || !stores.groups.front().empty()) {
-      return "a thread ended before its bulk stores";
-    }
-  }
+  if (!end_bulk_stores())
+    return "a block ended before its copies";
   return emulator::fault;
 }
 

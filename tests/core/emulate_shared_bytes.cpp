@@ -12,5 +12,6 @@ namespace convx {
 extern unsigned char shared_bytes[] EMULATED_ALIAS;
 extern char unaligned[] EMULATED_ALIAS;
 extern char memory[] EMULATED_ALIAS;
+extern float staged[] EMULATED_ALIAS;
 
 } // namespace convx

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from conv2d_ext.bench.shapes import Shape
 
+PAIR_BYTES = 12  # two columns, three parts
 MATH = [("float32", "tf32"), ("float32", "ieee"), ("bfloat16", "ieee"), ("float16", "ieee")]
 
 # Small enough to look at every pixel.
@@ -46,6 +47,14 @@ HARD = [
     "n5c24h3w8 k64r11s13 pad9,6,12,7",
     "n2c3h40w40 k64r7s7 stride2x2 pad3,3,3,3",  # taps are part of k
     "n1c3h64w64 k96r11s11 stride4x4 pad2,2,2,2",
+    "n4c3h32w32 k64r3s3 stride2x2 pad1,1,1,1",  # and pairs of columns are staged
+    "n9c4h12w14 k96r3s3 stride2x2 pad1,1,1,1",
+    "n2c1h28w28 k32r5s4 stride1x2 pad2,2,1,1",
+    "n1c3h9w700 k64r3s3 stride1x2",
+    "n1c2h5w1200 k64r2s7 stride1x4 pad0,1,3,3",
+    "n1c3h7w902 k96r7s7 stride2x2 pad3,3,3,3",
+    "n1c1h4w2000 k64r4s11 stride3x4 pad2,2,5,5",
+    "n1c3h6w1500 k64r5s5 stride2x2 pad2,2,2,2",
     "n2c1h33w65 k128r5s5 pad2,2,2,2",
     "n1c4h30w64 k64r3s3 pad1,1,1,1 dilation2x2",
     "n4c8h16w16 k200r3s2",
@@ -205,6 +214,14 @@ def geometries(core: ModuleType, group: str) -> Iterator[Geometry]:
 
 def tap_distances(core: ModuleType, g: Geometry) -> Tensor:
     """Positions from a pixel's base to each tap, of a chunk's first channel."""
+    if g.fit["paired"]:
+        pairs, distances = read_distances(core, g)
+        found = torch.full((len(pairs),), -1)
+        found[pairs] = distances
+        lead = g.fit["pair_lead"]
+        column = torch.arange(g.shape.S) + lead
+        pair = torch.arange(g.shape.R)[:, None] * g.fit["row_pairs"] + column // 2
+        return (found[pair] // PAIR_BYTES * 2 + column % 2 - lead).flatten()
     if g.fit["folded"]:
         lanes, distances = read_distances(core, g)
         found = torch.full((g.fit["steps"] * g.fit["step_depth"],), -1)
@@ -216,11 +233,14 @@ def tap_distances(core: ModuleType, g: Geometry) -> Tensor:
 
 
 def read_distances(core: ModuleType, g: Geometry) -> tuple[Tensor, Tensor]:
-    """(lane, distance) of all that threads gather; lanes are a chunk's k, in the filters' order."""
+    """(lane, distance) of all that threads gather; lanes are a chunk's k, in the filters' order.
+
+    Where columns are paired: of pairs of lanes.
+    """
     distances = read_numbers(core.place_pixels(g.handle)[3])
-    depth = g.fit["gathered_depth"]
+    depth = g.fit["table_depth"]
     step, quad, n = torch.meshgrid(
         torch.arange(g.fit["steps"]), torch.arange(4), torch.arange(depth), indexing="ij"
     )
     k = quad + 4 * n if depth == 2 else 2 * quad + n % 2 + 8 * (n // 2)
-    return (step * g.fit["step_depth"] + k).flatten(), distances
+    return (step * 4 * depth + k).flatten(), distances

@@ -15,6 +15,7 @@ import torch
 from pixel_geometry import (
     GROUPS,
     MATH,
+    PAIR_BYTES,
     Geometry,
     fit_geometry,
     geometries,
@@ -189,7 +190,7 @@ def test_copies_stay_inside_the_source(core: ModuleType, group: str) -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_folded_taps_are_gathered_in_the_order_of_filters(core: ModuleType, group: str) -> None:
     for g in geometries(core, group):
-        if not g.fit["folded"]:
+        if not g.fit["folded"] or g.fit["paired"]:
             continue
         lanes, distances = read_distances(core, g)
         assert sorted(lanes.tolist()) == list(range(g.fit["steps"] * g.fit["step_depth"])), g
@@ -204,12 +205,31 @@ def test_folded_taps_are_gathered_in_the_order_of_filters(core: ModuleType, grou
         assert (lanes[~there] // g.fit["step_depth"] == g.fit["steps"] - 1).all(), g
 
 
+@pytest.mark.parametrize("group", GROUPS)
+def test_pairs_of_taps_are_gathered_in_the_order_of_filters(core: ModuleType, group: str) -> None:
+    for g in geometries(core, group):
+        fit = g.fit
+        if not fit["paired"]:
+            continue
+        pairs, distances = read_distances(core, g)
+        assert sorted(pairs.tolist()) == list(range(fit["steps"] * fit["step_depth"] // 2)), g
+        of_row = fit["row_pairs"]
+        assert of_row == (fit["pair_lead"] + g.shape.S + 1) // 2, g
+        channel, row = pairs // of_row // g.shape.R, pairs // of_row % g.shape.R
+        position = row * (g.shape.dilation[0] if fit["bands"] else 1) * fit["row_pitch"]
+        wanted = (channel * fit["channel_pitch"] + position) // 2 + pairs % of_row
+        there = channel < fit["chunk_channels"]
+        assert torch.equal(distances, torch.where(there, wanted * PAIR_BYTES, 0)), g
+        # Whole pairs are staged, and each pixel's first tap is on the same side of one.
+        assert fit["vector"] % 2 == fit["row_pitch"] % 2 == fit["channel_pitch"] % 2 == 0, g
+        assert (read_places(core, g).bases % 2 == fit["pair_lead"]).all(), g
+
+
 def check_shared_memory(g: Geometry) -> None:
     fit = g.fit
     barriers = 8 * 2 * (fit["source_stages"] + fit["filter_stages"])
     assert barriers <= fit["barrier_bytes"], g
-    distances = fit["steps"] * 4 * fit["gathered_depth"] if fit["folded"] else 0
-    tables = 4 * (distances + 2 * fit["window"] + fit["entries"])
+    tables = 4 * (fit["steps"] * 4 * fit["table_depth"] + 2 * fit["window"] + fit["entries"])
     assert fit["barrier_bytes"] + tables <= fit["staging_offset"], g
     staging = 2 * fit["store_filters"] * fit["staging_pitch"] * 4
     assert fit["staging_offset"] % 16 == 0, g
@@ -236,7 +256,7 @@ def check_stage(g: Geometry) -> None:
     entry = torch.arange(fit["entries"])[:, None, None] * fit["entry_elements"]
     copy = torch.arange(fit["entry_copies"])[:, None] * fit["copy_shared"]
     written = entry + copy + torch.arange(run)
-    stage = fit["source_stage_bytes"] // g.element
+    stage = fit["source_stage_bytes"] // (PAIR_BYTES // 2 if fit["paired"] else g.element)
     assert written.max() < stage, g
     assert torch.bincount(written.flatten()).max() == 1, g
     assert (written[..., 0] % run == 0).all(), g
@@ -286,7 +306,7 @@ def test_a_warp_gathers_from_different_banks(core: ModuleType, group: str) -> No
 def describe_ways(core: ModuleType, g: Geometry) -> Iterator[str]:
     fit = g.fit
     staged = "bands" if fit["bands"] else "segments"
-    depth = "folded" if fit["folded"] else "dense"
+    depth = "paired" if fit["paired"] else "folded" if fit["folded"] else "dense"
     yield f"{staged} of {'channels_last' if fit['channels_last'] else 'planes'}, {depth}"
     yield f"{staged} of {'an image' if fit['per_image'] else 'all images'}"
     yield f"{staged}, {fit['vector']} at a time"
@@ -316,6 +336,7 @@ def test_the_problems_reach_every_way(core: ModuleType) -> None:
             for layout in ("planes", "channels_last")
             for depth in ("dense", "folded")
         }
+        wanted.add(f"{staged} of planes, paired")
     assert set(reached) == wanted
     rare = {way: count for way, count in reached.items() if count < 10}
     assert not rare

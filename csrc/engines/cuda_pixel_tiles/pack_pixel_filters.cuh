@@ -6,7 +6,7 @@
 #include "cuda/launch.h"
 #include "device/convert.cuh"
 #include "device/tensor_formats.cuh"
-#include "engines/cuda_pixel_tiles/pixel_params.h"
+#include "engines/cuda_pixel_tiles/pixel_place.cuh"
 #include "engines/tensor_types.cuh"
 
 namespace convx {
@@ -21,6 +21,16 @@ enum class FilterOrder : uint8_t {
 // 16 bytes of a lane are both halves of filter f, then of filter f + 8.
 __host__ __device__ constexpr int place_fragment(int filter, int half) {
   return filter / 16 * 512 + filter % 8 * 64 + (filter / 8 % 2 * 2 + half) * 4;
+}
+
+// The channel and tap, channel * taps + tap, that k stands for where columns are paired; behind all
+// of a chunk's where it stands for nothing.
+__device__ __forceinline__ int find_paired(const PixelParams& p, int k) {
+  const TapPair at = locate_pair(p, k / 2);
+  const int column = 2 * at.column + k % 2 - p.pair_lead;
+  const bool inside = at.channel < p.chunk_channels && column >= 0 && column < p.tap_columns;
+  if (!inside) return p.chunk_channels * p.tap_rows * p.tap_columns;
+  return (at.channel * p.tap_rows + at.row) * p.tap_columns + column;
 }
 
 // One block: a chunk of the channels of a few filters. Grid: (filters of all tiles / rows, chunks).
@@ -67,7 +77,10 @@ __device__ __forceinline__ void pack_filters(const PixelParams& p, int rows, flo
 #pragma unroll
     for (int n = 0; n < kDepth / 2; ++n) {
       const int k = piece * (kDepth / 2) + n;
-      const int inner = p.folded ? step * kDepth + k : k * taps + step;
+      int inner = p.folded ? step * kDepth + k : k * taps + step;
+      if constexpr (kMath == TensorMath::kIeee) {
+        if (p.paired) inner = find_paired(p, inner);
+      }
       values[n] = inner < per_row ? staged[row * per_row + inner] : 0.f;
     }
     char* const to = chunk + static_cast<int64_t>(step) * p.step_bytes;

@@ -20,6 +20,7 @@ PixelFit make_pixel_fit(const ConvProblem& problem, PixelShape shape) {
   p.tiles = narrow(shape.pixel_tiles * filter_tiles * shape.splits);
   p.filter_tiles = shape.filter_tiles, p.tile_filters = shape.filters;
   p.splits = shape.splits;
+  p.partial_image = problem.groups * p.group_targets * int64_t{p.plane};
   p.bands = shape.bands, p.channels_last = shape.channels_last;
   p.span = shape.span, p.row_pitch = shape.row_pitch;
   p.entries = shape.entries();
@@ -39,6 +40,8 @@ PixelFit make_pixel_fit(const ConvProblem& problem, PixelShape shape) {
     p.copy_shared = shape.channel_pitch;
     p.copy_source = p.source_c;
   }
+  p.paired = shape.paired, p.row_pairs = shape.row_pairs;
+  p.pair_lead = narrow(floor_mod(columns.offset0, 2));
   p.folded = shape.folded, p.channels = shape.channels;
   p.chunk_channels = shape.chunk_channels, p.chunks = shape.chunks;
   p.steps = shape.steps, p.stage_steps = shape.stage_steps, p.stage_chunks = shape.stage_chunks;

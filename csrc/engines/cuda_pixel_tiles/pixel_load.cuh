@@ -46,6 +46,12 @@ class PixelLoader {
   // Others go first with the next chunk, where all threads may read all of the table.
   __device__ __forceinline__ void turn() { thread_ = (thread_ + kLoaders - 64) % kLoaders; }
 
+ protected:
+  const PixelParams& p_;
+  int* const sources_;
+  int thread_;
+  const Element* image_ = nullptr;
+
  private:
   template <int kBytes>
   __device__ __forceinline__ void copy_chunk(uint32_t stage, int chunk) {
@@ -107,11 +113,6 @@ class PixelLoader {
       }
     }
   }
-
-  const PixelParams& p_;
-  int* const sources_;
-  int thread_;
-  const Element* image_ = nullptr;
 };
 
 }  // namespace convx

@@ -32,6 +32,10 @@ struct PixelParams : TensorParams {
   FastDivmod by_splits, by_filter_tiles_all, by_filter_tiles, by_image_tiles;
 
   int stage_chunks;
+
+  int paired, row_pairs;
+  int pair_lead;          // 1: a kernel row's first pair begins a column before it
+  int64_t partial_image;  // from image to image of a part
 };
 
 }  // namespace convx

@@ -117,7 +117,8 @@ class StagedTile {
 //   sources    [entries] offset of the source values that are copied there, or -1
 //   distances  where taps are part of k: [steps][4][gathered depth] bytes from a pixel's base, or
 //   -1
-//              where a k stands for nothing, of what thread t (t % 4) gathers
+//              where a k stands for nothing, of what thread t (t % 4) gathers; of pairs:
+//              [steps][4][kPairDepth], 0 where a pair stands for nothing
 //   targets    [2][window] offset of each pixel's target, or -1
 struct PixelTables {
   int* sources;
@@ -148,6 +149,30 @@ __device__ __forceinline__ void fill_distances(const PixelParams& p, int* distan
         channel * p.channel_pitch +
         (row * p.row_pitch + tap % p.tap_columns * p.offset_w_step) * p.position_pitch;
     distances[i] = channel < p.chunk_channels ? distance * element_bytes : -1;
+  }
+}
+
+// What a pair of a chunk's k stands for. Its columns are those of the kernel 2 * column - pair_lead
+// and the next, where there are such.
+struct TapPair {
+  int channel, row, column;
+};
+
+__device__ __forceinline__ TapPair locate_pair(const PixelParams& p, int pair) {
+  const int row = pair / p.row_pairs;  // of all channels
+  const int channel = row / p.tap_rows;
+  return {channel, row - channel * p.tap_rows, pair - row * p.row_pairs};
+}
+
+// A pair that stands for nothing is multiplied by zeros: any place will do.
+__device__ __forceinline__ void fill_pair_distances(const PixelParams& p, int* distances) {
+  constexpr int kStepPairs = 4 * kPairDepth;
+  for (int i = threadIdx.x; i < p.steps * kStepPairs; i += blockDim.x) {
+    const int n = i % kPairDepth, quad = i / kPairDepth % 4, step = i / kStepPairs;
+    const TapPair at = locate_pair(p, step * kStepPairs + quad + 4 * n);
+    const int row = at.row * (p.bands ? p.offset_h_step : 1);
+    const int distance = (at.channel * p.channel_pitch + row * p.row_pitch) / 2 + at.column;
+    distances[i] = at.channel < p.chunk_channels ? distance * kPairBytes : 0;
   }
 }
 

@@ -61,6 +61,7 @@ class Fitter {
     shape.filters = tile.filters;
     shape.blocks = tile.blocks;
     shape.folded = folded > 0;
+    shape.paired = tile.paired;
     shape.bands = bands;
     shape.filter_tiles = static_cast<int>(ceil_div(targets_, tile.filters));
     if (!lay_out_channels(shape, folded)) return;
@@ -88,7 +89,14 @@ class Fitter {
     shape.channels_last = source_.c == 1 && sources_ * problem_.groups > 1;
     if (shape.folded) {
       shape.chunk_channels = static_cast<int>(folded);
-      shape.steps = static_cast<int>(ceil_div(shape.chunk_channels * taps, depth));
+      int64_t lanes = taps;
+      if (shape.paired) {
+        if (!can_pair(shape)) return false;
+        shape.row_pairs =
+            static_cast<int>(ceil_div(floor_mod(columns_.offset0, 2) + columns_.taps, 2));
+        lanes = rows_.taps * shape.row_pairs * 2;
+      }
+      shape.steps = static_cast<int>(ceil_div(shape.chunk_channels * lanes, depth));
     } else {
       shape.chunk_channels = depth;
       shape.steps = static_cast<int>(taps);
@@ -97,13 +105,20 @@ class Fitter {
     return shape.steps <= 1024 && shape.chunks <= kMaxTensorChunks;
   }
 
+  // Whether pixels see their taps in the same pairs of columns, and these are loaded together.
+  bool can_pair(const PixelShape& shape) const {
+    return math_ == TensorMath::kIeee && columns_.taps > 1 && columns_.offset_step == 1 &&
+           columns_.source_step % 2 == 0 && !shape.channels_last && fit_vector(shape) >= 2;
+  }
+
   void lay_out_windows(PixelShape& shape) const {
     const int64_t window = shape.window_pixels();
     const int64_t sector = 32 / element_;
     shape.window_step = static_cast<int>(window);
     shape.per_image = plane_ >= 16 * window;
     // Planes that start in the middle of a sector: windows overlap, and each stores whole sectors.
-    if (shape.per_image && target_.c % sector != 0 && target_.c != 1 &&
+    // Pairs are multiplied for longer than partial sectors take.
+    if (shape.per_image && !shape.paired && target_.c % sector != 0 && target_.c != 1 &&
         target_.h * rows_.target_step == columns_.count && columns_.target_step == 1) {
       shape.window_step -= static_cast<int>(sector);
     }
@@ -193,7 +208,7 @@ class Fitter {
     const int64_t elements = shape.channels_last
                                  ? int64_t{shape.positions()} * shape.position_pitch
                                  : int64_t{shape.channel_pitch} * shape.chunk_channels;
-    return round_up(elements * element_, 128);
+    return round_up(shape.paired ? elements / 2 * kPairBytes : elements * element_, 128);
   }
 
   const ConvProblem& problem_;

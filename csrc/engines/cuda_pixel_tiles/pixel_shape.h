@@ -15,6 +15,11 @@
 //   bands     whole source rows, for tiles of several target rows; a band per image
 //   segments  the tile is cut where target rows end; a staged row is what one kernel row sees of
 //             all segments, side by side
+//
+// In ieee precision, where taps are part of k, dilation is one and the stride even, every pixel
+// sees its taps in the same pairs of neighbouring columns. Such pairs are split when they are
+// staged, and gathered as words that are multiplied as they are: a value is split once, not once
+// per tap.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +35,14 @@ namespace convx {
 inline constexpr int kPixelBlock = 64;    // rows of one warpgroup's product
 inline constexpr int kStoreFilters = 32;  // that are staged and stored at a time
 inline constexpr int kStepBytes = 32;     // of the reduction, in one product
+// Two neighbouring positions as staged pairs: a word of each part, [pair][part][2].
+inline constexpr int kPairBytes = 12;
 
 // k of a step.
 constexpr int step_depth(TensorMath math) { return kStepBytes / operand_bytes(math); }
 // Of these, what a thread gathers per pixel.
 constexpr int gathered_depth(TensorMath math) { return step_depth(math) / 4; }
+inline constexpr int kPairDepth = gathered_depth(TensorMath::kIeee) / 2;  // in pairs
 
 // Elements from filter to filter where a warpgroup's sums are staged: filters fall on different
 // banks, rows are aligned to 16 bytes, and there is room to shift a row by less than 16 bytes.
@@ -68,6 +76,8 @@ struct PixelShape {
 
   // The pipeline.
   bool folded = false;     // taps are part of k
+  bool paired = false;     // and neighbouring columns are staged as split pairs
+  int row_pairs = 0;       // of a kernel row
   int channels = 0;        // of the reduction, per group
   int chunk_channels = 0;  // staged at a time
   int chunks = 0;
@@ -89,6 +99,11 @@ struct PixelShape {
   int positions() const { return staged_rows * row_pitch; }
   int entries() const { return channels_last ? positions() : positions() / vector; }
   int step_bytes() const { return filters * count_planes(math) * kStepBytes; }
+  // What a thread looks up per step of the table of distances.
+  int table_depth() const {
+    if (!folded) return 0;
+    return paired ? kPairDepth : gathered_depth(math);
+  }
 };
 
 // What differs from engine to engine.
@@ -96,6 +111,7 @@ struct PixelTiling {
   struct Tile {
     int filters, blocks;
     bool folded;
+    bool paired = false;
   };
   std::span<const Tile> tiles;  // that kernels are compiled for
   // Lays out the pipeline and what goes before it in shared memory; false if there is no room.

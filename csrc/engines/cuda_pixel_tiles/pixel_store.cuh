@@ -67,10 +67,15 @@ class PixelStorer {
 #pragma unroll
     for (int part = 0; part < kFilters / kStoreFilters; ++part) {
       if (part * kStoreFilters < filters_) {
-        synchronise();
-        stage(sums, part);
-        synchronise();
         const int filters = min(kStoreFilters, filters_ - part * kStoreFilters);
+        synchronise();
+        const bool spoilt = stage(sums, part);
+        if constexpr (!kExact) {
+          synchronise();
+        } else if (any_in_warpgroup(barrier_, spoilt)) {
+          mend_part(part * kStoreFilters, filters);
+          synchronise();
+        }
         if (run) {
           store_runs(part * kStoreFilters, filters);
         } else {
@@ -108,7 +113,9 @@ class PixelStorer {
     }
   }
 
-  __device__ __forceinline__ void stage(const WgmmaSums<kFilters> (&sums)[kBlocks], int part) {
+  // Whether sums have to be mended, of those that this thread staged.
+  __device__ __forceinline__ bool stage(const WgmmaSums<kFilters> (&sums)[kBlocks], int part) {
+    bool spoilt = false;
 #pragma unroll
     for (int i = 0; i < kStoreFilters / 4; ++i) {  // 4 filters of this thread
       const int filter = 8 * (i / 2) + 2 * (lane_ & 3) + i % 2;
@@ -116,12 +123,14 @@ class PixelStorer {
       const float bias = load_bias(of_tile);
       Out* const row = staging_ + filter * kPitch + shift(of_tile) + warp_ * 16 + lane_ / 4;
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        const float* v = sums[block].value + 4 * (part * (kStoreFilters / 8) + i / 2) + i % 2;
-        row[block * kPixelBlock] = round_to<Out>(finish(v[0], bias));
-        row[block * kPixelBlock + 8] = round_to<Out>(finish(v[2], bias));
+      for (int half = 0; half < 2 * kBlocks; ++half) {  // 8 pixels further each, then a block
+        const float* v = sums[half / 2].value + 4 * (part * (kStoreFilters / 8) + i / 2) + i % 2;
+        const float sum = finish(v[half % 2 * 2], bias);
+        if constexpr (kExact) spoilt |= is_spoilt(sum);
+        row[half / 2 * kPixelBlock + half % 2 * 8] = round_to<Out>(sum);
       }
     }
+    return spoilt;
   }
 
   __device__ __forceinline__ void mend(Out& staged, int pixel, int filter) const {
@@ -136,6 +145,18 @@ class PixelStorer {
       at.first = tile_.chunk * p_.chunk_channels;
       at.last = tile_.chunk_end * p_.chunk_channels;
       staged = mend_sum(p_, at) + load_bias(filter);
+    }
+  }
+
+  // Of the staged sums: this is rare.
+  __device__ __forceinline__ void mend_part(int first_filter, int filters) const {
+#pragma unroll 1
+    for (int f = warp_; f < filters; f += 4) {
+      const int filter = first_filter + f;
+#pragma unroll 1
+      for (int i = lane_; i < count_; i += 32) {
+        mend(staging_[f * kPitch + shift(filter) + i], i, filter);
+      }
     }
   }
 
@@ -162,11 +183,10 @@ class PixelStorer {
         high = min(high, p_.window_step + to_sector);
       }
       // As staged, and as the target has it: units of both begin at multiples of 16 bytes.
-      Out* const row = staging_ + f * kPitch;
+      const Out* const row = staging_ + f * kPitch;
       Out* const to = base_ + filter * target_.c - skew;
       low += skew;
       high += skew;
-      if constexpr (kExact) mend_row(row, low, high, filter, skew, own, 32 / kAcross);
 #pragma unroll
       for (int j = 0; j < kAlong; ++j) {
         const int u = (own + 32 * j) * kVector;
@@ -183,21 +203,6 @@ class PixelStorer {
     }
   }
 
-  // Mends what is spoilt of a staged row; lanes that share the row are own of so many.
-  __device__ __forceinline__ void mend_row(Out* row, int low, int high, int filter, int skew,
-                                           int own, int lanes) const {
-    bool any = false;
-    for (int u = own * kVector; u < high; u += lanes * kVector) {
-      const float4 sums = *reinterpret_cast<const float4*>(row + u);
-      any |= is_spoilt(sums.x) || is_spoilt(sums.y) || is_spoilt(sums.z) || is_spoilt(sums.w);
-    }
-    const unsigned together = __activemask();
-    if (__any_sync(together, any)) {
-      for (int i = low + own; i < high; i += lanes) mend(row[i], i - skew, filter);
-      __syncwarp(together);
-    }
-  }
-
   // Any layout, any images.
   __device__ __forceinline__ void store_pixels(int first_filter, int filters) {
 #pragma unroll 1
@@ -205,9 +210,7 @@ class PixelStorer {
       const int offset = targets_[i];
 #pragma unroll 4
       for (int f = warp_; f < filters; f += 4) {
-        Out& staged = staging_[f * kPitch + i];
-        mend(staged, i, first_filter + f);
-        base_[offset + (first_filter + f) * target_.c] = staged;
+        base_[offset + (first_filter + f) * target_.c] = staging_[f * kPitch + i];
       }
     }
   }
@@ -288,7 +291,7 @@ __device__ __forceinline__ void store_window(const PixelParams& p, const PixelTi
       static_cast<Element*>(p.target), p.target_n, p.target_c, p.target_h, p.target_w,
       p.plane_contiguous != 0};
   const PixelTarget<float> part{p.partials + tile.split * p.partial_stride,
-                                p.partial_stride / p.images,
+                                p.partial_image,
                                 p.plane,
                                 p.target_width,
                                 1,

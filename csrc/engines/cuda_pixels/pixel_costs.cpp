@@ -14,9 +14,12 @@ constexpr double kPixelMmaEfficiency = 0.9;
 constexpr double kPixelTf32Cycles = 30;
 constexpr double kPixelIeeeCycles = 240;
 constexpr double kPixelHalfCycles = 75;
+constexpr double kPixelPairCycles = 10;  // reckoned from instructions, not measured
 // The three warps that load: per copy of a warp, and for the place of an entry.
 constexpr double kPixelCopyCycles = 8;
 constexpr double kPixelStoreHalfWord = 3;  // times that: single 16-bit values go through registers
+constexpr double kPixelSplitCopy = 7;      // and so do pairs, where they are split
+constexpr double kPixelSplitCycles = 12;   // that those who multiply cannot issue, per such copy
 constexpr double kPixelEntryCycles = 4;
 constexpr double kPixelChunkCycles = 300;
 constexpr double kPixelEnterCycles = 250;   // of those that multiply, per chunk
@@ -36,7 +39,8 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   const double chunks = static_cast<double>(shape.chunks) / shape.splits;
   const double steps = chunks * shape.steps;
   const int products = shape.math == TensorMath::kIeee ? 6 : 1;
-  const double gather = shape.math == TensorMath::kTf32   ? kPixelTf32Cycles
+  const double gather = shape.paired                      ? kPixelPairCycles
+                        : shape.math == TensorMath::kTf32 ? kPixelTf32Cycles
                         : shape.math == TensorMath::kIeee ? kPixelIeeeCycles
                                                           : kPixelHalfCycles;
   // A product of 64 pixels takes half a cycle per filter; two warpgroups share the tensor cores.
@@ -45,17 +49,19 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
       steps * 2 * shape.blocks * (products * shape.filters / 2 / kPixelMmaEfficiency + gather);
   const double copies = static_cast<double>(shape.entries()) * shape.chunk_channels /
                         (shape.channels_last ? shape.vector : 1);
-  const double per_copy =
-      shape.vector * element < 4 ? kPixelStoreHalfWord * kPixelCopyCycles : kPixelCopyCycles;
+  const double per_copy = kPixelCopyCycles * (shape.paired                 ? kPixelSplitCopy
+                                              : shape.vector * element < 4 ? kPixelStoreHalfWord
+                                                                           : 1);
+  const double split = shape.paired ? chunks * copies / 32 * kPixelSplitCycles : 0;
   const double load =
       kPixelEntryCycles * shape.entries() + chunks * (kPixelChunkCycles + copies / 32 * per_copy);
-  const double bytes =
-      chunks * shape.source_stage_bytes + (shape.resident ? 0 : steps * shape.step_bytes());
+  const double loaded = shape.source_stage_bytes / (shape.paired ? kPairBytes / 2 / element : 1);
+  const double bytes = chunks * loaded + (shape.resident ? 0 : steps * shape.step_bytes());
   const double store = kPixelStoreCycles *
                        (shape.math == TensorMath::kIeee ? kPixelMendChecks : 1) *
                        shape.window_pixels() * shape.filters;
   const double tile =
-      std::max({multiply + store, load, bytes / kPixelCacheBytes}) + kPixelTileCycles;
+      std::max({multiply + split + store, load, bytes / kPixelCacheBytes}) + kPixelTileCycles;
   const int64_t tiles = shape.pixel_tiles * shape.filter_tiles * problem.groups * shape.splits;
   double cycles = static_cast<double>(ceil_div(tiles, caps.sm_count)) * tile;
   cycles = std::max(cycles, count_bytes(problem) / caps.sm_count / kPixelMemoryBytes);

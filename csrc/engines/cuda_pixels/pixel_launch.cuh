@@ -8,10 +8,10 @@
 
 namespace convx {
 
-template <int kFilters_, int kBlocks_, bool kFolded_ = false>
+template <int kFilters_, int kBlocks_, bool kFolded_ = false, bool kPaired_ = false>
 struct PixelTileSize {
   static constexpr int kFilters = kFilters_, kBlocks = kBlocks_;
-  static constexpr bool kFolded = kFolded_;
+  static constexpr bool kFolded = kFolded_, kPaired = kPaired_;
 };
 
 template <TensorMath kMath, typename... Sizes>
@@ -21,10 +21,11 @@ void launch_pixels(const LaunchSite& site, const PixelShape& shape, const PixelP
   bool launched = false;
   const auto try_size = [&]<typename Size>(Size) {
     if (shape.filters != Size::kFilters || shape.blocks != Size::kBlocks ||
-        shape.folded != Size::kFolded) {
+        shape.folded != Size::kFolded || shape.paired != Size::kPaired) {
       return;
     }
-    launch_kernel<pixel_wgmma_kernel<kMath, Size::kBlocks, Size::kFilters, Size::kFolded>>(
+    launch_kernel<
+        pixel_wgmma_kernel<kMath, Size::kBlocks, Size::kFilters, Size::kFolded, Size::kPaired>>(
         site, dim3(static_cast<unsigned>(shape.grid)), kPixelThreads, shape.shared_bytes, params);
     launched = true;
   };

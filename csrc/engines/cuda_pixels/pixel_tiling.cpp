@@ -17,14 +17,14 @@ constexpr int64_t kFilterStageBytes = 16384;  // about as much is copied at a ti
 constexpr PixelTiling::Tile kTiles[] = {{64, 4, false},  {64, 2, false}, {128, 2, false},
                                         {256, 1, false}, {64, 4, true},  {96, 2, true},
                                         {128, 2, true}};
-constexpr PixelTiling::Tile kIeeeTiles[] = {
-    {64, 2, false}, {128, 1, false}, {64, 2, true}, {96, 1, true}};
+constexpr PixelTiling::Tile kIeeeTiles[] = {{64, 2, false},      {128, 1, false},
+                                            {64, 2, true},       {96, 1, true},
+                                            {64, 2, true, true}, {96, 1, true, true}};
 
 bool fit_shared_memory(const ConvProblem& problem, const DeviceCaps& caps, PixelShape& shape) {
   const int64_t window = shape.window_pixels();
   const int64_t tables =
-      4 * ((shape.folded ? int64_t{shape.steps} * 4 * gathered_depth(shape.math) : 0) + 2 * window +
-           shape.entries());
+      4 * (int64_t{shape.steps} * 4 * shape.table_depth() + 2 * window + shape.entries());
   shape.staging_offset = static_cast<int>(round_up(kPixelBarrierBytes + tables, 128));
   const int64_t staging = 2 * kStoreFilters * staging_elements(static_cast<int>(window), 4) * 4;
   shape.source_offset = static_cast<int>(round_up(shape.staging_offset + staging, 128));

@@ -5,14 +5,18 @@
 // copies packed filters. Blocks are persistent: block b takes tiles b, b + gridDim.x, and so on.
 //
 //   source ring   [stage][channel][row][column]          asynchronous copies  -> multipliers
+//              or [stage][channel][row][split pair]       through registers
 //   filter ring   [stage][step][plane][filter][32 bytes]  bulk copies          -> multipliers
 #pragma once
+
+#include <type_traits>
 
 #include "device/mbarrier.cuh"
 #include "device/wgmma.cuh"
 #include "engines/copy_filters.cuh"
+#include "engines/cuda_pixel_tiles/pair_gather.cuh"
+#include "engines/cuda_pixel_tiles/pair_load.cuh"
 #include "engines/cuda_pixel_tiles/pixel_gather.cuh"
-#include "engines/cuda_pixel_tiles/pixel_load.cuh"
 #include "engines/cuda_pixel_tiles/pixel_store.cuh"
 #include "engines/cuda_pixels/pixel_tiling.h"
 
@@ -46,10 +50,11 @@ struct PixelRings {
   }
 };
 
-template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
+template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded, bool kPaired>
 class PixelMultiplier {
   using Mma = Wgmma<typename TensorTypes<kMath>::Operand, kFilters>;
-  using Gather = PixelGather<kMath, kBlocks, kFolded>;
+  using Gather =
+      std::conditional_t<kPaired, PairGather<kBlocks>, PixelGather<kMath, kBlocks, kFolded>>;
   using Operand = typename Gather::Operand;
   static constexpr bool kSplit = kMath == TensorMath::kIeee;
   static constexpr int kPlanes = Gather::kPlanes;
@@ -130,25 +135,28 @@ class PixelMultiplier {
 #pragma unroll
       for (float& total : totals[block].value) total = 0;
     }
-    Operands a;
-    typename Gather::Values values;
+    Operands sets[kPaired ? 2 : 1];
     int chained = 0, left = (tile.chunk_end - tile.chunk) * p_.steps, step = 0;
-#pragma unroll 1
-    for (; left > 0; --left) {
-      if (step == 0) enter_source();
-      const bool last = ++step == p_.steps;
-      if (last) {
-        gather_.template load<true>(values);
-      } else {
-        gather_.template load<false>(values);
-      }
+    const auto end_step_before = [&] {
       wait_wgmma<0>();
       turn_filters();
-      if (chained == kChainSteps) {
-        add_chain(chain, totals);
-        chained = accumulate_ = 0;
+      if (chained < kChainSteps) return;
+      add_chain(chain, totals);
+      chained = accumulate_ = 0;
+    };
+    const auto take_step = [&](Operands& a) {
+      if (step == 0) enter_source();
+      const bool last = ++step == p_.steps;
+      if constexpr (kPaired) {
+        gather_.load(a);  // while the tensor cores read the other set
+        enter_filters();
+        end_step_before();
+      } else {
+        typename Gather::Values values;
+        last ? gather_.template load<true>(values) : gather_.template load<false>(values);
+        end_step_before();
+        Gather::convert(values, a);
       }
-      Gather::convert(values, a);
       multiply(chain, a, enter_step(), accumulate_);
       commit_wgmma();
       accumulate_ = 1;
@@ -157,6 +165,14 @@ class PixelMultiplier {
       if (last) {
         leave_source();
         step = 0;
+      }
+      --left;
+    };
+#pragma unroll 1
+    while (left > 0) {
+      take_step(sets[0]);
+      if constexpr (kPaired) {
+        if (left > 0) take_step(sets[1]);
       }
     }
     wait_wgmma<0>();
@@ -174,12 +190,16 @@ class PixelMultiplier {
     source_.advance(p_.source_stages);
   }
 
+  // Waits for the step's filters.
+  __device__ __forceinline__ void enter_filters() {
+    if (within_ > 0) return;
+    wait_barrier(rings_.filter_full + 8 * filter_.slot, filter_parity());
+    b_ = lower_descriptor(rings_.filters + filter_.slot * p_.filter_stage_bytes);
+  }
+
   // The step's filters.
   __device__ __forceinline__ uint32_t enter_step() {
-    if (within_ == 0) {
-      wait_barrier(rings_.filter_full + 8 * filter_.slot, filter_parity());
-      b_ = lower_descriptor(rings_.filters + filter_.slot * p_.filter_stage_bytes);
-    }
+    if constexpr (!kPaired) enter_filters();
     __syncwarp();  // waiting and storing leave lanes apart, and wgmma wants them together
     fence_wgmma();
     return b_;
@@ -260,10 +280,10 @@ class PixelMultiplier {
   int accumulate_ = 0;
 };
 
-template <typename Element>
+template <typename Loader>
 __device__ __forceinline__ void load_sources(const PixelParams& p, const PixelRings& rings,
                                              int* sources, int thread) {
-  PixelLoader<Element, kPixelLoaders> loader(p, sources, thread);
+  Loader loader(p, sources, thread);
   RingCursor cursor;
   for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
     const PixelTile tile = locate_tile(p, index);
@@ -281,12 +301,13 @@ __device__ __forceinline__ void load_sources(const PixelParams& p, const PixelRi
   }
 }
 
-template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
+template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded, bool kPaired>
 __device__ __forceinline__ void multiply_tiles(const PixelParams& p, const PixelRings& rings,
                                                const PixelTables& tables, char* memory) {
   constexpr int kWindow = kBlocks * kPixelBlock;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-  PixelMultiplier<kMath, kBlocks, kFilters, kFolded> multiplier(p, rings, tables.distances);
+  PixelMultiplier<kMath, kBlocks, kFilters, kFolded, kPaired> multiplier(p, rings,
+                                                                         tables.distances);
   char* const staging =
       memory + p.staging_offset + warpgroup * kStoreFilters * staging_elements(kWindow, 4) * 4;
   int* const targets = tables.targets + warpgroup * kWindow;
@@ -298,7 +319,7 @@ __device__ __forceinline__ void multiply_tiles(const PixelParams& p, const Pixel
   }
 }
 
-template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
+template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded, bool kPaired>
 __global__ void __launch_bounds__(kPixelThreads, 1)
     pixel_wgmma_kernel(const __grid_constant__ PixelParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -306,20 +327,26 @@ __global__ void __launch_bounds__(kPixelThreads, 1)
   const uint32_t start = shared_address(unaligned);
   char* const memory = unaligned + ((1024 - (start & 1023)) & 1023);
   const PixelRings rings(p, shared_address(memory));
-  const PixelTables tables(p, memory + kPixelBarrierBytes, gathered_depth(kMath),
-                           kBlocks * kPixelBlock);
-  if (kFolded) fill_distances<kMath>(p, tables.distances);
+  const PixelTables tables(p, memory + kPixelBarrierBytes,
+                           kPaired ? kPairDepth : gathered_depth(kMath), kBlocks * kPixelBlock);
+  if constexpr (kPaired) {
+    fill_pair_distances(p, tables.distances);
+  } else if constexpr (kFolded) {
+    fill_distances<kMath>(p, tables.distances);
+  }
   if (threadIdx.x == 0) rings.init(p);
   __syncthreads();
   // Together no more than the block starts with, 168 per thread.
   if (threadIdx.x < 256) {
     take_registers<208>();
-    multiply_tiles<kMath, kBlocks, kFilters, kFolded>(p, rings, tables, memory);
+    multiply_tiles<kMath, kBlocks, kFilters, kFolded, kPaired>(p, rings, tables, memory);
   } else {
     give_registers<88>();
     if (threadIdx.x < 256 + kPixelLoaders) {
-      load_sources<typename TensorTypes<kMath>::Element>(p, rings, tables.sources,
-                                                         threadIdx.x - 256);
+      using Element = typename TensorTypes<kMath>::Element;
+      using Loader = std::conditional_t<kPaired, PairLoader<kPixelLoaders>,
+                                        PixelLoader<Element, kPixelLoaders>>;
+      load_sources<Loader>(p, rings, tables.sources, threadIdx.x - 256);
     } else if (threadIdx.x == 256 + kPixelLoaders) {
       copy_filters(p, rings, p.steps, p.stage_steps, p.step_bytes);
     }

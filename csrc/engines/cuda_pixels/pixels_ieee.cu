@@ -5,7 +5,9 @@ namespace convx {
 void launch_pixels_ieee(const LaunchSite& site, const PixelShape& shape,
                         const PixelParams& params) {
   launch_pixels<TensorMath::kIeee, PixelTileSize<64, 2>, PixelTileSize<128, 1>,
-                PixelTileSize<64, 2, true>, PixelTileSize<96, 1, true>>(site, shape, params);
+                PixelTileSize<64, 2, true>, PixelTileSize<96, 1, true>,
+                PixelTileSize<64, 2, true, true>, PixelTileSize<96, 1, true, true>>(site, shape,
+                                                                                    params);
 }
 
 }  // namespace convx

@@ -145,10 +145,10 @@ inline void yield() {
   if (!_setjmp(running->place)) _longjmp(scheduler, 1);
 }
 
-// Whether all lanes of the running thread's warp have returned or wait, here or elsewhere.
-inline bool warp_waits() {
+// Lanes of the running thread's warp that have not returned.
+inline int64_t count_lanes() {
   const auto first = block->begin() + threadIdx.x / 32 * 32;
-  return std::all_of(first, first + 32, [](const Fiber& f) { return f.done || f.waits(); });
+  return std::count_if(first, first + 32, [](const Fiber& f) { return !f.done; });
 }
 
 // Waits for the end of a phase, which try_to_end may bring about.
@@ -175,12 +175,14 @@ class Barrier {
   bool wait_for_all() {
     return wait([&] { return arrived_ >= alive; }, false);
   }
+  // The same for the lanes of a warp that have not returned.
+  bool wait_for_warp(bool holds = false) {
+    return wait([&] { return arrived_ >= count_lanes(); }, holds);
+  }
   // Arrives without waiting.
   void pass(int threads) {
     if (++arrived_ >= threads) end_phase();
   }
-  // The same for lanes of a warp that are together: others have gone another way.
-  bool wait_for_warp(bool holds = false) { return wait(warp_waits, holds); }
 
  private:
   template <typename Complete>
@@ -267,9 +269,8 @@ inline void run_block(std::vector<Fiber>& fibers, const std::function<void()>& k
 
 inline void __syncthreads() { emulator::block_barriers[0].wait_for_all(); }
 
-// Whatever the mask says: the lanes that come here while the others of their warp wait elsewhere.
-inline unsigned __activemask() { return 0; }
-inline void __syncwarp(unsigned = 0) { emulator::warp_barrier().wait_for_warp(); }
+// Of whole warps.
+inline void __syncwarp() { emulator::warp_barrier().wait_for_warp(); }
 inline bool __any_sync(unsigned, bool holds) {
   return emulator::warp_barrier().wait_for_warp(holds);
 }

@@ -23,9 +23,11 @@ void launch_kernel(const LaunchSite&, dim3 grid, int threads, size_t shared_byte
   if (shared_bytes > 0) {
     constexpr uint32_t kStart = 16;  // what there is before it on a GPU need not be more
     emulator::use_shared_memory(emulated_shared_memory, kStart);
-    if (!emulator::run_blocks(grid.x, threads, emulated_shared_memory,
-                              static_cast<int64_t>(shared_bytes), [&] { kKernel(args...); })) {
-      emulator::fault = "a block wrote behind its shared memory";
+    for (blockIdx.y = 0; blockIdx.y < static_cast<int>(grid.y); ++blockIdx.y) {
+      if (!emulator::run_blocks(grid.x, threads, emulated_shared_memory,
+                                static_cast<int64_t>(shared_bytes), [&] { kKernel(args...); })) {
+        emulator::fault = "a block wrote behind its shared memory";
+      }
     }
     return;
   }

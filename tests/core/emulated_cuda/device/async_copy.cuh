@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "device/mbarrier.cuh"
 #include "device/shared_memory.cuh"
 
 namespace convx {
@@ -17,6 +18,8 @@ void copy_async(uint32_t destination, const void* source, bool valid) {
   if (reinterpret_cast<uintptr_t>(source) % kBytes != 0) emulator::fault = "misaligned copy";
   std::memcpy(to, source, kBytes);
 }
+
+inline void arrive_after_copies(uint32_t barrier) { arrive(barrier); }
 
 // A copy out of shared memory. The hardware may read its source at any time until that is waited
 // for, so it must stay what it was; and it may write as late as it must.

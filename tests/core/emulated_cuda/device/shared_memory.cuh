@@ -44,6 +44,7 @@ template <typename T>
 void store_element(uint32_t address, T value) {
   *shared_pointer<T>(address) = value;
 }
+inline void store_word(uint32_t address, uint32_t word) { store_element(address, word); }
 inline void store_8_bytes(uint32_t address, uint32_t first, uint32_t second) {
   *shared_pointer<uint2>(address) = {first, second};
 }

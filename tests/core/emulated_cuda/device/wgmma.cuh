@@ -89,25 +89,52 @@ struct EmulatedOperand {
 
 // Value: of both operands. kByColumns: columns of b lie side by side.
 template <typename Value, int kColumns, bool kByColumns = false>
-struct EmulatedWgmma {
+class EmulatedWgmma {
+  static constexpr int kDepth = kEmulatedDepth<Value>;
+  using Rows = float[2][kDepth];  // of the first operand, this thread's
+
+ public:
   static void multiply(WgmmaSums<kColumns>& sums, uint64_t a_descriptor, uint64_t b_descriptor,
                        int accumulate) {
-    emulated_products[threadIdx.x].groups.back().push_back(
-        [&sums, a_descriptor, b_descriptor, accumulate] {
-          add_product(sums, EmulatedOperand(a_descriptor), EmulatedOperand(b_descriptor),
-                      accumulate);
-        });
+    start([&sums, a_descriptor, b_descriptor, accumulate] {
+      const EmulatedOperand a(a_descriptor);
+      const int first = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+      Rows rows;
+      for (int i = 0; i < 2; ++i) a.read_row<Value>(first + 8 * i, rows[i]);
+      add_product(sums, rows, EmulatedOperand(b_descriptor), accumulate);
+    });
+  }
+
+  // The first operand in registers, which are read as late.
+  static void multiply(WgmmaSums<kColumns>& sums, const uint32_t (&a)[4], uint64_t b_descriptor,
+                       int accumulate) {
+    start([&sums, &a, b_descriptor, accumulate] {
+      using Bits = typename EmulatedValue<Value>::Bits;
+      constexpr int kInWord = 4 / sizeof(Bits);
+      const emulator::Shown& all = emulator::show_in_warp(a);
+      Rows rows;
+      for (int k = 0; k < kDepth; ++k) {
+        const uint32_t* const words = all.words[threadIdx.x % 32 / 4 * 4 + k / kInWord % 4];
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t word = words[k / (kDepth / 2) * 2 + i];
+          const auto bits = static_cast<Bits>(word >> k % kInWord * 16);
+          rows[i][k] = EmulatedValue<Value>::decode(bits);
+        }
+      }
+      add_product(sums, rows, EmulatedOperand(b_descriptor), accumulate);
+    });
   }
 
  private:
-  static void add_product(WgmmaSums<kColumns>& sums, const EmulatedOperand& a,
-                          const EmulatedOperand& b, int accumulate) {
-    constexpr int kDepth = kEmulatedDepth<Value>;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-    float rows[2][kDepth], column[kDepth];
-    for (int i = 0; i < 2; ++i) a.read_row<Value>(16 * warp + lane / 4 + 8 * i, rows[i]);
+  static void start(std::function<void()> product) {
+    emulated_products[threadIdx.x].groups.back().push_back(std::move(product));
+  }
+
+  static void add_product(WgmmaSums<kColumns>& sums, const Rows& rows, const EmulatedOperand& b,
+                          int accumulate) {
+    float column[kDepth];
     for (int i = 0; i < kColumns / 4; ++i) {
-      const int index = i / 2 * 8 + lane % 4 * 2 + i % 2;
+      const int index = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
       if constexpr (kByColumns) {
         b.read_column<Value>(index, column);
       } else {

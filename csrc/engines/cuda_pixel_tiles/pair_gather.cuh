@@ -1,0 +1,61 @@
+// Gathers the first operand of a step where neighbouring columns are staged as split pairs
+// (pair_load.cuh): words of shared memory are words of the operand.
+#pragma once
+
+#include "device/shared_memory.cuh"
+#include "engines/cuda_pixel_tiles/pixel_place.cuh"
+
+namespace convx {
+
+// Walks over the steps of a chunk. Thread t of warp w of a warpgroup has pixels 64b + 16w + t/4 and
+// 8 further of each block b, and of a step's 8 pairs t%4 and 4 further.
+template <int kBlocks>
+class PairGather {
+  static constexpr int kPixels = 2 * kBlocks;
+
+ public:
+  static constexpr int kPlanes = count_planes(TensorMath::kIeee);
+  using Operand = uint32_t[4];
+
+  // distances: shared address of the table.
+  __device__ __forceinline__ PairGather(const PixelParams&, uint32_t distances)
+      : distances_(distances + (threadIdx.x & 3) * (kPairDepth * 4)) {}
+
+  __device__ __forceinline__ void start_window(const StagedTile& staged, int window) {
+    const int first = window + (threadIdx.x & 127) / 32 * 16 + (threadIdx.x & 31) / 4;
+#pragma unroll
+    for (int i = 0; i < kPixels; ++i) {
+      const int position = staged.base(first + i / 2 * kPixelBlock + i % 2 * 8);
+      base_[i] = position / 2 * kPairBytes;  // of the pair that has the first tap
+    }
+  }
+
+  __device__ __forceinline__ void start_chunk(uint32_t stage) {
+    place_ = stage;
+    table_ = distances_;
+  }
+
+  // Gathers the step it stands at, and goes on to the next.
+  __device__ __forceinline__ void load(Operand (&a)[kBlocks][kPlanes]) {
+#pragma unroll
+    for (int n = 0; n < kPairDepth; ++n) {
+      const uint32_t tap = place_ + load_word(table_ + 4 * n);
+#pragma unroll
+      for (int i = 0; i < kPixels; ++i) {
+#pragma unroll
+        for (int plane = 0; plane < kPlanes; ++plane) {
+          a[i / 2][plane][i % 2 + 2 * n] = load_word(base_[i] + tap + 4 * plane);
+        }
+      }
+    }
+    table_ += 4 * 4 * kPairDepth;
+  }
+
+ private:
+  const uint32_t distances_;  // this thread's, of the first step
+  uint32_t table_ = 0;        // of the step it stands at
+  uint32_t place_ = 0;        // of the stage
+  uint32_t base_[kPixels];    // bytes from a stage's start
+};
+
+}  // namespace convx

@@ -1,0 +1,86 @@
+// Stages source values as split pairs of neighbouring columns, through registers:
+//   stage [channel][row][pair of columns][part][2]
+#pragma once
+
+#include "device/tensor_formats.cuh"
+#include "device/vectors.cuh"
+#include "engines/cuda_pixel_tiles/pixel_load.cuh"
+
+namespace convx {
+
+// kLoaders threads load.
+template <int kLoaders>
+class PairLoader : public PixelLoader<float, kLoaders> {
+  using Base = PixelLoader<float, kLoaders>;
+  using Base::image_;
+  using Base::p_;
+  using Base::sources_;
+  using Base::thread_;
+
+ public:
+  using Base::Base;
+
+  // Fills a stage with a chunk of channels.
+  __device__ __forceinline__ bool load_chunk(uint32_t stage, int chunk) const {
+    const bool whole = p_.copy_elements == p_.run;  // of an entry at once
+    if (p_.run == 4) {
+      whole ? split_chunk<4, 4>(stage, chunk) : split_chunk<4, 1>(stage, chunk);
+    } else {
+      whole ? split_chunk<2, 2>(stage, chunk) : split_chunk<2, 1>(stage, chunk);
+    }
+    return false;
+  }
+
+ private:
+  // kRun values of an entry, loaded kElements at a time. A thread that has fewer than a batch of
+  // entries left loads its last one again: branches would keep entries from being split together.
+  template <int kRun, int kElements>
+  __device__ __forceinline__ void split_chunk(uint32_t stage, int chunk) const {
+    constexpr int kBatch = kElements == 1 ? 4 : 8;  // entries under way
+    constexpr int kEntryBytes = kRun / 2 * kPairBytes;
+    const uint32_t channel_bytes = p_.channel_pitch / 2 * kPairBytes;
+    const int last = thread_ + (p_.entries - 1 - thread_) / kLoaders * kLoaders;
+#pragma unroll 1
+    for (int first = thread_; first < p_.entries; first += kBatch * kLoaders) {
+      int offsets[kBatch];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) offsets[b] = sources_[min(first + b * kLoaders, last)];
+      const float* from = image_ + chunk * p_.chunk_channels * p_.source_c;
+      uint32_t to = stage + first * kEntryBytes, to_last = stage + last * kEntryBytes;
+#pragma unroll 1
+      for (int channel = 0; channel < p_.chunk_channels; ++channel) {
+        uint32_t values[kBatch][kRun];
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+          const float* const entry = from + static_cast<uint32_t>(max(offsets[b], 0));
+#pragma unroll
+          for (int v = 0; v < kRun; v += kElements) {
+            load_words<kElements>(values[b] + v, entry + v, offsets[b] >= 0);
+          }
+        }
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+          store_pairs(min(to + b * (kLoaders * kEntryBytes), to_last), values[b]);
+        }
+        from += p_.source_c;
+        to += channel_bytes;
+        to_last += channel_bytes;
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void store_pairs(uint32_t to, const uint32_t (&values)[4]) {
+    const SplitPair first(__uint_as_float(values[0]), __uint_as_float(values[1]));
+    const SplitPair second(__uint_as_float(values[2]), __uint_as_float(values[3]));
+    store_8_bytes(to, first.part[0], first.part[1]);
+    store_8_bytes(to + 8, first.part[2], second.part[0]);
+    store_8_bytes(to + 16, second.part[1], second.part[2]);
+  }
+  static __device__ __forceinline__ void store_pairs(uint32_t to, const uint32_t (&values)[2]) {
+    const SplitPair pair(__uint_as_float(values[0]), __uint_as_float(values[1]));
+#pragma unroll
+    for (int part = 0; part < 3; ++part) store_word(to + 4 * part, pair.part[part]);
+  }
+};
+
+}  // namespace convx

@@ -1,0 +1,127 @@
+"""The kernels of cuda_pixels in ieee precision, run on the host from their own source.
+
+A GPU runs the same code in tests/engines; here only copies, barriers and the tensor cores are
+replaced by plain C++.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+import reference
+import torch
+from cases import EDGES, Case
+from kernel_tester import Guarded, make_problem
+from pixel_geometry import small_caps
+from problems import h200
+
+# Stems: pairs of columns are split when they are staged.
+PAIRED = [
+    Case("stem", (2, 3, 40, 40), (64, 3, 7, 7), (2, 2), (3, 3)),
+    Case("large_stem", (1, 3, 64, 64), (96, 3, 11, 11), (4, 4), (2, 2)),
+    Case("half_a_tile", (3, 1, 18, 30), (20, 1, 5, 4), (1, 2), (2, 1)),
+    Case("from_an_odd_column", (1, 4, 21, 34), (70, 4, 3, 6), (2, 2), (1, 1)),
+    Case("rows_of_two", (2, 3, 20, 38), (33, 3, 3, 3), (2, 2), (1, 1)),  # loaded two at a time
+    Case("far_padding", (1, 2, 12, 12), (16, 2, 3, 5), (1, 4), (7, 9)),
+    Case("dilated_rows", (1, 3, 30, 44), (40, 3, 3, 3), (1, 2), (2, 1), dilation=(3, 1)),
+    Case("groups", (1, 6, 20, 24), (24, 3, 3, 3), (2, 2), (1, 1), groups=2),
+    Case("small_images", (40, 3, 8, 8), (64, 3, 3, 3), (2, 2), (1, 1)),
+    Case("planes_of_odd_size", (1, 1, 91, 182), (96, 1, 3, 3), (1, 2), (1, 1)),
+]
+OTHERS = [
+    Case("overlapping_windows", (1, 3, 66, 65), (64, 3, 3, 3), (2, 1), (1, 1)),
+    Case("odd_stride", (1, 3, 30, 33), (64, 3, 5, 5), (3, 3), (2, 2)),
+    Case("odd_rows", (1, 3, 20, 33), (40, 3, 3, 3), (2, 2), (1, 1)),
+    Case("many_channels", (1, 24, 14, 16), (128, 24, 3, 3), padding=(1, 1)),
+    Case("several_chunks", (2, 40, 9, 10), (64, 40, 3, 3), padding=(1, 1)),
+]
+
+
+def run(
+    core: ModuleType,
+    case: Case,
+    caps: Any,
+    channels_last: bool = False,
+    before: int = 0,
+    tensors: tuple[torch.Tensor, torch.Tensor] | None = None,
+    descending: bool = False,
+) -> tuple[dict[str, Any], torch.Tensor]:
+    """(what it was fitted to, the result)"""
+    problem = make_problem(core, case, torch.float32, channels_last)
+    problem.precision = core.Precision.ieee
+    x, w, b = case.tensors(torch.float32)
+    if tensors is not None:
+        x, w = tensors
+    poison = torch.full(case.y, torch.nan)
+    guarded_x, guarded_y = Guarded(x, channels_last, before), Guarded(poison, channels_last, before)
+    handle = core.fit_pixels(problem, caps)
+    assert handle is not None
+    pointers = [t.data_ptr() for t in (guarded_x.tensor, w, guarded_y.tensor)]
+    core.run_pixels(problem, handle, *pointers, 0 if b is None else b.data_ptr(), descending)
+    assert guarded_x.is_whole()
+    assert guarded_y.is_whole()
+    return core.describe_pixels(handle), guarded_y.tensor
+
+
+def run_and_check(
+    core: ModuleType,
+    case: Case,
+    caps: Any,
+    channels_last: bool = False,
+    before: int = 0,
+    descending: bool = False,
+) -> dict[str, Any]:
+    fit, got = run(core, case, caps, channels_last, before, descending=descending)
+    reference.check_forward(got, case, *case.tensors(torch.float32), tf32=False)
+    return fit
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("case", PAIRED, ids=str)
+def test_stems(core: ModuleType, case: Case, small: bool) -> None:
+    caps = small_caps(core) if small else h200(core)
+    caps.sm_count = 2  # several tiles for a block
+    fit = run_and_check(core, case, caps, before=4 * (len(case.name) % 2), descending=small)
+    assert fit["paired"] or small, fit
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+@pytest.mark.parametrize("case", PAIRED[:5], ids=str)
+def test_tensors_start_anywhere(core: ModuleType, case: Case, before: int) -> None:
+    run_and_check(core, case, h200(core), before=before)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("case", OTHERS, ids=str)
+def test_others(core: ModuleType, case: Case, channels_last: bool) -> None:
+    fit = run_and_check(core, case, h200(core), channels_last, descending=channels_last)
+    assert not fit["paired"]
+
+
+@pytest.mark.parametrize("case", [c for c in EDGES if c.groups < 10], ids=str)
+def test_edges(core: ModuleType, case: Case) -> None:
+    run_and_check(core, case, h200(core), channels_last=len(case.name) % 2 == 1)
+
+
+@pytest.mark.parametrize("operand", ["x", "w"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e33], ids=str)
+def test_nan_and_infinity_reach_what_they_should(
+    core: ModuleType, value: float, operand: str
+) -> None:
+    """Also past the pairs' columns that belong to no tap."""
+    case = Case("spoilt", (2, 3, 28, 30), (70, 3, 5, 3), (2, 2))
+    x, w, b = case.tensors(torch.float32)
+    if operand == "x":
+        x[1, 2, 11, 13] = x[0, 0, 20, 20] = value
+    else:
+        w[5, 1, 2, 2] = value
+    fit, got = run(core, case, h200(core), tensors=(x, w))
+    assert fit["paired"]
+    want = reference.conv2d(case, x, w, b)
+    assert value == 1e33 or not want.isfinite().all()
+    assert torch.equal(got.isnan(), want.isnan())
+    assert torch.equal(got.isposinf(), want.isposinf())
+    finite = want.abs() < 1e30
+    assert torch.allclose(got[finite].double(), want[finite].double(), rtol=1e-5, atol=1e-4)
