@@ -42,6 +42,25 @@ void launch_kernel(const LaunchSite& site, dim3 grid, int threads, size_t shared
   check_cuda(site, cudaGetLastError(), "kernel launch");
 }
 
+// The same for a kernel that starts early, see device/dependent_launch.cuh: what starting takes
+// then overlaps with the kernel before it.
+template <auto kKernel, typename... Args>
+void launch_early(const LaunchSite& site, dim3 grid, int threads, size_t shared_bytes,
+                  const Args&... args) {
+  if (shared_bytes > kDefaultSharedBytes) opt_in_shared_bytes<kKernel>(site);
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = site.stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  check_cuda(site, cudaLaunchKernelEx(&config, kKernel, args...), "kernel launch");
+}
+
 // Blocks for a grid-stride loop over items: enough to fill any device, few enough to launch fast.
 inline unsigned count_loop_blocks(int64_t items, int threads) {
   const int64_t blocks = (items + threads - 1) / threads;

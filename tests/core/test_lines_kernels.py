@@ -23,7 +23,7 @@ from problems import h200
 # Of float32 as halves, too.
 MATH = ["ieee", "tf32", "bfloat16", "float16", "half ieee", "half tf32"]
 CUTS = ["stretches", "strips", "rows", "pairs", "overlapping stretches", "overlapping rows"]
-COLUMNS = {math: [256, 192, 128, 64] for math in MATH} | {
+COLUMNS = {math: [256, 224, 192, 128, 64] for math in MATH} | {
     "ieee": [160, 128, 96, 64],
     "half ieee": [160, 96, 64],
 }

@@ -6,6 +6,7 @@
 // so on.
 #pragma once
 
+#include "device/dependent_launch.cuh"
 #include "engines/copy_filters.cuh"
 #include "engines/cuda_lines/window_multiply.cuh"
 #include "engines/gate.cuh"
@@ -48,6 +49,8 @@ template <TensorMath kMath, int kColumns>
 __global__ void __launch_bounds__(kLinesThreads, 1)
     lines_kernel(const __grid_constant__ WindowParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  wait_for_kernels_before();
+  let_next_kernel_start();
   if (is_shut(p)) return;
   extern __shared__ char unaligned[];
   const uint32_t start = shared_address(unaligned);

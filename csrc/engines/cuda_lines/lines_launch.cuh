@@ -15,8 +15,8 @@ template <TensorMath kMath, int kColumns, int... kOthers>
 void multiply_lines(const LaunchSite& site, const WindowShape& shape, const WindowParams& params) {
   if (shape.columns == kColumns) {
     const dim3 grid(static_cast<unsigned>(std::min(params.tiles, shape.blocks)));
-    launch_kernel<lines_kernel<kMath, kColumns>>(site, grid, kLinesThreads, shape.shared_bytes,
-                                                 params);
+    launch_early<lines_kernel<kMath, kColumns>>(site, grid, kLinesThreads, shape.shared_bytes,
+                                                params);
   } else if constexpr (sizeof...(kOthers) > 0) {
     multiply_lines<kMath, kOthers...>(site, shape, params);
   } else {

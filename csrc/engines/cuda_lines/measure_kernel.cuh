@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/launch.h"
+#include "device/dependent_launch.cuh"
 #include "engines/cuda_lines/half_scales.cuh"
 #include "engines/cuda_lines/window_params.h"
 
@@ -87,6 +88,9 @@ __device__ __forceinline__ Measure measure_filter(const WindowParams& p, int fil
 template <typename Params>  // one copy for all files
 __global__ void __launch_bounds__(kMeasureThreads)
     measure_kernel(const __grid_constant__ Params p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // like the kernels that read what it writes
+  wait_for_kernels_before();
+  let_next_kernel_start();
   extern __shared__ __align__(16) char memory[];
   const int filter = static_cast<int>(blockIdx.x) - 1;
   const Measure measure = join_block(filter < 0 ? sample_source(p) : measure_filter(p, filter),
@@ -99,13 +103,14 @@ __global__ void __launch_bounds__(kMeasureThreads)
   } else {
     filter_scales(p.scales)[filter] = find_scale(measure.largest, kFilterExponent);
   }
+#endif
 }
 
 inline void measure(const LaunchSite& site, const WindowParams& params) {
   const int filters = params.slabs / params.chunks * params.group_targets;
-  launch_kernel<measure_kernel<WindowParams>>(site, dim3(static_cast<unsigned>(filters + 1)),
-                                              kMeasureThreads,
-                                              kMeasureThreads / 32 * sizeof(Measure), params);
+  launch_early<measure_kernel<WindowParams>>(site, dim3(static_cast<unsigned>(filters + 1)),
+                                             kMeasureThreads,
+                                             kMeasureThreads / 32 * sizeof(Measure), params);
 }
 
 }  // namespace convx

@@ -3,6 +3,7 @@
 
 #include "core/arithmetic.h"
 #include "cuda/launch.h"
+#include "device/dependent_launch.cuh"
 #include "engines/cuda_lines/turn_source.cuh"
 #include "engines/gate.cuh"
 
@@ -22,6 +23,8 @@ __global__ void __launch_bounds__(kPrepareThreads)
     prepare_kernel(const __grid_constant__ WindowParams p,
                    const __grid_constant__ PrepareGrid grid) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // like the kernels that read what it writes
+  wait_for_kernels_before();
+  let_next_kernel_start();
   if (is_shut(p)) return;
   using Turner = SourceTurner<kMath, kWords>;
   extern __shared__ __align__(16) char memory[];
@@ -71,8 +74,8 @@ void prepare_words(const LaunchSite& site, const WindowShape& shape, const Windo
   grid.by_position_blocks = FastDivmod(positions);
   grid.by_word_blocks = FastDivmod(words);
   const int64_t blocks = grid.pack_blocks + positions * words * params.lines;
-  launch_kernel<prepare_kernel<kMath, kWords>>(site, dim3(static_cast<unsigned>(blocks)),
-                                               kPrepareThreads, shared_bytes, params, grid);
+  launch_early<prepare_kernel<kMath, kWords>>(site, dim3(static_cast<unsigned>(blocks)),
+                                              kPrepareThreads, shared_bytes, params, grid);
 }
 
 // pack: filters, too. As many words of a position at a time as there are, up to 32.

@@ -175,21 +175,20 @@ class WindowMultiplier {
     }
     __syncwarp();  // storing leaves lanes apart, and wgmma wants them together
     fence_wgmma();
-    // Small products first, of all taps: what truncation takes is a share of the sum so far.
     Sums& sums = kChained ? chains.chain : totals;
-    if constexpr (kHalves) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        multiply_low(chains.low, a[i], b[i], i == 0 ? accumulate_low_ : 1);
-      }
-    }
     if constexpr (kSplit) {
+      // Small products first, of all taps: what truncation takes is a share of the sum so far.
 #pragma unroll
       for (int i = 0; i < kCount; ++i) multiply_small(sums, a[i], b[i], i == 0 ? accumulate_ : 1);
       accumulate_ = 1;
     }
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) product(sums, a[i], b[i], i == 0 ? accumulate_ : 1);
+    for (int i = 0; i < kCount; ++i) {
+      if constexpr (kHalves) {
+        multiply_low(chains.low, a[i], b[i], i == 0 ? accumulate_low_ : 1);
+      }
+      product(sums, a[i], b[i], i == 0 ? accumulate_ : 1);
+    }
     commit_wgmma();
     accumulate_ = accumulate_low_ = 1;
     wait_wgmma<1>();

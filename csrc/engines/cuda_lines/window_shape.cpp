@@ -17,7 +17,7 @@ constexpr int kMaxFilterStages = 16;
 constexpr int kMaxSourceStages = 3;
 constexpr int64_t kFilterStageBytes = 18432;
 // The kernels there are (lines_*.cu).
-constexpr int kWindowColumns[] = {256, 192, 128, 64};
+constexpr int kWindowColumns[] = {256, 224, 192, 128, 64};
 constexpr int kIeeeWindowColumns[] = {160, 128, 96, 64};
 constexpr int kHalfIeeeWindowColumns[] = {160, 96, 64};
 

@@ -38,4 +38,10 @@ void launch_kernel(const LaunchSite&, dim3 grid, int threads, size_t shared_byte
   }
 }
 
+template <auto kKernel, typename... Args>
+void launch_early(const LaunchSite& site, dim3 grid, int threads, size_t shared_bytes,
+                  const Args&... args) {
+  launch_kernel<kKernel>(site, grid, threads, shared_bytes, args...);
+}
+
 }  // namespace convx
