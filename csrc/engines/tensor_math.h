@@ -12,7 +12,7 @@ enum class TensorMath : uint8_t {
   kIeee,      // float32 as a sum of three bfloat16, six products
   kBFloat16,  // as stored
   kFloat16,
-  // Where a tensor's values lie near enough to each other (engines/cuda_lines/half_scales.cuh):
+  // Where a tensor's values lie near enough to each other (engines/half_scales.cuh):
   kHalfTf32,  // float32 rounded to TF32's 11 bits, scaled, as float16, at twice TF32's rate
   kHalfIeee,  // float32, scaled, as a sum of two float16, three products
 };

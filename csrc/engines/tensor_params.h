@@ -8,6 +8,7 @@
 #include "core/gather_view.h"
 #include "core/problem.h"
 #include "engines/gather_axis.h"
+#include "engines/half_scales.h"
 
 namespace convx {
 
@@ -21,6 +22,8 @@ struct TensorParams {
   // Not null: kernels do nothing where whether *gate is 0 is not as said.
   const int* gate;
   int runs_at_zero;
+  HalfScales* scales;  // of kHalfTf32 and kHalfIeee
+  int min_terms;       // sums of fewer, zeros aside, must not be made of halves
 
   // Distances in elements. Target strides are between neighbours of the phase's lattice.
   int64_t source_n, source_c, source_h, source_w;
@@ -29,7 +32,7 @@ struct TensorParams {
   int64_t partial_stride;  // between the parts
 
   int images, source_height, source_width, target_height, target_width;
-  int group_sources, group_targets;  // channels per group
+  int groups, group_sources, group_targets;  // channels per group
   int tap_rows, tap_columns;
   int tap_r0, tap_r_step, tap_s0, tap_s_step;  // kernel index of tap (i, j)
   int offset_h0, offset_h_step, offset_w0, offset_w_step;
@@ -56,6 +59,7 @@ inline TensorParams make_tensor_params(const ConvProblem& problem, const GatherA
   p.images = narrow(problem.N);
   p.source_height = narrow(view.source_h), p.source_width = narrow(view.source_w);
   p.target_height = narrow(rows.count), p.target_width = narrow(columns.count);
+  p.groups = narrow(problem.groups);
   p.group_sources = narrow(view.source_channels);
   p.group_targets = narrow(view.target_channels);
   p.tap_rows = narrow(rows.taps), p.tap_columns = narrow(columns.taps);

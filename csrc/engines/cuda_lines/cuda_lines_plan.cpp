@@ -19,11 +19,6 @@ int64_t count_bytes(const WindowShape& shape) {
   return shape.packed_bytes + shape.line_bytes + shape.partial_bytes;
 }
 
-// Measuring, and the kernels that then have nothing to do.
-constexpr double kHalfMicroseconds = 11;  // reckoned
-// Sums of fewer terms would show that two halves know values to 23 bits, one fewer than float32; in
-// longer ones it is lost among rounding errors.
-constexpr int kMinIeeeTerms = 64;
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string refusal = refuse_wgmma(p, caps); !refusal.empty()) return refusal;
@@ -53,7 +48,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
     WindowShape half = fit_shape(
         problem, rest, math == TensorMath::kTf32 ? TensorMath::kHalfTf32 : TensorMath::kHalfIeee);
     WindowShape exact = fit_shape(problem, rest, math);
-    const int min_terms = math == TensorMath::kTf32 ? 0 : kMinIeeeTerms;
+    const int min_terms = math == TensorMath::kTf32 ? 0 : kMinHalfIeeeTerms;
     const int64_t terms = problem.C / problem.groups * problem.R * problem.S;
     if (terms >= 2 * min_terms && half.columns > 0 && exact.columns > 0 &&
         half.microseconds + kHalfMicroseconds < exact.microseconds) {

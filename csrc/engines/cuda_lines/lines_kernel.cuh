@@ -66,10 +66,10 @@ __global__ void __launch_bounds__(kLinesThreads, 1)
   __syncthreads();
   // Together what the block starts with, 168 per thread.
   if (threadIdx.x < 256) {
-    take_registers<208>();
+    take_registers<216>();
     multiply_tiles<kMath, kColumns>(p, rings, taps, memory, spoilt);
   } else {
-    give_registers<88>();
+    give_registers<72>();
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 - 8, 0);
     if (warp >= 2) {
       store_tiles<kMath, kColumns>(p, rings, memory, spoilt, warp - 2);

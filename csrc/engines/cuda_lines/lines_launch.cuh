@@ -5,8 +5,8 @@
 #include "cuda/launch.h"
 #include "engines/cuda_lines/lines_kernel.cuh"
 #include "engines/cuda_lines/lines_passes.h"
-#include "engines/cuda_lines/measure_kernel.cuh"
 #include "engines/cuda_lines/prepare_kernel.cuh"
+#include "engines/measure_halves.cuh"
 #include "engines/sum_partials.cuh"
 
 namespace convx {

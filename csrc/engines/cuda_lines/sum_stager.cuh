@@ -3,8 +3,8 @@
 
 #include "device/convert.cuh"
 #include "device/shared_memory.cuh"
-#include "engines/cuda_lines/half_scales.cuh"
 #include "engines/cuda_lines/staging.cuh"
+#include "engines/half_scales.cuh"
 #include "engines/tensor_types.cuh"
 
 namespace convx {

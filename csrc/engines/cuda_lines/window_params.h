@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "device/fast_divmod.cuh"
-#include "engines/cuda_lines/half_scales.h"
 #include "engines/cuda_lines/window_shape.h"
 #include "engines/tensor_params.h"
 
@@ -13,8 +12,6 @@ namespace convx {
 struct WindowParams : TensorParams {
   // [group][chunk][plane][line][position][lane_bytes]
   void* lines_memory;
-  HalfScales* scales;  // of kHalfTf32 and kHalfIeee
-  int min_terms;       // sums of fewer, zeros aside, must not be made of halves
   int64_t line_positions;
   int lines;
   int slabs;          // groups times chunks

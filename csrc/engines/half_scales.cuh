@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "engines/cuda_lines/half_scales.h"
+#include "engines/half_scales.h"
 
 namespace convx {
 

@@ -4,8 +4,8 @@
 
 #include "cuda/launch.h"
 #include "device/dependent_launch.cuh"
-#include "engines/cuda_lines/half_scales.cuh"
-#include "engines/cuda_lines/window_params.h"
+#include "engines/half_scales.cuh"
+#include "engines/tensor_params.h"
 
 namespace convx {
 
@@ -45,9 +45,9 @@ __device__ __forceinline__ Measure join_block(Measure own, Measure* shared) {
 
 // Coordinates of sample i are multiples of irrational numbers, one per axis: they fall evenly, and
 // never all on one row or column.
-__device__ __forceinline__ Measure sample_source(const WindowParams& p) {
+__device__ __forceinline__ Measure sample_source(const TensorParams& p) {
   const auto* source = static_cast<const float*>(p.source);
-  const int channels = p.slabs / p.chunks * p.group_sources;
+  const int channels = p.groups * p.group_sources;
   Measure measure;
 #pragma unroll
   for (int i = 0; i < kSampled; ++i) {
@@ -63,19 +63,21 @@ __device__ __forceinline__ Measure sample_source(const WindowParams& p) {
 }
 
 // filter: of all groups.
-__device__ __forceinline__ Measure measure_filter(const WindowParams& p, int filter) {
+__device__ __forceinline__ Measure measure_filter(const TensorParams& p, int filter) {
   const int group = filter / p.group_targets;
   const float* values = static_cast<const float*>(p.filters) + group * p.filter_group +
                         (filter - group * p.group_targets) * p.filter_target;
-  const int count = p.group_sources * p.taps;
+  const int taps = p.tap_rows * p.tap_columns;
+  // [channel][r][s] of a filter lie together, in any order of taps.
+  const bool dense = p.filter_source == taps && p.filter_s == 1 && p.filter_r == p.tap_columns &&
+                     p.tap_r_step * p.tap_r_step == 1 && p.tap_s_step * p.tap_s_step == 1;
   Measure measure;
 #pragma unroll 4
-  for (int i = threadIdx.x; i < count; i += kMeasureThreads) {
+  for (int i = threadIdx.x; i < p.group_sources * taps; i += kMeasureThreads) {
     int64_t offset = i;
-    if (!p.dense_filters) {
-      int channel = i;
-      int r = p.by_taps.split(channel);
-      const int s = p.by_tap_columns.split(r);
+    if (!dense) {
+      const int channel = i / taps, tap = i - channel * taps;
+      const int r = tap / p.tap_columns, s = tap - r * p.tap_columns;
       offset = channel * p.filter_source + (p.tap_r0 + r * p.tap_r_step) * p.filter_r +
                (p.tap_s0 + s * p.tap_s_step) * p.filter_s;
     }
@@ -98,7 +100,7 @@ __global__ void __launch_bounds__(kMeasureThreads)
   if (threadIdx.x != 0) return;
   if (filter < 0) {
     const float share = measure.others / static_cast<float>(kSampled * kMeasureThreads);
-    p.scales->unfit = share * p.group_sources * p.taps < p.min_terms;
+    p.scales->unfit = share * p.group_sources * p.tap_rows * p.tap_columns < p.min_terms;
     p.scales->source = find_scale(measure.largest, kSourceExponent);
   } else {
     filter_scales(p.scales)[filter] = find_scale(measure.largest, kFilterExponent);
@@ -106,9 +108,9 @@ __global__ void __launch_bounds__(kMeasureThreads)
 #endif
 }
 
-inline void measure(const LaunchSite& site, const WindowParams& params) {
-  const int filters = params.slabs / params.chunks * params.group_targets;
-  launch_early<measure_kernel<WindowParams>>(site, dim3(static_cast<unsigned>(filters + 1)),
+inline void measure(const LaunchSite& site, const TensorParams& params) {
+  const int filters = params.groups * params.group_targets;
+  launch_early<measure_kernel<TensorParams>>(site, dim3(static_cast<unsigned>(filters + 1)),
                                              kMeasureThreads,
                                              kMeasureThreads / 32 * sizeof(Measure), params);
 }
