@@ -28,6 +28,7 @@ class Candidate:
     predicted_us: float = 0.0
     workspace_bytes: int = 0
     split: int = 1
+    halves: bool = False  # float32 values are multiplied as float16, where they allow it
     tile: tuple[int, ...] = ()
 
 
@@ -115,6 +116,8 @@ class Explanation:
             notes.append("tile " + "x".join(str(extent) for extent in c.tile))
         if c.split > 1:
             notes.append(f"reduction in {c.split} parts")
+        if c.halves:
+            notes.append("values as scaled float16")
         if c.by_name_only:
             notes.append("only by name")
         return notes

@@ -33,6 +33,7 @@ struct Plan {
   EngineId engine = EngineId::kCpuDirect;
   Tile tile;
   int64_t split = 1;            // parts of the reduction summed afterwards, in a fixed order
+  bool halves = false;          // float32 values are multiplied as float16, where they allow it
   int64_t workspace_bytes = 0;  // scratch memory the launch needs
   double predicted_us = 0;      // the cost model's estimate; engines are compared by it
 

@@ -57,6 +57,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
       lines->half->params.min_terms = min_terms;
       lines->scale_bytes = scale_bytes;
       plan.workspace_bytes += scale_bytes;
+      plan.halves = true;
     }
   }
   if (!lines->half) lines->exact = take(fit_shape(problem, caps, math), 0);
