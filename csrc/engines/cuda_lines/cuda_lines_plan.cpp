@@ -19,7 +19,6 @@ int64_t count_bytes(const WindowShape& shape) {
   return shape.packed_bytes + shape.line_bytes + shape.partial_bytes;
 }
 
-
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string refusal = refuse_wgmma(p, caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;

@@ -17,11 +17,14 @@ constexpr double kWideWindowEfficiency = 0.94;    // 192 columns and more
 constexpr double kMiddleWindowEfficiency = 0.85;  // 128
 constexpr double kNarrowWindowEfficiency = 0.5;
 constexpr double kIeeeWindowEfficiency = 0.94;  // six products read the same
-constexpr double kWindowBatchCycles = 60;       // between groups of products
-constexpr double kIeeeBatchCycles = 260;        // which are added up there
-constexpr double kScarceFilterStages = 1.06;    // fewer than three are not always there in time
-constexpr double kWindowLineBytes = 30;         // lines per cycle, from L2
-constexpr double kWindowFilterBytes = 20;       // the same of packed filters
+// What a warp takes to start a group of products, and each of them: the tensor cores wait where
+// that is longer than they take. Seen in a profile, not fitted.
+constexpr double kWindowGroupCycles = 900;
+constexpr double kWindowProductCycles = 50;
+constexpr double kIeeeBatchCycles = 260;      // of adding a chain up
+constexpr double kScarceFilterStages = 1.06;  // fewer than three are not always there in time
+constexpr double kWindowLineBytes = 30;       // lines per cycle, from L2
+constexpr double kWindowFilterBytes = 20;     // the same of packed filters
 // Handing sums over takes the multiplying warps some time per column. Storing is done by others, 64
 // filters at a time. Where pixels are runs, or channels lie together, it is the copy engine's, at
 // the memory's rate, but a copy of a filter's run, or of a pixel's filters, takes some time to
@@ -73,17 +76,18 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
   const double steps = ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32) /
                        static_cast<double>(shape.splits);
   const int products = count_products(shape.math);
+  // Groups of products, one of each step of a stage. Chains of kHalfIeee may be longer.
   const double groups =
-      chunks * static_cast<double>(ceil_div(static_cast<int64_t>(taps), shape.stage_taps)) *
-      (shape.lane_bytes / 32) * static_cast<double>(ceil_div(shape.stage_taps, 4));
-  // Of products whose sums are added up when they are done.
+      static_cast<double>(ceil_div(static_cast<int64_t>(taps), shape.stage_taps)) * steps;
+  const double group_products = taps * steps * products / groups;
+  const double group_cycles = std::max(group_products * shape.columns / find_efficiency(shape),
+                                       kWindowGroupCycles + kWindowProductCycles * group_products);
   const double chains = shape.math == TensorMath::kIeee       ? groups
                         : shape.math == TensorMath::kHalfIeee ? steps * taps / kHalfChainSteps
                                                               : 0;
   const bool scarce = !shape.resident && shape.filter_stages < 3;
-  const double multiply = (steps * taps * products * shape.columns / find_efficiency(shape) +
-                           (chains > 0 ? chains * kIeeeBatchCycles : groups * kWindowBatchCycles)) *
-                          (scarce ? kScarceFilterStages : 1);
+  const double multiply =
+      (groups * group_cycles + chains * kIeeeBatchCycles) * (scarce ? kScarceFilterStages : 1);
   const double lines = chunks * shape.positions() * shape.lane_bytes * shape.planes();
   const double filters = shape.resident ? 0
                                         : chunks * taps * shape.filter_groups * shape.planes() *

@@ -7,15 +7,15 @@
 namespace convx {
 namespace {
 
-// Stages the first warpgroup runs ahead of the second: enough to stage sums while the other
-// multiplies, and no more than the rings hold, since the second gives nothing back until it has
-// started.
+// Stages the first warpgroup runs ahead of the second, some 16 taps: enough to stage sums while the
+// other multiplies, and no more than the rings hold, since the second gives nothing back until it
+// has started.
 int fit_lead(const WindowShape& shape) {
   const int64_t per_chunk = ceil_div(shape.taps(), shape.stage_taps);
   const int64_t per_tile = per_chunk * (shape.chunks / shape.splits);
   const int64_t filters = shape.resident ? per_tile : shape.filter_stages - 1;
-  return static_cast<int>(
-      std::min({int64_t{4}, filters, per_tile, shape.source_stages * per_chunk - 1}));
+  return static_cast<int>(std::min(
+      {ceil_div(16, shape.stage_taps), filters, per_tile, shape.source_stages * per_chunk - 1}));
 }
 
 }  // namespace

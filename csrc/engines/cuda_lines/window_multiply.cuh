@@ -67,11 +67,13 @@ class WindowMultiplier {
   using Operand = typename TensorTypes<kMath>::Operand;
   using Mma = Wgmma<Operand, kColumns>;
   using Sums = WgmmaSums<kColumns>;
+  static constexpr int kOperandBytes = operand_bytes(kMath);
   static constexpr bool kSplit = kMath == TensorMath::kIeee;
   static constexpr bool kHalves = kMath == TensorMath::kHalfIeee;
   static constexpr bool kChained = kSplit || (kHalves && kColumns <= kMaxHalfChainColumns);
   static constexpr int kChain = kSplit ? kIeeeChainSteps : kHalfChainSteps;
   static constexpr int kPlanes = count_planes(kMath);
+  static constexpr int kMaxBatch = kSplit ? kIeeeChainSteps : kMaxBatchTaps;
 
   // Sums on their way to totals; those that are not needed take no registers.
   struct Chains {
@@ -102,13 +104,12 @@ class WindowMultiplier {
       for (float& total : totals.value) total = 0;
     }
     const int lead = (tile.first & (kLineAlignment - 1)) * (p_.lane_bytes / 16);
-    // A step takes 32 of lane_bytes.
-    const int step_channels = p_.chunk_channels * 32 / p_.lane_bytes;
     accumulate_ = accumulate_low_ = chained_ = 0;
     filter_pending_ = source_pending_ = -1;
     for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
-      const int channels = min(p_.chunk_channels, p_.channels - chunk * p_.chunk_channels);
-      const int steps = (channels + step_channels - 1) / step_channels;
+      // A step takes 32 of lane_bytes; the last chunk may have fewer.
+      const int left = (p_.channels - chunk * p_.chunk_channels) * kOperandBytes;
+      const int steps = min(p_.lane_bytes / 32, (left + 31) / 32);
       wait_barrier(rings_.source_full + 8 * source_.slot, source_.parity);
       const uint32_t b_start =
           lower_descriptor(rings_.source + source_.slot * rings_.source_stage_bytes) +
@@ -122,12 +123,7 @@ class WindowMultiplier {
               lower_descriptor(rings_.filters + filter_.slot * rings_.filter_stage_bytes) +
               filter_start_ + 2 * step;
           const uint32_t b = b_start + 2 * step;
-          int tap = 0;
-          for (; tap + 4 <= count; tap += 4) multiply_batch<4>(chains, totals, a, b, taps, tap);
-          const int left = count - tap;
-          if (left == 3) multiply_batch<3>(chains, totals, a, b, taps, tap);
-          if (left == 2) multiply_batch<2>(chains, totals, a, b, taps, tap);
-          if (left == 1) multiply_batch<1>(chains, totals, a, b, taps, tap);
+          multiply_taps<kMaxBatch>(count, chains, totals, a, b, taps);
         }
         filter_pending_ = filter_.slot;
         filter_.advance(p_.filter_stages);
@@ -154,11 +150,22 @@ class WindowMultiplier {
     accumulate_ = chained_ = 0;
   }
 
+  // A stage has at most kMost taps.
+  template <int kMost>
+  __device__ __forceinline__ void multiply_taps(int count, Chains& chains, Sums& totals, uint32_t a,
+                                                uint32_t b, const int* taps) {
+    if (count == kMost) {
+      multiply_batch<kMost>(chains, totals, a, b, taps);
+    } else if constexpr (kMost > 1) {
+      multiply_taps<kMost - 1>(count, chains, totals, a, b, taps);
+    }
+  }
+
   // A step of kCount taps in one group, without a branch between them: only then do the tensor
   // cores get the next group while they work on this one.
   template <int kCount>
   __device__ __forceinline__ void multiply_batch(Chains& chains, Sums& totals, uint32_t a_start,
-                                                 uint32_t b_start, const int* taps, int tap) {
+                                                 uint32_t b_start, const int* taps) {
     if constexpr (kChained) {
       if (chained_ + kCount > kChain) {
         wait_wgmma<0>();
@@ -170,8 +177,8 @@ class WindowMultiplier {
     uint32_t a[kCount], b[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      a[i] = a_start + (tap + i) * (rings_.tap_bytes / 16);
-      b[i] = b_start + taps[tap + i];
+      a[i] = a_start + i * (rings_.tap_bytes / 16);
+      b[i] = b_start + taps[i];
     }
     __syncwarp();  // storing leaves lanes apart, and wgmma wants them together
     fence_wgmma();

@@ -16,6 +16,7 @@ constexpr int kTileAlignment = 1024;  // of a swizzled tile
 constexpr int kMaxFilterStages = 16;
 constexpr int kMaxSourceStages = 3;
 constexpr int64_t kFilterStageBytes = 18432;
+constexpr int64_t kLongFilterStageBytes = 36864;
 // The kernels there are (lines_*.cu).
 constexpr int kWindowColumns[] = {256, 224, 192, 128, 64};
 constexpr int kIeeeWindowColumns[] = {160, 128, 96, 64};
@@ -273,7 +274,6 @@ class Fitter {
   }
 
   bool fit_shared_memory(WindowShape& shape) const {
-    const int planes = shape.planes();
     const int64_t plane = round_up(int64_t{shape.positions()} * shape.lane_bytes, kTileAlignment);
     shape.plane_bytes = static_cast<int>(plane);
     shape.table_offset = kBarrierBytes;
@@ -283,21 +283,27 @@ class Fitter {
         round_up(shape.staging_offset + staging_bytes(shape.columns, static_cast<int>(stored)),
                  kTileAlignment));
 
+    // Long stages, where there is room for three of them.
+    const auto room = caps_.shared_bytes_per_block - shape.source_offset - kTileAlignment;
+    return fit_stages(shape, room, kLongFilterStageBytes, 3) ||
+           fit_stages(shape, room, kFilterStageBytes, 2);
+  }
+
+  // Stages of filters of up to so many bytes, at least so many of them.
+  bool fit_stages(WindowShape& shape, int64_t room, int64_t most_bytes, int64_t least) const {
     const int64_t tap_bytes =
-        int64_t{shape.filter_groups} * planes * kWindowFilters * shape.lane_bytes;
-    int64_t stage_taps = std::clamp<int64_t>(kFilterStageBytes / tap_bytes, 1, taps_);
-    if (math_ == TensorMath::kIeee) {
-      stage_taps =
-          std::min<int64_t>(stage_taps, std::max(1, kIeeeChainSteps * 32 / shape.lane_bytes));
-    }
-    const int64_t stages_per_chunk = ceil_div(taps_, stage_taps);
-    stage_taps = ceil_div(taps_, stages_per_chunk);
+        int64_t{shape.filter_groups} * shape.planes() * kWindowFilters * shape.lane_bytes;
+    const int64_t most_taps = math_ == TensorMath::kIeee
+                                  ? std::max(1, kIeeeChainSteps * 32 / shape.lane_bytes)
+                                  : kMaxBatchTaps;
+    const int64_t stages_per_chunk =
+        ceil_div(taps_, std::clamp<int64_t>(most_bytes / tap_bytes, 1, most_taps));
+    const int64_t stage_taps = ceil_div(taps_, stages_per_chunk);
     shape.stage_taps = static_cast<int>(stage_taps);
     const int64_t stage_bytes = stage_taps * tap_bytes;
     const int64_t all_stages = stages_per_chunk * shape.chunks;
 
-    const int64_t room = caps_.shared_bytes_per_block - shape.source_offset - kTileAlignment;
-    const int64_t source_stage = plane * planes;
+    const int64_t source_stage = int64_t{shape.plane_bytes} * shape.planes();
     int64_t source_stages = std::min<int64_t>(kMaxSourceStages, room / source_stage);
     while (source_stages > 2 && room - source_stages * source_stage < 3 * stage_bytes) {
       --source_stages;
@@ -314,7 +320,7 @@ class Fitter {
       source_stages =
           std::min<int64_t>(kMaxSourceStages, (room - all_stages * stage_bytes) / source_stage);
     } else {
-      if (filter_stages < 2) return false;
+      if (filter_stages < least) return false;
       shape.filter_stages = static_cast<int>(filter_stages);
     }
     shape.source_stages = static_cast<int>(source_stages);

@@ -44,7 +44,10 @@ inline constexpr int kMaxWindowSegments = 64;  // of a tile
 // Reduction steps (of 32 bytes and one tap) summed by the tensor cores in one chain: they truncate,
 // so long chains drift towards zero. In kIeee each step is six additions, in kHalfIeee one.
 inline constexpr int kIeeeChainSteps = 4;
-inline constexpr int kHalfChainSteps = 8;
+inline constexpr int kHalfChainSteps = 9;
+// Taps that are multiplied in one go: preparing a group of products takes a warp about as long as
+// the tensor cores take for four, so groups should be longer. 3 x 3 taps are the most common.
+inline constexpr int kMaxBatchTaps = 9;
 // Wider windows of kHalfIeee have no registers for totals beside the chain, and only do where the
 // whole reduction is one.
 inline constexpr int kMaxHalfChainColumns = 96;
