@@ -234,7 +234,8 @@ PYBIND11_MODULE(convx_core, m) {
     using namespace py::literals;
     return py::dict("filter_tiles"_a = fit.shape.filter_tiles, "chunks"_a = fit.shape.chunks,
                     "stages"_a = fit.shape.stages, "raw_stages"_a = fit.shape.raw_stages,
-                    "pieces"_a = fit.shape.pieces, "aligned_source"_a = fit.shape.aligned_source,
+                    "whole_rows"_a = fit.shape.whole_rows,
+                    "grid"_a = fit.shape.grid, "us"_a = fit.shape.microseconds, "aligned_source"_a = fit.shape.aligned_source,
                     "aligned_target"_a = fit.shape.aligned_target);
   });
   // The same for a grouped problem, with the kernel to take.

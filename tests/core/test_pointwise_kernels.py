@@ -133,10 +133,16 @@ def test_shapes_are_what_they_should_be(core: ModuleType) -> None:
     assert said["stages"] < said["chunks"]  # they pass by
     assert not run_and_check(core, CASES[4], "bfloat16")["aligned_source"]
     case = pointwise("rows_are_copied", 1, 64, 24, 32, 128)
-    said = run_and_check(core, case, "ieee")
-    assert (said["raw_stages"], said["pieces"], said["stages"]) == (2, 2, 4)
     said = run_and_check(core, case, "tf32")
-    assert (said["raw_stages"], said["pieces"], said["stages"]) == (3, 4, 4)
+    assert said["whole_rows"]
+    assert (said["raw_stages"], said["stages"]) == (0, 7)
+    said = run_and_check(core, case, "bfloat16")
+    assert not said["whole_rows"]
+    assert (said["raw_stages"], said["stages"]) == (4, 8)
+    # More filters, or images that end within a sector.
+    said = run_and_check(core, pointwise("stored_by_lanes", 1, 64, 24, 32, 256), "bfloat16")
+    assert (said["raw_stages"], said["stages"]) == (0, 10)
+    assert not run_and_check(core, CASES[5], "tf32")["whole_rows"]
 
 
 @pytest.mark.parametrize("operand", ["x", "w"])

@@ -17,7 +17,8 @@ PointwiseFit make_pointwise_fit(const ConvProblem& problem, PointwiseShape shape
   p.channel_rows = shape.channel_rows;
   p.filter_part_bytes = shape.filter_part_bytes();
   p.chunks = shape.chunks, p.stages = shape.stages, p.raw_stages = shape.raw_stages;
-  p.pieces = shape.pieces, p.staging_pitch = staging_pitch(shape.math, shape.pieces);
+  p.whole_rows = shape.whole_rows;
+  p.staging_pitch = staging_pitch(shape.math, shape.whole_rows);
   p.filter_offset = shape.filter_offset, p.ring_offset = shape.ring_offset;
   p.raw_offset = shape.raw_offset;
   p.by_plane = FastDivmod(p.plane);

@@ -7,7 +7,7 @@
 //   filters   [part][channel / 64][filter][128 bytes]              placed once
 //   ring      [stage][part][channel / 8][pixel / 64][8][128 bytes]  loaders -> multipliers
 //   raw ring  [loading warp][stage][rows of channels]              values on their way in
-//   staging   [warp][16 filters][128, 256 or 512 bytes and some]   sums on their way out
+//   staging   [warp][16 filters][128 or 512 bytes and some]        sums on their way out
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, 1)
   const uint32_t memory = (shared_address(unaligned) + 1023) & ~1023u;
   const PointwiseRing ring(p, memory);
   const BlockWork work(p);
-  if (threadIdx.x == 0) ring.init(p, PointwiseLoader<kMath>::kRawRows);
+  if (threadIdx.x == 0) ring.init(p);
   __syncthreads();
   if (threadIdx.x < 32 * kPointwiseWarps) {
     multiply_tiles<kMath>(p, work, ring, memory);

@@ -1,13 +1,14 @@
-// The four warps that bring source values into the ring. Rows of pixels come by bulk copies, some
-// chunks ahead, and a warp reads the ones it has asked for; what cannot be copied (other layouts,
-// strides, small planes) comes through registers, two chunks at a time.
+// The four warps that bring source values into the ring: through registers, two chunks at a time,
+// or, where rows of pixels can be copied, by bulk copies, some chunks ahead, and a warp reads the
+// ones it has asked for.
 //
-// Bulk copies, because loads under way do not outlast a chunk: the compiler waits for all of them
-// together, and the fence for the tensor cores is a memory barrier.
+// Loads under way do not outlast a chunk: the compiler waits for all of them together, and the
+// fence for the tensor cores is a memory barrier. Copies do.
 #pragma once
 
 #include "device/mbarrier.cuh"
 #include "device/shared_memory.cuh"
+#include "device/warp_roles.cuh"
 #include "engines/cuda_pointwise/pointwise_ring.cuh"
 #include "engines/tensor_types.cuh"
 
@@ -44,26 +45,26 @@ class PointwiseLoader {
     place_ = pixel / 64 * kColumnTileBytes + channel_ * 128 + (pixel % 64 * 2 ^ channel_ << 4);
     source_ = static_cast<const Element*>(p.source) +
               static_cast<int64_t>(work.group) * p.group_sources * p.source_c;
-    raw_channel_ = thread / 32 * kWarpRows + lane_ % kWarpRows + lane_ / kWarpRows * kChannelStep;
   }
 
-  // Asks for this warp's share of a chunk, each lane for a row: one copy, or two where the tile has
-  // pixels of two images. Every lane with a row arrives at the barrier.
-  __device__ __forceinline__ void request(const ChunkCursor& at, uint32_t raw,
+  // Asks for this warp's share of a chunk; called by one lane. A row takes one copy, or two where
+  // the tile has pixels of two images.
+  __device__ __forceinline__ void request(const ChunkCursor& at, int warp, uint32_t raw,
                                           uint32_t barrier) const {
-    if (lane_ >= kRawRows) return;
-    const int channel = at.chunk * kChunk + raw_channel_;
+    constexpr int kBytes = static_cast<int>(sizeof(Element));
+    // Row i has the share's channel i / kWarpRows * kChannelStep + i % kWarpRows.
+    const int first = at.chunk * kChunk + warp * kWarpRows;
+    const int channels = p_.group_sources - first;
+    const int steps = max(0, channels) / kChannelStep, more = max(0, channels) % kChannelStep;
+    const int rows = min(kRawRows, steps * kWarpRows + min(more, kWarpRows));
     const TwoImages images(p_, at.tile * kPointwisePixels, kPointwisePixels);
-    if (channel >= p_.group_sources) return arrive(barrier);
-    const int own = (images.next - images.first) * static_cast<int>(sizeof(Element));
-    const int all = (images.end - images.first) * static_cast<int>(sizeof(Element));
-    const Element* row = source_ + channel * p_.source_c;
-    raw += lane_ * kRowBytes;
-    arrive_expecting(barrier, all);
-    bulk_copy(raw, row + images.find(p_, false, p_.source_n), own, barrier);
-    if (own < all) {
-      bulk_copy(raw + own, row + images.find(p_, true, p_.source_n), all - own, barrier);
-    }
+    const int own = (images.next - images.first) * kBytes;
+    const int others = (images.end - images.next) * kBytes;
+    const Element* const from = source_ + first * p_.source_c;
+    arrive_expecting(barrier, rows * (own + others));
+    copy_rows(from + images.find(p_, false, p_.source_n), rows, raw, own, barrier);
+    if (others == 0) return;
+    copy_rows(from + images.find(p_, true, p_.source_n), rows, raw + own, others, barrier);
   }
 
   // Reads this thread's units of it, once they are there.
@@ -80,9 +81,8 @@ class PointwiseLoader {
     }
   }
 
-  // Starts to load a chunk into registers.
-  __device__ __forceinline__ void load(const ChunkCursor& at, Batch& batch) {
-    if (at.chunk == 0) find_pixels(at.tile);
+  // Starts to load a chunk into registers; its tile's pixels must have been found.
+  __device__ __forceinline__ void load(const ChunkCursor& at, Batch& batch) const {
     const int first = at.chunk * kChunk + channel_;
     const int64_t offset = first * p_.source_c;
     const int64_t step = kChannelStep * p_.source_c;
@@ -121,7 +121,6 @@ class PointwiseLoader {
     }
   }
 
- private:
   // Where this thread's pixels of the tile lie in the group's first channel; null: outside.
   __device__ __forceinline__ void find_pixels(int tile) {
     const int first = tile * kPointwisePixels + pixel_;
@@ -142,6 +141,21 @@ class PointwiseLoader {
       at_[i] = inside
                    ? source_ + target.image * p_.source_n + row * p_.source_h + column * p_.source_w
                    : nullptr;
+    }
+  }
+
+ private:
+  // from: the first row's.
+  __device__ __forceinline__ void copy_rows(const Element* from, int rows, uint32_t raw, int bytes,
+                                            uint32_t barrier) const {
+#pragma unroll 1
+    for (int row = 0; row < rows; row += kWarpRows) {
+#pragma unroll
+      for (int i = 0; i < kWarpRows; ++i) {
+        if (row + i < rows) bulk_copy(raw + i * kRowBytes, from + i * p_.source_c, bytes, barrier);
+      }
+      raw += kWarpRows * kRowBytes;
+      from += kChannelStep * p_.source_c;
     }
   }
 
@@ -169,7 +183,6 @@ class PointwiseLoader {
   const int channel_;  // first of this thread's, in a chunk
   int pixel_;          // first of this thread's, in a tile
   uint32_t place_;     // of that channel and pixel, in a chunk
-  int raw_channel_;    // of the row this lane asks for, in a chunk
   const Element* source_;
   const Element* at_[kUnit];  // this thread's pixels of the tile, for loads into registers
 };
@@ -192,7 +205,9 @@ class PointwiseProducer {
     ChunkCursor ahead(work_), here(work_);
     const auto request = [&](int stage) {
       if (ahead.is_done(p_)) return;
-      loader_.request(ahead, raw + stage * kRawShareBytes, barriers + 8 * stage);
+      if (elect_lane()) {
+        loader_.request(ahead, thread_ / 32, raw + stage * kRawShareBytes, barriers + 8 * stage);
+      }
       ahead.advance(p_, work_);
     };
 #pragma unroll 1
@@ -211,19 +226,30 @@ class PointwiseProducer {
   }
 
   __device__ __forceinline__ void load_all() {
+    // Splitting takes as long as loading: one chunk is split while the next is loaded. Else both
+    // are loaded together.
+    constexpr bool kOverlap = is_split(kMath);
     ChunkCursor at(work_);
-#pragma unroll 1
-    while (!at.is_done(p_)) {
-      typename Loader::Batch even, odd;
-      loader_.load(at, even);
+    if (at.is_done(p_)) return;
+    loader_.find_pixels(at.tile);
+    const auto load = [&](typename Loader::Batch& batch) {
+      loader_.load(at, batch);
       at.advance(p_, work_);
+      if (at.chunk == 0 && !at.is_done(p_)) loader_.find_pixels(at.tile);
+    };
+    typename Loader::Batch even, odd;
+    load(even);
+#pragma unroll 1
+    while (true) {
       const bool has_odd = !at.is_done(p_);
-      if (has_odd) {
-        loader_.load(at, odd);
-        at.advance(p_, work_);
-      }
+      if (has_odd) load(odd);
       hand_over(even);
-      if (has_odd) hand_over(odd);
+      if (!has_odd) return;
+      const bool has_even = !at.is_done(p_);
+      if (kOverlap && has_even) load(even);
+      hand_over(odd);
+      if (!has_even) return;
+      if (!kOverlap) load(even);
     }
   }
 
@@ -249,11 +275,10 @@ template <TensorMath kMath>
 __device__ __forceinline__ void load_sources(const PointwiseParams& p, const BlockWork& work,
                                              const PointwiseRing& ring, int thread) {
   PointwiseProducer<kMath> producer(p, work, ring, thread);
-  if (p.raw_stages > 0 && p.aligned_source) {
-    producer.copy_all();
-  } else {
-    producer.load_all();
+  if constexpr (wanted_raw_stages(kMath) > 0) {
+    if (p.raw_stages > 0 && p.aligned_source) return producer.copy_all();
   }
+  producer.load_all();
 }
 
 }  // namespace convx

@@ -22,9 +22,11 @@ constexpr double kIeeeUnitCycles = 150;
 constexpr double kElementCycles = 50;      // more, for each value that is loaded alone
 constexpr double kScatteredElements = 10;  // times that where neighbours are sectors apart
 constexpr double kChunkCycles = 400;
-constexpr double kMemoryBytes = 15.2;        // device memory, per cycle, as measured on kb87pw
-constexpr double kNarrowMemoryBytes = 14.7;  // the same of 16-bit values
-constexpr double kIeeeMemoryBytes = 13;      // the same of ieee, through registers both ways
+// Device memory, per cycle, as measured on 64 channels of 1024 x 1024 pixels.
+constexpr double kMemoryBytes = 15.2;
+constexpr double kRowMemoryBytes = 17;       // where sums are stored as whole rows
+constexpr double kNarrowMemoryBytes = 15.8;  // of 16-bit values
+constexpr double kIeeeMemoryBytes = 13.2;    // of ieee
 constexpr double kCacheBytes = 40;     // source values that other filters have read before, from L2
 constexpr double kFilterCycles = 0.3;  // splitting and placing the block's filters, per value
 constexpr double kLaunchCycles = 8000;
@@ -98,12 +100,16 @@ class Fitter {
     const int least =
         shape.filters > kPointwiseFilters ? shape.chunks : 2 * chain_chunks(shape.math);
     // A tile has pixels of two images at most.
-    const bool can_copy = shape.aligned_source && plane_ >= kPointwisePixels;
+    const bool copies = shape.filters <= kMaxCopyFilters && plane_ >= kPointwisePixels;
+    const int wanted = copies && shape.aligned_source ? wanted_raw_stages(shape.math) : 0;
+    const bool can_store_rows =
+        copies && wants_whole_rows(shape.math) && shape.aligned_target && has_target_sectors();
     for (const int stages : {std::max(least, 2 * shape.chunks), least}) {
-      for (int raw = can_copy ? wanted_raw_stages(shape.math) : 0;; raw = raw > 2 ? raw - 1 : 0) {
-        for (int pieces = tile_pieces(shape.math); pieces >= (raw > 2 ? 2 : 1); pieces /= 2) {
+      for (int raw = wanted;; raw = raw > 2 ? raw - 1 : 0) {
+        for (const bool whole_rows : {true, false}) {
+          if (whole_rows && !can_store_rows) continue;
           shape.raw_stages = raw;
-          shape.pieces = pieces;
+          shape.whole_rows = whole_rows;
           if (place_in_shared_memory(shape, stages)) return true;
         }
         if (raw == 0) break;
@@ -112,9 +118,18 @@ class Fitter {
     return false;
   }
 
+  // Rows of tiles start and end with sectors of 32 bytes: copies of parts of them take twice as
+  // long.
+  bool has_target_sectors() const {
+    const int64_t sector = 32 / size_of(problem_.dtype);
+    const Strides& strides = view_.target_strides;
+    return plane_ % sector == 0 && strides.n % sector == 0 && strides.c % sector == 0;
+  }
+
   // False if less than so many stages of the ring fit.
   bool place_in_shared_memory(PointwiseShape& shape, int least_stages) const {
-    const int64_t staging = int64_t{kPointwiseWarps} * 16 * staging_pitch(shape.math, shape.pieces);
+    const int64_t staging =
+        int64_t{kPointwiseWarps} * 16 * staging_pitch(shape.math, shape.whole_rows);
     const int64_t filters = pointwise_parts(shape.math) * int64_t{shape.filter_part_bytes()};
     const int64_t raw = int64_t{shape.raw_stages} * kRawStageBytes;
     const int64_t offset = round_up(kPointwiseBarrierBytes + staging, kTileAlignment);
@@ -171,10 +186,10 @@ class Fitter {
     const double source_bytes = static_cast<double>(
         problem_.N * problem_.groups * plane_ * view_.source_channels * size_of(problem_.dtype));
     const double sms = std::max(1, caps_.sm_count);
-    const bool copied = shape.raw_stages > 0 && shape.pieces > 1;
-    const double rate = size_of(problem_.dtype) == 2                 ? kNarrowMemoryBytes
-                        : shape.math == TensorMath::kIeee && !copied ? kIeeeMemoryBytes
-                                                                     : kMemoryBytes;
+    const double rate = size_of(problem_.dtype) == 2      ? kNarrowMemoryBytes
+                        : shape.math == TensorMath::kIeee ? kIeeeMemoryBytes
+                        : shape.whole_rows                ? kRowMemoryBytes
+                                                          : kMemoryBytes;
     const double memory = count_bytes(problem_) / sms / rate +
                           (shape.filter_tiles - 1) * source_bytes / sms / kCacheBytes;
     const double work =

@@ -61,19 +61,21 @@ constexpr int chunk_part_bytes(TensorMath math) { return pointwise_chunk(math) /
 constexpr int chunk_bytes(TensorMath math) {
   return pointwise_parts(math) * chunk_part_bytes(math);
 }
-// How many of them are asked for ahead, where there is room; 0: values come through registers.
-constexpr int wanted_raw_stages(TensorMath math) { return is_split(math) ? 3 : 4; }
+// How many of them are asked for ahead, where there is room; 0: values come through registers,
+// which on an H200 is the better way where they must be converted there.
+constexpr int wanted_raw_stages(TensorMath math) { return is_split(math) ? 0 : 4; }
 
-// Sums leave a warp through shared memory: some pieces of 128 bytes of each of 16 filters at a
-// time. These are the pieces of a whole tile.
-constexpr int tile_pieces(TensorMath math) { return is_split(math) ? 4 : 2; }
-// Rows of pieces are so far apart that the warp's stores, 8 or 16 bytes wide, fall on different
-// banks.
-constexpr int staging_pitch(TensorMath math, int pieces) {
-  return 128 * pieces + (is_split(math) ? 32 : 16);
+// Sums leave a warp through shared memory, 16 filters at a time: either pieces of 128 bytes, which
+// the warp's lanes store, or whole rows of a tile, 512 bytes, which the copy engine stores.
+// Rows are so far apart that the warp's writes, 8 or 16 bytes wide, fall on different banks.
+constexpr int staging_pitch(TensorMath math, bool whole_rows) {
+  return (whole_rows ? 512 : 128) + (is_split(math) ? 32 : 16);
 }
-// Whether staged rows leave by bulk copies, or 16 bytes of each lane at a time.
-inline constexpr bool kBulkStores = true;
+constexpr bool wants_whole_rows(TensorMath math) { return math == TensorMath::kTf32; }
+// Copies, of source values and of whole rows, let warps go on, but take longer than loads and
+// stores do: they pay where warps have something else to do. With more filters of a block, all that
+// the multiplying warps do is store.
+inline constexpr int kMaxCopyFilters = 128;
 
 struct PointwiseShape {
   TensorMath math = TensorMath::kTf32;
@@ -85,9 +87,9 @@ struct PointwiseShape {
   int chunks = 0;        // of a tile
   int stages = 0;        // chunks that the ring holds; those of a tile, if it has several products
   int raw_stages = 0;    // chunks on their way; 0: they come through registers
-  int pieces = 1;        // that are staged together
-  int64_t tiles = 0;     // of pixels
-  int grid = 1;          // blocks: a multiple of all filter tiles
+  bool whole_rows = false;  // of sums are staged
+  int64_t tiles = 0;        // of pixels
+  int grid = 1;             // blocks: a multiple of all filter tiles
   // 16 bytes of pixels are 16 aligned bytes of one image, if the tensor starts at such.
   bool aligned_source = false, aligned_target = false;
   // The same for channels of a filter.
