@@ -53,9 +53,16 @@ class PointwiseMultiplier {
 #pragma unroll 1
       for (int chunk = 0; chunk < p_.chunks; chunk += kChain) {
         if (is_first) wait_for_chunks(cursor);
-        fence_wgmma();
+        Operands operands[kChain];
 #pragma unroll
-        for (int i = 0; i < kChain; ++i) multiply_chunk(sums, a, chunk + i, cursor, i > 0);
+        for (int i = 0; i < kChain; ++i) operands[i] = find_chunk(a, chunk + i, cursor);
+        fence_wgmma();
+        // Small products first, of the whole chain: what truncation takes is a share of the sum so
+        // far.
+#pragma unroll
+        for (int i = 0; i < kChain; ++i) multiply_small(sums, operands[i], i > 0);
+#pragma unroll
+        for (int i = 0; i < kChain; ++i) multiply_large(sums, operands[i], 1);
         commit_wgmma();
         wait_wgmma<0>();
         if (is_last) give_back_chunks(done);
@@ -66,8 +73,10 @@ class PointwiseMultiplier {
 #pragma unroll 1
       for (int chunk = 0; chunk < p_.chunks; ++chunk) {
         if (is_first) wait_for_chunks(cursor);
+        const Operands operands = find_chunk(a, chunk, cursor);
         fence_wgmma();
-        multiply_chunk(totals, a, chunk, cursor, chunk > 0);
+        if constexpr (is_split(kMath)) multiply_small(totals, operands, chunk > 0);
+        multiply_large(totals, operands, is_split(kMath) ? 1 : chunk > 0);
         commit_wgmma();
         if (is_last && chunk > 0) {
           wait_wgmma<1>();
@@ -118,30 +127,43 @@ class PointwiseMultiplier {
     }
   }
 
-  __device__ __forceinline__ void multiply_chunk(Sums& sums, uint32_t a, int chunk,
-                                                 RingCursor& cursor, int accumulate) const {
+  // Of a chunk's first step: descriptors of first parts.
+  struct Operands {
+    uint32_t a, b;
+  };
+  __device__ __forceinline__ Operands find_chunk(uint32_t a, int chunk, RingCursor& cursor) const {
     const int channel = chunk * kChunk;
     a += channel / kFilterChannels * (p_.tile_filters * 128 / 16) +
          channel % kFilterChannels * 2 / 16;
-    uint32_t b =
+    const uint32_t b =
         lower_columns_descriptor(ring_.chunks + cursor.slot * chunk_bytes(kMath), kColumnTileBytes);
     cursor.advance(p_.stages);
+    return {a, b};
+  }
+  static __device__ __forceinline__ void step_on(Operands& at) {
+    at.a += kProductDepth * 2 / 16;
+    at.b += kProductDepth / 8 * kOctetBytes / 16;
+  }
+
+  // All but the products of first parts; those of the smallest parts are below what is kept.
+  __device__ __forceinline__ void multiply_small(Sums& sums, Operands at, int accumulate) const {
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kSteps; ++step, step_on(at)) {
       const int more = step > 0 ? 1 : accumulate;
-      // Small products first; those of the smallest parts are below what is kept.
       if constexpr (kExact) {
-        product(sums, a, 0, b, 2, more);
-        product(sums, a, 2, b, 0, 1);
-        product(sums, a, 1, b, 1, 1);
+        product(sums, at.a, 0, at.b, 2, more);
+        product(sums, at.a, 2, at.b, 0, 1);
+        product(sums, at.a, 1, at.b, 1, 1);
       }
-      if constexpr (is_split(kMath)) {
-        product(sums, a, 0, b, 1, kExact ? 1 : more);
-        product(sums, a, 1, b, 0, 1);
-      }
-      product(sums, a, 0, b, 0, is_split(kMath) ? 1 : more);
-      a += kProductDepth * 2 / 16;
-      b += kProductDepth / 8 * kOctetBytes / 16;
+      product(sums, at.a, 0, at.b, 1, kExact ? 1 : more);
+      product(sums, at.a, 1, at.b, 0, 1);
+    }
+  }
+
+  __device__ __forceinline__ void multiply_large(Sums& sums, Operands at, int accumulate) const {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step, step_on(at)) {
+      product(sums, at.a, 0, at.b, 0, step > 0 ? 1 : accumulate);
     }
   }
 

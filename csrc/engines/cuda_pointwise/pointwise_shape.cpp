@@ -100,7 +100,8 @@ class Fitter {
     const int least =
         shape.filters > kPointwiseFilters ? shape.chunks : 2 * chain_chunks(shape.math);
     // A tile has pixels of two images at most.
-    const bool copies = shape.filters <= kMaxCopyFilters && plane_ >= kPointwisePixels;
+    const bool copies =
+        shape.filter_tiles == 1 && shape.filters <= kMaxCopyFilters && plane_ >= kPointwisePixels;
     const int wanted = copies && shape.aligned_source ? wanted_raw_stages(shape.math) : 0;
     const bool can_store_rows =
         copies && wants_whole_rows(shape.math) && shape.aligned_target && has_target_sectors();
