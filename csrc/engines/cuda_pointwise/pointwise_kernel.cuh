@@ -10,12 +10,14 @@
 //   staging   [warp][16 filters][128 or 512 bytes and some]        sums on their way out
 #pragma once
 
+#include "device/dependent_launch.cuh"
 #include "device/mbarrier.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda_pointwise/pointwise_filters.cuh"
 #include "engines/cuda_pointwise/pointwise_load.cuh"
 #include "engines/cuda_pointwise/pointwise_store.cuh"
+#include "engines/gate.cuh"
 
 namespace convx {
 
@@ -28,6 +30,7 @@ class PointwiseMultiplier {
   static constexpr int kSteps = kChunk / kProductDepth;
   static constexpr int kChain = chain_chunks(kMath);
   static constexpr bool kExact = kMath == TensorMath::kIeee;
+  static constexpr bool kHalves = kMath == TensorMath::kHalfIeee;
 
  public:
   using Sums = WgmmaSums<kPointwisePixels>;
@@ -70,12 +73,15 @@ class PointwiseMultiplier {
         for (int i = 0; i < kPointwisePixels / 2; ++i) totals.value[i] += sums.value[i];
       }
     } else {
+      // Of products with one lower half, kHalfLowScale times too large; else it takes no registers.
+      Sums low;
 #pragma unroll 1
       for (int chunk = 0; chunk < p_.chunks; ++chunk) {
         if (is_first) wait_for_chunks(cursor);
         const Operands operands = find_chunk(a, chunk, cursor);
         fence_wgmma();
         if constexpr (is_split(kMath)) multiply_small(totals, operands, chunk > 0);
+        if constexpr (kHalves) multiply_small(low, operands, chunk > 0);
         multiply_large(totals, operands, is_split(kMath) ? 1 : chunk > 0);
         commit_wgmma();
         if (is_last && chunk > 0) {
@@ -85,6 +91,12 @@ class PointwiseMultiplier {
       }
       wait_wgmma<0>();
       if (is_last) give_back_chunks(done);
+      if constexpr (kHalves) {
+#pragma unroll
+        for (int i = 0; i < kPointwisePixels / 2; ++i) {
+          totals.value[i] = fmaf(low.value[i], 1 / kHalfLowScale, totals.value[i]);
+        }
+      }
     }
   }
 
@@ -202,10 +214,10 @@ __device__ __forceinline__ void multiply_tiles(const PointwiseParams& p, const B
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       WgmmaSums<kPointwisePixels> sums;
-      const auto biases = storer.load_biases(block);  // they arrive meanwhile
+      const auto ends = storer.load_ends(block);  // they arrive meanwhile
       multiplier.multiply(block, block == 0, block == blocks - 1, sums);
       if (block == 0 && tile + work.tile_step < p.tiles) multiplier.give_turn();
-      storer.store(sums, tile, block, biases);
+      storer.store(sums, tile, block, ends);
     }
     multiplier.leave_tile();
   }
@@ -221,10 +233,17 @@ __global__ void __launch_bounds__(kPointwiseThreads, 1)
   const PointwiseRing ring(p, memory);
   const BlockWork work(p);
   if (threadIdx.x == 0) ring.init(p);
-  __syncthreads();
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  // One thread looks: other blocks may shut the gate meanwhile, by what they find.
+  const bool shut = threadIdx.x == 0 && is_shut(p);
+  if (__syncthreads_or(shut)) return;
+  // Together what the block starts with, 168 per thread.
   if (threadIdx.x < 32 * kPointwiseWarps) {
+    take_registers<192>();
     multiply_tiles<kMath>(p, work, ring, memory);
   } else {
+    give_registers<120>();
     load_sources<kMath>(p, work, ring, threadIdx.x - 32 * kPointwiseWarps);
   }
 #endif

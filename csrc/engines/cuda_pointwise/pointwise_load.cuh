@@ -6,10 +6,13 @@
 // fence for the tensor cores is a memory barrier. Copies do.
 #pragma once
 
+#include <type_traits>
+
 #include "device/mbarrier.cuh"
 #include "device/shared_memory.cuh"
 #include "device/warp_roles.cuh"
 #include "engines/cuda_pointwise/pointwise_ring.cuh"
+#include "engines/half_scales.cuh"
 #include "engines/tensor_types.cuh"
 
 namespace convx {
@@ -39,6 +42,7 @@ class PointwiseLoader {
   __device__ __forceinline__ PointwiseLoader(const PointwiseParams& p, const BlockWork& work,
                                              int thread)
       : p_(p), lane_(thread % 32), channel_(thread / kRowUnits) {
+    if constexpr (is_half(kMath)) scale_ = p.scales->source;
     const int pixel = thread % kRowUnits * kUnit;
     pixel_ = pixel;
     // [channel / 8][pixel / 64][channel % 8][128 bytes], 16-byte pieces swizzled by channel % 8.
@@ -100,6 +104,27 @@ class PointwiseLoader {
     }
   }
 
+  // Scales what shall be halves, and says so where it is not fit to be.
+  __device__ __forceinline__ void scale(Batch& batch) const {
+    static_assert(kRowUnits == 32);  // a warp has neighbouring pixels of a channel
+    float values[4 * kUnits];
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      const uint4& unit = batch.unit[j];
+      values[4 * j] = __uint_as_float(unit.x) * scale_;
+      values[4 * j + 1] = __uint_as_float(unit.y) * scale_;
+      values[4 * j + 2] = __uint_as_float(unit.z) * scale_;
+      values[4 * j + 3] = __uint_as_float(unit.w) * scale_;
+    }
+    check_fitness(p_.scales, values, 0xffffffff);
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      const float* const v = values + 4 * j;
+      batch.unit[j] = make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]),
+                                 __float_as_uint(v[2]), __float_as_uint(v[3]));
+    }
+  }
+
   // Writes a chunk as the tensor cores read it.
   __device__ __forceinline__ void store(const Batch& batch, uint32_t chunk) const {
 #pragma unroll
@@ -108,9 +133,10 @@ class PointwiseLoader {
       const uint32_t to =
           chunk + (place_ ^ (channel % 8) << 4) + channel % 8 * 128 + channel / 8 * kOctetBytes;
       const uint4& unit = batch.unit[j];
-      if constexpr (is_split(kMath)) {
-        const SplitPair a(__uint_as_float(unit.x), __uint_as_float(unit.y));
-        const SplitPair b(__uint_as_float(unit.z), __uint_as_float(unit.w));
+      if constexpr (is_float32(kMath)) {
+        using Pair = std::conditional_t<is_half(kMath), HalfPair, SplitPair>;
+        const Pair a(__uint_as_float(unit.x), __uint_as_float(unit.y));
+        const Pair b(__uint_as_float(unit.z), __uint_as_float(unit.w));
 #pragma unroll
         for (int part = 0; part < pointwise_parts(kMath); ++part) {
           store_8_bytes(to + part * chunk_part_bytes(kMath), a.part[part], b.part[part]);
@@ -183,6 +209,7 @@ class PointwiseLoader {
   const int channel_;  // first of this thread's, in a chunk
   int pixel_;          // first of this thread's, in a tile
   uint32_t place_;     // of that channel and pixel, in a chunk
+  float scale_ = 1;    // of halves
   const Element* source_;
   const Element* at_[kUnit];  // this thread's pixels of the tile, for loads into registers
 };
@@ -254,7 +281,8 @@ class PointwiseProducer {
   }
 
  private:
-  __device__ __forceinline__ void hand_over(const typename Loader::Batch& batch) {
+  __device__ __forceinline__ void hand_over(typename Loader::Batch& batch) {
+    if constexpr (is_half(kMath)) loader_.scale(batch);
     wait_barrier(ring_.empty + 8 * cursor_.slot, cursor_.parity ^ 1);
     loader_.store(batch, ring_.chunks + cursor_.slot * chunk_bytes(kMath));
     fence_async_proxy();

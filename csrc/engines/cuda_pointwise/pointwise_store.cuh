@@ -14,6 +14,7 @@
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda_pointwise/pointwise_ring.cuh"
+#include "engines/half_scales.cuh"
 #include "engines/tensor_types.cuh"
 
 namespace convx {
@@ -40,29 +41,35 @@ class PointwiseStorer {
         lane_(static_cast<int>(threadIdx.x) & 31),
         warp_row_((static_cast<int>(threadIdx.x) & 127) / 32 * kRows),
         staging_(staging + threadIdx.x / 32 * (kRows * p.staging_pitch)) {
+    if constexpr (is_half(kMath)) source_scale_ = p.scales->source;
     target_ = static_cast<Element*>(p.target) +
               (static_cast<int64_t>(work.group) * p.group_targets + work.filter) * p.target_c;
   }
 
-  // Of this thread's two filters of 64.
-  struct Biases {
-    float low, high;
+  // What makes a filter's sums those of the target.
+  struct FilterEnd {
+    float bias = 0;
+    float scale = 1;  // of a filter of halves
   };
-  __device__ __forceinline__ Biases load_biases(int block) const {
+  // Of this thread's two filters of 64.
+  struct Ends {
+    FilterEnd low, high;
+  };
+  __device__ __forceinline__ Ends load_ends(int block) const {
     const int row = block * kPointwiseFilters + warp_row_ + lane_ / 4;
-    return {load_bias(row), load_bias(row + 8)};
+    return {load_end(row), load_end(row + 8)};
   }
 
   // Sums of filters 64 * block and on.
   __device__ __forceinline__ void store(const Sums& sums, int tile, int block,
-                                        const Biases& biases) const {
+                                        const Ends& ends) const {
     const int row = block * kPointwiseFilters + warp_row_;  // of the block's filters
     if (row >= work_.filters) return;
     const int first = tile * kPointwisePixels;
     if constexpr (wants_whole_rows(kMath)) {
-      if (p_.whole_rows && p_.aligned_target) return store_rows(sums, first, row, biases);
+      if (p_.whole_rows && p_.aligned_target) return store_rows(sums, first, row, ends);
     }
-    store_pieces(sums, first, row, biases);
+    store_pieces(sums, first, row, ends);
   }
 
   // Before the block ends.
@@ -75,7 +82,7 @@ class PointwiseStorer {
  private:
   // Piece by piece, each by ordinary stores.
   __device__ __forceinline__ void store_pieces(const Sums& sums, int first, int row,
-                                               const Biases& biases) const {
+                                               const Ends& ends) const {
     const int rows = work_.filters - row;  // that there are
     Element* const to = target_ + row * p_.target_c;
     const int image = p_.by_plane.divide(first);
@@ -87,7 +94,7 @@ class PointwiseStorer {
       const int pixel = first + piece * kPiece;
       __syncwarp();  // the piece before has been read
       const float* const values = sums.value + piece * (4 * kPieceGroups);
-      stage(values, biases, staging_);
+      stage(values, ends, staging_);
       __syncwarp();
       if (is_split(kMath) && __any_sync(0xffffffff, has_spoilt(values))) {
         mend(row, pixel, staging_);
@@ -108,14 +115,14 @@ class PointwiseStorer {
 
   // All pieces together, by copies that go on while the warp does.
   __device__ __forceinline__ void store_rows(const Sums& sums, int first, int row,
-                                             const Biases& biases) const {
+                                             const Ends& ends) const {
     if (elect_lane()) wait_bulk_reads();
     __syncwarp();  // what was staged before has left
     bool spoilt = false;
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       const float* const values = sums.value + piece * (4 * kPieceGroups);
-      stage(values, biases, staging_ + 128 * piece);
+      stage(values, ends, staging_ + 128 * piece);
       spoilt |= has_spoilt(values);
     }
     if (is_split(kMath) && __any_sync(0xffffffff, spoilt)) {
@@ -136,9 +143,33 @@ class PointwiseStorer {
         static_cast<const Element*>(p_.bias)[work_.group * p_.group_targets + work_.filter + row]);
   }
 
-  static __device__ __forceinline__ float finish(float sum, float bias) {
-    return is_split(kMath) ? fmaf(sum, kSplitUnscale, bias) : sum + bias;
+  __device__ __forceinline__ FilterEnd load_end(int row) const {
+    FilterEnd end;
+    end.bias = load_bias(row);
+    if constexpr (is_half(kMath)) {
+      const int filter = work_.filter + min(row, work_.filters - 1);
+      end.scale = filter_scales(p_.scales)[work_.group * p_.group_targets + filter];
+    }
+    return end;
   }
+
+  // Takes a filter's sums to where they end. Made when they are there: what it needs was loaded
+  // before.
+  struct Finish {
+    float bias;
+    Unscale unscale;
+
+    __device__ __forceinline__ Finish(float source_scale, const FilterEnd& end) : bias(end.bias) {
+      if constexpr (is_half(kMath)) unscale = Unscale(source_scale, end.scale);
+    }
+    __device__ __forceinline__ float operator()(float sum) const {
+      if constexpr (is_half(kMath)) {
+        return fmaf(sum * unscale.first, unscale.second, bias);
+      } else {
+        return is_split(kMath) ? fmaf(sum, kSplitUnscale, bias) : sum + bias;
+      }
+    }
+  };
 
   static __device__ __forceinline__ uint32_t pack(float first, float second) {
     return kMath == TensorMath::kBFloat16 ? pack_bfloat16(first, second)
@@ -146,18 +177,17 @@ class PointwiseStorer {
   }
 
   // [filter][kPiece pixels]: the sums of kPieceGroups groups of 8 pixels.
-  __device__ __forceinline__ void stage(const float* v, const Biases& biases,
-                                        uint32_t staged) const {
+  __device__ __forceinline__ void stage(const float* v, const Ends& ends, uint32_t staged) const {
     const int pitch = p_.staging_pitch;
-    const float low_bias = biases.low, high_bias = biases.high;
+    const Finish low(source_scale_, ends.low), high(source_scale_, ends.high);
     if constexpr (kBytes == 4) {
       const uint32_t to = staged + lane_ / 4 * pitch + lane_ % 4 * 8;
 #pragma unroll
       for (int g = 0; g < kPieceGroups; ++g) {
-        store_8_bytes(to + 32 * g, __float_as_uint(finish(v[4 * g], low_bias)),
-                      __float_as_uint(finish(v[4 * g + 1], low_bias)));
-        store_8_bytes(to + 32 * g + 8 * pitch, __float_as_uint(finish(v[4 * g + 2], high_bias)),
-                      __float_as_uint(finish(v[4 * g + 3], high_bias)));
+        store_8_bytes(to + 32 * g, __float_as_uint(low(v[4 * g])),
+                      __float_as_uint(low(v[4 * g + 1])));
+        store_8_bytes(to + 32 * g + 8 * pitch, __float_as_uint(high(v[4 * g + 2])),
+                      __float_as_uint(high(v[4 * g + 3])));
       }
     } else {
       // Four matrices of 8 filters by 8 pixels: lower and upper filters, of two groups.
@@ -168,8 +198,8 @@ class PointwiseStorer {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float* s = v + 4 * (g + i);
-          words[2 * i] = pack(finish(s[0], low_bias), finish(s[1], low_bias));
-          words[2 * i + 1] = pack(finish(s[2], high_bias), finish(s[3], high_bias));
+          words[2 * i] = pack(low(s[0]), low(s[1]));
+          words[2 * i + 1] = pack(high(s[2]), high(s[3]));
         }
         store_matrices(to + 16 * g, words);
       }
@@ -272,7 +302,8 @@ class PointwiseStorer {
   const int lane_;
   const int warp_row_;  // first of this warp's, of 64 filters
   const uint32_t staging_;
-  Element* target_;  // of the block's first filter
+  float source_scale_ = 1;  // of halves
+  Element* target_;         // of the block's first filter
 };
 
 }  // namespace convx
