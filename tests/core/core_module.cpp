@@ -222,21 +222,37 @@ PYBIND11_MODULE(convx_core, m) {
                     "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,
                     "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
   });
-  // The same with the pointwise kernels.
-  m.def("run_pointwise", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
-                            uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
-    PointwiseShape shape = fit_pointwise_shape(problem, caps);
-    if (shape.filters == 0) return py::none();
-    const PointwiseFit fit = make_pointwise_fit(problem, std::move(shape));
-    if (const char* fault = emulate_pointwise(problem, fit, buffers_at(x, w, y, bias))) {
-      throw std::runtime_error(fault);
-    }
-    using namespace py::literals;
-    return py::dict("filter_tiles"_a = fit.shape.filter_tiles, "chunks"_a = fit.shape.chunks,
-                    "stages"_a = fit.shape.stages, "raw_stages"_a = fit.shape.raw_stages,
-                    "pieces"_a = fit.shape.pieces, "aligned_source"_a = fit.shape.aligned_source,
-                    "aligned_target"_a = fit.shape.aligned_target);
-  });
+  // The same with the pointwise kernels. half: values are multiplied as halves first, whether or not
+  // that is the faster way.
+  m.def("run_pointwise",
+        [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
+           uintptr_t y, uintptr_t bias, bool half) -> py::object {
+          PointwiseShape exact = fit_pointwise_shape(problem, caps, tensor_math(problem));
+          if (exact.filters == 0) return py::none();
+          PointwiseShape halved;
+          if (half) {
+            halved = fit_pointwise_halves(problem, caps);
+            if (halved.filters == 0) return py::none();
+          }
+          const PointwiseShape shape = half ? halved : exact;
+          Plan plan;
+          plan.workspace_bytes = half ? count_scale_bytes(problem) : 0;
+          plan.shape = std::make_shared<const PointwisePlan>(
+              make_pointwise_plan(problem, std::move(exact), std::move(halved)));
+          bool unfit = false;
+          if (const char* fault =
+                  emulate_pointwise(problem, plan, buffers_at(x, w, y, bias), unfit)) {
+            throw std::runtime_error(fault);
+          }
+          using namespace py::literals;
+          return py::dict("filter_tiles"_a = shape.filter_tiles, "chunks"_a = shape.chunks,
+                          "stages"_a = shape.stages, "raw_stages"_a = shape.raw_stages,
+                          "whole_rows"_a = shape.whole_rows, "unfit"_a = unfit,
+                          "aligned_source"_a = shape.aligned_source,
+                          "aligned_target"_a = shape.aligned_target);
+        },
+        py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),
+        py::arg("bias"), py::arg("half") = false);
   // The same for a grouped problem, with the kernel to take.
   m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                           uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {

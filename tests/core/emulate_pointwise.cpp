@@ -1,46 +1,36 @@
-// The pointwise kernels themselves, run on the host, with emulated tensor
-// cores.
+// cuda_pointwise, launches and kernels, run on the host from its own source.
 #include "emulated_cuda/run_grid.h"
 //
+#include "device/async_copy.cuh"
 #include "emulate_pointwise.h"
-#include "engines/cuda_pointwise/pointwise_kernel.cuh"
+#include "emulated_cuda/workspace.h"
+#include "engines/cuda_pointwise/cuda_pointwise_launch.cpp"
+#include "engines/cuda_pointwise/pointwise_half.cu"
+#include "engines/cuda_pointwise/pointwise_narrow.cu"
+#include "engines/cuda_pointwise/pointwise_split.cu"
 
 namespace convx {
 
-const char *emulate_pointwise(const ConvProblem &problem,
-                              const PointwiseFit &fit, const Buffers &buffers) {
-  const PointwiseParams params = make_pointwise_params(problem, fit, buffers);
-  emulator::use_shared_memory(emulated_shared_memory, 16);
+const char *emulate_pointwise(const ConvProblem &problem, const Plan &plan,
+                              Buffers buffers, bool &unfit) {
+  const emulator::Workspace workspace(plan.workspace_bytes);
+  buffers.workspace = workspace.data();
   emulator::fault = nullptr;
   const bool forward = problem.pass == Pass::kForward;
-  const auto *source = static_cast<const char *>(params.source);
-  emulator::copied_begin = source;
+  // What bulk copies may read.
+  emulator::copied_begin =
+      static_cast<const char *>(forward ? buffers.x : buffers.y);
   emulator::copied_end =
-      source + size_of(problem.dtype) * problem.N * problem.groups *
-                   params.group_sources *
-                   (forward ? problem.H * problem.W : problem.P * problem.Q);
-  const auto run = [&] {
-    switch (fit.shape.math) {
-    case TensorMath::kTf32:
-      return pointwise_kernel<TensorMath::kTf32>(params);
-    case TensorMath::kIeee:
-      return pointwise_kernel<TensorMath::kIeee>(params);
-    case TensorMath::kBFloat16:
-      return pointwise_kernel<TensorMath::kBFloat16>(params);
-    case TensorMath::kFloat16:
-      return pointwise_kernel<TensorMath::kFloat16>(params);
-    default:
-      throw std::logic_error("no such kernel");
-    }
-  };
-  const PointwiseShape &shape = fit.shape;
-  if (!emulator::run_blocks(shape.grid, kPointwiseThreads,
-                            emulated_shared_memory, shape.shared_bytes, run)) {
-    return "a block wrote behind its shared memory";
-  }
+      emulator::copied_begin +
+      size_of(problem.dtype) * problem.N *
+          (forward ? problem.C * problem.H * problem.W
+                   : problem.K * problem.P * problem.Q);
+  launch_cuda_pointwise({"cuda_pointwise", &problem}, plan, buffers);
+  unfit = plan.workspace_bytes > 0 &&
+          static_cast<const HalfScales *>(workspace.data())->unfit != 0;
   if (!end_bulk_stores())
     return "a block ended before its copies";
-  return emulator::fault;
+  return workspace.is_whole() ? emulator::fault : "the workspace was overrun";
 }
 
 } // namespace convx

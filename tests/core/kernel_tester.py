@@ -45,3 +45,50 @@ def make_problem(
     problem.w_strides = core.contiguous_strides(*case.w[1:])
     problem.y_strides = strides(*case.y[1:])
     return problem
+
+
+# Of operands, by name, and whether they must not be multiplied as halves.
+SPREADS = [
+    ("rectified", False),
+    ("tails", False),
+    ("small", False),
+    ("large", False),
+    ("one small filter", False),
+    ("apart", True),
+    ("filters apart", True),
+    ("one small channel", True),
+    ("one dark corner", True),
+    ("outlier", True),
+    ("subnormal", True),
+]
+
+
+def spread(case: Case, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Operands whose values lie near each other or far apart."""
+    x, w, _ = case.tensors()
+    random = torch.Generator().manual_seed(7)
+    if name == "rectified":
+        x = x.relu()
+    elif name == "tails":  # many tiny values among others
+        x = torch.nn.functional.gelu(3 * x)
+    elif name == "small":
+        x, w = 1e-12 * x, 1e-9 * w
+    elif name == "large":
+        x, w = 1e15 * x, 1e18 * w
+    elif name == "one small filter":
+        w[3] *= 1e-25
+    elif name == "apart":
+        x *= 10 ** (40 * torch.rand(x.shape, generator=random) - 20)
+    elif name == "filters apart":
+        w *= 10 ** (40 * torch.rand(w.shape, generator=random) - 20)
+    elif name == "one small channel":
+        x[:, 5] *= 1e-15
+        w[:, 5] *= 1e15
+    elif name == "one dark corner":
+        x[1, :, :, 9:] *= 1e-12
+    elif name == "outlier":
+        x[1, 2, 3, 4] = 1e9
+    else:
+        assert name == "subnormal"
+        x *= 1e-42
+    return x, w

@@ -17,7 +17,7 @@ import pytest
 import reference
 import torch
 from cases import EDGES, WORKLOADS, Case
-from kernel_tester import Guarded, make_problem
+from kernel_tester import SPREADS, Guarded, make_problem, spread
 from problems import h200
 
 # Of float32 as halves, too.
@@ -285,54 +285,8 @@ def test_the_cases_reach_every_way(core: ModuleType) -> None:
     assert len(reached) == 2 * len(flags) + 3, reached
 
 
-def spread(case: Case, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Operands whose values lie near each other or far apart."""
-    x, w, _ = case.tensors()
-    random = torch.Generator().manual_seed(7)
-    if name == "rectified":
-        x = x.relu()
-    elif name == "tails":  # many tiny values among others
-        x = torch.nn.functional.gelu(3 * x)
-    elif name == "small":
-        x, w = 1e-12 * x, 1e-9 * w
-    elif name == "large":
-        x, w = 1e15 * x, 1e18 * w
-    elif name == "one small filter":
-        w[3] *= 1e-25
-    elif name == "apart":
-        x *= 10 ** (40 * torch.rand(x.shape, generator=random) - 20)
-    elif name == "filters apart":
-        w *= 10 ** (40 * torch.rand(w.shape, generator=random) - 20)
-    elif name == "one small channel":
-        x[:, 5] *= 1e-15
-        w[:, 5] *= 1e15
-    elif name == "one dark corner":
-        x[1, :, :, 9:] *= 1e-12
-    elif name == "outlier":
-        x[1, 2, 3, 4] = 1e9
-    else:
-        assert name == "subnormal"
-        x *= 1e-42
-    return x, w
-
-
 @pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
-@pytest.mark.parametrize(
-    ("name", "unfit"),
-    [
-        ("rectified", False),
-        ("tails", False),
-        ("small", False),
-        ("large", False),
-        ("one small filter", False),
-        ("apart", True),
-        ("filters apart", True),
-        ("one small channel", True),
-        ("one dark corner", True),
-        ("outlier", True),
-        ("subnormal", True),
-    ],
-)
+@pytest.mark.parametrize(("name", "unfit"), SPREADS)
 def test_values_that_lie_apart_are_not_halved(
     core: ModuleType, name: str, unfit: bool, last: bool
 ) -> None:

@@ -14,10 +14,10 @@ import pytest
 import reference
 import torch
 from cases import Case, draw
-from kernel_tester import Guarded, make_problem
+from kernel_tester import SPREADS, Guarded, make_problem, spread
 from problems import h200
 
-MATH = ["ieee", "tf32", "bfloat16", "float16"]
+MATH = ["ieee", "tf32", "bfloat16", "float16", "half ieee", "half tf32"]
 
 
 def pointwise(
@@ -41,7 +41,10 @@ CASES = [
     # Tiles of two images: rows are copied in two parts.
     pointwise("images_of_200_pixels", 5, 40, 10, 20, 70),
     pointwise("images_of_tile_and_unit", 4, 20, 8, 17, 20),
+    pointwise("long_rows_of_two_images", 5, 72, 10, 20, 70),
     pointwise("groups", 2, 36, 8, 10, 66, groups=3),
+    pointwise("large_groups", 2, 192, 8, 10, 200, groups=2),
+    pointwise("many_strided", 2, 80, 15, 13, 70, stride=(2, 2)),
     pointwise("strided", 2, 20, 15, 13, 30, stride=(2, 2)),
     pointwise("strided_per_axis", 2, 8, 9, 10, 6, stride=(2, 3), bias=False),
     pointwise("padded", 2, 5, 4, 4, 3, padding=(1, 2, 0, 3)),
@@ -74,7 +77,8 @@ def run_and_check(
     before: int = 0,
     direction: str = "forward",
     caps: Any = None,
-) -> dict[str, Any]:
+) -> Any:
+    half, math = math.startswith("half "), math.removeprefix("half ")
     dtype = torch.float32 if math in ("ieee", "tf32") else getattr(torch, math)
     channels_last = format == "nhwc"
     problem = make_problem(core, case, dtype, channels_last)
@@ -93,8 +97,14 @@ def run_and_check(
     if caps is None:
         caps = h200(core)
         caps.sm_count = 3  # so that blocks have several tiles
-    said = core.run_pointwise(problem, caps, *pointers, bias)
+    said = core.run_pointwise(problem, caps, *pointers, bias, half)
+    if half and math == "ieee":  # of short sums the error would show, of long ones it would grow
+        channels = case.w[1] if forward else case.w[0] // case.groups
+        assert (said is not None) == (64 <= channels <= 160)
+        if said is None:
+            return None
     assert said is not None, f"{case}: no tile fits"
+    assert not said["unfit"]
     tf32 = math == "tf32"
     if forward:
         reference.check_forward(guarded_y.tensor, case, x, w, b, tf32=tf32)
@@ -116,7 +126,7 @@ def test_every_case(core: ModuleType, case: Case, math: str) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_cases(core: ModuleType, seed: int) -> None:
-    case, math = random_case(seed), MATH[seed % 4]
+    case, math = random_case(seed), MATH[seed % 6]
     format = "nhwc" if seed % 5 == 4 else "nchw"
     run_and_check(core, case, math, format, before=seed % 3)
     if case.stride == (1, 1):
@@ -132,21 +142,54 @@ def test_shapes_are_what_they_should_be(core: ModuleType) -> None:
     assert said["aligned_target"]
     assert said["stages"] < said["chunks"]  # they pass by
     assert not run_and_check(core, CASES[4], "bfloat16")["aligned_source"]
-    case = pointwise("rows_are_copied", 1, 64, 24, 32, 128)
-    said = run_and_check(core, case, "ieee")
-    assert (said["raw_stages"], said["pieces"], said["stages"]) == (2, 2, 4)
-    said = run_and_check(core, case, "tf32")
-    assert (said["raw_stages"], said["pieces"], said["stages"]) == (3, 4, 4)
+    case = pointwise("rows_are_copied", 1, 64, 24, 32, 64)
+    assert run_and_check(core, case, "half tf32")["whole_rows"]
+    said = run_and_check(core, case, "half ieee")
+    assert said["whole_rows"]
+    assert (said["raw_stages"], said["stages"]) == (0, 8)
+    said = run_and_check(core, case, "bfloat16")
+    assert not said["whole_rows"]
+    assert (said["raw_stages"], said["stages"]) == (4, 8)
+    # Of more filters, and of images that end within a sector.
+    case = pointwise("stored_by_lanes", 1, 64, 24, 32, 256)
+    caps = h200(core)
+    caps.sm_count = 1
+    said = run_and_check(core, case, "bfloat16", caps=caps)
+    assert (said["filter_tiles"], said["raw_stages"], said["stages"]) == (1, 0, 10)
+    assert not run_and_check(core, case, "half ieee", caps=caps)["whole_rows"]
+    assert not run_and_check(core, CASES[5], "half tf32")["whole_rows"]
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize(("name", "unfit"), SPREADS)
+def test_values_that_lie_apart_are_not_halved(
+    core: ModuleType, name: str, unfit: bool, last: bool
+) -> None:
+    """And either way each sum is as near as float32's own rounding errors would leave it."""
+    case = pointwise("spread", 2, 72, 7, 20, 20, bias=False)
+    x, w = spread(case, name)
+    guarded = [Guarded(x, last), Guarded(torch.full(case.y, torch.nan), last)]
+    x, y = (operand.tensor for operand in guarded)
+    problem = make_problem(core, case, torch.float32, last)
+    problem.precision = core.Precision.ieee
+    pointers = [t.data_ptr() for t in (x, w, y)]
+    said = core.run_pointwise(problem, h200(core), *pointers, 0, True)
+    assert said is not None
+    assert said["unfit"] == unfit
+    want = reference.conv2d(case, x, w, None)
+    terms = reference.conv2d(case, x.abs(), w.abs(), None)
+    assert ((y - want).abs() <= 4e-7 * terms + 1e-44).all()
 
 
 @pytest.mark.parametrize("operand", ["x", "w"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 3e38], ids=str)
-@pytest.mark.parametrize("math", ["ieee", "tf32"])
+@pytest.mark.parametrize("math", ["ieee", "tf32", "half ieee", "half tf32"])
 def test_nan_and_infinity_reach_what_they_should(
     core: ModuleType, math: str, value: float, operand: str
 ) -> None:
     """Sums that splitting spoils are formed anew."""
-    case = pointwise("spoilt", 2, 19, 7, 12, 23)
+    half, math = math.startswith("half "), math.removeprefix("half ")
+    case = pointwise("spoilt", 2, 67 if half else 19, 7, 12, 23)
     x, w, b = case.tensors()
     (x if operand == "x" else w)[1, 2, 0, 0] = value
     y = Guarded(torch.zeros(case.y), channels_last=False)
@@ -154,7 +197,9 @@ def test_nan_and_infinity_reach_what_they_should(
     problem.precision = getattr(core.Precision, math)
     assert b is not None
     pointers = [t.data_ptr() for t in (x, w, y.tensor, b)]
-    assert core.run_pointwise(problem, h200(core), *pointers) is not None
+    said = core.run_pointwise(problem, h200(core), *pointers, half)
+    assert said is not None
+    assert said["unfit"] == half
     want = reference.conv2d(case, x, w, b).float()
     for test in (torch.isnan, torch.isposinf, torch.isneginf):
         assert torch.equal(test(y.tensor), test(want))

@@ -17,7 +17,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   constexpr int64_t kLimit = int64_t{1} << 30;
   const int64_t plane = p.pass == Pass::kForward ? p.P * p.Q : p.H * p.W;
   if (p.N * plane >= kLimit) return "the target has 2^30 pixels or more";
-  if (fit_pointwise_shape(p, caps).filters == 0) {
+  if (fit_pointwise_shape(p, caps, tensor_math(p)).filters == 0) {
     return "64 filters of so many channels do not fit in shared memory";
   }
   return "";
@@ -26,10 +26,16 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaPointwise;
-  PointwiseShape shape = fit_pointwise_shape(problem, caps);
-  plan.tile = {kPointwisePixels, shape.filters, pointwise_chunk(shape.math)};
-  plan.predicted_us = shape.microseconds;
-  plan.shape = std::make_shared<const PointwiseFit>(make_pointwise_fit(problem, std::move(shape)));
+  PointwiseShape exact = fit_pointwise_shape(problem, caps, tensor_math(problem));
+  PointwiseShape half = fit_pointwise_halves(problem, caps);
+  if (half.microseconds + kHalfMicroseconds >= exact.microseconds) half = {};
+  const bool halved = half.filters > 0;
+  const PointwiseShape& first = halved ? half : exact;
+  plan.tile = {kPointwisePixels, first.filters, pointwise_chunk(first.math)};
+  plan.predicted_us = first.microseconds + (halved ? kHalfMicroseconds : 0);
+  plan.workspace_bytes = halved ? count_scale_bytes(problem) : 0;
+  plan.shape = std::make_shared<const PointwisePlan>(
+      make_pointwise_plan(problem, std::move(exact), std::move(half)));
   return plan;
 }
 

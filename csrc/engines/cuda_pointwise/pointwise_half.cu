@@ -1,13 +1,15 @@
 #include "engines/cuda_pointwise/pointwise_launch.cuh"
+#include "engines/measure_halves.cuh"
 
 namespace convx {
 
 void launch_pointwise_half(const LaunchSite& site, const PointwiseShape& shape,
                            const PointwiseParams& params) {
-  if (shape.math == TensorMath::kBFloat16) {
-    launch_pointwise<TensorMath::kBFloat16>(site, shape, params);
+  measure(site, params);
+  if (shape.math == TensorMath::kHalfTf32) {
+    launch_pointwise<TensorMath::kHalfTf32>(site, shape, params);
   } else {
-    launch_pointwise<TensorMath::kFloat16>(site, shape, params);
+    launch_pointwise<TensorMath::kHalfIeee>(site, shape, params);
   }
 }
 

@@ -7,15 +7,17 @@
 //   filters   [part][channel / 64][filter][128 bytes]              placed once
 //   ring      [stage][part][channel / 8][pixel / 64][8][128 bytes]  loaders -> multipliers
 //   raw ring  [loading warp][stage][rows of channels]              values on their way in
-//   staging   [warp][16 filters][128, 256 or 512 bytes and some]   sums on their way out
+//   staging   [warp][16 filters][128 or 512 bytes and some]        sums on their way out
 #pragma once
 
+#include "device/dependent_launch.cuh"
 #include "device/mbarrier.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda_pointwise/pointwise_filters.cuh"
 #include "engines/cuda_pointwise/pointwise_load.cuh"
 #include "engines/cuda_pointwise/pointwise_store.cuh"
+#include "engines/gate.cuh"
 
 namespace convx {
 
@@ -28,6 +30,7 @@ class PointwiseMultiplier {
   static constexpr int kSteps = kChunk / kProductDepth;
   static constexpr int kChain = chain_chunks(kMath);
   static constexpr bool kExact = kMath == TensorMath::kIeee;
+  static constexpr bool kHalves = kMath == TensorMath::kHalfIeee;
 
  public:
   using Sums = WgmmaSums<kPointwisePixels>;
@@ -53,9 +56,16 @@ class PointwiseMultiplier {
 #pragma unroll 1
       for (int chunk = 0; chunk < p_.chunks; chunk += kChain) {
         if (is_first) wait_for_chunks(cursor);
-        fence_wgmma();
+        Operands operands[kChain];
 #pragma unroll
-        for (int i = 0; i < kChain; ++i) multiply_chunk(sums, a, chunk + i, cursor, i > 0);
+        for (int i = 0; i < kChain; ++i) operands[i] = find_chunk(a, chunk + i, cursor);
+        fence_wgmma();
+        // Small products first, of the whole chain: what truncation takes is a share of the sum so
+        // far.
+#pragma unroll
+        for (int i = 0; i < kChain; ++i) multiply_small(sums, operands[i], i > 0);
+#pragma unroll
+        for (int i = 0; i < kChain; ++i) multiply_large(sums, operands[i], 1);
         commit_wgmma();
         wait_wgmma<0>();
         if (is_last) give_back_chunks(done);
@@ -63,11 +73,16 @@ class PointwiseMultiplier {
         for (int i = 0; i < kPointwisePixels / 2; ++i) totals.value[i] += sums.value[i];
       }
     } else {
+      // Of products with one lower half, kHalfLowScale times too large; else it takes no registers.
+      Sums low;
 #pragma unroll 1
       for (int chunk = 0; chunk < p_.chunks; ++chunk) {
         if (is_first) wait_for_chunks(cursor);
+        const Operands operands = find_chunk(a, chunk, cursor);
         fence_wgmma();
-        multiply_chunk(totals, a, chunk, cursor, chunk > 0);
+        if constexpr (is_split(kMath)) multiply_small(totals, operands, chunk > 0);
+        if constexpr (kHalves) multiply_small(low, operands, chunk > 0);
+        multiply_large(totals, operands, is_split(kMath) ? 1 : chunk > 0);
         commit_wgmma();
         if (is_last && chunk > 0) {
           wait_wgmma<1>();
@@ -76,6 +91,12 @@ class PointwiseMultiplier {
       }
       wait_wgmma<0>();
       if (is_last) give_back_chunks(done);
+      if constexpr (kHalves) {
+#pragma unroll
+        for (int i = 0; i < kPointwisePixels / 2; ++i) {
+          totals.value[i] = fmaf(low.value[i], 1 / kHalfLowScale, totals.value[i]);
+        }
+      }
     }
   }
 
@@ -118,30 +139,43 @@ class PointwiseMultiplier {
     }
   }
 
-  __device__ __forceinline__ void multiply_chunk(Sums& sums, uint32_t a, int chunk,
-                                                 RingCursor& cursor, int accumulate) const {
+  // Of a chunk's first step: descriptors of first parts.
+  struct Operands {
+    uint32_t a, b;
+  };
+  __device__ __forceinline__ Operands find_chunk(uint32_t a, int chunk, RingCursor& cursor) const {
     const int channel = chunk * kChunk;
     a += channel / kFilterChannels * (p_.tile_filters * 128 / 16) +
          channel % kFilterChannels * 2 / 16;
-    uint32_t b =
+    const uint32_t b =
         lower_columns_descriptor(ring_.chunks + cursor.slot * chunk_bytes(kMath), kColumnTileBytes);
     cursor.advance(p_.stages);
+    return {a, b};
+  }
+  static __device__ __forceinline__ void step_on(Operands& at) {
+    at.a += kProductDepth * 2 / 16;
+    at.b += kProductDepth / 8 * kOctetBytes / 16;
+  }
+
+  // All but the products of first parts; those of the smallest parts are below what is kept.
+  __device__ __forceinline__ void multiply_small(Sums& sums, Operands at, int accumulate) const {
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kSteps; ++step, step_on(at)) {
       const int more = step > 0 ? 1 : accumulate;
-      // Small products first; those of the smallest parts are below what is kept.
       if constexpr (kExact) {
-        product(sums, a, 0, b, 2, more);
-        product(sums, a, 2, b, 0, 1);
-        product(sums, a, 1, b, 1, 1);
+        product(sums, at.a, 0, at.b, 2, more);
+        product(sums, at.a, 2, at.b, 0, 1);
+        product(sums, at.a, 1, at.b, 1, 1);
       }
-      if constexpr (is_split(kMath)) {
-        product(sums, a, 0, b, 1, kExact ? 1 : more);
-        product(sums, a, 1, b, 0, 1);
-      }
-      product(sums, a, 0, b, 0, is_split(kMath) ? 1 : more);
-      a += kProductDepth * 2 / 16;
-      b += kProductDepth / 8 * kOctetBytes / 16;
+      product(sums, at.a, 0, at.b, 1, kExact ? 1 : more);
+      product(sums, at.a, 1, at.b, 0, 1);
+    }
+  }
+
+  __device__ __forceinline__ void multiply_large(Sums& sums, Operands at, int accumulate) const {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step, step_on(at)) {
+      product(sums, at.a, 0, at.b, 0, step > 0 ? 1 : accumulate);
     }
   }
 
@@ -180,10 +214,10 @@ __device__ __forceinline__ void multiply_tiles(const PointwiseParams& p, const B
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       WgmmaSums<kPointwisePixels> sums;
-      const auto biases = storer.load_biases(block);  // they arrive meanwhile
+      const auto ends = storer.load_ends(block);  // they arrive meanwhile
       multiplier.multiply(block, block == 0, block == blocks - 1, sums);
       if (block == 0 && tile + work.tile_step < p.tiles) multiplier.give_turn();
-      storer.store(sums, tile, block, biases);
+      storer.store(sums, tile, block, ends);
     }
     multiplier.leave_tile();
   }
@@ -198,11 +232,18 @@ __global__ void __launch_bounds__(kPointwiseThreads, 1)
   const uint32_t memory = (shared_address(unaligned) + 1023) & ~1023u;
   const PointwiseRing ring(p, memory);
   const BlockWork work(p);
-  if (threadIdx.x == 0) ring.init(p, PointwiseLoader<kMath>::kRawRows);
-  __syncthreads();
+  if (threadIdx.x == 0) ring.init(p);
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  // One thread looks: other blocks may shut the gate meanwhile, by what they find.
+  const bool shut = threadIdx.x == 0 && is_shut(p);
+  if (__syncthreads_or(shut)) return;
+  // Together what the block starts with, 168 per thread.
   if (threadIdx.x < 32 * kPointwiseWarps) {
+    take_registers<192>();
     multiply_tiles<kMath>(p, work, ring, memory);
   } else {
+    give_registers<120>();
     load_sources<kMath>(p, work, ring, threadIdx.x - 32 * kPointwiseWarps);
   }
 #endif

@@ -9,8 +9,8 @@ namespace convx {
 template <TensorMath kMath>
 void launch_pointwise(const LaunchSite& site, const PointwiseShape& shape,
                       const PointwiseParams& params) {
-  launch_kernel<pointwise_kernel<kMath>>(site, dim3(static_cast<unsigned>(shape.grid)),
-                                         kPointwiseThreads, shape.shared_bytes, params);
+  launch_early<pointwise_kernel<kMath>>(site, dim3(static_cast<unsigned>(shape.grid)),
+                                        kPointwiseThreads, shape.shared_bytes, params);
 }
 
 }  // namespace convx

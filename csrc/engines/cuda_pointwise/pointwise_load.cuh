@@ -1,14 +1,18 @@
-// The four warps that bring source values into the ring. Rows of pixels come by bulk copies, some
-// chunks ahead, and a warp reads the ones it has asked for; what cannot be copied (other layouts,
-// strides, small planes) comes through registers, two chunks at a time.
+// The four warps that bring source values into the ring: through registers, two chunks at a time,
+// or, where rows of pixels can be copied, by bulk copies, some chunks ahead, and a warp reads the
+// ones it has asked for.
 //
-// Bulk copies, because loads under way do not outlast a chunk: the compiler waits for all of them
-// together, and the fence for the tensor cores is a memory barrier.
+// Loads under way do not outlast a chunk: the compiler waits for all of them together, and the
+// fence for the tensor cores is a memory barrier. Copies do.
 #pragma once
+
+#include <type_traits>
 
 #include "device/mbarrier.cuh"
 #include "device/shared_memory.cuh"
+#include "device/warp_roles.cuh"
 #include "engines/cuda_pointwise/pointwise_ring.cuh"
+#include "engines/half_scales.cuh"
 #include "engines/tensor_types.cuh"
 
 namespace convx {
@@ -38,32 +42,33 @@ class PointwiseLoader {
   __device__ __forceinline__ PointwiseLoader(const PointwiseParams& p, const BlockWork& work,
                                              int thread)
       : p_(p), lane_(thread % 32), channel_(thread / kRowUnits) {
+    if constexpr (is_half(kMath)) scale_ = p.scales->source;
     const int pixel = thread % kRowUnits * kUnit;
     pixel_ = pixel;
     // [channel / 8][pixel / 64][channel % 8][128 bytes], 16-byte pieces swizzled by channel % 8.
     place_ = pixel / 64 * kColumnTileBytes + channel_ * 128 + (pixel % 64 * 2 ^ channel_ << 4);
     source_ = static_cast<const Element*>(p.source) +
               static_cast<int64_t>(work.group) * p.group_sources * p.source_c;
-    raw_channel_ = thread / 32 * kWarpRows + lane_ % kWarpRows + lane_ / kWarpRows * kChannelStep;
   }
 
-  // Asks for this warp's share of a chunk, each lane for a row: one copy, or two where the tile has
-  // pixels of two images. Every lane with a row arrives at the barrier.
-  __device__ __forceinline__ void request(const ChunkCursor& at, uint32_t raw,
+  // Asks for this warp's share of a chunk; called by one lane. A row takes one copy, or two where
+  // the tile has pixels of two images.
+  __device__ __forceinline__ void request(const ChunkCursor& at, int warp, uint32_t raw,
                                           uint32_t barrier) const {
-    if (lane_ >= kRawRows) return;
-    const int channel = at.chunk * kChunk + raw_channel_;
+    constexpr int kBytes = static_cast<int>(sizeof(Element));
+    // Row i has the share's channel i / kWarpRows * kChannelStep + i % kWarpRows.
+    const int first = at.chunk * kChunk + warp * kWarpRows;
+    const int channels = p_.group_sources - first;
+    const int steps = max(0, channels) / kChannelStep, more = max(0, channels) % kChannelStep;
+    const int rows = min(kRawRows, steps * kWarpRows + min(more, kWarpRows));
     const TwoImages images(p_, at.tile * kPointwisePixels, kPointwisePixels);
-    if (channel >= p_.group_sources) return arrive(barrier);
-    const int own = (images.next - images.first) * static_cast<int>(sizeof(Element));
-    const int all = (images.end - images.first) * static_cast<int>(sizeof(Element));
-    const Element* row = source_ + channel * p_.source_c;
-    raw += lane_ * kRowBytes;
-    arrive_expecting(barrier, all);
-    bulk_copy(raw, row + images.find(p_, false, p_.source_n), own, barrier);
-    if (own < all) {
-      bulk_copy(raw + own, row + images.find(p_, true, p_.source_n), all - own, barrier);
-    }
+    const int own = (images.next - images.first) * kBytes;
+    const int others = (images.end - images.next) * kBytes;
+    const Element* const from = source_ + first * p_.source_c;
+    arrive_expecting(barrier, rows * (own + others));
+    copy_rows(from + images.find(p_, false, p_.source_n), rows, raw, own, barrier);
+    if (others == 0) return;
+    copy_rows(from + images.find(p_, true, p_.source_n), rows, raw + own, others, barrier);
   }
 
   // Reads this thread's units of it, once they are there.
@@ -80,9 +85,8 @@ class PointwiseLoader {
     }
   }
 
-  // Starts to load a chunk into registers.
-  __device__ __forceinline__ void load(const ChunkCursor& at, Batch& batch) {
-    if (at.chunk == 0) find_pixels(at.tile);
+  // Starts to load a chunk into registers; its tile's pixels must have been found.
+  __device__ __forceinline__ void load(const ChunkCursor& at, Batch& batch) const {
     const int first = at.chunk * kChunk + channel_;
     const int64_t offset = first * p_.source_c;
     const int64_t step = kChannelStep * p_.source_c;
@@ -100,6 +104,27 @@ class PointwiseLoader {
     }
   }
 
+  // Scales what shall be halves, and says so where it is not fit to be.
+  __device__ __forceinline__ void scale(Batch& batch) const {
+    static_assert(kRowUnits == 32);  // a warp has neighbouring pixels of a channel
+    float values[4 * kUnits];
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      const uint4& unit = batch.unit[j];
+      values[4 * j] = __uint_as_float(unit.x) * scale_;
+      values[4 * j + 1] = __uint_as_float(unit.y) * scale_;
+      values[4 * j + 2] = __uint_as_float(unit.z) * scale_;
+      values[4 * j + 3] = __uint_as_float(unit.w) * scale_;
+    }
+    check_fitness(p_.scales, values, 0xffffffff);
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      const float* const v = values + 4 * j;
+      batch.unit[j] = make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]),
+                                 __float_as_uint(v[2]), __float_as_uint(v[3]));
+    }
+  }
+
   // Writes a chunk as the tensor cores read it.
   __device__ __forceinline__ void store(const Batch& batch, uint32_t chunk) const {
 #pragma unroll
@@ -108,9 +133,10 @@ class PointwiseLoader {
       const uint32_t to =
           chunk + (place_ ^ (channel % 8) << 4) + channel % 8 * 128 + channel / 8 * kOctetBytes;
       const uint4& unit = batch.unit[j];
-      if constexpr (is_split(kMath)) {
-        const SplitPair a(__uint_as_float(unit.x), __uint_as_float(unit.y));
-        const SplitPair b(__uint_as_float(unit.z), __uint_as_float(unit.w));
+      if constexpr (is_float32(kMath)) {
+        using Pair = std::conditional_t<is_half(kMath), HalfPair, SplitPair>;
+        const Pair a(__uint_as_float(unit.x), __uint_as_float(unit.y));
+        const Pair b(__uint_as_float(unit.z), __uint_as_float(unit.w));
 #pragma unroll
         for (int part = 0; part < pointwise_parts(kMath); ++part) {
           store_8_bytes(to + part * chunk_part_bytes(kMath), a.part[part], b.part[part]);
@@ -121,7 +147,6 @@ class PointwiseLoader {
     }
   }
 
- private:
   // Where this thread's pixels of the tile lie in the group's first channel; null: outside.
   __device__ __forceinline__ void find_pixels(int tile) {
     const int first = tile * kPointwisePixels + pixel_;
@@ -142,6 +167,21 @@ class PointwiseLoader {
       at_[i] = inside
                    ? source_ + target.image * p_.source_n + row * p_.source_h + column * p_.source_w
                    : nullptr;
+    }
+  }
+
+ private:
+  // from: the first row's.
+  __device__ __forceinline__ void copy_rows(const Element* from, int rows, uint32_t raw, int bytes,
+                                            uint32_t barrier) const {
+#pragma unroll 1
+    for (int row = 0; row < rows; row += kWarpRows) {
+#pragma unroll
+      for (int i = 0; i < kWarpRows; ++i) {
+        if (row + i < rows) bulk_copy(raw + i * kRowBytes, from + i * p_.source_c, bytes, barrier);
+      }
+      raw += kWarpRows * kRowBytes;
+      from += kChannelStep * p_.source_c;
     }
   }
 
@@ -169,7 +209,7 @@ class PointwiseLoader {
   const int channel_;  // first of this thread's, in a chunk
   int pixel_;          // first of this thread's, in a tile
   uint32_t place_;     // of that channel and pixel, in a chunk
-  int raw_channel_;    // of the row this lane asks for, in a chunk
+  float scale_ = 1;    // of halves
   const Element* source_;
   const Element* at_[kUnit];  // this thread's pixels of the tile, for loads into registers
 };
@@ -192,7 +232,9 @@ class PointwiseProducer {
     ChunkCursor ahead(work_), here(work_);
     const auto request = [&](int stage) {
       if (ahead.is_done(p_)) return;
-      loader_.request(ahead, raw + stage * kRawShareBytes, barriers + 8 * stage);
+      if (elect_lane()) {
+        loader_.request(ahead, thread_ / 32, raw + stage * kRawShareBytes, barriers + 8 * stage);
+      }
       ahead.advance(p_, work_);
     };
 #pragma unroll 1
@@ -211,24 +253,36 @@ class PointwiseProducer {
   }
 
   __device__ __forceinline__ void load_all() {
+    // Splitting takes as long as loading: one chunk is split while the next is loaded. Else both
+    // are loaded together.
+    constexpr bool kOverlap = is_split(kMath);
     ChunkCursor at(work_);
-#pragma unroll 1
-    while (!at.is_done(p_)) {
-      typename Loader::Batch even, odd;
-      loader_.load(at, even);
+    if (at.is_done(p_)) return;
+    loader_.find_pixels(at.tile);
+    const auto load = [&](typename Loader::Batch& batch) {
+      loader_.load(at, batch);
       at.advance(p_, work_);
+      if (at.chunk == 0 && !at.is_done(p_)) loader_.find_pixels(at.tile);
+    };
+    typename Loader::Batch even, odd;
+    load(even);
+#pragma unroll 1
+    while (true) {
       const bool has_odd = !at.is_done(p_);
-      if (has_odd) {
-        loader_.load(at, odd);
-        at.advance(p_, work_);
-      }
+      if (has_odd) load(odd);
       hand_over(even);
-      if (has_odd) hand_over(odd);
+      if (!has_odd) return;
+      const bool has_even = !at.is_done(p_);
+      if (kOverlap && has_even) load(even);
+      hand_over(odd);
+      if (!has_even) return;
+      if (!kOverlap) load(even);
     }
   }
 
  private:
-  __device__ __forceinline__ void hand_over(const typename Loader::Batch& batch) {
+  __device__ __forceinline__ void hand_over(typename Loader::Batch& batch) {
+    if constexpr (is_half(kMath)) loader_.scale(batch);
     wait_barrier(ring_.empty + 8 * cursor_.slot, cursor_.parity ^ 1);
     loader_.store(batch, ring_.chunks + cursor_.slot * chunk_bytes(kMath));
     fence_async_proxy();
@@ -249,11 +303,10 @@ template <TensorMath kMath>
 __device__ __forceinline__ void load_sources(const PointwiseParams& p, const BlockWork& work,
                                              const PointwiseRing& ring, int thread) {
   PointwiseProducer<kMath> producer(p, work, ring, thread);
-  if (p.raw_stages > 0 && p.aligned_source) {
-    producer.copy_all();
-  } else {
-    producer.load_all();
+  if constexpr (wanted_raw_stages(kMath) > 0) {
+    if (p.raw_stages > 0 && p.aligned_source) return producer.copy_all();
   }
+  producer.load_all();
 }
 
 }  // namespace convx

@@ -15,7 +15,7 @@ struct PointwiseParams : TensorParams {
   int tile_filters, filter_tiles, all_filter_tiles;
   int channel_rows, filter_part_bytes;
   int chunks, stages, raw_stages;
-  int pieces, staging_pitch;  // that are staged together; from a row of them to the next
+  int whole_rows, staging_pitch;  // bytes from a staged row to the next
   int filter_offset, ring_offset, raw_offset;
   int aligned_source, aligned_target, aligned_filters;
 

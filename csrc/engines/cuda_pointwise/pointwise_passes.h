@@ -6,7 +6,9 @@
 
 namespace convx {
 
-void launch_pointwise_float32(const LaunchSite&, const PointwiseShape&, const PointwiseParams&);
+// float32 as parts of bfloat16; as float16, with measuring before; and 16-bit values as they are.
+void launch_pointwise_split(const LaunchSite&, const PointwiseShape&, const PointwiseParams&);
 void launch_pointwise_half(const LaunchSite&, const PointwiseShape&, const PointwiseParams&);
+void launch_pointwise_narrow(const LaunchSite&, const PointwiseShape&, const PointwiseParams&);
 
 }  // namespace convx

@@ -51,7 +51,8 @@ struct TargetPixel {
   }
 };
 
-// Up to two images that a few pixels of the line belong to: [first, next) and [next, end).
+// Up to two images that a few pixels of the line belong to: [first, next) and [next, end). With no
+// more pixels than an image has, there is no third.
 struct TwoImages {
   int image, first, next, end;
 
@@ -60,10 +61,6 @@ struct TwoImages {
         first(first_pixel),
         end(min(first_pixel + pixels, p.pixels)) {
     next = min((image + 1) * p.plane, end);
-  }
-  // Whether there is no third.
-  __device__ __forceinline__ bool are_all(const PointwiseParams& p) const {
-    return end - next <= p.plane;
   }
   // Where the first pixel of the first or the second lies in a dense plane, images so far apart.
   __device__ __forceinline__ int64_t find(const PointwiseParams& p, bool second,
@@ -87,11 +84,9 @@ struct PointwiseRing {
         chunks(memory + p.ring_offset),
         raw(memory + p.raw_offset) {}
 
-  // raw_rows: of one warp.
-  __device__ __forceinline__ void init(const PointwiseParams& p, int raw_rows) const {
-    for (int i = 0; i < kPointwiseLoaders / 32 * p.raw_stages; ++i) {
-      init_barrier(raw_full + 8 * i, raw_rows);
-    }
+  __device__ __forceinline__ void init(const PointwiseParams& p) const {
+    for (int i = 0; i < kPointwiseLoaders / 32 * p.raw_stages; ++i)
+      init_barrier(raw_full + 8 * i, 1);
     for (int i = 0; i < p.stages; ++i) {
       init_barrier(full + 8 * i, kPointwiseLoaders / 32);
       init_barrier(empty + 8 * i, kPointwiseWarps / 2);

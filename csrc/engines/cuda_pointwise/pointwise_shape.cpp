@@ -9,22 +9,27 @@ namespace {
 
 // Counted in instructions and not measured yet: cycles of one multiprocessor.
 constexpr double kPointwiseClockGhz = 1.7;
-constexpr double kProductCycles = 72;    // 64 filters by 128 pixels by 16 channels
-constexpr double kProductsCycles = 300;  // starting and draining those of 64 filters
-constexpr double kStoreCycles = 1100;    // a warpgroup, 64 filters by 128 pixels
-constexpr double kHalfStoreCycles = 800;
-constexpr double kUnalignedStores = 3;   // times that
-constexpr double kScatteredStores = 16;  // times that where neighbours are sectors apart
+constexpr double kProductCycles = 72;       // 64 filters by 128 pixels by 16 channels
+constexpr double kProductsCycles = 300;     // starting and draining those of 64 filters
+constexpr double kStoreCycles = 1100;       // a warpgroup, 64 filters by 128 pixels
+constexpr double kNarrowStoreCycles = 800;  // of 16-bit values
+constexpr double kUnalignedStores = 3;      // times that
+constexpr double kScatteredStores = 16;     // times that where neighbours are sectors apart
 // The four warps that load: per unit of 16 bytes of each thread, and per chunk.
-constexpr double kHalfUnitCycles = 40;
+constexpr double kNarrowUnitCycles = 40;
 constexpr double kTf32UnitCycles = 110;
 constexpr double kIeeeUnitCycles = 150;
+constexpr double kHalfTf32UnitCycles = 90;
+constexpr double kHalfIeeeUnitCycles = 120;
 constexpr double kElementCycles = 50;      // more, for each value that is loaded alone
 constexpr double kScatteredElements = 10;  // times that where neighbours are sectors apart
 constexpr double kChunkCycles = 400;
-constexpr double kMemoryBytes = 15.2;        // device memory, per cycle, as measured on kb87pw
-constexpr double kNarrowMemoryBytes = 14.7;  // the same of 16-bit values
-constexpr double kIeeeMemoryBytes = 13;      // the same of ieee, through registers both ways
+// Device memory, per cycle, as measured on 64 channels of 1024 x 1024 pixels.
+constexpr double kMemoryBytes = 15.2;
+constexpr double kRowMemoryBytes = 17;         // where sums are stored as whole rows
+constexpr double kHalfTf32MemoryBytes = 17.5;  // of halves stored so; reckoned
+constexpr double kNarrowMemoryBytes = 15.8;    // of 16-bit values
+constexpr double kIeeeMemoryBytes = 13.2;      // of ieee
 constexpr double kCacheBytes = 40;     // source values that other filters have read before, from L2
 constexpr double kFilterCycles = 0.3;  // splitting and placing the block's filters, per value
 constexpr double kLaunchCycles = 8000;
@@ -33,9 +38,9 @@ constexpr int kTileAlignment = 1024;
 
 class Fitter {
  public:
-  Fitter(const ConvProblem& problem, const DeviceCaps& caps)
+  Fitter(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math)
       : problem_(problem), caps_(caps), view_(make_gather_view(problem)) {
-    shape_.math = tensor_math(problem);
+    shape_.math = math;
     shape_.rows_axis = make_gather_axis(view_.rows[0], false);
     shape_.columns_axis = make_gather_axis(view_.columns[0], false);
     plane_ = view_.target_h * view_.target_w;
@@ -49,6 +54,10 @@ class Fitter {
 
   PointwiseShape fit() const {
     PointwiseShape best;
+    if (shape_.math == TensorMath::kHalfIeee &&
+        view_.source_channels > kMaxHalfIeeeProducts * kProductDepth) {
+      return best;
+    }
     const int64_t blocks = ceil_div(view_.target_channels, kPointwiseFilters);
     const int64_t block_bytes = pointwise_parts(shape_.math) * shape_.channel_rows *
                                 int64_t{kPointwiseFilters} * 2 * kFilterChannels;
@@ -98,12 +107,17 @@ class Fitter {
     const int least =
         shape.filters > kPointwiseFilters ? shape.chunks : 2 * chain_chunks(shape.math);
     // A tile has pixels of two images at most.
-    const bool can_copy = shape.aligned_source && plane_ >= kPointwisePixels;
+    const bool copies =
+        shape.filter_tiles == 1 && shape.filters <= kMaxCopyFilters && plane_ >= kPointwisePixels;
+    const int wanted = copies && shape.aligned_source ? wanted_raw_stages(shape.math) : 0;
+    const bool can_store_rows =
+        copies && wants_whole_rows(shape.math) && shape.aligned_target && has_target_sectors();
     for (const int stages : {std::max(least, 2 * shape.chunks), least}) {
-      for (int raw = can_copy ? wanted_raw_stages(shape.math) : 0;; raw = raw > 2 ? raw - 1 : 0) {
-        for (int pieces = tile_pieces(shape.math); pieces >= (raw > 2 ? 2 : 1); pieces /= 2) {
+      for (int raw = wanted;; raw = raw > 2 ? raw - 1 : 0) {
+        for (const bool whole_rows : {true, false}) {
+          if (whole_rows && !can_store_rows) continue;
           shape.raw_stages = raw;
-          shape.pieces = pieces;
+          shape.whole_rows = whole_rows;
           if (place_in_shared_memory(shape, stages)) return true;
         }
         if (raw == 0) break;
@@ -112,9 +126,18 @@ class Fitter {
     return false;
   }
 
+  // Rows of tiles start and end with sectors of 32 bytes: copies of parts of them take twice as
+  // long.
+  bool has_target_sectors() const {
+    const int64_t sector = 32 / size_of(problem_.dtype);
+    const Strides& strides = view_.target_strides;
+    return plane_ % sector == 0 && strides.n % sector == 0 && strides.c % sector == 0;
+  }
+
   // False if less than so many stages of the ring fit.
   bool place_in_shared_memory(PointwiseShape& shape, int least_stages) const {
-    const int64_t staging = int64_t{kPointwiseWarps} * 16 * staging_pitch(shape.math, shape.pieces);
+    const int64_t staging =
+        int64_t{kPointwiseWarps} * 16 * staging_pitch(shape.math, shape.whole_rows);
     const int64_t filters = pointwise_parts(shape.math) * int64_t{shape.filter_part_bytes()};
     const int64_t raw = int64_t{shape.raw_stages} * kRawStageBytes;
     const int64_t offset = round_up(kPointwiseBarrierBytes + staging, kTileAlignment);
@@ -136,9 +159,11 @@ class Fitter {
   }
 
   double count_load_cycles(const PointwiseShape& shape) const {
-    double unit = shape.math == TensorMath::kIeee   ? kIeeeUnitCycles
-                  : shape.math == TensorMath::kTf32 ? kTf32UnitCycles
-                                                    : kHalfUnitCycles;
+    double unit = shape.math == TensorMath::kIeee       ? kIeeeUnitCycles
+                  : shape.math == TensorMath::kTf32     ? kTf32UnitCycles
+                  : shape.math == TensorMath::kHalfIeee ? kHalfIeeeUnitCycles
+                  : shape.math == TensorMath::kHalfTf32 ? kHalfTf32UnitCycles
+                                                        : kNarrowUnitCycles;
     const int64_t element = size_of(problem_.dtype);
     if (!shape.aligned_source) {
       const bool scattered = is_scattered(view_.source_strides, shape.columns_axis.source_step);
@@ -148,12 +173,20 @@ class Fitter {
     return shape.chunks * (kChunkCycles + 8 * unit);
   }
 
+  static double find_memory_rate(const PointwiseShape& shape) {
+    if (!is_float32(shape.math)) return kNarrowMemoryBytes;
+    if (shape.math == TensorMath::kIeee) return kIeeeMemoryBytes;
+    if (!shape.whole_rows) return kMemoryBytes;
+    return shape.math == TensorMath::kHalfTf32 ? kHalfTf32MemoryBytes : kRowMemoryBytes;
+  }
+
   double predict_microseconds(const PointwiseShape& shape, int64_t blocks_of_one) const {
     const double filter_blocks = static_cast<double>(shape.filters) / kPointwiseFilters;
     const double depth = pointwise_chunk(shape.math) / kProductDepth;
     const double products =
         filter_blocks * shape.chunks * depth * pointwise_products(shape.math) * kProductCycles;
-    const double store = filter_blocks * (is_split(shape.math) ? kStoreCycles : kHalfStoreCycles) *
+    const double store = filter_blocks *
+                         (is_float32(shape.math) ? kStoreCycles : kNarrowStoreCycles) *
                          (shape.aligned_target                    ? 1
                           : is_scattered(view_.target_strides, 1) ? kScatteredStores
                                                                   : kUnalignedStores);
@@ -171,11 +204,7 @@ class Fitter {
     const double source_bytes = static_cast<double>(
         problem_.N * problem_.groups * plane_ * view_.source_channels * size_of(problem_.dtype));
     const double sms = std::max(1, caps_.sm_count);
-    const bool copied = shape.raw_stages > 0 && shape.pieces > 1;
-    const double rate = size_of(problem_.dtype) == 2                 ? kNarrowMemoryBytes
-                        : shape.math == TensorMath::kIeee && !copied ? kIeeeMemoryBytes
-                                                                     : kMemoryBytes;
-    const double memory = count_bytes(problem_) / sms / rate +
+    const double memory = count_bytes(problem_) / sms / find_memory_rate(shape) +
                           (shape.filter_tiles - 1) * source_bytes / sms / kCacheBytes;
     const double work =
         static_cast<double>(waves) *
@@ -192,8 +221,9 @@ class Fitter {
 
 }  // namespace
 
-PointwiseShape fit_pointwise_shape(const ConvProblem& problem, const DeviceCaps& caps) {
-  return Fitter(problem, caps).fit();
+PointwiseShape fit_pointwise_shape(const ConvProblem& problem, const DeviceCaps& caps,
+                                   TensorMath math) {
+  return Fitter(problem, caps, math).fit();
 }
 
 }  // namespace convx

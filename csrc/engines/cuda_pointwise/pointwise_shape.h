@@ -6,9 +6,13 @@
 //     sums[filter][pixel] = sum over channels of  filters[filter][channel] * source[channel][pixel]
 //
 // The tensor cores take 16-bit second operands with the pixels side by side, as NCHW has them, so
-// nothing is transposed. float32 values are split into bfloat16 parts, whose products are summed:
-//   ieee  three parts, six products, in chains of 64 channels
-//   tf32  two parts, three products: 16 bits of each value, where TF32 has 11
+// nothing is transposed. float32 values are multiplied in parts, whose products are summed. Parts
+// of scaled values are float16, where that does (engines/half_scales.cuh):
+//   kHalfIeee  two parts, three products, of up to 160 channels
+//   kHalfTf32  one part
+// else bfloat16:
+//   kIeee      three parts, six products, in chains of 64 channels
+//   kTf32      two parts, three products: 16 bits of each value, where TF32 has 11
 //
 // A block keeps its filters in shared memory for all its tiles; source values go through a ring of
 // chunks of channels, once for all filters of the block.
@@ -42,38 +46,49 @@ inline constexpr int kMaxRawStages = 8;
 inline constexpr int kRawShareBytes = 4096;
 inline constexpr int kRawStageBytes = kPointwiseLoaders / 32 * kRawShareBytes;
 
+// Whether values are float32 split into bfloat16 parts,
 constexpr bool is_split(TensorMath math) {
   return math == TensorMath::kTf32 || math == TensorMath::kIeee;
 }
-// bfloat16 parts that a value is multiplied as.
+// or are float32 at all.
+constexpr bool is_float32(TensorMath math) { return is_split(math) || is_half(math); }
+// Parts of 16 bits that a value is multiplied as.
 constexpr int pointwise_parts(TensorMath math) {
-  return math == TensorMath::kIeee ? 3 : math == TensorMath::kTf32 ? 2 : 1;
+  return math == TensorMath::kIeee                                    ? 3
+         : math == TensorMath::kTf32 || math == TensorMath::kHalfIeee ? 2
+                                                                      : 1;
 }
 constexpr int pointwise_products(TensorMath math) {
-  return math == TensorMath::kIeee ? 6 : math == TensorMath::kTf32 ? 3 : 1;
+  constexpr int kProducts[] = {1, 3, 6};  // those of the smallest parts are not needed
+  return kProducts[pointwise_parts(math) - 1];
 }
 // Channels of a chunk: every loader has eight units of 16 bytes of it.
-constexpr int pointwise_chunk(TensorMath math) { return is_split(math) ? 32 : 64; }
+constexpr int pointwise_chunk(TensorMath math) { return is_float32(math) ? 32 : 64; }
 // Chunks that the tensor cores sum in one go, where long chains would drift towards zero.
 constexpr int chain_chunks(TensorMath math) { return math == TensorMath::kIeee ? 2 : 1; }
+// kHalfIeee has no registers for totals beside its chain and its lower products, and only does
+// where the whole reduction is one chain: products of kProductDepth channels.
+inline constexpr int kMaxHalfIeeeProducts = 10;
 // Of a chunk, each part and all.
 constexpr int chunk_part_bytes(TensorMath math) { return pointwise_chunk(math) / 8 * kOctetBytes; }
 constexpr int chunk_bytes(TensorMath math) {
   return pointwise_parts(math) * chunk_part_bytes(math);
 }
-// How many of them are asked for ahead, where there is room; 0: values come through registers.
-constexpr int wanted_raw_stages(TensorMath math) { return is_split(math) ? 3 : 4; }
+// How many of them are asked for ahead, where there is room; 0: values come through registers,
+// which on an H200 is the better way where they must be converted there.
+constexpr int wanted_raw_stages(TensorMath math) { return is_float32(math) ? 0 : 4; }
 
-// Sums leave a warp through shared memory: some pieces of 128 bytes of each of 16 filters at a
-// time. These are the pieces of a whole tile.
-constexpr int tile_pieces(TensorMath math) { return is_split(math) ? 4 : 2; }
-// Rows of pieces are so far apart that the warp's stores, 8 or 16 bytes wide, fall on different
-// banks.
-constexpr int staging_pitch(TensorMath math, int pieces) {
-  return 128 * pieces + (is_split(math) ? 32 : 16);
+// Sums leave a warp through shared memory, 16 filters at a time: either pieces of 128 bytes, which
+// the warp's lanes store, or whole rows of a tile, 512 bytes, which the copy engine stores.
+// Rows are so far apart that the warp's writes, 8 or 16 bytes wide, fall on different banks.
+constexpr int staging_pitch(TensorMath math, bool whole_rows) {
+  return (whole_rows ? 512 : 128) + (is_float32(math) ? 32 : 16);
 }
-// Whether staged rows leave by bulk copies, or 16 bytes of each lane at a time.
-inline constexpr bool kBulkStores = true;
+constexpr bool wants_whole_rows(TensorMath math) { return is_half(math); }
+// Copies, of source values and of whole rows, let warps go on, but take longer than loads and
+// stores do: they pay where warps have something else to do. With more filters of a block, all that
+// the multiplying warps do is store.
+inline constexpr int kMaxCopyFilters = 128;
 
 struct PointwiseShape {
   TensorMath math = TensorMath::kTf32;
@@ -85,9 +100,9 @@ struct PointwiseShape {
   int chunks = 0;        // of a tile
   int stages = 0;        // chunks that the ring holds; those of a tile, if it has several products
   int raw_stages = 0;    // chunks on their way; 0: they come through registers
-  int pieces = 1;        // that are staged together
-  int64_t tiles = 0;     // of pixels
-  int grid = 1;          // blocks: a multiple of all filter tiles
+  bool whole_rows = false;  // of sums are staged
+  int64_t tiles = 0;        // of pixels
+  int grid = 1;             // blocks: a multiple of all filter tiles
   // 16 bytes of pixels are 16 aligned bytes of one image, if the tensor starts at such.
   bool aligned_source = false, aligned_target = false;
   // The same for channels of a filter.
@@ -101,6 +116,7 @@ struct PointwiseShape {
 };
 
 // The best shape for a 1x1 problem: forward, or the input gradient of stride 1.
-PointwiseShape fit_pointwise_shape(const ConvProblem& problem, const DeviceCaps& caps);
+PointwiseShape fit_pointwise_shape(const ConvProblem& problem, const DeviceCaps& caps,
+                                   TensorMath math);
 
 }  // namespace convx

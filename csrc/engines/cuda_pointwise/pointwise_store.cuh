@@ -1,5 +1,6 @@
-// Stores sums: each warp stages pieces of 128 bytes of its 16 filters in shared memory, and a row
-// of them leaves for its filter's plane by a bulk copy while the warp goes on.
+// Stores sums: each warp puts those of its 16 filters together in shared memory. Either it writes
+// pieces of 128 bytes as whole lines of the filters' planes, or the copy engine does that with
+// whole rows of the tile.
 #pragma once
 
 #include <type_traits>
@@ -10,8 +11,10 @@
 #include "device/mbarrier.cuh"
 #include "device/shared_memory.cuh"
 #include "device/tensor_formats.cuh"
+#include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda_pointwise/pointwise_ring.cuh"
+#include "engines/half_scales.cuh"
 #include "engines/tensor_types.cuh"
 
 namespace convx {
@@ -23,6 +26,7 @@ class PointwiseStorer {
   static constexpr int kBytes = static_cast<int>(sizeof(Element));
   static constexpr int kPiece = 128 / kBytes;  // pixels
   static constexpr int kPieceGroups = kPiece / 8;
+  static constexpr int kPieces = kPointwisePixels / kPiece;
   static constexpr int kUnit = 16 / kBytes;
   static constexpr int kRows = 16;  // filters of a warp
 
@@ -37,64 +41,135 @@ class PointwiseStorer {
         lane_(static_cast<int>(threadIdx.x) & 31),
         warp_row_((static_cast<int>(threadIdx.x) & 127) / 32 * kRows),
         staging_(staging + threadIdx.x / 32 * (kRows * p.staging_pitch)) {
+    if constexpr (is_half(kMath)) source_scale_ = p.scales->source;
     target_ = static_cast<Element*>(p.target) +
               (static_cast<int64_t>(work.group) * p.group_targets + work.filter) * p.target_c;
   }
 
-  // Of this thread's two filters of 64.
-  struct Biases {
-    float low, high;
+  // What makes a filter's sums those of the target.
+  struct FilterEnd {
+    float bias = 0;
+    float scale = 1;  // of a filter of halves
   };
-  __device__ __forceinline__ Biases load_biases(int block) const {
+  // Of this thread's two filters of 64.
+  struct Ends {
+    FilterEnd low, high;
+  };
+  __device__ __forceinline__ Ends load_ends(int block) const {
     const int row = block * kPointwiseFilters + warp_row_ + lane_ / 4;
-    return {load_bias(row), load_bias(row + 8)};
+    return {load_end(row), load_end(row + 8)};
   }
 
   // Sums of filters 64 * block and on.
   __device__ __forceinline__ void store(const Sums& sums, int tile, int block,
-                                        const Biases& biases) const {
+                                        const Ends& ends) const {
     const int row = block * kPointwiseFilters + warp_row_;  // of the block's filters
-    const int rows = work_.filters - row;                   // that there are
-    if (rows <= 0) return;
-    Element* const to = target_ + row * p_.target_c;
+    if (row >= work_.filters) return;
     const int first = tile * kPointwisePixels;
-#pragma unroll
-    for (int piece = 0; piece < kPointwisePixels / kPiece; ++piece) {
-      const float* values = sums.value + piece * (4 * kPieceGroups);
-      const int place = piece & (p_.pieces - 1);  // among those that are staged together
-      if (place == 0) {
-        wait_bulk_reads();
-        __syncwarp();  // what was staged before has left
-      }
-      const uint32_t staged = staging_ + 128 * place;
-      stage(values, biases, staged);
-      if constexpr (is_split(kMath)) {
-        if (__any_sync(0xffffffff, has_spoilt(values))) {
-          __syncwarp();
-          mend(row, first + piece * kPiece, staged);
-        }
-      }
-      if (place + 1 == p_.pieces) {
-        fence_async_proxy();
-        __syncwarp();
-        send(to, first + (piece - place) * kPiece, rows);
-      }
+    if constexpr (wants_whole_rows(kMath)) {
+      if (p_.whole_rows && p_.aligned_target) return store_rows(sums, first, row, ends);
     }
+    store_pieces(sums, first, row, ends);
   }
 
   // Before the block ends.
-  __device__ __forceinline__ void finish() const { wait_bulk_stores(); }
+  __device__ __forceinline__ void finish() const {
+    if constexpr (wants_whole_rows(kMath)) {
+      if (elect_lane()) wait_bulk_stores();
+    }
+  }
 
  private:
+  // Piece by piece, each by ordinary stores.
+  __device__ __forceinline__ void store_pieces(const Sums& sums, int first, int row,
+                                               const Ends& ends) const {
+    const int rows = work_.filters - row;  // that there are
+    Element* const to = target_ + row * p_.target_c;
+    const int image = p_.by_plane.divide(first);
+    const bool one_image = first + kPointwisePixels <= (image + 1) * p_.plane;
+    Element* lines[kRows / 4];
+    if (p_.aligned_target) find_lines(lines, to, first);
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const int pixel = first + piece * kPiece;
+      __syncwarp();  // the piece before has been read
+      const float* const values = sums.value + piece * (4 * kPieceGroups);
+      stage(values, ends, staging_);
+      __syncwarp();
+      if (is_split(kMath) && __any_sync(0xffffffff, has_spoilt(values))) {
+        mend(row, pixel, staging_);
+        __syncwarp();
+      }
+      if (!p_.aligned_target) {
+        store_pixels(to, pixel, rows);
+        continue;
+      }
+      if (piece > 0 && !one_image) {
+        find_lines(lines, to, pixel);
+#pragma unroll
+        for (Element*& line : lines) line -= piece * kPiece;  // store_lines adds it
+      }
+      store_lines(lines, piece * kPiece, pixel, rows);
+    }
+  }
+
+  // All pieces together, by copies that go on while the warp does.
+  __device__ __forceinline__ void store_rows(const Sums& sums, int first, int row,
+                                             const Ends& ends) const {
+    if (elect_lane()) wait_bulk_reads();
+    __syncwarp();  // what was staged before has left
+    bool spoilt = false;
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const float* const values = sums.value + piece * (4 * kPieceGroups);
+      stage(values, ends, staging_ + 128 * piece);
+      spoilt |= has_spoilt(values);
+    }
+    if (is_split(kMath) && __any_sync(0xffffffff, spoilt)) {
+      __syncwarp();
+#pragma unroll 1
+      for (int piece = 0; piece < kPieces; ++piece) {
+        mend(row, first + piece * kPiece, staging_ + 128 * piece);
+      }
+    }
+    fence_async_proxy();
+    __syncwarp();
+    if (elect_lane()) send_rows(target_ + row * p_.target_c, first, work_.filters - row);
+  }
+
   __device__ __forceinline__ float load_bias(int row) const {
     if (p_.bias == nullptr || row >= work_.filters) return 0.f;
     return to_accumulate(
         static_cast<const Element*>(p_.bias)[work_.group * p_.group_targets + work_.filter + row]);
   }
 
-  static __device__ __forceinline__ float finish(float sum, float bias) {
-    return is_split(kMath) ? fmaf(sum, kSplitUnscale, bias) : sum + bias;
+  __device__ __forceinline__ FilterEnd load_end(int row) const {
+    FilterEnd end;
+    end.bias = load_bias(row);
+    if constexpr (is_half(kMath)) {
+      const int filter = work_.filter + min(row, work_.filters - 1);
+      end.scale = filter_scales(p_.scales)[work_.group * p_.group_targets + filter];
+    }
+    return end;
   }
+
+  // Takes a filter's sums to where they end. Made when they are there: what it needs was loaded
+  // before.
+  struct Finish {
+    float bias;
+    Unscale unscale;
+
+    __device__ __forceinline__ Finish(float source_scale, const FilterEnd& end) : bias(end.bias) {
+      if constexpr (is_half(kMath)) unscale = Unscale(source_scale, end.scale);
+    }
+    __device__ __forceinline__ float operator()(float sum) const {
+      if constexpr (is_half(kMath)) {
+        return fmaf(sum * unscale.first, unscale.second, bias);
+      } else {
+        return is_split(kMath) ? fmaf(sum, kSplitUnscale, bias) : sum + bias;
+      }
+    }
+  };
 
   static __device__ __forceinline__ uint32_t pack(float first, float second) {
     return kMath == TensorMath::kBFloat16 ? pack_bfloat16(first, second)
@@ -102,18 +177,17 @@ class PointwiseStorer {
   }
 
   // [filter][kPiece pixels]: the sums of kPieceGroups groups of 8 pixels.
-  __device__ __forceinline__ void stage(const float* v, const Biases& biases,
-                                        uint32_t staged) const {
+  __device__ __forceinline__ void stage(const float* v, const Ends& ends, uint32_t staged) const {
     const int pitch = p_.staging_pitch;
-    const float low_bias = biases.low, high_bias = biases.high;
+    const Finish low(source_scale_, ends.low), high(source_scale_, ends.high);
     if constexpr (kBytes == 4) {
       const uint32_t to = staged + lane_ / 4 * pitch + lane_ % 4 * 8;
 #pragma unroll
       for (int g = 0; g < kPieceGroups; ++g) {
-        store_8_bytes(to + 32 * g, __float_as_uint(finish(v[4 * g], low_bias)),
-                      __float_as_uint(finish(v[4 * g + 1], low_bias)));
-        store_8_bytes(to + 32 * g + 8 * pitch, __float_as_uint(finish(v[4 * g + 2], high_bias)),
-                      __float_as_uint(finish(v[4 * g + 3], high_bias)));
+        store_8_bytes(to + 32 * g, __float_as_uint(low(v[4 * g])),
+                      __float_as_uint(low(v[4 * g + 1])));
+        store_8_bytes(to + 32 * g + 8 * pitch, __float_as_uint(high(v[4 * g + 2])),
+                      __float_as_uint(high(v[4 * g + 3])));
       }
     } else {
       // Four matrices of 8 filters by 8 pixels: lower and upper filters, of two groups.
@@ -124,16 +198,18 @@ class PointwiseStorer {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float* s = v + 4 * (g + i);
-          words[2 * i] = pack(finish(s[0], low_bias), finish(s[1], low_bias));
-          words[2 * i + 1] = pack(finish(s[2], high_bias), finish(s[3], high_bias));
+          words[2 * i] = pack(low(s[0]), low(s[1]));
+          words[2 * i + 1] = pack(high(s[2]), high(s[3]));
         }
         store_matrices(to + 16 * g, words);
       }
     }
   }
 
-  // Whether any of this thread's sums is not finite: then so is its product with zero.
+  // Whether any of this thread's sums is not finite: then so is its product with zero. Splitting
+  // spoils sums; what else is not finite should be so.
   static __device__ __forceinline__ bool has_spoilt(const float* v) {
+    if constexpr (!is_split(kMath)) return false;
     float probes[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < 4 * kPieceGroups; ++i) probes[i % 2] = fmaf(v[i], 0.f, probes[i % 2]);
@@ -160,51 +236,55 @@ class PointwiseStorer {
     }
   }
 
-  // What is staged, from a pixel on: rows that there are.
-  __device__ __forceinline__ void send(Element* to, int first_pixel, int rows) const {
-    const int pixels = p_.pieces * kPiece;
-    if (!p_.aligned_target) return send_pixels(to, first_pixel, pixels, rows);
-    const TwoImages images(p_, first_pixel, pixels);
-    // Single pieces would wait for each other.
-    if (kBulkStores && p_.pieces > 1 && images.are_all(p_)) return send_rows(to, images, rows);
-    send_units(to, first_pixel, pixels, rows);
+  // Eight lanes write 128 bytes of a filter's plane, a warp those of four filters, four times.
+  // Finds where this lane's go, of the piece that starts with a pixel.
+  __device__ __forceinline__ void find_lines(Element* (&lines)[kRows / 4], Element* to,
+                                             int first_pixel) const {
+    const int pixel = first_pixel + lane_ % 8 * kUnit;
+    const int image = p_.by_plane.divide(pixel);
+    to += image * p_.target_n + (pixel - image * p_.plane) + lane_ / 8 * p_.target_c;
+#pragma unroll
+    for (int i = 0; i < kRows / 4; ++i) lines[i] = to + 4 * i * p_.target_c;
   }
 
-  // Each lane copies a filter's row, of the first image or of the second.
-  __device__ __forceinline__ void send_rows(Element* to, const TwoImages& images, int rows) const {
-    const int row = lane_ % kRows;
-    const bool second = lane_ >= kRows;
-    const int first = second ? images.next : images.first;
-    const int pixels = (second ? images.end : images.next) - first;
-    if (row >= rows || pixels <= 0) return;
-    bulk_store(to + row * p_.target_c + images.find(p_, second, p_.target_n),
-               staging_ + row * p_.staging_pitch + (first - images.first) * kBytes,
-               pixels * kBytes);
+  __device__ __forceinline__ void store_lines(Element* const (&lines)[kRows / 4], int offset,
+                                              int first_pixel, int rows) const {
+    uint32_t units[kRows / 4][4];
+#pragma unroll
+    for (int i = 0; i < kRows / 4; ++i) {
+      load_16_bytes(staging_ + (4 * i + lane_ / 8) * p_.staging_pitch + lane_ % 8 * 16, units[i]);
+    }
+    const int left = first_pixel + lane_ % 8 * kUnit < p_.pixels ? rows - lane_ / 8 : 0;
+#pragma unroll
+    for (int i = 0; i < kRows / 4; ++i) {
+      if (4 * i < left) store_global_16_bytes(lines[i] + offset, units[i]);
+    }
+  }
+
+  // Copies the staged row of each filter, of one image or in two parts. Called by one lane.
+  __device__ __forceinline__ void send_rows(Element* to, int first_pixel, int rows) const {
+    const TwoImages images(p_, first_pixel, kPointwisePixels);
+    const int own = (images.next - images.first) * kBytes;
+    const int others = (images.end - images.next) * kBytes;
+    send_parts(to + images.find(p_, false, p_.target_n), rows, staging_, own);
+    if (others > 0)
+      send_parts(to + images.find(p_, true, p_.target_n), rows, staging_ + own, others);
     commit_bulk_stores();
   }
-
-  // Of any number of images: each lane writes 16 bytes, which are of one.
-  __device__ __forceinline__ void send_units(Element* to, int first_pixel, int pixels,
-                                             int rows) const {
-    const int row_units = pixels / kUnit;  // 8, 16 or 32
-    const int unit = lane_ % row_units;
-    const int pixel = first_pixel + unit * kUnit;
-    if (pixel >= p_.pixels) return;
-    const int image = p_.by_plane.divide(pixel);
-    to += image * p_.target_n + (pixel - image * p_.plane);
-#pragma unroll 4
-    for (int row = lane_ / row_units; row < min(kRows, rows); row += 32 / row_units) {
-      uint32_t words[4];
-      load_16_bytes(staging_ + row * p_.staging_pitch + unit * 16, words);
-      store_global_16_bytes(to + row * p_.target_c, words);
+  __device__ __forceinline__ void send_parts(Element* to, int rows, uint32_t from,
+                                             int bytes) const {
+#pragma unroll 1
+    for (int row = 0; row < min(kRows, rows); ++row) {
+      bulk_store(to, from, bytes);
+      to += p_.target_c;
+      from += p_.staging_pitch;
     }
   }
 
   // Any layout: neighbouring lanes write neighbouring pixels.
-  __device__ __forceinline__ void send_pixels(Element* to, int first_pixel, int pixels,
-                                              int rows) const {
+  __device__ __forceinline__ void store_pixels(Element* to, int first_pixel, int rows) const {
 #pragma unroll 1
-    for (int i = lane_; i < pixels; i += 32) {
+    for (int i = lane_; i < kPiece; i += 32) {
       if (first_pixel + i >= p_.pixels) return;
       const TargetPixel at(p_, first_pixel + i);
       Bits* at_pixel = reinterpret_cast<Bits*>(to + at.image * p_.target_n + at.row * p_.target_h +
@@ -222,7 +302,8 @@ class PointwiseStorer {
   const int lane_;
   const int warp_row_;  // first of this warp's, of 64 filters
   const uint32_t staging_;
-  Element* target_;  // of the block's first filter
+  float source_scale_ = 1;  // of halves
+  Element* target_;         // of the block's first filter
 };
 
 }  // namespace convx

@@ -2,8 +2,8 @@
 
 namespace convx {
 
-void launch_pointwise_float32(const LaunchSite& site, const PointwiseShape& shape,
-                              const PointwiseParams& params) {
+void launch_pointwise_split(const LaunchSite& site, const PointwiseShape& shape,
+                            const PointwiseParams& params) {
   if (shape.math == TensorMath::kTf32) {
     launch_pointwise<TensorMath::kTf32>(site, shape, params);
   } else {
