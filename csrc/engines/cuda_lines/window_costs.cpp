@@ -23,6 +23,7 @@ constexpr double kWindowGroupCycles = 900;
 constexpr double kWindowProductCycles = 50;
 constexpr double kIeeeBatchCycles = 260;      // of adding a chain up
 constexpr double kScarceFilterStages = 1.06;  // fewer than three are not always there in time
+constexpr double kScarceSourceStages = 1.5;   // the same of many chunks; seen on one shape
 constexpr double kWindowLineBytes = 30;       // lines per cycle, from L2
 constexpr double kWindowFilterBytes = 20;     // the same of packed filters
 // Handing sums over takes the multiplying warps some time per column. Storing is done by others, 64
@@ -86,6 +87,7 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
                         : shape.math == TensorMath::kHalfIeee ? steps * taps / kHalfChainSteps
                                                               : 0;
   const bool scarce = !shape.resident && shape.filter_stages < 3;
+  const bool few_sources = shape.source_stages < 3 && chunks > 8;
   const double multiply =
       (groups * group_cycles + chains * kIeeeBatchCycles) * (scarce ? kScarceFilterStages : 1);
   const double lines = chunks * shape.positions() * shape.lane_bytes * shape.planes();
@@ -99,7 +101,9 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
   const double store = runs || wide ? predict_copies(shape, words * 2, runs)
                                     : shape.columns * words * kWindowScatterCycles;
   return std::max({multiply + kWindowStageCycles * shape.columns,
-                   lines / kWindowLineBytes + filters / kWindowFilterBytes, store}) +
+                   (lines / kWindowLineBytes + filters / kWindowFilterBytes) *
+                       (few_sources ? kScarceSourceStages : 1),
+                   store}) +
          kWindowTileCycles;
 }
 
