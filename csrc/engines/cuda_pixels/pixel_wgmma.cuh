@@ -58,9 +58,10 @@ class PixelMultiplier {
   using Operand = typename Gather::Operand;
   static constexpr bool kSplit = kMath == TensorMath::kIeee;
   static constexpr int kPlanes = Gather::kPlanes;
-  // Steps summed by the tensor cores in one chain in kIeee: they truncate, so long chains drift
-  // towards zero. 4 steps are 64 terms.
-  static constexpr int kChainSteps = 4;
+  // Steps summed by the tensor cores in one chain in kIeee. They truncate: what each product takes
+  // is a share of the sum so far. A step's small products come before its large one, but behind the
+  // large ones of steps before it; registers would not do for a chain of their own.
+  static constexpr int kChainSteps = 1;
   // Of operands, in turn: one is gathered while the tensor cores read the other. Large ones, and
   // those of which parts may be missing, do not leave registers for two.
   static constexpr int kSets = kSplit || kBlocks == 4 || kFolded ? 1 : 2;
