@@ -172,8 +172,8 @@ class Barrier {
     return wait([&] { return arrived_ >= threads; }, holds);
   }
   // The same for all threads that have not returned.
-  bool wait_for_all() {
-    return wait([&] { return arrived_ >= alive; }, false);
+  bool wait_for_all(bool holds = false) {
+    return wait([&] { return arrived_ >= alive; }, holds);
   }
   // The same for the lanes of a warp that have not returned.
   bool wait_for_warp(bool holds = false) {
@@ -268,6 +268,9 @@ inline void run_block(std::vector<Fiber>& fibers, const std::function<void()>& k
 }  // namespace emulator
 
 inline void __syncthreads() { emulator::block_barriers[0].wait_for_all(); }
+inline int __syncthreads_or(int holds) {
+  return emulator::block_barriers[0].wait_for_all(holds != 0);
+}
 
 // Of whole warps.
 inline void __syncwarp() { emulator::warp_barrier().wait_for_warp(); }
