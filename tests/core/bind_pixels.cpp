@@ -27,10 +27,13 @@ void bind_pixels(py::module_& m) {
       "fit_pixels",
       [](const ConvProblem& problem, const DeviceCaps& caps, bool half) -> py::object {
         const GatherView view = make_gather_view(problem);
+        const TensorMath math = tensor_math(problem);
         PixelShape shape = fit_pixel_shape(
             problem, caps, make_gather_axis(view.rows[0], false),
             make_gather_axis(view.columns[0], false),
-            make_pixel_tiling(half ? TensorMath::kHalfIeee : tensor_math(problem)));
+            make_pixel_tiling(!half                     ? math
+                              : math == TensorMath::kTf32 ? TensorMath::kHalfTf32
+                                                          : TensorMath::kHalfIeee));
         if (shape.filters == 0) return py::none();
         return py::cast(make_pixel_fit(problem, std::move(shape)));
       },
@@ -62,7 +65,7 @@ void bind_pixels(py::module_& m) {
         "shared_bytes"_a = s.shared_bytes, "packed_bytes"_a = s.packed_bytes,
         "partial_bytes"_a = s.partial_bytes);
   });
-  // Runs a fit in ieee precision by the kernels' own source, over tensors given
+  // Runs a fit of float32 by the kernels' own source, over tensors given
   // by their addresses (0 for none); descending: last threads go first. half:
   // the fit that is run before, or None. Returns whether values were not fit
   // for it.

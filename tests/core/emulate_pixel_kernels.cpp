@@ -1,4 +1,4 @@
-// cuda_pixels in ieee precision, launches and kernels, run on the host from its
+// cuda_pixels of float32, launches and kernels, run on the host from its
 // own source.
 #include "emulated_cuda/run_grid.h"
 //
@@ -6,12 +6,13 @@
 #include "emulated_cuda/workspace.h"
 #include "engines/cuda_pixels/cuda_pixels_launch.cpp"
 #include "engines/cuda_pixels/pixels_half_ieee.cu"
+#include "engines/cuda_pixels/pixels_half_tf32.cu"
 #include "engines/cuda_pixels/pixels_ieee.cu"
+#include "engines/cuda_pixels/pixels_tf32.cu"
 
 namespace convx {
 
 // Not run here.
-void launch_pixels_tf32(const LaunchSite&, const PixelShape&, const PixelParams&) {}
 void launch_pixels_bfloat16(const LaunchSite&, const PixelShape&, const PixelParams&) {}
 void launch_pixels_float16(const LaunchSite&, const PixelShape&, const PixelParams&) {}
 

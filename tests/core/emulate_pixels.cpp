@@ -37,7 +37,7 @@ std::vector<int> make_distances(const PixelFit& fit) {
     case TensorMath::kFloat16:
       return make_distances<TensorMath::kFloat16>(fit.params);
     case TensorMath::kHalfTf32:
-      break;  // not fitted
+      return make_distances<TensorMath::kHalfTf32>(fit.params);
     case TensorMath::kHalfIeee:
       return make_distances<TensorMath::kHalfIeee>(fit.params);
   }

@@ -1,4 +1,4 @@
-"""The kernels of cuda_pixels in ieee precision, run on the host from their own source.
+"""The kernels of cuda_pixels for float32, run on the host from their own source.
 
 A GPU runs the same code in tests/engines; here only copies, barriers and the tensor cores are
 replaced by plain C++.
@@ -49,13 +49,14 @@ def run(
     tensors: tuple[torch.Tensor, torch.Tensor] | None = None,
     descending: bool = False,
     half: bool = False,
+    tf32: bool = False,
 ) -> tuple[dict[str, Any], torch.Tensor]:
     """(what it was fitted to, the result)
 
     half: first as halves.
     """
     problem = make_problem(core, case, torch.float32, channels_last)
-    problem.precision = core.Precision.ieee
+    problem.precision = core.Precision.tf32 if tf32 else core.Precision.ieee
     x, w, b = case.tensors(torch.float32)
     if tensors is not None:
         x, w = tensors
@@ -81,10 +82,11 @@ def run_and_check(
     before: int = 0,
     descending: bool = False,
     half: bool = False,
+    tf32: bool = False,
 ) -> dict[str, Any]:
-    fit, got = run(core, case, caps, channels_last, before, descending=descending, half=half)
+    fit, got = run(core, case, caps, channels_last, before, None, descending, half, tf32)
     assert not (half and fit["unfit"])
-    reference.check_forward(got, case, *case.tensors(torch.float32), tf32=False)
+    reference.check_forward(got, case, *case.tensors(torch.float32), tf32=tf32)
     return fit
 
 
@@ -104,6 +106,24 @@ def test_stems(core: ModuleType, case: Case, small: bool, half: bool) -> None:
 @pytest.mark.parametrize("case", PAIRED[:5], ids=str)
 def test_tensors_start_anywhere(core: ModuleType, case: Case, before: int, half: bool) -> None:
     run_and_check(core, case, h200(core), before=before, half=half)
+
+
+@pytest.mark.parametrize("case", PAIRED, ids=str)
+def test_stems_in_tf32(core: ModuleType, case: Case) -> None:
+    """As halves, and where values are not fit for that, as TF32."""
+    caps = h200(core)
+    caps.sm_count = 2
+    before = len(case.name) % 5
+    fit = run_and_check(core, case, caps, before=before, descending=True, half=True, tf32=True)
+    assert fit["paired"]
+    x, w, b = case.tensors(torch.float32)
+    x[0, 0, 5, 5] = torch.inf
+    fit, got = run(core, case, caps, before=before, tensors=(x, w), half=True, tf32=True)
+    assert fit["unfit"]
+    want = reference.conv2d(case, x, w, b)
+    assert torch.equal(got.isfinite(), want.isfinite())
+    finite = want.isfinite()
+    assert torch.allclose(got[finite].double(), want[finite], rtol=1e-2, atol=1e-1)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -98,7 +98,7 @@ __device__ __forceinline__ void pack_filters(const PixelParams& p, int rows, flo
     for (int n = 0; n < kDepth / 2; ++n) {
       const int k = piece * (kDepth / 2) + n;
       int inner = p.folded ? step * kDepth + k : k * taps + step;
-      if constexpr (count_planes(kMath) > 1) {
+      if constexpr (can_be_paired(kMath)) {
         if (p.paired) inner = find_paired(p, inner);
       }
       values[n] = inner < per_row ? staged[row * per_row + inner] : 0.f;

@@ -58,6 +58,9 @@ class PairGather {
 #pragma unroll
     for (int part = 0; part < 3; ++part) words[part] = load_word(address + 4 * part);
   }
+  static __device__ __forceinline__ void load_parts(uint32_t address, uint32_t (&words)[1]) {
+    words[0] = load_word(address);
+  }
   static __device__ __forceinline__ void load_parts(uint32_t address, uint32_t (&words)[2]) {
     load_8_bytes(address, words);
   }

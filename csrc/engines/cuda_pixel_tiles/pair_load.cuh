@@ -2,14 +2,32 @@
 //   stage [channel][row][pair of columns][part][2]
 #pragma once
 
-#include <type_traits>
-
 #include "device/tensor_formats.cuh"
 #include "device/vectors.cuh"
 #include "engines/cuda_pixel_tiles/pixel_load.cuh"
 #include "engines/half_scales.cuh"
 
 namespace convx {
+
+// Two values in the parts that are multiplied.
+template <TensorMath>
+struct PairOf;
+template <>
+struct PairOf<TensorMath::kIeee> {
+  using Type = SplitPair;
+};
+template <>
+struct PairOf<TensorMath::kHalfIeee> {
+  using Type = HalfPair;
+};
+template <>
+struct PairOf<TensorMath::kHalfTf32> {
+  struct Type {
+    uint32_t part[1];
+    __device__ __forceinline__ Type(float first, float second)
+        : part{pack_float16(first, second)} {}
+  };
+};
 
 // kLoaders threads load, whole warps.
 template <TensorMath kMath, int kLoaders>
@@ -92,12 +110,15 @@ class PairLoader : public PixelLoader<float, kLoaders> {
     check_fitness(p_.scales, scaled, 0xffffffff);
   }
 
-  using Pair = std::conditional_t<kMath == TensorMath::kHalfIeee, HalfPair, SplitPair>;
+  using Pair = typename PairOf<kMath>::Type;
+  static constexpr int kPlanes = count_planes(kMath);
 
   static __device__ __forceinline__ void store_pairs(uint32_t to, const uint32_t (&values)[4]) {
     const Pair first(__uint_as_float(values[0]), __uint_as_float(values[1]));
     const Pair second(__uint_as_float(values[2]), __uint_as_float(values[3]));
-    if constexpr (kMath == TensorMath::kHalfIeee) {
+    if constexpr (kPlanes == 1) {
+      store_8_bytes(to, first.part[0], second.part[0]);
+    } else if constexpr (kPlanes == 2) {
       store_16_bytes(to, {first.part[0], first.part[1], second.part[0], second.part[1]});
     } else {
       store_8_bytes(to, first.part[0], first.part[1]);
@@ -107,11 +128,11 @@ class PairLoader : public PixelLoader<float, kLoaders> {
   }
   static __device__ __forceinline__ void store_pairs(uint32_t to, const uint32_t (&values)[2]) {
     const Pair pair(__uint_as_float(values[0]), __uint_as_float(values[1]));
-    if constexpr (kMath == TensorMath::kHalfIeee) {
+    if constexpr (kPlanes == 2) {
       store_8_bytes(to, pair.part[0], pair.part[1]);
     } else {
 #pragma unroll
-      for (int part = 0; part < 3; ++part) store_word(to + 4 * part, pair.part[part]);
+      for (int part = 0; part < kPlanes; ++part) store_word(to + 4 * part, pair.part[part]);
     }
   }
 };

@@ -111,7 +111,7 @@ class Fitter {
 
   // Whether pixels see their taps in the same pairs of columns, and these are loaded together.
   bool can_pair(const PixelShape& shape) const {
-    return count_planes(math_) > 1 && columns_.taps > 1 && columns_.offset_step == 1 &&
+    return can_be_paired(math_) && columns_.taps > 1 && columns_.offset_step == 1 &&
            columns_.source_step % 2 == 0 && !shape.channels_last && fit_vector(shape) >= 2;
   }
 

@@ -16,10 +16,10 @@
 //   segments  the tile is cut where target rows end; a staged row is what one kernel row sees of
 //             all segments, side by side
 //
-// In kIeee and kHalfIeee, where taps are part of k, dilation is one and the stride even, every
-// pixel sees its taps in the same pairs of neighbouring columns. Such pairs are split when they are
-// staged, and gathered as words that are multiplied as they are: a value is split once, not once
-// per tap.
+// In kIeee, kHalfIeee and kHalfTf32, where taps are part of k, dilation is one and the stride even,
+// every pixel sees its taps in the same pairs of neighbouring columns. Such pairs are split when
+// they are staged, and gathered as words that are multiplied as they are: a value is split once,
+// not once per tap.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +36,7 @@ inline constexpr int kPixelBlock = 64;    // rows of one warpgroup's product
 inline constexpr int kStoreFilters = 32;  // that are staged and stored at a time
 inline constexpr int kStepBytes = 32;     // of the reduction, in one product
 // Two neighbouring positions as a staged pair: a word of each part, [pair][part][2].
+constexpr bool can_be_paired(TensorMath math) { return math == TensorMath::kIeee || is_half(math); }
 constexpr int pair_bytes(TensorMath math) { return 4 * count_planes(math); }
 
 // kHalfIeee: steps summed by the tensor cores in one chain. They truncate, so long chains drift

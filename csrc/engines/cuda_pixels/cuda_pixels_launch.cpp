@@ -16,10 +16,10 @@ void launch(const LaunchSite& site, const PixelShape& shape, const PixelParams& 
       return launch_pixels_bfloat16(site, shape, params);
     case TensorMath::kFloat16:
       return launch_pixels_float16(site, shape, params);
+    case TensorMath::kHalfTf32:
+      return launch_pixels_half_tf32(site, shape, params);
     case TensorMath::kHalfIeee:
       return launch_pixels_half_ieee(site, shape, params);
-    case TensorMath::kHalfTf32:
-      break;  // not fitted here
   }
 }
 

@@ -38,17 +38,20 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
     return make_pixel_fit(problem, std::move(shape));
   };
   const int64_t terms = problem.C / problem.groups * problem.R * problem.S;
-  if (math == TensorMath::kIeee && terms >= 2 * kMinHalfIeeeTerms) {
+  const bool tf32 = math == TensorMath::kTf32;
+  const int min_terms = tf32 ? 0 : kMinHalfIeeeTerms;
+  if (problem.dtype == DType::kFloat32 && terms >= 2 * min_terms) {
     DeviceCaps rest = caps;
     const int64_t scale_bytes = HalfScales::bytes(problem.K);
     rest.workspace_limit -= scale_bytes;
-    PixelShape half = fit_shape(problem, rest, TensorMath::kHalfIeee);
+    PixelShape half =
+        fit_shape(problem, rest, tf32 ? TensorMath::kHalfTf32 : TensorMath::kHalfIeee);
     PixelShape exact = fit_shape(problem, rest, math);
     if (half.filters > 0 && exact.filters > 0 &&
         half.microseconds + kHalfMicroseconds < exact.microseconds) {
       pixels->exact = take(std::move(exact), 0);
       pixels->half = take(std::move(half), kHalfMicroseconds);
-      pixels->half->params.min_terms = kMinHalfIeeeTerms;
+      pixels->half->params.min_terms = min_terms;
       pixels->scale_bytes = scale_bytes;
       plan.workspace_bytes += scale_bytes;
     }

@@ -62,9 +62,9 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
       shape.source_stage_bytes / (shape.paired ? pair_bytes(shape.math) / 2 / element : 1);
   const double bytes = chunks * loaded + (shape.resident ? 0 : steps * shape.step_bytes());
   const double store = kPixelStoreCycles *
-                       (shape.math == TensorMath::kIeee       ? kPixelMendChecks
-                        : shape.math == TensorMath::kHalfIeee ? kPixelUnscale
-                                                              : 1) *
+                       (shape.math == TensorMath::kIeee ? kPixelMendChecks
+                        : is_half(shape.math)           ? kPixelUnscale
+                                                        : 1) *
                        shape.window_pixels() * shape.filters;
   const double tile =
       std::max({multiply + split + store, load, bytes / kPixelCacheBytes}) + kPixelTileCycles;

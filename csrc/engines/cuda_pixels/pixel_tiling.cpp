@@ -20,6 +20,7 @@ constexpr PixelTiling::Tile kTiles[] = {{64, 4, false},  {64, 2, false}, {128, 2
 constexpr PixelTiling::Tile kIeeeTiles[] = {{64, 2, false},      {128, 1, false},
                                             {64, 2, true},       {96, 1, true},
                                             {64, 2, true, true}, {96, 1, true, true}};
+constexpr PixelTiling::Tile kHalfTf32Tiles[] = {{64, 4, true, true}, {96, 2, true, true}};
 constexpr PixelTiling::Tile kHalfIeeeTiles[] = {{64, 2, true, true}, {96, 1, true, true}};
 
 bool fit_shared_memory(const ConvProblem& problem, const DeviceCaps& caps, PixelShape& shape) {
@@ -68,6 +69,7 @@ PixelTiling make_pixel_tiling(TensorMath math) {
     return PixelTiling{math, tiles, fit_shared_memory, predict_microseconds};
   };
   return math == TensorMath::kIeee       ? with(kIeeeTiles)
+         : math == TensorMath::kHalfTf32 ? with(kHalfTf32Tiles)
          : math == TensorMath::kHalfIeee ? with(kHalfIeeeTiles)
                                          : with(kTiles);
 }

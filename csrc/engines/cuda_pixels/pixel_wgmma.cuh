@@ -60,8 +60,9 @@ class PixelMultiplier {
   using Operand = typename Gather::Operand;
   static constexpr bool kSplit = kMath == TensorMath::kIeee;
   static constexpr int kPlanes = Gather::kPlanes;
-  static constexpr bool kHalves = kMath == TensorMath::kHalfIeee;
-  static constexpr bool kTotals = kSplit || (kHalves && has_half_totals(kFilters, kBlocks));
+  static constexpr bool kHalves = is_half(kMath);
+  static constexpr bool kLow = kMath == TensorMath::kHalfIeee;  // there are lower halves
+  static constexpr bool kTotals = kSplit || (kLow && has_half_totals(kFilters, kBlocks));
   // Steps summed by the tensor cores in one chain. They truncate: what each product takes is a
   // share of the sum so far. In kIeee a step's small products come before its large one, but would
   // come behind the large ones of steps before it; registers would not do for a chain of their own.
@@ -138,12 +139,12 @@ class PixelMultiplier {
     Sums low[kBlocks];  // of products with one lower half, kHalfLowScale times too large
   };
 
-  // Of values that are sums of parts. Chains are short, and added up outside the tensor cores;
-  // products of lower halves are so small that one chain of their own does.
+  // Of values that are sums of parts, or halves. Chains are short, and added up outside the tensor
+  // cores; products of lower halves are so small that one chain of their own does.
   __device__ __forceinline__ void reduce_parts(const PixelTile& tile, Sums (&totals)[kBlocks]) {
     Chains chains;
     clear(totals);
-    if constexpr (kHalves) clear(chains.low);
+    if constexpr (kLow) clear(chains.low);
     Operands sets[kPaired ? 2 : 1];
     int chained = 0, left = (tile.chunk_end - tile.chunk) * p_.steps, step = 0;
     const auto end_step_before = [&] {
@@ -179,8 +180,10 @@ class PixelMultiplier {
       if constexpr (kSplit) {
         multiply_split(chains.chain, a, b, chained);
       } else {
-        product(chains.low, a, 1, b, 0, 1);
-        product(chains.low, a, 0, b, 1, 1);
+        if constexpr (kLow) {
+          product(chains.low, a, 1, b, 0, 1);
+          product(chains.low, a, 0, b, 1, 1);
+        }
         if constexpr (kTotals) {
           product(chains.chain, a, 0, b, 0, chained);
         } else {
@@ -198,15 +201,17 @@ class PixelMultiplier {
       --left;
     };
 #pragma unroll 1
-    while (left > 0) {
+    while (left > (kHalves ? 1 : 0)) {
       take_step(sets[0]);
       if constexpr (kPaired) {
-        if (left > 0) take_step(sets[1]);
+        // Of halves no branch may be between the sets: ptxas would lose track of what is under way.
+        if (kHalves || left > 0) take_step(sets[1]);
       }
     }
+    if (kHalves && left > 0) take_step(sets[0]);
     wait_wgmma<0>();
     if constexpr (kTotals) add_chain(chains.chain, totals);
-    if constexpr (kHalves) {
+    if constexpr (kLow) {
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
