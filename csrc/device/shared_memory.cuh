@@ -21,6 +21,12 @@ __device__ __forceinline__ void load_16_bytes(uint32_t address, uint32_t (&words
                : "r"(address));
 }
 
+__device__ __forceinline__ void load_8_bytes(uint32_t address, uint32_t (&words)[2]) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];\n"
+               : "=r"(words[0]), "=r"(words[1])
+               : "r"(address));
+}
+
 __device__ __forceinline__ void store_8_bytes(uint32_t address, uint32_t first, uint32_t second) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};\n" ::"r"(address), "r"(first), "r"(second)
                : "memory");

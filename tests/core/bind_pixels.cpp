@@ -4,6 +4,7 @@
 #include "core/gather_view.h"
 #include "emulate_pixel_kernels.h"
 #include "emulate_pixels.h"
+#include "engines/cuda_pixels/cuda_pixels_plan.h"
 #include "engines/cuda_pixels/pixel_tiling.h"
 
 namespace py = pybind11;
@@ -21,15 +22,22 @@ py::bytes to_bytes(const std::vector<int>& numbers) {
 void bind_pixels(py::module_& m) {
   py::class_<PixelFit>(m, "PixelFit");
   // The geometry that the pixel engine fits to a forward problem, or None; and
-  // its numbers.
-  m.def("fit_pixels", [](const ConvProblem& problem, const DeviceCaps& caps) -> py::object {
-    const GatherView view = make_gather_view(problem);
-    PixelShape shape = fit_pixel_shape(problem, caps, make_gather_axis(view.rows[0], false),
-                                       make_gather_axis(view.columns[0], false),
-                                       make_pixel_tiling(tensor_math(problem)));
-    if (shape.filters == 0) return py::none();
-    return py::cast(make_pixel_fit(problem, std::move(shape)));
-  });
+  // its numbers. half: that of float32 multiplied as halves.
+  m.def(
+      "fit_pixels",
+      [](const ConvProblem& problem, const DeviceCaps& caps, bool half) -> py::object {
+        const GatherView view = make_gather_view(problem);
+        const TensorMath math = tensor_math(problem);
+        PixelShape shape = fit_pixel_shape(
+            problem, caps, make_gather_axis(view.rows[0], false),
+            make_gather_axis(view.columns[0], false),
+            make_pixel_tiling(!half                     ? math
+                              : math == TensorMath::kTf32 ? TensorMath::kHalfTf32
+                                                          : TensorMath::kHalfIeee));
+        if (shape.filters == 0) return py::none();
+        return py::cast(make_pixel_fit(problem, std::move(shape)));
+      },
+      py::arg("problem"), py::arg("caps"), py::arg("half") = false);
   m.def("describe_pixels", [](const PixelFit& fit) {
     const PixelShape& s = fit.shape;
     const PixelParams& p = fit.params;
@@ -57,15 +65,33 @@ void bind_pixels(py::module_& m) {
         "shared_bytes"_a = s.shared_bytes, "packed_bytes"_a = s.packed_bytes,
         "partial_bytes"_a = s.partial_bytes);
   });
-  // Runs a fit in ieee precision by the kernels' own source, over tensors given
-  // by their addresses (0 for none); descending: last threads go first.
+  // Runs a fit of float32 by the kernels' own source, over tensors given
+  // by their addresses (0 for none); descending: last threads go first. half:
+  // the fit that is run before, or None. Returns whether values were not fit
+  // for it.
   m.def("run_pixels", [](const ConvProblem& problem, const PixelFit& fit, uintptr_t x, uintptr_t w,
-                         uintptr_t y, uintptr_t bias, bool descending) {
+                         uintptr_t y, uintptr_t bias, bool descending, const py::object& half) {
     const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
     const Buffers buffers{pointer(x), pointer(w), pointer(y), pointer(bias)};
-    if (const char* fault = emulate_pixels(problem, fit, buffers, descending)) {
+    const auto pixels = std::make_shared<PixelsPlan>();
+    Plan plan;
+    const auto take = [&](const PixelFit& taken) {
+      plan.workspace_bytes =
+          std::max(plan.workspace_bytes, taken.shape.packed_bytes + taken.shape.partial_bytes);
+      return taken;
+    };
+    pixels->exact = take(fit);
+    if (!half.is_none()) {
+      pixels->half = take(half.cast<const PixelFit&>());
+      pixels->scale_bytes = HalfScales::bytes(problem.K);
+      plan.workspace_bytes += pixels->scale_bytes;
+    }
+    plan.shape = pixels;
+    bool unfit = false;
+    if (const char* fault = emulate_pixels(problem, plan, buffers, descending, unfit)) {
       throw std::runtime_error(fault);
     }
+    return unfit;
   });
   // (tiles, bases, sources, distances) of PixelPlaces.
   m.def("place_pixels", [](const PixelFit& fit) {

@@ -1,22 +1,30 @@
-// cuda_pixels in ieee precision, launches and kernels, run on the host from its
+// cuda_pixels of float32, launches and kernels, run on the host from its
 // own source.
 #include "emulated_cuda/run_grid.h"
 //
 #include "emulate_pixel_kernels.h"
 #include "emulated_cuda/workspace.h"
+#include "engines/cuda_pixels/cuda_pixels_launch.cpp"
+#include "engines/cuda_pixels/pixels_half_ieee.cu"
+#include "engines/cuda_pixels/pixels_half_tf32.cu"
 #include "engines/cuda_pixels/pixels_ieee.cu"
+#include "engines/cuda_pixels/pixels_tf32.cu"
 
 namespace convx {
 
-const char* emulate_pixels(const ConvProblem& problem, const PixelFit& fit, Buffers buffers,
-                           bool descending) {
-  const emulator::Workspace workspace(fit.shape.packed_bytes + fit.shape.partial_bytes);
+// Not run here.
+void launch_pixels_bfloat16(const LaunchSite&, const PixelShape&, const PixelParams&) {}
+void launch_pixels_float16(const LaunchSite&, const PixelShape&, const PixelParams&) {}
+
+const char* emulate_pixels(const ConvProblem& problem, const Plan& plan, Buffers buffers,
+                           bool descending, bool& unfit) {
+  const emulator::Workspace workspace(plan.workspace_bytes);
   buffers.workspace = workspace.data();
   emulator::fault = nullptr;
   emulator::descending = descending;
-  launch_pixels_ieee({"cuda_pixels", &problem}, fit.shape,
-                     make_pixel_params(problem, fit, buffers));
+  launch_cuda_pixels({"cuda_pixels", &problem}, plan, buffers);
   emulator::descending = false;
+  unfit = static_cast<const HalfScales*>(workspace.data())->unfit != 0;
   return workspace.is_whole() ? emulator::fault : "the workspace was overrun";
 }
 

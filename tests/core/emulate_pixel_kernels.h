@@ -1,12 +1,15 @@
 #pragma once
 
-#include "engines/cuda_pixel_tiles/pixel_fit.h"
+#include "core/buffers.h"
+#include "core/plan.h"
+#include "core/problem.h"
 
 namespace convx {
 
-// Runs a plan of cuda_pixels in ieee precision on the host; the workspace is its own. descending: a
-// block's last thread goes first. Returns what went wrong, or null.
-const char* emulate_pixels(const ConvProblem& problem, const PixelFit& fit, Buffers buffers,
-                           bool descending);
+// Runs a plan of cuda_pixels for float32 on the host; the workspace is its own. descending: a
+// block's last thread goes first. unfit: whether values were found not to be fit for halves.
+// Returns what went wrong, or null.
+const char* emulate_pixels(const ConvProblem& problem, const Plan& plan, Buffers buffers,
+                           bool descending, bool& unfit);
 
 }  // namespace convx

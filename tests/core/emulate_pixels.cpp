@@ -17,7 +17,7 @@ std::vector<int> make_distances(const PixelParams& p) {
   blockDim.x = kPixelThreads;
   for (threadIdx.x = 0; threadIdx.x < kPixelThreads; ++threadIdx.x) {
     if (p.paired) {
-      fill_pair_distances(p, distances.data());
+      fill_pair_distances<kMath>(p, distances.data());
     } else {
       fill_distances<kMath>(p, distances.data());
     }
@@ -36,6 +36,10 @@ std::vector<int> make_distances(const PixelFit& fit) {
       return make_distances<TensorMath::kBFloat16>(fit.params);
     case TensorMath::kFloat16:
       return make_distances<TensorMath::kFloat16>(fit.params);
+    case TensorMath::kHalfTf32:
+      return make_distances<TensorMath::kHalfTf32>(fit.params);
+    case TensorMath::kHalfIeee:
+      return make_distances<TensorMath::kHalfIeee>(fit.params);
   }
   return {};
 }

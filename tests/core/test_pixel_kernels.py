@@ -1,4 +1,4 @@
-"""The kernels of cuda_pixels in ieee precision, run on the host from their own source.
+"""The kernels of cuda_pixels for float32, run on the host from their own source.
 
 A GPU runs the same code in tests/engines; here only copies, barriers and the tensor cores are
 replaced by plain C++.
@@ -6,6 +6,7 @@ replaced by plain C++.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -47,10 +48,15 @@ def run(
     before: int = 0,
     tensors: tuple[torch.Tensor, torch.Tensor] | None = None,
     descending: bool = False,
+    half: bool = False,
+    tf32: bool = False,
 ) -> tuple[dict[str, Any], torch.Tensor]:
-    """(what it was fitted to, the result)"""
+    """(what it was fitted to, the result)
+
+    half: first as halves.
+    """
     problem = make_problem(core, case, torch.float32, channels_last)
-    problem.precision = core.Precision.ieee
+    problem.precision = core.Precision.tf32 if tf32 else core.Precision.ieee
     x, w, b = case.tensors(torch.float32)
     if tensors is not None:
         x, w = tensors
@@ -59,10 +65,13 @@ def run(
     handle = core.fit_pixels(problem, caps)
     assert handle is not None
     pointers = [t.data_ptr() for t in (guarded_x.tensor, w, guarded_y.tensor)]
-    core.run_pixels(problem, handle, *pointers, 0 if b is None else b.data_ptr(), descending)
+    halves = core.fit_pixels(problem, caps, True) if half else None
+    assert half == (halves is not None)
+    bias = 0 if b is None else b.data_ptr()
+    unfit = core.run_pixels(problem, handle, *pointers, bias, descending, halves)
     assert guarded_x.is_whole()
     assert guarded_y.is_whole()
-    return core.describe_pixels(handle), guarded_y.tensor
+    return core.describe_pixels(halves or handle) | {"unfit": unfit}, guarded_y.tensor
 
 
 def run_and_check(
@@ -72,25 +81,49 @@ def run_and_check(
     channels_last: bool = False,
     before: int = 0,
     descending: bool = False,
+    half: bool = False,
+    tf32: bool = False,
 ) -> dict[str, Any]:
-    fit, got = run(core, case, caps, channels_last, before, descending=descending)
-    reference.check_forward(got, case, *case.tensors(torch.float32), tf32=False)
+    fit, got = run(core, case, caps, channels_last, before, None, descending, half, tf32)
+    assert not (half and fit["unfit"])
+    reference.check_forward(got, case, *case.tensors(torch.float32), tf32=tf32)
     return fit
 
 
+@pytest.mark.parametrize("half", [False, True], ids=["exact", "half"])
 @pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("case", PAIRED, ids=str)
-def test_stems(core: ModuleType, case: Case, small: bool) -> None:
+def test_stems(core: ModuleType, case: Case, small: bool, half: bool) -> None:
     caps = small_caps(core) if small else h200(core)
     caps.sm_count = 2  # several tiles for a block
-    fit = run_and_check(core, case, caps, before=4 * (len(case.name) % 2), descending=small)
+    before = 4 * (len(case.name) % 2)
+    fit = run_and_check(core, case, caps, before=before, descending=small, half=half)
     assert fit["paired"] or small, fit
 
 
+@pytest.mark.parametrize("half", [False, True], ids=["exact", "half"])
 @pytest.mark.parametrize("before", [1, 2, 3])
 @pytest.mark.parametrize("case", PAIRED[:5], ids=str)
-def test_tensors_start_anywhere(core: ModuleType, case: Case, before: int) -> None:
-    run_and_check(core, case, h200(core), before=before)
+def test_tensors_start_anywhere(core: ModuleType, case: Case, before: int, half: bool) -> None:
+    run_and_check(core, case, h200(core), before=before, half=half)
+
+
+@pytest.mark.parametrize("case", PAIRED, ids=str)
+def test_stems_in_tf32(core: ModuleType, case: Case) -> None:
+    """As halves, and where values are not fit for that, as TF32."""
+    caps = h200(core)
+    caps.sm_count = 2
+    before = len(case.name) % 5
+    fit = run_and_check(core, case, caps, before=before, descending=True, half=True, tf32=True)
+    assert fit["paired"]
+    x, w, b = case.tensors(torch.float32)
+    x[0, 0, 5, 5] = torch.inf
+    fit, got = run(core, case, caps, before=before, tensors=(x, w), half=True, tf32=True)
+    assert fit["unfit"]
+    want = reference.conv2d(case, x, w, b)
+    assert torch.equal(got.isfinite(), want.isfinite())
+    finite = want.isfinite()
+    assert torch.allclose(got[finite].double(), want[finite], rtol=1e-2, atol=1e-1)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -105,10 +138,20 @@ def test_edges(core: ModuleType, case: Case) -> None:
     run_and_check(core, case, h200(core), channels_last=len(case.name) % 2 == 1)
 
 
+def test_tiles_of_halves(core: ModuleType) -> None:
+    """Those without totals sum short reductions, in chains of several steps."""
+    cases = [replace(PAIRED[0], w=(40, 3, 7, 7)), PAIRED[1]]
+    fits = [run(core, case, h200(core), half=True)[0] for case in cases]
+    assert [fit["filters"] for fit in fits] == [64, 96]
+    assert 8 < fits[0]["chunks"] * fits[0]["steps"] <= 12
+    assert fits[1]["chunks"] * fits[1]["steps"] > 16
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["exact", "half"])
 @pytest.mark.parametrize("operand", ["x", "w"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e33], ids=str)
 def test_nan_and_infinity_reach_what_they_should(
-    core: ModuleType, value: float, operand: str
+    core: ModuleType, value: float, operand: str, half: bool
 ) -> None:
     """Also past the pairs' columns that belong to no tap."""
     case = Case("spoilt", (2, 3, 28, 30), (70, 3, 5, 3), (2, 2))
@@ -117,11 +160,70 @@ def test_nan_and_infinity_reach_what_they_should(
         x[1, 2, 11, 13] = x[0, 0, 20, 20] = value
     else:
         w[5, 1, 2, 2] = value
-    fit, got = run(core, case, h200(core), tensors=(x, w))
+    fit, got = run(core, case, h200(core), tensors=(x, w), half=half)
     assert fit["paired"]
+    assert fit["unfit"] or not half or (operand == "w" and value == 1e33)
     want = reference.conv2d(case, x, w, b)
     assert value == 1e33 or not want.isfinite().all()
     assert torch.equal(got.isnan(), want.isnan())
     assert torch.equal(got.isposinf(), want.isposinf())
     finite = want.abs() < 1e30
     assert torch.allclose(got[finite].double(), want[finite].double(), rtol=1e-5, atol=1e-4)
+
+
+def spread(case: Case, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Operands whose values lie near each other or far apart."""
+    x, w, _ = case.tensors(torch.float32)
+    random = torch.Generator().manual_seed(7)
+    if name == "rectified":
+        x = x.relu()
+    elif name == "small":
+        x, w = 1e-12 * x, 1e-9 * w
+    elif name == "large":
+        x, w = 1e15 * x, 1e18 * w
+    elif name == "one small filter":
+        w[3] *= 1e-25
+    elif name == "apart":
+        x *= 10 ** (40 * torch.rand(x.shape, generator=random) - 20)
+    elif name == "filters apart":
+        w *= 10 ** (40 * torch.rand(w.shape, generator=random) - 20)
+    elif name == "one small channel":
+        x[:, 1] *= 1e-15
+        w[:, 1] *= 1e15
+    elif name == "dark rows":
+        x[:, :, 9:] *= 1e-12
+    elif name == "outlier":
+        x[1, 2, 3, 4] = 1e9
+    else:
+        assert name == "subnormal"
+        x *= 1e-42
+    return x, w
+
+
+@pytest.mark.parametrize("filters", [20, 90])
+@pytest.mark.parametrize(
+    ("name", "unfit"),
+    [
+        ("rectified", False),
+        ("small", False),
+        ("large", False),
+        ("one small filter", False),
+        ("apart", True),
+        ("filters apart", True),
+        ("one small channel", True),
+        ("dark rows", True),
+        ("outlier", True),
+        ("subnormal", True),
+    ],
+)
+def test_values_that_lie_apart_are_not_halved(
+    core: ModuleType, name: str, unfit: bool, filters: int
+) -> None:
+    """And either way each sum is as near as float32's own rounding errors would leave it."""
+    case = Case("spread", (2, 3, 20, 36), (filters, 3, 7, 7), (2, 2), (3, 3), bias=False)
+    x, w = spread(case, name)
+    fit, y = run(core, case, h200(core), tensors=(x, w), half=True)
+    assert fit["unfit"] == unfit
+    want = reference.conv2d(case, x, w, None)
+    terms = reference.conv2d(case, x.abs(), w.abs(), None)
+    assert ((y - want).abs() <= 4e-7 * terms + 1e-44).all()

@@ -30,9 +30,6 @@ class MmaMultiplier {
   static constexpr bool kSplit = kMath == TensorMath::kIeee;
   static constexpr int kPlanes = Gather::kPlanes;
   static constexpr int kPlaneBytes = kFilters * kStepBytes;
-  // Steps summed by the tensor cores in one chain in kIeee: they truncate, so long chains drift
-  // towards zero. 4 steps are 64 terms.
-  static constexpr int kChainSteps = 4;
   // Filters read at a time: enough sums that do not wait for each other, and few registers.
   static constexpr int kBatch = kSplit || kFilters == 32 ? 32 : 64;
 
@@ -49,7 +46,6 @@ class MmaMultiplier {
         end_(source + p.source_stages * p.stage_chunks * p.source_stage_bytes) {
     gather_.start_window(StagedTile(p, tile), tile.first + warpgroup * p.window_step);
     clear(totals_);
-    if constexpr (kSplit) clear(chain_);
   }
 
   // Multiplies the steps of a stage; filters: shared address of its filters.
@@ -63,8 +59,6 @@ class MmaMultiplier {
       Gather::convert(values, a);
       if (left > 1) gather(values);  // the next step's arrive while this one's are multiplied
       if constexpr (kSplit) {
-        if (chained_ == kChainSteps) end_chain();
-        ++chained_;
         multiply_split(a, b);
       } else {
         multiply(a, b);
@@ -74,12 +68,11 @@ class MmaMultiplier {
   }
 
   // The sums, when all stages are multiplied.
- __device__ __forceinline__ const Sums (&finish()) [kBlocks] {
-   if constexpr (kSplit) end_chain();
-   return totals_;
- }
+  using Totals = Sums[kBlocks];
+  __device__ __forceinline__ const Totals& totals() const { return totals_; }
 
- private : static __device__ __forceinline__ void clear(Sums (&sums)[kBlocks]) {
+ private:
+  static __device__ __forceinline__ void clear(Sums (&sums)[kBlocks]) {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
@@ -95,17 +88,6 @@ class MmaMultiplier {
       source_ += p_.source_stage_bytes;
       if (source_ == end_) source_ = first_;
     }
-  }
-
-  // Chains are short, and added up outside the tensor cores.
-  __device__ __forceinline__ void end_chain() {
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-      for (int i = 0; i < kFilters / 2; ++i) totals_[block].value[i] += chain_[block].value[i];
-    }
-    clear(chain_);
-    chained_ = 0;
   }
 
   // Both halves of the reduction of filters [16 i, 16 i + 8) and of the 8 behind them.
@@ -126,23 +108,36 @@ class MmaMultiplier {
     }
   }
 
+  // The tensor cores truncate: what each product takes is a share of the sum so far. So a step's
+  // small products come first, and steps are added up outside the tensor cores. Registers would not
+  // do for sums of small products of many steps beside those of the large ones.
   __device__ __forceinline__ void multiply_split(const Operands& a, uint32_t b) {
 #pragma unroll
     for (int first = 0; first < kFilters; first += kBatch) {
       const Filters b0(b, first), b1(b + kPlaneBytes, first), b2(b + 2 * kPlaneBytes, first);
-      // Small products first. Those of parts 1 and 2, 2 and 1, 2 and 2 are below float32's
-      // rounding.
-      product(chain_, a, 0, b2, first);
-      product(chain_, a, 2, b0, first);
-      product(chain_, a, 1, b1, first);
-      product(chain_, a, 0, b1, first);
-      product(chain_, a, 1, b0, first);
-      product(chain_, a, 0, b0, first);
+      WgmmaSums<kBatch> step[kBlocks] = {};
+      // Those of parts 1 and 2, 2 and 1, 2 and 2 are below float32's rounding.
+      product(step, a, 0, b2, 0);
+      product(step, a, 2, b0, 0);
+      product(step, a, 1, b1, 0);
+      product(step, a, 0, b1, 0);
+      product(step, a, 1, b0, 0);
+      product(step, a, 0, b0, 0);
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+        for (int i = 0; i < kBatch / 2; ++i) {
+          totals_[block].value[first / 2 + i] += step[block].value[i];
+        }
+      }
     }
   }
 
-  static __device__ __forceinline__ void product(Sums (&sums)[kBlocks], const Operands& a,
-                                                 int a_plane, const Filters& b, int first) {
+  // first: of the batch's filters, among those of the sums.
+  template <int kColumns>
+  static __device__ __forceinline__ void product(WgmmaSums<kColumns> (&sums)[kBlocks],
+                                                 const Operands& a, int a_plane, const Filters& b,
+                                                 int first) {
 #pragma unroll
     for (int i = 0; i < kBatch / 8; ++i) {  // 8 filters
 #pragma unroll
@@ -156,11 +151,9 @@ class MmaMultiplier {
   const PixelParams& p_;
   Gather gather_;
   int step_ = 0;     // of the chunk
-  int chained_ = 0;  // steps
   uint32_t source_;  // of the chunk
   const uint32_t first_, end_;
   Sums totals_[kBlocks];
-  Sums chain_[kSplit ? kBlocks : 1];
 };
 
 template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
@@ -193,7 +186,7 @@ __device__ __forceinline__ void multiply_tile(const PixelParams& p, const PixelT
   __syncthreads();  // the rings are free
   char* const staging =
       memory + p.staging_offset + warpgroup * kStoreFilters * staging_elements(kWindow, 4) * 4;
-  store_window<kMath>(p, tile, warpgroup, multiplier.finish(), staging,
+  store_window<kMath>(p, tile, warpgroup, multiplier.totals(), staging,
                       tables.targets + warpgroup * kWindow);
 }
 

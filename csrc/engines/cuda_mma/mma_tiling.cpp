@@ -72,8 +72,9 @@ bool fit_shared_memory(const ConvProblem& problem, const DeviceCaps& caps, Pixel
 }  // namespace
 
 PixelTiling make_mma_tiling(TensorMath math) {
-  if (math == TensorMath::kIeee) return {kIeeeTiles, fit_shared_memory, predict_mma_microseconds};
-  return {kTiles, fit_shared_memory, predict_mma_microseconds};
+  if (math == TensorMath::kIeee)
+    return {math, kIeeeTiles, fit_shared_memory, predict_mma_microseconds};
+  return {math, kTiles, fit_shared_memory, predict_mma_microseconds};
 }
 
 }  // namespace convx

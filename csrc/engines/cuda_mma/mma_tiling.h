@@ -7,8 +7,8 @@ namespace convx {
 
 inline constexpr int kMmaThreads = 256;
 
-// Blocks per multiprocessor that registers are left for: split values have all sums twice, in a
-// chain and outside.
+// Blocks per multiprocessor that registers are left for: split values have more operands, and some
+// sums twice, those of a step and of all.
 constexpr int count_mma_blocks(TensorMath math, int filters, int blocks) {
   const bool few = math == TensorMath::kIeee ? filters == 32 : filters <= 64;
   return few && blocks <= 2 ? 2 : 1;

@@ -5,8 +5,11 @@
 
 #include "cuda/launch.h"
 #include "device/convert.cuh"
+#include "device/dependent_launch.cuh"
 #include "device/tensor_formats.cuh"
 #include "engines/cuda_pixel_tiles/pixel_place.cuh"
+#include "engines/gate.cuh"
+#include "engines/half_scales.cuh"
 #include "engines/tensor_types.cuh"
 
 namespace convx {
@@ -31,6 +34,23 @@ __device__ __forceinline__ int find_paired(const PixelParams& p, int k) {
   const bool inside = at.channel < p.chunk_channels && column >= 0 && column < p.tap_columns;
   if (!inside) return p.chunk_channels * p.tap_rows * p.tap_columns;
   return (at.channel * p.tap_rows + at.row) * p.tap_columns + column;
+}
+
+// Some neighbouring values of a filter, of all groups', to halves.
+template <int kCount>
+__device__ __forceinline__ void scale_filter(const PixelParams& p, int filter,
+                                             float (&values)[kCount]) {
+  const float scale = filter_scales(p.scales)[filter];
+  int at_risk = 0, safe = 0;
+  bool beyond = false;
+#pragma unroll
+  for (float& value : values) {
+    value *= scale;
+    const HalfFitness fitness(value);
+    at_risk += fitness.at_risk, safe += fitness.safe;
+    beyond |= fitness.beyond;
+  }
+  if (beyond || is_unfit(at_risk, safe)) p.scales->unfit = 1;  // whoever says so
 }
 
 // One block: a chunk of the channels of a few filters. Grid: (filters of all tiles / rows, chunks).
@@ -78,10 +98,14 @@ __device__ __forceinline__ void pack_filters(const PixelParams& p, int rows, flo
     for (int n = 0; n < kDepth / 2; ++n) {
       const int k = piece * (kDepth / 2) + n;
       int inner = p.folded ? step * kDepth + k : k * taps + step;
-      if constexpr (kMath == TensorMath::kIeee) {
+      if constexpr (can_be_paired(kMath)) {
         if (p.paired) inner = find_paired(p, inner);
       }
       values[n] = inner < per_row ? staged[row * per_row + inner] : 0.f;
+    }
+    if constexpr (is_half(kMath)) {
+      const int filter = min(first_filter + row, p.group_targets - 1);
+      scale_filter(p, group * p.group_targets + filter, values);
     }
     char* const to = chunk + static_cast<int64_t>(step) * p.step_bytes;
     const OperandWords<kMath> words(values);
@@ -113,6 +137,13 @@ __global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p,
 #endif
   if constexpr (kCompiled) {
     extern __shared__ float staged[];
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if constexpr (kOrder == FilterOrder::kSwizzled) {
+      wait_for_kernels_before();
+      let_next_kernel_start();
+    }
+#endif
+    if (__syncthreads_or(is_shut(p))) return;  // other blocks may be about to shut it
     pack_filters<kMath, T, kOrder>(p, rows, staged);
   }
 }
@@ -127,8 +158,12 @@ void pack_pixel_filters(const LaunchSite& site, const PixelShape& shape,
   while (rows > 1 && rows * row_bytes > kStagingLimit) rows /= 2;
   const int64_t filters = int64_t{shape.filters} * shape.filter_tiles * site.problem->groups;
   const dim3 grid(static_cast<unsigned>(filters / rows), static_cast<unsigned>(params.chunks));
-  launch_kernel<pack_pixel_filters_kernel<kMath, T, kOrder>>(site, grid, 128, rows * row_bytes,
-                                                             params, rows);
+  constexpr auto kKernel = pack_pixel_filters_kernel<kMath, T, kOrder>;
+  if constexpr (kOrder == FilterOrder::kSwizzled) {
+    launch_early<kKernel>(site, grid, 128, rows * row_bytes, params, rows);
+  } else {
+    launch_kernel<kKernel>(site, grid, 128, rows * row_bytes, params, rows);
+  }
 }
 
 }  // namespace convx

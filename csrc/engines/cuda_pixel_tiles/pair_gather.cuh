@@ -9,12 +9,12 @@ namespace convx {
 
 // Walks over the steps of a chunk. Thread t of warp w of a warpgroup has pixels 64b + 16w + t/4 and
 // 8 further of each block b, and of a step's 8 pairs t%4 and 4 further.
-template <int kBlocks>
+template <TensorMath kMath, int kBlocks>
 class PairGather {
   static constexpr int kPixels = 2 * kBlocks;
 
  public:
-  static constexpr int kPlanes = count_planes(TensorMath::kIeee);
+  static constexpr int kPlanes = count_planes(kMath);
   using Operand = uint32_t[4];
 
   // distances: shared address of the table.
@@ -26,7 +26,7 @@ class PairGather {
 #pragma unroll
     for (int i = 0; i < kPixels; ++i) {
       const int position = staged.base(first + i / 2 * kPixelBlock + i % 2 * 8);
-      base_[i] = position / 2 * kPairBytes;  // of the pair that has the first tap
+      base_[i] = position / 2 * pair_bytes(kMath);  // of the pair that has the first tap
     }
   }
 
@@ -42,9 +42,11 @@ class PairGather {
       const uint32_t tap = place_ + load_word(table_ + 4 * n);
 #pragma unroll
       for (int i = 0; i < kPixels; ++i) {
+        uint32_t words[kPlanes];
+        load_parts(base_[i] + tap, words);
 #pragma unroll
         for (int plane = 0; plane < kPlanes; ++plane) {
-          a[i / 2][plane][i % 2 + 2 * n] = load_word(base_[i] + tap + 4 * plane);
+          a[i / 2][plane][i % 2 + 2 * n] = words[plane];
         }
       }
     }
@@ -52,6 +54,17 @@ class PairGather {
   }
 
  private:
+  static __device__ __forceinline__ void load_parts(uint32_t address, uint32_t (&words)[3]) {
+#pragma unroll
+    for (int part = 0; part < 3; ++part) words[part] = load_word(address + 4 * part);
+  }
+  static __device__ __forceinline__ void load_parts(uint32_t address, uint32_t (&words)[1]) {
+    words[0] = load_word(address);
+  }
+  static __device__ __forceinline__ void load_parts(uint32_t address, uint32_t (&words)[2]) {
+    load_8_bytes(address, words);
+  }
+
   const uint32_t distances_;  // this thread's, of the first step
   uint32_t table_ = 0;        // of the step it stands at
   uint32_t place_ = 0;        // of the stage

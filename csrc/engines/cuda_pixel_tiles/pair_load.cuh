@@ -5,11 +5,32 @@
 #include "device/tensor_formats.cuh"
 #include "device/vectors.cuh"
 #include "engines/cuda_pixel_tiles/pixel_load.cuh"
+#include "engines/half_scales.cuh"
 
 namespace convx {
 
-// kLoaders threads load.
-template <int kLoaders>
+// Two values in the parts that are multiplied.
+template <TensorMath>
+struct PairOf;
+template <>
+struct PairOf<TensorMath::kIeee> {
+  using Type = SplitPair;
+};
+template <>
+struct PairOf<TensorMath::kHalfIeee> {
+  using Type = HalfPair;
+};
+template <>
+struct PairOf<TensorMath::kHalfTf32> {
+  struct Type {
+    uint32_t part[1];
+    __device__ __forceinline__ Type(float first, float second)
+        : part{pack_float16(first, second)} {}
+  };
+};
+
+// kLoaders threads load, whole warps.
+template <TensorMath kMath, int kLoaders>
 class PairLoader : public PixelLoader<float, kLoaders> {
   using Base = PixelLoader<float, kLoaders>;
   using Base::image_;
@@ -33,18 +54,23 @@ class PairLoader : public PixelLoader<float, kLoaders> {
 
  private:
   // kRun values of an entry, loaded kElements at a time. A thread that has fewer than a batch of
-  // entries left loads its last one again: branches would keep entries from being split together.
+  // entries left loads its last one again: branches would keep entries from being split together,
+  // and lanes apart that look at halves together. A thread that has none stores nothing.
   template <int kRun, int kElements>
   __device__ __forceinline__ void split_chunk(uint32_t stage, int chunk) const {
     constexpr int kBatch = kElements == 1 ? 4 : 8;  // entries under way
-    constexpr int kEntryBytes = kRun / 2 * kPairBytes;
-    const uint32_t channel_bytes = p_.channel_pitch / 2 * kPairBytes;
+    constexpr int kEntryBytes = kRun / 2 * pair_bytes(kMath);
+    const uint32_t channel_bytes = p_.channel_pitch / 2 * pair_bytes(kMath);
+    const bool some = thread_ < p_.entries;
     const int last = thread_ + (p_.entries - 1 - thread_) / kLoaders * kLoaders;
+    const int lane = thread_ & 31;
 #pragma unroll 1
-    for (int first = thread_; first < p_.entries; first += kBatch * kLoaders) {
+    for (int first = thread_; first - lane < p_.entries; first += kBatch * kLoaders) {
       int offsets[kBatch];
 #pragma unroll
-      for (int b = 0; b < kBatch; ++b) offsets[b] = sources_[min(first + b * kLoaders, last)];
+      for (int b = 0; b < kBatch; ++b) {
+        offsets[b] = some ? sources_[min(first + b * kLoaders, last)] : -1;
+      }
       const float* from = image_ + chunk * p_.chunk_channels * p_.source_c;
       uint32_t to = stage + first * kEntryBytes, to_last = stage + last * kEntryBytes;
 #pragma unroll 1
@@ -58,9 +84,10 @@ class PairLoader : public PixelLoader<float, kLoaders> {
             load_words<kElements>(values[b] + v, entry + v, offsets[b] >= 0);
           }
         }
+        if constexpr (is_half(kMath)) scale(values);
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
-          store_pairs(min(to + b * (kLoaders * kEntryBytes), to_last), values[b]);
+          if (some) store_pairs(min(to + b * (kLoaders * kEntryBytes), to_last), values[b]);
         }
         from += p_.source_c;
         to += channel_bytes;
@@ -69,17 +96,44 @@ class PairLoader : public PixelLoader<float, kLoaders> {
     }
   }
 
+  // To halves. Lanes have neighbouring entries of one channel.
+  template <int kBatch, int kRun>
+  __device__ __forceinline__ void scale(uint32_t (&values)[kBatch][kRun]) const {
+    const float scale = p_.scales->source;
+    float scaled[kBatch * kRun];
+#pragma unroll
+    for (int i = 0; i < kBatch * kRun; ++i) {
+      uint32_t& value = values[i / kRun][i % kRun];
+      scaled[i] = __uint_as_float(value) * scale;
+      value = __float_as_uint(scaled[i]);
+    }
+    check_fitness(p_.scales, scaled, 0xffffffff);
+  }
+
+  using Pair = typename PairOf<kMath>::Type;
+  static constexpr int kPlanes = count_planes(kMath);
+
   static __device__ __forceinline__ void store_pairs(uint32_t to, const uint32_t (&values)[4]) {
-    const SplitPair first(__uint_as_float(values[0]), __uint_as_float(values[1]));
-    const SplitPair second(__uint_as_float(values[2]), __uint_as_float(values[3]));
-    store_8_bytes(to, first.part[0], first.part[1]);
-    store_8_bytes(to + 8, first.part[2], second.part[0]);
-    store_8_bytes(to + 16, second.part[1], second.part[2]);
+    const Pair first(__uint_as_float(values[0]), __uint_as_float(values[1]));
+    const Pair second(__uint_as_float(values[2]), __uint_as_float(values[3]));
+    if constexpr (kPlanes == 1) {
+      store_8_bytes(to, first.part[0], second.part[0]);
+    } else if constexpr (kPlanes == 2) {
+      store_16_bytes(to, {first.part[0], first.part[1], second.part[0], second.part[1]});
+    } else {
+      store_8_bytes(to, first.part[0], first.part[1]);
+      store_8_bytes(to + 8, first.part[2], second.part[0]);
+      store_8_bytes(to + 16, second.part[1], second.part[2]);
+    }
   }
   static __device__ __forceinline__ void store_pairs(uint32_t to, const uint32_t (&values)[2]) {
-    const SplitPair pair(__uint_as_float(values[0]), __uint_as_float(values[1]));
+    const Pair pair(__uint_as_float(values[0]), __uint_as_float(values[1]));
+    if constexpr (kPlanes == 2) {
+      store_8_bytes(to, pair.part[0], pair.part[1]);
+    } else {
 #pragma unroll
-    for (int part = 0; part < 3; ++part) store_word(to + 4 * part, pair.part[part]);
+      for (int part = 0; part < kPlanes; ++part) store_word(to + 4 * part, pair.part[part]);
+    }
   }
 };
 

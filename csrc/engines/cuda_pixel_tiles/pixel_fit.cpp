@@ -66,9 +66,10 @@ PixelFit make_pixel_fit(const ConvProblem& problem, PixelShape shape) {
   return {std::move(shape), p};
 }
 
-PixelParams make_pixel_params(const ConvProblem& problem, const PixelFit& fit,
-                              const Buffers& buffers) {
+PixelParams make_pixel_params(const ConvProblem& problem, const PixelFit& fit, Buffers buffers,
+                              int64_t offset) {
   PixelParams p = fit.params;
+  buffers.workspace = static_cast<char*>(buffers.workspace) + offset;
   const int64_t element = size_of(problem.dtype);
   set_tensors(p, problem, fit.shape.rows_axis, fit.shape.columns_axis, buffers,
               fit.shape.packed_bytes, fit.shape.splits > 1);

@@ -14,7 +14,8 @@ struct PixelFit {
 
 PixelFit make_pixel_fit(const ConvProblem& problem, PixelShape shape);
 
-PixelParams make_pixel_params(const ConvProblem& problem, const PixelFit& fit,
-                              const Buffers& buffers);
+// The parameters of a call. offset: where in the workspace all of it starts.
+PixelParams make_pixel_params(const ConvProblem& problem, const PixelFit& fit, Buffers buffers,
+                              int64_t offset = 0);
 
 }  // namespace convx

@@ -165,6 +165,7 @@ __device__ __forceinline__ TapPair locate_pair(const PixelParams& p, int pair) {
 }
 
 // A pair that stands for nothing is multiplied by zeros: any place will do.
+template <TensorMath kMath>
 __device__ __forceinline__ void fill_pair_distances(const PixelParams& p, int* distances) {
   constexpr int kStepPairs = 4 * kPairDepth;
   for (int i = threadIdx.x; i < p.steps * kStepPairs; i += blockDim.x) {
@@ -172,7 +173,7 @@ __device__ __forceinline__ void fill_pair_distances(const PixelParams& p, int* d
     const TapPair at = locate_pair(p, step * kStepPairs + quad + 4 * n);
     const int row = at.row * (p.bands ? p.offset_h_step : 1);
     const int distance = (at.channel * p.channel_pitch + row * p.row_pitch) / 2 + at.column;
-    distances[i] = at.channel < p.chunk_channels ? distance * kPairBytes : 0;
+    distances[i] = at.channel < p.chunk_channels ? distance * pair_bytes(kMath) : 0;
   }
 }
 

@@ -19,7 +19,7 @@ class Fitter {
         tiling_(tiling),
         rows_(rows),
         columns_(columns),
-        math_(tensor_math(problem)),
+        math_(tiling.math),
         element_(size_of(problem.dtype)) {
     const GatherView view = make_gather_view(problem);
     source_ = view.source_strides;
@@ -65,6 +65,10 @@ class Fitter {
     shape.bands = bands;
     shape.filter_tiles = static_cast<int>(ceil_div(targets_, tile.filters));
     if (!lay_out_channels(shape, folded)) return;
+    if (math_ == TensorMath::kHalfIeee && !has_half_totals(tile.filters, tile.blocks) &&
+        int64_t{shape.steps} * shape.chunks > kMaxPixelHalfChain) {
+      return;
+    }
     lay_out_windows(shape);
     if (!lay_out_positions(shape)) return;
     shape.source_stage_bytes = static_cast<int>(count_stage_bytes(shape));
@@ -107,7 +111,7 @@ class Fitter {
 
   // Whether pixels see their taps in the same pairs of columns, and these are loaded together.
   bool can_pair(const PixelShape& shape) const {
-    return math_ == TensorMath::kIeee && columns_.taps > 1 && columns_.offset_step == 1 &&
+    return can_be_paired(math_) && columns_.taps > 1 && columns_.offset_step == 1 &&
            columns_.source_step % 2 == 0 && !shape.channels_last && fit_vector(shape) >= 2;
   }
 
@@ -208,7 +212,7 @@ class Fitter {
     const int64_t elements = shape.channels_last
                                  ? int64_t{shape.positions()} * shape.position_pitch
                                  : int64_t{shape.channel_pitch} * shape.chunk_channels;
-    return round_up(shape.paired ? elements / 2 * kPairBytes : elements * element_, 128);
+    return round_up(shape.paired ? elements / 2 * pair_bytes(math_) : elements * element_, 128);
   }
 
   const ConvProblem& problem_;

@@ -16,10 +16,10 @@
 //   segments  the tile is cut where target rows end; a staged row is what one kernel row sees of
 //             all segments, side by side
 //
-// In ieee precision, where taps are part of k, dilation is one and the stride even, every pixel
-// sees its taps in the same pairs of neighbouring columns. Such pairs are split when they are
-// staged, and gathered as words that are multiplied as they are: a value is split once, not once
-// per tap.
+// In kIeee, kHalfIeee and kHalfTf32, where taps are part of k, dilation is one and the stride even,
+// every pixel sees its taps in the same pairs of neighbouring columns. Such pairs are split when
+// they are staged, and gathered as words that are multiplied as they are: a value is split once,
+// not once per tap.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,17 @@ namespace convx {
 inline constexpr int kPixelBlock = 64;    // rows of one warpgroup's product
 inline constexpr int kStoreFilters = 32;  // that are staged and stored at a time
 inline constexpr int kStepBytes = 32;     // of the reduction, in one product
-// Two neighbouring positions as staged pairs: a word of each part, [pair][part][2].
-inline constexpr int kPairBytes = 12;
+// Two neighbouring positions as a staged pair: a word of each part, [pair][part][2].
+constexpr bool can_be_paired(TensorMath math) { return math == TensorMath::kIeee || is_half(math); }
+constexpr int pair_bytes(TensorMath math) { return 4 * count_planes(math); }
+
+// kHalfIeee: steps summed by the tensor cores in one chain. They truncate, so long chains drift
+// towards zero.
+inline constexpr int kPixelHalfChain = 8;
+// Registers for totals beside the chain are left where a thread's window is of so few filters by
+// blocks; others only do where the whole reduction is one chain.
+constexpr bool has_half_totals(int filters, int blocks) { return filters * blocks <= 96; }
+inline constexpr int kMaxPixelHalfChain = 12;
 
 // k of a step.
 constexpr int step_depth(TensorMath math) { return kStepBytes / operand_bytes(math); }
@@ -113,6 +122,7 @@ struct PixelTiling {
     bool folded;
     bool paired = false;
   };
+  TensorMath math;
   std::span<const Tile> tiles;  // that kernels are compiled for
   // Lays out the pipeline and what goes before it in shared memory; false if there is no room.
   bool (*fit_shared_memory)(const ConvProblem&, const DeviceCaps&, PixelShape&);

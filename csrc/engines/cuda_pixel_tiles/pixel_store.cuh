@@ -6,6 +6,7 @@
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda_pixel_tiles/pixel_place.cuh"
+#include "engines/half_scales.cuh"
 #include "engines/tensor_types.cuh"
 
 namespace convx {
@@ -93,8 +94,28 @@ class PixelStorer {
     return bias_ != nullptr && filter < filters_ ? to_accumulate(bias_[filter]) : 0.f;
   }
 
-  static __device__ __forceinline__ float finish(float sum, float bias) {
-    return kExact ? fmaf(sum, kSplitUnscale, bias) : sum + bias;
+  // What makes a filter's sums those of the target.
+  struct FilterEnd {
+    float bias = 0;
+    Unscale unscale{};  // of halves
+  };
+
+  __device__ __forceinline__ FilterEnd load_end(int filter) const {
+    FilterEnd end;
+    end.bias = load_bias(filter);
+    if constexpr (is_half(kMath)) {
+      const int of_all = tile_.group * p_.group_targets + tile_.filter + min(filter, filters_ - 1);
+      end.unscale = Unscale(p_.scales->source, filter_scales(p_.scales)[of_all]);
+    }
+    return end;
+  }
+
+  static __device__ __forceinline__ float finish(float sum, const FilterEnd& end) {
+    if constexpr (is_half(kMath)) {
+      return fmaf(sum * end.unscale.first, end.unscale.second, end.bias);
+    } else {
+      return kExact ? fmaf(sum, kSplitUnscale, end.bias) : sum + end.bias;
+    }
   }
 
   // Elements by which a filter's staged row is shifted, so that 16 bytes of it are 16 aligned bytes
@@ -115,17 +136,26 @@ class PixelStorer {
 
   // Whether sums have to be mended, of those that this thread staged.
   __device__ __forceinline__ bool stage(const WgmmaSums<kFilters> (&sums)[kBlocks], int part) {
+    constexpr int kCount = kStoreFilters / 4;  // filters of this thread
+    const auto locate = [&](int i) { return 8 * (i / 2) + 2 * (lane_ & 3) + i % 2; };
+    constexpr bool kAhead = is_half(kMath);  // or loads of scales would wait for stores before them
+    FilterEnd ends[kAhead ? kCount : 1];
+    if constexpr (kAhead) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) ends[i] = load_end(part * kStoreFilters + locate(i));
+    }
     bool spoilt = false;
 #pragma unroll
-    for (int i = 0; i < kStoreFilters / 4; ++i) {  // 4 filters of this thread
-      const int filter = 8 * (i / 2) + 2 * (lane_ & 3) + i % 2;
+    for (int i = 0; i < kCount; ++i) {
+      const int filter = locate(i);
       const int of_tile = part * kStoreFilters + filter;
-      const float bias = load_bias(of_tile);
+      if constexpr (!kAhead) ends[0] = load_end(of_tile);
+      const FilterEnd& end = ends[kAhead ? i : 0];
       Out* const row = staging_ + filter * kPitch + shift(of_tile) + warp_ * 16 + lane_ / 4;
 #pragma unroll
       for (int half = 0; half < 2 * kBlocks; ++half) {  // 8 pixels further each, then a block
         const float* v = sums[half / 2].value + 4 * (part * (kStoreFilters / 8) + i / 2) + i % 2;
-        const float sum = finish(v[half % 2 * 2], bias);
+        const float sum = finish(v[half % 2 * 2], end);
         if constexpr (kExact) spoilt |= is_spoilt(sum);
         row[half / 2 * kPixelBlock + half % 2 * 8] = round_to<Out>(sum);
       }
@@ -235,15 +265,14 @@ class PixelStorer {
     for (int g = 0; g < kFilters / 8; ++g) {
       const int filter = 8 * g + 2 * (lane_ & 3);
       if (filter >= filters_) break;
-      const float first_bias = load_bias(filter), second_bias = load_bias(filter + 1);
+      const FilterEnd first = load_end(filter), second = load_end(filter + 1);
 #pragma unroll
       for (int i = 0; i < 2 * kBlocks; ++i) {
         const int pixel = i / 2 * kPixelBlock + warp_ * 16 + lane_ / 4 + i % 2 * 8;
         if (pixel >= count_) continue;
         const float* v = sums[i / 2].value + 4 * g + 2 * (i % 2);
         Out* const to = base_ + targets_[pixel] + filter;
-        const Pair pair{round_to<Out>(finish(v[0], first_bias)),
-                        round_to<Out>(finish(v[1], second_bias))};
+        const Pair pair{round_to<Out>(finish(v[0], first)), round_to<Out>(finish(v[1], second))};
         if (pairs && filter + 1 < filters_) {
           *reinterpret_cast<Pair*>(to) = pair;
         } else {

@@ -1,25 +1,41 @@
 #include "engines/cuda_pixels/cuda_pixels_launch.h"
 
+#include "engines/cuda_pixels/cuda_pixels_plan.h"
 #include "engines/cuda_pixels/pixel_passes.h"
 
 namespace convx {
+namespace {
+
+void launch(const LaunchSite& site, const PixelShape& shape, const PixelParams& params) {
+  switch (shape.math) {
+    case TensorMath::kTf32:
+      return launch_pixels_tf32(site, shape, params);
+    case TensorMath::kIeee:
+      return launch_pixels_ieee(site, shape, params);
+    case TensorMath::kBFloat16:
+      return launch_pixels_bfloat16(site, shape, params);
+    case TensorMath::kFloat16:
+      return launch_pixels_float16(site, shape, params);
+    case TensorMath::kHalfTf32:
+      return launch_pixels_half_tf32(site, shape, params);
+    case TensorMath::kHalfIeee:
+      return launch_pixels_half_ieee(site, shape, params);
+  }
+}
+
+}  // namespace
 
 void launch_cuda_pixels(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  const PixelFit& fit = *static_cast<const PixelFit*>(plan.shape.get());
-  const PixelParams params = make_pixel_params(*site.problem, fit, buffers);
-  switch (fit.shape.math) {
-    case TensorMath::kTf32:
-      return launch_pixels_tf32(site, fit.shape, params);
-    case TensorMath::kIeee:
-      return launch_pixels_ieee(site, fit.shape, params);
-    case TensorMath::kBFloat16:
-      return launch_pixels_bfloat16(site, fit.shape, params);
-    case TensorMath::kFloat16:
-      return launch_pixels_float16(site, fit.shape, params);
-    case TensorMath::kHalfTf32:
-    case TensorMath::kHalfIeee:
-      break;  // not fitted here
+  const auto& pixels = *static_cast<const PixelsPlan*>(plan.shape.get());
+  PixelParams exact = make_pixel_params(*site.problem, pixels.exact, buffers, pixels.scale_bytes);
+  if (pixels.half) {
+    PixelParams half = make_pixel_params(*site.problem, *pixels.half, buffers, pixels.scale_bytes);
+    half.scales = static_cast<HalfScales*>(buffers.workspace);
+    half.gate = exact.gate = &half.scales->unfit;
+    half.runs_at_zero = true;
+    launch(site, pixels.half->shape, half);
   }
+  launch(site, pixels.exact.shape, exact);
 }
 
 }  // namespace convx

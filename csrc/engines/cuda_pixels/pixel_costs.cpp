@@ -26,6 +26,7 @@ constexpr double kPixelEnterCycles = 250;   // of those that multiply, per chunk
 constexpr double kPixelCacheBytes = 20;     // source values and filters, per cycle, from L2
 constexpr double kPixelStoreCycles = 0.45;  // per sum of a warpgroup's window
 constexpr double kPixelMendChecks = 1.8;    // times that where sums may have to be mended
+constexpr double kPixelUnscale = 1.25;      // times that for halves; reckoned
 constexpr double kPixelTileCycles = 2500;   // filling and draining the pipeline
 constexpr double kPixelLaunchCycles = 17000;
 constexpr double kPixelMemoryBytes = 17;   // device memory, per cycle
@@ -38,7 +39,9 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   const double element = size_of(problem.dtype);
   const double chunks = static_cast<double>(shape.chunks) / shape.splits;
   const double steps = chunks * shape.steps;
-  const int products = shape.math == TensorMath::kIeee ? 6 : 1;
+  const int products = shape.math == TensorMath::kIeee       ? 6
+                       : shape.math == TensorMath::kHalfIeee ? 3
+                                                             : 1;
   const double gather = shape.paired                      ? kPixelPairCycles
                         : shape.math == TensorMath::kTf32 ? kPixelTf32Cycles
                         : shape.math == TensorMath::kIeee ? kPixelIeeeCycles
@@ -55,10 +58,13 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   const double split = shape.paired ? chunks * copies / 32 * kPixelSplitCycles : 0;
   const double load =
       kPixelEntryCycles * shape.entries() + chunks * (kPixelChunkCycles + copies / 32 * per_copy);
-  const double loaded = shape.source_stage_bytes / (shape.paired ? kPairBytes / 2 / element : 1);
+  const double loaded =
+      shape.source_stage_bytes / (shape.paired ? pair_bytes(shape.math) / 2 / element : 1);
   const double bytes = chunks * loaded + (shape.resident ? 0 : steps * shape.step_bytes());
   const double store = kPixelStoreCycles *
-                       (shape.math == TensorMath::kIeee ? kPixelMendChecks : 1) *
+                       (shape.math == TensorMath::kIeee ? kPixelMendChecks
+                        : is_half(shape.math)           ? kPixelUnscale
+                                                        : 1) *
                        shape.window_pixels() * shape.filters;
   const double tile =
       std::max({multiply + split + store, load, bytes / kPixelCacheBytes}) + kPixelTileCycles;

@@ -1,9 +1,11 @@
-// Packs the filters, multiplies, and adds up the parts of a split reduction.
+// Finds the scales of halves, packs the filters, multiplies, and adds up the parts of a split
+// reduction.
 #pragma once
 
 #include "engines/cuda_pixel_tiles/pack_pixel_filters.cuh"
 #include "engines/cuda_pixels/pixel_passes.h"
 #include "engines/cuda_pixels/pixel_wgmma.cuh"
+#include "engines/measure_halves.cuh"
 #include "engines/sum_partials.cuh"
 
 namespace convx {
@@ -17,6 +19,7 @@ struct PixelTileSize {
 template <TensorMath kMath, typename... Sizes>
 void launch_pixels(const LaunchSite& site, const PixelShape& shape, const PixelParams& params) {
   using Element = typename TensorTypes<kMath>::Element;
+  if constexpr (is_half(kMath)) measure(site, params);
   pack_pixel_filters<kMath, Element, FilterOrder::kSwizzled>(site, shape, params);
   bool launched = false;
   const auto try_size = [&]<typename Size>(Size) {
@@ -24,7 +27,7 @@ void launch_pixels(const LaunchSite& site, const PixelShape& shape, const PixelP
         shape.folded != Size::kFolded || shape.paired != Size::kPaired) {
       return;
     }
-    launch_kernel<
+    launch_early<
         pixel_wgmma_kernel<kMath, Size::kBlocks, Size::kFilters, Size::kFolded, Size::kPaired>>(
         site, dim3(static_cast<unsigned>(shape.grid)), kPixelThreads, shape.shared_bytes, params);
     launched = true;

@@ -8,6 +8,8 @@ namespace convx {
 
 void launch_pixels_tf32(const LaunchSite&, const PixelShape&, const PixelParams&);
 void launch_pixels_ieee(const LaunchSite&, const PixelShape&, const PixelParams&);
+void launch_pixels_half_tf32(const LaunchSite&, const PixelShape&, const PixelParams&);
+void launch_pixels_half_ieee(const LaunchSite&, const PixelShape&, const PixelParams&);
 void launch_pixels_bfloat16(const LaunchSite&, const PixelShape&, const PixelParams&);
 void launch_pixels_float16(const LaunchSite&, const PixelShape&, const PixelParams&);
 

@@ -20,6 +20,8 @@ constexpr PixelTiling::Tile kTiles[] = {{64, 4, false},  {64, 2, false}, {128, 2
 constexpr PixelTiling::Tile kIeeeTiles[] = {{64, 2, false},      {128, 1, false},
                                             {64, 2, true},       {96, 1, true},
                                             {64, 2, true, true}, {96, 1, true, true}};
+constexpr PixelTiling::Tile kHalfTf32Tiles[] = {{64, 4, true, true}, {96, 2, true, true}};
+constexpr PixelTiling::Tile kHalfIeeeTiles[] = {{64, 2, true, true}, {96, 1, true, true}};
 
 bool fit_shared_memory(const ConvProblem& problem, const DeviceCaps& caps, PixelShape& shape) {
   const int64_t window = shape.window_pixels();
@@ -63,11 +65,13 @@ bool fit_shared_memory(const ConvProblem& problem, const DeviceCaps& caps, Pixel
 }  // namespace
 
 PixelTiling make_pixel_tiling(TensorMath math) {
-  const bool ieee = math == TensorMath::kIeee;
-  const std::span<const PixelTiling::Tile> tiles =
-      ieee ? std::span<const PixelTiling::Tile>(kIeeeTiles)
-           : std::span<const PixelTiling::Tile>(kTiles);
-  return {tiles, fit_shared_memory, predict_microseconds};
+  const auto with = [&](std::span<const PixelTiling::Tile> tiles) {
+    return PixelTiling{math, tiles, fit_shared_memory, predict_microseconds};
+  };
+  return math == TensorMath::kIeee       ? with(kIeeeTiles)
+         : math == TensorMath::kHalfTf32 ? with(kHalfTf32Tiles)
+         : math == TensorMath::kHalfIeee ? with(kHalfIeeeTiles)
+                                         : with(kTiles);
 }
 
 }  // namespace convx

@@ -11,6 +11,7 @@
 
 #include <type_traits>
 
+#include "device/dependent_launch.cuh"
 #include "device/mbarrier.cuh"
 #include "device/wgmma.cuh"
 #include "engines/copy_filters.cuh"
@@ -19,6 +20,7 @@
 #include "engines/cuda_pixel_tiles/pixel_gather.cuh"
 #include "engines/cuda_pixel_tiles/pixel_store.cuh"
 #include "engines/cuda_pixels/pixel_tiling.h"
+#include "engines/gate.cuh"
 
 namespace convx {
 
@@ -54,16 +56,20 @@ template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded, bool kPaire
 class PixelMultiplier {
   using Mma = Wgmma<typename TensorTypes<kMath>::Operand, kFilters>;
   using Gather =
-      std::conditional_t<kPaired, PairGather<kBlocks>, PixelGather<kMath, kBlocks, kFolded>>;
+      std::conditional_t<kPaired, PairGather<kMath, kBlocks>, PixelGather<kMath, kBlocks, kFolded>>;
   using Operand = typename Gather::Operand;
   static constexpr bool kSplit = kMath == TensorMath::kIeee;
   static constexpr int kPlanes = Gather::kPlanes;
-  // Steps summed by the tensor cores in one chain in kIeee: they truncate, so long chains drift
-  // towards zero. 4 steps are 64 terms.
-  static constexpr int kChainSteps = 4;
+  static constexpr bool kHalves = is_half(kMath);
+  static constexpr bool kLow = kMath == TensorMath::kHalfIeee;  // there are lower halves
+  static constexpr bool kTotals = kSplit || (kLow && has_half_totals(kFilters, kBlocks));
+  // Steps summed by the tensor cores in one chain. They truncate: what each product takes is a
+  // share of the sum so far. In kIeee a step's small products come before its large one, but would
+  // come behind the large ones of steps before it; registers would not do for a chain of their own.
+  static constexpr int kChainSteps = kSplit ? 1 : kPixelHalfChain;
   // Of operands, in turn: one is gathered while the tensor cores read the other. Large ones, and
   // those of which parts may be missing, do not leave registers for two.
-  static constexpr int kSets = kSplit || kBlocks == 4 || kFolded ? 1 : 2;
+  static constexpr int kSets = kHalves ? 2 : kSplit || kBlocks == 4 || kFolded ? 1 : 2;
 
  public:
   using Sums = WgmmaSums<kFilters>;
@@ -84,8 +90,8 @@ class PixelMultiplier {
                                          Sums (&totals)[kBlocks]) {
     gather_.start_window(StagedTile(p_, tile), window);
     accumulate_ = 0;
-    if constexpr (kSplit) {
-      reduce_split(tile, totals);
+    if constexpr (kSplit || kHalves) {
+      reduce_parts(tile, totals);
     } else {
       Operands sets[kSets];
 #pragma unroll 1
@@ -121,30 +127,43 @@ class PixelMultiplier {
     typename Gather::Values values;
     gather_.template load<kLast>(values);
     Gather::convert(values, a);
-    multiply(sums, a, enter_step(), accumulate_);
+    product(sums, a, 0, enter_step(), 0, accumulate_);
     commit_wgmma();
     accumulate_ = 1;
     leave_step(kLast);
   }
 
-  // Chains are short, and added up outside the tensor cores.
-  __device__ __forceinline__ void reduce_split(const PixelTile& tile, Sums (&totals)[kBlocks]) {
+  // Sums on their way to totals; those that are not needed take no registers.
+  struct Chains {
     Sums chain[kBlocks];
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-      for (float& total : totals[block].value) total = 0;
-    }
+    Sums low[kBlocks];  // of products with one lower half, kHalfLowScale times too large
+  };
+
+  // Of values that are sums of parts, or halves. Chains are short, and added up outside the tensor
+  // cores; products of lower halves are so small that one chain of their own does.
+  __device__ __forceinline__ void reduce_parts(const PixelTile& tile, Sums (&totals)[kBlocks]) {
+    Chains chains;
+    clear(totals);
+    if constexpr (kLow) clear(chains.low);
     Operands sets[kPaired ? 2 : 1];
     int chained = 0, left = (tile.chunk_end - tile.chunk) * p_.steps, step = 0;
     const auto end_step_before = [&] {
-      wait_wgmma<0>();
-      turn_filters();
-      if (chained < kChainSteps) return;
-      add_chain(chain, totals);
-      chained = accumulate_ = 0;
+      if constexpr (kSplit) {
+        wait_wgmma<0>();
+        turn_filters();
+      }
+      if constexpr (kTotals) {
+        if (chained < kChainSteps) return;
+        if constexpr (kHalves) wait_wgmma<0>();
+        add_chain(chains.chain, totals);
+        chained = 0;
+      }
     };
     const auto take_step = [&](Operands& a) {
+      if constexpr (kHalves) {  // the step before the last, which read this set
+        wait_wgmma<1>();
+        turn_filters();
+      }
       if (step == 0) enter_source();
       const bool last = ++step == p_.steps;
       if constexpr (kPaired) {
@@ -157,7 +176,20 @@ class PixelMultiplier {
         end_step_before();
         Gather::convert(values, a);
       }
-      multiply(chain, a, enter_step(), accumulate_);
+      const uint32_t b = enter_step();
+      if constexpr (kSplit) {
+        multiply_split(chains.chain, a, b, chained);
+      } else {
+        if constexpr (kLow) {
+          product(chains.low, a, 1, b, 0, 1);
+          product(chains.low, a, 0, b, 1, 1);
+        }
+        if constexpr (kTotals) {
+          product(chains.chain, a, 0, b, 0, chained);
+        } else {
+          product(totals, a, 0, b, 0, 1);
+        }
+      }
       commit_wgmma();
       accumulate_ = 1;
       ++chained;
@@ -169,14 +201,26 @@ class PixelMultiplier {
       --left;
     };
 #pragma unroll 1
-    while (left > 0) {
+    while (left > (kHalves ? 1 : 0)) {
       take_step(sets[0]);
       if constexpr (kPaired) {
-        if (left > 0) take_step(sets[1]);
+        // Of halves no branch may be between the sets: ptxas would lose track of what is under way.
+        if (kHalves || left > 0) take_step(sets[1]);
       }
     }
+    if (kHalves && left > 0) take_step(sets[0]);
     wait_wgmma<0>();
-    add_chain(chain, totals);
+    if constexpr (kTotals) add_chain(chains.chain, totals);
+    if constexpr (kLow) {
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+        for (int i = 0; i < kFilters / 2; ++i) {
+          float& total = totals[block].value[i];
+          total = fmaf(chains.low[block].value[i], 1 / kHalfLowScale, total);
+        }
+      }
+    }
   }
 
   __device__ __forceinline__ void enter_source() {
@@ -235,20 +279,16 @@ class PixelMultiplier {
     return p_.resident ? 0 : filter_.parity;
   }
 
-  __device__ __forceinline__ void multiply(Sums (&sums)[kBlocks], const Operands& a, uint32_t b,
-                                           int accumulate) {
-    if constexpr (kSplit) {
-      // Small products first. Those of parts 1 and 2, 2 and 1, 2 and 2 are below float32's
-      // rounding.
-      product(sums, a, 0, b, 2, accumulate);
-      product(sums, a, 2, b, 0, 1);
-      product(sums, a, 1, b, 1, 1);
-      product(sums, a, 0, b, 1, 1);
-      product(sums, a, 1, b, 0, 1);
-      product(sums, a, 0, b, 0, 1);
-    } else {
-      product(sums, a, 0, b, 0, accumulate);
-    }
+  // Small products first; those of parts 1 and 2, 2 and 1, 2 and 2 are below
+  // float32's rounding.
+  __device__ __forceinline__ void multiply_split(Sums (&sums)[kBlocks], const Operands& a,
+                                                 uint32_t b, int accumulate) {
+    product(sums, a, 0, b, 2, accumulate);
+    product(sums, a, 2, b, 0, 1);
+    product(sums, a, 1, b, 1, 1);
+    product(sums, a, 0, b, 1, 1);
+    product(sums, a, 1, b, 0, 1);
+    product(sums, a, 0, b, 0, 1);
   }
 
   __device__ __forceinline__ void product(Sums (&sums)[kBlocks], const Operands& a, int a_plane,
@@ -258,6 +298,14 @@ class PixelMultiplier {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       Mma::multiply(sums[block], a[block][a_plane], descriptor, accumulate);
+    }
+  }
+
+  static __device__ __forceinline__ void clear(Sums (&sums)[kBlocks]) {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (float& sum : sums[block].value) sum = 0;
     }
   }
 
@@ -323,6 +371,9 @@ template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded, bool kPaire
 __global__ void __launch_bounds__(kPixelThreads, 1)
     pixel_wgmma_kernel(const __grid_constant__ PixelParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  if (__syncthreads_or(is_shut(p))) return;  // other blocks may be about to shut it
   extern __shared__ char unaligned[];
   const uint32_t start = shared_address(unaligned);
   char* const memory = unaligned + ((1024 - (start & 1023)) & 1023);
@@ -330,7 +381,7 @@ __global__ void __launch_bounds__(kPixelThreads, 1)
   const PixelTables tables(p, memory + kPixelBarrierBytes,
                            kPaired ? kPairDepth : gathered_depth(kMath), kBlocks * kPixelBlock);
   if constexpr (kPaired) {
-    fill_pair_distances(p, tables.distances);
+    fill_pair_distances<kMath>(p, tables.distances);
   } else if constexpr (kFolded) {
     fill_distances<kMath>(p, tables.distances);
   }
@@ -344,7 +395,7 @@ __global__ void __launch_bounds__(kPixelThreads, 1)
     give_registers<88>();
     if (threadIdx.x < 256 + kPixelLoaders) {
       using Element = typename TensorTypes<kMath>::Element;
-      using Loader = std::conditional_t<kPaired, PairLoader<kPixelLoaders>,
+      using Loader = std::conditional_t<kPaired, PairLoader<kMath, kPixelLoaders>,
                                         PixelLoader<Element, kPixelLoaders>>;
       load_sources<Loader>(p, rings, tables.sources, threadIdx.x - 256);
     } else if (threadIdx.x == 256 + kPixelLoaders) {

@@ -40,6 +40,9 @@ inline uint32_t load_half_word(uint32_t address) { return load_element<uint16_t>
 inline void load_16_bytes(uint32_t address, uint32_t (&words)[4]) {
   std::memcpy(words, shared_pointer<uint32_t>(address, 16), 16);
 }
+inline void load_8_bytes(uint32_t address, uint32_t (&words)[2]) {
+  std::memcpy(words, shared_pointer<uint2>(address), 8);
+}
 template <typename T>
 void store_element(uint32_t address, T value) {
   *shared_pointer<T>(address) = value;
