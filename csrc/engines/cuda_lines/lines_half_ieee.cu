@@ -4,7 +4,7 @@ namespace convx {
 
 void launch_lines_half_ieee(const LaunchSite& site, const WindowShape& shape,
                             const WindowParams& params) {
-  launch_lines<TensorMath::kHalfIeee, 160, 96, 64>(site, shape, params);
+  launch_lines<TensorMath::kHalfIeee, 96, 64>(site, shape, params);
 }
 
 }  // namespace convx

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // like the kernels that read what it writes
   wait_for_kernels_before();
   let_next_kernel_start();
-  if (is_shut(p)) return;
+  if (__syncthreads_or(is_shut(p))) return;  // other blocks may be about to shut it
   using Turner = SourceTurner<kMath, kWords>;
   extern __shared__ __align__(16) char memory[];
   int block = blockIdx.x;

@@ -77,14 +77,14 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
   const double steps = ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32) /
                        static_cast<double>(shape.splits);
   const int products = count_products(shape.math);
-  // Groups of products, one of each step of a stage. Chains of kHalfIeee may be longer.
+  // Groups of products, one of each step of a stage.
   const double groups =
       static_cast<double>(ceil_div(static_cast<int64_t>(taps), shape.stage_taps)) * steps;
   const double group_products = taps * steps * products / groups;
   const double group_cycles = std::max(group_products * shape.columns / find_efficiency(shape),
                                        kWindowGroupCycles + kWindowProductCycles * group_products);
   const double chains = shape.math == TensorMath::kIeee       ? groups
-                        : shape.math == TensorMath::kHalfIeee ? steps * taps / kHalfChainSteps
+                        : shape.math == TensorMath::kHalfIeee ? steps * taps / shape.chain_steps
                                                               : 0;
   const bool scarce = !shape.resident && shape.filter_stages < 3;
   const bool few_sources = shape.source_stages < 3 && chunks > 8;

@@ -46,7 +46,7 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
   p.segments = narrow(shape.segments.size()), p.segment_length = shape.segment_length;
   p.taps = shape.taps(), p.channels = shape.channels, p.chunks = shape.chunks;
   p.chunk_channels = shape.chunk_channels, p.lane_bytes = shape.lane_bytes;
-  p.stage_taps = shape.stage_taps;
+  p.stage_taps = shape.stage_taps, p.chain_steps = shape.chain_steps;
   p.source_stages = shape.source_stages, p.filter_stages = shape.filter_stages;
   p.resident = shape.resident;
   p.table_offset = shape.table_offset, p.staging_offset = shape.staging_offset;

@@ -70,8 +70,7 @@ class WindowMultiplier {
   static constexpr int kOperandBytes = operand_bytes(kMath);
   static constexpr bool kSplit = kMath == TensorMath::kIeee;
   static constexpr bool kHalves = kMath == TensorMath::kHalfIeee;
-  static constexpr bool kChained = kSplit || (kHalves && kColumns <= kMaxHalfChainColumns);
-  static constexpr int kChain = kSplit ? kIeeeChainSteps : kHalfChainSteps;
+  static constexpr bool kChained = kSplit || kHalves;
   static constexpr int kPlanes = count_planes(kMath);
   static constexpr int kMaxBatch = kSplit ? kIeeeChainSteps : kMaxBatchTaps;
 
@@ -167,7 +166,8 @@ class WindowMultiplier {
   __device__ __forceinline__ void multiply_batch(Chains& chains, Sums& totals, uint32_t a_start,
                                                  uint32_t b_start, const int* taps) {
     if constexpr (kChained) {
-      if (chained_ + kCount > kChain) {
+      // With three parts each group of products is a chain, so that small ones come first.
+      if (chained_ > 0 && (kSplit || chained_ + kCount > p_.chain_steps)) {
         wait_wgmma<0>();
         give_back();
         add_chain(chains, totals);

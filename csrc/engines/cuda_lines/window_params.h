@@ -23,7 +23,7 @@ struct WindowParams : TensorParams {
   int filter_groups, filter_tiles, tiles, splits;
   int segments, segment_length;
   int taps, channels, chunks, chunk_channels, lane_bytes;
-  int stage_taps, source_stages, filter_stages, resident;
+  int stage_taps, chain_steps, source_stages, filter_stages, resident;
   int table_offset, staging_offset, source_offset, filter_offset, plane_bytes;
   int lead;         // stages the first warpgroup runs ahead
   int even_runs;    // pixels of an image are runs of pairs, aligned to pairs

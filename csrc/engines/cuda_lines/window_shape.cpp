@@ -20,7 +20,7 @@ constexpr int64_t kLongFilterStageBytes = 36864;
 // The kernels there are (lines_*.cu).
 constexpr int kWindowColumns[] = {256, 224, 192, 128, 64};
 constexpr int kIeeeWindowColumns[] = {160, 128, 96, 64};
-constexpr int kHalfIeeeWindowColumns[] = {160, 96, 64};
+constexpr int kHalfIeeeWindowColumns[] = {96, 64};  // with registers for three sums
 
 std::span<const int> window_columns(TensorMath math) {
   if (math == TensorMath::kIeee) return kIeeeWindowColumns;
@@ -96,10 +96,6 @@ class Fitter {
     if (taps_ > kMaxWindowTaps) return best;
     for (const int lane_bytes : {32, 64, 128}) {
       for (const int columns : window_columns(math_)) {
-        if (math_ == TensorMath::kHalfIeee && columns > kMaxHalfChainColumns &&
-            taps_ * ceil_div(sources_ * operand_bytes(math_), 32) > kMaxHalfSteps) {
-          continue;
-        }
         for (const int filter_groups : {1, 2}) {
           if (filter_groups == 2 && targets_ <= kWindowFilters) continue;
           Candidate candidate{Cut::kStretch, 1, columns, filter_groups, lane_bytes};
@@ -293,9 +289,12 @@ class Fitter {
   bool fit_stages(WindowShape& shape, int64_t room, int64_t most_bytes, int64_t least) const {
     const int64_t tap_bytes =
         int64_t{shape.filter_groups} * shape.planes() * kWindowFilters * shape.lane_bytes;
+    const int64_t steps = taps_ * ceil_div(sources_ * operand_bytes(math_), 32);
+    shape.chain_steps = steps > kShortReductionSteps ? kHalfChainSteps : kShortHalfChainSteps;
     const int64_t most_taps = math_ == TensorMath::kIeee
                                   ? std::max(1, kIeeeChainSteps * 32 / shape.lane_bytes)
-                                  : kMaxBatchTaps;
+                              : math_ == TensorMath::kHalfIeee ? shape.chain_steps
+                                                               : kMaxBatchTaps;
     const int64_t stages_per_chunk =
         ceil_div(taps_, std::clamp<int64_t>(most_bytes / tap_bytes, 1, most_taps));
     const int64_t stage_taps = ceil_div(taps_, stages_per_chunk);

@@ -42,16 +42,15 @@ inline constexpr int kWindowFilters = 64;      // rows of one warpgroup's produc
 inline constexpr int kMaxWindowTaps = 256;     // of a kernel
 inline constexpr int kMaxWindowSegments = 64;  // of a tile
 // Reduction steps (of 32 bytes and one tap) summed by the tensor cores in one chain: they truncate,
-// so long chains drift towards zero. In kIeee each step is six additions, in kHalfIeee one.
+// so long chains drift towards zero. In kIeee each step is six additions, in kHalfIeee one. Short
+// reductions have smaller errors to be compared with.
 inline constexpr int kIeeeChainSteps = 4;
 inline constexpr int kHalfChainSteps = 9;
+inline constexpr int kShortHalfChainSteps = 5;
+inline constexpr int kShortReductionSteps = 16;
 // Taps that are multiplied in one go: preparing a group of products takes a warp about as long as
 // the tensor cores take for four, so groups should be longer. 3 x 3 taps are the most common.
 inline constexpr int kMaxBatchTaps = 9;
-// Wider windows of kHalfIeee have no registers for totals beside the chain, and only do where the
-// whole reduction is one.
-inline constexpr int kMaxHalfChainColumns = 96;
-inline constexpr int kMaxHalfSteps = 10;
 // Positions that the swizzle exchanges: copies of a line start at a multiple of them.
 inline constexpr int kLineAlignment = 8;
 // Runs of pixels that a window may have, one per image; with fewer positions in an image there
@@ -130,8 +129,9 @@ struct WindowShape {
   int chunk_channels = 8;  // channels in them
   int channels = 0;        // of the reduction, per group
   int chunks = 0;
-  int stage_taps = 1;  // taps per stage of filters
-  int blocks = 1;      // that share the tiles: one per multiprocessor
+  int stage_taps = 1;   // taps per stage of filters
+  int chain_steps = 0;  // of a chain, in kHalfIeee
+  int blocks = 1;       // that share the tiles: one per multiprocessor
   int source_stages = 2, filter_stages = 2;
   bool resident = false;  // all filters stay in shared memory
 
