@@ -76,8 +76,8 @@ std::string describe_choice(const Choice& choice, const ConvProblem& problem) {
       const Plan& plan = candidate.plan;
       out << ", \"predicted_us\": " << plan.predicted_us
           << ", \"workspace_bytes\": " << plan.workspace_bytes << ", \"split\": " << plan.split
-          << ", \"halves\": " << (plan.halves ? "true" : "false")
-          << ", \"tile\": [" << plan.tile.m << ", " << plan.tile.n << ", " << plan.tile.k << "]";
+          << ", \"halves\": " << (plan.halves ? "true" : "false") << ", \"tile\": [" << plan.tile.m
+          << ", " << plan.tile.n << ", " << plan.tile.k << "]";
     }
     out << "}";
     separator = ", ";
