@@ -229,16 +229,20 @@ PYBIND11_MODULE(convx_core, m) {
            uintptr_t y, uintptr_t bias, bool half) -> py::object {
           PointwiseShape exact = fit_pointwise_shape(problem, caps, tensor_math(problem));
           if (exact.filters == 0) return py::none();
-          PointwiseShape halved;
-          if (half) {
-            halved = fit_pointwise_halves(problem, caps);
-            if (halved.filters == 0) return py::none();
-          }
-          const PointwiseShape shape = half ? halved : exact;
+          const auto made = std::make_shared<PointwisePlan>();
+          PointwiseShape shape = exact;
           Plan plan;
-          plan.workspace_bytes = half ? count_scale_bytes(problem) : 0;
-          plan.shape = std::make_shared<const PointwisePlan>(
-              make_pointwise_plan(problem, std::move(exact), std::move(halved)));
+          if (half) {
+            const auto halves = find_halves(problem);
+            if (!halves) return py::none();
+            shape = fit_pointwise_shape(problem, caps, halves->math);
+            if (shape.filters == 0) return py::none();
+            made->half = make_pointwise_fit(problem, shape);
+            made->half->params.min_terms = halves->min_terms;
+            plan.workspace_bytes = made->scale_bytes = halves->scale_bytes;
+          }
+          made->exact = make_pointwise_fit(problem, std::move(exact));
+          plan.shape = made;
           bool unfit = false;
           if (const char* fault =
                   emulate_pointwise(problem, plan, buffers_at(x, w, y, bias), unfit)) {

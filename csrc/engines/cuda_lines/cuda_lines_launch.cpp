@@ -5,20 +5,20 @@
 namespace convx {
 namespace {
 
-void launch(const LaunchSite& site, const WindowFit& fit, const WindowParams& params) {
-  switch (fit.shape.math) {
+void launch(const LaunchSite& site, const WindowShape& shape, const WindowParams& params) {
+  switch (shape.math) {
     case TensorMath::kTf32:
-      return launch_lines_tf32(site, fit.shape, params);
+      return launch_lines_tf32(site, shape, params);
     case TensorMath::kIeee:
-      return launch_lines_ieee(site, fit.shape, params);
+      return launch_lines_ieee(site, shape, params);
     case TensorMath::kBFloat16:
-      return launch_lines_bfloat16(site, fit.shape, params);
+      return launch_lines_bfloat16(site, shape, params);
     case TensorMath::kFloat16:
-      return launch_lines_float16(site, fit.shape, params);
+      return launch_lines_float16(site, shape, params);
     case TensorMath::kHalfTf32:
-      return launch_lines_half_tf32(site, fit.shape, params);
+      return launch_lines_half_tf32(site, shape, params);
     case TensorMath::kHalfIeee:
-      return launch_lines_half_ieee(site, fit.shape, params);
+      return launch_lines_half_ieee(site, shape, params);
   }
 }
 
@@ -26,15 +26,12 @@ void launch(const LaunchSite& site, const WindowFit& fit, const WindowParams& pa
 
 void launch_cuda_lines(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const auto& lines = *static_cast<const LinesPlan*>(plan.shape.get());
-  WindowParams exact = make_window_params(*site.problem, lines.exact, buffers, lines.scale_bytes);
-  if (lines.half) {
-    WindowParams half = make_window_params(*site.problem, *lines.half, buffers, lines.scale_bytes);
-    half.scales = static_cast<HalfScales*>(buffers.workspace);
-    half.gate = exact.gate = &half.scales->unfit;
-    half.runs_at_zero = true;
-    launch(site, *lines.half, half);
-  }
-  launch(site, lines.exact, exact);
+  launch_halves(
+      lines, buffers,
+      [&](const WindowFit& fit) {
+        return make_window_params(*site.problem, fit, buffers, lines.scale_bytes);
+      },
+      [&](const WindowShape& shape, const WindowParams& params) { launch(site, shape, params); });
 }
 
 }  // namespace convx

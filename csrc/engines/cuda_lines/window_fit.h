@@ -1,12 +1,11 @@
 // A fitted shape and everything of a launch that does not depend on where tensors lie.
 #pragma once
 
-#include <optional>
-
 #include "core/buffers.h"
 #include "core/gather_view.h"
 #include "engines/cuda_lines/window_params.h"
 #include "engines/cuda_lines/window_shape.h"
+#include "engines/half_plan.h"
 
 namespace convx {
 
@@ -15,13 +14,7 @@ struct WindowFit {
   WindowParams params;  // pointers are null
 };
 
-struct LinesPlan {
-  WindowFit exact;
-  // Values are first multiplied as halves. Where that turns out not to do, exact takes over; else
-  // its kernels have nothing to do.
-  std::optional<WindowFit> half;
-  int64_t scale_bytes = 0;  // of the workspace, before everything else
-};
+using LinesPlan = HalvedPlan<WindowFit>;
 
 WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape);
 

@@ -27,15 +27,12 @@ void launch(const LaunchSite& site, const PixelShape& shape, const PixelParams& 
 
 void launch_cuda_pixels(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const auto& pixels = *static_cast<const PixelsPlan*>(plan.shape.get());
-  PixelParams exact = make_pixel_params(*site.problem, pixels.exact, buffers, pixels.scale_bytes);
-  if (pixels.half) {
-    PixelParams half = make_pixel_params(*site.problem, *pixels.half, buffers, pixels.scale_bytes);
-    half.scales = static_cast<HalfScales*>(buffers.workspace);
-    half.gate = exact.gate = &half.scales->unfit;
-    half.runs_at_zero = true;
-    launch(site, pixels.half->shape, half);
-  }
-  launch(site, pixels.exact.shape, exact);
+  launch_halves(
+      pixels, buffers,
+      [&](const PixelFit& fit) {
+        return make_pixel_params(*site.problem, fit, buffers, pixels.scale_bytes);
+      },
+      [&](const PixelShape& shape, const PixelParams& params) { launch(site, shape, params); });
 }
 
 }  // namespace convx

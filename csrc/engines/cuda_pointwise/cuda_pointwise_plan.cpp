@@ -6,6 +6,13 @@
 namespace convx {
 namespace {
 
+std::optional<PointwiseShape> fit_shape(const ConvProblem& problem, const DeviceCaps& caps,
+                                        TensorMath math) {
+  PointwiseShape shape = fit_pointwise_shape(problem, caps, math);
+  if (shape.filters == 0) return {};
+  return shape;
+}
+
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.taps() != 1) return "it computes 1x1 kernels only";
   if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
@@ -17,7 +24,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   constexpr int64_t kLimit = int64_t{1} << 30;
   const int64_t plane = p.pass == Pass::kForward ? p.P * p.Q : p.H * p.W;
   if (p.N * plane >= kLimit) return "the target has 2^30 pixels or more";
-  if (fit_pointwise_shape(p, caps, tensor_math(p)).filters == 0) {
+  if (!fit_shape(p, caps, tensor_math(p))) {
     return "64 filters of so many channels do not fit in shared memory";
   }
   return "";
@@ -26,16 +33,13 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaPointwise;
-  PointwiseShape exact = fit_pointwise_shape(problem, caps, tensor_math(problem));
-  PointwiseShape half = fit_pointwise_halves(problem, caps);
-  if (half.microseconds + kHalfMicroseconds >= exact.microseconds) half = {};
-  const bool halved = half.filters > 0;
-  const PointwiseShape& first = halved ? half : exact;
-  plan.tile = {kPointwisePixels, first.filters, pointwise_chunk(first.math)};
-  plan.predicted_us = first.microseconds + (halved ? kHalfMicroseconds : 0);
-  plan.workspace_bytes = halved ? count_scale_bytes(problem) : 0;
-  plan.shape = std::make_shared<const PointwisePlan>(
-      make_pointwise_plan(problem, std::move(exact), std::move(half)));
+  plan_halves<PointwiseFit>(
+      plan, problem, caps,
+      [&](const DeviceCaps& some, TensorMath math) { return fit_shape(problem, some, math); },
+      [&](PointwiseShape shape) {
+        plan.tile = {kPointwisePixels, shape.filters, pointwise_chunk(shape.math)};
+        return make_pointwise_fit(problem, std::move(shape));
+      });
   return plan;
 }
 

@@ -3,12 +3,6 @@
 #include <utility>
 
 namespace convx {
-namespace {
-
-// Halves of TF32's precision are as good as TF32 is, however few there are.
-int find_min_terms(const ConvProblem& problem) {
-  return problem.precision == Precision::kTf32 ? 0 : kMinHalfIeeeTerms;
-}
 
 PointwiseFit make_pointwise_fit(const ConvProblem& problem, PointwiseShape shape) {
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
@@ -30,33 +24,6 @@ PointwiseFit make_pointwise_fit(const ConvProblem& problem, PointwiseShape shape
   p.by_plane = FastDivmod(p.plane);
   p.by_target_width = FastDivmod(p.target_width);
   return {std::move(shape), p};
-}
-
-}  // namespace
-
-PointwiseShape fit_pointwise_halves(const ConvProblem& problem, const DeviceCaps& caps) {
-  // Some of the terms may be zeros.
-  if (problem.dtype != DType::kFloat32 || count_scale_bytes(problem) > caps.workspace_limit ||
-      make_gather_view(problem).source_channels < 2 * find_min_terms(problem)) {
-    return {};
-  }
-  return fit_pointwise_shape(
-      problem, caps,
-      problem.precision == Precision::kTf32 ? TensorMath::kHalfTf32 : TensorMath::kHalfIeee);
-}
-
-int64_t count_scale_bytes(const ConvProblem& problem) {
-  return HalfScales::bytes(problem.groups * make_gather_view(problem).target_channels);
-}
-
-PointwisePlan make_pointwise_plan(const ConvProblem& problem, PointwiseShape exact,
-                                  PointwiseShape half) {
-  PointwisePlan plan{make_pointwise_fit(problem, std::move(exact)), {}};
-  if (half.filters > 0) {
-    plan.half = make_pointwise_fit(problem, std::move(half));
-    plan.half->params.min_terms = find_min_terms(problem);
-  }
-  return plan;
 }
 
 PointwiseParams make_pointwise_params(const ConvProblem& problem, const PointwiseFit& fit,

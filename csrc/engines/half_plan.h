@@ -1,0 +1,93 @@
+// Plans of engines that multiply float32 as halves first (half_scales.cuh), with their exact
+// kernels behind a gate.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "core/buffers.h"
+#include "core/device_caps.h"
+#include "core/gather_view.h"
+#include "core/plan.h"
+#include "engines/half_scales.h"
+#include "engines/tensor_math.h"
+
+namespace convx {
+
+// Fit: a shape, and params that do not depend on the call.
+template <typename Fit>
+struct HalvedPlan {
+  Fit exact;
+  // Values are first multiplied as halves. Where that turns out not to do, exact takes over; else
+  // its kernels have nothing to do.
+  std::optional<Fit> half;
+  int64_t scale_bytes = 0;  // of the workspace, before everything else
+};
+
+struct Halves {
+  TensorMath math;
+  int min_terms;
+  int64_t scale_bytes;
+};
+
+// What a problem's values can be multiplied as, before anything is known of them.
+inline std::optional<Halves> find_halves(const ConvProblem& problem) {
+  if (problem.dtype != DType::kFloat32) return {};
+  const GatherView view = make_gather_view(problem);
+  const bool tf32 = problem.precision == Precision::kTf32;
+  // Halves of TF32's precision are as good as TF32, however few there are. Some terms may be zeros.
+  const int min_terms = tf32 ? 0 : kMinHalfIeeeTerms;
+  if (view.source_channels * problem.taps() < 2 * min_terms) return {};
+  return Halves{tf32 ? TensorMath::kHalfTf32 : TensorMath::kHalfIeee, min_terms,
+                HalfScales::bytes(problem.groups * view.target_channels)};
+}
+
+// Sets all of a plan but its engine. fit_shape: from caps and a math, a shape or nothing. take:
+// makes a fit of a shape, and sets the plan's tile and split; it has the workspace for either.
+template <typename Fit, typename FitShape, typename Take>
+void plan_halves(Plan& plan, const ConvProblem& problem, const DeviceCaps& caps,
+                 const FitShape& fit_shape, const Take& take) {
+  const auto made = std::make_shared<HalvedPlan<Fit>>();
+  const TensorMath math = tensor_math(problem);
+  const std::optional<Halves> halves = find_halves(problem);
+  if (halves && halves->scale_bytes < caps.workspace_limit) {
+    DeviceCaps rest = caps;
+    rest.workspace_limit -= halves->scale_bytes;
+    auto half = fit_shape(rest, halves->math);
+    auto exact = fit_shape(rest, math);
+    if (half && exact && half->microseconds + kHalfMicroseconds < exact->microseconds) {
+      plan.predicted_us = half->microseconds + kHalfMicroseconds;
+      made->exact = take(std::move(*exact));
+      made->half = take(std::move(*half));
+      made->half->params.min_terms = halves->min_terms;
+      made->scale_bytes = halves->scale_bytes;
+      plan.workspace_bytes += halves->scale_bytes;
+      plan.halves = true;
+    }
+  }
+  if (!made->half) {
+    auto exact = fit_shape(caps, math);
+    plan.predicted_us = exact->microseconds;
+    made->exact = take(std::move(*exact));
+  }
+  plan.shape = made;
+}
+
+// make_params: of a fit, for a call whose workspace starts behind the scales. launch: takes a shape
+// and its params.
+template <typename Fit, typename MakeParams, typename Launch>
+void launch_halves(const HalvedPlan<Fit>& plan, const Buffers& buffers,
+                   const MakeParams& make_params, const Launch& launch) {
+  auto exact = make_params(plan.exact);
+  if (plan.half) {
+    auto half = make_params(*plan.half);
+    half.scales = static_cast<HalfScales*>(buffers.workspace);
+    half.gate = exact.gate = &half.scales->unfit;
+    half.runs_at_zero = true;
+    launch(plan.half->shape, half);
+  }
+  launch(plan.exact.shape, exact);
+}
+
+}  // namespace convx
