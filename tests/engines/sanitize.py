@@ -41,6 +41,14 @@ PRECISIONS = {torch.float32: ("ieee", "tf32"), torch.bfloat16: ("ieee",)}
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 
 
+# Large enough for float32 to be multiplied as halves by one engine or another.
+HALVED = (
+    ((8, 64, 56, 56), (64, 64, 3, 3), 1),
+    ((32, 3, 112, 112), (64, 3, 7, 7), 2),
+    ((16, 64, 64, 64), (128, 64, 1, 1), 1),
+)
+
+
 def engine_names() -> list[str]:
     said = conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3), device="cuda")
     return [candidate.name for candidate in said.candidates]
@@ -70,6 +78,20 @@ def run_engine(case: Case, engine: str, precision: str, x: Tensor, w: Tensor, b:
     )
 
 
+def run_halved() -> int:
+    """Halves, and what runs in their place where a value is not fit for it; returns the calls."""
+    calls = 0
+    for (x_shape, w_shape, stride), precision in itertools.product(HALVED, ("ieee", "tf32")):
+        x, w = torch.randn(x_shape, device="cuda"), torch.randn(w_shape, device="cuda")
+        said = conv2d_ext.explain(x, w, stride=stride, precision=precision)
+        for engine in (candidate.name for candidate in said.candidates if candidate.halves):
+            for value in (1.0, 1e30):
+                x[0, 0, 0, 0] = value
+                conv2d_ext.conv2d(x, w, stride=stride, precision=precision, algorithm=engine)
+                calls += 1
+    return calls
+
+
 def main() -> None:
     calls = dict.fromkeys(engine_names(), 0)
     for case in [case for case in CASES if case.name in NAMES]:
@@ -79,8 +101,10 @@ def main() -> None:
             for layout, precision, engine in itertools.product(LAYOUTS, precisions, calls):
                 source = x.contiguous(memory_format=layout)
                 calls[engine] += run_engine(case, engine, precision, source, w, b)
+    halved = run_halved()
     torch.cuda.synchronize()
-    print(f"{len(NAMES)} cases, calls: {calls}")
+    print(f"{len(NAMES)} cases, calls: {calls}, halved: {halved}")
+    assert halved > 0
     idle = [engine for engine, count in calls.items() if count == 0]
     assert not idle, f"never ran: {idle}"
 
