@@ -90,4 +90,21 @@ __device__ __forceinline__ void check_fitness(HalfScales* scales, const float (&
   }
 }
 
+// Scales some neighbouring values of a filter, of all groups', and says so where they are not fit.
+template <int kCount>
+__device__ __forceinline__ void scale_filter(HalfScales* scales, int filter,
+                                             float (&values)[kCount]) {
+  const float scale = filter_scales(scales)[filter];
+  int at_risk = 0, safe = 0;
+  bool beyond = false;
+#pragma unroll
+  for (float& value : values) {
+    value *= scale;
+    const HalfFitness fitness(value);
+    at_risk += fitness.at_risk, safe += fitness.safe;
+    beyond |= fitness.beyond;
+  }
+  if (beyond || is_unfit(at_risk, safe)) scales->unfit = 1;  // whoever says so
+}
+
 }  // namespace convx

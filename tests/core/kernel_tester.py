@@ -63,9 +63,9 @@ SPREADS = [
 ]
 
 
-def spread(case: Case, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Operands whose values lie near each other or far apart."""
-    x, w, _ = case.tensors()
+def spread(case: Case, name: str, channel: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    """Operands whose values lie near each other or far apart. channel: which may be smaller."""
+    x, w, _ = case.tensors(torch.float32)
     random = torch.Generator().manual_seed(7)
     if name == "rectified":
         x = x.relu()
@@ -82,10 +82,12 @@ def spread(case: Case, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     elif name == "filters apart":
         w *= 10 ** (40 * torch.rand(w.shape, generator=random) - 20)
     elif name == "one small channel":
-        x[:, 5] *= 1e-15
-        w[:, 5] *= 1e15
+        x[:, channel] *= 1e-15
+        w[:, channel] *= 1e15
     elif name == "one dark corner":
         x[1, :, :, 9:] *= 1e-12
+    elif name == "dark rows":
+        x[:, :, 9:] *= 1e-12
     elif name == "outlier":
         x[1, 2, 3, 4] = 1e9
     else:

@@ -14,7 +14,7 @@ import pytest
 import reference
 import torch
 from cases import EDGES, Case
-from kernel_tester import Guarded, make_problem
+from kernel_tester import Guarded, make_problem, spread
 from pixel_geometry import small_caps
 from problems import h200
 
@@ -171,35 +171,6 @@ def test_nan_and_infinity_reach_what_they_should(
     assert torch.allclose(got[finite].double(), want[finite].double(), rtol=1e-5, atol=1e-4)
 
 
-def spread(case: Case, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Operands whose values lie near each other or far apart."""
-    x, w, _ = case.tensors(torch.float32)
-    random = torch.Generator().manual_seed(7)
-    if name == "rectified":
-        x = x.relu()
-    elif name == "small":
-        x, w = 1e-12 * x, 1e-9 * w
-    elif name == "large":
-        x, w = 1e15 * x, 1e18 * w
-    elif name == "one small filter":
-        w[3] *= 1e-25
-    elif name == "apart":
-        x *= 10 ** (40 * torch.rand(x.shape, generator=random) - 20)
-    elif name == "filters apart":
-        w *= 10 ** (40 * torch.rand(w.shape, generator=random) - 20)
-    elif name == "one small channel":
-        x[:, 1] *= 1e-15
-        w[:, 1] *= 1e15
-    elif name == "dark rows":
-        x[:, :, 9:] *= 1e-12
-    elif name == "outlier":
-        x[1, 2, 3, 4] = 1e9
-    else:
-        assert name == "subnormal"
-        x *= 1e-42
-    return x, w
-
-
 @pytest.mark.parametrize("filters", [20, 90])
 @pytest.mark.parametrize(
     ("name", "unfit"),
@@ -221,7 +192,7 @@ def test_values_that_lie_apart_are_not_halved(
 ) -> None:
     """And either way each sum is as near as float32's own rounding errors would leave it."""
     case = Case("spread", (2, 3, 20, 36), (filters, 3, 7, 7), (2, 2), (3, 3), bias=False)
-    x, w = spread(case, name)
+    x, w = spread(case, name, channel=1)
     fit, y = run(core, case, h200(core), tensors=(x, w), half=True)
     assert fit["unfit"] == unfit
     want = reference.conv2d(case, x, w, None)

@@ -77,17 +77,7 @@ __device__ __forceinline__ void pack_filters(const WindowParams& p, int rows, in
     for (int c = 0; c < kValues; ++c) values[c] = from[c * p.taps];
     if constexpr (is_half(kMath)) {
       const int filter = min(first_filter + row, p.group_targets - 1);
-      const float scale = filter_scales(p.scales)[group * p.group_targets + filter];
-      int at_risk = 0, safe = 0;
-      bool beyond = false;
-#pragma unroll
-      for (float& value : values) {
-        value *= scale;
-        const HalfFitness fitness(value);
-        at_risk += fitness.at_risk, safe += fitness.safe;
-        beyond |= fitness.beyond;
-      }
-      if (beyond || is_unfit(at_risk, safe)) p.scales->unfit = 1;
+      scale_filter(p.scales, group * p.group_targets + filter, values);
     }
     const OperandWords<kMath> words(values);
     char* const to =

@@ -36,23 +36,6 @@ __device__ __forceinline__ int find_paired(const PixelParams& p, int k) {
   return (at.channel * p.tap_rows + at.row) * p.tap_columns + column;
 }
 
-// Some neighbouring values of a filter, of all groups', to halves.
-template <int kCount>
-__device__ __forceinline__ void scale_filter(const PixelParams& p, int filter,
-                                             float (&values)[kCount]) {
-  const float scale = filter_scales(p.scales)[filter];
-  int at_risk = 0, safe = 0;
-  bool beyond = false;
-#pragma unroll
-  for (float& value : values) {
-    value *= scale;
-    const HalfFitness fitness(value);
-    at_risk += fitness.at_risk, safe += fitness.safe;
-    beyond |= fitness.beyond;
-  }
-  if (beyond || is_unfit(at_risk, safe)) p.scales->unfit = 1;  // whoever says so
-}
-
 // One block: a chunk of the channels of a few filters. Grid: (filters of all tiles / rows, chunks).
 // Neighbouring threads read neighbouring taps and channels, and write neighbouring bytes.
 // staged: [rows][channels of a chunk][taps], in shared memory.
@@ -105,7 +88,7 @@ __device__ __forceinline__ void pack_filters(const PixelParams& p, int rows, flo
     }
     if constexpr (is_half(kMath)) {
       const int filter = min(first_filter + row, p.group_targets - 1);
-      scale_filter(p, group * p.group_targets + filter, values);
+      scale_filter(p.scales, group * p.group_targets + filter, values);
     }
     char* const to = chunk + static_cast<int64_t>(step) * p.step_bytes;
     const OperandWords<kMath> words(values);

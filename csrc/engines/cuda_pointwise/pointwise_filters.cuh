@@ -36,23 +36,6 @@ __device__ __forceinline__ void load_filter(const PointwiseParams& p, const Bloc
   }
 }
 
-// Scales channels of a filter, and says so where they are not fit to be halves.
-__device__ __forceinline__ void scale_filter(const PointwiseParams& p, const BlockWork& work,
-                                             int row, float (&values)[8]) {
-  const int filter = work.filter + min(row, work.filters - 1);
-  const float scale = filter_scales(p.scales)[work.group * p.group_targets + filter];
-  int at_risk = 0, safe = 0;
-  bool beyond = false;
-#pragma unroll
-  for (float& value : values) {
-    value *= scale;
-    const HalfFitness fitness(value);
-    at_risk += fitness.at_risk, safe += fitness.safe;
-    beyond |= fitness.beyond;
-  }
-  if (beyond || is_unfit(at_risk, safe)) p.scales->unfit = 1;
-}
-
 // [part][channel / 64][filter][128 bytes], 16-byte pieces swizzled by filter % 8. By the threads of
 // both warpgroups that multiply.
 template <TensorMath kMath>
@@ -76,7 +59,10 @@ __device__ __forceinline__ void place_filters(const PointwiseParams& p, const Bl
       const int row = along_channels ? piece / octets : piece % p.tile_filters;
       const int octet = along_channels ? piece % octets : piece / p.tile_filters;
       load_filter<Element>(p, work, piece < pieces ? row : work.filters, 8 * octet, values[i]);
-      if constexpr (is_half(kMath)) scale_filter(p, work, row, values[i]);
+      if constexpr (is_half(kMath)) {
+        const int filter = work.filter + min(row, work.filters - 1);
+        scale_filter(p.scales, work.group * p.group_targets + filter, values[i]);
+      }
       to[i] = memory + (octet / 8 * p.tile_filters + row) * 128 + ((octet % 8 ^ row % 8) << 4);
     }
 #pragma unroll
