@@ -50,27 +50,26 @@ void plan_halves(Plan& plan, const ConvProblem& problem, const DeviceCaps& caps,
                  const FitShape& fit_shape, const Take& take) {
   const auto made = std::make_shared<HalvedPlan<Fit>>();
   const TensorMath math = tensor_math(problem);
+  auto exact = fit_shape(caps, math);
+  plan.predicted_us = exact->microseconds;
   const std::optional<Halves> halves = find_halves(problem);
   if (halves && halves->scale_bytes < caps.workspace_limit) {
     DeviceCaps rest = caps;
     rest.workspace_limit -= halves->scale_bytes;
     auto half = fit_shape(rest, halves->math);
-    auto exact = fit_shape(rest, math);
-    if (half && exact && half->microseconds + kHalfMicroseconds < exact->microseconds) {
-      plan.predicted_us = half->microseconds + kHalfMicroseconds;
-      made->exact = take(std::move(*exact));
-      made->half = take(std::move(*half));
-      made->half->params.min_terms = halves->min_terms;
-      made->scale_bytes = halves->scale_bytes;
-      plan.workspace_bytes += halves->scale_bytes;
-      plan.halves = true;
+    if (half && half->microseconds + kHalfMicroseconds < exact->microseconds) {
+      if (auto behind = fit_shape(rest, math)) {
+        made->exact = take(std::move(*behind));
+        plan.predicted_us = half->microseconds + kHalfMicroseconds;
+        made->half = take(std::move(*half));
+        made->half->params.min_terms = halves->min_terms;
+        made->scale_bytes = halves->scale_bytes;
+        plan.workspace_bytes += halves->scale_bytes;
+        plan.halves = true;
+      }
     }
   }
-  if (!made->half) {
-    auto exact = fit_shape(caps, math);
-    plan.predicted_us = exact->microseconds;
-    made->exact = take(std::move(*exact));
-  }
+  if (!made->half) made->exact = take(std::move(*exact));
   plan.shape = made;
 }
 
