@@ -8,7 +8,7 @@
 
 #include "device/dependent_launch.cuh"
 #include "engines/copy_filters.cuh"
-#include "engines/cuda_lines/window_multiply.cuh"
+#include "engines/cuda_lines/tile_roles.cuh"
 #include "engines/gate.cuh"
 
 namespace convx {
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kLinesThreads, 1)
   char* const memory = unaligned + ((1024 - (start & 1023)) & 1023);
   const WindowRings rings(p, shared_address(memory), count_planes(kMath));
   int* const taps = reinterpret_cast<int*>(memory + p.table_offset);
-  int* const spoilt = reinterpret_cast<int*>(memory + p.table_offset) - 2;  // behind the barriers
+  int* const spoilt = taps - 2;  // behind the barriers
   for (int i = threadIdx.x; i < p.taps; i += blockDim.x) {
     taps[i] = p.tap_positions[i] * (p.lane_bytes / 16);
   }
@@ -66,10 +66,10 @@ __global__ void __launch_bounds__(kLinesThreads, 1)
   __syncthreads();
   // Together what the block starts with, 168 per thread.
   if (threadIdx.x < 256) {
-    take_registers<216>();
+    take_registers<208>();
     multiply_tiles<kMath, kColumns>(p, rings, taps, memory, spoilt);
   } else {
-    give_registers<72>();
+    give_registers<88>();
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 - 8, 0);
     if (warp >= 2) {
       store_tiles<kMath, kColumns>(p, rings, memory, spoilt, warp - 2);

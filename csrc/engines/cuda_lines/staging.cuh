@@ -34,8 +34,8 @@ inline constexpr int kStagingPitch =
     staging_pitch(kColumns, sizeof(Out)) / static_cast<int>(sizeof(Out));
 
 // Parts of a window are staged one after the other: kPartStep columns apart, kPartColumns of each.
-template <typename Out>
-inline constexpr int kParts = staging_parts(sizeof(Out));
+template <typename Out, int kColumns>
+inline constexpr int kParts = staging_parts(kColumns, sizeof(Out));
 template <typename Out, int kColumns>
 inline constexpr int kPartStep = part_columns(kColumns, sizeof(Out));
 template <typename Out, int kColumns>
@@ -87,7 +87,7 @@ class WindowRuns {
         to_(target.base + filter * target.c),
         image_(start.image),
         first_(start.row * p.pitch + start.column) {
-    const bool is_last = part + 1 == kParts<Out>;
+    const bool is_last = part + 1 == kParts<Out, kColumns>;
     stored_left_ = is_last && !p.overlap ? kWidth : kStep;
     if (p.pair_rows > 0) {
       left_ = max(0, min(left_, p.pitch - start.column));
@@ -119,6 +119,8 @@ class WindowRuns {
     ++image_;
     return run;
   }
+
+  __device__ __forceinline__ bool is_last() const { return left_ <= 0; }
 
   // Elements between the run of a filter (counted from the first) and the last unit's start before
   // it. Eight filters further it is the same.

@@ -9,33 +9,17 @@
 
 namespace convx {
 
-// Where groups of 8 columns of one row are 32-byte sectors of the target, threads can store their
-// sums as they are. Split sums may have to be mended, and cannot. Per column that takes the memory
-// pipeline 8 cycles against 2 for staging, but no part of a window waits for the one before to be
-// copied; which counts for more is to be measured anew, now that copies are the copy engine's.
-inline constexpr bool kStoreSectors = true;
-
-template <TensorMath kMath, int kColumns, typename Out>
-__device__ __forceinline__ bool has_sectors(const WindowParams& p, const StoreTarget<Out>& target,
-                                            int window) {
-  if constexpr (!kStoreSectors || sizeof(Out) != 4 || kMath == TensorMath::kIeee) {
-    return false;
-  } else {
-    const LinePoint start = locate_position(p, window);
-    const int left = p.target_width - start.column;  // of the row
-    return p.even_runs && !p.overlap && (p.pair_rows > 0 || left >= kColumns) &&
-           target.c % 8 == 0 && target.n % 8 == 0 && p.target_width % 8 == 0 &&
-           start.column % 8 == 0 && reinterpret_cast<size_t>(target.base) % 32 == 0;
-  }
-}
-
-// Stages a warp's 16 filters by kColumns sums.
+// Stages a warp's 16 filters by kColumns sums, part by part. What can be found out before there are
+// sums, the constructor does.
 template <TensorMath kMath, int kColumns, typename Out, typename Bias>
 class SumStager {
   static constexpr bool kExact = kMath == TensorMath::kIeee;
+  static constexpr bool kFinishAddsBias = kExact || is_half(kMath);
   static constexpr int kWidth = kPartColumns<Out, kColumns>;
   static constexpr int kGroups = kWidth / 8;  // of 8 columns, of which a thread has a pair
   static constexpr int kPitch = kStagingPitch<Out, kColumns>;
+  template <int kPart>
+  static constexpr int kFirstGroup = kPart * kPartStep<Out, kColumns> / 8;
   using Runs = WindowRuns<Out, kColumns>;
 
  public:
@@ -52,48 +36,33 @@ class SumStager {
         bias_(bias),
         staging_(staging),
         first_filter_(threadIdx.x / 32 % 4 * 16),
-        lane_(threadIdx.x & 31) {}
+        lane_(threadIdx.x & 31),
+        ends_{load_end(filter + lane_ / 4), load_end(filter + lane_ / 4 + 8)},
+        start_(find_start(0)) {}
+
+  // To all sums, once they are there; in other kinds of products it is part of finishing each.
+  __device__ __forceinline__ void add_bias(float (&sums)[kColumns / 2]) const {
+    if constexpr (!kFinishAddsBias) {
+      if (bias_ == nullptr) return;
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) sums[i] += ends_[i / 2 % 2].bias;
+    }
+  }
+
+  // Before a part other than the first is staged.
+  __device__ __forceinline__ void start_part(int part) { start_ = find_start(part); }
 
   // A part of the sums, which are as wgmma leaves them, see WgmmaSums. Returns whether some must be
   // formed anew.
   template <int kPart>
   __device__ __forceinline__ bool stage(const float (&sums)[kColumns / 2]) {
-    const FilterEnd ends[2] = {load_end(filter_ + lane_ / 4), load_end(filter_ + lane_ / 4 + 8)};
-    const int pair = 2 * (lane_ & 3);
     if constexpr (kWhole<Out, Bias>) {
-      if (p_.wide_target) return stage_channels<kPart>(sums, ends);
+      if (p_.wide_target) return stage_channels<kPart>(sums);
     }
-    if (!p_.even_runs) return stage_from<kPart>(sums, ends, pair);
-    Runs runs(p_, target_, window_, kPart, group_ * p_.group_targets + filter_);
-    const LinePoint& start = runs.start;
-    const bool one_row = start.column + kWidth <= p_.target_width && start.row < p_.target_height;
-    if (one_row) {
-      return stage_from<kPart>(sums, ends, runs.misalignment(runs.next(), lane_ / 4) + pair);
-    }
-    return stage_rows<kPart>(sums, ends, runs, pair);
-  }
-
-  // Without staging, see has_sectors.
-  __device__ __forceinline__ void store_sectors(const float (&sums)[kColumns / 2]) const {
-    const LinePoint start = locate_position(p_, window_);
-    if (start.row >= p_.target_height || start.image >= p_.images) return;
-    const int left = p_.target_width - start.column;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int filter = filter_ + lane_ / 4 + 8 * half;
-      if (filter >= p_.group_targets) break;
-      const FilterEnd end = load_end(filter);
-      Out* const to = target_.base + start.image * target_.n +
-                      (static_cast<int64_t>(group_) * p_.group_targets + filter) * target_.c +
-                      start.row * p_.target_width + start.column + 2 * (lane_ & 3);
-#pragma unroll
-      for (int g = 0; g < kColumns / 8; ++g) {
-        if (8 * g < left) {
-          *reinterpret_cast<float2*>(to + 8 * g) = make_float2(
-              finish(sums[4 * g + 2 * half], end), finish(sums[4 * g + 2 * half + 1], end));
-        }
-      }
-    }
+    const RowCut cut = start_.cut;
+    return cut == RowCut::kNone  ? stage_row<kPart>(sums)
+           : cut == RowCut::kOne ? stage_two_rows<kPart>(sums)
+                                 : stage_rows<kPart>(sums);
   }
 
  private:
@@ -115,29 +84,62 @@ class SumStager {
     return end;
   }
 
-  static __device__ __forceinline__ float finish(float sum, const FilterEnd& end) {
+  // How a part of the window lies in rows: within one, with one end of a row in it and nothing else
+  // to leave out, or in any way.
+  enum class RowCut { kNone, kOne, kAny };
+  struct PartStart {
+    int row, column;
+    int place;  // in a staged filter, where the thread's first pair is staged
+    RowCut cut;
+  };
+
+  __device__ __forceinline__ PartStart find_start(int part) const {
+    const int pair = 2 * (lane_ & 3);
+    if (!p_.even_runs) return {0, 0, pair, RowCut::kNone};
+    Runs runs = find_runs(part);
+    const auto& [image, strip, row, column] = runs.start;
+    // Positions between rows are counted, though they are not pixels.
+    const int place = runs.misalignment(runs.next(), lane_ / 4) + max(0, column - p_.target_width);
+    const int end = column + kWidth;
+    const bool one_row = end <= p_.target_width && row < p_.target_height;
+    // Of a pair of rows' window, all that comes behind the end is left out.
+    const bool two_rows =
+        p_.pair_rows > 0 || (end <= p_.pitch + p_.target_width && row + 1 < p_.target_height);
+    const RowCut cut = one_row ? RowCut::kNone : two_rows ? RowCut::kOne : RowCut::kAny;
+    return {row, column, place + pair, cut};
+  }
+
+  __device__ __forceinline__ Runs find_runs(int part) const {
+    return Runs(p_, target_, window_, part, group_ * p_.group_targets + filter_);
+  }
+
+  // half: which of the thread's two filters.
+  __device__ __forceinline__ float finish(float sum, int half) const {
+    const FilterEnd& end = ends_[half];
     if constexpr (is_half(kMath)) {
       return fmaf(sum * end.unscale.first, end.unscale.second, end.bias);
     } else {
-      return kExact ? fmaf(sum, kSplitUnscale, end.bias) : sum + end.bias;
+      return kExact ? fmaf(sum, kSplitUnscale, end.bias) : sum;
     }
   }
 
-  // The thread's pairs of a group of 8 columns, of both its filters.
-  __device__ __forceinline__ void store_pairs(const float (&sums)[kColumns / 2],
-                                              const FilterEnd (&ends)[2], int group, int place,
-                                              bool& spoilt) const {
+  // Where the thread's first filter has a place.
+  __device__ __forceinline__ Out* find_address(int place) const {
+    return staging_ + (first_filter_ + lane_ / 4) * kPitch + place;
+  }
+
+  // The thread's pairs of a group of 8 columns, of both its filters. address: of the first.
+  __device__ __forceinline__ void store_pairs(const float (&sums)[kColumns / 2], int group,
+                                              Out* address, bool& spoilt) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float first = sums[4 * group + 2 * half], second = sums[4 * group + 2 * half + 1];
       if constexpr (kExact) spoilt |= is_spoilt(first) || is_spoilt(second);
-      Out* const to = staging_ + (first_filter_ + lane_ / 4 + 8 * half) * kPitch + place;
+      Out* const to = address + 8 * half * kPitch;
       if constexpr (sizeof(Out) == 4) {
-        *reinterpret_cast<float2*>(to) =
-            make_float2(finish(first, ends[half]), finish(second, ends[half]));
+        *reinterpret_cast<float2*>(to) = make_float2(finish(first, half), finish(second, half));
       } else {
-        *reinterpret_cast<uint32_t*>(to) =
-            pack(finish(first, ends[half]), finish(second, ends[half]));
+        *reinterpret_cast<uint32_t*>(to) = pack(finish(first, half), finish(second, half));
       }
     }
   }
@@ -154,11 +156,9 @@ class SumStager {
 
   // All columns, with the filters of each together.
   template <int kPart>
-  __device__ __forceinline__ bool stage_channels(const float (&sums)[kColumns / 2],
-                                                 const FilterEnd (&ends)[2]) const {
+  __device__ __forceinline__ bool stage_channels(const float (&sums)[kColumns / 2]) const {
     constexpr int kChannels = kChannelPitch<Out>;
     static_assert(kWidth * kChannels <= kWindowFilters * kPitch);
-    constexpr int kFirstGroup = kPart * kPartStep<Out, kColumns> / 8;
     bool spoilt = false;
     if constexpr (sizeof(Out) == 4) {
       Out* const to = staging_ + 2 * (lane_ & 3) * kChannels + first_filter_ + lane_ / 4;
@@ -166,9 +166,9 @@ class SumStager {
       for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // [filter][column]
-          const float sum = sums[4 * (kFirstGroup + g) + i];
+          const float sum = sums[4 * (kFirstGroup<kPart> + g) + i];
           if constexpr (kExact) spoilt |= is_spoilt(sum);
-          to[(8 * g + i % 2) * kChannels + 8 * (i / 2)] = finish(sum, ends[i / 2]);
+          to[(8 * g + i % 2) * kChannels + 8 * (i / 2)] = finish(sum, i / 2);
         }
       }
     } else {
@@ -183,8 +183,8 @@ class SumStager {
         uint32_t words[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int of = 4 * (kFirstGroup + g) + 2 * i;
-          words[i] = pack(finish(sums[of], ends[i % 2]), finish(sums[of + 1], ends[i % 2]));
+          const int of = 4 * (kFirstGroup<kPart> + g) + 2 * i;
+          words[i] = pack(finish(sums[of], i % 2), finish(sums[of + 1], i % 2));
         }
         store_turned_matrices(to + 8 * g * kChannels * sizeof(Out), words);
       }
@@ -194,64 +194,70 @@ class SumStager {
 
   // All columns side by side.
   template <int kPart>
-  __device__ __forceinline__ bool stage_from(const float (&sums)[kColumns / 2],
-                                             const FilterEnd (&ends)[2], int place) const {
+  __device__ __forceinline__ bool stage_row(const float (&sums)[kColumns / 2]) const {
+    Out* const to = find_address(start_.place);
     bool spoilt = false;
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g)
-      store_pairs(sums, ends, kPart * kPartStep<Out, kColumns> / 8 + g, place + 8 * g, spoilt);
+    for (int g = 0; g < kGroups; ++g) {
+      store_pairs(sums, kFirstGroup<kPart> + g, to + 8 * g, spoilt);
+    }
+    return spoilt;
+  }
+
+  // Without what lies behind the row's end, up to the next row.
+  template <int kPart>
+  __device__ __forceinline__ bool stage_two_rows(const float (&sums)[kColumns / 2]) const {
+    const int column = start_.column + 2 * (lane_ & 3);
+    // Groups before the end, if the row has pixels at all; and the first of the next row.
+    const int row_groups = start_.row < p_.target_height ? (p_.target_width - column + 7) >> 3 : 0;
+    const int next_group = p_.pair_rows > 0 ? kGroups : (p_.pitch - column + 7) >> 3;
+    Out* const to = find_address(start_.place);
+    Out* const next_to = to - (p_.pitch - p_.target_width);
+    bool spoilt = false;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const int group = kFirstGroup<kPart> + g;
+      if (g < row_groups) store_pairs(sums, group, to + 8 * g, spoilt);
+      if (g >= next_group) store_pairs(sums, group, next_to + 8 * g, spoilt);
+    }
     return spoilt;
   }
 
   // Without the columns between rows.
   template <int kPart>
-  __device__ __forceinline__ bool stage_rows(const float (&sums)[kColumns / 2],
-                                             const FilterEnd (&ends)[2], Runs& runs,
-                                             int pair) const {
-    // The thread's first pair.
-    int image = 0, row = runs.start.row, column = runs.start.column + pair;
-    if (column >= p_.pitch) {
-      column -= p_.pitch;
-      ++row;
-    }
-    if (row == p_.rows) {
-      row = 0;
-      ++image;
+  __device__ __forceinline__ bool stage_rows(const float (&sums)[kColumns / 2]) const {
+    Out* next_image[kMaxRuns - 1] = {};  // pixel 0 of the images that follow
+    if (start_.row * p_.pitch + start_.column + kWidth > p_.rows * p_.pitch) {
+      Runs runs = find_runs(kPart);
+      runs.next();
+#pragma unroll
+      for (Out*& address : next_image) {
+        const auto run = runs.next();
+        address = find_address(run.staged + runs.misalignment(run, lane_ / 4));
+      }
     }
     const int gap = p_.pitch - p_.target_width;
-    int place_of[kMaxRuns];  // of an image's pixel 0
-#pragma unroll
-    for (int i = 0; i < kMaxRuns; ++i) {
-      const auto run = runs.next();
-      place_of[i] = run.staged + runs.misalignment(run, lane_ / 4) - run.pixel;
-    }
-    // Rows that have pixels here: of this image, and of those that follow.
-    const int own_rows =
-        p_.pair_rows > 0 ? min(runs.start.row + 1, p_.target_height) : p_.target_height;
-    const int other_rows = p_.pair_rows > 0 ? 0 : p_.target_height;
-
-    const auto enter_image = [&](int& place, int& rows) {
-      place = image == 0 ? place_of[0] : image == 1 ? place_of[1] : place_of[2];
-      rows = image == 0 ? own_rows : other_rows;
+    int row = start_.row;
+    int left =
+        p_.target_width - start_.column - 2 * (lane_ & 3);  // pixels of the row, from here on
+    Out* to = find_address(start_.place);
+    const auto enter_row = [&] {
+      left += p_.pitch, to -= gap, ++row;
+      if (row == p_.rows) {  // seldom
+        row = 0;
+        to = next_image[0] + p_.target_width - left;
+        next_image[0] = next_image[1];
+      }
     };
-    int place, rows;
-    enter_image(place, rows);
-    place += row * p_.target_width + column;
+    if (left <= -gap) enter_row();
     bool spoilt = false;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      if (column < p_.target_width && row < rows)
-        store_pairs(sums, ends, kPart * kPartStep<Out, kColumns> / 8 + g, place, spoilt);
-      const bool wraps = column + 8 >= p_.pitch;
-      column += wraps ? 8 - p_.pitch : 8;
-      place += wraps ? 8 - gap : 8;
-      row += wraps;
-      if (row == p_.rows) {  // seldom
-        row = 0;
-        ++image;
-        enter_image(place, rows);
-        place += column;
+      if (left > 0 && row < p_.target_height) {
+        store_pairs(sums, kFirstGroup<kPart> + g, to, spoilt);
       }
+      left -= 8, to += 8;
+      if (left <= -gap) enter_row();
     }
     return spoilt;
   }
@@ -263,6 +269,8 @@ class SumStager {
   Out* const staging_;
   const int first_filter_;  // of the warp, in the staging
   const int lane_;
+  const FilterEnd ends_[2];  // of the thread's filters
+  PartStart start_;          // of the part
 };
 
 }  // namespace convx

@@ -38,24 +38,20 @@ class SumStorer {
         staging_(staging),
         lane_(threadIdx.x & 31) {}
 
-  // A part of the window. spoilt: some sums must be formed anew. When it returns to the elected
-  // lane (elect_lane), the staging has been read.
-  __device__ __forceinline__ void store(int part, bool spoilt) {
+  // A part of the window. wait: returns once it is staged, and whether some sums must be formed
+  // anew; where they go is found out before. When this returns to the elected lane (elect_lane),
+  // the staging has been read.
+  template <typename Wait>
+  __device__ __forceinline__ void store(int part, const Wait& wait) const {
+    if (p_.even_runs && !is_wide()) return store_runs(part, wait);
+    const bool spoilt = wait();
     if (filters_ <= 0) return;
-    if constexpr (kExact) {
-      if (spoilt) mend_part(part);
+    if (spoilt) mend_part(part);
+    if (is_wide()) {
+      store_channels(part);
+    } else {
+      store_columns(part);
     }
-    if (is_wide()) return store_channels(part);
-    if (!p_.even_runs) return store_columns(part);
-    Runs runs = find_runs(part);
-#pragma unroll 1
-    for (int i = 0; i < kMaxRuns; ++i) {
-      const PixelRun<Out> run = runs.next();
-      if (run.pixels == 0) continue;
-      if (elect_lane()) copy_units(runs, run);
-      store_ends(runs, run);
-    }
-    if (elect_lane()) wait_bulk_reads();
   }
 
  private:
@@ -65,31 +61,77 @@ class SumStorer {
     return Runs(p_, target_, window_, part, tile_.group * p_.group_targets + filter_);
   }
 
-  // Whole units, a copy for each filter. Filters whose runs are aligned alike follow each other, so
-  // that little is left to find out for each.
-  __device__ __forceinline__ void copy_units(const Runs& runs, const PixelRun<Out>& run) const {
+  // All whole units of a run, of the filter that has the lane's number.
+  struct UnitCopy {
+    Out* to;
+    uint32_t from, bytes;
+    bool whole;  // there is nothing else in the run
+  };
+
+  __device__ __forceinline__ UnitCopy locate_units(const Runs& runs,
+                                                   const PixelRun<Out>& run) const {
+    const int shift = runs.misalignment(run, lane_);
+    // Elements from the start of the run's first unit.
+    const int first = runs.first_stored(run, lane_) + shift;
+    const int last = runs.end_stored(run, lane_) + shift;
+    const int begin = (first + kUnit - 1) & -kUnit, end = last & -kUnit;
+    return {run.to + lane_ * target_.c + begin - shift,
+            shared_address(staging_ + lane_ * kPitch + run.staged + begin),
+            max(0, end - begin) * static_cast<uint32_t>(sizeof(Out)),
+            first == begin && last == end};
+  }
+
+  template <typename Wait>
+  __device__ __forceinline__ void store_runs(int part, const Wait& wait) const {
+    Runs runs = find_runs(part);
+    PixelRun<Out> run = runs.next();
+    UnitCopy copy = locate_units(runs, run);
+    bool whole = __all_sync(0xffffffff, copy.whole);
+    const bool spoilt = wait();
+    if (filters_ <= 0) return;
+    if (spoilt) mend_part(part);
+    while (true) {
+      if (run.pixels > 0) {
+        copy_units(copy);
+        if (!whole) store_ends(runs, run);
+      }
+      if (runs.is_last()) break;
+      run = runs.next();
+      copy = locate_units(runs, run);
+      whole = __all_sync(0xffffffff, copy.whole);
+    }
+    if (elect_lane()) wait_bulk_reads();
+  }
+
+  // One lane starts a copy for each filter. Filters that are aligned alike follow each other, so
+  // that there is little to do for each: the storing warp must keep ahead of the copy engine.
+  __device__ __forceinline__ void copy_units(const UnitCopy& copy) const {
+    constexpr int kTogether = 4;
     const int apart = static_cast<int>(target_.c) & (kSector - 1);
-    const int period = apart == 0 ? 1 : kSector / (apart & -apart);
-    const int64_t distance = period * target_.c;
+    const int period_shift = apart == 0 ? 0 : __ffs(kSector) - __ffs(apart);
+    const int64_t distance = target_.c << period_shift;
+    const uint32_t from_step = (kPitch * sizeof(Out)) << period_shift;
 #pragma unroll 1
-    for (int phase = 0; phase < min(period, filters_); ++phase) {
-      const int shift = runs.misalignment(run, phase);
-      // Elements from the start of the run's first unit.
-      const int begin = (runs.first_stored(run, phase) + shift + kUnit - 1) & -kUnit;
-      const int end = (runs.end_stored(run, phase) + shift) & -kUnit;
-      if (begin >= end) continue;
-      const uint32_t bytes = (end - begin) * sizeof(Out);
-      uint32_t from = shared_address(staging_ + phase * kPitch + run.staged + begin);
-      const uint32_t from_step = period * kPitch * sizeof(Out);
-      Out* to = run.to + phase * target_.c + begin - shift;
+    for (int phase = 0; phase < 1 << period_shift; ++phase) {
+      Out* to = reinterpret_cast<Out*>(
+          __shfl_sync(0xffffffff, reinterpret_cast<unsigned long long>(copy.to), phase));
+      uint32_t from = __shfl_sync(0xffffffff, copy.from, phase);
+      const uint32_t bytes = __shfl_sync(0xffffffff, copy.bytes, phase);
+      if (bytes == 0) continue;
+      if (elect_lane()) {
+        int left = ((filters_ - phase - 1) >> period_shift) + 1;
 #pragma unroll 1
-      for (int filter = phase; filter < filters_; filter += period) {
-        bulk_store(to, from, bytes);
-        to += distance;
-        from += from_step;
+        for (; left >= kTogether; left -= kTogether) {
+#pragma unroll
+          for (int i = 0; i < kTogether; ++i, to += distance, from += from_step) {
+            bulk_store(to, from, bytes);
+          }
+        }
+#pragma unroll 1
+        for (; left > 0; --left, to += distance, from += from_step) bulk_store(to, from, bytes);
       }
     }
-    commit_bulk_stores();
+    if (elect_lane()) commit_bulk_stores();
   }
 
   // What is left of the first unit and of the last, pair by pair, eight filters at once.
@@ -103,7 +145,6 @@ class SumStorer {
     const bool in_first = shift > 0 || end < kUnit;
     const bool has_head = pair < kUnitPairs && in_first && head >= begin && head < end;
     const bool has_tail = pair < kUnitPairs && last > 0 && tail >= begin && tail < end;
-    if (!__any_sync(0xffffffff, has_head || has_tail)) return;
     const Out* staged = staging_ + lane_ / 4 * kPitch + run.staged + shift;
     Out* to = run.to + lane_ / 4 * target_.c;
 #pragma unroll 2
@@ -139,13 +180,15 @@ class SumStorer {
 
   // In the staging, before anything is copied.
   __device__ __forceinline__ void mend_part(int part) const {
-    if (p_.even_runs) {
-      mend_runs(part);
-    } else {
-      mend_columns(part);
+    if constexpr (kExact) {
+      if (p_.even_runs) {
+        mend_runs(part);
+      } else {
+        mend_columns(part);
+      }
+      fence_async_proxy();
+      __syncwarp();
     }
-    fence_async_proxy();
-    __syncwarp();
   }
 
   __device__ __forceinline__ void mend_runs(int part) const {
@@ -235,7 +278,7 @@ class SumStorer {
 
   // Columns of a part that it stores: the next part, or window, has those that both share.
   __device__ __forceinline__ int count_columns(int part) const {
-    const bool whole = part + 1 == kParts<Out> && !p_.overlap;
+    const bool whole = part + 1 == kParts<Out, kColumns> && !p_.overlap;
     return whole ? kPartColumns<Out, kColumns> : kStep;
   }
 

@@ -28,10 +28,10 @@ constexpr double kWindowLineBytes = 30;       // lines per cycle, from L2
 constexpr double kWindowFilterBytes = 20;     // the same of packed filters
 // Handing sums over takes the multiplying warps some time per column. Storing is done by others, 64
 // filters at a time. Where pixels are runs, or channels lie together, it is the copy engine's, at
-// the memory's rate, but a copy of a filter's run, or of a pixel's filters, takes some time to
-// start.
+// the memory's rate, but it takes some time for any copy, be it of a filter's run or of a pixel's
+// filters.
 constexpr double kWindowStageCycles = 7.6;
-constexpr double kWindowCopyCycles = 25;       // reckoned
+constexpr double kWindowCopyCycles = 22;       // seen with copies alone
 constexpr double kPartialSectorCycles = 4;     // of a sector that is written twice
 constexpr double kWindowScatterCycles = 44;    // elsewhere, per column of 16-bit sums
 constexpr double kWindowTileCycles = 1900;     // filling and draining the pipeline
@@ -57,7 +57,7 @@ double predict_copies(const WindowShape& shape, double element_bytes, bool runs)
   const double filters = 2 * kWindowFilters;  // of both warpgroups, which share the memory
   const double bytes = filters * shape.window_step * element_bytes;
   if (!runs) {
-    return std::max(shape.window_step * kWindowCopyCycles, bytes / kWindowStoredBytes);
+    return std::max(2 * shape.window_step * kWindowCopyCycles, bytes / kWindowStoredBytes);
   }
   const double per_filter = 1 + shape.columns / static_cast<double>(shape.rows * shape.pitch);
   const int64_t width = shape.columns_axis.count;
@@ -66,7 +66,8 @@ double predict_copies(const WindowShape& shape, double element_bytes, bool runs)
   const bool sectors =
       overlap || (whole_rows && width * static_cast<int64_t>(element_bytes) % 32 == 0);
   const double partial = sectors ? 0 : 2 * filters * per_filter * kPartialSectorCycles;
-  return std::max(kWindowFilters * per_filter * kWindowCopyCycles,
+  const int parts = staging_parts(shape.columns, static_cast<int>(element_bytes));
+  return std::max(filters * parts * per_filter * kWindowCopyCycles,
                   bytes / kWindowStoredBytes + partial);
 }
 

@@ -2,60 +2,18 @@
 // (window_shape.h), either two windows of the same filters or two halves of the filters of one
 // window.
 //
-//   source ring   [stage][plane][position][lane_bytes]              bulk copy   -> multipliers
-//   filter ring   [stage][tap][half][plane][64][lane_bytes]         bulk copy   -> multipliers
-//   staging       [warpgroup][64 filters][staging_pitch]            multipliers -> storing warps
-//
 // A stage of source positions serves all taps: tap (r, s) multiplies the packed filters of (r, s)
 // with the window that starts tap_positions[r, s] further.
 #pragma once
 
-#include "device/mbarrier.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
-#include "engines/cuda_lines/sum_stager.cuh"
-#include "engines/cuda_lines/sum_storer.cuh"
+#include "engines/cuda_lines/window_place.cuh"
+#include "engines/cuda_lines/window_rings.cuh"
+#include "engines/half_scales.cuh"
+#include "engines/tensor_types.cuh"
 
 namespace convx {
-
-// Shared-memory addresses of a block's barriers and rings.
-struct WindowRings {
-  // Barriers, 8 bytes each; those of the staging are two, one per warpgroup.
-  uint32_t source_full, source_empty, filter_full, filter_empty, staging_full, staging_empty;
-  uint32_t source, filters;
-  uint32_t source_stage_bytes, filter_stage_bytes, tap_bytes;
-
-  __device__ __forceinline__ WindowRings(const WindowParams& p, uint32_t memory, int planes) {
-    source_full = memory;
-    source_empty = source_full + 8 * p.source_stages;
-    filter_full = source_empty + 8 * p.source_stages;
-    filter_empty = filter_full + 8 * p.filter_stages;
-    staging_full = filter_empty + 8 * p.filter_stages;
-    staging_empty = staging_full + 8 * 2;
-    source = memory + p.source_offset;
-    filters = memory + p.filter_offset;
-    source_stage_bytes = p.plane_bytes * planes;
-    tap_bytes = p.filter_groups * planes * kWindowFilters * p.lane_bytes;
-    filter_stage_bytes = p.stage_taps * tap_bytes;
-  }
-
-  __device__ __forceinline__ void init(const WindowParams& p) const {
-    constexpr int kMultiplierWarps = 8;
-    for (int i = 0; i < p.source_stages; ++i) {
-      init_barrier(source_full + 8 * i, 1);
-      init_barrier(source_empty + 8 * i, kMultiplierWarps);
-    }
-    for (int i = 0; i < p.filter_stages; ++i) {
-      init_barrier(filter_full + 8 * i, 1);
-      init_barrier(filter_empty + 8 * i, kMultiplierWarps);
-    }
-    for (int i = 0; i < 2; ++i) {
-      init_barrier(staging_full + 8 * i, kMultiplierWarps / 2);
-      init_barrier(staging_empty + 8 * i, 1);
-    }
-    fence_barrier_init();
-  }
-};
 
 // The reduction of a tile: sums of 64 filters by kColumns positions.
 //
@@ -74,13 +32,13 @@ class WindowMultiplier {
   static constexpr int kPlanes = count_planes(kMath);
   static constexpr int kMaxBatch = kSplit ? kIeeeChainSteps : kMaxBatchTaps;
 
+ public:
   // Sums on their way to totals; those that are not needed take no registers.
   struct Chains {
     Sums chain;
     Sums low;  // of products with one lower part, kHalfLowScale times too large
   };
 
- public:
   __device__ __forceinline__ WindowMultiplier(const WindowParams& p, const WindowRings& rings,
                                               const int* taps, int warpgroup)
       : p_(p),
@@ -95,9 +53,8 @@ class WindowMultiplier {
     if (p.lead > 0 && warpgroup == 1) wait_at_barrier<1, 256>();
   }
 
-  // Leaves the sums in totals.
-  __device__ __forceinline__ void reduce(const TilePlace& tile, Sums& totals) {
-    Chains chains;
+  // Starts all products; the last of them go on until finish, which leaves the sums in totals.
+  __device__ __forceinline__ void multiply(const TilePlace& tile, Chains& chains, Sums& totals) {
     if constexpr (kChained) {
 #pragma unroll
       for (float& total : totals.value) total = 0;
@@ -131,6 +88,9 @@ class WindowMultiplier {
       source_pending_ = source_.slot;
       source_.advance(p_.source_stages);
     }
+  }
+
+  __device__ __forceinline__ void finish(const Chains& chains, Sums& totals) {
     wait_wgmma<0>();
     give_back();
     if constexpr (kChained) add_chain(chains, totals);
@@ -255,119 +215,5 @@ class WindowMultiplier {
   int chained_ = 0;  // steps of the chain
   int stages_done_ = 0;
 };
-
-// What one warpgroup has of a tile.
-struct TileShare {
-  int window, filter;  // first position and filter; the filter within its group
-
-  __device__ __forceinline__ TileShare(const WindowParams& p, const TilePlace& tile,
-                                       int warpgroup) {
-    const bool same_window = p.filter_groups == 2;
-    window = tile.first + (same_window ? 0 : warpgroup * p.second_window);
-    filter = tile.filter + (same_window ? warpgroup * kWindowFilters : 0);
-  }
-};
-
-// Calls visit with where a tile's sums go and the bias to add to them.
-template <typename Element, typename Visit>
-__device__ __forceinline__ void visit_target(const WindowParams& p, const TilePlace& tile,
-                                             const Visit& visit) {
-  const Element* bias = static_cast<const Element*>(p.bias);
-  if (bias != nullptr) bias += tile.group * p.group_targets;
-  const StoreTarget<Element> whole{static_cast<Element*>(p.target), p.target_n, p.target_c,
-                                   p.target_h, p.target_w};
-  const int64_t plane = static_cast<int64_t>(p.target_height) * p.target_width;
-  const StoreTarget<float> part{p.partials + tile.split * p.partial_stride,
-                                p.partial_stride / p.images, plane, p.target_width, 1};
-  const bool is_part = p.partials != nullptr;
-  if constexpr (sizeof(Element) == 4) {  // one copy of the code for both
-    StoreTarget<float> target = whole;
-    if (is_part) target = part;
-    visit(target, is_part ? nullptr : bias);
-  } else if (is_part) {
-    visit(part, static_cast<const Element*>(nullptr));
-  } else {
-    visit(whole, bias);
-  }
-}
-
-template <typename Out, int kColumns>
-__device__ __forceinline__ Out* find_staging(const WindowParams& p, char* memory, int warpgroup) {
-  return reinterpret_cast<Out*>(memory + p.staging_offset) +
-         warpgroup * kWindowFilters * kStagingPitch<Out, kColumns>;
-}
-
-// Multiplies this block's tiles and stages their sums; called by the first 8 warps. spoilt: a flag
-// of either warpgroup's sums.
-template <TensorMath kMath, int kColumns>
-__device__ __forceinline__ void multiply_tiles(const WindowParams& p, const WindowRings& rings,
-                                               const int* taps, char* memory,
-                                               volatile int* spoilt) {
-  using Element = typename TensorTypes<kMath>::Element;
-  const int warp = threadIdx.x / 32;
-  const int warpgroup = __shfl_sync(0xffffffff, warp / 4, 0);
-  const uint32_t full = rings.staging_full + 8 * warpgroup;
-  const uint32_t empty = rings.staging_empty + 8 * warpgroup;
-  WindowMultiplier<kMath, kColumns> multiplier(p, rings, taps, warpgroup);
-  uint32_t parity = 1;  // of the staging's next turn to be empty
-  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
-    const TilePlace tile = locate_tile(p, index);
-    WgmmaSums<kColumns> sums;
-    multiplier.reduce(tile, sums);
-    const TileShare share(p, tile, warpgroup);
-    const int first_filter = (warp & 3) * 16;  // of the warp
-    visit_target<Element>(
-        p, tile, [&]<typename Out>(const StoreTarget<Out>& target, const Element* bias) {
-          Out* const staging = find_staging<Out, kColumns>(p, memory, warpgroup);
-          SumStager<kMath, kColumns, Out, Element> stager(
-              p, target, share.window, tile.group, share.filter + first_filter, bias, staging);
-          if constexpr (sizeof(Out) == 4) {
-            if (has_sectors<kMath, kColumns>(p, target, share.window)) {
-              return stager.store_sectors(sums.value);
-            }
-          }
-          const auto hand_over = [&]<int kPart>() {
-            wait_barrier(empty, parity);
-            parity ^= 1;
-            if (stager.template stage<kPart>(sums.value)) spoilt[warpgroup] = 1;
-            fence_async_proxy();  // of every thread's sums, before their copies
-            __syncwarp();
-            if ((threadIdx.x & 31) == 0) arrive(full);
-          };
-          hand_over.template operator()<0>();
-          if constexpr (kParts<Out> == 2) hand_over.template operator()<1>();
-        });
-  }
-}
-
-// Stores what a warpgroup stages; called by one warp each.
-template <TensorMath kMath, int kColumns>
-__device__ __forceinline__ void store_tiles(const WindowParams& p, const WindowRings& rings,
-                                            char* memory, volatile int* spoilt, int warpgroup) {
-  using Element = typename TensorTypes<kMath>::Element;
-  uint32_t parity = 0;
-  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
-    const TilePlace tile = locate_tile(p, index);
-    const TileShare share(p, tile, warpgroup);
-    visit_target<Element>(p, tile,
-                          [&]<typename Out>(const StoreTarget<Out>& target, const Element* bias) {
-                            if (has_sectors<kMath, kColumns>(p, target, share.window)) return;
-                            SumStorer<kMath, kColumns, Out, Element> storer(
-                                p, target, tile, share.window, share.filter, bias,
-                                find_staging<Out, kColumns>(p, memory, warpgroup));
-#pragma unroll 1
-                            for (int part = 0; part < kParts<Out>; ++part, parity ^= 1) {
-                              wait_barrier(rings.staging_full + 8 * warpgroup, parity);
-                              storer.store(part, spoilt[warpgroup] != 0);
-                              __syncwarp();
-                              if ((threadIdx.x & 31) == 0) {
-                                spoilt[warpgroup] = 0;
-                                arrive(rings.staging_empty + 8 * warpgroup);
-                              }
-                            }
-                          });
-  }
-  if (elect_lane()) wait_bulk_stores();
-}
 
 }  // namespace convx

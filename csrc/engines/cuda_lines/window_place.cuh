@@ -21,8 +21,8 @@ __device__ __forceinline__ TilePlace locate_tile(const WindowParams& p, int tile
   place.group = p.by_filter_tiles.divide(place.filter_tile);
   place.filter =
       (place.filter_tile - place.group * p.filter_tiles) * p.filter_groups * kWindowFilters;
-  place.chunk = place.split * p.chunks / p.splits;
-  place.chunk_end = (place.split + 1) * p.chunks / p.splits;
+  place.chunk = p.by_splits.divide(place.split * p.chunks);
+  place.chunk_end = p.by_splits.divide((place.split + 1) * p.chunks);
   if (p.pair_rows == 0) {
     place.first = tile * p.window_step * (p.filter_groups == 1 ? 2 : 1);
   } else {

@@ -58,14 +58,18 @@ inline constexpr int kLineAlignment = 8;
 inline constexpr int kMaxRuns = 3;
 inline constexpr int kMinRunPositions = 128;
 
-// Sums of a window are staged in parts: 32-bit ones in two, or there would be no room for the wide
-// windows that multiply best. A part has some columns of the next as well, so that each filter's
-// pixels can be cut where a 32-byte sector starts; so may a window.
-constexpr int staging_parts(int element_bytes) { return element_bytes == 4 ? 2 : 1; }
+// Sums of a window are staged in one part or, where they are more bytes than this per filter, in
+// two, or there would be no room for the wide windows that multiply best. A part has some columns
+// of the next as well, so that each filter's pixels can be cut where a 32-byte sector starts; so
+// may a window.
+inline constexpr int kMaxStagedBytes = 512;
+constexpr int staging_parts(int columns, int element_bytes) {
+  return columns * element_bytes > kMaxStagedBytes ? 2 : 1;
+}
 constexpr int shared_columns(int element_bytes) { return element_bytes == 4 ? 16 : 24; }
 // From a part to the next.
 constexpr int part_columns(int columns, int element_bytes) {
-  return (columns - shared_columns(element_bytes)) / staging_parts(element_bytes);
+  return (columns - shared_columns(element_bytes)) / staging_parts(columns, element_bytes);
 }
 constexpr int staging_columns(int columns, int element_bytes) {
   return part_columns(columns, element_bytes) + shared_columns(element_bytes);

@@ -108,6 +108,7 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   return word;
 }
 inline int __popc(uint32_t word) { return std::popcount(word); }
+inline int __ffs(int word) { return word == 0 ? 0 : std::countr_zero(uint32_t(word)) + 1; }
 template <typename T>
 T __ldg(const T* address) {
   emulator::check_alignment(address);
@@ -277,3 +278,4 @@ inline void __syncwarp() { emulator::warp_barrier().wait_for_warp(); }
 inline bool __any_sync(unsigned, bool holds) {
   return emulator::warp_barrier().wait_for_warp(holds);
 }
+inline bool __all_sync(unsigned mask, bool holds) { return !__any_sync(mask, !holds); }

@@ -29,7 +29,13 @@ const Shown& show_in_warp(const uint32_t (&own)[kCount]) {
 
 template <typename T>
 T __shfl_sync(unsigned, T value, int lane) {
-  return std::bit_cast<T>(emulator::show_in_warp({std::bit_cast<uint32_t>(value)}).words[lane][0]);
+  struct Words {
+    uint32_t all[sizeof(T) / 4];
+  };
+  Words words = std::bit_cast<Words>(value);
+  const auto& from = emulator::show_in_warp(words.all).words[lane];
+  std::copy(from, from + sizeof(T) / 4, words.all);
+  return std::bit_cast<T>(words);
 }
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int distance) {
