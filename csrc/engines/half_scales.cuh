@@ -20,6 +20,7 @@ namespace convx {
 inline constexpr int kFilterExponent = 14;
 inline constexpr int kSourceExponent = 8;
 
+// Negative where most of a filter's values have the same sign.
 __device__ __forceinline__ float* filter_scales(HalfScales* scales) {
   return reinterpret_cast<float*>(scales + 1);
 }
@@ -42,7 +43,7 @@ struct Unscale {
   Unscale() = default;
   __device__ __forceinline__ Unscale(float source, float filter) {
     const int exponent = 2 * 127 - static_cast<int>(__float_as_uint(source) >> 23) -
-                         static_cast<int>(__float_as_uint(filter) >> 23);
+                         static_cast<int>(__float_as_uint(fabsf(filter)) >> 23);
     const int half = exponent / 2;
     first = __uint_as_float(static_cast<uint32_t>(127 + half) << 23);
     second = __uint_as_float(static_cast<uint32_t>(127 + exponent - half) << 23);
@@ -94,7 +95,9 @@ __device__ __forceinline__ void check_fitness(HalfScales* scales, const float (&
 template <int kCount>
 __device__ __forceinline__ void scale_filter(HalfScales* scales, int filter,
                                              float (&values)[kCount]) {
-  const float scale = filter_scales(scales)[filter];
+  const float signed_scale = filter_scales(scales)[filter];
+  const float scale = fabsf(signed_scale);
+  if (signed_scale < 0 && scales->one_signed != 0) scales->careful = 1;  // whoever says so
   int at_risk = 0, safe = 0;
   bool beyond = false;
 #pragma unroll

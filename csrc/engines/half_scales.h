@@ -8,8 +8,10 @@
 namespace convx {
 
 struct HalfScales {
-  int unfit;     // not 0: values lie too far apart, and other kernels run instead
-  float source;  // a power of 2 that source values are multiplied with
+  int unfit;       // not 0: values lie too far apart, and other kernels run instead
+  float source;    // a power of 2 that source values are multiplied with
+  int one_signed;  // most source values have the same sign
+  int careful;     // and so have most of some filter: errors of sums add up
 
   static constexpr int64_t bytes(int64_t filters) {
     return (static_cast<int64_t>(sizeof(HalfScales)) + 4 * filters + 255) / 256 * 256;

@@ -14,17 +14,21 @@ inline constexpr int kSampled = 16;  // source values of a thread
 
 // What is found of some values.
 struct Measure {
-  uint32_t largest = 0;  // the bits of its magnitude
-  int others = 0;        // that are not zero
+  uint32_t largest = 0;            // the bits of its magnitude
+  int positive = 0, negative = 0;  // how many
 
   __device__ __forceinline__ void look(float value) {
-    const uint32_t bits = __float_as_uint(value) & 0x7fffffffu;
-    largest = max(largest, bits);
-    others += bits != 0;
+    largest = max(largest, __float_as_uint(value) & 0x7fffffffu);
+    positive += value > 0;
+    negative += value < 0;
   }
-  __device__ __forceinline__ void join(uint32_t other_largest, int other_count) {
-    largest = max(largest, other_largest);
-    others += other_count;
+  __device__ __forceinline__ void join(const Measure& other) {
+    largest = max(largest, other.largest);
+    positive += other.positive;
+    negative += other.negative;
+  }
+  __device__ __forceinline__ bool is_one_signed() const {
+    return 8 * min(positive, negative) < positive + negative;
   }
 };
 
@@ -32,13 +36,14 @@ struct Measure {
 __device__ __forceinline__ Measure join_block(Measure own, Measure* shared) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
-    own.join(__shfl_xor_sync(0xffffffff, own.largest, distance),
-             __shfl_xor_sync(0xffffffff, own.others, distance));
+    own.join({__shfl_xor_sync(0xffffffff, own.largest, distance),
+              __shfl_xor_sync(0xffffffff, own.positive, distance),
+              __shfl_xor_sync(0xffffffff, own.negative, distance)});
   }
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = own;
   __syncthreads();
   for (int warp = 1; warp < kMeasureThreads / 32; ++warp) {
-    own.join(shared[warp].largest, shared[warp].others);
+    own.join(shared[warp]);
   }
   return own;
 }
@@ -99,11 +104,15 @@ __global__ void __launch_bounds__(kMeasureThreads)
                                      reinterpret_cast<Measure*>(memory));
   if (threadIdx.x != 0) return;
   if (filter < 0) {
-    const float share = measure.others / static_cast<float>(kSampled * kMeasureThreads);
+    const float share = (measure.positive + measure.negative) /
+                        static_cast<float>(kSampled * kMeasureThreads);  // not zero
     p.scales->unfit = share * p.group_sources * p.tap_rows * p.tap_columns < p.min_terms;
     p.scales->source = find_scale(measure.largest, kSourceExponent);
+    p.scales->one_signed = measure.is_one_signed();
+    p.scales->careful = 0;
   } else {
-    filter_scales(p.scales)[filter] = find_scale(measure.largest, kFilterExponent);
+    const float scale = find_scale(measure.largest, kFilterExponent);
+    filter_scales(p.scales)[filter] = measure.is_one_signed() ? -scale : scale;
   }
 #endif
 }

@@ -18,7 +18,8 @@ namespace convx {
 // The reduction of a tile: sums of 64 filters by kColumns positions.
 //
 // The tensor cores truncate sums, so those of float32's precision are added up in short chains,
-// which are added to totals by ordinary additions. Products of halves' lower parts are so small
+// which are added to totals by ordinary additions; where terms have the same sign (careful) what is
+// truncated adds up as well, and each step is a chain. Products of halves' lower parts are so small
 // that one chain of their own does.
 template <TensorMath kMath, int kColumns>
 class WindowMultiplier {
@@ -46,6 +47,7 @@ class WindowMultiplier {
         taps_(taps),
         upper_(upper_descriptor(p.lane_bytes)),
         leader_((threadIdx.x & 31) == 0),
+        careful_(kHalves && p.scales->careful != 0),
         warpgroup_(warpgroup) {
     const bool same_window = p.filter_groups == 2;
     filter_start_ = same_window ? warpgroup * kPlanes * kWindowFilters * p.lane_bytes / 16 : 0;
@@ -79,7 +81,14 @@ class WindowMultiplier {
               lower_descriptor(rings_.filters + filter_.slot * rings_.filter_stage_bytes) +
               filter_start_ + 2 * step;
           const uint32_t b = b_start + 2 * step;
-          multiply_taps<kMaxBatch>(count, chains, totals, a, b, taps);
+          if (kHalves && careful_) {
+#pragma unroll 1
+            for (int i = 0; i < count; ++i) {
+              multiply_batch<1>(chains, totals, a + i * (rings_.tap_bytes / 16), b, taps + i);
+            }
+          } else {
+            multiply_taps<kMaxBatch>(count, chains, totals, a, b, taps);
+          }
         }
         filter_pending_ = filter_.slot;
         filter_.advance(p_.filter_stages);
@@ -127,7 +136,8 @@ class WindowMultiplier {
                                                  uint32_t b_start, const int* taps) {
     if constexpr (kChained) {
       // With three parts each group of products is a chain, so that small ones come first.
-      if (chained_ > 0 && (kSplit || chained_ + kCount > p_.chain_steps)) {
+      const int most = careful_ ? 1 : p_.chain_steps;
+      if (chained_ > 0 && (kSplit || chained_ + kCount > most)) {
         wait_wgmma<0>();
         give_back();
         add_chain(chains, totals);
@@ -206,7 +216,7 @@ class WindowMultiplier {
   const WindowRings& rings_;
   const int* taps_;
   const uint32_t upper_;
-  const bool leader_;
+  const bool leader_, careful_;
   const int warpgroup_;
   uint32_t filter_start_, source_start_;  // in 16-byte pieces
   RingCursor source_, filter_;
