@@ -98,9 +98,9 @@ void bind_lines(py::module_ &m) {
           };
           const Buffers buffers{pointer(x), pointer(w), pointer(y),
                                 pointer(bias)};
-          bool unfit = false;
+          HalfScales found{};
           if (const char *fault =
-                  emulate_lines(problem, plan, buffers, descending, unfit)) {
+                  emulate_lines(problem, plan, buffers, descending, found)) {
             throw std::runtime_error(fault);
           }
           const auto &lines = *static_cast<const LinesPlan *>(plan.shape.get());
@@ -108,8 +108,10 @@ void bind_lines(py::module_ &m) {
           py::dict said = describe(
               fit.shape, make_window_params(problem, fit, buffers, 0),
               plan.workspace_bytes);
-          if (lines.half)
-            said["unfit"] = unfit;
+          if (lines.half) {
+            said["unfit"] = found.unfit != 0;
+            said["careful"] = found.careful != 0;
+          }
           return said;
         });
 }

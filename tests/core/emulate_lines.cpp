@@ -15,14 +15,14 @@
 namespace convx {
 
 const char *emulate_lines(const ConvProblem &problem, const Plan &plan,
-                          Buffers buffers, bool descending, bool &unfit) {
+                          Buffers buffers, bool descending, HalfScales &found) {
   const emulator::Workspace workspace(plan.workspace_bytes);
   buffers.workspace = workspace.data();
   emulator::fault = nullptr;
   emulator::descending = descending;
   launch_cuda_lines({"cuda_lines", &problem}, plan, buffers);
   emulator::descending = false;
-  unfit = static_cast<const HalfScales *>(workspace.data())->unfit != 0;
+  found = *static_cast<const HalfScales *>(workspace.data());
   if (!end_bulk_stores())
     return "a block ended before its copies";
   return workspace.is_whole() ? emulator::fault : "the workspace was overrun";

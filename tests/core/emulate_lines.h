@@ -3,13 +3,14 @@
 #include "core/buffers.h"
 #include "core/plan.h"
 #include "core/problem.h"
+#include "engines/half_scales.h"
 
 namespace convx {
 
 // Runs a plan of cuda_lines on the host; the workspace is its own. descending:
-// a block's last thread goes first. unfit: whether values were found unfit to be
-// halves. Returns what went wrong, or null.
+// a block's last thread goes first. found: what was measured, where values may
+// be halves. Returns what went wrong, or null.
 const char *emulate_lines(const ConvProblem &problem, const Plan &plan,
-                          Buffers buffers, bool descending, bool &unfit);
+                          Buffers buffers, bool descending, HalfScales &found);
 
 } // namespace convx

@@ -295,3 +295,26 @@ def test_values_that_lie_apart_are_not_halved(
     want = reference.conv2d(case, x, w, None)
     terms = reference.conv2d(case, x.abs(), w.abs(), None)
     assert ((y - want).abs() <= 4e-7 * terms + 1e-44).all()
+
+
+@pytest.mark.parametrize(
+    ("source", "filters", "careful"),
+    [("either", "either", False), ("+", "either", False), ("-", "one", True), ("+", "+", True)],
+)
+def test_operands_of_one_sign_are_summed_step_by_step(
+    core: ModuleType, source: str, filters: str, careful: bool
+) -> None:
+    """What is truncated would add up."""
+    case = Case("signs", (2, 48, 7, 18), (20, 48, 3, 3))
+    x, w, _ = case.tensors(torch.float32)
+    signed = {"either": x, "+": x.abs(), "-": -x.abs()}[source]
+    if filters == "one":
+        w[3] = w[3].abs()
+    elif filters == "+":
+        w = w.abs()
+    said, y = run(core, case, "half ieee", tensors=(signed, w, None))
+    assert said is not None
+    assert not said["unfit"]
+    assert said["careful"] == careful
+    want = reference.conv2d(case, signed, w, None)
+    assert (y - want).norm() <= (1.5e-7 if careful else 4e-7) * want.norm()
