@@ -26,11 +26,11 @@ constexpr double kScarceFilterStages = 1.06;  // fewer than three are not always
 constexpr double kScarceSourceStages = 1.5;   // the same of many chunks; seen on one shape
 constexpr double kWindowLineBytes = 30;       // lines per cycle, from L2
 constexpr double kWindowFilterBytes = 20;     // the same of packed filters
-// Handing sums over takes the multiplying warps some time per column. Storing is done by others, 64
-// filters at a time. Where pixels are runs, or channels lie together, it is the copy engine's, at
-// the memory's rate, but it takes some time for any copy, be it of a filter's run or of a pixel's
-// filters.
-constexpr double kWindowStageCycles = 7.6;
+// Handing sums over takes the multiplying warps some time per column, of 16-bit sums. Storing is
+// done by others, 64 filters at a time. Where pixels are runs, or channels lie together, it is the
+// copy engine's, at the memory's rate, but it takes some time for any copy, be it of a filter's run
+// or of a pixel's filters.
+constexpr double kWindowStageCycles = 3.8;
 constexpr double kWindowCopyCycles = 22;       // seen with copies alone
 constexpr double kPartialSectorCycles = 4;     // of a sector that is written twice
 constexpr double kWindowScatterCycles = 44;    // elsewhere, per column of 16-bit sums
@@ -101,7 +101,7 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
   const double words = shape.splits > 1 || problem.dtype == DType::kFloat32 ? 2 : 1;
   const double store = runs || wide ? predict_copies(shape, words * 2, runs)
                                     : shape.columns * words * kWindowScatterCycles;
-  return std::max({multiply + kWindowStageCycles * shape.columns,
+  return std::max({multiply + kWindowStageCycles * words * shape.columns,
                    (lines / kWindowLineBytes + filters / kWindowFilterBytes) *
                        (few_sources ? kScarceSourceStages : 1),
                    store}) +

@@ -90,7 +90,8 @@ class Fitter {
     const int depth = step_depth(math_);
     const int64_t taps = rows_.taps * columns_.taps;
     shape.channels = static_cast<int>(sources_);
-    shape.channels_last = source_.c == 1 && sources_ * problem_.groups > 1;
+    // A few channels are staged plane by plane, wherever they lie.
+    shape.channels_last = source_.c == 1 && sources_ * problem_.groups > 1 && !shape.folded;
     if (shape.folded) {
       shape.chunk_channels = static_cast<int>(folded);
       int64_t lanes = taps;

@@ -25,6 +25,7 @@ constexpr double kPixelChunkCycles = 300;
 constexpr double kPixelEnterCycles = 250;   // of those that multiply, per chunk
 constexpr double kPixelCacheBytes = 20;     // source values and filters, per cycle, from L2
 constexpr double kPixelStoreCycles = 0.45;  // per sum of a warpgroup's window
+constexpr double kPixelScatter = 1.6;       // times that where channels lie together
 constexpr double kPixelMendChecks = 1.8;    // times that where sums may have to be mended
 constexpr double kPixelUnscale = 1.25;      // times that for halves; reckoned
 constexpr double kPixelTileCycles = 2500;   // filling and draining the pipeline
@@ -61,7 +62,7 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   const double loaded =
       shape.source_stage_bytes / (shape.paired ? pair_bytes(shape.math) / 2 / element : 1);
   const double bytes = chunks * loaded + (shape.resident ? 0 : steps * shape.step_bytes());
-  const double store = kPixelStoreCycles *
+  const double store = kPixelStoreCycles * (problem.y_strides.c == 1 ? kPixelScatter : 1) *
                        (shape.math == TensorMath::kIeee ? kPixelMendChecks
                         : is_half(shape.math)           ? kPixelUnscale
                                                         : 1) *
