@@ -173,3 +173,21 @@ def test_compiled_transform(conv, name):
     run = partial(transform, conv)
     compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(*sized(*batch)), run(*sized(*batch)))
+
+
+@pytest.mark.parametrize("conv", CONVS.values(), ids=CONVS.keys())
+def test_a_tensor_that_outlived_its_transform(conv):
+    x, w, b = sized()
+    kept = []
+
+    def keep(x):
+        kept.append(x * 1)
+        return x.sum()
+
+    grad(keep)(x)
+    w.requires_grad_()
+    got, want = (f(kept[0], w, b, **GEOMETRY) for f in (conv, F.conv2d))
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(
+        torch.autograd.grad(got.sin().sum(), w), torch.autograd.grad(want.sin().sum(), w)
+    )
