@@ -6,13 +6,12 @@
 #include "engines/cuda_grouped/cuda_grouped_costs.h"
 #include "engines/cuda_grouped/grouped_mma_fit.h"
 #include "engines/cuda_grouped/grouped_task.h"
+#include "engines/cuda_grouped/grouped_tiles.h"
 
 namespace convx {
 namespace {
 
 constexpr int64_t kCellAlign = 4;  // elements that are read at once
-constexpr int64_t kLeastCutColumns = 32;
-constexpr int64_t kMostWaves = 4;  // of blocks
 
 int narrow(int64_t value) { return static_cast<int>(value); }
 
@@ -108,10 +107,6 @@ GroupedProblem make_grouped_problem(const ConvProblem& problem, const DeviceCaps
   of.cell_issue = count_cell_issue(of);
   return of;
 }
-
-struct GroupedTile {
-  int64_t groups, rows, columns;
-};
 
 double predict_us(const GroupedProblem& of, const GroupedFit& fit) {
   const GroupedParams& p = fit.params;
@@ -226,10 +221,9 @@ void set_divisors(GroupedParams& p) {
   p.by_row_groups = FastDivmod(p.tile_rows / kCellRows);
 }
 
-// Shares the images out among so many blocks of each tile, and says what that costs.
-bool fit_images(const GroupedProblem& of, int64_t shares, GroupedFit& fit) {
+// Gives a block so many images, and says what that costs.
+bool fit_images(const GroupedProblem& of, int64_t images, GroupedFit& fit) {
   GroupedParams& p = fit.params;
-  const int64_t images = ceil_div(p.images, std::clamp<int64_t>(shares, 1, p.images));
   p.tile_images = narrow(images);
   fit.blocks = count_grouped_tiles(p) * ceil_div(p.images, images);
   const bool idle_buffer = p.buffers > images * p.chunks;
@@ -243,39 +237,22 @@ bool fit_images(const GroupedProblem& of, int64_t shares, GroupedFit& fit) {
 GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
   const GroupedProblem of = make_grouped_problem(problem, caps);
   const GroupedParams& p = of.params;
-  const int64_t align = std::max<int64_t>(kCellColumns, of.unit);
   GroupedFit best;
   const auto consider = [&](const GroupedTile& tile) {
     bool fits = false;
     for (int64_t buffers = 1; buffers <= kMostBuffers; ++buffers) {
       GroupedFit candidate;
       if (!fit_tile(of, tile, buffers, candidate)) break;
-      // As many blocks as run at once, or a few times that: then the last ones end together.
       const int64_t tiles = count_grouped_tiles(candidate.params);
-      for (int64_t waves = 1; waves <= kMostWaves; waves *= 2) {
-        const int64_t shares = waves * candidate.resident * caps.sm_count / tiles;
-        if (!fit_images(of, shares, candidate)) continue;
+      visit_image_shares(p.images, tiles, candidate.resident * caps.sm_count, [&](int64_t images) {
+        if (!fit_images(of, images, candidate)) return;
         fits = true;
         if (best.blocks == 0 || candidate.microseconds < best.microseconds) best = candidate;
-        if (shares >= p.images) break;
-      }
+      });
     }
     return fits;
   };
-  // Rows are cut where they are long: bands of few rows read much halo.
-  for (int64_t cut = 1; cut <= p.column.count; cut = next_size(cut)) {
-    const int64_t columns = round_up(ceil_div(p.column.count, cut), align);
-    for (int64_t row_groups = 1;; row_groups = next_size(row_groups)) {
-      const int64_t rows = std::min(row_groups * kCellRows, round_up(p.row.count, kCellRows));
-      bool fits = false;
-      for (int64_t groups = 1; groups <= p.groups; groups = next_size(groups)) {
-        if (!consider({groups, rows, columns})) break;
-        fits = true;
-      }
-      if (!fits || rows >= p.row.count) break;
-    }
-    if (best.blocks > 0 && columns <= kLeastCutColumns) break;
-  }
+  visit_grouped_tiles(p, kCellRows, std::max<int64_t>(kCellColumns, of.unit), consider);
   if (best.blocks > 0) set_divisors(best.params);
   GroupedMmaFit mma = fit_grouped_mma(problem, caps);
   if (mma.blocks > 0 && (best.blocks == 0 || mma.microseconds < best.microseconds)) {
@@ -289,7 +266,7 @@ bool fits_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
   const GroupedProblem of = make_grouped_problem(problem, caps);
   GroupedFit smallest;
   return fit_tile(of, {1, kCellRows, std::max<int64_t>(kCellColumns, of.unit)}, 1, smallest) &&
-         fit_images(of, 1, smallest);
+         fit_images(of, smallest.params.images, smallest);
 }
 
 GroupedParams make_grouped_params(const ConvProblem& problem, const GroupedFit& fit,

@@ -7,21 +7,16 @@
 #include "core/arithmetic.h"
 #include "engines/cuda_grouped/cuda_grouped_costs.h"
 #include "engines/cuda_grouped/grouped_task.h"
+#include "engines/cuda_grouped/grouped_tiles.h"
 
 namespace convx {
 namespace {
 
-constexpr int64_t kLeastCutColumns = 32;
-constexpr int64_t kMostWaves = 4;        // of blocks
 constexpr int64_t kFragmentBytes = 512;  // of a step
 constexpr int64_t kPixelBytes = 8;       // four channels
 constexpr int64_t kElement = 2;          // bytes
 
 int narrow(int64_t value) { return static_cast<int>(value); }
-
-struct MmaTile {
-  int64_t groups, rows, columns;
-};
 
 // What tiles of a problem have in common.
 struct MmaProblem {
@@ -99,7 +94,7 @@ bool set_problem(const ConvProblem& problem, MmaProblem& of) {
 }
 
 // How results lie in shared memory; returns their number, with gaps.
-int64_t set_spans(const MmaProblem& of, const MmaTile& tile, GroupedMmaParams& p) {
+int64_t set_spans(const MmaProblem& of, const GroupedTile& tile, GroupedMmaParams& p) {
   const int64_t width = p.column.count;
   const int64_t filters = tile.groups * p.target_channels;
   // The least pitch for so many results that is a stride of the target modulo 16 bytes.
@@ -175,7 +170,7 @@ double predict_us(const MmaProblem& of, const GroupedMmaFit& fit) {
 }
 
 // The parameters of a tile but for how many images a block takes; false if it does not fit.
-bool fit_tile(const MmaProblem& of, const MmaTile& tile, GroupedMmaFit& fit) {
+bool fit_tile(const MmaProblem& of, const GroupedTile& tile, GroupedMmaFit& fit) {
   fit = of.fit;
   GroupedMmaParams& p = fit.params;
   const CudaAxis& row = p.row;
@@ -242,39 +237,22 @@ GroupedMmaFit fit_grouped_mma(const ConvProblem& problem, const DeviceCaps& caps
   if (!is_for_tensor_cores(problem, caps) || !set_problem(problem, of)) return {};
   const GroupedMmaParams& p = of.fit.params;
   GroupedMmaFit best;
-  const auto consider = [&](const MmaTile& tile) {
+  const auto consider = [&](const GroupedTile& tile) {
     GroupedMmaFit candidate;
     if (!fit_tile(of, tile, candidate)) return false;
-    // As many blocks as run at once, or a few times that: then the last ones end together.
     const int64_t tiles = count_grouped_tiles(candidate.params);
-    for (int64_t waves = 1; waves <= kMostWaves; waves *= 2) {
-      const int64_t shares = waves * candidate.resident * caps.sm_count / tiles;
-      const int64_t images = ceil_div(p.images, std::clamp<int64_t>(shares, 1, p.images));
+    bool fits = false;
+    visit_image_shares(p.images, tiles, candidate.resident * caps.sm_count, [&](int64_t images) {
       candidate.params.tile_images = narrow(images);
       candidate.blocks = tiles * ceil_div(p.images, images);
-      if (candidate.blocks >= int64_t{1} << 31) return false;
+      if (candidate.blocks >= int64_t{1} << 31) return;
+      fits = true;
       candidate.microseconds = predict_us(of, candidate);
       if (best.blocks == 0 || candidate.microseconds < best.microseconds) best = candidate;
-      if (shares >= p.images) break;
-    }
-    return true;
+    });
+    return fits;
   };
-  // Rows are cut where they are long: bands of few rows read much halo.
-  for (int64_t cut = 1; cut <= p.column.count; cut = next_size(cut)) {
-    const int64_t columns = round_up(ceil_div(p.column.count, cut), kOctet);
-    for (int64_t windows = 1;; windows = next_size(windows)) {
-      const int64_t rows =
-          std::min(windows * of.window_rows, round_up(p.row.count, of.window_rows));
-      bool fits = false;
-      for (int64_t groups = 1; groups <= p.groups; groups = next_size(groups)) {
-        if (!consider({groups, rows, columns})) break;
-        fits = true;
-      }
-      if (!fits || rows >= p.row.count) break;
-    }
-    if (best.blocks > 0 && columns <= kLeastCutColumns) break;
-    if (columns <= kOctet) break;
-  }
+  visit_grouped_tiles(p, of.window_rows, kOctet, consider);
   if (best.blocks > 0) set_divisors(best.params);
   return best;
 }
