@@ -4,9 +4,10 @@
 //   staging [warpgroup][64 filters][staging_pitch]
 //
 // Pixels of an image that a window has are a run of each filter's plane, without the positions
-// between rows; a run is staged where its 16-byte units are those of the plane. Where that cannot
-// be (strips, odd widths), columns are staged as they are. Where channels lie together, so do the
-// filters of a position:
+// between rows; a run is staged where its 16-byte units are those of the plane, and the first,
+// which has most pixels, where its sectors are, or its copies would take a third longer. Where that
+// cannot be (strips, odd widths), columns are staged as they are. Where channels lie together, so
+// do the filters of a position:
 //
 //   staging [warpgroup][position][kChannelPitch]
 #pragma once
@@ -64,8 +65,9 @@ struct PixelRun {
   int stored;  // of them, before the next part's first pixel
   // Instead, each filter's pixels start and end where a sector does.
   bool cut_start, cut_end;
-  int staged;  // where in a staged row it starts, less what aligns it
-  Out* to;     // of the first filter
+  int staged;     // where in a staged row it starts, less what aligns it
+  int alignment;  // in elements, of what is staged as of memory
+  Out* to;        // of the first filter
 };
 
 // The runs of a part of a window, one after the other: kMaxRuns, the last of which may be empty.
@@ -112,7 +114,8 @@ class WindowRuns {
                   first_ + stored_here < image_positions;
     run.staged = staged_;
     run.to = to_ + run.image * target_.n + run.pixel;
-    staged_ += (run.pixels + 2 * (kUnit - 1)) & -kUnit;
+    run.alignment = staged_ == 0 ? kSector : kUnit;
+    staged_ += (run.pixels + run.alignment - 1 + kUnit - 1) & -kUnit;
     left_ -= here;
     stored_left_ -= stored_here;
     first_ = 0;
@@ -122,10 +125,10 @@ class WindowRuns {
 
   __device__ __forceinline__ bool is_last() const { return left_ <= 0; }
 
-  // Elements between the run of a filter (counted from the first) and the last unit's start before
-  // it. Eight filters further it is the same.
+  // Elements between the run of a filter (counted from the first) and the last unit's, or sector's,
+  // start before it. Eight filters further it is the same.
   __device__ __forceinline__ int misalignment(const Run& run, int filter) const {
-    return locate(run, filter) & (kUnit - 1);
+    return locate(run, filter) & (run.alignment - 1);
   }
   // The run's first pixel that is stored for a filter, and the one behind its last.
   __device__ __forceinline__ int first_stored(const Run& run, int filter) const {

@@ -137,12 +137,13 @@ class SumStorer {
   // What is left of the first unit and of the last, pair by pair, eight filters at once.
   __device__ __forceinline__ void store_ends(const Runs& runs, const PixelRun<Out>& run) const {
     const int shift = runs.misalignment(run, lane_ / 4);
+    const int unit_shift = shift & (kUnit - 1);
     const int begin = runs.first_stored(run, lane_ / 4), end = runs.end_stored(run, lane_ / 4);
     const int pair = lane_ & 3;
-    const int head = 2 * pair - shift;
-    const int last = (end + shift) & -kUnit;  // the unit behind the last whole one
-    const int tail = last + 2 * pair - shift;
-    const bool in_first = shift > 0 || end < kUnit;
+    const int head = 2 * pair - unit_shift;
+    const int last = (end + unit_shift) & -kUnit;  // the unit behind the last whole one
+    const int tail = last + 2 * pair - unit_shift;
+    const bool in_first = unit_shift > 0 || end < kUnit;
     const bool has_head = pair < kUnitPairs && in_first && head >= begin && head < end;
     const bool has_tail = pair < kUnitPairs && last > 0 && tail >= begin && tail < end;
     const Out* staged = staging_ + lane_ / 4 * kPitch + run.staged + shift;

@@ -80,13 +80,13 @@ constexpr int64_t sector_positions(int element_bytes, int64_t width, int64_t pit
   const int64_t pixels = 32 / element_bytes - 1;
   return pixels + (pixels + width - 1) / width * (pitch - width);
 }
-// Bytes from filter to filter there: the columns and what aligning runs to 16 bytes may take. An
-// odd multiple of what a warp writes of a filter at a time, so that the filters it writes fall on
-// different banks.
+// Bytes from filter to filter there: the columns and what aligning runs may take, the first to a
+// sector, others to 16 bytes. An odd number of sectors, so that filters fall on different banks.
 constexpr int staging_pitch(int columns, int element_bytes) {
-  const int piece = 8 * element_bytes;
-  const int bytes = staging_columns(columns, element_bytes) * element_bytes + kMaxRuns * 30;
-  return ((bytes + piece - 1) / piece | 1) * piece;
+  constexpr int kSector = 32, kUnit = 16;
+  const int aligning = kSector + (2 * kMaxRuns - 2) * kUnit - 2 * kMaxRuns * element_bytes;
+  const int bytes = staging_columns(columns, element_bytes) * element_bytes + aligning;
+  return ((bytes + kSector - 1) / kSector | 1) * kSector;
 }
 // Of both warpgroups.
 constexpr int staging_bytes(int columns, int element_bytes) {
