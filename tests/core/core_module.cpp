@@ -217,8 +217,9 @@ PYBIND11_MODULE(convx_core, m) {
     const StagePlan& stage = planes ? fit.plane.stage : fit.pixel.stage;
     const bool in_strips = fit.strip.shape >= 0;
     const int strips = in_strips ? make_strip_launch(problem, fit, buffers).columns : 0;
-    return py::dict("planes"_a = planes, "strips"_a = strips, "blocks"_a = fit.blocks,
-                    "unit"_a = stage.unit,
+    const bool pixel_strips = make_pixel_strip_params(problem, fit, buffers).has_value();
+    return py::dict("planes"_a = planes, "strips"_a = strips,
+                    "pixel_strips"_a = pixel_strips, "blocks"_a = fit.blocks, "unit"_a = stage.unit,
                     "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,
                     "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
   });

@@ -6,6 +6,7 @@
 
 #include "emulate_depthwise.h"
 #include "engines/cuda_depthwise/channels_last_kernel.cuh"
+#include "engines/cuda_depthwise/pixel_strip_kernel.cuh"
 #include "engines/cuda_depthwise/plane_kernel.cuh"
 #include "engines/cuda_depthwise/strip_kernel.cuh"
 #include "engines/cuda_depthwise/strip_weight_grad_kernel.cuh"
@@ -24,6 +25,12 @@ void run_kernel(const DepthwiseFit& fit, const PlaneParams& params) {
 template <typename T>
 void run_kernel(const DepthwiseFit&, const ChannelsLastParams& params) {
   channels_last_kernel<T>(params);
+}
+
+template <typename T>
+void run_kernel(const DepthwiseFit&, const PixelStripParams& params) {
+  params.t.row.source_step == 1 ? pixel_strip_kernel<T, 1>(params)
+                                : pixel_strip_kernel<T, 2>(params);
 }
 
 template <typename T, int kIndex, int kColumns>
@@ -76,6 +83,9 @@ bool emulate_depthwise(const ConvProblem& problem, const DepthwiseFit& fit,
   if (fit.strip.shape >= 0) {
     const StripFit strips = make_strip_launch(problem, fit, buffers);
     return run_grid(problem.dtype, fit, strips.blocks, strips);
+  }
+  if (const auto strips = make_pixel_strip_params(problem, fit, buffers)) {
+    return run_grid(problem.dtype, fit, fit.pixel_strip.blocks, *strips);
   }
   return fit.layout == DepthwiseLayout::kPlanes
              ? run_grid(problem.dtype, fit, fit.blocks, make_plane_params(problem, fit, buffers))

@@ -186,6 +186,42 @@ def test_strips(
         run_and_check(core, case, dtype, "nchw", direction="input_grad", caps=small)
 
 
+# The same over pixels.
+PIXEL_STRIPS = [
+    depthwise("dw3", 2, 12, 20, 32, 3, 3, padding=(1, 1)),
+    depthwise("dw3_valid", 2, 16, 33, 19, 3, 3, bias=False),
+    depthwise("dw3_of_7", 9, 40, 7, 7, 3, 3, padding=(1, 1)),
+    depthwise("dw3_one_row", 3, 8, 1, 9, 3, 3, padding=(1, 1)),
+    depthwise("dw3_more_padding", 2, 8, 9, 10, 3, 3, padding=(5, 3, 4, 2)),
+    depthwise("dw3_cropped", 3, 8, 16, 16, 3, 3, padding=(0, 0, 1, 1)),
+    depthwise("dw3_stride_two", 2, 36, 28, 28, 3, 3, stride=(2, 2), padding=(1, 1)),
+    depthwise("dw3_stride_two_odd", 3, 20, 15, 13, 3, 3, stride=(2, 2), padding=(0, 1, 1, 0)),
+    depthwise("dw3_stride_two_padding", 1, 8, 9, 9, 3, 3, stride=(2, 2), padding=(4, 5, 3, 6)),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", PIXEL_STRIPS, ids=str)
+def test_pixel_strips(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
+    """Four channels at a time; the other kernel where addresses are odd."""
+    small = h200(core)
+    small.sm_count = 1  # has much to do
+    for caps in (small, h200(core)):
+        run = partial(run_and_check, core, case, dtype, "nhwc", caps=caps)
+        assert run()["pixel_strips"]
+        assert run(before=4)["pixel_strips"]
+        assert not run(before=1)["pixel_strips"]
+        if case.stride == (1, 1):
+            assert run(direction="input_grad")["pixel_strips"]
+
+
+@pytest.mark.parametrize("change", [{"m": 2}, {"c": 10}, {"s": 5}, {"dilation": (1, 2)}], ids=str)
+def test_what_pixel_strips_are_not_for(core: ModuleType, change: dict[str, Any]) -> None:
+    sizes = {"n": 2, "c": 8, "h": 16, "w": 16, "r": 3, "s": 3} | change
+    case = depthwise("other", **sizes)
+    assert not run_and_check(core, case, torch.float32, "nhwc")["pixel_strips"]
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", [case for case, *_ in STRIPS], ids=str)
 def test_weight_gradients(core: ModuleType, case: Case, dtype: torch.dtype) -> None:

@@ -14,6 +14,8 @@ void launch_cuda_depthwise(const LaunchSite& site, const Plan& plan, const Buffe
     launch_depthwise_strips(site, fit, buffers);
   } else if (fit.layout == DepthwiseLayout::kPlanes) {
     launch_depthwise_planes(site, fit, buffers);
+  } else if (const auto strips = make_pixel_strip_params(*site.problem, fit, buffers)) {
+    launch_depthwise_pixel_strips(site, fit, *strips);
   } else {
     launch_depthwise_channels_last(site, fit, buffers);
   }

@@ -48,6 +48,10 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   } else if (fit->layout == DepthwiseLayout::kPlanes) {
     plan.tile = {plane.tile_rows * plane.t.row.lanes, plane.tile_cols * plane.t.column.lanes,
                  plane.tile_planes};
+  } else if (fit->pixel_strip.blocks > 0) {
+    const PixelStripParams& strip = fit->pixel_strip.params;
+    plan.tile = {strip.segment_rows, pixel_strip_columns(strip.t.row.source_step),
+                 kDepthwiseVector};
   } else {
     plan.tile = {pixel.tile_rows * pixel.t.row.lanes, pixel.tile_cols, pixel.chunk};
   }

@@ -73,6 +73,7 @@ DepthwiseFit fit_depthwise(const ConvProblem& problem, const DeviceCaps& caps) {
   } else if (fit.layout == DepthwiseLayout::kPixels) {
     fit.pixel.t = make_tensors(problem, make_gather_view(problem), false);
     fit_channels_last(problem, caps, fit);
+    fit_pixel_strips(problem, caps, fit);
   }
   return fit;
 }
@@ -103,6 +104,24 @@ ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const D
   if (unit < params.stage.unit) set_channels_last_unit(params, unit);
   params.vector_stores =
       params.vector_stores && is_aligned(params.t.target, problem.dtype, kDepthwiseVector);
+  return params;
+}
+
+std::optional<PixelStripParams> make_pixel_strip_params(const ConvProblem& problem,
+                                                        const DepthwiseFit& fit,
+                                                        const Buffers& buffers) {
+  if (fit.pixel_strip.blocks == 0) return {};
+  PixelStripParams params = fit.pixel_strip.params;
+  set_buffers(params.t, problem, buffers);
+  const bool aligned = is_aligned(params.t.source, problem.dtype, kDepthwiseVector) &&
+                       is_aligned(params.t.target, problem.dtype, kDepthwiseVector);
+  if (!aligned) return {};
+  const DepthwiseTensors& t = params.t;
+  const auto in_order = [](const CudaAxis& axis) { return axis.tap0 == 0 && axis.tap_step == 1; };
+  params.dense_weights = in_order(t.row) && in_order(t.column) &&
+                         t.weight_k == kPixelStripTaps * kPixelStripTaps &&
+                         t.weight_r == kPixelStripTaps && t.weight_s == 1 &&
+                         is_aligned(t.weight, problem.dtype, kDepthwiseVector);
   return params;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/buffers.h"
 #include "core/device_caps.h"
@@ -21,13 +22,20 @@ struct StripFit {
   int64_t blocks = 0;
 };
 
-// Plan::shape. Of the sets of parameters, the layout's is filled; for planes perhaps that of strips
-// too, which take their place.
+// The same over pixels.
+struct PixelStripFit {
+  PixelStripParams params{};
+  int64_t blocks = 0;  // 0: none does
+};
+
+// Plan::shape. Of the sets of parameters, the layout's is filled; perhaps that of strips too, which
+// take their place.
 struct DepthwiseFit {
   DepthwiseLayout layout = DepthwiseLayout::kOther;
   PlaneParams plane{};
   ChannelsLastParams pixel{};
   StripFit strip;
+  PixelStripFit pixel_strip;
   int64_t blocks = 0;  // 0: no tile fits in shared memory
   int64_t shared_bytes = 0;
   bool wide = false;  // planes: the kernel that multiplies 8 column taps at a time
@@ -46,6 +54,10 @@ StripFit make_strip_launch(const ConvProblem& problem, const DepthwiseFit& fit,
                            const Buffers& buffers);
 ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const DepthwiseFit& fit,
                                              const Buffers& buffers);
+// None where there are no strips over pixels, or addresses do not allow them.
+std::optional<PixelStripParams> make_pixel_strip_params(const ConvProblem& problem,
+                                                        const DepthwiseFit& fit,
+                                                        const Buffers& buffers);
 
 // The tensors of a problem in planes, as the forward pass or the input gradient sees them.
 DepthwiseTensors make_plane_tensors(const ConvProblem& problem);
@@ -55,8 +67,9 @@ bool is_aligned(const void* address, DType dtype, int elements);
 // Behind fit_depthwise; fit holds the tensors.
 void fit_planes(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
 void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
-// Keeps what fit_planes has found where strips would be slower.
+// Keep what those have found where strips would be slower.
 void fit_strips(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
+void fit_pixel_strips(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
 // Single columns where t's addresses are not aligned to the fit's.
 StripFit fit_strips_to_addresses(const ConvProblem& problem, const StripFit& fit,
                                  const DepthwiseTensors& t);

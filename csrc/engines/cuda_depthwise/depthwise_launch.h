@@ -12,6 +12,8 @@ void launch_depthwise_planes(const LaunchSite& site, const DepthwiseFit& fit,
                              const Buffers& buffers);
 void launch_depthwise_strips(const LaunchSite& site, const DepthwiseFit& fit,
                              const Buffers& buffers);
+void launch_depthwise_pixel_strips(const LaunchSite& site, const DepthwiseFit& fit,
+                                   const PixelStripParams& params);
 void launch_depthwise_channels_last(const LaunchSite& site, const DepthwiseFit& fit,
                                     const Buffers& buffers);
 void launch_strip_weight_grad(const LaunchSite& site, const StripWeightGradFit& fit,

@@ -89,6 +89,21 @@ struct StripParams {
   FastDivmod by_strips, by_segments, by_filters, by_multiplier;  // strips of a row; of all filters
 };
 
+// The strip kernel over pixels: 3x3 taps. A thread has 4 channels of so many columns; blocks whose
+// registers fit on a multiprocessor.
+constexpr int kPixelStripTaps = 3;
+constexpr int pixel_strip_columns(int stride) { return stride == 1 ? 2 : 1; }
+constexpr int kPixelStripBlocks = 4;
+// Steps that are loaded before they are multiplied.
+constexpr int pixel_strip_steps_ahead(int64_t element_bytes) { return element_bytes == 4 ? 2 : 3; }
+struct PixelStripParams {
+  DepthwiseTensors t;
+  int threads;
+  int segment_rows;                                // output rows of a thread
+  bool dense_weights;                              // filter after filter, tap after tap, aligned
+  FastDivmod by_vectors, by_columns, by_segments;  // vectors of 4 channels
+};
+
 // The weight gradient in strips: a block sums over some of the strips of one filter.
 struct StripWeightGradParams {
   DepthwiseTensors t;  // those of the forward pass, but that the target is read
