@@ -150,12 +150,13 @@ def test_shapes_are_what_they_should_be(core: ModuleType) -> None:
     said = run_and_check(core, case, "bfloat16")
     assert not said["whole_rows"]
     assert (said["raw_stages"], said["stages"]) == (4, 8)
-    # Of more filters, and of images that end within a sector.
+    # Of more filters; and of images that end within a sector.
     case = pointwise("stored_by_lanes", 1, 64, 24, 32, 256)
     caps = h200(core)
     caps.sm_count = 1
     said = run_and_check(core, case, "bfloat16", caps=caps)
     assert (said["filter_tiles"], said["raw_stages"], said["stages"]) == (1, 0, 10)
+    assert run_and_check(core, case, "tf32", caps=caps)["whole_rows"]
     assert not run_and_check(core, case, "half ieee", caps=caps)["whole_rows"]
     assert not run_and_check(core, CASES[5], "half tf32")["whole_rows"]
 

@@ -107,11 +107,13 @@ class Fitter {
     const int least =
         shape.filters > kPointwiseFilters ? shape.chunks : 2 * chain_chunks(shape.math);
     // A tile has pixels of two images at most.
-    const bool copies =
-        shape.filter_tiles == 1 && shape.filters <= kMaxCopyFilters && plane_ >= kPointwisePixels;
-    const int wanted = copies && shape.aligned_source ? wanted_raw_stages(shape.math) : 0;
-    const bool can_store_rows =
-        copies && wants_whole_rows(shape.math) && shape.aligned_target && has_target_sectors();
+    const bool can_copy = shape.filter_tiles == 1 && plane_ >= kPointwisePixels;
+    const bool few_filters = shape.filters <= kMaxCopyFilters;
+    const int wanted =
+        can_copy && few_filters && shape.aligned_source ? wanted_raw_stages(shape.math) : 0;
+    const bool can_store_rows = can_copy && (few_filters || shape.math == TensorMath::kTf32) &&
+                                wants_whole_rows(shape.math) && shape.aligned_target &&
+                                has_target_sectors();
     for (const int stages : {std::max(least, 2 * shape.chunks), least}) {
       for (int raw = wanted;; raw = raw > 2 ? raw - 1 : 0) {
         for (const bool whole_rows : {true, false}) {

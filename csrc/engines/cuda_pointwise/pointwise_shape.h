@@ -79,15 +79,17 @@ constexpr int chunk_bytes(TensorMath math) {
 constexpr int wanted_raw_stages(TensorMath math) { return is_float32(math) ? 0 : 4; }
 
 // Sums leave a warp through shared memory, 16 filters at a time: either pieces of 128 bytes, which
-// the warp's lanes store, or whole rows of a tile, 512 bytes, which the copy engine stores.
-// Rows are so far apart that the warp's writes, 8 or 16 bytes wide, fall on different banks.
+// the warp's lanes store, or whole rows of a tile, 512 bytes, which the copy engine stores. Rows
+// are so far apart that the warp's writes, 8 or 16 bytes wide, fall on different banks.
 constexpr int staging_pitch(TensorMath math, bool whole_rows) {
   return (whole_rows ? 512 : 128) + (is_float32(math) ? 32 : 16);
 }
-constexpr bool wants_whole_rows(TensorMath math) { return is_half(math); }
+constexpr bool wants_whole_rows(TensorMath math) {
+  return is_half(math) || math == TensorMath::kTf32;
+}
 // Copies, of source values and of whole rows, let warps go on, but take longer than loads and
 // stores do: they pay where warps have something else to do. With more filters of a block, all that
-// the multiplying warps do is store.
+// the multiplying warps do is store; only the rows of TF32's split values are better copied still.
 inline constexpr int kMaxCopyFilters = 128;
 
 struct PointwiseShape {
