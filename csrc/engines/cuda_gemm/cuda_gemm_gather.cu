@@ -27,6 +27,7 @@ class GemmGather {
 
   void run() {
     if (uses_source_in_place(problem_)) return run_pointwise();
+    if (uses_pixels_in_place(problem_)) return run_pixels();
     for (size_t row = 0; row < shape_.rows.size(); ++row) {
       for (size_t column = 0; column < shape_.columns.size(); ++column) run_phases(row, column);
     }
@@ -152,6 +153,26 @@ class GemmGather {
       move.bias = bias_;
       add_bias(move);
     }
+  }
+
+  // The same where pixels have their channels side by side: all images at once.
+  void run_pixels() {
+    BatchedGemm gemm{};
+    gemm.m = view_.target_channels;
+    gemm.n = problem_.N * problem_.H * problem_.W;
+    gemm.k = view_.source_channels;
+    const Strides& w = problem_.w_strides;
+    const bool packed =
+        problem_.pass == Pass::kForward && w.n == gemm.k && (w.c == 1 || gemm.k == 1);
+    if (!packed) pack_filters(shape_.rows[0].axis, shape_.columns[0], buffers_.workspace);
+    gemm.left = {packed ? buffers_.w : buffers_.workspace, true, gemm.k, gemm.m * gemm.k, 0};
+    gemm.right = {source_, false, view_.source_strides.w, gemm.k, 0};
+    gemm.result = target_;
+    gemm.pitch = view_.target_strides.w;
+    gemm.group_stride = gemm.m;
+    gemm.groups = problem_.groups;
+    gemm.rows = 1;
+    blas_.multiply(gemm);
   }
 
   const LaunchSite& site_;

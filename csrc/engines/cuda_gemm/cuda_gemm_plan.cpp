@@ -61,7 +61,7 @@ bool uses_tensor_cores(const ConvProblem& p) {
 double rate_of(const ConvProblem& p) {
   if (!uses_tensor_cores(p)) return p.dtype == DType::kFloat64 ? kFloat64Rate : kFloat32Rate;
   const double rate = p.dtype == DType::kFloat32 ? kTf32Rate : kHalfRate;
-  if (p.pass != Pass::kForward || is_pointwise(p)) return rate;
+  if (p.pass != Pass::kForward || is_pointwise(p) || uses_pixels_in_place(p)) return rate;
   const double reduction = static_cast<double>(p.channels_per_group() * p.taps());
   return rate * kColumnRate / (1 + kColumnShortReduction / reduction);
 }

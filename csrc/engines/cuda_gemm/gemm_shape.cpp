@@ -58,11 +58,27 @@ bool is_pixel_in_place(const Strides& strides, int64_t channels) {
   return strides.c == 1 && strides.w >= channels;
 }
 
-bool is_pointwise(const ConvProblem& p) {
+// Each pixel of y comes from one of x.
+static bool is_one_to_one(const ConvProblem& p) {
   return p.R == 1 && p.S == 1 && p.stride.h == 1 && p.stride.w == 1 && p.P == p.H && p.Q == p.W &&
-         p.pad.top == 0 && p.pad.left == 0 && p.x_strides.w == 1 && p.x_strides.h == p.W &&
-         p.y_strides.w == 1 && p.y_strides.h == p.W && p.x_strides.c >= p.H * p.W &&
-         p.y_strides.c >= p.H * p.W;
+         p.pad.top == 0 && p.pad.left == 0;
+}
+
+bool is_pointwise(const ConvProblem& p) {
+  return is_one_to_one(p) && p.x_strides.w == 1 && p.x_strides.h == p.W && p.y_strides.w == 1 &&
+         p.y_strides.h == p.W && p.x_strides.c >= p.H * p.W && p.y_strides.c >= p.H * p.W;
+}
+
+bool uses_pixels_in_place(const ConvProblem& p) {
+  const auto follow_each_other = [&](const Strides& s, int64_t channels) {
+    return is_pixel_in_place(s, channels) && s.h == p.W * s.w && (p.N <= 1 || s.n == p.H * s.h);
+  };
+  // A bias would want a pass of its own over results that are too large for L2.
+  const bool has_bias = p.pass == Pass::kForward && p.has_bias;
+  constexpr int64_t kMostPixels = int64_t{1} << 30;  // cuBLAS counts in 32 bits
+  return p.pass != Pass::kWeightGrad && is_one_to_one(p) && !has_bias && p.N > 0 &&
+         p.N * p.H * p.W <= kMostPixels && follow_each_other(p.x_strides, p.C) &&
+         follow_each_other(p.y_strides, p.K);
 }
 
 bool uses_source_in_place(const ConvProblem& p) {
@@ -216,7 +232,7 @@ GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, in
   for (const AxisPhase& phase : shape.view.columns) {
     shape.columns.push_back(make_gather_axis(phase, false));
   }
-  if (uses_source_in_place(problem)) {
+  if (uses_source_in_place(problem) || uses_pixels_in_place(problem)) {
     fit_pointwise(shape, problem);
   } else {
     fit_phases(shape, problem);

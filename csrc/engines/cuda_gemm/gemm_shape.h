@@ -70,6 +70,9 @@ int64_t align_bytes(int64_t bytes);
 // 1x1, stride 1, no padding, rows stored without gaps: x itself is the column matrix.
 bool is_pointwise(const ConvProblem& problem);
 bool uses_source_in_place(const ConvProblem& problem);
+// The same where channels are neighbours and pixels follow each other, of all images: forward or
+// input gradient are one product, [filter][channel] times [pixel][channel] transposed.
+bool uses_pixels_in_place(const ConvProblem& problem);
 
 // Pixels one product of a pointwise problem's weight gradient reduces over.
 constexpr int64_t kPointwiseSegment = 8192;
