@@ -44,7 +44,7 @@ __device__ __forceinline__ void place_filters(const PointwiseParams& p, const Bl
   using Element = typename TensorTypes<kMath>::Element;
   using Words = OperandWords<is_split(kMath) ? TensorMath::kIeee : kMath>;
   constexpr int kThreads = 32 * kPointwiseWarps;
-  constexpr int kBatch = 8;  // that are loaded together
+  constexpr int kBatch = is_float32(kMath) ? 4 : 8;  // that are loaded together
   const int octets = p.channel_rows * (kFilterChannels / 8);
   // Neighbouring threads read what is closer.
   const bool along_channels = p.filter_source <= p.filter_target;

@@ -257,7 +257,15 @@ class PointwiseStorer {
     const int left = first_pixel + lane_ % 8 * kUnit < p_.pixels ? rows - lane_ / 8 : 0;
 #pragma unroll
     for (int i = 0; i < kRows / 4; ++i) {
-      if (4 * i < left) store_global_16_bytes(lines[i] + offset, units[i]);
+      if (4 * i < left) store_unit(lines[i] + offset, units[i]);
+    }
+  }
+
+  static __device__ __forceinline__ void store_unit(Element* to, const uint32_t (&unit)[4]) {
+    if constexpr (is_float32(kMath)) {
+      store_global_16_bytes(to, unit);
+    } else {
+      stream_16_bytes(to, unit);  // of 16-bit values some 4% faster
     }
   }
 

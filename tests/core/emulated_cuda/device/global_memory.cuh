@@ -9,5 +9,8 @@ inline void store_global_16_bytes(void* to, const uint32_t (&words)[4]) {
   if (reinterpret_cast<uintptr_t>(to) % 16 != 0) emulator::fault = "misaligned store";
   std::memcpy(to, words, 16);
 }
+inline void stream_16_bytes(void* to, const uint32_t (&words)[4]) {
+  store_global_16_bytes(to, words);
+}
 
 }  // namespace convx
