@@ -75,7 +75,8 @@ def measure_steps(model: nn.Module, *inputs: Tensor, seconds: float = 0.5) -> St
         ("training", _train),
     ]
     steps = []
-    with torch.backends.cudnn.flags(benchmark=True, allow_tf32=torch.backends.cudnn.allow_tf32):
+    cudnn = torch.backends.cudnn
+    with cudnn.flags(enabled=cudnn.enabled, benchmark=True, allow_tf32=cudnn.allow_tf32):
         for name, run in kinds:
             times = []
             for which in (original, converted):

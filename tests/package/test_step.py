@@ -35,6 +35,20 @@ class Net(nn.Module):
         return {"out": y, "best": y.argmax(1)}
 
 
+def test_pytorchs_convolutions_are_autotuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the converted model would be compared with what nobody uses."""
+    seen = []
+
+    def forward(self: nn.Conv2d, x: Tensor) -> Tensor:
+        seen.append((torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark))
+        return whole(self, x)
+
+    whole = nn.Conv2d.forward
+    monkeypatch.setattr(nn.Conv2d, "forward", forward)
+    measure_steps(Net(), torch.randn(2, 3, 8, 9), seconds=0)
+    assert set(seen) == {(True, True)}
+
+
 def test_both_models_take_both_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
