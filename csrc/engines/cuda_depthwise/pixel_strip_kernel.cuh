@@ -98,13 +98,11 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPixelStripBlocks)
   const int end_row = min(first_row + p.segment_rows, t.row.count);
   const int image = index;
 
-  // Steps with source rows in the image, as in strip_kernel.
-  int step = clamp(find_step<kStride>(t, 0), first_row, first_row + kSums - 1);
-  const int end_step =
-      clamp(find_step<kStride>(t, t.source_height - 1) + 1, end_row, end_row + kSums - 1);
+  const auto [first_step, end_step] = find_steps<kStride, kSums>(t, first_row, end_row);
+  int step = first_step;
   int y = step * kStride + t.row.offset0;
   const int x = column * kStride + t.column.offset0;
-  const int source_end = clamp((end_row - 1) * kStride + t.row.offset0 + kTaps, 0, t.source_height);
+  const int source_end = find_source_end<kStride, kTaps>(t, end_row);
   int limits[kPixels];
 #pragma unroll
   for (int i = 0; i < kPixels; ++i) {

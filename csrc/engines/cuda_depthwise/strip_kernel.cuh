@@ -58,11 +58,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
   const DepthwiseTensors& t = p.t;
   const int column = place.strip * kReads.span;
 
-  // Steps with source rows in the image. Up to kSums - 1 of the others are left out at each end:
-  // the sums they would add zeros to are stored all the same.
-  int step = clamp(find_step<kStride>(t, 0), place.first_row, place.first_row + kSums - 1);
-  const int end_step = clamp(find_step<kStride>(t, t.source_height - 1) + 1, place.end_row,
-                             place.end_row + kSums - 1);
+  const auto [first_step, end_step] = find_steps<kStride, kSums>(t, place.first_row, place.end_row);
+  int step = first_step;
   int y = step * kStride + t.row.offset0;
   int limits[kReads.loads()];
   Row::set_limits(t, column, place.end_row, limits);

@@ -18,6 +18,25 @@ __device__ __forceinline__ int find_step(const DepthwiseTensors& t, int y) {
   return (distance - (kStride - 1) * (distance < 0)) / kStride;
 }
 
+// The steps of a strip with source rows in the image. Each completes an output row, and kSums rows
+// see it. Up to kSums - 1 of the others are left out at each end: the sums they would add zeros to
+// are stored all the same.
+struct StripSteps {
+  int first, end;
+};
+template <int kStride, int kSums>
+__device__ __forceinline__ StripSteps find_steps(const DepthwiseTensors& t, int first_row,
+                                                 int end_row) {
+  return {clamp(find_step<kStride>(t, 0), first_row, first_row + kSums - 1),
+          clamp(find_step<kStride>(t, t.source_height - 1) + 1, end_row, end_row + kSums - 1)};
+}
+
+// The source row behind those that the outputs before end_row see, of the image.
+template <int kStride, int kTaps>
+__device__ __forceinline__ int find_source_end(const DepthwiseTensors& t, int end_row) {
+  return clamp((end_row - 1) * kStride + t.row.offset0 + kTaps, 0, t.source_height);
+}
+
 // One source row of a strip as it lies in memory, [left][span][right].
 template <typename T, int kIndex, int kColumns>
 struct StripRow {
@@ -29,8 +48,7 @@ struct StripRow {
   __device__ __forceinline__ static void set_limits(const DepthwiseTensors& t, int column,
                                                     int end_row, int (&limits)[kReads.loads()]) {
     constexpr StripShape kShape = kStripShapes[kIndex];
-    const int behind = (end_row - 1) * kShape.stride + t.row.offset0 + kShape.row_taps;
-    const int end = clamp(behind, 0, t.source_height);
+    const int end = find_source_end<kShape.stride, kShape.row_taps>(t, end_row);
     visit_loads([&]<int kSize>(int element, int load) {
       const unsigned x = column + element - kReads.left;
       limits[load] = x < static_cast<unsigned>(t.source_width) ? end : 0;
