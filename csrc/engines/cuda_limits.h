@@ -21,16 +21,21 @@ inline std::string refuse_large_extents(const ConvProblem& p) {
   return large ? "an extent is above 2^29" : "";
 }
 
-// Of the engines that count pixels and offsets of an image in 32 bits: empty, or the refusal.
-inline std::string refuse_large_images(const ConvProblem& p) {
-  constexpr int64_t kLimit = int64_t{1} << 30;
+// Of the engines that count pixels in 32 bits, of forward pass and input gradient: empty, or the
+// refusal.
+constexpr int64_t kMaxPixels = int64_t{1} << 30;
+inline std::string refuse_many_pixels(const ConvProblem& p) {
   const bool forward = p.pass == Pass::kForward;
-  if (p.N * (forward ? p.P * p.Q : p.H * p.W) >= kLimit) {
-    return std::string(forward ? "the output" : "the input") + " has 2^30 pixels or more";
-  }
+  if (p.N * (forward ? p.P * p.Q : p.H * p.W) < kMaxPixels) return "";
+  return std::string(forward ? "the output" : "the input") + " has 2^30 pixels or more";
+}
+
+// Of those that count an image's offsets so, too.
+inline std::string refuse_large_images(const ConvProblem& p) {
+  if (std::string many = refuse_many_pixels(p); !many.empty()) return many;
   for (const Strides* s : {&p.x_strides, &p.y_strides}) {
-    if (s->n >= kLimit || s->c >= kLimit) return "an image has 2^30 elements or more";
-    if (s->h >= kLimit / std::max(p.H, p.P) || s->w >= kLimit / std::max(p.W, p.Q)) {
+    if (s->n >= kMaxPixels || s->c >= kMaxPixels) return "an image has 2^30 elements or more";
+    if (s->h >= kMaxPixels / std::max(p.H, p.P) || s->w >= kMaxPixels / std::max(p.W, p.Q)) {
       return "a plane spans 2^30 elements or more";
     }
   }

@@ -47,10 +47,30 @@ struct TensorTypes<TensorMath::kHalfIeee> {
   using Element = float;
 };
 
-// 16 bytes of each part of consecutive values, as they are multiplied; values to be halves are
-// scaled already.
+// Two values in the parts that are multiplied, of 16 bits each; values to be halves are scaled
+// already.
+template <TensorMath kMath>
+struct OperandPair {
+  uint32_t part[1];
+  __device__ __forceinline__ OperandPair(float first, float second)
+      : part{kMath == TensorMath::kBFloat16 ? pack_bfloat16(first, second)
+                                            : pack_float16(first, second)} {}
+};
+template <>
+struct OperandPair<TensorMath::kTf32>;  // which has 32
+template <>
+struct OperandPair<TensorMath::kIeee> : SplitPair {
+  using SplitPair::SplitPair;
+};
+template <>
+struct OperandPair<TensorMath::kHalfIeee> : HalfPair {
+  using HalfPair::HalfPair;
+};
+
+// 16 bytes of each part of consecutive values, as they are multiplied.
 template <TensorMath kMath>
 struct OperandWords {
+  using Element = typename TensorTypes<kMath>::Element;
   static constexpr int kValues = 16 / operand_bytes(kMath);
   uint4 part[count_planes(kMath)];
 
@@ -58,19 +78,13 @@ struct OperandWords {
     if constexpr (kMath == TensorMath::kTf32) {
       part[0] = make_uint4(round_to_tf32(v[0]), round_to_tf32(v[1]), round_to_tf32(v[2]),
                            round_to_tf32(v[3]));
-    } else if constexpr (kMath == TensorMath::kIeee) {
-      const SplitPair a(v[0], v[1]), b(v[2], v[3]), c(v[4], v[5]), d(v[6], v[7]);
+    } else if constexpr (sizeof(Element) == 4) {
+      const OperandPair<kMath> a(v[0], v[1]), b(v[2], v[3]), c(v[4], v[5]), d(v[6], v[7]);
 #pragma unroll
-      for (int i = 0; i < 3; ++i) part[i] = make_uint4(a.part[i], b.part[i], c.part[i], d.part[i]);
-    } else if constexpr (kMath == TensorMath::kHalfIeee) {
-      const HalfPair a(v[0], v[1]), b(v[2], v[3]), c(v[4], v[5]), d(v[6], v[7]);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) part[i] = make_uint4(a.part[i], b.part[i], c.part[i], d.part[i]);
-    } else if constexpr (kMath == TensorMath::kHalfTf32) {
-      part[0] = make_uint4(pack_float16(v[0], v[1]), pack_float16(v[2], v[3]),
-                           pack_float16(v[4], v[5]), pack_float16(v[6], v[7]));
-    } else {
-      using Element = typename TensorTypes<kMath>::Element;
+      for (int i = 0; i < count_planes(kMath); ++i) {
+        part[i] = make_uint4(a.part[i], b.part[i], c.part[i], d.part[i]);
+      }
+    } else {  // they are these already
       union {
         uint4 words;
         Element elements[8];

@@ -34,15 +34,10 @@ struct TurnedWord {
   __device__ __forceinline__ explicit TurnedWord(const Source (&values)[kChannels]) {
     if constexpr (kMath == TensorMath::kTf32) {
       part[0] = round_to_tf32(values[0]);
-    } else if constexpr (kMath == TensorMath::kIeee) {
-      const SplitPair pair(values[0], values[1]);
+    } else if constexpr (sizeof(Source) == 4) {
+      const OperandPair<kMath> pair(values[0], values[1]);
 #pragma unroll
-      for (int i = 0; i < 3; ++i) part[i] = pair.part[i];
-    } else if constexpr (kMath == TensorMath::kHalfIeee) {
-      const HalfPair pair(values[0], values[1]);
-      part[0] = pair.part[0], part[1] = pair.part[1];
-    } else if constexpr (kMath == TensorMath::kHalfTf32) {
-      part[0] = pack_float16(values[0], values[1]);
+      for (int i = 0; i < count_planes(kMath); ++i) part[i] = pair.part[i];
     } else {
       part[0] = static_cast<uint32_t>(values[0]) | (static_cast<uint32_t>(values[1]) << 16);
     }

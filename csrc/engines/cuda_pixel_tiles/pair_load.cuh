@@ -2,32 +2,12 @@
 //   stage [channel][row][pair of columns][part][2]
 #pragma once
 
-#include "device/tensor_formats.cuh"
 #include "device/vectors.cuh"
 #include "engines/cuda_pixel_tiles/pixel_load.cuh"
 #include "engines/half_scales.cuh"
+#include "engines/tensor_types.cuh"
 
 namespace convx {
-
-// Two values in the parts that are multiplied.
-template <TensorMath>
-struct PairOf;
-template <>
-struct PairOf<TensorMath::kIeee> {
-  using Type = SplitPair;
-};
-template <>
-struct PairOf<TensorMath::kHalfIeee> {
-  using Type = HalfPair;
-};
-template <>
-struct PairOf<TensorMath::kHalfTf32> {
-  struct Type {
-    uint32_t part[1];
-    __device__ __forceinline__ Type(float first, float second)
-        : part{pack_float16(first, second)} {}
-  };
-};
 
 // kLoaders threads load, whole warps.
 template <TensorMath kMath, int kLoaders>
@@ -110,7 +90,7 @@ class PairLoader : public PixelLoader<float, kLoaders> {
     check_fitness(p_.scales, scaled, 0xffffffff);
   }
 
-  using Pair = typename PairOf<kMath>::Type;
+  using Pair = OperandPair<kMath>;
   static constexpr int kPlanes = count_planes(kMath);
 
   static __device__ __forceinline__ void store_pairs(uint32_t to, const uint32_t (&values)[4]) {

@@ -21,9 +21,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   }
   if (std::string refusal = refuse_tensor_cores(p, caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
-  constexpr int64_t kLimit = int64_t{1} << 30;
-  const int64_t plane = p.pass == Pass::kForward ? p.P * p.Q : p.H * p.W;
-  if (p.N * plane >= kLimit) return "the target has 2^30 pixels or more";
+  if (std::string many = refuse_many_pixels(p); !many.empty()) return many;
   if (!fit_shape(p, caps, tensor_math(p))) {
     return "64 filters of so many channels do not fit in shared memory";
   }

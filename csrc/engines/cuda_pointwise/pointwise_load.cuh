@@ -134,7 +134,7 @@ class PointwiseLoader {
           chunk + (place_ ^ (channel % 8) << 4) + channel % 8 * 128 + channel / 8 * kOctetBytes;
       const uint4& unit = batch.unit[j];
       if constexpr (is_float32(kMath)) {
-        using Pair = std::conditional_t<is_half(kMath), HalfPair, SplitPair>;
+        using Pair = OperandPair<is_split(kMath) ? TensorMath::kIeee : kMath>;
         const Pair a(__uint_as_float(unit.x), __uint_as_float(unit.y));
         const Pair b(__uint_as_float(unit.z), __uint_as_float(unit.w));
 #pragma unroll

@@ -10,7 +10,6 @@
 #include "device/global_memory.cuh"
 #include "device/mbarrier.cuh"
 #include "device/shared_memory.cuh"
-#include "device/tensor_formats.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda_pointwise/pointwise_ring.cuh"
@@ -171,11 +170,6 @@ class PointwiseStorer {
     }
   };
 
-  static __device__ __forceinline__ uint32_t pack(float first, float second) {
-    return kMath == TensorMath::kBFloat16 ? pack_bfloat16(first, second)
-                                          : pack_float16(first, second);
-  }
-
   // [filter][kPiece pixels]: the sums of kPieceGroups groups of 8 pixels.
   __device__ __forceinline__ void stage(const float* v, const Ends& ends, uint32_t staged) const {
     const int pitch = p_.staging_pitch;
@@ -198,8 +192,8 @@ class PointwiseStorer {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float* s = v + 4 * (g + i);
-          words[2 * i] = pack(low(s[0]), low(s[1]));
-          words[2 * i + 1] = pack(high(s[2]), high(s[3]));
+          words[2 * i] = OperandPair<kMath>(low(s[0]), low(s[1])).part[0];
+          words[2 * i + 1] = OperandPair<kMath>(high(s[2]), high(s[3])).part[0];
         }
         store_matrices(to + 16 * g, words);
       }
