@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib import import_module
+from typing import Any
 
 
 def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
@@ -21,6 +23,22 @@ def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int
         out.append("  ".join(cells).rstrip())
     out.insert(1, "  ".join("-" * width for width in widths).rstrip())
     return "\n".join(out)
+
+
+def show(report: object) -> None:
+    """Prints a report: in colour where rich is installed and standard output is a terminal."""
+    console = _find_console() if sys.stdout.isatty() else None
+    if console is None:
+        print(report)
+    else:
+        console.print(str(report), markup=False, emoji=False)
+
+
+def _find_console() -> Any:
+    try:
+        return import_module("rich.console").Console(soft_wrap=True)  # lines stay lines
+    except ImportError:
+        return None
 
 
 def html_table(

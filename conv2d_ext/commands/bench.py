@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from .._text import show
 from ..bench import report
 from ..bench.host import host_times
 from ..bench.measure import DIRECTIONS, LAYOUTS, PEERS, Case, Row, measure_all
@@ -67,9 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     timer = Timer(device, arguments.cold, arguments.seconds)
     rows = measure_all(_cases(arguments), arguments.engines, timer, ceilings, arguments.vs)
     host = host_times(device)
-    print(report.format_rows(rows, peer_name(device)))
+    show(report.format_rows(rows, peer_name(device)))
     print()
-    print(report.format_means(rows))
+    show(report.format_means(rows))
     print(
         f"\nhost time of a call under no_grad: convx {host['ours_us']:.1f} us, "
         f"F.conv2d {host['torch_us']:.1f} us"
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot:
         write_plot(arguments.plot, rows, {"machine": machine, **extra})
     if arguments.compare:
-        print("\n" + report.format_comparison(arguments.compare, rows))
+        show("\n" + report.format_comparison(arguments.compare, rows))
     return _judge(rows, arguments)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .._text import Progress
+from .._text import Progress, show
 from ..bench.measure import LAYOUTS
 from ..bench.precisions import PRECISIONS, precision_name
 from ..bench.shapes import Shape, load_suite, suite_names
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     for case in cases:
         findings += check(*case, arguments.device)
         progress.step(" ".join([case[0].name, *case[1:]]))
-    print(format_findings(findings))
+    show(format_findings(findings))
     return _conclude(findings)
 
 

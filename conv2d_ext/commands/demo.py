@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from .._text import show
 from ..bench import report
 from ..bench.measure import DIRECTIONS, Case, measure_all
 from ..bench.shapes import load_suite
@@ -33,5 +34,5 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"the three workloads on {machine['device']}, against cuDNN")
     else:
         print(f"the three workloads, reduced for a CPU, on {machine['threads']} threads")
-    print(report.format_rows(rows, peer_name(device)))
+    show(report.format_rows(rows, peer_name(device)))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from .._text import show
 from ..bench.measure import PASS_NAMES, explain_shape
 from ..bench.shapes import DTYPES
 from .options import Commands, add_device, dtype_named, shape
@@ -42,5 +43,5 @@ def run(arguments: argparse.Namespace) -> int:
         )
         for direction in directions
     ]
-    print("\n\n".join(str(explanation) for explanation in explanations))
+    show("\n\n".join(str(explanation) for explanation in explanations))
     return 1 if any(explanation.error for explanation in explanations) else 0

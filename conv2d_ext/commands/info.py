@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from .._text import show
 from ..info import collect, format_info, to_json
 from .options import Commands
 
@@ -16,5 +17,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     info = collect()
-    print(to_json(info) if arguments.json else format_info(info))
+    if arguments.json:
+        print(to_json(info))
+    else:
+        show(format_info(info))
     return 0

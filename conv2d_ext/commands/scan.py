@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from .._text import show
 from ..bench.measure import DIRECTIONS
 from ..scan import scan
 from .models import add_model, make_model
@@ -24,5 +25,5 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     model, inputs = make_model(arguments)
     model.train(arguments.train)
-    print(scan(model, *inputs, directions=arguments.directions, seconds=arguments.seconds))
+    show(scan(model, *inputs, directions=arguments.directions, seconds=arguments.seconds))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from .._text import show
 from ..step import measure_steps
 from .models import add_model, make_model
 from .options import Commands
@@ -18,5 +19,5 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     model, inputs = make_model(arguments)
-    print(measure_steps(model, *inputs, seconds=arguments.seconds))
+    show(measure_steps(model, *inputs, seconds=arguments.seconds))
     return 0

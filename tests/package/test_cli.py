@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+from typing import Any
+
 import pytest
 import torch
 
@@ -14,6 +18,31 @@ def test_version(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"convx {conv2d_ext.__version__}\n"
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["rich", "no rich"])
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "file"])
+def test_reports_are_coloured_where_that_is_possible(
+    terminal: bool,
+    installed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    class Console:
+        def __init__(self, *, soft_wrap: bool) -> None:
+            assert soft_wrap
+
+        def print(self, text: str, **options: Any) -> None:
+            assert not any(options.values())
+            print(f"coloured: {text}")
+
+    module = ModuleType("rich.console")
+    module.Console = Console  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "rich", ModuleType("rich"))
+    monkeypatch.setitem(sys.modules, "rich.console", module if installed else None)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert main(["explain", "n1c4h9w9 k4r3s3", "--device", "cpu", "--no-floor"]) == 0
+    assert capsys.readouterr().out.startswith("coloured: ") == (terminal and installed)
 
 
 @pytest.mark.parametrize(
