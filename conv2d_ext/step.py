@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ._text import format_table, html_table
-from .bench.timing import Timer
+from .bench.timing import Timer, autotuned
 from .convert import ConvertReport, convert
 
 _HEADER = ["step", "original ms", "converted ms", "ratio"]
@@ -75,8 +75,7 @@ def measure_steps(model: nn.Module, *inputs: Tensor, seconds: float = 0.5) -> St
         ("training", _train),
     ]
     steps = []
-    cudnn = torch.backends.cudnn
-    with cudnn.flags(enabled=cudnn.enabled, benchmark=True, allow_tf32=cudnn.allow_tf32):
+    with autotuned(torch.backends.cudnn.allow_tf32):
         for name, run in kinds:
             times = []
             for which in (original, converted):

@@ -21,7 +21,7 @@ from ..explain import Explanation, explain
 from .precisions import dtype_of, precision_argument
 from .reference import sampled_error
 from .shapes import Shape
-from .timing import Timer
+from .timing import Timer, autotuned
 
 DIRECTIONS = ("fwd", "dgrad", "wgrad")
 LAYOUTS = ("nchw", "nhwc")
@@ -150,7 +150,7 @@ def _inductor_ms(operands: Operands, timer: Timer) -> float | None:
 
 def torch_precision(precision: str) -> contextlib.AbstractContextManager[None]:
     """PyTorch autotuned, and in the precision that is compared."""
-    return torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=precision == "tf32")
+    return autotuned(allow_tf32=precision == "tf32")
 
 
 def explain_shape(shape: Shape, bias: bool = False, **options: Any) -> Explanation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -14,6 +15,12 @@ Call = Callable[[], object]
 
 # A buffer this large pushes everything else out of any GPU's L2 cache.
 _FLUSH_BYTES = 256 << 20
+
+
+def autotuned(allow_tf32: bool) -> AbstractContextManager[None]:
+    """PyTorch's own convolutions as fast as they get. The context switches off what it is not asked
+    for, cuDNN itself included."""
+    return torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=allow_tf32)
 
 
 class Timer:

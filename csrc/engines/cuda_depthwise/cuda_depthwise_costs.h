@@ -28,13 +28,13 @@ constexpr double kDepthwiseWeightIssue = 40;     // of a warp that brings in 32 
 
 // The strip kernel: instructions of a warp beside its products, and of memory's copy bandwidth what
 // threads reach that each walk down a plane.
-constexpr double kStripSetupIssue = 250;  // finding the strip, weights, first loads
-constexpr double kPixelStripSetupIssue = 350;
-constexpr double kStripStepIssue = 8;    // sums move up, one store
-constexpr double kStripRowIssue = 8;     // a source row's address
-constexpr double kStripLoadIssue = 4;    // a load, zeros where it is outside
-constexpr double kStripSumIssue = 12;    // adding up a weight's gradient over a block
-constexpr double kStripShiftIssue = 55;  // storing a row that begins anywhere
+constexpr double kStripSetupIssue = 250;       // finding the strip, weights, first loads
+constexpr double kPixelStripSetupIssue = 350;  // the same over pixels, of four filters
+constexpr double kStripStepIssue = 8;          // sums move up, one store
+constexpr double kStripRowIssue = 8;           // a source row's address
+constexpr double kStripLoadIssue = 4;          // a load, zeros where it is outside
+constexpr double kStripSumIssue = 12;          // adding up a weight's gradient over a block
+constexpr double kStripShiftIssue = 55;        // storing a row that begins anywhere
 constexpr double kStripBytesPerUs = 3.6e6;
 constexpr double kStripSecondPassUs = 4;  // adding up the parts of a weight gradient
 constexpr double kStripLatencyUs = 0.8;   // of a load while the memory is busy

@@ -116,12 +116,8 @@ std::optional<PixelStripParams> make_pixel_strip_params(const ConvProblem& probl
   const bool aligned = is_aligned(params.t.source, problem.dtype, kDepthwiseVector) &&
                        is_aligned(params.t.target, problem.dtype, kDepthwiseVector);
   if (!aligned) return {};
-  const DepthwiseTensors& t = params.t;
-  const auto in_order = [](const CudaAxis& axis) { return axis.tap0 == 0 && axis.tap_step == 1; };
-  params.dense_weights = in_order(t.row) && in_order(t.column) &&
-                         t.weight_k == kPixelStripTaps * kPixelStripTaps &&
-                         t.weight_r == kPixelStripTaps && t.weight_s == 1 &&
-                         is_aligned(t.weight, problem.dtype, kDepthwiseVector);
+  params.dense_weights =
+      params.dense_weights && is_aligned(params.t.weight, problem.dtype, kDepthwiseVector);
   return params;
 }
 

@@ -20,6 +20,13 @@ bool matches(const ConvProblem& problem, const DepthwiseTensors& t) {
                  problem.N > 1 ? t.source_n : 0, problem.N > 1 ? t.target_n : 0);
 }
 
+// Filter after filter, tap after tap.
+bool has_dense_weights(const DepthwiseTensors& t) {
+  const auto in_order = [](const CudaAxis& axis) { return axis.tap0 == 0 && axis.tap_step == 1; };
+  return in_order(t.row) && in_order(t.column) && t.weight_k == kPixelStripTaps * kPixelStripTaps &&
+         t.weight_r == kPixelStripTaps && t.weight_s == 1;
+}
+
 }  // namespace
 
 void fit_pixel_strips(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit) {
@@ -62,6 +69,7 @@ void fit_pixel_strips(const ConvProblem& problem, const DeviceCaps& caps, Depthw
     p.threads = static_cast<int>(threads), p.segment_rows = static_cast<int>(rows);
     p.by_vectors = FastDivmod(vectors), p.by_columns = FastDivmod(columns);
     p.by_segments = FastDivmod(used);
+    p.dense_weights = has_dense_weights(t);
   }
 }
 

@@ -134,13 +134,15 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPixelStripBlocks)
     }
   }
   float sum[kSums][kColumns][kDepthwiseVector];
-  const auto start_row = [&] {
+  const auto start_row = [&](auto& row) {
 #pragma unroll
-    for (auto& of_column : sum[0]) {
+    for (auto& of_column : row) {
 #pragma unroll
       for (int c = 0; c < kDepthwiseVector; ++c) of_column[c] = bias[c];
     }
   };
+#pragma unroll
+  for (auto& row : sum) start_row(row);
   const auto move_up = [&] {
 #pragma unroll
     for (int m = kSums - 1; m > 0; --m) {
@@ -151,12 +153,6 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPixelStripBlocks)
       }
     }
   };
-#pragma unroll
-  for (int m = 0; m < kSums; ++m) {
-    start_row();
-    move_up();
-  }
-  start_row();
 
   int row = step - (kSums - 1);  // completed by the step
   T* target = static_cast<T*>(t.target) + image * t.target_n + row * t.target_h +
@@ -199,7 +195,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPixelStripBlocks)
       store(sum[kSums - 1]);
       ++step;
       move_up();
-      start_row();
+      start_row(sum[0]);
     }
   } while (step < end_step);
   // What no further source row adds to.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engines/cuda_limits.h"
+
 namespace convx {
 namespace {
 
@@ -75,9 +77,8 @@ bool uses_pixels_in_place(const ConvProblem& p) {
   };
   // A bias would want a pass of its own over results that are too large for L2.
   const bool has_bias = p.pass == Pass::kForward && p.has_bias;
-  constexpr int64_t kMostPixels = int64_t{1} << 30;  // cuBLAS counts in 32 bits
   return p.pass != Pass::kWeightGrad && is_one_to_one(p) && !has_bias && p.N > 0 &&
-         p.N * p.H * p.W <= kMostPixels && follow_each_other(p.x_strides, p.C) &&
+         refuse_many_pixels(p).empty() && follow_each_other(p.x_strides, p.C) &&
          follow_each_other(p.y_strides, p.K);
 }
 

@@ -5,6 +5,7 @@
 #include "engines/cuda_lines/sum_stager.cuh"
 #include "engines/cuda_lines/sum_storer.cuh"
 #include "engines/cuda_lines/window_multiply.cuh"
+#include "engines/visit_target.cuh"
 
 namespace convx {
 
@@ -31,16 +32,7 @@ __device__ __forceinline__ void visit_target(const WindowParams& p, const TilePl
   const int64_t plane = static_cast<int64_t>(p.target_height) * p.target_width;
   const StoreTarget<float> part{p.partials + tile.split * p.partial_stride,
                                 plane * p.groups * p.group_targets, plane, p.target_width, 1};
-  const bool is_part = p.partials != nullptr;
-  if constexpr (sizeof(Element) == 4) {  // one copy of the code for both
-    StoreTarget<float> target = whole;
-    if (is_part) target = part;
-    visit(target, is_part ? nullptr : bias);
-  } else if (is_part) {
-    visit(part, static_cast<const Element*>(nullptr));
-  } else {
-    visit(whole, bias);
-  }
+  visit_whole_or_part(p.partials != nullptr, whole, part, bias, visit);
 }
 
 template <typename Out, int kColumns>

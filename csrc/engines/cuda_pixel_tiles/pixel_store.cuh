@@ -8,6 +8,7 @@
 #include "engines/cuda_pixel_tiles/pixel_place.cuh"
 #include "engines/half_scales.cuh"
 #include "engines/tensor_types.cuh"
+#include "engines/visit_target.cuh"
 
 namespace convx {
 
@@ -325,16 +326,7 @@ __device__ __forceinline__ void store_window(const PixelParams& p, const PixelTi
                                 p.target_width,
                                 1,
                                 true};
-  const bool is_part = p.partials != nullptr;
-  if constexpr (sizeof(Element) == 4) {  // one copy of the code for both
-    PixelTarget<float> target = whole;
-    if (is_part) target = part;
-    store(target, is_part ? nullptr : bias);
-  } else if (is_part) {
-    store(part, nullptr);
-  } else {
-    store(whole, bias);
-  }
+  visit_whole_or_part(p.partials != nullptr, whole, part, bias, store);
 }
 
 }  // namespace convx
