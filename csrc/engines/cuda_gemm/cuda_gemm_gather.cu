@@ -155,24 +155,55 @@ class GemmGather {
     }
   }
 
-  // The same where pixels have their channels side by side: all images at once.
+  // The same where pixels have their channels side by side: all images at once, or as many pixels
+  // as stay in L2 until they have their bias.
   void run_pixels() {
     BatchedGemm gemm{};
     gemm.m = view_.target_channels;
-    gemm.n = problem_.N * problem_.H * problem_.W;
     gemm.k = view_.source_channels;
     const Strides& w = problem_.w_strides;
     const bool packed =
         problem_.pass == Pass::kForward && w.n == gemm.k && (w.c == 1 || gemm.k == 1);
     if (!packed) pack_filters(shape_.rows[0].axis, shape_.columns[0], buffers_.workspace);
     gemm.left = {packed ? buffers_.w : buffers_.workspace, true, gemm.k, gemm.m * gemm.k, 0};
-    gemm.right = {source_, false, view_.source_strides.w, gemm.k, 0};
-    gemm.result = target_;
     gemm.pitch = view_.target_strides.w;
     gemm.group_stride = gemm.m;
     gemm.groups = problem_.groups;
     gemm.rows = 1;
-    blas_.multiply(gemm);
+    const int64_t pixels = problem_.N * problem_.H * problem_.W;
+    const int64_t pixel_bytes = problem_.groups * gemm.m * static_cast<int64_t>(sizeof(T));
+    // Of few results more stay than launching once more would be worth.
+    const bool whole = bias_ == nullptr || pixels * pixel_bytes <= 2 * kBiasChunkBytes;
+    const int64_t most = whole ? pixels : std::max<int64_t>(kBiasChunkBytes / pixel_bytes, 1);
+    for (int64_t pixel = 0; pixel < pixels; pixel += most) {
+      gemm.n = std::min(most, pixels - pixel);
+      gemm.right = {static_cast<const T*>(source_) + pixel * view_.source_strides.w, false,
+                    view_.source_strides.w, gemm.k, 0};
+      gemm.result = static_cast<T*>(target_) + pixel * gemm.pitch;
+      blas_.multiply(gemm);
+      if (bias_ != nullptr) add_pixel_bias(static_cast<T*>(gemm.result), gemm.n, gemm.pitch);
+    }
+  }
+
+  void add_pixel_bias(T* results, int64_t pixels, int64_t pitch) {
+    constexpr int64_t kUnit = 16 / static_cast<int64_t>(sizeof(T));
+    const int64_t channels = problem_.groups * view_.target_channels;
+    const auto is_aligned = [](const void* pointer) {
+      return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+    };
+    const auto launch = [&]<int kValues>() {
+      const int64_t units = pixels * channels / kValues;
+      launch_kernel<add_pixel_bias_kernel<T, kValues>>(
+          site_, count_loop_blocks(units, kMoveThreads), kMoveThreads, 0, results,
+          static_cast<const T*>(bias_), units, pitch, FastDivmod(channels / kValues));
+    };
+    const bool wide =
+        channels % kUnit == 0 && pitch % kUnit == 0 && is_aligned(results) && is_aligned(bias_);
+    if (wide) {
+      launch.template operator()<static_cast<int>(kUnit)>();
+    } else {
+      launch.template operator()<1>();
+    }
   }
 
   const LaunchSite& site_;

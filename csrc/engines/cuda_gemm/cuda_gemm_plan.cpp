@@ -28,7 +28,10 @@ constexpr double kColumnTile = 128;          // and, in the weight gradient, of 
 constexpr double kBytesPerUs = 3.4e6;        // device memory
 constexpr double kColumnBytesPerUs = 2.7e6;  // writing columns that stay in L2
 constexpr double kBiasBytesPerUs = 1.1e6;    // results the bias is added to in a pass of its own
-constexpr double kCallUs = 4;                // a GEMM and the kernels around it
+constexpr double kPixelBiasBytesPerUs = 1.5e6;  // the same with channels side by side
+constexpr double kCallUs = 4;                   // a GEMM and the kernels around it
+constexpr double kPlanUs = 10;                  // of all, before and after
+constexpr double kInPlaceUs = 2;                // the same of a single product
 
 double pad_ratio(double extent, double tile) { return std::ceil(extent / tile) * tile / extent; }
 
@@ -99,10 +102,12 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   const bool adds_bias = problem.pass == Pass::kForward && problem.has_bias;
   const double results = static_cast<double>(problem.N * problem.K * problem.P * problem.Q) *
                          static_cast<double>(size_of(problem.dtype));
+  const double bias_rate = uses_pixels_in_place(problem) ? kPixelBiasBytesPerUs : kBiasBytesPerUs;
   const double bias =
-      adds_bias && shape.staged_bytes == 0 ? results / (kBiasBytesPerUs * rates.memory) : 0;
+      adds_bias && shape.staged_bytes == 0 ? results / (bias_rate * rates.memory) : 0;
+  const double around = uses_pixels_in_place(problem) ? kInPlaceUs : kPlanUs;
   plan.predicted_us =
-      10 + std::max(arithmetic, memory) + columns + bias + kCallUs * std::max(shape.calls, 1.0);
+      around + std::max(arithmetic, memory) + columns + bias + kCallUs * std::max(shape.calls, 1.0);
   plan.shape = std::make_shared<const GemmShape>(std::move(shape));
   return plan;
 }

@@ -191,6 +191,31 @@ __global__ void __launch_bounds__(kMoveThreads)
   }
 }
 
+// Where pixels have their channels side by side: results [pixel][channel], pitch apart. A thread
+// takes kValues of a pixel, 16 bytes or one.
+template <typename T, int kValues>
+__global__ void __launch_bounds__(kMoveThreads)
+    add_pixel_bias_kernel(T* results, const T* bias, int64_t units, int64_t pitch,
+                          FastDivmod by_units) {
+  struct alignas(kValues * sizeof(T)) Unit {
+    T values[kValues];
+  };
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kMoveThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kMoveThreads + threadIdx.x; i < units;
+       i += step) {
+    int pixel = static_cast<int>(i);
+    const int unit = by_units.split(pixel);
+    Unit& at = reinterpret_cast<Unit*>(results + pixel * pitch)[unit];
+    const Unit added = reinterpret_cast<const Unit*>(bias)[unit];
+    Unit sums = at;
+#pragma unroll
+    for (int v = 0; v < kValues; ++v) {
+      sums.values[v] = round_to<T>(to_accumulate(sums.values[v]) + to_accumulate(added.values[v]));
+    }
+    at = sums;
+  }
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kMoveThreads)
     gather_gradient_kernel(const __grid_constant__ MoveParams p) {

@@ -71,21 +71,22 @@ bool is_pointwise(const ConvProblem& p) {
          p.y_strides.h == p.W && p.x_strides.c >= p.H * p.W && p.y_strides.c >= p.H * p.W;
 }
 
+// A bias is added before the sum is rounded to 16 bits, so those results are not formed in place.
+static bool rounds_before_bias(const ConvProblem& p) {
+  return p.pass == Pass::kForward && p.has_bias && size_of(p.dtype) == 2;
+}
+
 bool uses_pixels_in_place(const ConvProblem& p) {
   const auto follow_each_other = [&](const Strides& s, int64_t channels) {
     return is_pixel_in_place(s, channels) && s.h == p.W * s.w && (p.N <= 1 || s.n == p.H * s.h);
   };
-  // A bias would want a pass of its own over results that are too large for L2.
-  const bool has_bias = p.pass == Pass::kForward && p.has_bias;
-  return p.pass != Pass::kWeightGrad && is_one_to_one(p) && !has_bias && p.N > 0 &&
+  return p.pass != Pass::kWeightGrad && is_one_to_one(p) && !rounds_before_bias(p) && p.N > 0 &&
          refuse_many_pixels(p).empty() && follow_each_other(p.x_strides, p.C) &&
          follow_each_other(p.y_strides, p.K);
 }
 
 bool uses_source_in_place(const ConvProblem& p) {
-  // A bias is added before the sum is rounded to 16 bits, so those results are staged.
-  const bool staged = p.pass == Pass::kForward && p.has_bias && size_of(p.dtype) == 2;
-  return is_pointwise(p) && !staged;
+  return is_pointwise(p) && !rounds_before_bias(p);
 }
 
 int64_t resident_bytes(const ConvProblem& p) {
