@@ -18,6 +18,7 @@ const char *emulate_lines(const ConvProblem &problem, const Plan &plan,
                           Buffers buffers, bool descending, HalfScales &found) {
   const emulator::Workspace workspace(plan.workspace_bytes);
   buffers.workspace = workspace.data();
+  emulator::let_copies_read_source(problem, buffers);
   emulator::fault = nullptr;
   emulator::descending = descending;
   launch_cuda_lines({"cuda_lines", &problem}, plan, buffers);

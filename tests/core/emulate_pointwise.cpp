@@ -16,15 +16,7 @@ const char *emulate_pointwise(const ConvProblem &problem, const Plan &plan,
   const emulator::Workspace workspace(plan.workspace_bytes);
   buffers.workspace = workspace.data();
   emulator::fault = nullptr;
-  const bool forward = problem.pass == Pass::kForward;
-  // What bulk copies may read.
-  emulator::copied_begin =
-      static_cast<const char *>(forward ? buffers.x : buffers.y);
-  emulator::copied_end =
-      emulator::copied_begin +
-      size_of(problem.dtype) * problem.N *
-          (forward ? problem.C * problem.H * problem.W
-                   : problem.K * problem.P * problem.Q);
+  emulator::let_copies_read_source(problem, buffers);
   launch_cuda_pointwise({"cuda_pointwise", &problem}, plan, buffers);
   unfit = plan.workspace_bytes > 0 &&
           static_cast<const HalfScales *>(workspace.data())->unfit != 0;

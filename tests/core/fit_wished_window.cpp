@@ -2,6 +2,7 @@
 #define fit_window_shape fit_window_by_wish
 #define predict_microseconds count_unfulfilled
 #define count_pixel_tiles count_wished_tiles
+#define place_staging place_wished_staging
 #include "engines/cuda_lines/window_shape.cpp"
 //
 #include "core/gather_view.h"
@@ -15,11 +16,14 @@ const WindowWish *wished = nullptr;
 } // namespace
 
 std::string name_cut(const WindowShape &shape) {
+  if (shape.walks)
+    return "walking";
   const std::string cut = shape.pair_rows > 0 ? "pairs"
                           : shape.by_rows     ? "rows"
                           : shape.strips > 1  ? "strips"
                                               : "stretches";
-  return shape.window_step < shape.columns ? "overlapping " + cut : cut;
+  const std::string way = shape.box_columns > 0 ? "boxed " : "";
+  return (shape.window_step < shape.columns ? "overlapping " : "") + way + cut;
 }
 
 // In place of the cost model.
@@ -35,7 +39,8 @@ double count_unfulfilled(const ConvProblem &, const DeviceCaps &,
   uint32_t hash = wished->seed + 1;
   for (const int number :
        {shape.columns, shape.filter_groups, shape.lane_bytes, shape.splits,
-        shape.pitch, shape.strips, shape.window_step, shape.segment_length}) {
+        shape.pitch, shape.strips, shape.window_step, shape.segment_length,
+        static_cast<int>(shape.walks), shape.box_columns}) {
     hash = (hash ^ static_cast<uint32_t>(number)) * 0x9e3779b1u;
     hash ^= hash >> 15;
   }

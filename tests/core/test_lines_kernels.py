@@ -36,12 +36,14 @@ def run(
     *,
     formats: tuple[bool, bool, bool] = (False, False, False),
     before: int = 0,
+    source_before: int = 0,
     caps: Any = None,
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None,
 ) -> tuple[dict[str, Any] | None, torch.Tensor]:
     """(what it was fitted to, or None; the result)
 
-    formats: whether x, w and y are channels_last. before: elements that y begins behind 64 bytes.
+    formats: whether x, w and y are channels_last. before: elements that y begins behind 64 bytes;
+    source_before: the same of x.
     """
     dtype = getattr(torch, math) if "float" in math else torch.float32
     problem = make_problem(core, case, dtype)
@@ -51,8 +53,8 @@ def run(
     x, w, b = tensors or case.tensors(dtype)
     y = torch.full(case.y, torch.nan, dtype=dtype)
     guarded = [
-        Guarded(values, last, before if values is y else 0)
-        for values, last in zip((x, w, y), formats, strict=True)
+        Guarded(values, last, ahead)
+        for values, last, ahead in zip((x, w, y), formats, (source_before, 0, before), strict=True)
     ]
     for name, operand in zip("xwy", guarded, strict=True):
         setattr(problem, f"{name}_strides", core.Strides(*operand.tensor.stride()))
@@ -171,6 +173,86 @@ def test_batches_of_images(core: ModuleType, cut: str, math: str) -> None:
     assert said["images"] < 5
 
 
+WALKS = {
+    "several_rows_in_a_stretch": Case("", (3, 5, 17, 16), (70, 5, 3, 3), padding=(1, 1)),
+    "rows_of_several_stretches": Case("", (2, 16, 7, 152), (64, 16, 3, 3)),
+    "few_filters": Case("", (2, 3, 20, 72), (3, 3, 3, 3), padding=(1, 1)),
+    "many_taps": Case("", (2, 8, 12, 80), (66, 8, 5, 3), padding=(2, 2)),
+    "dilated": Case("", (2, 9, 21, 64), (20, 9, 2, 3), padding=(0, 3, 5, 1), dilation=(3, 2)),
+    "wide_padding": Case("", (2, 16, 5, 8), (128, 16, 3, 3), padding=(9, 40)),
+    "one_image": Case("", (1, 13, 31, 40), (100, 13, 3, 3), padding=(1, 1)),
+}
+
+
+@pytest.mark.parametrize("math", ["bfloat16", "float16", "half tf32"])
+@pytest.mark.parametrize("name", WALKS)
+def test_blocks_that_walk(core: ModuleType, name: str, math: str) -> None:
+    """They turn the source themselves; sources that are not aligned are copied otherwise."""
+    case = WALKS[name]
+    for blocks, before, last in ((2, 0, False), (3, 3, False), (1, 2, True), (7, 6, False)):
+        caps = h200(core)
+        caps.sm_count = blocks
+        options = {"formats": (False, False, last), "before": before, "source_before": before // 3}
+        said = run_and_check(core, case, math, {"cut": "walking"}, caps=caps, **options)
+        assert said is not None
+        assert said["cut"] == "walking"
+        assert said["aligned_rows"] == (before < 3)
+        assert said["images"] == case.x[0]
+
+
+BOXES = {
+    "small_images": Case("", (5, 40, 7, 7), (72, 40, 3, 3), padding=(1, 1)),
+    "several_chunks": Case("", (2, 72, 14, 14), (66, 72, 3, 3), padding=(1, 1)),
+    "one_by_one": Case("", (2, 24, 9, 30), (70, 24, 1, 1)),
+    "strided": Case("", (2, 24, 15, 17), (20, 24, 3, 3), (2, 2), (1, 1)),
+    "strided_by_rows": Case("", (2, 16, 9, 90), (20, 16, 3, 3), (1, 2), (1, 1)),
+    "dilated": Case("", (2, 8, 12, 60), (20, 8, 3, 2), padding=(2, 1), dilation=(2, 3)),
+    "groups": Case("", (2, 32, 9, 12), (6, 16, 3, 3), padding=(1, 1), groups=2),
+    "wide_padding": Case("", (2, 16, 5, 8), (65, 16, 3, 3), padding=(4, 9)),
+    "wide": Case("", (2, 16, 7, 150), (80, 16, 3, 3), padding=(1, 1)),
+}
+
+
+@pytest.mark.parametrize("math", ["bfloat16", "float16"])
+@pytest.mark.parametrize("cut", ["boxed stretches", "overlapping boxed stretches", "boxed pairs"])
+@pytest.mark.parametrize("name", BOXES)
+def test_tiles_read_by_boxes(core: ModuleType, name: str, cut: str, math: str) -> None:
+    """Of sources whose channels lie together; those that are not aligned are gathered."""
+    case, reached, all_filters = BOXES[name], 0, 0
+    for seed, lane_bytes in enumerate((32, 64, 128)):
+        for before in (0, 3):
+            wish = {"cut": cut, "lane_bytes": lane_bytes, "splits": 1, "seed": seed + before}
+            wish["filter_groups"] = 2 if before == 0 and seed == 1 else 1
+            options = {"formats": (True, False, seed == 1), "source_before": before}
+            said = run_and_check(core, case, math, wish, before=2 * seed, **options)
+            assert said is not None
+            reached += said["cut"] == cut
+            all_filters += said["cut"] == cut == "boxed pairs" and said["filter_groups"] == 2
+            assert said["cut"] != cut or said["wide_channels"] == (before == 0)
+    if "overlapping" in cut:  # rows have an even length, and are not short
+        assert reached > 0 or name in {"small_images", "strided", "strided_by_rows", "dilated"}
+    else:
+        assert reached > 0
+    # Where results are stored by boxes as well.
+    assert (all_filters > 0) == (cut == "boxed pairs" and case.w[0] > 64 and case.w[0] % 8 == 0)
+
+
+def test_the_ring_is_walked_around(core: ModuleType) -> None:
+    """Where shared memory has no more room than the taps need, and a block has many windows."""
+    caps = h200(core)
+    caps.sm_count = 1
+    case = Case("around", (3, 16, 60, 64), (70, 16, 3, 3), padding=(1, 1))
+    for math in ("bfloat16", "half tf32"):
+        for scarce in (False, True):
+            caps.shared_bytes_per_block = h200(core).shared_bytes_per_block
+            if scarce:
+                caps.shared_bytes_per_block -= 48 << 10
+            said = run_and_check(core, case, math, {"cut": "walking"}, caps=caps)
+            assert said is not None
+            assert said["cut"] == "walking"
+            assert said["tiles"] * 200 > 3 * said["ring_positions"]
+
+
 @pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
 @pytest.mark.parametrize("splits", [2, 3])
 @pytest.mark.parametrize("math", MATH)
@@ -223,6 +305,8 @@ def test_channels_last_targets(core: ModuleType, cut: str, math: str) -> None:
         said = run_and_check(core, case, math, wish, formats=(False, False, True))
         assert said is not None
         assert said["wide_target"] == (filters * bytes_of_one % 16 == 0)
+        whole = bytes_of_one == 2 and said["wide_target"] and groups == 1
+        assert said["boxed_target"] == (whole and "pairs" in said["cut"])
 
 
 @pytest.mark.parametrize("operand", ["x", "w"])

@@ -49,6 +49,17 @@ HALVED = (
     ((8, 64, 56, 56), (64, 64, 3, 3), 1),
     ((32, 3, 112, 112), (64, 3, 7, 7), 2),
     ((16, 64, 64, 64), (128, 64, 1, 1), 1),
+    ((8, 12, 256, 256), (128, 12, 3, 3), 1),
+)
+
+
+# channels_last, 16 bits: large enough for cuda_lines to read them by boxes, and to store some so.
+BOXED = (
+    ((4, 64, 64, 256), (128, 64, 3, 3), 1),
+    ((4, 64, 64, 256), (128, 64, 1, 1), 1),
+    ((8, 64, 56, 56), (64, 64, 3, 3), 1),
+    ((8, 128, 14, 14), (128, 128, 3, 3), 1),
+    ((8, 64, 57, 57), (96, 64, 3, 3), 2),
 )
 
 
@@ -95,6 +106,15 @@ def run_halved() -> int:
     return calls
 
 
+def run_boxed() -> None:
+    for x_shape, w_shape, stride in BOXED:
+        x = torch.randn(x_shape, device="cuda", dtype=torch.bfloat16)
+        x = x.contiguous(memory_format=torch.channels_last)
+        w = torch.randn(w_shape, device="cuda", dtype=torch.bfloat16)
+        padding = w_shape[2] // 2
+        conv2d_ext.conv2d(x, w, None, stride, padding, algorithm="cuda_lines")
+
+
 def main() -> None:
     calls = dict.fromkeys(engine_names(), 0)
     for case in [case for case in CASES if case.name in NAMES]:
@@ -105,6 +125,7 @@ def main() -> None:
                 source = x.contiguous(memory_format=layout)
                 calls[engine] += run_engine(case, engine, precision, source, w, b)
     halved = run_halved()
+    run_boxed()
     torch.cuda.synchronize()
     print(f"{len(NAMES)} cases, calls: {calls}, halved: {halved}")
     assert halved > 0

@@ -3,17 +3,25 @@
 // A block: 3 warpgroups. Two multiply (window_multiply.cuh). Of the third, one thread copies
 // stretches of lines, one packed filters, both as they lie, and two warps store sums, while the
 // others go on with the next tile. Blocks are persistent: block b takes tiles b, b + gridDim.x, and
-// so on.
+// so on. Or it walks (line_walk.cuh): it takes neighbouring tiles, and two warps turn what they
+// reach.
 #pragma once
 
+#include "cuda/tensor_map.h"
 #include "device/dependent_launch.cuh"
 #include "engines/copy_filters.cuh"
+#include "engines/cuda_lines/source_boxes.cuh"
 #include "engines/cuda_lines/tile_roles.cuh"
 #include "engines/gate.cuh"
 
 namespace convx {
 
 inline constexpr int kLinesThreads = 384;
+
+// Of tensors that are read or stored by boxes.
+struct WindowMaps {
+  TensorMap source, target;
+};
 
 // One thread starts the copies of what tiles reach of the lines: a stretch per segment and plane.
 __device__ __forceinline__ void copy_lines(const WindowParams& p, const WindowRings& rings,
@@ -45,9 +53,9 @@ __device__ __forceinline__ void copy_lines(const WindowParams& p, const WindowRi
   }
 }
 
-template <TensorMath kMath, int kColumns>
+template <TensorMath kMath, int kColumns, bool kWalks>
 __global__ void __launch_bounds__(kLinesThreads, 1)
-    lines_kernel(const __grid_constant__ WindowParams p) {
+    lines_kernel(const __grid_constant__ WindowParams p, const __grid_constant__ WindowMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   wait_for_kernels_before();
   let_next_kernel_start();
@@ -67,16 +75,22 @@ __global__ void __launch_bounds__(kLinesThreads, 1)
   // Together what the block starts with, 168 per thread.
   if (threadIdx.x < 256) {
     take_registers<208>();
-    multiply_tiles<kMath, kColumns>(p, rings, taps, memory, spoilt);
+    multiply_tiles<kMath, kColumns, kWalks>(p, rings, taps, memory, spoilt);
   } else {
     give_registers<88>();
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 - 8, 0);
     if (warp >= 2) {
-      store_tiles<kMath, kColumns>(p, rings, memory, spoilt, warp - 2);
+      store_tiles<kMath, kColumns, kWalks>(p, rings, memory, &maps.target, spoilt, warp - 2);
+      return;
+    }
+    if (threadIdx.x == 288) copy_filters(p, rings, p.taps, p.stage_taps, rings.tap_bytes);
+    if constexpr (kWalks) {
+      __syncwarp();
+      LineTurner<kMath, kColumns>(p, rings, memory, warp);
+    } else if (may_box(kMath) && p.box_columns > 0) {
+      if (warp == 0) copy_boxes(p, rings, &maps.source);
     } else if (threadIdx.x == 256) {
       copy_lines(p, rings, count_planes(kMath));
-    } else if (threadIdx.x == 288) {
-      copy_filters(p, rings, p.taps, p.stage_taps, rings.tap_bytes);
     }
   }
 #endif

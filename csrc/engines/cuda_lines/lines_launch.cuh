@@ -12,16 +12,55 @@
 namespace convx {
 
 template <TensorMath kMath, int kColumns, int... kOthers>
-void multiply_lines(const LaunchSite& site, const WindowShape& shape, const WindowParams& params) {
+void multiply_lines(const LaunchSite& site, const WindowShape& shape, const WindowParams& params,
+                    const WindowMaps& maps) {
   if (shape.columns == kColumns) {
     const dim3 grid(static_cast<unsigned>(std::min(params.tiles, shape.blocks)));
-    launch_early<lines_kernel<kMath, kColumns>>(site, grid, kLinesThreads, shape.shared_bytes,
-                                                params);
+    if constexpr (may_walk(kMath) && kColumns == kWalkColumns) {
+      if (shape.walks) {
+        return launch_early<lines_kernel<kMath, kColumns, true>>(site, grid, kLinesThreads,
+                                                                 shape.shared_bytes, params, maps);
+      }
+    }
+    launch_early<lines_kernel<kMath, kColumns, false>>(site, grid, kLinesThreads,
+                                                       shape.shared_bytes, params, maps);
   } else if constexpr (sizeof...(kOthers) > 0) {
-    multiply_lines<kMath, kOthers...>(site, shape, params);
+    multiply_lines<kMath, kOthers...>(site, shape, params, maps);
   } else {
     throw_launch_error(site, "choosing a kernel", "no such window");
   }
+}
+
+// Of what is read or stored by boxes.
+template <TensorMath kMath>
+WindowMaps map_tensors(const LaunchSite& site, const WindowShape& shape, const WindowParams& p) {
+  WindowMaps maps{};
+  if constexpr (may_box(kMath)) {
+    constexpr int64_t kElement = 2;
+    if (p.box_columns > 0 && p.wide_channels) {
+      maps.source = make_tensor_map(
+          site,
+          {.base = p.source,
+           .extent = {int64_t{p.groups} * p.group_sources, p.source_width, p.source_height,
+                      p.images},
+           .stride_bytes = {kElement * p.source_w, kElement * p.source_h, kElement * p.source_n},
+           .box = {p.chunk_channels, p.box_columns, p.box_rows, 1},
+           .step = {1, p.source_step_w, p.box_rows > 1 ? p.source_step_h : 1, 1},
+           .swizzle_bytes = p.lane_bytes});
+    }
+    if (p.boxed_target) {
+      maps.target = make_tensor_map(
+          site,
+          {.base = p.target,
+           .extent = {int64_t{p.groups} * p.group_targets, p.target_width, p.target_height,
+                      p.images},
+           .stride_bytes = {kElement * p.target_w, kElement * p.target_h, kElement * p.target_n},
+           .box = {kWindowFilters, shape.columns, 1, 1},
+           .step = {1, 1, 1, 1},
+           .swizzle_bytes = kBoxedFilterBytes});
+    }
+  }
+  return maps;
 }
 
 template <TensorMath kMath, int... kColumns>
@@ -34,7 +73,8 @@ void launch_lines(const LaunchSite& site, const WindowShape& shape, WindowParams
     params.images = std::min(shape.images, whole.images - first);
     params.tiles = static_cast<int>(count_pixel_tiles(shape, params.images)) * per_pixel_tile;
     prepare<kMath>(site, shape, params, first == 0);
-    multiply_lines<kMath, kColumns...>(site, shape, params);
+    multiply_lines<kMath, kColumns...>(site, shape, params,
+                                       map_tensors<kMath>(site, shape, params));
     params.source = static_cast<const Element*>(params.source) + params.images * params.source_n;
     params.target = static_cast<Element*>(params.target) + params.images * params.target_n;
   }

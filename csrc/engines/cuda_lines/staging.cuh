@@ -10,6 +10,8 @@
 // do the filters of a position:
 //
 //   staging [warpgroup][position][kChannelPitch]
+//
+// or, to be stored as a box, [warpgroup][position][kBoxedFilterBytes], swizzled.
 #pragma once
 
 #include "engines/cuda_lines/window_place.cuh"
@@ -30,9 +32,9 @@ inline constexpr bool kWhole = sizeof(Out) == sizeof(Bias);
 template <typename Out>
 inline constexpr int kStoreUnit = 16 / static_cast<int>(sizeof(Out));
 
-template <typename Out, int kColumns>
+template <typename Out, int kColumns, int kRuns>
 inline constexpr int kStagingPitch =
-    staging_pitch(kColumns, sizeof(Out)) / static_cast<int>(sizeof(Out));
+    staging_pitch(kColumns, sizeof(Out), kRuns) / static_cast<int>(sizeof(Out));
 
 // Parts of a window are staged one after the other: kPartStep columns apart, kPartColumns of each.
 template <typename Out, int kColumns>

@@ -11,13 +11,13 @@ namespace convx {
 
 // Stages a warp's 16 filters by kColumns sums, part by part. What can be found out before there are
 // sums, the constructor does.
-template <TensorMath kMath, int kColumns, typename Out, typename Bias>
+template <TensorMath kMath, int kColumns, int kRuns, typename Out, typename Bias>
 class SumStager {
   static constexpr bool kExact = kMath == TensorMath::kIeee;
   static constexpr bool kFinishAddsBias = kExact || is_half(kMath);
   static constexpr int kWidth = kPartColumns<Out, kColumns>;
   static constexpr int kGroups = kWidth / 8;  // of 8 columns, of which a thread has a pair
-  static constexpr int kPitch = kStagingPitch<Out, kColumns>;
+  static constexpr int kPitch = kStagingPitch<Out, kColumns, kRuns>;
   template <int kPart>
   static constexpr int kFirstGroup = kPart * kPartStep<Out, kColumns> / 8;
   using Runs = WindowRuns<Out, kColumns>;
@@ -176,8 +176,12 @@ class SumStager {
       // column of one of them.
       static_assert(kGroups % 2 == 0);
       const int column = lane_ / 16 * 8 + lane_ % 8;
-      const uint32_t to =
-          shared_address(staging_ + column * kChannels + first_filter_ + lane_ / 8 % 2 * 8);
+      const int filter_unit = first_filter_ / 8 + lane_ / 8 % 2;
+      // Boxes are swizzled instead; blocks that walk have none.
+      const bool boxed = kRuns == kMaxRuns && p_.boxed_target;
+      const int pitch = boxed ? kBoxedFilterBytes : kChannels * static_cast<int>(sizeof(Out));
+      const int swizzled = boxed ? filter_unit ^ lane_ % 8 : filter_unit;
+      const uint32_t to = shared_address(staging_) + column * pitch + 16 * swizzled;
 #pragma unroll
       for (int g = 0; g < kGroups; g += 2) {
         uint32_t words[4];
@@ -186,7 +190,7 @@ class SumStager {
           const int of = 4 * (kFirstGroup<kPart> + g) + 2 * i;
           words[i] = pack(finish(sums[of], i % 2), finish(sums[of + 1], i % 2));
         }
-        store_turned_matrices(to + 8 * g * kChannels * sizeof(Out), words);
+        store_turned_matrices(to + 8 * g * pitch, words);
       }
     }
     return spoilt;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/async_copy.cuh"
+#include "device/box_copy.cuh"
 #include "device/convert.cuh"
 #include "device/mbarrier.cuh"
 #include "device/warp_roles.cuh"
@@ -12,10 +13,10 @@ namespace convx {
 
 // Stores what a warpgroup has staged, by one warp: one lane starts copies of whole 16-byte units,
 // which the copy engine does at the memory's rate, and waits for them; all lanes store the rest.
-template <TensorMath kMath, int kColumns, typename Out, typename Bias>
+template <TensorMath kMath, int kColumns, int kRuns, typename Out, typename Bias>
 class SumStorer {
   static constexpr bool kExact = kMath == TensorMath::kIeee;
-  static constexpr int kPitch = kStagingPitch<Out, kColumns>;
+  static constexpr int kPitch = kStagingPitch<Out, kColumns, kRuns>;
   static constexpr int kUnit = kStoreUnit<Out>;
   static constexpr int kUnitPairs = kUnit / 2;
   static constexpr int kSector = 32 / static_cast<int>(sizeof(Out));
@@ -27,7 +28,7 @@ class SumStorer {
   // group, or null.
   __device__ __forceinline__ SumStorer(const WindowParams& p, const StoreTarget<Out>& target,
                                        const TilePlace& tile, int window, int filter,
-                                       const Bias* bias, Out* staging)
+                                       const Bias* bias, Out* staging, const void* target_map)
       : p_(p),
         target_(target),
         tile_(tile),
@@ -36,6 +37,7 @@ class SumStorer {
         filters_(min(kWindowFilters, p.group_targets - filter)),
         bias_(bias),
         staging_(staging),
+        target_map_(target_map),
         lane_(threadIdx.x & 31) {}
 
   // A part of the window. wait: returns once it is staged, and whether some sums must be formed
@@ -47,7 +49,9 @@ class SumStorer {
     const bool spoilt = wait();
     if (filters_ <= 0) return;
     if (spoilt) mend_part(part);
-    if (is_wide()) {
+    if (is_wide() && p_.boxed_target) {
+      store_box();
+    } else if (is_wide()) {
       store_channels(part);
     } else {
       store_columns(part);
@@ -238,6 +242,17 @@ class SumStorer {
     }
   }
 
+  // Windows that end with their row, of all filters: what lies behind either is not written.
+  __device__ __forceinline__ void store_box() const {
+    if (elect_lane()) {
+      const LinePoint at = locate_position(p_, window_);
+      box_store(target_map_, tile_.group * p_.group_targets + filter_, at.column, at.row, at.image,
+                shared_address(staging_));
+      commit_bulk_stores();
+      wait_bulk_reads();
+    }
+  }
+
   __device__ __forceinline__ void copy_channels(int part) const {
     Out* const first_plane = find_first_plane();
     const uint32_t bytes = filters_ * sizeof(Out);
@@ -305,6 +320,7 @@ class SumStorer {
   const int window_, filter_, filters_;
   const Bias* const bias_;
   Out* const staging_;
+  const void* const target_map_;
   const int lane_;
 };
 

@@ -2,6 +2,7 @@
 // two store them.
 #pragma once
 
+#include "engines/cuda_lines/line_walk.cuh"
 #include "engines/cuda_lines/sum_stager.cuh"
 #include "engines/cuda_lines/sum_storer.cuh"
 #include "engines/cuda_lines/window_multiply.cuh"
@@ -35,37 +36,45 @@ __device__ __forceinline__ void visit_target(const WindowParams& p, const TilePl
   visit_whole_or_part(p.partials != nullptr, whole, part, bias, visit);
 }
 
-template <typename Out, int kColumns>
+// Runs that a window may have, and its staging has room for.
+template <bool kWalks>
+inline constexpr int kRunsOf = kWalks ? kWalkRuns : kMaxRuns;
+
+template <typename Out, int kColumns, int kRuns>
 __device__ __forceinline__ Out* find_staging(const WindowParams& p, char* memory, int warpgroup) {
   return reinterpret_cast<Out*>(memory + p.staging_offset) +
-         warpgroup * kWindowFilters * kStagingPitch<Out, kColumns>;
+         warpgroup * kWindowFilters * kStagingPitch<Out, kColumns, kRuns>;
 }
 
 // Multiplies this block's tiles and stages their sums; called by the first 8 warps. spoilt: a flag
 // of either warpgroup's sums.
-template <TensorMath kMath, int kColumns>
+template <TensorMath kMath, int kColumns, bool kWalks>
 __device__ __forceinline__ void multiply_tiles(const WindowParams& p, const WindowRings& rings,
                                                const int* taps, char* memory,
                                                volatile int* spoilt) {
+  using Reader = std::conditional_t<kWalks, LineReader, StageReader>;
+  using Multiplier = WindowMultiplier<kMath, kColumns, Reader>;
+  constexpr int kRuns = kRunsOf<kWalks>;
   using Element = typename TensorTypes<kMath>::Element;
   const int warp = threadIdx.x / 32;
   const int warpgroup = __shfl_sync(0xffffffff, warp / 4, 0);
   uint32_t parity = 1;  // of the staging's next turn to be empty
-  WindowMultiplier<kMath, kColumns> multiplier(p, rings, taps, warpgroup);
-  TilePlace next = locate_tile(p, blockIdx.x);
-  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+  const TileRange tiles = find_tiles<kWalks>(p);
+  Multiplier multiplier(p, rings, taps, warpgroup, tiles);
+  TilePlace next = locate_tile<kWalks>(p, tiles.first);
+  for (int index = tiles.first; index < tiles.end; index += tiles.step) {
     const TilePlace tile = next;
     WgmmaSums<kColumns> sums;
-    typename WindowMultiplier<kMath, kColumns>::Chains chains;
+    typename Multiplier::Chains chains;
     multiplier.multiply(tile, chains, sums);
     // What comes before finish costs nothing: the last products are on their way.
-    next = locate_tile(p, index + gridDim.x);
+    next = locate_tile<kWalks>(p, index + tiles.step);
     const TileShare share(p, tile, warpgroup);
     const int first_filter = (warp & 3) * 16;  // of the warp
     visit_target<Element>(
         p, tile, [&]<typename Out>(const StoreTarget<Out>& target, const Element* bias) {
-          Out* const staging = find_staging<Out, kColumns>(p, memory, warpgroup);
-          SumStager<kMath, kColumns, Out, Element> stager(
+          Out* const staging = find_staging<Out, kColumns, kRuns>(p, memory, warpgroup);
+          SumStager<kMath, kColumns, kRuns, Out, Element> stager(
               p, target, share.window, tile.group, share.filter + first_filter, bias, staging);
           multiplier.finish(chains, sums);
           stager.add_bias(sums.value);
@@ -85,12 +94,14 @@ __device__ __forceinline__ void multiply_tiles(const WindowParams& p, const Wind
   }
 }
 
-// Stores what a warpgroup stages; called by one warp each.
-template <TensorMath kMath, int kColumns>
+// Stores what a warpgroup stages; called by one warp each. target_map: for boxes.
+template <TensorMath kMath, int kColumns, bool kWalks>
 __device__ __forceinline__ void store_tiles(const WindowParams& p, const WindowRings& rings,
-                                            char* memory, volatile int* spoilt, int warpgroup) {
+                                            char* memory, const void* target_map,
+                                            volatile int* spoilt, int warpgroup) {
   using Element = typename TensorTypes<kMath>::Element;
   constexpr bool kExact = kMath == TensorMath::kIeee;
+  constexpr int kRuns = kRunsOf<kWalks>;
   const uint32_t full = rings.staging_full + 8 * warpgroup;
   const uint32_t empty = rings.staging_empty + 8 * warpgroup;
   uint32_t parity = 0;
@@ -104,20 +115,21 @@ __device__ __forceinline__ void store_tiles(const WindowParams& p, const WindowR
     if (kExact && (threadIdx.x & 31) == 0) spoilt[warpgroup] = 0;
     arrive(empty);
   };
-  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
-    const TilePlace tile = locate_tile(p, index);
+  const TileRange tiles = find_tiles<kWalks>(p);
+  for (int index = tiles.first; index < tiles.end; index += tiles.step) {
+    const TilePlace tile = locate_tile<kWalks>(p, index);
     const TileShare share(p, tile, warpgroup);
-    visit_target<Element>(p, tile,
-                          [&]<typename Out>(const StoreTarget<Out>& target, const Element* bias) {
-                            const SumStorer<kMath, kColumns, Out, Element> storer(
-                                p, target, tile, share.window, share.filter, bias,
-                                find_staging<Out, kColumns>(p, memory, warpgroup));
+    visit_target<Element>(
+        p, tile, [&]<typename Out>(const StoreTarget<Out>& target, const Element* bias) {
+          const SumStorer<kMath, kColumns, kRuns, Out, Element> storer(
+              p, target, tile, share.window, share.filter, bias,
+              find_staging<Out, kColumns, kRuns>(p, memory, warpgroup), target_map);
 #pragma unroll 1
-                            for (int part = 0; part < kParts<Out, kColumns>; ++part) {
-                              storer.store(part, wait);
-                              give_back();
-                            }
-                          });
+          for (int part = 0; part < kParts<Out, kColumns>; ++part) {
+            storer.store(part, wait);
+            give_back();
+          }
+        });
   }
   if (elect_lane()) wait_bulk_stores();
 }

@@ -31,13 +31,20 @@ constexpr double kWindowFilterBytes = 20;     // the same of packed filters
 // copy engine's, at the memory's rate, but it takes some time for any copy, be it of a filter's run
 // or of a pixel's filters.
 constexpr double kWindowStageCycles = 3.8;
-constexpr double kWindowCopyCycles = 22;       // seen with copies alone
-constexpr double kPartialSectorCycles = 4;     // of a sector that is written twice
-constexpr double kWindowScatterCycles = 44;    // elsewhere, per column of 16-bit sums
+constexpr double kWindowCopyCycles = 22;     // seen with copies alone
+constexpr double kPartialSectorCycles = 4;   // of a sector that is written twice
+constexpr double kWindowScatterCycles = 44;  // elsewhere, per column of 16-bit sums
+// Reading a box of the source, and each of its positions, be it of 32 bytes or of 128.
+constexpr double kBoxCycles = 60;
+constexpr double kBoxPositionCycles = 1.4;
+// Turning a position, by both warps of a block that walks; seen where that was what limited.
+constexpr double kTurnedPositionCycles = 12;
+constexpr double kHalvedPositionCycles = 21;   // the same where values are made halves
 constexpr double kWindowTileCycles = 1900;     // filling and draining the pipeline
 constexpr double kWindowLaunchCycles = 27000;  // of both kernels, and their first and last tiles
 constexpr double kWindowBatchLaunchCycles = 24000;  // the same for further images
 constexpr double kWindowMemoryBytes = 10;           // of writing lines, per cycle
+constexpr double kWindowCopiedBytes = 18;           // the same where channels lie together
 constexpr double kWindowStoredBytes = 15;           // of storing sums
 constexpr double kWindowPartialBytes = 10;          // partial sums, written and read again
 
@@ -56,6 +63,7 @@ double find_efficiency(const WindowShape& shape) {
 double predict_copies(const WindowShape& shape, double element_bytes, bool runs) {
   const double filters = 2 * kWindowFilters;  // of both warpgroups, which share the memory
   const double bytes = filters * shape.window_step * element_bytes;
+  if (shape.stores_boxes) return bytes / kWindowStoredBytes;
   if (!runs) {
     return std::max(2 * shape.window_step * kWindowCopyCycles, bytes / kWindowStoredBytes);
   }
@@ -69,6 +77,10 @@ double predict_copies(const WindowShape& shape, double element_bytes, bool runs)
   const int parts = staging_parts(shape.columns, static_cast<int>(element_bytes));
   return std::max(filters * parts * per_filter * kWindowCopyCycles,
                   bytes / kWindowStoredBytes + partial);
+}
+
+double turned_position_cycles(TensorMath math) {
+  return is_half(math) ? kHalvedPositionCycles : kTurnedPositionCycles;
 }
 
 // Cycles of a tile.
@@ -101,10 +113,14 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
   const double words = shape.splits > 1 || problem.dtype == DType::kFloat32 ? 2 : 1;
   const double store = runs || wide ? predict_copies(shape, words * 2, runs)
                                     : shape.columns * words * kWindowScatterCycles;
-  return std::max({multiply + kWindowStageCycles * words * shape.columns,
-                   (lines / kWindowLineBytes + filters / kWindowFilterBytes) *
-                       (few_sources ? kScarceSourceStages : 1),
-                   store}) +
+  const double boxes = chunks * static_cast<double>(shape.segments.size()) * shape.boxes *
+                       (kBoxCycles + kBoxPositionCycles * shape.box_rows * shape.box_columns);
+  const double filter_cycles = filters / kWindowFilterBytes;
+  const double sources = shape.walks ? shape.tile_step() * turned_position_cycles(shape.math)
+                         : shape.box_columns > 0 ? boxes + filter_cycles
+                                                 : (lines / kWindowLineBytes + filter_cycles) *
+                                                       (few_sources ? kScarceSourceStages : 1);
+  return std::max({multiply + kWindowStageCycles * words * shape.columns, sources, store}) +
          kWindowTileCycles;
 }
 
@@ -119,10 +135,19 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   const double target = static_cast<double>(problem.N * problem.K * problem.P * problem.Q);
   const double waves = static_cast<double>(batches * ceil_div(tiles, caps.sm_count));
   double cycles = waves * predict_tile(problem, shape);
-  cycles = std::max(cycles, target * element / caps.sm_count / kWindowStoredBytes);
+  // Boxes are read anew for each tile of filters.
+  const double read = shape.box_columns > 0 ? source * shape.filter_tiles : 0;
+  cycles = std::max(cycles, (target + read) * element / caps.sm_count / kWindowStoredBytes);
   cycles += kWindowLaunchCycles + static_cast<double>(batches - 1) * kWindowBatchLaunchCycles;
-  const double line_bytes = static_cast<double>(batches * shape.line_bytes);
-  cycles += (source * element + line_bytes) / caps.sm_count / kWindowMemoryBytes;
+  if (shape.box_columns > 0) {
+    // Nothing is prepared but filters.
+  } else if (shape.walks) {
+    cycles += shape.reach * turned_position_cycles(shape.math);  // before the first tile
+  } else {
+    const double line_bytes = static_cast<double>(batches * shape.line_bytes);
+    const double rate = problem.x_strides.c == 1 ? kWindowCopiedBytes : kWindowMemoryBytes;
+    cycles += (source * element + line_bytes) / caps.sm_count / rate;
+  }
   cycles += 2 * static_cast<double>(shape.partial_bytes) / caps.sm_count / kWindowPartialBytes;
   return cycles / (kWindowClockGhz * 1e3);
 }

@@ -52,6 +52,11 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
   p.table_offset = shape.table_offset, p.staging_offset = shape.staging_offset;
   p.source_offset = shape.source_offset, p.filter_offset = shape.filter_offset;
   p.plane_bytes = shape.plane_bytes;
+  p.box_columns = shape.box_columns, p.box_rows = shape.box_rows, p.boxes = shape.boxes;
+  p.whole_rows = shape.box_columns > 0 && !shape.by_rows;
+  p.walks = shape.walks, p.tile_step = shape.tile_step(), p.reach = shape.reach;
+  p.ring_positions = shape.ring_positions, p.stretch = shape.stretch;
+  p.raw_offset = shape.raw_offset, p.raw_stretches = shape.raw_stretches;
   if (shape.splits > 1) p.plane_contiguous = true;  // the parts' planes are
   p.lead = fit_lead(shape);
 
@@ -65,6 +70,7 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
   p.by_filter_tiles = FastDivmod(shape.filter_tiles);
   p.by_column_windows = FastDivmod(shape.column_windows);
   p.by_pairs_per_image = FastDivmod(shape.pairs_per_image);
+  p.by_box = FastDivmod(std::max(1, shape.box_rows * shape.pitch));
   p.by_pair_rows = FastDivmod(std::max(1, shape.pair_rows));
   std::copy(shape.tap_positions.begin(), shape.tap_positions.end(), p.tap_positions);
   std::copy(shape.segments.begin(), shape.segments.end(), p.segment);
@@ -91,6 +97,9 @@ WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit
                     is_multiple(16, p.source_n, p.source_h, p.source_w, p.group_sources);
   p.wide_target = !split && p.target_c == 1 && is_aligned(p.target, 16) &&
                   is_multiple(16, p.target_n, p.target_h, p.target_w, p.group_targets);
+  p.aligned_rows = p.source_w == 1 && is_aligned(p.source, 16) &&
+                   is_multiple(16, p.source_n, p.source_c, p.source_h, p.source_width);
+  p.boxed_target = fit.shape.stores_boxes && p.wide_target;
   // All that says where pairs of pixels lie is even; the parts' planes are dense.
   const bool even_target = split || (is_multiple(2 * element, p.target_n, p.target_c) &&
                                      is_aligned(p.target, 2 * element));

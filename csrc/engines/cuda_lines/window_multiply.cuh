@@ -15,13 +15,49 @@
 
 namespace convx {
 
+// Positions that come in stages of a ring, each what a chunk of a tile reaches.
+class StageReader {
+ public:
+  __device__ __forceinline__ StageReader(const WindowParams& p, const WindowRings& rings,
+                                         int /*first_tile*/)
+      : p_(p), rings_(rings) {}
+
+  // Waits for the next chunk of a tile. offset: of the warpgroup's window, in 16-byte pieces.
+  __device__ __forceinline__ uint32_t enter(const TilePlace& tile, uint32_t offset) const {
+    wait_barrier(rings_.source_full + 8 * source_.slot, source_.parity);
+    return lower_descriptor(rings_.source + source_.slot * rings_.source_stage_bytes) + offset +
+           tile.lead * (p_.lane_bytes / 16);
+  }
+  // The descriptor of a tap's window. start: what enter returned.
+  __device__ __forceinline__ uint32_t find_tap(uint32_t start, int tap) const {
+    return start + tap;
+  }
+  // The chunk's last products have been started,
+  __device__ __forceinline__ void leave() {
+    pending_ = source_.slot;
+    source_.advance(p_.source_stages);
+  }
+  // and are done.
+  __device__ __forceinline__ void give_back(bool leader) {
+    if (leader && pending_ >= 0) arrive(rings_.source_empty + 8 * pending_);
+    pending_ = -1;
+  }
+
+ private:
+  const WindowParams& p_;
+  const WindowRings& rings_;
+  RingCursor source_;
+  int pending_ = -1;
+};
+
 // The reduction of a tile: sums of 64 filters by kColumns positions.
 //
 // The tensor cores truncate sums, so those of float32's precision are added up in short chains,
 // which are added to totals by ordinary additions; where terms have the same sign (careful) what is
 // truncated adds up as well, and each step is a chain. Products of halves' lower parts are so small
 // that one chain of their own does.
-template <TensorMath kMath, int kColumns>
+// Reader: knows where in shared memory tiles' positions are, StageReader or LineReader.
+template <TensorMath kMath, int kColumns, typename Reader>
 class WindowMultiplier {
   using Operand = typename TensorTypes<kMath>::Operand;
   using Mma = Wgmma<Operand, kColumns>;
@@ -41,14 +77,16 @@ class WindowMultiplier {
   };
 
   __device__ __forceinline__ WindowMultiplier(const WindowParams& p, const WindowRings& rings,
-                                              const int* taps, int warpgroup)
+                                              const int* taps, int warpgroup,
+                                              const TileRange& tiles)
       : p_(p),
         rings_(rings),
         taps_(taps),
         upper_(upper_descriptor(p.lane_bytes)),
         leader_((threadIdx.x & 31) == 0),
         careful_(kHalves && p.scales->careful != 0),
-        warpgroup_(warpgroup) {
+        warpgroup_(warpgroup),
+        reader_(p, rings, tiles.first) {
     const bool same_window = p.filter_groups == 2;
     filter_start_ = same_window ? warpgroup * kPlanes * kWindowFilters * p.lane_bytes / 16 : 0;
     source_start_ = same_window ? 0 : warpgroup * p.second_offset * (p.lane_bytes / 16);
@@ -61,17 +99,13 @@ class WindowMultiplier {
 #pragma unroll
       for (float& total : totals.value) total = 0;
     }
-    const int lead = (tile.first & (kLineAlignment - 1)) * (p_.lane_bytes / 16);
     accumulate_ = accumulate_low_ = chained_ = 0;
-    filter_pending_ = source_pending_ = -1;
+    filter_pending_ = -1;
     for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
       // A step takes 32 of lane_bytes; the last chunk may have fewer.
       const int left = (p_.channels - chunk * p_.chunk_channels) * kOperandBytes;
       const int steps = min(p_.lane_bytes / 32, (left + 31) / 32);
-      wait_barrier(rings_.source_full + 8 * source_.slot, source_.parity);
-      const uint32_t b_start =
-          lower_descriptor(rings_.source + source_.slot * rings_.source_stage_bytes) +
-          source_start_ + lead;
+      const uint32_t b_start = reader_.enter(tile, source_start_);
       for (int first_tap = 0; first_tap < p_.taps; first_tap += p_.stage_taps) {
         wait_barrier(rings_.filter_full + 8 * filter_.slot, p_.resident ? 0 : filter_.parity);
         const int* taps = taps_ + first_tap;
@@ -94,8 +128,7 @@ class WindowMultiplier {
         filter_.advance(p_.filter_stages);
         start_follower();
       }
-      source_pending_ = source_.slot;
-      source_.advance(p_.source_stages);
+      reader_.leave();
     }
   }
 
@@ -148,7 +181,7 @@ class WindowMultiplier {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       a[i] = a_start + i * (rings_.tap_bytes / 16);
-      b[i] = b_start + taps[i];
+      b[i] = reader_.find_tap(b_start, taps[i]);
     }
     __syncwarp();  // storing leaves lanes apart, and wgmma wants them together
     fence_wgmma();
@@ -198,11 +231,11 @@ class WindowMultiplier {
 
   // Stages whose last group has been waited for go back to those who fill them.
   __device__ __forceinline__ void give_back() {
-    if (leader_) {
-      if (filter_pending_ >= 0 && !p_.resident) arrive(rings_.filter_empty + 8 * filter_pending_);
-      if (source_pending_ >= 0) arrive(rings_.source_empty + 8 * source_pending_);
+    if (leader_ && filter_pending_ >= 0 && !p_.resident) {
+      arrive(rings_.filter_empty + 8 * filter_pending_);
     }
-    filter_pending_ = source_pending_ = -1;
+    filter_pending_ = -1;
+    reader_.give_back(leader_);
   }
 
   // The second warpgroup starts some stages late, so that one stores while the other multiplies.
@@ -219,8 +252,9 @@ class WindowMultiplier {
   const bool leader_, careful_;
   const int warpgroup_;
   uint32_t filter_start_, source_start_;  // in 16-byte pieces
-  RingCursor source_, filter_;
-  int filter_pending_ = -1, source_pending_ = -1;
+  Reader reader_;
+  RingCursor filter_;
+  int filter_pending_ = -1;
   int accumulate_ = 0, accumulate_low_ = 0;
   int chained_ = 0;  // steps of the chain
   int stages_done_ = 0;

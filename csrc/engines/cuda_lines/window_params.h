@@ -25,16 +25,22 @@ struct WindowParams : TensorParams {
   int taps, channels, chunks, chunk_channels, lane_bytes;
   int stage_taps, chain_steps, source_stages, filter_stages, resident;
   int table_offset, staging_offset, source_offset, filter_offset, plane_bytes;
-  int lead;         // stages the first warpgroup runs ahead
-  int even_runs;    // pixels of an image are runs of pairs, aligned to pairs
-  int overlap;      // windows do, and store whole sectors
-  int cut_sectors;  // parts of a window do
-  int wide_target;  // target channels lie together, 16 bytes at a time
+  int lead;       // stages the first warpgroup runs ahead
+  int even_runs;  // pixels of an image are runs of pairs, aligned to pairs
+  int overlap;    // windows do, and store whole sectors
+  // Of blocks that walk.
+  int walks, tile_step, reach, ring_positions, stretch, raw_offset, raw_stretches;
+  int aligned_rows;                              // of the source, to 16 bytes
+  int box_columns, box_rows, boxes, whole_rows;  // of tiles read by boxes; these have whole rows
+  int cut_sectors;                               // parts of a window do
+  int wide_target;                               // target channels lie together, 16 bytes at a time
+  int boxed_target;                              // and a window's filters are stored as a box
 
   FastDivmod by_pitch, by_rows, by_strips;
   FastDivmod by_packed_row, by_tap_columns, by_taps;  // of filters
   FastDivmod by_splits, by_filter_tiles_all, by_filter_tiles;
   FastDivmod by_column_windows, by_pairs_per_image, by_pair_rows;
+  FastDivmod by_box;  // of whole rows
 
   int tap_positions[kMaxWindowTaps];
   WindowSegment segment[kMaxWindowSegments];

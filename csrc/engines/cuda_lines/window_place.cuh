@@ -7,6 +7,7 @@ namespace convx {
 
 struct TilePlace {
   int first;  // position of the first window
+  int lead;   // positions of the tile before it
   int group;
   int filter;       // first filter of the tile, within its group
   int filter_tile;  // of all groups
@@ -14,7 +15,23 @@ struct TilePlace {
   int split;
 };
 
+// The tiles of a block.
+struct TileRange {
+  int first, end, step;
+};
+
+// Blocks that walk take neighbouring tiles.
+template <bool kWalks>
+__device__ __forceinline__ TileRange find_tiles(const WindowParams& p) {
+  const int block = blockIdx.x, blocks = gridDim.x;
+  if constexpr (!kWalks) return {block, p.tiles, blocks};
+  const auto first_of = [&](int64_t some) { return static_cast<int>(some * p.tiles / blocks); };
+  return {first_of(block), first_of(block + 1), 1};
+}
+
+template <bool kWalks = false>
 __device__ __forceinline__ TilePlace locate_tile(const WindowParams& p, int tile) {
+  if constexpr (kWalks) return {tile * p.tile_step, 0, 0, 0, 0, 0, 1, 0};
   TilePlace place;
   place.split = p.by_splits.split(tile);
   place.filter_tile = p.by_filter_tiles_all.split(tile);
@@ -29,8 +46,12 @@ __device__ __forceinline__ TilePlace locate_tile(const WindowParams& p, int tile
     const int window = p.by_column_windows.split(tile);
     int pair = p.by_pairs_per_image.split(tile);  // leaves the image in tile
     const int within = p.by_pair_rows.split(pair);
-    const int row = pair * 2 * p.pair_rows + within;
+    const int row = pair * (p.filter_groups == 1 ? 2 : 1) * p.pair_rows + within;
     place.first = (tile * p.rows + row) * p.pitch + window * p.window_step;
+  }
+  place.lead = place.first & (kLineAlignment - 1);
+  if (p.whole_rows) {
+    place.lead = place.first - p.by_box.divide(place.first) * p.box_rows * p.pitch;
   }
   return place;
 }

@@ -3,6 +3,9 @@
 //   source ring   [stage][plane][position][lane_bytes]              bulk copy   -> multipliers
 //   filter ring   [stage][tap][half][plane][64][lane_bytes]         bulk copy   -> multipliers
 //   staging       [warpgroup][64 filters][staging_pitch]            multipliers -> storing warps
+//
+// Where blocks walk (line_walk.cuh), stages of the source are stretches of a ring of positions,
+// which two warps turn.
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -14,6 +17,7 @@ namespace convx {
 struct WindowRings {
   uint32_t source_full, source_empty, filter_full, filter_empty;  // barriers, 8 bytes each
   uint32_t staging_full, staging_empty;                           // of each warpgroup
+  uint32_t raw_full;                                              // of stretches not turned yet
   uint32_t source, filters;
   uint32_t source_stage_bytes, filter_stage_bytes, tap_bytes;
 
@@ -24,6 +28,7 @@ struct WindowRings {
     filter_empty = filter_full + 8 * p.filter_stages;
     staging_full = filter_empty + 8 * p.filter_stages;
     staging_empty = staging_full + 8 * 2;
+    raw_full = staging_empty + 8 * 2;
     source = memory + p.source_offset;
     filters = memory + p.filter_offset;
     source_stage_bytes = p.plane_bytes * planes;
@@ -34,7 +39,7 @@ struct WindowRings {
   __device__ __forceinline__ void init(const WindowParams& p) const {
     constexpr int kMultiplierWarps = 8;
     for (int i = 0; i < p.source_stages; ++i) {
-      init_barrier(source_full + 8 * i, 1);
+      init_barrier(source_full + 8 * i, p.walks ? 32 : 1);
       init_barrier(source_empty + 8 * i, kMultiplierWarps);
     }
     for (int i = 0; i < p.filter_stages; ++i) {
@@ -47,6 +52,7 @@ struct WindowRings {
       init_barrier(staging_full + 8 * i, 128);
       init_barrier(staging_empty + 8 * i, 32);
     }
+    for (int i = 0; i < 2 * p.raw_stretches; ++i) init_barrier(raw_full + 8 * i, 1);
     fence_barrier_init();
   }
 };

@@ -6,13 +6,14 @@
 #include <span>
 
 #include "core/arithmetic.h"
+#include "engines/cuda_lines/box_fit.h"
+#include "engines/cuda_lines/walk_fit.h"
 #include "engines/cuda_lines/window_costs.h"
 
 namespace convx {
 namespace {
 
 constexpr int kBarrierBytes = 1024;
-constexpr int kTileAlignment = 1024;  // of a swizzled tile
 constexpr int kMaxFilterStages = 16;
 constexpr int kMaxSourceStages = 3;
 constexpr int64_t kFilterStageBytes = 18432;
@@ -62,6 +63,9 @@ struct AxisReach {
 
 enum class Cut { kStretch, kRows, kRowPairs };
 
+// How tiles come into shared memory: lines that lie in memory, turned on the way, or by boxes.
+enum class Way { kLines, kWalk, kBoxes };
+
 // A way to cut the line into tiles, before it is known whether shared memory can hold it.
 struct Candidate {
   Cut cut;
@@ -70,6 +74,7 @@ struct Candidate {
   int filter_groups;
   int lane_bytes;
   bool overlap = false;
+  Way way = Way::kLines;
 };
 
 class Fitter {
@@ -110,8 +115,15 @@ class Fitter {
           for (const Cut cut : {Cut::kStretch, Cut::kRows}) {
             consider({cut, 1, columns, filter_groups, lane_bytes, true}, best);
           }
+          consider({Cut::kStretch, 1, columns, filter_groups, lane_bytes, true, Way::kWalk}, best);
+          for (const bool overlap : {false, true}) {
+            consider({Cut::kStretch, 1, columns, filter_groups, lane_bytes, overlap, Way::kBoxes},
+                     best);
+          }
           candidate.cut = Cut::kRowPairs;
           if (filter_groups == 1) consider(candidate, best);
+          candidate.way = Way::kBoxes;
+          consider(candidate, best);
         }
       }
     }
@@ -126,10 +138,13 @@ class Fitter {
   void consider(const Candidate& candidate, WindowShape& best) const {
     WindowShape shape = lay_out(candidate);
     if (shape.segments.empty() || shape.chunks > kMaxTensorChunks) return;
+    if (candidate.way == Way::kBoxes && !lay_out_boxes(problem_, shape)) return;
     for (int splits = 1; splits <= std::min(shape.chunks, 8); ++splits) {
       shape.splits = splits;
       shape.partial_bytes = splits == 1 ? 0 : splits * target_elements() * 4;
-      if (!fit_shared_memory(shape) || !fit_lines(shape)) break;
+      const bool fits = candidate.way == Way::kWalk ? fit_walk(problem_, caps_, shape)
+                                                    : fit_shared_memory(shape) && fit_lines(shape);
+      if (!fits) break;
       const bool whole = shape.resident || shape.images < problem_.N || candidate.overlap;
       if (splits > 1 && whole) break;
       shape.microseconds = predict_microseconds(problem_, caps_, shape);
@@ -181,10 +196,9 @@ class Fitter {
   void lay_out_tile(WindowShape& shape, const Candidate& candidate) const {
     const int64_t column_phases = static_cast<int64_t>(column_reach_.phases.size());
     const int64_t columns = shape.columns;
-    // A copy starts at a multiple of kLineAlignment.
-    const auto align = [](int64_t length) {
-      return round_up(length + kLineAlignment - 1, kLineAlignment);
-    };
+    // A copy of a line starts at a multiple of kLineAlignment, a box anywhere.
+    const int64_t before = candidate.way == Way::kBoxes ? 0 : kLineAlignment - 1;
+    const auto align = [&](int64_t length) { return round_up(length + before, kLineAlignment); };
     shape.window_step = shape.columns;
     if (candidate.overlap) {
       const int element = static_cast<int>(size_of(problem_.dtype));
@@ -197,20 +211,28 @@ class Fitter {
     }
     int64_t cover = shape.window_step * (shape.windows() - 1) + columns;
     int64_t segments = shape.lines;
-    int64_t length = align(cover + row_reach_.span() * shape.pitch + column_reach_.span());
+    const int64_t reach = cover + row_reach_.span() * shape.pitch + column_reach_.span();
+    int64_t length = align(reach);
+    shape.reach = static_cast<int>(std::min<int64_t>(reach, 1 << 30));
     shape.second_window = shape.windows() == 2 ? shape.window_step : 0;
     shape.second_offset = shape.second_window;
     if (shape.by_rows) {
       int64_t kernel_rows = rows_.taps;
       int64_t further = 0;  // kernel rows from the first window to the second
       if (candidate.cut == Cut::kRowPairs) {
-        // The second window looks at rows the first one's taps reach as well, all but the last few.
-        const int64_t step = rows_.offset_step / std::gcd(rows_.offset_step, rows_.source_step);
-        further = step * rows_.source_step / rows_.offset_step;
+        // The second window, if there is one, looks at rows the first one's taps reach as well, all
+        // but the last few.
+        int64_t step = 1;
+        if (shape.windows() == 2) {
+          step = rows_.offset_step / std::gcd(rows_.offset_step, rows_.source_step);
+          further = step * rows_.source_step / rows_.offset_step;
+        }
+        const int64_t pair = shape.windows() * step;
         shape.pair_rows = static_cast<int>(step);
-        shape.pairs_per_image = static_cast<int>(ceil_div(rows_.count, 2 * step) * step);
+        shape.pairs_per_image = static_cast<int>(ceil_div(rows_.count, pair) * step);
         shape.column_windows = static_cast<int>(ceil_div(columns_.count, columns));
-        shape.second_window = static_cast<int>(step * shape.pitch);
+        shape.second_window = shape.windows() == 2 ? static_cast<int>(step * shape.pitch) : 0;
+        shape.second_offset = 0;
         kernel_rows += further;
         cover = columns;
       }
@@ -237,6 +259,7 @@ class Fitter {
         const int64_t offset = rows_.offset0 + row_phase * rows_.offset_step;
         const int64_t down = floor_div(offset, rows_.source_step) - row_reach_.first;
         segment.shift = static_cast<int>(down * shape.pitch);
+        segment.rows_down = static_cast<int>(down);
         segment.row_phase = static_cast<int>(floor_mod(offset, rows_.source_step));
         // A row between those that taps look at may have no line; then any will do.
         row_phase = place_of(row_phases, segment.row_phase) % std::ssize(row_phases);
@@ -249,6 +272,11 @@ class Fitter {
 
   // How many images' lines fit into the workspace at a time.
   bool fit_lines(WindowShape& shape) const {
+    if (shape.box_columns > 0) {  // which need no lines
+      shape.images = static_cast<int>(problem_.N);
+      shape.pixel_tiles = count_pixel_tiles(shape, shape.images);
+      return shape.packed_bytes + shape.partial_bytes <= caps_.workspace_limit;
+    }
     int shift = 0;
     for (const WindowSegment& segment : shape.segments) shift = std::max(shift, segment.shift);
     int64_t slack = shift + shape.segment_length + 2 * kLineAlignment;
@@ -272,12 +300,10 @@ class Fitter {
   bool fit_shared_memory(WindowShape& shape) const {
     const int64_t plane = round_up(int64_t{shape.positions()} * shape.lane_bytes, kTileAlignment);
     shape.plane_bytes = static_cast<int>(plane);
-    shape.table_offset = kBarrierBytes;
-    shape.staging_offset = static_cast<int>(round_up(kBarrierBytes + taps_ * 4, 128));
     const int64_t stored = shape.splits > 1 ? 4 : size_of(problem_.dtype);
+    shape.stores_boxes = shape.splits == 1 && can_store_boxes(problem_, shape);
     shape.source_offset = static_cast<int>(
-        round_up(shape.staging_offset + staging_bytes(shape.columns, static_cast<int>(stored)),
-                 kTileAlignment));
+        round_up(place_staging(shape, taps_, static_cast<int>(stored), kMaxRuns), kTileAlignment));
 
     // Long stages, where there is room for three of them.
     const auto room = caps_.shared_bytes_per_block - shape.source_offset - kTileAlignment;
@@ -364,10 +390,17 @@ WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
   return Fitter(problem, caps, math, rows, columns).fit();
 }
 
+int place_staging(WindowShape& shape, int64_t taps, int stored_bytes, int runs) {
+  shape.table_offset = kBarrierBytes;
+  const int64_t alignment = shape.stores_boxes ? kTileAlignment : 128;
+  shape.staging_offset = static_cast<int>(round_up(kBarrierBytes + taps * 4, alignment));
+  return shape.staging_offset + staging_bytes(shape.columns, stored_bytes, runs);
+}
+
 int64_t count_pixel_tiles(const WindowShape& shape, int64_t images) {
   if (shape.pair_rows > 0) return images * shape.pairs_per_image * shape.column_windows;
   const int64_t line = images * shape.strips * shape.rows * shape.pitch;
-  return ceil_div(line, int64_t{shape.window_step} * shape.windows());
+  return ceil_div(line, int64_t{shape.tile_step()});
 }
 
 }  // namespace convx

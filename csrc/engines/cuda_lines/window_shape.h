@@ -58,6 +58,21 @@ inline constexpr int kLineAlignment = 8;
 inline constexpr int kMaxRuns = 3;
 inline constexpr int kMinRunPositions = 128;
 
+inline constexpr int kTileAlignment = 1024;  // of a swizzled tile
+// Of a window's 64 filters, stored as boxes: the width of their swizzle.
+inline constexpr int kBoxedFilterBytes = 128;
+
+// Blocks that walk (line_walk.cuh) have windows of so many columns, of at most two images, and
+// positions of 32 bytes. They turn so many bytes of a source row at a time; before, a stretch and
+// its neighbours up to the next 16 bytes lie as they are.
+inline constexpr int kWalkColumns = 256;
+inline constexpr int kWalkRuns = 2;
+inline constexpr int kWalkLaneBytes = 32;
+inline constexpr int kStretchBytes = 256;
+inline constexpr int kRawPitchBytes = kStretchBytes + 2 * 16;
+inline constexpr int kMaxStretches = 48;  // in the ring; each has two barriers
+inline constexpr int kMaxRawStretches = 3;
+
 // Sums of a window are staged in one part or, where they are more bytes than this per filter, in
 // two, or there would be no room for the wide windows that multiply best. A part has some columns
 // of the next as well, so that each filter's pixels can be cut where a 32-byte sector starts; so
@@ -82,21 +97,31 @@ constexpr int64_t sector_positions(int element_bytes, int64_t width, int64_t pit
 }
 // Bytes from filter to filter there: the columns and what aligning runs may take, the first to a
 // sector, others to 16 bytes. An odd number of sectors, so that filters fall on different banks.
-constexpr int staging_pitch(int columns, int element_bytes) {
+constexpr int staging_pitch(int columns, int element_bytes, int runs) {
   constexpr int kSector = 32, kUnit = 16;
-  const int aligning = kSector + (2 * kMaxRuns - 2) * kUnit - 2 * kMaxRuns * element_bytes;
+  const int aligning = kSector + (2 * runs - 2) * kUnit - 2 * runs * element_bytes;
   const int bytes = staging_columns(columns, element_bytes) * element_bytes + aligning;
   return ((bytes + kSector - 1) / kSector | 1) * kSector;
 }
 // Of both warpgroups.
-constexpr int staging_bytes(int columns, int element_bytes) {
-  return 2 * kWindowFilters * staging_pitch(columns, element_bytes);
+constexpr int staging_bytes(int columns, int element_bytes, int runs) {
+  return 2 * kWindowFilters * staging_pitch(columns, element_bytes, runs);
+}
+
+// Of which there are kernels that walk; and whose values are multiplied as they are stored, so that
+// they may be read, and results stored, by boxes (source_boxes.cuh).
+constexpr bool may_walk(TensorMath math) {
+  return count_planes(math) == 1 && operand_bytes(math) == 2;
+}
+constexpr bool may_box(TensorMath math) {
+  return math == TensorMath::kBFloat16 || math == TensorMath::kFloat16;
 }
 
 struct WindowSegment {
   int shift = 0;  // of its first position, from the tile's; a multiple of kLineAlignment
   int row_phase = 0, column_phase = 0;
-  int line = 0;  // which of the lines, one per phase
+  int line = 0;       // which of the lines, one per phase
+  int rows_down = 0;  // from the tile's first row
 };
 
 struct WindowShape {
@@ -112,14 +137,14 @@ struct WindowShape {
   int64_t line_positions = 0;         // theirs, and zeros behind for what the last tiles reach
 
   // The tile.
-  int columns = 0;          // kColumns: positions of a window
-  int filter_groups = 1;    // 2: the two warpgroups share a window and split the filters
-  int window_step = 0;      // positions from a window to the next; less than columns: they overlap
-  int second_window = 0;    // positions from the first warpgroup's window to the second's
-  int second_offset = 0;    // the same, in the tile
-  bool by_rows = false;     // segments are kernel rows, else phases
-  int pair_rows = 0;        // not 0: the second window lies this many rows below the first
-  int column_windows = 1;   // windows across a row, then
+  int columns = 0;         // kColumns: positions of a window
+  int filter_groups = 1;   // 2: the two warpgroups share a window and split the filters
+  int window_step = 0;     // positions from a window to the next; less than columns: they overlap
+  int second_window = 0;   // positions from the first warpgroup's window to the second's
+  int second_offset = 0;   // the same, in the tile
+  bool by_rows = false;    // segments are kernel rows, else phases
+  int pair_rows = 0;       // not 0: windows end with their rows, the second so many below the first
+  int column_windows = 1;  // windows across a row, then
   int pairs_per_image = 1;  // pairs of rows of an image, then
   int64_t pixel_tiles = 0;  // tiles of the positions of images
   int filter_tiles = 1;     // tiles of filters, per group
@@ -127,6 +152,20 @@ struct WindowShape {
   std::vector<WindowSegment> segments;
   int segment_length = 0;
   std::vector<int> tap_positions;  // of each tap's first position, in the tile
+
+  // Blocks take neighbouring tiles, and turn what they reach of the source themselves, into a ring
+  // in shared memory: there are no lines in memory.
+  bool walks = false;
+  int reach = 0;           // positions of a tile's windows and taps
+  int stretch = 0;         // positions that are turned at a time
+  int ring_positions = 0;  // those of source_stages stretches
+  int raw_stretches = 0;   // that are copied ahead, by either of two warps
+
+  // Not 0: tiles are read from the source itself, by boxes of so many columns and rows, so many of
+  // them per segment; there are no lines in memory.
+  int box_columns = 0, box_rows = 0, boxes = 0;
+
+  bool stores_boxes = false;  // a window of 64 filters is stored by one box of the target
 
   // The pipeline.
   int lane_bytes = 32;     // bytes of the reduction per position: the swizzle's width
@@ -140,7 +179,7 @@ struct WindowShape {
   bool resident = false;  // all filters stay in shared memory
 
   // Bytes from the start of shared memory.
-  int table_offset = 0, staging_offset = 0, source_offset = 0, filter_offset = 0;
+  int table_offset = 0, staging_offset = 0, raw_offset = 0, source_offset = 0, filter_offset = 0;
   int shared_bytes = 0;
   int plane_bytes = 0;  // of one plane of a tile of positions
   int64_t packed_bytes = 0, line_bytes = 0, partial_bytes = 0;
@@ -149,6 +188,7 @@ struct WindowShape {
   int planes() const { return count_planes(math); }
   int taps() const { return static_cast<int>(tap_positions.size()); }
   int windows() const { return filter_groups == 1 ? 2 : 1; }  // of a tile
+  int tile_step() const { return window_step * windows(); }   // positions
   int positions() const { return static_cast<int>(segments.size()) * segment_length; }
 };
 
@@ -156,6 +196,9 @@ struct WindowShape {
 // are multiplied as.
 WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
                              const GatherAxis& rows, const GatherAxis& columns);
+
+// Barriers, a table of taps, and then what is staged: sets where, and returns where that ends.
+int place_staging(WindowShape& shape, int64_t taps, int stored_bytes, int runs);
 
 // Tiles of positions that some images have.
 int64_t count_pixel_tiles(const WindowShape& shape, int64_t images);

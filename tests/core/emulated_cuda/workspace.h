@@ -1,9 +1,11 @@
-// The workspace of launches on the host, the only memory that bulk copies may read.
+// The workspace of launches on the host, which bulk copies may read.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "core/buffers.h"
+#include "core/problem.h"
 #include "device/mbarrier.cuh"
 #include "run_grid.h"
 
@@ -18,8 +20,7 @@ class Workspace {
     const auto misplaced = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory_.data()));
     start_ = memory_.data() + (-misplaced & (kAlignment - 1));
     end_ = start_ + bytes;
-    copied_begin = reinterpret_cast<char*>(start_);
-    copied_end = reinterpret_cast<char*>(end_);
+    copied = {{reinterpret_cast<char*>(start_), reinterpret_cast<char*>(end_)}};
   }
 
   void* data() const { return start_; }
@@ -32,5 +33,15 @@ class Workspace {
   std::vector<unsigned char> memory_;
   unsigned char *start_, *end_;
 };
+
+// The source as well, which is dense.
+inline void let_copies_read_source(const convx::ConvProblem& problem,
+                                   const convx::Buffers& buffers) {
+  const bool forward = problem.pass == convx::Pass::kForward;
+  const auto* begin = static_cast<const char*>(forward ? buffers.x : buffers.y);
+  const int64_t elements =
+      problem.N * (forward ? problem.C * problem.H * problem.W : problem.K * problem.P * problem.Q);
+  copied.push_back({begin, begin + elements * convx::size_of(problem.dtype)});
+}
 
 }  // namespace emulator

@@ -2,16 +2,21 @@
 // for them: both as badly timed as the hardware may.
 #pragma once
 
+#include <algorithm>
 #include <map>
+#include <vector>
 
 #include "device/ring_cursor.cuh"
 #include "device/shared_memory.cuh"
 
 namespace emulator {
 
-// Where copies may read.
-inline const char* copied_begin = nullptr;
-inline const char* copied_end = nullptr;
+// What copies may read.
+struct CopiedMemory {
+  const char* begin;
+  const char* end;
+};
+inline std::vector<CopiedMemory> copied;
 
 }  // namespace emulator
 
@@ -21,6 +26,7 @@ struct EmulatedCopy {
   char* to;
   const char* from;
   uint32_t bytes;
+  uint32_t zeros = 0;  // behind them
 };
 
 struct EmulatedBarrier {
@@ -38,7 +44,8 @@ struct EmulatedBarrier {
   void deliver() {
     for (const EmulatedCopy& copy : copies) {
       std::memcpy(copy.to, copy.from, copy.bytes);
-      expected -= copy.bytes;
+      std::memset(copy.to + copy.bytes, 0, copy.zeros);
+      expected -= copy.bytes + copy.zeros;
     }
     copies.clear();
     try_to_end();
@@ -83,7 +90,10 @@ inline void bulk_copy(uint32_t destination, const void* source, uint32_t bytes, 
   if (reinterpret_cast<uintptr_t>(source) % 16 != 0 || bytes % 16 != 0) {
     emulator::fault = "misaligned copy";
   }
-  if (from < emulator::copied_begin || from + bytes > emulator::copied_end) {
+  const auto has_all = [&](const emulator::CopiedMemory& memory) {
+    return from >= memory.begin && from + bytes <= memory.end;
+  };
+  if (std::none_of(emulator::copied.begin(), emulator::copied.end(), has_all)) {
     emulator::fault = "a copy reads outside of its memory";
     return;
   }

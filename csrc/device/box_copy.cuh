@@ -1,0 +1,31 @@
+// Copies of boxes of a tensor into shared memory, whose bytes a barrier counts (mbarrier.cuh), and
+// out of it, waited for like others (async_copy.cuh); sm_90.
+#pragma once
+
+#include <cstdint>
+
+namespace convx {
+
+// Starts the copy of a box, whose first value is at these coordinates, innermost axis first; they
+// may lie outside of the tensor. map: a kernel's parameter. The destination is aligned to 128
+// bytes.
+__device__ __forceinline__ void box_copy(uint32_t destination, const void* map, int x0, int x1,
+                                         int x2, int x3, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%3, %4, %5, %6}], [%2];\n" ::"r"(destination),
+      "l"(map), "r"(barrier), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+      : "memory");
+}
+
+// The other way; what lies outside of the tensor is not written.
+__device__ __forceinline__ void box_store(const void* map, int x0, int x1, int x2, int x3,
+                                          uint32_t source) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], "
+      "[%1];\n" ::"l"(map),
+      "r"(source), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+      : "memory");
+}
+
+}  // namespace convx

@@ -1,0 +1,85 @@
+#include "engines/cuda_lines/box_fit.h"
+
+#include "core/arithmetic.h"
+#include "core/gather_view.h"
+
+namespace convx {
+namespace {
+
+constexpr int kBoxPositions = 64;  // that a box costs
+constexpr int kMaxBoxStep = 8;
+constexpr int kMaxBoxSpan = 256;    // of any axis
+constexpr int kMaxBoxes = 24;       // of a tile
+constexpr int kBoxAlignment = 128;  // bytes, of where a box goes
+
+// Channels lie together, in whole units of 16 bytes, and pixels follow each other.
+bool has_boxes(const Strides& strides, int64_t channels, int64_t element_bytes) {
+  const int64_t unit = 16 / element_bytes;
+  return strides.c == 1 && strides.w % unit == 0 && strides.h % unit == 0 &&
+         strides.n % unit == 0 && strides.w >= channels && strides.h >= strides.w &&
+         strides.n >= strides.h;
+}
+
+// Of whole rows of the line, for all that a tile may have something of.
+int count_boxes(const WindowShape& shape, int64_t rows) {
+  const int64_t positions = rows * shape.pitch;
+  return static_cast<int>(ceil_div(positions - 1 + shape.reach, positions));
+}
+
+// The fewest positions, of boxes and of an image whose rows are whole boxes; but each box costs
+// about as much as some of them.
+int find_box_rows(const WindowShape& shape) {
+  int best = 1;
+  double least = 0;
+  for (int rows = 1; rows <= shape.rows && rows <= kMaxBoxSpan; ++rows) {
+    const int boxes = count_boxes(shape, rows);
+    const double image = static_cast<double>(round_up(shape.rows, rows)) / shape.rows;
+    const double cost = image * (boxes * (rows * shape.pitch + kBoxPositions));
+    if (least == 0 || cost < least) least = cost, best = rows;
+  }
+  return best;
+}
+
+}  // namespace
+
+bool lay_out_boxes(const ConvProblem& problem, WindowShape& shape) {
+  if (!may_box(shape.math) || shape.strips > 1) return false;
+  const GatherView view = make_gather_view(problem);
+  // Behind the last channel of a group lie the next one's, which are not zeros.
+  const bool whole_chunks = problem.groups == 1 || shape.channels % shape.chunk_channels == 0;
+  if (!whole_chunks ||
+      !has_boxes(view.source_strides, view.source_channels, size_of(problem.dtype))) {
+    return false;
+  }
+  if (shape.by_rows) {
+    if (shape.pair_rows == 0) return false;  // windows would go beyond the end of a row
+    // A window for all filters is worth it where it is stored as it is read.
+    if (shape.filter_groups == 2 && !can_store_boxes(problem, shape)) return false;
+    shape.box_columns = shape.segment_length;
+    shape.box_rows = shape.boxes = 1;
+  } else {
+    shape.box_columns = shape.pitch;
+    shape.box_rows = find_box_rows(shape);
+    shape.rows = static_cast<int>(round_up(shape.rows, shape.box_rows));
+    shape.boxes = count_boxes(shape, shape.box_rows);
+    shape.segment_length = shape.pitch * shape.box_rows * shape.boxes;
+  }
+  const auto is_box = [](int64_t count, int64_t step) {
+    return (count - 1) * step + 1 <= kMaxBoxSpan && step <= kMaxBoxStep;
+  };
+  return is_box(shape.box_columns, shape.columns_axis.source_step) &&
+         is_box(shape.box_rows, shape.rows_axis.source_step) &&
+         std::ssize(shape.segments) * shape.boxes <= kMaxBoxes &&
+         shape.box_columns * shape.box_rows * shape.lane_bytes % kBoxAlignment == 0;
+}
+
+bool can_store_boxes(const ConvProblem& problem, const WindowShape& shape) {
+  const GatherView view = make_gather_view(problem);
+  // Behind the last filter of a group lie the next one's.
+  const bool whole_groups = problem.groups == 1 || view.target_channels % kWindowFilters == 0;
+  return size_of(problem.dtype) == 2 && shape.pair_rows > 0 && whole_groups &&
+         shape.rows_axis.target_step == 1 && shape.columns_axis.target_step == 1 &&
+         has_boxes(view.target_strides, view.target_channels, 2);
+}
+
+}  // namespace convx

@@ -1,0 +1,269 @@
+// For blocks that walk along the line: what their windows reach of it they turn themselves, stretch
+// by stretch of source rows, each once.
+//
+//   raw     [warp][stretch][channel][source pixels]      bulk copies of plane rows
+//   ring    [position modulo ring_positions][32 bytes]   turned, swizzled
+//
+// Behind the ring lie its first kColumns positions once more, so that no window is in two pieces.
+#pragma once
+
+#include "device/mbarrier.cuh"
+#include "device/warp_roles.cuh"
+#include "device/wgmma_descriptors.cuh"
+#include "engines/cuda_lines/turn_source.cuh"
+#include "engines/cuda_lines/window_place.cuh"
+#include "engines/cuda_lines/window_rings.cuh"
+
+namespace convx {
+
+// Where on the line a block starts: at the stretch that has its first window's first position.
+struct WalkStart {
+  LinePoint point;
+  int origin;  // position
+
+  __device__ __forceinline__ WalkStart(const WindowParams& p, int first_tile) {
+    origin = first_tile * p.tile_step;
+    point = locate_position(p, origin);
+    const int before = point.column & (p.stretch - 1);
+    origin -= before;
+    point.column -= before;
+  }
+};
+
+// Stretches, one after the other; none goes beyond the end of its row.
+struct StretchCursor {
+  int column;       // where the next one starts
+  int begin = 0;    // positions from the origin to there
+  RingCursor ring;  // of its barriers
+
+  __device__ __forceinline__ explicit StretchCursor(int first_column) : column(first_column) {}
+
+  __device__ __forceinline__ int length(const WindowParams& p) const {
+    return min(p.stretch, p.pitch - column);
+  }
+  __device__ __forceinline__ void advance(const WindowParams& p) {
+    const int here = length(p);
+    begin += here;
+    column += here;
+    if (column == p.pitch) column = 0;
+    ring.advance(p.source_stages);
+  }
+};
+
+// What a warpgroup that multiplies reads of the ring; like StageReader.
+class LineReader {
+ public:
+  __device__ __forceinline__ LineReader(const WindowParams& p, const WindowRings& rings,
+                                        int first_tile)
+      : LineReader(p, rings, WalkStart(p, first_tile), first_tile * p.tile_step) {}
+
+  __device__ __forceinline__ uint32_t enter(const TilePlace& tile, uint32_t offset) {
+    const int end = tile.first - origin_ + p_.reach;
+    while (ready_.begin < end) {
+      wait_barrier(rings_.source_full + 8 * ready_.ring.slot, ready_.ring.parity);
+      ready_.advance(p_);
+    }
+    return wrap(place_ * kPieces + offset);
+  }
+  __device__ __forceinline__ uint32_t find_tap(uint32_t start, int tap) const {
+    return lower_descriptor(rings_.source) + wrap(start + tap);
+  }
+  __device__ __forceinline__ void leave() {
+    done_ += p_.tile_step;
+    place_ += p_.tile_step;
+    if (place_ >= p_.ring_positions) place_ -= p_.ring_positions;
+  }
+  // Stretches before the next tile's first position are not read again.
+  __device__ __forceinline__ void give_back(bool leader) {
+    while (freed_.begin + freed_.length(p_) <= done_) {
+      if (leader) arrive(rings_.source_empty + 8 * freed_.ring.slot);
+      freed_.advance(p_);
+    }
+  }
+
+ private:
+  static constexpr uint32_t kPieces = 2;  // of 16 bytes, of a position
+
+  __device__ __forceinline__ LineReader(const WindowParams& p, const WindowRings& rings,
+                                        const WalkStart& start, int first)
+      : p_(p),
+        rings_(rings),
+        origin_(start.origin),
+        ready_(start.point.column),
+        freed_(start.point.column),
+        place_(first - start.origin),
+        done_(first - start.origin) {}
+
+  __device__ __forceinline__ uint32_t wrap(uint32_t piece) const {
+    const uint32_t pieces = p_.ring_positions * kPieces;
+    return piece >= pieces ? piece - pieces : piece;
+  }
+
+  const WindowParams& p_;
+  const WindowRings& rings_;
+  const int origin_;
+  StretchCursor ready_, freed_;
+  int place_;  // of the next tile's first position, in the ring
+  int done_;   // positions from the origin to there; until products are done, to the tile's own
+};
+
+// Turns all that a block's windows reach, by two warps, which take turns. Each has stretches copied
+// ahead of what it turns.
+template <TensorMath kMath, int kColumns>
+class LineTurner {
+  using Source = SourceBits<kMath>;
+  using Word = TurnedWord<kMath>;
+  static constexpr int kBytes = kWalkLaneBytes;
+  static constexpr int kChannels = kBytes / operand_bytes(kMath);
+  static constexpr int kStretch = kStretchBytes / static_cast<int>(sizeof(Source));
+  static constexpr int kUnit = 16 / static_cast<int>(sizeof(Source));  // of what is copied
+  static constexpr int kRawPitch = kRawPitchBytes / static_cast<int>(sizeof(Source));
+  static_assert(count_planes(kMath) == 1 && Word::kChannels == 2);
+
+ public:
+  // warp: which of the two.
+  __device__ __forceinline__ LineTurner(const WindowParams& p, const WindowRings& rings,
+                                        char* memory, int warp)
+      : p_(p),
+        rings_(rings),
+        raw_(reinterpret_cast<Source*>(memory + p.raw_offset) +
+             warp * p.raw_stretches * kChannels * kRawPitch),
+        raw_full_(rings.raw_full + 8 * warp * p.raw_stretches),
+        lane_(threadIdx.x & 31) {
+    if constexpr (is_half(kMath)) scale_ = p.scales->source;
+    const TileRange tiles = find_tiles<true>(p);
+    const WalkStart start(p, tiles.first);
+    const int end = (tiles.end - 1) * p.tile_step + p.reach - start.origin;
+    Walker turned(start), copied(start);
+    if (warp == 1) turned.advance(p), copied.advance(p);
+    const auto copy_next = [&](int slot) {
+      if (copied.stretch.begin >= end) return;
+      copy(find_pixels(copied), slot);
+      copied.advance(p), copied.advance(p);
+    };
+    for (int slot = 0; slot < p.raw_stretches; ++slot) copy_next(slot);
+    RingCursor raw;
+    while (turned.stretch.begin < end) {
+      const RingCursor& ring = turned.stretch.ring;
+      wait_barrier(raw_full_ + 8 * raw.slot, raw.parity);
+      wait_barrier(rings.source_empty + 8 * ring.slot, ring.parity ^ 1);
+      turn(find_pixels(turned), raw.slot, turned.place);
+      fence_async_proxy();
+      arrive(rings.source_full + 8 * ring.slot);
+      turned.advance(p), turned.advance(p);
+      __syncwarp();  // all have read what is now copied over
+      copy_next(raw.slot);
+      raw.advance(p.raw_stretches);
+    }
+  }
+
+ private:
+  // At a stretch of the source and of the ring.
+  struct Walker {
+    StretchCursor stretch;
+    int image, row;  // of the line
+    int place = 0;   // in the ring
+
+    __device__ __forceinline__ explicit Walker(const WalkStart& start)
+        : stretch(start.point.column), image(start.point.image), row(start.point.row) {}
+
+    __device__ __forceinline__ void advance(const WindowParams& p) {
+      place += stretch.length(p);
+      if (place >= p.ring_positions) place -= p.ring_positions;
+      stretch.advance(p);
+      if (stretch.column > 0 || ++row < p.rows) return;
+      row = 0;
+      ++image;
+    }
+  };
+
+  // What a stretch has of a source row.
+  struct Pixels {
+    int image, row;
+    int first;       // source column of the stretch's first position
+    int begin, end;  // columns that are copied, whole units
+    int length;      // of the stretch
+  };
+
+  __device__ __forceinline__ Pixels find_pixels(const Walker& at) const {
+    Pixels pixels{at.image, at.row + p_.row_base, at.stretch.column + p_.column_base, 0,
+                  0,        at.stretch.length(p_)};
+    const bool inside = at.image < p_.images &&
+                        static_cast<unsigned>(pixels.row) < static_cast<unsigned>(p_.source_height);
+    pixels.begin = max(pixels.first, 0) & -kUnit;
+    pixels.end = (min(pixels.first + pixels.length, p_.source_width) + kUnit - 1) & -kUnit;
+    if (!inside || pixels.end < pixels.begin) pixels.end = pixels.begin;
+    return pixels;
+  }
+
+  __device__ __forceinline__ void copy(const Pixels& pixels, int slot) const {
+    const uint32_t full = raw_full_ + 8 * slot;
+    const Source* from = static_cast<const Source*>(p_.source) + pixels.image * p_.source_n +
+                         pixels.row * p_.source_h + pixels.begin;
+    Source* const to = raw_ + slot * kChannels * kRawPitch;
+    const int count = pixels.end - pixels.begin;
+    if (p_.aligned_rows) {
+      if (elect_lane()) {
+        const uint32_t bytes = count * sizeof(Source);
+        arrive_expecting(full, bytes * p_.channels);
+        uint32_t address = shared_address(to);
+#pragma unroll 1
+        for (int c = 0; c < p_.channels && count > 0; ++c) {
+          bulk_copy(address, from, bytes, full);
+          from += p_.source_c, address += kRawPitchBytes;
+        }
+      }
+    } else {
+      for (int c = 0; c < p_.channels; ++c) {
+        for (int i = lane_; i < count; i += 32) to[c * kRawPitch + i] = from[c * p_.source_c + i];
+      }
+      __syncwarp();
+      if (elect_lane()) arrive(full);
+    }
+  }
+
+  __device__ __forceinline__ void turn(const Pixels& pixels, int slot, int place) const {
+    const Source* const raw =
+        raw_ + slot * kChannels * kRawPitch + pixels.first - pixels.begin + lane_;
+#pragma unroll 1
+    for (int i = 0; i < kStretch; i += 32) {
+      const int column = pixels.first + i + lane_;
+      const bool in_stretch = i + lane_ < pixels.length;
+      const bool some = in_stretch && column >= pixels.begin && column < pixels.end &&
+                        static_cast<unsigned>(column) < static_cast<unsigned>(p_.source_width);
+      Source values[kChannels / 2][2];
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+        values[c / 2][c % 2] = some && c < p_.channels ? raw[c * kRawPitch + i] : Source{};
+      }
+      if constexpr (is_half(kMath)) {
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c) values[c / 2][c % 2] *= scale_;
+        check_fitness(p_.scales, reinterpret_cast<float (&)[kChannels]>(values), 0xffffffff);
+      }
+      uint32_t words[2][4];
+#pragma unroll
+      for (int c = 0; c < kChannels / 2; ++c) words[c / 4][c % 4] = Word(values[c]).part[0];
+      int position = place + i + lane_;
+      if (position >= p_.ring_positions) position -= p_.ring_positions;
+      if (!in_stretch) continue;
+      write(position, words);
+      if (position < kColumns) write(position + p_.ring_positions, words);
+    }
+  }
+
+  __device__ __forceinline__ void write(int position, const uint32_t (&words)[2][4]) const {
+    const uint32_t offset = position * kBytes;
+    store_16_bytes(rings_.source + swizzle(offset, kBytes), words[0]);
+    store_16_bytes(rings_.source + swizzle(offset + 16, kBytes), words[1]);
+  }
+
+  const WindowParams& p_;
+  const WindowRings& rings_;
+  Source* const raw_;  // of this warp
+  const uint32_t raw_full_;
+  const int lane_;
+  float scale_ = 1;  // of halves
+};
+
+}  // namespace convx

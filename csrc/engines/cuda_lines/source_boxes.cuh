@@ -1,0 +1,92 @@
+// Tiles that are read from the source itself, where channels lie together and are multiplied as
+// they are: boxes of a chunk's channels by some rows of the line, or by the part of a row that a
+// window reaches. The copy engine swizzles them, and has zeros for what lies outside of an image:
+//
+//   stage [segment][box][row][column][lane_bytes]
+//
+// Rows of the line are whole where images are small: then an image is so many boxes, and a tile
+// starts somewhere in its first one.
+#pragma once
+
+#include "device/box_copy.cuh"
+#include "device/mbarrier.cuh"
+#include "device/shared_memory.cuh"
+#include "device/warp_roles.cuh"
+#include "engines/cuda_lines/swizzle.cuh"
+#include "engines/cuda_lines/window_place.cuh"
+#include "engines/cuda_lines/window_rings.cuh"
+
+namespace convx {
+
+// Where in the source a box starts.
+struct SourceBox {
+  int channel, column, row, image;
+};
+
+// By all lanes, where the source is not aligned and no map of it can be made.
+__device__ __forceinline__ void gather_box(const WindowParams& p, const SourceBox& box,
+                                           uint32_t to) {
+  const auto* const source =
+      static_cast<const uint16_t*>(p.source) + box.image * p.source_n + box.channel;
+  const int units = p.lane_bytes / 16;  // of a position
+  const int left = p.groups * p.group_sources - box.channel;
+  for (int i = threadIdx.x & 31; i < p.box_rows * p.box_columns * units; i += 32) {
+    const int unit = i & (units - 1), position = i / units;
+    const int row = box.row + position / p.box_columns * p.source_step_h;
+    const int column = box.column + position % p.box_columns * p.source_step_w;
+    const bool inside = box.image < p.images &&
+                        static_cast<unsigned>(row) < static_cast<unsigned>(p.source_height) &&
+                        static_cast<unsigned>(column) < static_cast<unsigned>(p.source_width);
+    const uint16_t* const values = source + row * p.source_h + column * p.source_w + 8 * unit;
+    uint32_t words[4] = {};
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      if (!inside || 8 * unit + c >= left) continue;
+      words[c / 2] |= static_cast<uint32_t>(values[c]) << c % 2 * 16;
+    }
+    store_16_bytes(swizzle(to + 16 * i, p.lane_bytes), words);
+  }
+}
+
+// One warp keeps the ring of sources full.
+__device__ __forceinline__ void copy_boxes(const WindowParams& p, const WindowRings& rings,
+                                           const void* map) {
+  const uint32_t box_bytes = p.box_rows * p.box_columns * p.lane_bytes;
+  const uint32_t stage_bytes = p.segments * p.boxes * box_bytes;
+  RingCursor cursor;
+  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+    const TilePlace tile = locate_tile(p, index);
+    const LinePoint first = locate_position(p, tile.first - (p.whole_rows ? tile.lead : 0));
+    for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
+      const uint32_t full = rings.source_full + 8 * cursor.slot;
+      uint32_t to = rings.source + cursor.slot * rings.source_stage_bytes;
+      wait_barrier(rings.source_empty + 8 * cursor.slot, cursor.parity ^ 1);
+      if (p.wide_channels && elect_lane()) arrive_expecting(full, stage_bytes);
+      SourceBox box;
+      box.channel = tile.group * p.group_sources + chunk * p.chunk_channels;
+      for (int s = 0; s < p.segments; ++s) {
+        const WindowSegment& segment = p.segment[s];
+        box.column = (first.column + p.column_base) * p.source_step_w + segment.column_phase;
+        box.image = first.image;
+        int row = first.row + segment.rows_down;
+        for (int i = 0; i < p.boxes; ++i, row += p.box_rows, to += box_bytes) {
+          if (row >= p.rows) row -= p.rows, ++box.image;
+          box.row = (row + p.row_base) * p.source_step_h + segment.row_phase;
+          if (!p.wide_channels) {
+            gather_box(p, box, to);
+          } else if (elect_lane()) {
+            box_copy(to, map, box.channel, box.column, box.row, box.image, full);
+          }
+        }
+      }
+      if (!p.wide_channels) {
+        fence_async_proxy();
+        __syncwarp();
+        if (elect_lane()) arrive(full);
+      }
+      cursor.advance(p.source_stages);
+    }
+  }
+}
+
+}  // namespace convx

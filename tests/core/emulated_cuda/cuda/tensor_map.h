@@ -1,0 +1,29 @@
+// In place of csrc's: the tensor itself, for device/box_copy.cuh. What the driver would refuse is a
+// fault.
+#pragma once
+
+#include <cstring>
+
+#include "cuda/boxed_tensor.h"
+#include "cuda/check.h"
+#include "emulator.h"
+
+namespace convx {
+
+static_assert(sizeof(BoxedTensor) <= sizeof(TensorMap));
+
+inline TensorMap make_tensor_map(const LaunchSite&, const BoxedTensor& tensor) {
+  bool refused = reinterpret_cast<uintptr_t>(tensor.base) % 16 != 0 ||
+                 tensor.box[0] * 2 != tensor.swizzle_bytes || tensor.step[0] != 1;
+  for (int i = 0; i < 4; ++i) {
+    refused |= tensor.extent[i] < 1 || tensor.box[i] < 1 || tensor.step[i] < 1 ||
+               tensor.step[i] > 8 || (tensor.box[i] - 1) * tensor.step[i] + 1 > 256;
+    refused |= i < 3 && (tensor.stride_bytes[i] % 16 != 0 || tensor.stride_bytes[i] < 16);
+  }
+  if (refused) emulator::fault = "a tensor that has no map";
+  TensorMap map{};
+  std::memcpy(&map, &tensor, sizeof(tensor));
+  return map;
+}
+
+}  // namespace convx

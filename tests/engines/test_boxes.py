@@ -1,0 +1,51 @@
+"""channels_last tensors of 16 bits, which cuda_lines reads and stores by boxes, against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import conv2d_ext
+
+pytestmark = pytest.mark.gpu
+
+SHAPES = {  # x, w, stride, padding
+    "stored_by_boxes": ((4, 64, 64, 256), (128, 64, 3, 3), 1, 1),
+    "rows_that_end_within_windows": ((8, 64, 61, 230), (72, 64, 3, 3), 1, 1),
+    "one_by_one": ((4, 64, 64, 256), (128, 64, 1, 1), 1, 0),
+    "whole_rows": ((8, 64, 56, 56), (64, 64, 3, 3), 1, 1),
+    "split": ((8, 128, 14, 14), (128, 128, 3, 3), 1, 1),
+    "strided": ((8, 64, 57, 57), (96, 64, 3, 3), 2, 1),
+}
+ERRORS = {torch.bfloat16: 3e-3, torch.float16: 4e-4}
+
+
+def make_source(shape: tuple[int, ...], dtype: torch.dtype, offset: int) -> Tensor:
+    """offset: elements between it and a multiple of 16 bytes."""
+    n, c, h, w = shape
+    values = torch.randn(n * c * h * w + offset, device="cuda").to(dtype)[offset:]
+    return values.view(n, h, w, c).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("dtype", ERRORS, ids=str)
+@pytest.mark.parametrize("name", SHAPES)
+def test_like_float64(name: str, dtype: torch.dtype, offset: int) -> None:
+    x_shape, w_shape, stride, padding = SHAPES[name]
+    torch.manual_seed(len(name))
+    x = make_source(x_shape, dtype, offset)
+    w = (torch.randn(w_shape, device="cuda") / 24).to(dtype)
+    b = torch.randn(w_shape[0], device="cuda").to(dtype)
+    want = F.conv2d(x.double(), w.double(), b.double(), stride, padding)
+
+    def run() -> Tensor:
+        return conv2d_ext.conv2d(x, w, b, stride, padding, algorithm="cuda_lines")
+
+    got = run()
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    assert (got.double() - want).norm() <= ERRORS[dtype] * want.norm()
+    assert ((got.double() - want).abs() <= 20 * ERRORS[dtype] * want.std()).all()
+    for _ in range(9):
+        assert torch.equal(run(), got)
