@@ -33,9 +33,8 @@ struct AxisPhase {
   std::vector<AxisTap> taps;  // may be empty: those target pixels are zero
 };
 
-struct GatherView {
-  std::vector<AxisPhase> rows;     // phases along the height
-  std::vector<AxisPhase> columns;  // phases along the width; every pair (row, column) is a piece
+// What is read and what is written.
+struct GatherTensors {
   int64_t source_h, source_w;
   int64_t target_h, target_w;
   int64_t source_channels;  // per group: the reduction runs over these and over the taps
@@ -45,6 +44,11 @@ struct GatherView {
   // Distances in w, in elements, along the target's and the source's channel axis.
   int64_t weight_target_stride;
   int64_t weight_source_stride;
+};
+
+struct GatherView : GatherTensors {
+  std::vector<AxisPhase> rows;     // phases along the height
+  std::vector<AxisPhase> columns;  // phases along the width; every pair (row, column) is a piece
 };
 
 inline std::vector<AxisPhase> forward_phases(int64_t output, int64_t kernel, int64_t stride,
@@ -70,12 +74,10 @@ inline std::vector<AxisPhase> input_grad_phases(int64_t input, int64_t kernel, i
   return phases;
 }
 
-// For Pass::kForward and Pass::kInputGrad.
-inline GatherView make_gather_view(const ConvProblem& p) {
+// These for Pass::kForward and Pass::kInputGrad.
+inline GatherTensors make_gather_tensors(const ConvProblem& p) {
   if (p.pass == Pass::kForward) {
-    return {forward_phases(p.P, p.R, p.stride.h, p.pad.top, p.dilation.h),
-            forward_phases(p.Q, p.S, p.stride.w, p.pad.left, p.dilation.w),
-            p.H,
+    return {p.H,
             p.W,
             p.P,
             p.Q,
@@ -86,9 +88,7 @@ inline GatherView make_gather_view(const ConvProblem& p) {
             p.w_strides.n,
             p.w_strides.c};
   }
-  return {input_grad_phases(p.H, p.R, p.stride.h, p.pad.top, p.dilation.h),
-          input_grad_phases(p.W, p.S, p.stride.w, p.pad.left, p.dilation.w),
-          p.P,
+  return {p.P,
           p.Q,
           p.H,
           p.W,
@@ -98,6 +98,16 @@ inline GatherView make_gather_view(const ConvProblem& p) {
           p.x_strides,
           p.w_strides.c,
           p.w_strides.n};
+}
+
+inline GatherView make_gather_view(const ConvProblem& p) {
+  const GatherTensors tensors = make_gather_tensors(p);
+  if (p.pass == Pass::kForward) {
+    return {tensors, forward_phases(p.P, p.R, p.stride.h, p.pad.top, p.dilation.h),
+            forward_phases(p.Q, p.S, p.stride.w, p.pad.left, p.dilation.w)};
+  }
+  return {tensors, input_grad_phases(p.H, p.R, p.stride.h, p.pad.top, p.dilation.h),
+          input_grad_phases(p.W, p.S, p.stride.w, p.pad.left, p.dilation.w)};
 }
 
 }  // namespace convx

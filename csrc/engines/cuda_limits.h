@@ -6,6 +6,7 @@
 
 #include "core/device_caps.h"
 #include "core/problem.h"
+#include "engines/gather_axis.h"
 
 namespace convx {
 
@@ -42,6 +43,15 @@ inline std::string refuse_large_images(const ConvProblem& p) {
   return "";
 }
 
+// Of engines that take the phases of an input gradient one after the other: empty, or the refusal.
+// Each phase is a few launches.
+constexpr int64_t kMaxPhases = 16;
+inline std::string refuse_many_phases(const ConvProblem& p) {
+  if (p.pass != Pass::kInputGrad) return "";
+  const int64_t phases = std::min(p.stride.h, p.H) * std::min(p.stride.w, p.W);
+  return phases > kMaxPhases ? "the stride has more than 16 phases" : "";
+}
+
 // What Hopper's tensor cores cannot do, in any pass: empty, or the refusal.
 inline std::string refuse_tensor_cores(const ConvProblem& p, const DeviceCaps& caps) {
   if (caps.compute_major != 9) return "it needs a GPU of compute capability 9.0";
@@ -50,10 +60,16 @@ inline std::string refuse_tensor_cores(const ConvProblem& p, const DeviceCaps& c
   return "";
 }
 
-// What the engines of the forward pass on them leave to others: empty, or the refusal.
-inline std::string refuse_wgmma(const ConvProblem& p, const DeviceCaps& caps) {
-  if (p.pass != Pass::kForward) return "it computes the forward pass only";
-  return refuse_tensor_cores(p, caps);
+// What the engines that gather on them leave to others: empty, or the refusal.
+inline std::string refuse_wgmma_gather(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
+  if (std::string refusal = refuse_tensor_cores(p, caps); !refusal.empty()) return refusal;
+  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
+  if (std::string many = refuse_many_phases(p); !many.empty()) return many;
+  for (const GatherPhase& phase : make_gather_phases(p)) {
+    if (phase.taps() == 0) return "no tap reaches some pixels of the input";
+  }
+  return "";
 }
 
 }  // namespace convx

@@ -10,9 +10,12 @@
 // and the dilation. Only source values some tap reads are ever stored.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <vector>
 
+#include "core/arithmetic.h"
 #include "core/gather_view.h"
 
 namespace convx {
@@ -67,5 +70,60 @@ inline GatherAxis make_gather_axis(const AxisPhase& phase, bool slide) {
   axis.period = axis.source_step * axis.lanes;
   return axis;
 }
+
+// Both axes of a phase, for engines that take its taps one by one.
+struct GatherPhase {
+  GatherAxis rows, columns;
+
+  int64_t taps() const { return rows.taps * columns.taps; }
+};
+
+inline std::vector<GatherPhase> make_gather_phases(const ConvProblem& problem) {
+  const GatherView view = make_gather_view(problem);
+  std::vector<GatherPhase> phases;
+  for (const AxisPhase& rows : view.rows) {
+    for (const AxisPhase& columns : view.columns) {
+      phases.push_back({make_gather_axis(rows, false), make_gather_axis(columns, false)});
+    }
+  }
+  return phases;
+}
+
+// A phase as up to so many others, each some of its rows.
+inline std::vector<GatherPhase> cut_bands(const GatherPhase& phase, int64_t most) {
+  const int64_t count = ceil_div(phase.rows.count, most);
+  std::vector<GatherPhase> bands;
+  for (int64_t first = 0; first < phase.rows.count; first += count) {
+    GatherAxis& rows = bands.emplace_back(phase).rows;
+    rows.count = std::min(count, phase.rows.count - first);
+    rows.target_start += first * rows.target_step;
+    rows.offset0 += first * rows.source_step;
+  }
+  return bands;
+}
+
+// Elements that a phase moves. Of the target also those between its pixels, since memory is written
+// by sectors.
+struct PhaseTraffic {
+  double source, filters, target;
+
+  PhaseTraffic(const ConvProblem& p, const GatherAxis& rows, const GatherAxis& columns) {
+    const GatherTensors of = make_gather_tensors(p);
+    const int64_t sector = 32 / size_of(p.dtype);
+    const int64_t apart = of.target_strides.c == 1 ? 1 : std::min(columns.target_step, sector);
+    const double groups = static_cast<double>(p.groups);
+    const double images = groups * static_cast<double>(p.N);
+    const int64_t source_rows =
+        (rows.count - 1) * rows.source_step + (rows.taps - 1) * rows.offset_step + 1;
+    source = images * static_cast<double>(of.source_channels * of.source_w *
+                                          std::min(of.source_h, source_rows));
+    filters = groups * static_cast<double>(of.source_channels * of.target_channels) *
+              static_cast<double>(rows.taps * columns.taps);
+    target = images * static_cast<double>(of.target_channels * rows.count * columns.count * apart);
+  }
+  double bytes(const ConvProblem& p) const {
+    return (source + filters + target) * static_cast<double>(size_of(p.dtype));
+  }
+};
 
 }  // namespace convx

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "core/buffers.h"
 #include "core/device_caps.h"
@@ -15,7 +16,8 @@
 
 namespace convx {
 
-// Fit: a shape, and params that do not depend on the call.
+// Of one phase of a gather (core/gather_view.h). Fit: a shape, and params that do not depend on the
+// call.
 template <typename Fit>
 struct HalvedPlan {
   Fit exact;
@@ -25,52 +27,57 @@ struct HalvedPlan {
   int64_t scale_bytes = 0;  // of the workspace, before everything else
 };
 
+// A phase after the other, in the same workspace.
+template <typename Fit>
+using PhasedPlan = std::vector<HalvedPlan<Fit>>;
+
 struct Halves {
   TensorMath math;
   int min_terms;
   int64_t scale_bytes;
 };
 
-// What a problem's values can be multiplied as, before anything is known of them.
-inline std::optional<Halves> find_halves(const ConvProblem& problem) {
+// What a phase's values can be multiplied as, before anything is known of them.
+inline std::optional<Halves> find_halves(const ConvProblem& problem, int64_t taps) {
   if (problem.dtype != DType::kFloat32) return {};
-  const GatherView view = make_gather_view(problem);
+  const GatherTensors view = make_gather_tensors(problem);
   const bool tf32 = problem.precision == Precision::kTf32;
   // Halves of TF32's precision are as good as TF32, however few there are. Some terms may be zeros.
   const int min_terms = tf32 ? 0 : kMinHalfIeeeTerms;
-  if (view.source_channels * problem.taps() < 2 * min_terms) return {};
+  if (view.source_channels * taps < 2 * min_terms) return {};
   return Halves{tf32 ? TensorMath::kHalfTf32 : TensorMath::kHalfIeee, min_terms,
                 HalfScales::bytes(problem.groups * view.target_channels)};
 }
 
-// Sets all of a plan but its engine. fit_shape: from caps and a math, a shape or nothing. take:
-// makes a fit of a shape, and sets the plan's tile and split; it has the workspace for either.
+// Plans a phase of so many taps, and adds to the whole plan what it takes. fit_shape: from caps and
+// a math, a shape or nothing. take: makes a fit of a shape whose workspace lies behind so many
+// bytes, and sets the plan's tile, split and workspace.
 template <typename Fit, typename FitShape, typename Take>
-void plan_halves(Plan& plan, const ConvProblem& problem, const DeviceCaps& caps,
-                 const FitShape& fit_shape, const Take& take) {
-  const auto made = std::make_shared<HalvedPlan<Fit>>();
+HalvedPlan<Fit> plan_halves(Plan& plan, const ConvProblem& problem, const DeviceCaps& caps,
+                            int64_t taps, const FitShape& fit_shape, const Take& take) {
+  HalvedPlan<Fit> made;
   const TensorMath math = tensor_math(problem);
   auto exact = fit_shape(caps, math);
-  plan.predicted_us = exact->microseconds;
-  const std::optional<Halves> halves = find_halves(problem);
+  double microseconds = exact->microseconds;
+  const std::optional<Halves> halves = find_halves(problem, taps);
   if (halves && halves->scale_bytes < caps.workspace_limit) {
     DeviceCaps rest = caps;
     rest.workspace_limit -= halves->scale_bytes;
     auto half = fit_shape(rest, halves->math);
     if (half && half->microseconds + kHalfMicroseconds < exact->microseconds) {
       if (auto behind = fit_shape(rest, math)) {
-        made->exact = take(std::move(*behind));
-        plan.predicted_us = half->microseconds + kHalfMicroseconds;
-        made->half = take(std::move(*half));
-        made->half->params.min_terms = halves->min_terms;
-        made->scale_bytes = halves->scale_bytes;
-        plan.workspace_bytes += halves->scale_bytes;
+        made.exact = take(std::move(*behind), halves->scale_bytes);
+        microseconds = half->microseconds + kHalfMicroseconds;
+        made.half = take(std::move(*half), halves->scale_bytes);
+        made.half->params.min_terms = halves->min_terms;
+        made.scale_bytes = halves->scale_bytes;
         plan.halves = true;
       }
     }
   }
-  if (!made->half) made->exact = take(std::move(*exact));
-  plan.shape = made;
+  if (!made.half) made.exact = take(std::move(*exact), 0);
+  plan.predicted_us += microseconds;
+  return made;
 }
 
 // make_params: of a fit, for a call whose workspace starts behind the scales. launch: takes a shape

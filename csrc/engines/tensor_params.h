@@ -43,7 +43,7 @@ struct TensorParams {
 // All that does not depend on where tensors lie; pointers are null.
 inline TensorParams make_tensor_params(const ConvProblem& problem, const GatherAxis& rows,
                                        const GatherAxis& columns) {
-  const GatherView view = make_gather_view(problem);
+  const GatherTensors view = make_gather_tensors(problem);
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   const Strides& source = view.source_strides;
   const Strides& target = view.target_strides;

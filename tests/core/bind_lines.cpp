@@ -1,6 +1,7 @@
 // cuda_lines' part of the test-only module.
 #include "bind_lines.h"
 
+#include "buffers_at.h"
 #include "emulate_lines.h"
 #include "engines/cuda_lines/cuda_lines_plan.h"
 #include "engines/cuda_lines/window_fit.h"
@@ -25,6 +26,7 @@ WindowWish read_wish(const py::dict &given) {
   read("splits", wish.splits);
   read("seed", wish.seed);
   read("half", wish.half);
+  read("bands", wish.bands);
   return wish;
 }
 
@@ -33,23 +35,37 @@ Plan make_plan(const ConvProblem &problem, DeviceCaps caps,
                const WindowWish &wish) {
   Plan plan;
   const auto lines = std::make_shared<LinesPlan>();
-  lines->scale_bytes = wish.half ? HalfScales::bytes(problem.K) : 0;
-  caps.workspace_limit -= lines->scale_bytes;
-  const auto fit = [&](TensorMath math, auto &to) {
-    WindowShape shape = fit_wished_window(problem, caps, math, wish);
-    if (shape.columns == 0)
-      return false;
-    plan.workspace_bytes = std::max(
-        plan.workspace_bytes, lines->scale_bytes + shape.packed_bytes +
-                                  shape.line_bytes + shape.partial_bytes);
-    to = make_window_fit(problem, std::move(shape));
-    return true;
-  };
+  const bool forward = problem.pass == Pass::kForward;
+  const int64_t scale_bytes =
+      wish.half ? HalfScales::bytes(forward ? problem.K : problem.C) : 0;
+  caps.workspace_limit -= scale_bytes;
   const TensorMath math = tensor_math(problem);
   const TensorMath half =
       math == TensorMath::kTf32 ? TensorMath::kHalfTf32 : TensorMath::kHalfIeee;
-  if (fit(math, lines->exact) && (!wish.half || fit(half, lines->half)))
-    plan.shape = lines;
+  std::vector<GatherPhase> phases;
+  for (const GatherPhase &phase : make_gather_phases(problem)) {
+    for (const GatherPhase &band : cut_bands(phase, wish.bands))
+      phases.push_back(band);
+  }
+  for (const GatherPhase &phase : phases) {
+    const auto fit = [&](TensorMath of, auto &to) {
+      WindowShape shape = fit_wished_window(problem, caps, of, phase, wish);
+      if (shape.columns == 0)
+        return false;
+      plan.workspace_bytes = std::max(
+          plan.workspace_bytes, scale_bytes + shape.packed_bytes +
+                                    shape.line_bytes + shape.partial_bytes);
+      to = make_window_fit(problem, std::move(shape));
+      return true;
+    };
+    if (phase.taps() == 0)
+      return plan;
+    HalvedPlan<WindowFit> &planned = lines->emplace_back();
+    planned.scale_bytes = scale_bytes;
+    if (!fit(math, planned.exact) || (wish.half && !fit(half, planned.half)))
+      return plan;
+  }
+  plan.shape = lines;
   return plan;
 }
 
@@ -96,22 +112,21 @@ void bind_lines(py::module_ &m) {
             if (plan.shape == nullptr)
               return py::none();
           }
-          const auto pointer = [](uintptr_t address) {
-            return reinterpret_cast<void *>(address);
-          };
-          const Buffers buffers{pointer(x), pointer(w), pointer(y),
-                                pointer(bias)};
+          const Buffers buffers = buffers_at(x, w, y, bias);
           HalfScales found{};
           if (const char *fault =
                   emulate_lines(problem, plan, buffers, descending, found)) {
             throw std::runtime_error(fault);
           }
           const auto &lines = *static_cast<const LinesPlan *>(plan.shape.get());
-          const WindowFit &fit = lines.half ? *lines.half : lines.exact;
+          // Of the first phase.
+          const auto &phase = lines.front();
+          const WindowFit &fit = phase.half ? *phase.half : phase.exact;
           py::dict said = describe(
               fit.shape, make_window_params(problem, fit, buffers, 0),
               plan.workspace_bytes);
-          if (lines.half) {
+          said["phases"] = lines.size();
+          if (phase.half) {
             said["unfit"] = found.unfit != 0;
             said["careful"] = found.careful != 0;
           }

@@ -1,6 +1,7 @@
 // cuda_mma's part of the test-only module.
 #include "bind_mma.h"
 
+#include "buffers_at.h"
 #include "emulate_mma.h"
 #include "engines/cuda_mma/cuda_mma_plan.h"
 
@@ -18,8 +19,7 @@ void bind_mma(py::module_& m) {
           if (!refusal.empty()) return py::str(refusal);
           const Plan plan = engine.plan(problem, caps);
           const MmaFit& fit = *static_cast<const MmaFit*>(plan.shape.get());
-          const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
-          const Buffers buffers{pointer(x), pointer(w), pointer(y), pointer(bias)};
+          const Buffers buffers = buffers_at(x, w, y, bias);
           if (const char* fault = emulate_mma(problem, fit, buffers, plan.workspace_bytes)) {
             throw std::runtime_error(fault);
           }

@@ -1,7 +1,7 @@
 // The pixel engine's part of the test-only module.
 #include "bind_pixels.h"
 
-#include "core/gather_view.h"
+#include "buffers_at.h"
 #include "emulate_pixel_kernels.h"
 #include "emulate_pixels.h"
 #include "engines/cuda_pixels/cuda_pixels_plan.h"
@@ -17,6 +17,16 @@ py::bytes to_bytes(const std::vector<int>& numbers) {
   return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(int)};
 }
 
+// Returns whether values were not fit for halves.
+bool run_plan(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,
+              bool descending) {
+  bool unfit = false;
+  if (const char* fault = emulate_pixels(problem, plan, buffers, descending, unfit)) {
+    throw std::runtime_error(fault);
+  }
+  return unfit;
+}
+
 }  // namespace
 
 void bind_pixels(py::module_& m) {
@@ -26,11 +36,10 @@ void bind_pixels(py::module_& m) {
   m.def(
       "fit_pixels",
       [](const ConvProblem& problem, const DeviceCaps& caps, bool half) -> py::object {
-        const GatherView view = make_gather_view(problem);
+        const GatherPhase phase = make_gather_phases(problem)[0];
         const TensorMath math = tensor_math(problem);
         PixelShape shape = fit_pixel_shape(
-            problem, caps, make_gather_axis(view.rows[0], false),
-            make_gather_axis(view.columns[0], false),
+            problem, caps, phase.rows, phase.columns,
             make_pixel_tiling(!half                     ? math
                               : math == TensorMath::kTf32 ? TensorMath::kHalfTf32
                                                           : TensorMath::kHalfIeee));
@@ -65,33 +74,48 @@ void bind_pixels(py::module_& m) {
         "shared_bytes"_a = s.shared_bytes, "packed_bytes"_a = s.packed_bytes,
         "partial_bytes"_a = s.partial_bytes);
   });
-  // Runs a fit of float32 by the kernels' own source, over tensors given
+  // Runs a fit by the kernels' own source, over tensors given
   // by their addresses (0 for none); descending: last threads go first. half:
   // the fit that is run before, or None. Returns whether values were not fit
   // for it.
   m.def("run_pixels", [](const ConvProblem& problem, const PixelFit& fit, uintptr_t x, uintptr_t w,
                          uintptr_t y, uintptr_t bias, bool descending, const py::object& half) {
-    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
-    const Buffers buffers{pointer(x), pointer(w), pointer(y), pointer(bias)};
-    const auto pixels = std::make_shared<PixelsPlan>();
+    const auto phases = std::make_shared<PixelsPlan>(1);
+    HalvedPlan<PixelFit>& pixels = phases->front();
     Plan plan;
     const auto take = [&](const PixelFit& taken) {
       plan.workspace_bytes =
           std::max(plan.workspace_bytes, taken.shape.packed_bytes + taken.shape.partial_bytes);
       return taken;
     };
-    pixels->exact = take(fit);
+    pixels.exact = take(fit);
     if (!half.is_none()) {
-      pixels->half = take(half.cast<const PixelFit&>());
-      pixels->scale_bytes = HalfScales::bytes(problem.K);
-      plan.workspace_bytes += pixels->scale_bytes;
+      pixels.half = take(half.cast<const PixelFit&>());
+      pixels.scale_bytes = HalfScales::bytes(problem.K);
+      plan.workspace_bytes += pixels.scale_bytes;
     }
-    plan.shape = pixels;
-    bool unfit = false;
-    if (const char* fault = emulate_pixels(problem, plan, buffers, descending, unfit)) {
-      throw std::runtime_error(fault);
+    plan.shape = phases;
+    return run_plan(problem, plan, buffers_at(x, w, y, bias), descending);
+  });
+  // The same as the engine itself would run it, in all its phases. Returns the
+  // refusal, or what they were fitted to.
+  m.def("run_pixels_engine", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                                uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    const Engine engine = cuda_pixels_engine();
+    if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
+      return py::str(refusal);
     }
-    return unfit;
+    const Plan plan = engine.plan(problem, caps);
+    run_plan(problem, plan, buffers_at(x, w, y, bias), false);
+    py::list said;
+    using namespace py::literals;
+    for (const auto& phase : *static_cast<const PixelsPlan*>(plan.shape.get())) {
+      const PixelShape& s = phase.half ? phase.half->shape : phase.exact.shape;
+      said.append(py::dict("half"_a = phase.half.has_value(), "filters"_a = s.filters,
+                           "folded"_a = s.folded, "splits"_a = s.splits, "bands"_a = s.bands,
+                           "channels_last"_a = s.channels_last, "steps"_a = s.steps));
+    }
+    return said;
   });
   // (tiles, bases, sources, distances) of PixelPlaces.
   m.def("place_pixels", [](const PixelFit& fit) {

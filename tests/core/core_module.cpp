@@ -7,6 +7,7 @@
 #include "bind_lines.h"
 #include "bind_mma.h"
 #include "bind_pixels.h"
+#include "buffers_at.h"
 #include "core/choose_engine.h"
 #include "core/gather_view.h"
 #include "core/plan_cache.h"
@@ -25,11 +26,6 @@ namespace {
 
 std::span<const Engine> engines_of(const std::string& device) {
   return device == "cuda" ? cuda_engines() : cpu_engines();
-}
-
-Buffers buffers_at(uintptr_t x, uintptr_t w, uintptr_t y, uintptr_t bias) {
-  const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
-  return {pointer(x), pointer(w), pointer(y), pointer(bias)};
 }
 
 py::object run_grouped_mma(const ConvProblem& problem, const GroupedMmaFit& fit,
@@ -195,12 +191,12 @@ PYBIND11_MODULE(convx_core, m) {
   m.def("run_depthwise", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                             uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
     using namespace py::literals;
-    const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+    Buffers buffers = buffers_at(x, w, y, bias);
     if (problem.pass == Pass::kWeightGrad) {
       const StripWeightGradFit fit = fit_strip_weight_grad(problem, caps);
       if (fit.blocks == 0) return py::none();
       std::vector<float> partials(static_cast<size_t>(fit.workspace_bytes) / 4, NAN);
-      const Buffers buffers{pointer(x), pointer(w), pointer(y), nullptr, partials.data()};
+      buffers.workspace = partials.data();
       if (!emulate_weight_grad(problem, fit, buffers)) {
         throw std::runtime_error("a block wrote behind its shared memory");
       }
@@ -209,7 +205,6 @@ PYBIND11_MODULE(convx_core, m) {
     }
     const DepthwiseFit fit = fit_depthwise(problem, caps);
     if (fit.blocks == 0) return py::none();
-    const Buffers buffers{pointer(x), pointer(w), pointer(y), pointer(bias)};
     if (!emulate_depthwise(problem, fit, buffers)) {
       throw std::runtime_error("a block wrote behind its shared memory");
     }
@@ -234,7 +229,7 @@ PYBIND11_MODULE(convx_core, m) {
           PointwiseShape shape = exact;
           Plan plan;
           if (half) {
-            const auto halves = find_halves(problem);
+            const auto halves = find_halves(problem, 1);
             if (!halves) return py::none();
             shape = fit_pointwise_shape(problem, caps, halves->math);
             if (shape.filters == 0) return py::none();

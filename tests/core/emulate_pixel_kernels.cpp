@@ -1,20 +1,17 @@
-// cuda_pixels of float32, launches and kernels, run on the host from its
-// own source.
+// cuda_pixels, launches and kernels, run on the host from its own source.
 #include "emulated_cuda/run_grid.h"
 //
 #include "emulate_pixel_kernels.h"
 #include "emulated_cuda/workspace.h"
 #include "engines/cuda_pixels/cuda_pixels_launch.cpp"
+#include "engines/cuda_pixels/pixels_bfloat16.cu"
+#include "engines/cuda_pixels/pixels_float16.cu"
 #include "engines/cuda_pixels/pixels_half_ieee.cu"
 #include "engines/cuda_pixels/pixels_half_tf32.cu"
 #include "engines/cuda_pixels/pixels_ieee.cu"
 #include "engines/cuda_pixels/pixels_tf32.cu"
 
 namespace convx {
-
-// Not run here.
-void launch_pixels_bfloat16(const LaunchSite&, const PixelShape&, const PixelParams&) {}
-void launch_pixels_float16(const LaunchSite&, const PixelShape&, const PixelParams&) {}
 
 const char* emulate_pixels(const ConvProblem& problem, const Plan& plan, Buffers buffers,
                            bool descending, bool& unfit) {

@@ -5,7 +5,6 @@
 #define place_staging place_wished_staging
 #include "engines/cuda_lines/window_shape.cpp"
 //
-#include "core/gather_view.h"
 #include "fit_wished_window.h"
 
 namespace convx {
@@ -49,12 +48,10 @@ double count_unfulfilled(const ConvProblem &, const DeviceCaps &,
 
 WindowShape fit_wished_window(const ConvProblem &problem,
                               const DeviceCaps &caps, TensorMath math,
+                              const GatherPhase &phase,
                               const WindowWish &wish) {
   wished = &wish;
-  const GatherView view = make_gather_view(problem);
-  return fit_window_shape(problem, caps, math,
-                          make_gather_axis(view.rows[0], false),
-                          make_gather_axis(view.columns[0], false));
+  return fit_window_shape(problem, caps, math, phase.rows, phase.columns);
 }
 
 } // namespace convx

@@ -19,11 +19,12 @@ struct WindowWish {
   int columns = 0, filter_groups = 0, lane_bytes = 0, splits = 0;
   uint32_t seed = 0; // among shapes that are wanted equally
   bool half = false; // multiplied as halves first
+  int bands = 1;     // of each phase
 };
 
 // The shape that has most of it.
 WindowShape fit_wished_window(const ConvProblem &problem,
                               const DeviceCaps &caps, TensorMath math,
-                              const WindowWish &wish);
+                              const GatherPhase &phase, const WindowWish &wish);
 
 } // namespace convx

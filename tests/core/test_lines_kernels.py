@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import pytest
 import reference
 import torch
-from cases import EDGES, WORKLOADS, Case
+from cases import EDGES, WORKLOADS, Case, draw
 from kernel_tester import SPREADS, Guarded, make_problem, spread
 from problems import h200
 
 # Of float32 as halves, too.
 MATH = ["ieee", "tf32", "bfloat16", "float16", "half ieee", "half tf32"]
 CUTS = ["stretches", "strips", "rows", "pairs", "overlapping stretches", "overlapping rows"]
+DIRECTIONS = ["forward", "input_grad"]
 COLUMNS = {math: [256, 224, 192, 128, 64] for math in MATH} | {
     "ieee": [160, 128, 96, 64],
     "half ieee": [96, 64],
@@ -39,44 +41,86 @@ def run(
     source_before: int = 0,
     caps: Any = None,
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None,
+    direction: str = "forward",
 ) -> tuple[dict[str, Any] | None, torch.Tensor]:
     """(what it was fitted to, or None; the result)
 
-    formats: whether x, w and y are channels_last. before: elements that y begins behind 64 bytes;
-    source_before: the same of x.
+    formats: whether what is read, weights and result are channels_last. before: elements that the
+    result begins behind 64 bytes; source_before: the same of what is read. tensors: that, weights,
+    bias.
     """
     dtype = getattr(torch, math) if "float" in math else torch.float32
     problem = make_problem(core, case, dtype)
+    problem.pass_ = getattr(core.Pass, direction)
     problem.precision = core.Precision.tf32 if "tf32" in math else core.Precision.ieee
     if "half" in math:
         wish = {**(wish or {}), "half": True}
-    x, w, b = tensors or case.tensors(dtype)
-    y = torch.full(case.y, torch.nan, dtype=dtype)
-    guarded = [
-        Guarded(values, last, ahead)
-        for values, last, ahead in zip((x, w, y), formats, (source_before, 0, before), strict=True)
-    ]
-    for name, operand in zip("xwy", guarded, strict=True):
+    source, w, b = tensors or operands(case, dtype, direction)
+    forward = direction == "forward"
+    target = torch.full(case.y if forward else case.x, torch.nan, dtype=dtype)
+    names = "xwy" if forward else "ywx"
+    tensors_of = zip(names, (source, w, target), formats, (source_before, 0, before), strict=True)
+    guarded = {name: Guarded(values, last, ahead) for name, values, last, ahead in tensors_of}
+    for name, operand in guarded.items():
         setattr(problem, f"{name}_strides", core.Strides(*operand.tensor.stride()))
     if caps is None:
         caps = h200(core)
         caps.sm_count = 2  # so that blocks have several tiles
-    pointers = [operand.tensor.data_ptr() for operand in guarded]
+    pointers = [guarded[name].tensor.data_ptr() for name in "xwy"]
     bias = 0 if b is None else b.data_ptr()
     said = core.run_lines(problem, caps, *pointers, bias, wish, before % 2 == 1)
-    assert all(operand.is_whole() for operand in guarded)
-    return said, guarded[2].tensor
+    assert all(operand.is_whole() for operand in guarded.values())
+    return said, guarded[names[2]].tensor
+
+
+def operands(
+    case: Case, dtype: torch.dtype, direction: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """(what is read, weights, bias)"""
+    x, w, b = case.tensors(dtype)
+    return (x, w, b) if direction == "forward" else (case.grad_output(dtype), w, None)
 
 
 def run_and_check(
-    core: ModuleType, case: Case, math: str, wish: dict[str, Any] | None = None, **options: Any
+    core: ModuleType,
+    case: Case,
+    math: str,
+    wish: dict[str, Any] | None = None,
+    *,
+    direction: str = "forward",
+    **options: Any,
 ) -> dict[str, Any] | None:
-    said, y = run(core, case, math, wish, **options)
+    said, got = run(core, case, math, wish, direction=direction, **options)
     if said is not None:
-        x, w, b = case.tensors(y.dtype)
-        reference.check_forward(y, case, x, w, b, tf32="tf32" in math)
+        source, w, b = operands(case, got.dtype, direction)
+        tf32 = "tf32" in math
+        if direction == "forward":
+            reference.check_forward(got, case, source, w, b, tf32=tf32)
+        else:
+            x = draw(case.x)
+            reference.check_gradients((got, None, None), case, x, w, source, tf32=tf32)
         assert not said.get("unfit", False)
     return said
+
+
+def mirror(case: Case) -> Case:
+    """Of a stride-1 case that whose input gradient sums the same. Padding may become negative."""
+    assert case.stride == (1, 1)
+    (k, c, r, s), groups = case.w, case.groups
+    reach = [d * (taps - 1) for d, taps in zip(case.dilation, (r, s), strict=True)]
+    top, bottom, left, right = case.pad4
+    padding = (reach[0] - top, reach[0] - bottom, reach[1] - left, reach[1] - right)
+    x, w = (case.y[0], k, *case.y[2:]), (c * groups, k // groups, r, s)
+    mirrored = replace(case, x=x, w=w, padding=padding)
+    assert mirrored.y == case.x
+    return mirrored
+
+
+def either_way(case: Case, direction: str) -> dict[str, Any]:
+    """A case and a direction that sum what the case's own forward pass does, if there is one."""
+    if direction == "input_grad" and case.stride == (1, 1) and min(mirror(case).padding) >= 0:
+        return {"case": mirror(case), "direction": direction}
+    return {"case": case, "direction": "forward"}
 
 
 # For each cut something that has several tiles, and rows and images that end within windows.
@@ -90,13 +134,18 @@ CUT_CASES = {
 }
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("math", MATH)
 @pytest.mark.parametrize("case", [c for c in EDGES + WORKLOADS if c.x[0] > 0], ids=str)
-def test_edges(core: ModuleType, case: Case, math: str) -> None:
+def test_edges(core: ModuleType, case: Case, math: str, direction: str) -> None:
     """As the engine would run them, in either format."""
     last = (len(case.name) + MATH.index(math)) % 2 == 1
-    said = run_and_check(core, case, math, formats=(last, last, last), before=len(case.name) % 3)
-    assert said is not None or case.w[2] * case.w[3] > 256 or case.stride > (2, 2)
+    options = {"formats": (last, last, last), "before": len(case.name) % 3}
+    said = run_and_check(core, case, math, direction=direction, **options)
+    if direction == "forward":
+        assert said is not None or case.w[2] * case.w[3] > 256 or case.stride > (2, 2)
+    else:  # strides may have phases that no tap reaches
+        assert said is not None or case.w[2] * case.w[3] > 256 or case.stride != (1, 1)
 
 
 @pytest.mark.parametrize("math", MATH)
@@ -104,7 +153,8 @@ def test_edges(core: ModuleType, case: Case, math: str) -> None:
 def test_every_cut_and_window(core: ModuleType, cut: str, math: str) -> None:
     for i, columns in enumerate(COLUMNS[math]):
         wish = {"cut": cut, "columns": columns, "splits": 1, "seed": i}
-        said = run_and_check(core, CUT_CASES[cut], math, wish, before=2 * (i % 3))
+        options = either_way(CUT_CASES[cut], DIRECTIONS[i % 2])
+        said = run_and_check(core, **options, math=math, wish=wish, before=2 * (i % 3))
         assert said is not None
         assert said["cut"] == cut
         assert said["columns"] == columns
@@ -131,7 +181,7 @@ def random_case(rng: random.Random) -> Case:
             return case
 
 
-@pytest.mark.parametrize("seed", range(72))
+@pytest.mark.parametrize("seed", range(144))
 def test_random_cases(core: ModuleType, seed: int) -> None:
     rng = random.Random(seed)
     case, math = random_case(rng), MATH[seed % len(MATH)]
@@ -139,8 +189,9 @@ def test_random_cases(core: ModuleType, seed: int) -> None:
     caps.sm_count = rng.choice([1, 2, 132])
     wish = {"cut": rng.choice(CUTS), "splits": rng.choice([0, 1, 1, 2, 3]), "seed": seed}
     formats = (rng.random() < 0.3, rng.random() < 0.3, rng.random() < 0.3)
-    before = rng.choice([0, 1, 2, 3, 4, 6])
-    run_and_check(core, case, math, wish, formats=formats, before=before, caps=caps)
+    options = {"formats": formats, "before": rng.choice([0, 1, 2, 3, 4, 6]), "caps": caps}
+    direction = DIRECTIONS[seed // len(MATH) % 2]
+    run_and_check(core, case, math, wish, direction=direction, **options)
 
 
 @pytest.mark.parametrize("math", ["tf32", "bfloat16"])
@@ -173,6 +224,37 @@ def test_batches_of_images(core: ModuleType, cut: str, math: str) -> None:
     assert said["images"] < 5
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("math", MATH)
+@pytest.mark.parametrize("cut", [*CUTS, "walking", "boxed stretches", "boxed pairs"])
+def test_bands_of_rows(core: ModuleType, cut: str, math: str, direction: str) -> None:
+    stride = (2, 1) if direction == "input_grad" and MATH.index(math) % 2 == 0 else (1, 1)
+    case = Case("bands", (2, 16, 10, 70), (24, 16, 3, 3), stride, padding=(1, 1))
+    wish = {"cut": cut, "columns": 128, "splits": 1, "bands": 3}
+    last = "boxed" in cut
+    said = run_and_check(core, case, math, wish, formats=(last, False, last), direction=direction)
+    assert said is not None
+    assert said["phases"] == 3 * stride[0]
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("math", ["ieee", "tf32", "bfloat16"])
+def test_images_whose_lines_do_not_fit(core: ModuleType, math: str, direction: str) -> None:
+    """Are cut into bands of rows by the engine itself."""
+    case = Case("tall", (1, 24, 80, 40), (24, 24, 3, 3), padding=(1, 1))
+    caps = h200(core)
+    whole = run_and_check(core, case, math, caps=caps, direction=direction)
+    assert whole is not None
+    assert whole["phases"] == 1
+    caps.workspace_limit = whole["workspace_bytes"] // 2
+    cut = run_and_check(core, case, math, caps=caps, direction=direction)
+    assert cut is not None
+    assert 2 <= cut["phases"] <= 16
+    assert cut["workspace_bytes"] <= caps.workspace_limit
+    caps.workspace_limit = 1000
+    assert run(core, case, math, caps=caps, direction=direction)[0] is None
+
+
 WALKS = {
     "several_rows_in_a_stretch": Case("", (3, 5, 17, 16), (70, 5, 3, 3), padding=(1, 1)),
     "rows_of_several_stretches": Case("", (2, 16, 7, 152), (64, 16, 3, 3)),
@@ -189,11 +271,17 @@ WALKS = {
 def test_blocks_that_walk(core: ModuleType, name: str, math: str) -> None:
     """They turn the source themselves; sources that are not aligned are copied otherwise."""
     case = WALKS[name]
-    for blocks, before, last in ((2, 0, False), (3, 3, False), (1, 2, True), (7, 6, False)):
+    for blocks, before, last, direction in (
+        (2, 0, False, "forward"),
+        (3, 3, False, "input_grad"),
+        (1, 2, True, "input_grad"),
+        (7, 6, False, "forward"),
+    ):
         caps = h200(core)
         caps.sm_count = blocks
         options = {"formats": (False, False, last), "before": before, "source_before": before // 3}
-        said = run_and_check(core, case, math, {"cut": "walking"}, caps=caps, **options)
+        options |= either_way(case, direction) | {"math": math, "wish": {"cut": "walking"}}
+        said = run_and_check(core, caps=caps, **options)
         assert said is not None
         assert said["cut"] == "walking"
         assert said["aligned_rows"] == (before < 3)
@@ -224,7 +312,8 @@ def test_tiles_read_by_boxes(core: ModuleType, name: str, cut: str, math: str) -
             wish = {"cut": cut, "lane_bytes": lane_bytes, "splits": 1, "seed": seed + before}
             wish["filter_groups"] = 2 if before == 0 and seed == 1 else 1
             options = {"formats": (True, False, seed == 1), "source_before": before}
-            said = run_and_check(core, case, math, wish, before=2 * seed, **options)
+            options |= either_way(case, DIRECTIONS[before == 0])
+            said = run_and_check(core, math=math, wish=wish, before=2 * seed, **options)
             assert said is not None
             reached += said["cut"] == cut
             all_filters += said["cut"] == cut == "boxed pairs" and said["filter_groups"] == 2

@@ -1,4 +1,4 @@
-"""The kernels of cuda_pixels for float32, run on the host from their own source.
+"""The kernels of cuda_pixels, run on the host from their own source.
 
 A GPU runs the same code in tests/engines; here only copies, barriers and the tensor cores are
 replaced by plain C++.
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import reference
 import torch
-from cases import EDGES, Case
+from cases import EDGES, Case, draw
 from kernel_tester import Guarded, make_problem, spread
 from pixel_geometry import small_caps
 from problems import h200
@@ -198,3 +198,60 @@ def test_values_that_lie_apart_are_not_halved(
     want = reference.conv2d(case, x, w, None)
     terms = reference.conv2d(case, x.abs(), w.abs(), None)
     assert ((y - want).abs() <= 4e-7 * terms + 1e-44).all()
+
+
+MATH = [
+    (torch.float32, "tf32"),
+    (torch.float32, "ieee"),
+    (torch.bfloat16, "ieee"),
+    (torch.float16, "ieee"),
+]
+# Large enough for several chunks, tiles and parts; small enough to wait for.
+GRADIENTS = [
+    Case("several_tiles", (2, 24, 20, 21), (72, 24, 3, 3), padding=(1, 1)),
+    Case("pointwise", (2, 70, 15, 20), (96, 70, 1, 1)),
+    Case("cropped", (1, 20, 9, 30), (40, 20, 1, 3), padding=(2, 3)),  # more padding than taps reach
+    Case("few_filters", (2, 33, 19, 22), (3, 33, 3, 3), padding=(1, 1)),
+    Case("strided", (2, 33, 19, 22), (40, 33, 3, 3), (2, 2), (1, 1)),
+    Case("strided_along_rows", (1, 17, 12, 70), (24, 17, 3, 5), (1, 2), (1, 2)),
+    Case("strided_and_dilated", (1, 20, 15, 16), (24, 20, 3, 3), (2, 2), (2, 2), (3, 1)),
+    Case("stride_of_four", (1, 9, 20, 24), (20, 9, 5, 4), (4, 4), (1, 2)),
+    Case("groups_of_many", (1, 48, 9, 10), (80, 24, 3, 3), (2, 1), (1, 1), groups=2),
+    Case("small_images", (20, 40, 4, 5), (30, 40, 3, 3), padding=(1, 1)),
+    Case("parts", (1, 60, 6, 6), (200, 60, 3, 3), padding=(1, 1)),
+]
+
+
+@pytest.mark.parametrize("channels_last", [False, True], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize("math", MATH, ids=str)
+@pytest.mark.parametrize("case", GRADIENTS, ids=str)
+def test_input_gradients(
+    core: ModuleType, case: Case, math: tuple[torch.dtype, str], channels_last: bool
+) -> None:
+    """A gather like any other; with strides, one for each phase."""
+    dtype, precision = math
+    problem = make_problem(core, case, dtype, channels_last)
+    problem.pass_, problem.precision = core.Pass.input_grad, getattr(core.Precision, precision)
+    _, w, _ = case.tensors(dtype)
+    y = case.grad_output(dtype)
+    before = len(case.name) % 3
+    guarded_x = Guarded(torch.full(case.x, torch.nan, dtype=dtype), channels_last, before)
+    guarded_y = Guarded(y, channels_last, before)
+    pointers = [t.data_ptr() for t in (guarded_x.tensor, w, guarded_y.tensor)]
+    said = core.run_pixels_engine(problem, h200(core), *pointers, 0)
+    assert not isinstance(said, str), said
+    assert len(said) == case.stride[0] * case.stride[1]
+    assert guarded_x.is_whole()
+    got = (guarded_x.tensor, None, None)
+    reference.check_gradients(got, case, draw(case.x), w, y, tf32=precision == "tf32")
+
+
+def test_phases_without_taps_are_left_to_others(core: ModuleType) -> None:
+    for case in (
+        Case("stride_above_kernel", (1, 16, 9, 9), (16, 16, 1, 1), (2, 2)),
+        Case("even_dilation", (1, 16, 9, 9), (16, 16, 3, 3), (2, 2), dilation=(1, 2)),
+    ):
+        problem = make_problem(core, case, torch.float32)
+        problem.pass_ = core.Pass.input_grad
+        said = core.run_pixels_engine(problem, h200(core), 0, 0, 0, 0)
+        assert said == "no tap reaches some pixels of the input"

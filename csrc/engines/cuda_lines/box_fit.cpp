@@ -44,7 +44,7 @@ int find_box_rows(const WindowShape& shape) {
 
 bool lay_out_boxes(const ConvProblem& problem, WindowShape& shape) {
   if (!may_box(shape.math) || shape.strips > 1) return false;
-  const GatherView view = make_gather_view(problem);
+  const GatherTensors view = make_gather_tensors(problem);
   // Behind the last channel of a group lie the next one's, which are not zeros.
   const bool whole_chunks = problem.groups == 1 || shape.channels % shape.chunk_channels == 0;
   if (!whole_chunks ||
@@ -74,7 +74,7 @@ bool lay_out_boxes(const ConvProblem& problem, WindowShape& shape) {
 }
 
 bool can_store_boxes(const ConvProblem& problem, const WindowShape& shape) {
-  const GatherView view = make_gather_view(problem);
+  const GatherTensors view = make_gather_tensors(problem);
   // Behind the last filter of a group lie the next one's.
   const bool whole_groups = problem.groups == 1 || view.target_channels % kWindowFilters == 0;
   return size_of(problem.dtype) == 2 && shape.pair_rows > 0 && whole_groups &&

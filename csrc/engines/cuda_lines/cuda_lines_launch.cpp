@@ -25,13 +25,14 @@ void launch(const LaunchSite& site, const WindowShape& shape, const WindowParams
 }  // namespace
 
 void launch_cuda_lines(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  const auto& lines = *static_cast<const LinesPlan*>(plan.shape.get());
-  launch_halves(
-      lines, buffers,
-      [&](const WindowFit& fit) {
-        return make_window_params(*site.problem, fit, buffers, lines.scale_bytes);
-      },
-      [&](const WindowShape& shape, const WindowParams& params) { launch(site, shape, params); });
+  for (const auto& phase : *static_cast<const LinesPlan*>(plan.shape.get())) {
+    launch_halves(
+        phase, buffers,
+        [&](const WindowFit& fit) {
+          return make_window_params(*site.problem, fit, buffers, phase.scale_bytes);
+        },
+        [&](const WindowShape& shape, const WindowParams& params) { launch(site, shape, params); });
+  }
 }
 
 }  // namespace convx

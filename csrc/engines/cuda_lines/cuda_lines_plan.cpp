@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/gather_view.h"
 #include "engines/cuda_limits.h"
 #include "engines/cuda_lines/window_fit.h"
 
@@ -10,36 +9,65 @@ namespace convx {
 namespace {
 
 std::optional<WindowShape> fit_shape(const ConvProblem& problem, const DeviceCaps& caps,
-                                     TensorMath math) {
-  const GatherView view = make_gather_view(problem);
-  WindowShape shape = fit_window_shape(problem, caps, math, make_gather_axis(view.rows[0], false),
-                                       make_gather_axis(view.columns[0], false));
+                                     TensorMath math, const GatherPhase& phase) {
+  WindowShape shape = fit_window_shape(problem, caps, math, phase.rows, phase.columns);
   if (shape.columns == 0) return {};
   return shape;
 }
 
+constexpr int64_t kMaxBands = 16;
+
+// Phases whose lines fit in the workspace: those of the problem, or bands of them, as few as will
+// do. Empty where none will.
+std::vector<GatherPhase> find_phases(const ConvProblem& problem, const DeviceCaps& caps) {
+  const TensorMath math = tensor_math(problem);
+  std::vector<GatherPhase> phases;
+  for (const GatherPhase& phase : make_gather_phases(problem)) {
+    // Other lines, of halves, are shorter; but scales lie before them.
+    DeviceCaps rest = caps;
+    if (const auto halves = find_halves(problem, phase.taps())) {
+      rest.workspace_limit -= halves->scale_bytes;
+    }
+    const auto fits = [&](const GatherPhase& band) {
+      return fit_shape(problem, rest, math, band).has_value();
+    };
+    std::vector<GatherPhase> bands = {phase};
+    for (int64_t most = 2; !std::all_of(bands.begin(), bands.end(), fits); most *= 2) {
+      if (most > kMaxBands) return {};
+      bands = cut_bands(phase, most);
+    }
+    phases.insert(phases.end(), bands.begin(), bands.end());
+  }
+  return phases;
+}
+
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
-  if (std::string refusal = refuse_wgmma(p, caps); !refusal.empty()) return refusal;
-  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
-  if (!fit_shape(p, caps, tensor_math(p)))
-    return "no tile fits in shared memory, or no image's line";
+  if (std::string refusal = refuse_wgmma_gather(p, caps); !refusal.empty()) return refusal;
+  if (find_phases(p, caps).empty()) {
+    return "no tile fits in shared memory, or no line in the workspace";
+  }
   return "";
 }
 
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaLines;
-  plan_halves<WindowFit>(
-      plan, problem, caps,
-      [&](const DeviceCaps& some, TensorMath math) { return fit_shape(problem, some, math); },
-      [&](WindowShape shape) {
-        plan.tile = {int64_t{kWindowFilters} * shape.filter_groups, shape.columns * shape.windows(),
-                     shape.chunk_channels};
-        plan.split = shape.splits;
-        plan.workspace_bytes = std::max(
-            plan.workspace_bytes, shape.packed_bytes + shape.line_bytes + shape.partial_bytes);
-        return make_window_fit(problem, std::move(shape));
-      });
+  const auto take = [&](WindowShape shape, int64_t before) {
+    plan.tile = {int64_t{kWindowFilters} * shape.filter_groups, shape.columns * shape.windows(),
+                 shape.chunk_channels};
+    plan.split = shape.splits;
+    plan.workspace_bytes = std::max(
+        plan.workspace_bytes, before + shape.packed_bytes + shape.line_bytes + shape.partial_bytes);
+    return make_window_fit(problem, std::move(shape));
+  };
+  LinesPlan phases;
+  for (const GatherPhase& phase : find_phases(problem, caps)) {
+    const auto fit = [&](const DeviceCaps& some, TensorMath math) {
+      return fit_shape(problem, some, math, phase);
+    };
+    phases.push_back(plan_halves<WindowFit>(plan, problem, caps, phase.taps(), fit, take));
+  }
+  plan.shape = std::make_shared<LinesPlan>(std::move(phases));
   return plan;
 }
 

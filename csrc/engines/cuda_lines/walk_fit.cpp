@@ -9,7 +9,7 @@ namespace convx {
 namespace {
 
 // Rows of the source are copied as they lie, 16 bytes at a time.
-bool has_copied_rows(const GatherView& view, int64_t element_bytes) {
+bool has_copied_rows(const GatherTensors& view, int64_t element_bytes) {
   const int64_t unit = 16 / element_bytes;
   const Strides& strides = view.source_strides;
   return strides.w == 1 && view.source_w % unit == 0 && strides.h % unit == 0 &&
@@ -51,7 +51,7 @@ bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& s
                         shape.rows_axis.source_step == 1 && shape.columns_axis.source_step == 1;
   const bool two_images = int64_t{shape.rows} * shape.pitch >= shape.columns;  // of a window
   if (!two_images || !one_tile || !one_line ||
-      !has_copied_rows(make_gather_view(problem), element)) {
+      !has_copied_rows(make_gather_tensors(problem), element)) {
     return false;
   }
   const int64_t taps = problem.taps();

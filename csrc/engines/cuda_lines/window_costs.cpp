@@ -107,9 +107,11 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
   const double filters = shape.resident ? 0
                                         : chunks * taps * shape.filter_groups * shape.planes() *
                                               kWindowFilters * shape.lane_bytes;
-  const bool runs = shape.strips == 1 && shape.columns_axis.count % 2 == 0 &&
-                    problem.y_strides.c != 1 && shape.rows * shape.pitch >= kMinRunPositions;
-  const bool wide = problem.y_strides.c == 1 && problem.K > 1;
+  const GatherTensors view = make_gather_tensors(problem);
+  const bool wide = view.target_strides.c == 1 && problem.groups * view.target_channels > 1;
+  const bool dense = shape.rows_axis.target_step == 1 && shape.columns_axis.target_step == 1;
+  const bool runs = shape.strips == 1 && shape.columns_axis.count % 2 == 0 && dense &&
+                    view.target_strides.c != 1 && shape.rows * shape.pitch >= kMinRunPositions;
   const double words = shape.splits > 1 || problem.dtype == DType::kFloat32 ? 2 : 1;
   const double store = runs || wide ? predict_copies(shape, words * 2, runs)
                                     : shape.columns * words * kWindowScatterCycles;
@@ -131,13 +133,12 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   const int64_t tiles = shape.pixel_tiles * shape.filter_tiles * problem.groups * shape.splits;
   const int64_t batches = ceil_div(problem.N, std::max(1, shape.images));
   const double element = static_cast<double>(size_of(problem.dtype));
-  const double source = static_cast<double>(problem.N * problem.C * problem.H * problem.W);
-  const double target = static_cast<double>(problem.N * problem.K * problem.P * problem.Q);
+  const PhaseTraffic traffic(problem, shape.rows_axis, shape.columns_axis);
   const double waves = static_cast<double>(batches * ceil_div(tiles, caps.sm_count));
   double cycles = waves * predict_tile(problem, shape);
   // Boxes are read anew for each tile of filters.
-  const double read = shape.box_columns > 0 ? source * shape.filter_tiles : 0;
-  cycles = std::max(cycles, (target + read) * element / caps.sm_count / kWindowStoredBytes);
+  const double read = shape.box_columns > 0 ? traffic.source * shape.filter_tiles : 0;
+  cycles = std::max(cycles, (traffic.target + read) * element / caps.sm_count / kWindowStoredBytes);
   cycles += kWindowLaunchCycles + static_cast<double>(batches - 1) * kWindowBatchLaunchCycles;
   if (shape.box_columns > 0) {
     // Nothing is prepared but filters.
@@ -145,8 +146,9 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
     cycles += shape.reach * turned_position_cycles(shape.math);  // before the first tile
   } else {
     const double line_bytes = static_cast<double>(batches * shape.line_bytes);
-    const double rate = problem.x_strides.c == 1 ? kWindowCopiedBytes : kWindowMemoryBytes;
-    cycles += (source * element + line_bytes) / caps.sm_count / rate;
+    const double rate = make_gather_tensors(problem).source_strides.c == 1 ? kWindowCopiedBytes
+                                                                           : kWindowMemoryBytes;
+    cycles += (traffic.source * element + line_bytes) / caps.sm_count / rate;
   }
   cycles += 2 * static_cast<double>(shape.partial_bytes) / caps.sm_count / kWindowPartialBytes;
   return cycles / (kWindowClockGhz * 1e3);

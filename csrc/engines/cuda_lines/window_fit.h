@@ -14,7 +14,7 @@ struct WindowFit {
   WindowParams params;  // pointers are null
 };
 
-using LinesPlan = HalvedPlan<WindowFit>;
+using LinesPlan = PhasedPlan<WindowFit>;
 
 WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape);
 

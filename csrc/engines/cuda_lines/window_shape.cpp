@@ -88,7 +88,7 @@ class Fitter {
         row_reach_(rows),
         column_reach_(columns),
         math_(math) {
-    const GatherView view = make_gather_view(problem);
+    const GatherTensors view = make_gather_tensors(problem);
     sources_ = view.source_channels;
     targets_ = view.target_channels;
     source_h_ = view.source_h;

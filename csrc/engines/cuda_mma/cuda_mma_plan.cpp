@@ -3,16 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/gather_view.h"
 #include "engines/cuda_limits.h"
 #include "engines/cuda_mma/mma_fit.h"
 #include "engines/cuda_mma/mma_tiling.h"
 
 namespace convx {
 namespace {
-
-// Each is a few launches.
-constexpr size_t kMaxPhases = 16;
 
 PixelShape fit_phase(const ConvProblem& problem, const DeviceCaps& caps, GatherAxis rows,
                      GatherAxis columns) {
@@ -33,13 +29,9 @@ PixelShape fit_phase(const ConvProblem& problem, const DeviceCaps& caps, GatherA
 }
 
 std::vector<PixelShape> fit_phases(const ConvProblem& problem, const DeviceCaps& caps) {
-  const GatherView view = make_gather_view(problem);
   std::vector<PixelShape> shapes;
-  for (const AxisPhase& rows : view.rows) {
-    for (const AxisPhase& columns : view.columns) {
-      shapes.push_back(fit_phase(problem, caps, make_gather_axis(rows, false),
-                                 make_gather_axis(columns, false)));
-    }
+  for (const GatherPhase& phase : make_gather_phases(problem)) {
+    shapes.push_back(fit_phase(problem, caps, phase.rows, phase.columns));
   }
   return shapes;
 }
@@ -51,10 +43,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (caps.code_arch < 80) return "this build has no code of sm_80 or later for this GPU";
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
   if (std::string large = refuse_large_images(p); !large.empty()) return large;
-  const GatherView view = make_gather_view(p);
-  if (view.rows.size() * view.columns.size() > kMaxPhases) {
-    return "the stride has more than 16 phases";
-  }
+  if (std::string many = refuse_many_phases(p); !many.empty()) return many;
   for (const PixelShape& shape : fit_phases(p, caps)) {
     if (shape.filters == 0) {
       return "no tile fits in shared memory, or its images lie 2^31 elements apart";

@@ -43,6 +43,7 @@ double predict_mma_microseconds(const ConvProblem& problem, const DeviceCaps& ca
   const bool ieee = shape.math == TensorMath::kIeee;
   const bool half = operand_bytes(shape.math) == 2 && !ieee;
   const double element = static_cast<double>(size_of(problem.dtype));
+  const PhaseTraffic traffic(problem, shape.rows_axis, shape.columns_axis);
   const double chunks = static_cast<double>(shape.chunks) / shape.splits;
   const double steps = chunks * shape.steps;
   const double planes = count_planes(shape.math);
@@ -75,7 +76,7 @@ double predict_mma_microseconds(const ConvProblem& problem, const DeviceCaps& ca
   const int64_t tiles = shape.pixel_tiles * shape.filter_tiles * problem.groups * shape.splits;
   const double cycles = static_cast<double>(ceil_div(tiles, caps.sm_count)) * tile;
   double us = cycles / (kMmaClockGhz * 1e3 * rates.clock);
-  us = std::max(us, count_bytes(problem) / (kMmaBytesPerUs * rates.memory));
+  us = std::max(us, traffic.bytes(problem) / (kMmaBytesPerUs * rates.memory));
   us += kMmaLaunchUs;
   us += 2 * static_cast<double>(shape.partial_bytes) / (kMmaPartialBytesPerUs * rates.memory);
   return caps.compute_major == 9 ? kMmaHopperHandicap * us : us;

@@ -21,7 +21,7 @@ class Fitter {
         columns_(columns),
         math_(tiling.math),
         element_(size_of(problem.dtype)) {
-    const GatherView view = make_gather_view(problem);
+    const GatherTensors view = make_gather_tensors(problem);
     source_ = view.source_strides;
     target_ = view.target_strides;
     sources_ = view.source_channels;

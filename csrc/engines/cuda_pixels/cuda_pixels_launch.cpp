@@ -26,13 +26,14 @@ void launch(const LaunchSite& site, const PixelShape& shape, const PixelParams& 
 }  // namespace
 
 void launch_cuda_pixels(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  const auto& pixels = *static_cast<const PixelsPlan*>(plan.shape.get());
-  launch_halves(
-      pixels, buffers,
-      [&](const PixelFit& fit) {
-        return make_pixel_params(*site.problem, fit, buffers, pixels.scale_bytes);
-      },
-      [&](const PixelShape& shape, const PixelParams& params) { launch(site, shape, params); });
+  for (const auto& phase : *static_cast<const PixelsPlan*>(plan.shape.get())) {
+    launch_halves(
+        phase, buffers,
+        [&](const PixelFit& fit) {
+          return make_pixel_params(*site.problem, fit, buffers, phase.scale_bytes);
+        },
+        [&](const PixelShape& shape, const PixelParams& params) { launch(site, shape, params); });
+  }
 }
 
 }  // namespace convx

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/gather_view.h"
 #include "engines/cuda_limits.h"
 #include "engines/cuda_pixels/pixel_tiling.h"
 
@@ -10,21 +9,20 @@ namespace convx {
 namespace {
 
 std::optional<PixelShape> fit_shape(const ConvProblem& problem, const DeviceCaps& caps,
-                                    TensorMath math) {
-  const GatherView view = make_gather_view(problem);
+                                    TensorMath math, const GatherPhase& phase) {
   PixelShape shape =
-      fit_pixel_shape(problem, caps, make_gather_axis(view.rows[0], false),
-                      make_gather_axis(view.columns[0], false), make_pixel_tiling(math));
+      fit_pixel_shape(problem, caps, phase.rows, phase.columns, make_pixel_tiling(math));
   if (shape.filters == 0) return {};
   return shape;
 }
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
-  if (std::string refusal = refuse_wgmma(p, caps); !refusal.empty()) return refusal;
-  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
+  if (std::string refusal = refuse_wgmma_gather(p, caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_images(p); !large.empty()) return large;
-  if (!fit_shape(p, caps, tensor_math(p))) {
-    return "no tile fits in shared memory, or its images lie 2^31 elements apart";
+  for (const GatherPhase& phase : make_gather_phases(p)) {
+    if (!fit_shape(p, caps, tensor_math(p), phase)) {
+      return "no tile fits in shared memory, or its images lie 2^31 elements apart";
+    }
   }
   return "";
 }
@@ -32,16 +30,21 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaPixels;
-  plan_halves<PixelFit>(
-      plan, problem, caps,
-      [&](const DeviceCaps& some, TensorMath math) { return fit_shape(problem, some, math); },
-      [&](PixelShape shape) {
-        plan.tile = {2 * int64_t{shape.window_pixels()}, shape.filters, shape.chunk_channels};
-        plan.split = shape.splits;
-        plan.workspace_bytes =
-            std::max(plan.workspace_bytes, shape.packed_bytes + shape.partial_bytes);
-        return make_pixel_fit(problem, std::move(shape));
-      });
+  const auto take = [&](PixelShape shape, int64_t before) {
+    plan.tile = {2 * int64_t{shape.window_pixels()}, shape.filters, shape.chunk_channels};
+    plan.split = shape.splits;
+    plan.workspace_bytes =
+        std::max(plan.workspace_bytes, before + shape.packed_bytes + shape.partial_bytes);
+    return make_pixel_fit(problem, std::move(shape));
+  };
+  PixelsPlan phases;
+  for (const GatherPhase& phase : make_gather_phases(problem)) {
+    const auto fit = [&](const DeviceCaps& some, TensorMath math) {
+      return fit_shape(problem, some, math, phase);
+    };
+    phases.push_back(plan_halves<PixelFit>(plan, problem, caps, phase.taps(), fit, take));
+  }
+  plan.shape = std::make_shared<PixelsPlan>(std::move(phases));
   return plan;
 }
 

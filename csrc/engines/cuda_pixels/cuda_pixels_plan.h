@@ -7,7 +7,7 @@
 
 namespace convx {
 
-using PixelsPlan = HalvedPlan<PixelFit>;
+using PixelsPlan = PhasedPlan<PixelFit>;
 
 Engine cuda_pixels_engine();
 

@@ -38,6 +38,8 @@ constexpr double kPixelPartialBytes = 20;  // partial sums, written and read aga
 double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
                             const PixelShape& shape) {
   const double element = size_of(problem.dtype);
+  const Strides target = make_gather_tensors(problem).target_strides;
+  const PhaseTraffic traffic(problem, shape.rows_axis, shape.columns_axis);
   const double chunks = static_cast<double>(shape.chunks) / shape.splits;
   const double steps = chunks * shape.steps;
   const int products = shape.math == TensorMath::kIeee       ? 6
@@ -62,7 +64,7 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   const double loaded =
       shape.source_stage_bytes / (shape.paired ? pair_bytes(shape.math) / 2 / element : 1);
   const double bytes = chunks * loaded + (shape.resident ? 0 : steps * shape.step_bytes());
-  const double store = kPixelStoreCycles * (problem.y_strides.c == 1 ? kPixelScatter : 1) *
+  const double store = kPixelStoreCycles * (target.c == 1 ? kPixelScatter : 1) *
                        (shape.math == TensorMath::kIeee ? kPixelMendChecks
                         : is_half(shape.math)           ? kPixelUnscale
                                                         : 1) *
@@ -71,7 +73,7 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
       std::max({multiply + split + store, load, bytes / kPixelCacheBytes}) + kPixelTileCycles;
   const int64_t tiles = shape.pixel_tiles * shape.filter_tiles * problem.groups * shape.splits;
   double cycles = static_cast<double>(ceil_div(tiles, caps.sm_count)) * tile;
-  cycles = std::max(cycles, count_bytes(problem) / caps.sm_count / kPixelMemoryBytes);
+  cycles = std::max(cycles, traffic.bytes(problem) / caps.sm_count / kPixelMemoryBytes);
   cycles += kPixelLaunchCycles;
   cycles += 2 * static_cast<double>(shape.partial_bytes) / caps.sm_count / kPixelPartialBytes;
   return cycles / (kPixelClockGhz * 1e3);

@@ -31,13 +31,14 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaPointwise;
-  plan_halves<PointwiseFit>(
-      plan, problem, caps,
+  plan.shape = std::make_shared<PointwisePlan>(plan_halves<PointwiseFit>(
+      plan, problem, caps, 1,
       [&](const DeviceCaps& some, TensorMath math) { return fit_shape(problem, some, math); },
-      [&](PointwiseShape shape) {
+      [&](PointwiseShape shape, int64_t before) {
         plan.tile = {kPointwisePixels, shape.filters, pointwise_chunk(shape.math)};
+        plan.workspace_bytes = before;
         return make_pointwise_fit(problem, std::move(shape));
-      });
+      }));
   return plan;
 }
 
