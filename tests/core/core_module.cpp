@@ -193,15 +193,26 @@ PYBIND11_MODULE(convx_core, m) {
     using namespace py::literals;
     Buffers buffers = buffers_at(x, w, y, bias);
     if (problem.pass == Pass::kWeightGrad) {
-      const StripWeightGradFit fit = fit_strip_weight_grad(problem, caps);
-      if (fit.blocks == 0) return py::none();
-      std::vector<float> partials(static_cast<size_t>(fit.workspace_bytes) / 4, NAN);
-      buffers.workspace = partials.data();
-      if (!emulate_weight_grad(problem, fit, buffers)) {
-        throw std::runtime_error("a block wrote behind its shared memory");
-      }
-      const int strips = make_weight_grad_launch(problem, fit, buffers).fit.columns;
-      return py::dict("strips"_a = strips, "parts"_a = fit.parts, "blocks"_a = fit.blocks);
+      const DepthwiseWeightGradFit grad = fit_depthwise_weight_grad(problem, caps);
+      const auto run = [&](const auto& fit) -> py::object {
+        if (fit.blocks == 0) return py::none();
+        std::vector<float> partials(static_cast<size_t>(fit.workspace_bytes) / 4, NAN);
+        buffers.workspace = partials.data();
+        if (!emulate_weight_grad(problem, grad, buffers)) {
+          throw std::runtime_error("a block wrote behind its shared memory");
+        }
+        py::dict said("parts"_a = fit.parts, "blocks"_a = fit.blocks);
+        if constexpr (requires { fit.columns; }) {
+          said["strips"] = fit.columns;
+        } else {
+          said["kernel_taps"] = fit.kernel_taps;
+          said["item_lanes"] = fit.params.item_lanes;
+          said["block_groups"] = fit.params.block_groups;
+          said["paired"] = make_pixel_weight_grad_params(problem, fit, buffers).paired;
+        }
+        return said;
+      };
+      return std::visit(run, grad);
     }
     const DepthwiseFit fit = fit_depthwise(problem, caps);
     if (fit.blocks == 0) return py::none();

@@ -7,6 +7,7 @@
 #include "emulate_depthwise.h"
 #include "engines/cuda_depthwise/channels_last_kernel.cuh"
 #include "engines/cuda_depthwise/pixel_strip_kernel.cuh"
+#include "engines/cuda_depthwise/pixel_weight_grad_kernel.cuh"
 #include "engines/cuda_depthwise/plane_kernel.cuh"
 #include "engines/cuda_depthwise/strip_kernel.cuh"
 #include "engines/cuda_depthwise/strip_weight_grad_kernel.cuh"
@@ -76,6 +77,32 @@ void run_weight_grad(const StripWeightGradFit& fit, std::integer_sequence<int, k
   (run_weight_grad_if_fitted<T, kIndices, 1, true>(fit), ...);
 }
 
+bool run_parts(const ConvProblem& problem, const StripWeightGradFit& fit, const Buffers& buffers) {
+  const StripWeightGradFit made = make_strip_weight_grad(problem, fit, buffers);
+  constexpr auto kIndices = std::make_integer_sequence<int, kStripShapeCount>{};
+  return emulator::run_grid(
+      problem.dtype, made.blocks, kDepthwiseThreads, made.shared_bytes,
+      [&](auto element) { run_weight_grad<decltype(element)>(made, kIndices); });
+}
+
+template <typename T, int kTaps>
+void run_weight_grad(const PixelWeightGradFit& fit, const PixelWeightGradParams& params) {
+  if (fit.kernel_taps != kTaps) return;
+  params.t.column.source_step == 1 ? pixel_weight_grad_kernel<T, kTaps, 1>(params)
+                                   : pixel_weight_grad_kernel<T, kTaps, 2>(params);
+}
+
+bool run_parts(const ConvProblem& problem, const PixelWeightGradFit& fit, const Buffers& buffers) {
+  const PixelWeightGradParams params = make_pixel_weight_grad_params(problem, fit, buffers);
+  return emulator::run_grid(
+      problem.dtype, fit.blocks, fit.threads, fit.shared_bytes, [&](auto element) {
+        using T = decltype(element);
+        run_weight_grad<T, kPixelGradTaps[0]>(fit, params);
+        run_weight_grad<T, kPixelGradTaps[1]>(fit, params);
+        run_weight_grad<T, kPixelGradTaps[2]>(fit, params);
+      });
+}
+
 }  // namespace
 
 bool emulate_depthwise(const ConvProblem& problem, const DepthwiseFit& fit,
@@ -93,17 +120,16 @@ bool emulate_depthwise(const ConvProblem& problem, const DepthwiseFit& fit,
                         make_channels_last_params(problem, fit, buffers));
 }
 
-bool emulate_weight_grad(const ConvProblem& problem, const StripWeightGradFit& fit,
+bool emulate_weight_grad(const ConvProblem& problem, const DepthwiseWeightGradFit& grad,
                          const Buffers& buffers) {
-  const StripWeightGradLaunch launch = make_weight_grad_launch(problem, fit, buffers);
-  constexpr auto kIndices = std::make_integer_sequence<int, kStripShapeCount>{};
-  const bool whole = emulator::run_grid(
-      problem.dtype, launch.fit.blocks, kDepthwiseThreads, launch.fit.shared_bytes,
-      [&](auto element) { run_weight_grad<decltype(element)>(launch.fit, kIndices); });
-  emulator::visit_type(problem.dtype, [&](auto element) {
-    sum_partials<decltype(element)>(LaunchSite{}, launch.sums);
-  });
-  return whole;
+  const auto run = [&](const auto& fit) {
+    const bool whole = run_parts(problem, fit, buffers);
+    const WeightGradSums sums = make_weight_grad_sums(problem, fit.parts, buffers);
+    emulator::visit_type(problem.dtype,
+                         [&](auto element) { sum_partials<decltype(element)>(LaunchSite{}, sums); });
+    return whole;
+  };
+  return std::visit(run, grad);
 }
 
 }  // namespace convx

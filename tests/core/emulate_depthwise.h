@@ -1,7 +1,7 @@
 #pragma once
 
 #include "engines/cuda_depthwise/depthwise_fit.h"
-#include "engines/cuda_depthwise/strip_weight_grad_fit.h"
+#include "engines/cuda_depthwise/depthwise_weight_grad_fit.h"
 
 namespace convx {
 
@@ -9,7 +9,7 @@ namespace convx {
 bool emulate_depthwise(const ConvProblem& problem, const DepthwiseFit& fit, const Buffers& buffers);
 
 // The same for a weight gradient; buffers.workspace has room for its partial sums.
-bool emulate_weight_grad(const ConvProblem& problem, const StripWeightGradFit& fit,
+bool emulate_weight_grad(const ConvProblem& problem, const DepthwiseWeightGradFit& fit,
                          const Buffers& buffers);
 
 }  // namespace convx

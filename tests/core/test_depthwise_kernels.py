@@ -237,18 +237,56 @@ def test_weight_gradients(core: ModuleType, case: Case, dtype: torch.dtype) -> N
         assert torch.equal(elsewhere["result"], wide["result"])
 
 
+# Weight gradients of channels_last, and the taps of the kernel that computes them.
+PIXEL_GRADIENTS = [
+    (depthwise("dw3", 2, 12, 20, 32, 3, 3, padding=(1, 1)), 3),
+    (depthwise("dw3_valid", 2, 70, 13, 19, 3, 3), 3),
+    (depthwise("dw3_odd_channels", 2, 67, 9, 11, 3, 3, padding=(1, 1)), 3),
+    (depthwise("dw3_of_7", 9, 40, 7, 7, 3, 3, padding=(1, 1)), 3),
+    (depthwise("dw3_one_pixel", 3, 8, 1, 1, 3, 3, padding=(1, 1)), 3),
+    (depthwise("dw3_more_padding", 2, 8, 9, 10, 3, 3, padding=(5, 3, 4, 2)), 3),
+    (depthwise("dw3_stride_two", 2, 36, 28, 28, 3, 3, stride=(2, 2), padding=(1, 1)), 3),
+    (depthwise("dw5", 2, 20, 15, 14, 5, 5, padding=(2, 2)), 5),
+    (depthwise("dw5_stride_two", 1, 20, 15, 14, 5, 5, stride=(2, 2), padding=(2, 2)), 5),
+    (depthwise("dw7", 1, 96, 14, 14, 7, 7, padding=(3, 3)), 7),
+    (depthwise("dw_row", 1, 16, 5, 40, 1, 31, padding=(0, 15)), 7),
+    (depthwise("dw_column", 1, 16, 40, 5, 31, 1, padding=(15, 0)), 3),
+    (depthwise("dw13", 1, 6, 17, 20, 13, 13, padding=(6, 6)), 7),
+    (depthwise("dw1", 2, 16, 6, 7, 1, 1), 3),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("case", "taps"), PIXEL_GRADIENTS, ids=lambda value: str(value))
+def test_weight_gradients_of_channels_last(
+    core: ModuleType, case: Case, taps: int, dtype: torch.dtype
+) -> None:
+    small = h200(core)
+    small.sm_count = 1  # several items for each warp
+    run = partial(run_and_check, core, case, dtype, "nhwc", direction="weight_grad")
+    assert run()["kernel_taps"] == taps
+    few = run(caps=small)
+    assert few["paired"] == (case.x[1] % 2 == 0)
+    elsewhere = run(before=1, caps=small)
+    assert not elsewhere["paired"]
+    assert torch.equal(elsewhere["result"], few["result"])
+
+
+@pytest.mark.parametrize("channels_last", [False, True], ids=FORMATS)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
-def test_weight_gradient_of_infinity(core: ModuleType, value: float) -> None:
+def test_weight_gradient_of_infinity(core: ModuleType, value: float, channels_last: bool) -> None:
     """Rows that other threads multiply, or nobody, are not multiplied by zero instead."""
-    case = depthwise("spoiled", 1, 2, 40, 64, 3, 3)
-    for row in (0, 1, 19, 20, 39):
+    case = depthwise("spoiled", 1, 2, 40, 61, 3, 3)
+    for row, column in ((0, 5), (1, 60), (19, 5), (20, 59), (39, 5)):
         x, _, _ = case.tensors()
-        x[0, 1, row, 5] = value
+        x[0, 1, row, column] = value
         y = case.grad_output().abs() + 1
         w = torch.zeros(case.w)
-        problem = make_problem(core, case, torch.float32, False)
+        problem = make_problem(core, case, torch.float32, channels_last)
         problem.pass_ = core.Pass.weight_grad
-        core.run_depthwise(problem, h200(core), x.data_ptr(), w.data_ptr(), y.data_ptr(), 0)
+        source, grad = (Guarded(t, channels_last).tensor for t in (x, y))
+        pointers = [t.data_ptr() for t in (source, w, grad)]
+        core.run_depthwise(problem, h200(core), *pointers, 0)
         want = reference.gradients(case, x, w, y)[1]
         assert torch.equal(w.isnan(), want.isnan())
         assert torch.equal(w.isposinf(), want.isposinf())

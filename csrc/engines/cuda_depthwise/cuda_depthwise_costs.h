@@ -34,6 +34,7 @@ constexpr double kStripStepIssue = 8;          // sums move up, one store
 constexpr double kStripRowIssue = 8;           // a source row's address
 constexpr double kStripLoadIssue = 4;          // a load, zeros where it is outside
 constexpr double kStripSumIssue = 12;          // adding up a weight's gradient over a block
+constexpr double kPixelGradStepIssue = 45;     // a step of a weight gradient over pixels; reckoned
 constexpr double kStripShiftIssue = 55;        // storing a row that begins anywhere
 constexpr double kStripBytesPerUs = 3.6e6;
 constexpr double kStripSecondPassUs = 4;  // adding up the parts of a weight gradient
@@ -91,18 +92,18 @@ struct StripWork {
   double blocks;
   double resident;    // blocks on a multiprocessor, by registers
   double warp_issue;  // instructions of a warp
+  double warps = 4;   // of a block
   double waits;       // loads that a thread waits for, one after the other
   double moved_bytes, least_bytes;
   double load_bytes;  // of one load
 };
 
 inline double predict_strips_us(const StripWork& work, const DeviceCaps& caps) {
-  constexpr double kWarps = 4;  // of a block
   const double sms = std::max(caps.sm_count, 1);
   const double per_sm = std::max(1.0, work.blocks / sms);
   const double rate = std::min(kDepthwiseIssuePerCycle,
-                               kDepthwiseWarpIssue * std::min(work.resident, per_sm) * kWarps);
-  const double compute = per_sm * kWarps * work.warp_issue / rate / kDepthwiseCyclesPerUs;
+                               kDepthwiseWarpIssue * std::min(work.resident, per_sm) * work.warps);
+  const double compute = per_sm * work.warps * work.warp_issue / rate / kDepthwiseCyclesPerUs;
   const double narrow = 1 + kStripNarrowLoad * (16 / work.load_bytes - 1);
   const double memory =
       (work.least_bytes / kStripBytesPerUs * narrow +

@@ -6,8 +6,11 @@ namespace convx {
 
 void launch_cuda_depthwise(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   if (site.problem->pass == Pass::kWeightGrad) {
-    const auto& grad = *static_cast<const StripWeightGradFit*>(plan.shape.get());
-    return launch_strip_weight_grad(site, grad, buffers);
+    const auto launch = [&](const auto& fit) {
+      launch_weight_grad_parts(site, fit, buffers);
+      launch_weight_grad_sums(site, make_weight_grad_sums(*site.problem, fit.parts, buffers));
+    };
+    return std::visit(launch, *static_cast<const DepthwiseWeightGradFit*>(plan.shape.get()));
   }
   const DepthwiseFit& fit = *static_cast<const DepthwiseFit*>(plan.shape.get());
   if (fit.strip.shape >= 0) {

@@ -1,7 +1,7 @@
 #include "engines/cuda_depthwise/cuda_depthwise_plan.h"
 
 #include "engines/cuda_depthwise/depthwise_fit.h"
-#include "engines/cuda_depthwise/strip_weight_grad_fit.h"
+#include "engines/cuda_depthwise/depthwise_weight_grad_fit.h"
 #include "engines/cuda_limits.h"
 
 namespace convx {
@@ -17,9 +17,10 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.N == 0) return "the batch is empty";
   if (p.N > kMaxExtent / p.C) return "there are more than 2^29 planes";
   if (p.pass == Pass::kWeightGrad) {
-    return fit_strip_weight_grad(p, caps).blocks > 0
-               ? ""
-               : "it computes the weight gradient of dense NCHW tensors for some kernel sizes only";
+    const auto is_none = [](const auto& fit) { return fit.blocks == 0; };
+    if (!std::visit(is_none, fit_depthwise_weight_grad(p, caps))) return "";
+    return "it computes the weight gradient of dense NCHW tensors for some kernel sizes only, and "
+           "that of channels_last for strides of 1 or 2 along both axes, without dilation";
   }
   if (find_depthwise_layout(p) == DepthwiseLayout::kOther) {
     return "neither columns nor channels are neighbours in the memory of both input and output";
@@ -32,11 +33,19 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaDepthwise;
   if (problem.pass == Pass::kWeightGrad) {
-    auto grad = std::make_shared<StripWeightGradFit>(fit_strip_weight_grad(problem, caps));
-    plan.tile = {grad->params.segment_rows, grad->columns, 1};
-    plan.split = grad->parts;
-    plan.workspace_bytes = grad->workspace_bytes;
-    plan.predicted_us = grad->microseconds;
+    auto grad = std::make_shared<DepthwiseWeightGradFit>(fit_depthwise_weight_grad(problem, caps));
+    if (const auto* strips = std::get_if<StripWeightGradFit>(grad.get())) {
+      plan.tile = {strips->params.segment_rows, strips->columns, 1};
+    } else {
+      const auto& pixels = std::get<PixelWeightGradFit>(*grad).params;
+      plan.tile = {pixels.segment_rows, kPixelGradColumns, 2 * pixels.pairs};
+    }
+    const auto take = [&](const auto& fit) {
+      plan.split = fit.parts;
+      plan.workspace_bytes = fit.workspace_bytes;
+      plan.predicted_us = fit.microseconds;
+    };
+    std::visit(take, *grad);
     plan.shape = std::move(grad);
     return plan;
   }

@@ -34,19 +34,23 @@ bool launch_parts(const LaunchSite& site, const StripWeightGradFit& fit,
 
 }  // namespace
 
-void launch_strip_weight_grad(const LaunchSite& site, const StripWeightGradFit& fit,
+void launch_weight_grad_parts(const LaunchSite& site, const StripWeightGradFit& fit,
                               const Buffers& buffers) {
-  const StripWeightGradLaunch launch = make_weight_grad_launch(*site.problem, fit, buffers);
+  const StripWeightGradFit made = make_strip_weight_grad(*site.problem, fit, buffers);
   constexpr auto kIndices = std::make_integer_sequence<int, kStripShapeCount>{};
   bool launched = false;
   visit_device_type(site.problem->dtype, [&](auto zero) {
     using T = decltype(zero);
-    if constexpr (sizeof(T) <= 4) {
-      launched = launch_parts<T>(site, launch.fit, kIndices);
-      sum_partials<T>(site, launch.sums);
-    }
+    if constexpr (sizeof(T) <= 4) launched = launch_parts<T>(site, made, kIndices);
   });
   if (!launched) throw_launch_error(site, "launching the weight gradient", "no such kernel");
+}
+
+void launch_weight_grad_sums(const LaunchSite& site, const WeightGradSums& sums) {
+  visit_device_type(site.problem->dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (sizeof(T) <= 4) sum_partials<T>(site, sums);
+  });
 }
 
 }  // namespace convx

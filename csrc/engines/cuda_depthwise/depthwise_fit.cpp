@@ -59,6 +59,10 @@ DepthwiseTensors make_plane_tensors(const ConvProblem& problem) {
   return make_tensors(problem, make_gather_view(problem), true);
 }
 
+DepthwiseTensors make_pixel_tensors(const ConvProblem& problem) {
+  return make_tensors(problem, make_gather_view(problem), false);
+}
+
 bool is_aligned(const void* address, DType dtype, int elements) {
   return fit_unit_to_address(address, size_of(dtype), elements) == elements;
 }
@@ -71,7 +75,7 @@ DepthwiseFit fit_depthwise(const ConvProblem& problem, const DeviceCaps& caps) {
     fit_planes(problem, caps, fit);
     fit_strips(problem, caps, fit);
   } else if (fit.layout == DepthwiseLayout::kPixels) {
-    fit.pixel.t = make_tensors(problem, make_gather_view(problem), false);
+    fit.pixel.t = make_pixel_tensors(problem);
     fit_channels_last(problem, caps, fit);
     fit_pixel_strips(problem, caps, fit);
   }

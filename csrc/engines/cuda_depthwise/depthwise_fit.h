@@ -59,8 +59,10 @@ std::optional<PixelStripParams> make_pixel_strip_params(const ConvProblem& probl
                                                         const DepthwiseFit& fit,
                                                         const Buffers& buffers);
 
-// The tensors of a problem in planes, as the forward pass or the input gradient sees them.
+// The tensors of a problem in planes or pixels, as the forward pass or the input gradient sees
+// them.
 DepthwiseTensors make_plane_tensors(const ConvProblem& problem);
+DepthwiseTensors make_pixel_tensors(const ConvProblem& problem);
 // Whether an address is a multiple of so many elements.
 bool is_aligned(const void* address, DType dtype, int elements);
 

@@ -4,7 +4,7 @@
 #include "core/buffers.h"
 #include "cuda/check.h"
 #include "engines/cuda_depthwise/depthwise_fit.h"
-#include "engines/cuda_depthwise/strip_weight_grad_fit.h"
+#include "engines/cuda_depthwise/depthwise_weight_grad_fit.h"
 
 namespace convx {
 
@@ -16,7 +16,12 @@ void launch_depthwise_pixel_strips(const LaunchSite& site, const DepthwiseFit& f
                                    const PixelStripParams& params);
 void launch_depthwise_channels_last(const LaunchSite& site, const DepthwiseFit& fit,
                                     const Buffers& buffers);
-void launch_strip_weight_grad(const LaunchSite& site, const StripWeightGradFit& fit,
+// Of weight gradients, the partial sums.
+void launch_weight_grad_parts(const LaunchSite& site, const StripWeightGradFit& fit,
                               const Buffers& buffers);
+void launch_weight_grad_parts(const LaunchSite& site, const PixelWeightGradFit& fit,
+                              const Buffers& buffers);
+// And what they add up to.
+void launch_weight_grad_sums(const LaunchSite& site, const WeightGradSums& sums);
 
 }  // namespace convx

@@ -114,6 +114,31 @@ struct StripWeightGradParams {
   FastDivmod by_strips, by_segments, by_filters, by_multiplier;
 };
 
+// The same over pixels: a thread sums over strips for two channels and a group of taps, so many
+// kernel rows and, by kernel, columns at most.
+constexpr int kPixelGradThreads = 256;  // at most
+constexpr int kPixelGradColumns = 2;
+constexpr int kPixelGradRows = 3;
+constexpr int kPixelGradTaps[] = {3, 5, 7};
+// Blocks whose registers fit on a multiprocessor.
+constexpr int pixel_grad_blocks(int64_t element_bytes, int taps, int stride) {
+  if (taps == 7 && stride == 2) return 1;
+  return taps == 3 && stride == 1 && element_bytes == 2 ? 3 : 2;
+}
+struct PixelWeightGradParams {
+  DepthwiseTensors t;  // as above
+  float* partials;     // [part][filter][tap]
+  int64_t partial_stride;
+  int taps;
+  int items, items_per_part;  // strips of all images: of a channel, of a block
+  int segment_rows;
+  int pairs, item_lanes, block_groups;  // of a block: pairs of channels, strips at a time, groups
+  int group_rows, group_columns;        // taps of a group
+  bool paired;                          // two channels are loaded together
+  FastDivmod by_chunks, by_group_blocks, by_pairs, by_item_lanes;  // chunks of channels
+  FastDivmod by_column_groups, by_strips, by_segments;
+};
+
 // The pixel kernel: channels are neighbours in memory.
 struct ChannelsLastParams {
   DepthwiseTensors t;

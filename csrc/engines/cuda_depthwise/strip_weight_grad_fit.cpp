@@ -1,10 +1,9 @@
-#include "engines/cuda_depthwise/strip_weight_grad_fit.h"
-
 #include <algorithm>
 
 #include "core/arithmetic.h"
 #include "engines/cuda_depthwise/cuda_depthwise_costs.h"
 #include "engines/cuda_depthwise/depthwise_fit.h"
+#include "engines/cuda_depthwise/depthwise_weight_grad_fit.h"
 #include "engines/cuda_depthwise/strip_match.h"
 #include "engines/cuda_staging.h"
 
@@ -87,25 +86,15 @@ StripWeightGradFit fit_strip_weight_grad(const ConvProblem& problem, const Devic
   return fit;
 }
 
-StripWeightGradLaunch make_weight_grad_launch(const ConvProblem& problem,
-                                              const StripWeightGradFit& fit,
-                                              const Buffers& buffers) {
-  StripWeightGradLaunch launch{fit, {}};
-  StripWeightGradParams& p = launch.fit.params;
-  p.t.source = buffers.x, p.t.target = buffers.y;
-  p.partials = static_cast<float*>(buffers.workspace);
+StripWeightGradFit make_strip_weight_grad(const ConvProblem& problem, const StripWeightGradFit& fit,
+                                          const Buffers& buffers) {
+  StripWeightGradFit made = fit;
+  made.params.t.source = buffers.x, made.params.t.target = buffers.y;
+  made.params.partials = static_cast<float*>(buffers.workspace);
   const StripReads reads(kStripShapes[fit.shape], size_of(problem.dtype), fit.columns);
-  launch.fit.aligned = is_aligned(buffers.x, problem.dtype, reads.vector) &&
-                       is_aligned(buffers.y, problem.dtype, fit.columns);
-  WeightGradSums& sums = launch.sums;
-  sums.partials = p.partials, sums.partial_stride = p.partial_stride;
-  sums.splits = static_cast<int>(fit.parts);
-  sums.images = 1;
-  sums.target_height = p.t.row.taps, sums.target_width = p.t.column.taps;
-  sums.target_n = 0, sums.target_c = p.t.weight_k;
-  sums.target_h = p.t.weight_r, sums.target_w = p.t.weight_s;
-  sums.target = buffers.w;
-  return launch;
+  made.aligned = is_aligned(buffers.x, problem.dtype, reads.vector) &&
+                 is_aligned(buffers.y, problem.dtype, fit.columns);
+  return made;
 }
 
 }  // namespace convx
