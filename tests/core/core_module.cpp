@@ -14,8 +14,11 @@
 #include "core/problem.h"
 #include "core/scalar_types.h"
 #include "emulate_depthwise.h"
+#include "emulate_gemm.h"
 #include "emulate_grouped.h"
 #include "emulate_pointwise.h"
+#include "engines/cuda_gemm/cuda_gemm_plan.h"
+#include "engines/cuda_gemm/gemm_shape.h"
 #include "engines/cuda_lines/window_fit.h"
 #include "engines/engine_list.h"
 
@@ -228,6 +231,22 @@ PYBIND11_MODULE(convx_core, m) {
                     "pixel_strips"_a = pixel_strips, "blocks"_a = fit.blocks, "unit"_a = stage.unit,
                     "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,
                     "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
+  });
+  // Runs a problem by cuda_gemm's own source. Returns the refusal, or whether pixels are multiplied
+  // where they lie.
+  m.def("run_gemm", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
+                       uintptr_t y, uintptr_t bias) -> py::object {
+    const Engine engine = cuda_gemm_engine();
+    if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
+      return py::str(refusal);
+    }
+    const Plan plan = engine.plan(problem, caps);
+    if (const char* fault = emulate_gemm(problem, plan, buffers_at(x, w, y, bias))) {
+      throw std::runtime_error(fault);
+    }
+    using namespace py::literals;
+    return py::dict("pixels_in_place"_a = uses_pixels_in_place(problem),
+                    "workspace_bytes"_a = plan.workspace_bytes);
   });
   // The same with the pointwise kernels. half: values are multiplied as halves first, whether or not
   // that is the faster way.

@@ -105,7 +105,8 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   const double bias_rate = uses_pixels_in_place(problem) ? kPixelBiasBytesPerUs : kBiasBytesPerUs;
   const double bias =
       adds_bias && shape.staged_bytes == 0 ? results / (bias_rate * rates.memory) : 0;
-  const double around = uses_pixels_in_place(problem) ? kInPlaceUs : kPlanUs;
+  const bool single = uses_pixels_in_place(problem) && problem.pass != Pass::kWeightGrad;
+  const double around = single ? kInPlaceUs : kPlanUs;
   plan.predicted_us =
       around + std::max(arithmetic, memory) + columns + bias + kCallUs * std::max(shape.calls, 1.0);
   plan.shape = std::make_shared<const GemmShape>(std::move(shape));

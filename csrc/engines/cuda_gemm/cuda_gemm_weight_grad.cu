@@ -30,6 +30,8 @@ class GemmWeightGrad {
     const GatherAxis& column = shape_.columns[0];
     if (uses_source_in_place(problem_)) {
       run_pointwise();
+    } else if (uses_pixels_in_place(problem_)) {
+      run_pixels();
     } else {
       run_rows(stored, row, column);
     }
@@ -104,11 +106,8 @@ class GemmWeightGrad {
   // x is the column matrix; its pixels are cut into segments, or small images are one each.
   void run_pointwise() {
     const int64_t pixels = problem_.H * problem_.W;
-    Acc* partial =
-        reinterpret_cast<Acc*>(static_cast<char*>(buffers_.workspace) + resident_bytes(problem_));
-    const int64_t room =
-        std::max<int64_t>(shape_.budget / (elements_ * static_cast<int64_t>(sizeof(Acc))), 1);
-    const int64_t segment = std::min(pixels, kPointwiseSegment);
+    const int64_t room = count_partials();
+    const int64_t segment = shape_.segment;
     const int64_t segments = pixels / segment;
     const Strides& xs = problem_.x_strides;
     const Strides& ys = problem_.y_strides;
@@ -119,7 +118,7 @@ class GemmWeightGrad {
         const T* y = static_cast<const T*>(buffers_.y) + image * ys.n + pixel + done * y_step;
         multiply({x, true, xs.c, view_.source_channels * xs.c, x_step},
                  {y, false, ys.c, view_.target_channels * ys.c, y_step}, length,
-                 std::min(room, count - done), partial);
+                 std::min(room, count - done), partials());
       }
     };
     if (segments == 1) {
@@ -131,6 +130,34 @@ class GemmWeightGrad {
     }
     const int64_t rest = pixels - segments * segment;
     if (rest > 0) run_batch(0, segments * segment, rest, problem_.N, xs.n, ys.n);
+  }
+
+  // The same where pixels have their channels side by side: of all images, x is [pixel][channel].
+  void run_pixels() {
+    const int64_t x_pitch = problem_.x_strides.w, y_pitch = problem_.y_strides.w;
+    const auto multiply_some = [&](int64_t pixel, int64_t length, int64_t count) {
+      const T* x = static_cast<const T*>(buffers_.x) + pixel * x_pitch;
+      const T* y = static_cast<const T*>(buffers_.y) + pixel * y_pitch;
+      multiply({x, false, x_pitch, view_.source_channels, length * x_pitch},
+               {y, true, y_pitch, view_.target_channels, length * y_pitch}, length, count,
+               partials());
+    };
+    const int64_t pixels = problem_.N * problem_.H * problem_.W;
+    const int64_t segment = shape_.segment, segments = pixels / segment, room = count_partials();
+    for (int64_t done = 0; done < segments; done += room) {
+      multiply_some(done * segment, segment, std::min(room, segments - done));
+    }
+    const int64_t rest = pixels - segments * segment;
+    if (rest > 0) multiply_some(pixels - rest, rest, 1);
+  }
+
+  // Of pointwise problems: products that wait to be added up, and how many there is room for.
+  Acc* partials() const {
+    return reinterpret_cast<Acc*>(static_cast<char*>(buffers_.workspace) +
+                                  resident_bytes(problem_));
+  }
+  int64_t count_partials() const {
+    return std::max<int64_t>(shape_.budget / (elements_ * static_cast<int64_t>(sizeof(Acc))), 1);
   }
 
   const LaunchSite& site_;

@@ -19,6 +19,10 @@ constexpr int64_t kBiasBudget = int64_t{20} << 20;
 // GEMMs narrower than this waste tiles, so images are put side by side.
 constexpr int64_t kWantedPixels = 512;
 constexpr int64_t kMinColumns = 32;
+// Pixels one product of a pointwise problem's weight gradient reduces over, at most and, where
+// there are too few products for all multiprocessors, at least.
+constexpr int64_t kMostSegmentPixels = 8192;
+constexpr int64_t kFewestSegmentPixels = 1024;
 // Pairs of phases whose chunks are remembered.
 constexpr size_t kMaxChunks = 64;
 
@@ -80,9 +84,8 @@ bool uses_pixels_in_place(const ConvProblem& p) {
   const auto follow_each_other = [&](const Strides& s, int64_t channels) {
     return is_pixel_in_place(s, channels) && s.h == p.W * s.w && (p.N <= 1 || s.n == p.H * s.h);
   };
-  return p.pass != Pass::kWeightGrad && is_one_to_one(p) && !rounds_before_bias(p) && p.N > 0 &&
-         refuse_many_pixels(p).empty() && follow_each_other(p.x_strides, p.C) &&
-         follow_each_other(p.y_strides, p.K);
+  return is_one_to_one(p) && !rounds_before_bias(p) && p.N > 0 && refuse_many_pixels(p).empty() &&
+         follow_each_other(p.x_strides, p.C) && follow_each_other(p.y_strides, p.K);
 }
 
 bool uses_source_in_place(const ConvProblem& p) {
@@ -186,10 +189,21 @@ static void fit_pointwise(GemmShape& shape, const ConvProblem& p) {
   int64_t needed = 0;
   if (p.pass == Pass::kWeightGrad) {
     const int64_t product = p.K * p.channels_per_group() * accumulate_bytes(p.dtype);
-    const int64_t segments = std::max(p.H * p.W / kPointwiseSegment, p.N);
+    shape.segment = std::min(p.H * p.W, kMostSegmentPixels);
+    int64_t segments = std::max(p.H * p.W / kMostSegmentPixels, p.N);
+    shape.calls = static_cast<double>(p.H * p.W > kMostSegmentPixels ? 2 * p.N : p.groups);
+    if (uses_pixels_in_place(p)) {  // those of all images
+      const int64_t pixels = p.N * p.H * p.W;
+      const int64_t tiles =
+          p.groups * ceil_div(p.channels_per_group(), 128) * ceil_div(p.filters_per_group(), 128);
+      const int64_t wanted = ceil_div(2 * shape.sm_count, tiles);
+      shape.segment = std::min(
+          pixels, std::clamp(ceil_div(pixels, wanted), kFewestSegmentPixels, kMostSegmentPixels));
+      segments = pixels / shape.segment;
+      shape.calls = 2;
+    }
     const int64_t count = std::min(segments, std::min(shape.budget, kPartialBudget) / product);
     if (count > 1) needed = align_bytes(count * product);
-    shape.calls = static_cast<double>(p.H * p.W > kPointwiseSegment ? 2 * p.N : p.groups);
   }
   shape.budget = needed;
   shape.workspace_bytes = resident_bytes(p) + needed;

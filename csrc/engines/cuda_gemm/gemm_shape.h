@@ -74,9 +74,6 @@ bool uses_source_in_place(const ConvProblem& problem);
 // input gradient are one product, [filter][channel] times [pixel][channel] transposed.
 bool uses_pixels_in_place(const ConvProblem& problem);
 
-// Pixels one product of a pointwise problem's weight gradient reduces over.
-constexpr int64_t kPointwiseSegment = 8192;
-
 // Bytes that stay in use for the whole launch: packed weights, or the sum of the weight gradient.
 int64_t resident_bytes(const ConvProblem& problem);
 
@@ -102,6 +99,8 @@ struct GemmShape {
   // [phase of the height][phase of the width]; empty for pointwise problems, and where there are so
   // many phases that plans would get large: those are fitted again.
   std::vector<GemmChunk> chunks;
+
+  int64_t segment = 0;  // pixels that a product of a pointwise weight gradient reduces over
 
   // For the plan and its cost.
   GemmChunk chunk;  // of the first phase

@@ -116,7 +116,7 @@ T __ldg(const T* address) {
 }
 
 struct EmulatedIndex {
-  int x = 0, y = 0;
+  int x = 0, y = 0, z = 0;
 };
 inline EmulatedIndex threadIdx, blockIdx, blockDim, gridDim;
 

@@ -11,8 +11,8 @@
 namespace convx {
 
 struct dim3 {
-  unsigned x, y;
-  dim3(unsigned x, unsigned y = 1) : x(x), y(y) {}
+  unsigned x, y, z;
+  dim3(unsigned x, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
 inline unsigned count_loop_blocks(int64_t, int) { return 1; }
@@ -33,9 +33,16 @@ void launch_kernel(const LaunchSite&, dim3 grid, int threads, size_t shared_byte
   }
   blockDim.x = threads;
   gridDim.x = static_cast<int>(grid.x);
-  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
-    for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) kKernel(args...);
+  gridDim.y = static_cast<int>(grid.y);
+  gridDim.z = static_cast<int>(grid.z);
+  for (blockIdx.z = 0; blockIdx.z < gridDim.z; ++blockIdx.z) {
+    for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y) {
+      for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+        for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) kKernel(args...);
+      }
+    }
   }
+  blockIdx.y = blockIdx.z = 0;
 }
 
 template <auto kKernel, typename... Args>

@@ -1,0 +1,21 @@
+// cuda_gemm, launches and kernels, run on the host from its own source.
+#include "emulated_cuda/run_grid.h"
+//
+#include "emulate_gemm.h"
+#include "emulated_cuda/workspace.h"
+#include "engines/cuda_gemm/blas_scope.cpp"
+#include "engines/cuda_gemm/cuda_gemm_gather.cu"
+#include "engines/cuda_gemm/cuda_gemm_launch.cpp"
+#include "engines/cuda_gemm/cuda_gemm_weight_grad.cu"
+
+namespace convx {
+
+const char* emulate_gemm(const ConvProblem& problem, const Plan& plan, Buffers buffers) {
+  const emulator::Workspace workspace(plan.workspace_bytes);
+  buffers.workspace = workspace.data();
+  emulator::fault = nullptr;
+  launch_cuda_gemm({"cuda_gemm", &problem}, plan, buffers, nullptr);
+  return workspace.is_whole() ? emulator::fault : "the workspace was overrun";
+}
+
+}  // namespace convx
