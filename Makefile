@@ -85,9 +85,14 @@ gpu-test:
 
 SANITIZE = compute-sanitizer --error-exitcode 1 --print-limit 5 --tool
 
+SANITIZE_PARTS ?= 4
+
 sanitize:
-	for tool in memcheck racecheck initcheck synccheck; do \
-	  $(SANITIZE) $$tool $(PYTHON) tests/engines/sanitize.py || exit 1; done
+	for tool in memcheck racecheck initcheck synccheck; do jobs=; \
+	  for part in $$(seq $(SANITIZE_PARTS)); do \
+	    $(SANITIZE) $$tool $(PYTHON) tests/engines/sanitize.py $$part/$(SANITIZE_PARTS) & \
+	    jobs="$$jobs $$!"; done; \
+	  for job in $$jobs; do wait $$job || exit 1; done; done
 
 $(ENV_READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,10 +1,15 @@
-"""Every CUDA engine and pass once over small, awkward problems: a program for compute-sanitizer."""
+"""Every CUDA engine and pass once over small, awkward problems: a program for compute-sanitizer.
+
+An argument 2/5 runs the second fifth of it: parts can run side by side.
+"""
 
 from __future__ import annotations
 
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -40,12 +45,14 @@ NAMES = (
 )
 
 
+Shape = tuple[tuple[int, ...], tuple[int, ...], int]  # input, weights, stride
+
 PRECISIONS = {torch.float32: ("ieee", "tf32"), torch.bfloat16: ("ieee",)}
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 
 
 # Large enough for float32 to be multiplied as halves by one engine or another.
-HALVED = (
+HALVED: tuple[Shape, ...] = (
     ((8, 64, 56, 56), (64, 64, 3, 3), 1),
     ((32, 3, 112, 112), (64, 3, 7, 7), 2),
     ((16, 64, 64, 64), (128, 64, 1, 1), 1),
@@ -54,7 +61,7 @@ HALVED = (
 
 
 # channels_last, 16 bits: large enough for cuda_lines to read them by boxes, and to store some so.
-BOXED = (
+BOXED: tuple[Shape, ...] = (
     ((4, 64, 64, 256), (128, 64, 3, 3), 1),
     ((4, 64, 64, 256), (128, 64, 1, 1), 1),
     ((8, 64, 56, 56), (64, 64, 3, 3), 1),
@@ -92,46 +99,69 @@ def run_engine(case: Case, engine: str, precision: str, x: Tensor, w: Tensor, b:
     )
 
 
-def run_halved() -> int:
-    """Halves, and what runs in their place where a value is not fit for it; returns the calls."""
-    calls = 0
-    for (x_shape, w_shape, stride), precision in itertools.product(HALVED, ("ieee", "tf32")):
-        x, w = torch.randn(x_shape, device="cuda"), torch.randn(w_shape, device="cuda")
-        said = conv2d_ext.explain(x, w, stride=stride, precision=precision)
-        for engine in (candidate.name for candidate in said.candidates if candidate.halves):
-            for value in (1.0, 1e30):
+def run_case(calls: Counter[str], case: Case, dtype: torch.dtype) -> None:
+    x, w, b = case.tensors(dtype, "cuda")
+    _ops.bias_grad(case.grad_output(dtype, "cuda"))
+    for layout, precision, engine in itertools.product(LAYOUTS, PRECISIONS[dtype], engine_names()):
+        source = x.contiguous(memory_format=layout)
+        calls[engine] += run_engine(case, engine, precision, source, w, b)
+
+
+def run_halved(calls: Counter[str], shape: Shape, precision: str, direction: str) -> None:
+    """Halves, and what runs in their place where a value is not fit for it."""
+    x_shape, w_shape, stride = shape
+    x, w = torch.randn(x_shape, device="cuda"), torch.randn(w_shape, device="cuda")
+    said = conv2d_ext.explain(x, w, stride=stride, precision=precision, direction=direction)
+    y = torch.randn_like(conv2d_ext.conv2d(x, w, stride=stride, algorithm="cuda_direct"))
+    for engine in (candidate.name for candidate in said.candidates if candidate.halves):
+        p = parse_lists((stride, stride), precision=precision, algorithm=engine)
+        for value in (1.0, 1e30):
+            if direction == "forward":
                 x[0, 0, 0, 0] = value
-                conv2d_ext.conv2d(x, w, stride=stride, precision=precision, algorithm=engine)
-                calls += 1
-    return calls
+                _ops.forward(x, w, None, *p)
+            else:
+                y[0, 0, 0, 0] = value
+                _ops.input_grad(y, w, *x_shape[2:], False, *p)
+            calls["halved"] += 1
 
 
-def run_boxed() -> None:
-    for x_shape, w_shape, stride in BOXED:
-        x = torch.randn(x_shape, device="cuda", dtype=torch.bfloat16)
-        x = x.contiguous(memory_format=torch.channels_last)
-        w = torch.randn(w_shape, device="cuda", dtype=torch.bfloat16)
-        padding = w_shape[2] // 2
-        conv2d_ext.conv2d(x, w, None, stride, padding, algorithm="cuda_lines")
+def run_boxed(calls: Counter[str], shape: Shape) -> None:
+    x_shape, w_shape, stride = shape
+    x = torch.randn(x_shape, device="cuda", dtype=torch.bfloat16)
+    x = x.contiguous(memory_format=torch.channels_last)
+    w = torch.randn(w_shape, device="cuda", dtype=torch.bfloat16)
+    padding = w_shape[2] // 2
+    p = parse_lists((stride, stride), (padding, padding), algorithm="cuda_lines")
+    y = _ops.forward(x, w, None, *p)
+    if stride == 1:
+        _ops.input_grad(y, w, *x_shape[2:], True, *p)
+    calls["boxed"] += 1
 
 
-def main() -> None:
-    calls = dict.fromkeys(engine_names(), 0)
-    for case in [case for case in CASES if case.name in NAMES]:
-        for dtype, precisions in PRECISIONS.items():
-            x, w, b = case.tensors(dtype, "cuda")
-            _ops.bias_grad(case.grad_output(dtype, "cuda"))
-            for layout, precision, engine in itertools.product(LAYOUTS, precisions, calls):
-                source = x.contiguous(memory_format=layout)
-                calls[engine] += run_engine(case, engine, precision, source, w, b)
-    halved = run_halved()
-    run_boxed()
+def make_tasks() -> list[Callable[[Counter[str]], None]]:
+    cases = [case for case in CASES if case.name in NAMES]
+    return [
+        *(partial(run_case, case=c, dtype=d) for c, d in itertools.product(cases, PRECISIONS)),
+        *(
+            partial(run_halved, shape=shape, precision=precision, direction=direction)
+            for shape, precision, direction in itertools.product(
+                HALVED, ("ieee", "tf32"), ("forward", "input_grad")
+            )
+        ),
+        *(partial(run_boxed, shape=shape) for shape in BOXED),
+    ]
+
+
+def main(argument: str = "1/1") -> None:
+    part, parts = map(int, argument.split("/"))
+    calls = Counter(dict.fromkeys([*engine_names(), "halved", "boxed"], 0))
+    for task in make_tasks()[part - 1 :: parts]:
+        task(calls)
     torch.cuda.synchronize()
-    print(f"{len(NAMES)} cases, calls: {calls}, halved: {halved}")
-    assert halved > 0
-    idle = [engine for engine, count in calls.items() if count == 0]
-    assert not idle, f"never ran: {idle}"
+    print(f"part {argument}, calls: {dict(calls)}")
+    idle = [kind for kind, count in calls.items() if count == 0]
+    assert parts > 1 or not idle, f"never ran: {idle}"
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
