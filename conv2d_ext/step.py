@@ -45,6 +45,15 @@ class StepReport:
     def _repr_html_(self) -> str:
         return html_table(_HEADER, self._rows()) + f"<p>{self._summary()}</p>"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Milliseconds of both models, and how many convolutions were converted."""
+        times = {
+            step.name: {"original_ms": step.original_ms, "converted_ms": step.converted_ms}
+            for step in self.steps
+        }
+        counts = {"converted": len(self.converted.swapped), "kept": len(self.converted.kept)}
+        return {**times, "convolutions": counts}
+
     def _rows(self) -> list[list[str]]:
         return [
             [step.name, f"{step.original_ms:.3f}", f"{step.converted_ms:.3f}", f"{step.ratio:.2f}x"]

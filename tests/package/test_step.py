@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -100,10 +102,22 @@ def test_ratio() -> None:
     assert Step("inference", 3.0, 2.0).ratio == 1.5
 
 
-def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+def test_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
+    file = tmp_path / "steps" / "models.jsonl"
     arguments = ["--input", "1,3,8,8", "--seconds", "0.001", "--device", "cpu"]
-    assert main(["step", "torch.nn:Conv2d(3, 4, 3)", *arguments]) == 0
+    for layout in ("nchw", "nhwc"):
+        where = ["--layout", layout, "--json", str(file)]
+        assert main(["step", "torch.nn:Conv2d(3, 4, 3)", *arguments, *where]) == 0
     out = capsys.readouterr().out
     assert "converted ms" in out
     assert "1 of 1 convolutions converted" in out
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["layout"] for line in lines] == ["nchw", "nhwc"]
+    assert lines[0]["model"] == "torch.nn:Conv2d(3, 4, 3)"
+    assert lines[0]["input"] == [[1, 3, 8, 8]]
+    assert lines[0]["training"]["converted_ms"] > 0
+    assert lines[0]["convolutions"] == {"converted": 1, "kept": 0}
+    assert lines[0]["machine"]["torch"] == torch.__version__
