@@ -35,6 +35,7 @@ Plan make_plan(const ConvProblem &problem, DeviceCaps caps,
                const WindowWish &wish) {
   Plan plan;
   const auto lines = std::make_shared<LinesPlan>();
+  lines->problem = problem;
   const bool forward = problem.pass == Pass::kForward;
   const int64_t scale_bytes =
       wish.half ? HalfScales::bytes(forward ? problem.K : problem.C) : 0;
@@ -60,7 +61,7 @@ Plan make_plan(const ConvProblem &problem, DeviceCaps caps,
     };
     if (phase.taps() == 0)
       return plan;
-    HalvedPlan<WindowFit> &planned = lines->emplace_back();
+    HalvedPlan<WindowFit> &planned = lines->phases.emplace_back();
     planned.scale_bytes = scale_bytes;
     if (!fit(math, planned.exact) || (wish.half && !fit(half, planned.half)))
       return plan;
@@ -120,12 +121,13 @@ void bind_lines(py::module_ &m) {
           }
           const auto &lines = *static_cast<const LinesPlan *>(plan.shape.get());
           // Of the first phase.
-          const auto &phase = lines.front();
+          const auto &phase = lines.phases.front();
           const WindowFit &fit = phase.half ? *phase.half : phase.exact;
           py::dict said = describe(
-              fit.shape, make_window_params(problem, fit, buffers, 0),
+              fit.shape, make_window_params(lines.problem, fit, buffers, 0),
               plan.workspace_bytes);
-          said["phases"] = lines.size();
+          said["phases"] = lines.phases.size();
+          said["flat"] = lines.problem.N != problem.N;
           if (phase.half) {
             said["unfit"] = found.unfit != 0;
             said["careful"] = found.careful != 0;

@@ -326,6 +326,33 @@ def test_tiles_read_by_boxes(core: ModuleType, name: str, cut: str, math: str) -
     assert (all_filters > 0) == (cut == "boxed pairs" and case.w[0] > 64 and case.w[0] % 8 == 0)
 
 
+@pytest.mark.parametrize("math", MATH)
+@pytest.mark.parametrize("lane_bytes", [32, 64, 128])
+def test_steps_of_a_single_tap(core: ModuleType, lane_bytes: int, math: str) -> None:
+    """Are multiplied in one group; the last chunk has fewer."""
+    for channels in (8, 40, 72):
+        case = Case("single_tap", (2, channels, 9, 30), (70, channels, 1, 1), padding=(1, 0))
+        for splits in (1, 2):
+            wish = {"lane_bytes": lane_bytes, "splits": splits, "seed": channels}
+            said = run_and_check(core, case, math, wish)
+            assert said is not None
+            assert said["lane_bytes"] == lane_bytes
+
+
+@pytest.mark.parametrize("math", ["bfloat16", "float16"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_pixels_of_all_images_in_a_row(core: ModuleType, direction: str, math: str) -> None:
+    """1x1 layers over pixels that follow each other, where the engine would have it so."""
+    flat = 0
+    for images, filters in ((6, 64), (4, 136), (3, 72)):
+        case = Case("flat", (images, 64, 20, 14), (filters, 64, 1, 1))
+        formats = (True, False, True)
+        said = run_and_check(core, case, math, formats=formats, direction=direction)
+        assert said is not None
+        flat += said["flat"]
+    assert flat > 0
+
+
 def test_the_ring_is_walked_around(core: ModuleType) -> None:
     """Where shared memory has no more room than the taps need, and a block has many windows."""
     caps = h200(core)

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engines/cuda_limits.h"
+#include "engines/dense_pixels.h"
 
 namespace convx {
 namespace {
@@ -64,12 +64,6 @@ bool is_pixel_in_place(const Strides& strides, int64_t channels) {
   return strides.c == 1 && strides.w >= channels;
 }
 
-// Each pixel of y comes from one of x.
-static bool is_one_to_one(const ConvProblem& p) {
-  return p.R == 1 && p.S == 1 && p.stride.h == 1 && p.stride.w == 1 && p.P == p.H && p.Q == p.W &&
-         p.pad.top == 0 && p.pad.left == 0;
-}
-
 bool is_pointwise(const ConvProblem& p) {
   return is_one_to_one(p) && p.x_strides.w == 1 && p.x_strides.h == p.W && p.y_strides.w == 1 &&
          p.y_strides.h == p.W && p.x_strides.c >= p.H * p.W && p.y_strides.c >= p.H * p.W;
@@ -81,11 +75,7 @@ static bool rounds_before_bias(const ConvProblem& p) {
 }
 
 bool uses_pixels_in_place(const ConvProblem& p) {
-  const auto follow_each_other = [&](const Strides& s, int64_t channels) {
-    return is_pixel_in_place(s, channels) && s.h == p.W * s.w && (p.N <= 1 || s.n == p.H * s.h);
-  };
-  return is_one_to_one(p) && !rounds_before_bias(p) && p.N > 0 && refuse_many_pixels(p).empty() &&
-         follow_each_other(p.x_strides, p.C) && follow_each_other(p.y_strides, p.K);
+  return has_dense_pixels(p) && !rounds_before_bias(p);
 }
 
 bool uses_source_in_place(const ConvProblem& p) {

@@ -25,11 +25,12 @@ void launch(const LaunchSite& site, const WindowShape& shape, const WindowParams
 }  // namespace
 
 void launch_cuda_lines(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  for (const auto& phase : *static_cast<const LinesPlan*>(plan.shape.get())) {
+  const auto& lines = *static_cast<const LinesPlan*>(plan.shape.get());
+  for (const auto& phase : lines.phases) {
     launch_halves(
         phase, buffers,
         [&](const WindowFit& fit) {
-          return make_window_params(*site.problem, fit, buffers, phase.scale_bytes);
+          return make_window_params(lines.problem, fit, buffers, phase.scale_bytes);
         },
         [&](const WindowShape& shape, const WindowParams& params) { launch(site, shape, params); });
   }

@@ -4,6 +4,7 @@
 
 #include "engines/cuda_limits.h"
 #include "engines/cuda_lines/window_fit.h"
+#include "engines/dense_pixels.h"
 
 namespace convx {
 namespace {
@@ -49,7 +50,8 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   return "";
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+Plan plan_as_given(const ConvProblem& problem, const DeviceCaps& caps) {
+  LinesPlan lines{problem, {}};
   Plan plan;
   plan.engine = EngineId::kCudaLines;
   const auto take = [&](WindowShape shape, int64_t before) {
@@ -60,14 +62,23 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
         plan.workspace_bytes, before + shape.packed_bytes + shape.line_bytes + shape.partial_bytes);
     return make_window_fit(problem, std::move(shape));
   };
-  LinesPlan phases;
   for (const GatherPhase& phase : find_phases(problem, caps)) {
     const auto fit = [&](const DeviceCaps& some, TensorMath math) {
       return fit_shape(problem, some, math, phase);
     };
-    phases.push_back(plan_halves<WindowFit>(plan, problem, caps, phase.taps(), fit, take));
+    lines.phases.push_back(plan_halves<WindowFit>(plan, problem, caps, phase.taps(), fit, take));
   }
-  plan.shape = std::make_shared<LinesPlan>(std::move(phases));
+  plan.shape = std::make_shared<LinesPlan>(std::move(lines));
+  return plan;
+}
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  Plan plan = plan_as_given(problem, caps);
+  const ConvProblem flat = flatten_pixels(problem);
+  if (flat.N != problem.N && refuse(flat, caps).empty()) {
+    Plan other = plan_as_given(flat, caps);
+    if (other.predicted_us < plan.predicted_us) return other;
+  }
   return plan;
 }
 

@@ -66,8 +66,11 @@ __global__ void __launch_bounds__(kLinesThreads, 1)
   const WindowRings rings(p, shared_address(memory), count_planes(kMath));
   int* const taps = reinterpret_cast<int*>(memory + p.table_offset);
   int* const spoilt = taps - 2;  // behind the barriers
-  for (int i = threadIdx.x; i < p.taps; i += blockDim.x) {
-    taps[i] = p.tap_positions[i] * (p.lane_bytes / 16);
+  // Where windows of taps start in a stage, or those of a single tap's steps, in 16-byte pieces.
+  const int pieces = p.lane_bytes / 16;
+  const bool single_tap = p.taps == 1;
+  for (int i = threadIdx.x; i < (single_tap ? pieces / 2 : p.taps); i += blockDim.x) {
+    taps[i] = single_tap ? p.tap_positions[0] * pieces + 2 * i : p.tap_positions[i] * pieces;
   }
   if (threadIdx.x < 2) spoilt[threadIdx.x] = 0;
   if (threadIdx.x == 0) rings.init(p);

@@ -90,9 +90,11 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
   const double steps = ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32) /
                        static_cast<double>(shape.splits);
   const int products = count_products(shape.math);
-  // Groups of products, one of each step of a stage.
+  // Groups of products, one of each step of a stage; a single tap's steps are one.
   const double groups =
-      static_cast<double>(ceil_div(static_cast<int64_t>(taps), shape.stage_taps)) * steps;
+      taps == 1
+          ? chunks
+          : static_cast<double>(ceil_div(static_cast<int64_t>(taps), shape.stage_taps)) * steps;
   const double group_products = taps * steps * products / groups;
   const double group_cycles = std::max(group_products * shape.columns / find_efficiency(shape),
                                        kWindowGroupCycles + kWindowProductCycles * group_products);

@@ -14,7 +14,11 @@ struct WindowFit {
   WindowParams params;  // pointers are null
 };
 
-using LinesPlan = PhasedPlan<WindowFit>;
+// Plan::shape.
+struct LinesPlan {
+  ConvProblem problem;  // as it was fitted
+  PhasedPlan<WindowFit> phases;
+};
 
 WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape);
 

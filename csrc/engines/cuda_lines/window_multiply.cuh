@@ -86,6 +86,8 @@ class WindowMultiplier {
         leader_((threadIdx.x & 31) == 0),
         careful_(kHalves && p.scales->careful != 0),
         warpgroup_(warpgroup),
+        single_tap_(p.taps == 1),
+        a_step_(single_tap_ ? 2 : rings.tap_bytes / 16),
         reader_(p, rings, tiles.first) {
     const bool same_window = p.filter_groups == 2;
     filter_start_ = same_window ? warpgroup * kPlanes * kWindowFilters * p.lane_bytes / 16 : 0;
@@ -109,8 +111,8 @@ class WindowMultiplier {
       for (int first_tap = 0; first_tap < p_.taps; first_tap += p_.stage_taps) {
         wait_barrier(rings_.filter_full + 8 * filter_.slot, p_.resident ? 0 : filter_.parity);
         const int* taps = taps_ + first_tap;
-        const int count = min(p_.stage_taps, p_.taps - first_tap);
-        for (int step = 0; step < steps; ++step) {
+        const int count = single_tap_ ? steps : min(p_.stage_taps, p_.taps - first_tap);
+        for (int step = 0; step < (single_tap_ ? 1 : steps); ++step) {
           const uint32_t a =
               lower_descriptor(rings_.filters + filter_.slot * rings_.filter_stage_bytes) +
               filter_start_ + 2 * step;
@@ -118,7 +120,7 @@ class WindowMultiplier {
           if (kHalves && careful_) {
 #pragma unroll 1
             for (int i = 0; i < count; ++i) {
-              multiply_batch<1>(chains, totals, a + i * (rings_.tap_bytes / 16), b, taps + i);
+              multiply_batch<1>(chains, totals, a + i * a_step_, b, taps + i);
             }
           } else {
             multiply_taps<kMaxBatch>(count, chains, totals, a, b, taps);
@@ -162,8 +164,9 @@ class WindowMultiplier {
     }
   }
 
-  // A step of kCount taps in one group, without a branch between them: only then do the tensor
-  // cores get the next group while they work on this one.
+  // A step of kCount taps in one group, or so many steps of a single tap, without a branch between
+  // them: only then do the tensor cores get the next group while they work on this one. taps: of
+  // each product, where its window starts.
   template <int kCount>
   __device__ __forceinline__ void multiply_batch(Chains& chains, Sums& totals, uint32_t a_start,
                                                  uint32_t b_start, const int* taps) {
@@ -180,7 +183,7 @@ class WindowMultiplier {
     uint32_t a[kCount], b[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      a[i] = a_start + i * (rings_.tap_bytes / 16);
+      a[i] = a_start + i * a_step_;
       b[i] = reader_.find_tap(b_start, taps[i]);
     }
     __syncwarp();  // storing leaves lanes apart, and wgmma wants them together
@@ -251,6 +254,8 @@ class WindowMultiplier {
   const uint32_t upper_;
   const bool leader_, careful_;
   const int warpgroup_;
+  const bool single_tap_;  // its steps are a group, as else are the taps of a step
+  const uint32_t a_step_;  // between the filters of a group's products, in 16-byte pieces
   uint32_t filter_start_, source_start_;  // in 16-byte pieces
   Reader reader_;
   RingCursor filter_;

@@ -14,6 +14,7 @@ namespace convx {
 namespace {
 
 constexpr int kBarrierBytes = 1024;
+constexpr int kMaxSteps = 4;  // of 32 bytes, of a chunk
 constexpr int kMaxFilterStages = 16;
 constexpr int kMaxSourceStages = 3;
 constexpr int64_t kFilterStageBytes = 18432;
@@ -393,7 +394,9 @@ WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
 int place_staging(WindowShape& shape, int64_t taps, int stored_bytes, int runs) {
   shape.table_offset = kBarrierBytes;
   const int64_t alignment = shape.stores_boxes ? kTileAlignment : 128;
-  shape.staging_offset = static_cast<int>(round_up(kBarrierBytes + taps * 4, alignment));
+  // Of a single tap, its steps.
+  const int64_t entries = std::max<int64_t>(taps, kMaxSteps);
+  shape.staging_offset = static_cast<int>(round_up(kBarrierBytes + entries * 4, alignment));
   return shape.staging_offset + staging_bytes(shape.columns, stored_bytes, runs);
 }
 
