@@ -53,6 +53,20 @@ def compile_module(sources: list[Path], folder: Path) -> Path:
     return library
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Modules may leave some of their tests out: is_of_the_sample."""
+    left_out = [
+        item
+        for item in items
+        if isinstance(item, pytest.Function)
+        and not getattr(item.module, "is_of_the_sample", lambda _: True)(item)
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        without = set(left_out)
+        items[:] = [item for item in items if item not in without]
+
+
 @pytest.fixture(scope="session")
 def core() -> ModuleType:
     """The module, compiled once per state of the sources and shared by test processes."""
