@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/problem.h"
 #include "device/fast_divmod.cuh"
 
 namespace convx {
@@ -41,6 +42,10 @@ inline int fit_unit_to_address(const void* address, int64_t element_bytes, int u
   const auto bytes = static_cast<uintptr_t>(element_bytes);
   while (unit > 1 && reinterpret_cast<uintptr_t>(address) % (unit * bytes) != 0) unit /= 2;
   return unit;
+}
+
+inline bool is_aligned(const void* address, DType dtype, int elements) {
+  return fit_unit_to_address(address, size_of(dtype), elements) == elements;
 }
 
 // 1, 2, 3, 4, 6, 8, 12, 16, ...: enough sizes of tiles to choose from.

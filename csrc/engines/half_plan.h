@@ -11,6 +11,7 @@
 #include "core/device_caps.h"
 #include "core/gather_view.h"
 #include "core/plan.h"
+#include "engines/gather_axis.h"
 #include "engines/half_scales.h"
 #include "engines/tensor_math.h"
 
@@ -80,6 +81,21 @@ HalvedPlan<Fit> plan_halves(Plan& plan, const ConvProblem& problem, const Device
   return made;
 }
 
+// The same for phases, one after the other. fit_shape: from the problem, caps, a math and a phase.
+template <typename Fit, typename FitShape, typename Take>
+PhasedPlan<Fit> plan_phases(Plan& plan, const ConvProblem& problem, const DeviceCaps& caps,
+                            const std::vector<GatherPhase>& phases, const FitShape& fit_shape,
+                            const Take& take) {
+  PhasedPlan<Fit> planned;
+  for (const GatherPhase& phase : phases) {
+    const auto fit = [&](const DeviceCaps& some, TensorMath math) {
+      return fit_shape(problem, some, math, phase);
+    };
+    planned.push_back(plan_halves<Fit>(plan, problem, caps, phase.taps(), fit, take));
+  }
+  return planned;
+}
+
 // make_params: of a fit, for a call whose workspace starts behind the scales. launch: takes a shape
 // and its params.
 template <typename Fit, typename MakeParams, typename Launch>
@@ -94,6 +110,17 @@ void launch_halves(const HalvedPlan<Fit>& plan, const Buffers& buffers,
     launch(plan.half->shape, half);
   }
   launch(plan.exact.shape, exact);
+}
+
+// make_params: of a fit, whose workspace starts behind so many bytes.
+template <typename Fit, typename MakeParams, typename Launch>
+void launch_phases(const PhasedPlan<Fit>& phases, const Buffers& buffers,
+                   const MakeParams& make_params, const Launch& launch) {
+  for (const HalvedPlan<Fit>& phase : phases) {
+    launch_halves(
+        phase, buffers, [&](const Fit& fit) { return make_params(fit, phase.scale_bytes); },
+        launch);
+  }
 }
 
 }  // namespace convx

@@ -8,6 +8,14 @@ from typing import Any
 import torch
 from cases import Case
 
+# What tensor cores take, and with which precision.
+MATH = [
+    (torch.float32, "tf32"),
+    (torch.float32, "ieee"),
+    (torch.bfloat16, "ieee"),
+    (torch.float16, "ieee"),
+]
+
 
 class Guarded:
     """A tensor in the middle of others' memory, `before` elements behind a multiple of 16 bytes."""

@@ -14,17 +14,11 @@ import pytest
 import reference
 import torch
 from cases import EDGES, Case, draw
-from kernel_tester import Guarded, make_problem
+from kernel_tester import MATH, Guarded, make_problem
 from problems import a100, h200, rtx4090
 
 FORMATS = ["nchw", "nhwc"]
 DIRECTIONS = ["forward", "input_grad"]
-MATH = [
-    (torch.float32, "tf32"),
-    (torch.float32, "ieee"),
-    (torch.bfloat16, "ieee"),
-    (torch.float16, "ieee"),
-]
 
 # Large enough for several stages, tiles and parts; small enough to wait for.
 CASES = [

@@ -14,7 +14,7 @@ import pytest
 import reference
 import torch
 from cases import EDGES, Case, draw
-from kernel_tester import Guarded, make_problem, spread
+from kernel_tester import MATH, Guarded, make_problem, spread
 from pixel_geometry import small_caps
 from problems import h200
 
@@ -200,12 +200,6 @@ def test_values_that_lie_apart_are_not_halved(
     assert ((y - want).abs() <= 4e-7 * terms + 1e-44).all()
 
 
-MATH = [
-    (torch.float32, "tf32"),
-    (torch.float32, "ieee"),
-    (torch.bfloat16, "ieee"),
-    (torch.float16, "ieee"),
-]
 # Large enough for several chunks, tiles and parts; small enough to wait for.
 GRADIENTS = [
     Case("several_tiles", (2, 24, 20, 21), (72, 24, 3, 3), padding=(1, 1)),

@@ -40,12 +40,11 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
       const auto& pixels = std::get<PixelWeightGradFit>(*grad).params;
       plan.tile = {pixels.segment_rows, kPixelGradColumns, 2 * pixels.pairs};
     }
-    const auto take = [&](const auto& fit) {
-      plan.split = fit.parts;
-      plan.workspace_bytes = fit.workspace_bytes;
-      plan.predicted_us = fit.microseconds;
-    };
-    std::visit(take, *grad);
+    const auto cost = [](const auto& fit) -> WeightGradCost { return fit; };
+    const WeightGradCost found = std::visit(cost, *grad);
+    plan.split = found.parts;
+    plan.workspace_bytes = found.workspace_bytes;
+    plan.predicted_us = found.microseconds;
     plan.shape = std::move(grad);
     return plan;
   }

@@ -63,10 +63,6 @@ DepthwiseTensors make_pixel_tensors(const ConvProblem& problem) {
   return make_tensors(problem, make_gather_view(problem), false);
 }
 
-bool is_aligned(const void* address, DType dtype, int elements) {
-  return fit_unit_to_address(address, size_of(dtype), elements) == elements;
-}
-
 DepthwiseFit fit_depthwise(const ConvProblem& problem, const DeviceCaps& caps) {
   DepthwiseFit fit;
   fit.layout = find_depthwise_layout(problem);

@@ -63,8 +63,6 @@ std::optional<PixelStripParams> make_pixel_strip_params(const ConvProblem& probl
 // them.
 DepthwiseTensors make_plane_tensors(const ConvProblem& problem);
 DepthwiseTensors make_pixel_tensors(const ConvProblem& problem);
-// Whether an address is a multiple of so many elements.
-bool is_aligned(const void* address, DType dtype, int elements);
 
 // Behind fit_depthwise; fit holds the tensors.
 void fit_planes(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);

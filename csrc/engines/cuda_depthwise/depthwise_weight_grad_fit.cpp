@@ -6,12 +6,32 @@ namespace convx {
 
 DepthwiseWeightGradFit fit_depthwise_weight_grad(const ConvProblem& problem,
                                                  const DeviceCaps& caps) {
+  if (problem.K * problem.taps() >= int64_t{1} << 31) return {};
   ConvProblem forward = problem;
   forward.pass = Pass::kForward;
-  if (find_depthwise_layout(forward) == DepthwiseLayout::kPixels) {
-    return fit_pixel_weight_grad(problem, caps);
+  switch (find_depthwise_layout(forward)) {
+    case DepthwiseLayout::kPlanes:
+      return fit_strip_weight_grad(forward, caps);
+    case DepthwiseLayout::kPixels:
+      return fit_pixel_weight_grad(forward, caps);
+    case DepthwiseLayout::kOther:
+      break;
   }
-  return fit_strip_weight_grad(problem, caps);
+  return {};
+}
+
+bool take_if_sooner(const ConvProblem& problem, const DeviceCaps& caps, const StripShare& share,
+                    int64_t part_blocks, StripWork work, WeightGradCost& best) {
+  const int64_t blocks = share.parts * part_blocks;
+  const int64_t workspace = share.parts * problem.K * problem.taps() * 4;
+  if (blocks >= int64_t{1} << 31 || workspace > caps.workspace_limit) return false;
+  work.blocks = static_cast<double>(blocks);
+  work.least_bytes = count_bytes(problem) + 2.0 * static_cast<double>(workspace);
+  const double us = predict_strips_us(work, caps) + kStripSecondPassUs;
+  if (best.blocks > 0 && us >= best.microseconds) return false;
+  best.microseconds = us;
+  best.blocks = blocks, best.parts = share.parts, best.workspace_bytes = workspace;
+  return true;
 }
 
 WeightGradSums make_weight_grad_sums(const ConvProblem& problem, int64_t parts,

@@ -1,16 +1,11 @@
 #include <algorithm>
 #include <iterator>
 
-#include "core/arithmetic.h"
-#include "engines/cuda_depthwise/cuda_depthwise_costs.h"
 #include "engines/cuda_depthwise/depthwise_fit.h"
 #include "engines/cuda_depthwise/depthwise_weight_grad_fit.h"
-#include "engines/cuda_staging.h"
 
 namespace convx {
 namespace {
-
-constexpr int64_t kMostRounds = 64;
 
 // How taps, channels and strips are shared out within a block.
 struct BlockShape {
@@ -40,6 +35,26 @@ struct BlockShape {
   int64_t threads() const { return pairs * block_groups * item_lanes; }
 };
 
+PixelWeightGradParams make_params(const ConvProblem& problem, const DepthwiseTensors& t,
+                                  const BlockShape& block, int64_t strips,
+                                  const StripShare& share) {
+  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+  PixelWeightGradParams p{};
+  p.t = t;
+  p.partial_stride = problem.K * problem.taps();
+  p.taps = narrow(problem.taps());
+  p.items = narrow(share.items), p.items_per_part = narrow(share.per_part);
+  p.segment_rows = narrow(share.rows);
+  p.pairs = narrow(block.pairs), p.item_lanes = narrow(block.item_lanes);
+  p.block_groups = narrow(block.block_groups);
+  p.group_rows = narrow(block.group_rows), p.group_columns = narrow(block.group_columns);
+  p.by_chunks = FastDivmod(block.chunks), p.by_group_blocks = FastDivmod(block.group_blocks);
+  p.by_pairs = FastDivmod(block.pairs), p.by_item_lanes = FastDivmod(block.item_lanes);
+  p.by_column_groups = FastDivmod(block.column_groups);
+  p.by_strips = FastDivmod(strips), p.by_segments = FastDivmod(share.segments);
+  return p;
+}
+
 // Shares the rows out among threads, and the strips among blocks; keeps the best.
 void fit_parts(const ConvProblem& problem, const DeviceCaps& caps, const DepthwiseTensors& t,
                PixelWeightGradFit& fit) {
@@ -47,7 +62,6 @@ void fit_parts(const ConvProblem& problem, const DeviceCaps& caps, const Depthwi
   const int64_t element = size_of(problem.dtype);
   const int64_t stride = t.column.source_step;
   const int64_t strips = ceil_div(t.column.count, kPixelGradColumns);
-  const int64_t weights = problem.K * problem.taps();
   const int64_t pixels = (kPixelGradColumns - 1) * stride + block.kernel_taps;  // of a row
   const int64_t loads = stride * pixels + kPixelGradColumns;
   const int64_t lead = ceil_div(block.group_rows, stride) - 1;  // steps behind the last row
@@ -55,71 +69,42 @@ void fit_parts(const ConvProblem& problem, const DeviceCaps& caps, const Depthwi
       kPixelGradStepIssue +
       static_cast<double>(loads) * (kStripLoadIssue + (element == 2 ? 2 : 0)) +
       static_cast<double>(2 * block.group_rows * kPixelGradColumns * block.kernel_taps);
-  for (int64_t segments = 1; segments <= t.row.count; segments = next_size(segments)) {
-    const int64_t rows = ceil_div(t.row.count, segments);
-    const int64_t used = ceil_div(t.row.count, rows);
-    const int64_t items = problem.N * used * strips;
-    if (items >= int64_t{1} << 30 || weights >= int64_t{1} << 31) return;
-    const double steps = static_cast<double>(rows + lead);
-    for (int64_t rounds = 1; rounds <= kMostRounds; rounds *= 2) {  // strips of a thread
-      const int64_t per_part = rounds * block.item_lanes;
-      const int64_t parts = ceil_div(items, per_part);
-      const int64_t blocks = parts * block.group_blocks * block.chunks;
-      const int64_t workspace = parts * weights * 4;
-      if (blocks >= int64_t{1} << 31 || workspace > caps.workspace_limit) continue;
-      const double passes = static_cast<double>(rounds);
-      StripWork work{};
-      work.blocks = static_cast<double>(blocks);
-      work.warps = static_cast<double>(ceil_div(block.threads(), 32));
-      work.resident = pixel_grad_blocks(element, block.kernel_taps, static_cast<int>(stride));
-      work.warp_issue = kStripSetupIssue +
-                        static_cast<double>(block.group_rows * block.kernel_taps) * kStripSumIssue +
-                        passes * (kStripSetupIssue + steps * step_issue);
-      work.waits = passes * steps;
-      // Groups of a block read the same, and neighbouring strips what lies between them, from L1.
-      work.moved_bytes = static_cast<double>(items * problem.C * block.group_blocks * element *
-                                             kPixelGradColumns) *
-                         (steps * static_cast<double>(stride * stride) + static_cast<double>(rows));
-      work.least_bytes = count_bytes(problem) + 2.0 * static_cast<double>(workspace);
-      work.load_bytes = static_cast<double>(2 * element);
-      const double us = predict_strips_us(work, caps) + kStripSecondPassUs;
-      if (fit.blocks > 0 && us >= fit.microseconds) continue;
-      fit.microseconds = us;
-      fit.kernel_taps = block.kernel_taps;
-      fit.blocks = blocks, fit.parts = parts;
-      fit.threads = static_cast<int>(block.threads());
-      fit.shared_bytes = block.threads() * 2 * block.kernel_taps * 4;
-      fit.workspace_bytes = workspace;
-      const auto narrow = [](int64_t value) { return static_cast<int>(value); };
-      PixelWeightGradParams& p = fit.params;
-      p.t = t;
-      p.partial_stride = weights;
-      p.taps = narrow(problem.taps());
-      p.items = narrow(items), p.items_per_part = narrow(per_part), p.segment_rows = narrow(rows);
-      p.pairs = narrow(block.pairs), p.item_lanes = narrow(block.item_lanes);
-      p.block_groups = narrow(block.block_groups);
-      p.group_rows = narrow(block.group_rows), p.group_columns = narrow(block.group_columns);
-      p.by_chunks = FastDivmod(block.chunks), p.by_group_blocks = FastDivmod(block.group_blocks);
-      p.by_pairs = FastDivmod(block.pairs), p.by_item_lanes = FastDivmod(block.item_lanes);
-      p.by_column_groups = FastDivmod(block.column_groups);
-      p.by_strips = FastDivmod(strips), p.by_segments = FastDivmod(used);
+  visit_strip_shares(problem, t.row.count, strips, block.item_lanes, [&](const StripShare& share) {
+    const double steps = static_cast<double>(share.rows + lead);
+    const double passes = static_cast<double>(share.rounds);
+    StripWork work{};
+    work.warps = static_cast<double>(ceil_div(block.threads(), 32));
+    work.resident = pixel_grad_blocks(element, block.kernel_taps, static_cast<int>(stride));
+    work.warp_issue = kStripSetupIssue +
+                      static_cast<double>(block.group_rows * block.kernel_taps) * kStripSumIssue +
+                      passes * (kStripSetupIssue + steps * step_issue);
+    work.waits = passes * steps;
+    // Groups of a block read the same, and neighbouring strips what lies between, from L1.
+    work.moved_bytes =
+        static_cast<double>(share.items * problem.C * block.group_blocks * element *
+                            kPixelGradColumns) *
+        (steps * static_cast<double>(stride * stride) + static_cast<double>(share.rows));
+    work.load_bytes = static_cast<double>(2 * element);
+    if (!take_if_sooner(problem, caps, share, block.group_blocks * block.chunks, work, fit)) {
+      return;
     }
-  }
+    fit.kernel_taps = block.kernel_taps;
+    fit.threads = static_cast<int>(block.threads());
+    fit.shared_bytes = block.threads() * 2 * block.kernel_taps * 4;
+    fit.params = make_params(problem, t, block, strips, share);
+  });
 }
 
 }  // namespace
 
-PixelWeightGradFit fit_pixel_weight_grad(const ConvProblem& problem, const DeviceCaps& caps) {
+PixelWeightGradFit fit_pixel_weight_grad(const ConvProblem& forward, const DeviceCaps& caps) {
   PixelWeightGradFit fit;
-  ConvProblem forward = problem;
-  forward.pass = Pass::kForward;
-  if (find_depthwise_layout(forward) != DepthwiseLayout::kPixels) return fit;
   const DepthwiseTensors t = make_pixel_tensors(forward);
   const auto slides = [&](const CudaAxis& axis) {
     return axis.offset_step == 1 && axis.source_step <= 2 && axis.lanes == 1 &&
            axis.source_step == t.row.source_step;
   };
-  if (t.multiplier == 1 && slides(t.row) && slides(t.column)) fit_parts(problem, caps, t, fit);
+  if (t.multiplier == 1 && slides(t.row) && slides(t.column)) fit_parts(forward, caps, t, fit);
   return fit;
 }
 

@@ -2,6 +2,7 @@
 #include "engines/cuda_gemm/blas_scope.h"
 #include "engines/cuda_gemm/cuda_gemm_passes.h"
 #include "engines/cuda_gemm/gemm_steps.cuh"
+#include "engines/cuda_staging.h"
 
 namespace convx {
 namespace {
@@ -186,21 +187,19 @@ class GemmGather {
   }
 
   void add_pixel_bias(T* results, int64_t pixels, int64_t pitch) {
-    constexpr int64_t kUnit = 16 / static_cast<int64_t>(sizeof(T));
+    constexpr int kUnit = 16 / sizeof(T);
     const int64_t channels = problem_.groups * view_.target_channels;
-    const auto is_aligned = [](const void* pointer) {
-      return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
-    };
     const auto launch = [&]<int kValues>() {
       const int64_t units = pixels * channels / kValues;
       launch_kernel<add_pixel_bias_kernel<T, kValues>>(
           site_, count_loop_blocks(units, kMoveThreads), kMoveThreads, 0, results,
           static_cast<const T*>(bias_), units, pitch, FastDivmod(channels / kValues));
     };
-    const bool wide =
-        channels % kUnit == 0 && pitch % kUnit == 0 && is_aligned(results) && is_aligned(bias_);
+    const bool wide = channels % kUnit == 0 && pitch % kUnit == 0 &&
+                      is_aligned(results, problem_.dtype, kUnit) &&
+                      is_aligned(bias_, problem_.dtype, kUnit);
     if (wide) {
-      launch.template operator()<static_cast<int>(kUnit)>();
+      launch.template operator()<kUnit>();
     } else {
       launch.template operator()<1>();
     }

@@ -26,14 +26,12 @@ void launch(const LaunchSite& site, const WindowShape& shape, const WindowParams
 
 void launch_cuda_lines(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const auto& lines = *static_cast<const LinesPlan*>(plan.shape.get());
-  for (const auto& phase : lines.phases) {
-    launch_halves(
-        phase, buffers,
-        [&](const WindowFit& fit) {
-          return make_window_params(lines.problem, fit, buffers, phase.scale_bytes);
-        },
-        [&](const WindowShape& shape, const WindowParams& params) { launch(site, shape, params); });
-  }
+  launch_phases(
+      lines.phases, buffers,
+      [&](const WindowFit& fit, int64_t before) {
+        return make_window_params(lines.problem, fit, buffers, before);
+      },
+      [&](const WindowShape& shape, const WindowParams& params) { launch(site, shape, params); });
 }
 
 }  // namespace convx

@@ -50,8 +50,8 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   return "";
 }
 
-Plan plan_as_given(const ConvProblem& problem, const DeviceCaps& caps) {
-  LinesPlan lines{problem, {}};
+Plan plan_given_phases(const ConvProblem& problem, const DeviceCaps& caps,
+                       const std::vector<GatherPhase>& phases) {
   Plan plan;
   plan.engine = EngineId::kCudaLines;
   const auto take = [&](WindowShape shape, int64_t before) {
@@ -62,24 +62,19 @@ Plan plan_as_given(const ConvProblem& problem, const DeviceCaps& caps) {
         plan.workspace_bytes, before + shape.packed_bytes + shape.line_bytes + shape.partial_bytes);
     return make_window_fit(problem, std::move(shape));
   };
-  for (const GatherPhase& phase : find_phases(problem, caps)) {
-    const auto fit = [&](const DeviceCaps& some, TensorMath math) {
-      return fit_shape(problem, some, math, phase);
-    };
-    lines.phases.push_back(plan_halves<WindowFit>(plan, problem, caps, phase.taps(), fit, take));
-  }
+  LinesPlan lines{problem, plan_phases<WindowFit>(plan, problem, caps, phases, fit_shape, take)};
   plan.shape = std::make_shared<LinesPlan>(std::move(lines));
   return plan;
 }
 
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
-  Plan plan = plan_as_given(problem, caps);
+  Plan plan = plan_given_phases(problem, caps, find_phases(problem, caps));
   const ConvProblem flat = flatten_pixels(problem);
-  if (flat.N != problem.N && refuse(flat, caps).empty()) {
-    Plan other = plan_as_given(flat, caps);
-    if (other.predicted_us < plan.predicted_us) return other;
-  }
-  return plan;
+  if (flat.N == problem.N) return plan;
+  const std::vector<GatherPhase> rows = find_phases(flat, caps);
+  if (rows.empty()) return plan;
+  Plan other = plan_given_phases(flat, caps, rows);
+  return other.predicted_us < plan.predicted_us ? other : plan;
 }
 
 }  // namespace

@@ -26,14 +26,12 @@ void launch(const LaunchSite& site, const PixelShape& shape, const PixelParams& 
 }  // namespace
 
 void launch_cuda_pixels(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  for (const auto& phase : *static_cast<const PixelsPlan*>(plan.shape.get())) {
-    launch_halves(
-        phase, buffers,
-        [&](const PixelFit& fit) {
-          return make_pixel_params(*site.problem, fit, buffers, phase.scale_bytes);
-        },
-        [&](const PixelShape& shape, const PixelParams& params) { launch(site, shape, params); });
-  }
+  launch_phases(
+      *static_cast<const PixelsPlan*>(plan.shape.get()), buffers,
+      [&](const PixelFit& fit, int64_t before) {
+        return make_pixel_params(*site.problem, fit, buffers, before);
+      },
+      [&](const PixelShape& shape, const PixelParams& params) { launch(site, shape, params); });
 }
 
 }  // namespace convx

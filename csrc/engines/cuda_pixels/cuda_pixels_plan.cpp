@@ -37,14 +37,8 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
         std::max(plan.workspace_bytes, before + shape.packed_bytes + shape.partial_bytes);
     return make_pixel_fit(problem, std::move(shape));
   };
-  PixelsPlan phases;
-  for (const GatherPhase& phase : make_gather_phases(problem)) {
-    const auto fit = [&](const DeviceCaps& some, TensorMath math) {
-      return fit_shape(problem, some, math, phase);
-    };
-    phases.push_back(plan_halves<PixelFit>(plan, problem, caps, phase.taps(), fit, take));
-  }
-  plan.shape = std::make_shared<PixelsPlan>(std::move(phases));
+  plan.shape = std::make_shared<PixelsPlan>(
+      plan_phases<PixelFit>(plan, problem, caps, make_gather_phases(problem), fit_shape, take));
   return plan;
 }
 
