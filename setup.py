@@ -66,7 +66,7 @@ if not cpu_only:
     archs = os.environ["TORCH_CUDA_ARCH_LIST"] = wish or default_archs(NVCC[1])
     flags = ["-DUSE_CUDA", "-isystem", f"{BLAS[0]}/include"] + ["-DCONVX_SM90A"] * ("9.0a" in archs)
     DEVICE += ["--compress-mode=size"] * (NVCC[2] >= "13")  # CUDA 12.0 drivers cannot load it
-    blas = BLAS[0].glob("lib*/libcublas.so*")  # several names of one file
+    blas = BLAS[0].glob("lib*/libcublas*.so*")  # cublasLt as well, and several names of one file
     libraries += [library(cpp_extension.CUDAExtension, f"_convx_cu{NVCC[2]}", "cpu", flags, blas)]
 
 

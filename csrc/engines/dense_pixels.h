@@ -13,12 +13,33 @@ inline bool is_one_to_one(const ConvProblem& p) {
          p.pad.top == 0 && p.pad.left == 0;
 }
 
+struct PixelGrid {
+  int64_t images, rows, columns;
+};
+
+// Elements from one pixel to the next where they follow each other so, or 0. Of an axis with one
+// element the stride says nothing.
+inline int64_t find_pixel_pitch(const Strides& s, const PixelGrid& grid, int64_t channels) {
+  const int64_t pitch = grid.columns > 1  ? s.w
+                        : grid.rows > 1   ? s.h
+                        : grid.images > 1 ? s.n
+                                          : channels;
+  const bool dense = (channels == 1 || s.c == 1) && pitch >= channels &&
+                     (grid.rows == 1 || s.h == grid.columns * pitch) &&
+                     (grid.images == 1 || s.n == grid.rows * grid.columns * pitch);
+  return dense ? pitch : 0;
+}
+
+inline int64_t find_x_pitch(const ConvProblem& p) {
+  return find_pixel_pitch(p.x_strides, {p.N, p.H, p.W}, p.C);
+}
+inline int64_t find_y_pitch(const ConvProblem& p) {
+  return find_pixel_pitch(p.y_strides, {p.N, p.P, p.Q}, p.K);
+}
+
 inline bool has_dense_pixels(const ConvProblem& p) {
-  const auto follow_each_other = [&](const Strides& s, int64_t channels) {
-    return s.c == 1 && s.w >= channels && s.h == p.W * s.w && (p.N <= 1 || s.n == p.H * s.h);
-  };
-  return is_one_to_one(p) && p.N > 0 && refuse_many_pixels(p).empty() &&
-         follow_each_other(p.x_strides, p.C) && follow_each_other(p.y_strides, p.K);
+  return is_one_to_one(p) && p.N > 0 && refuse_many_pixels(p).empty() && find_x_pitch(p) > 0 &&
+         find_y_pitch(p) > 0;
 }
 
 // The same layer as one image of two long rows, so that tiles end with neither rows nor images; or,
@@ -30,10 +51,11 @@ inline ConvProblem flatten_pixels(const ConvProblem& problem) {
   flat.N = 1;
   flat.H = flat.P = 2;
   flat.W = flat.Q = pixels / 2;
-  for (Strides* strides : {&flat.x_strides, &flat.y_strides}) {
-    strides->h = flat.W * strides->w;
-    strides->n = 2 * strides->h;
-  }
+  const auto flatten = [&](int64_t pitch) {
+    return Strides{pixels * pitch, 1, flat.W * pitch, pitch};
+  };
+  flat.x_strides = flatten(find_x_pitch(problem));
+  flat.y_strides = flatten(find_y_pitch(problem));
   return flat;
 }
 

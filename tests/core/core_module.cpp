@@ -232,8 +232,8 @@ PYBIND11_MODULE(convx_core, m) {
                     "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,
                     "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
   });
-  // Runs a problem by cuda_gemm's own source. Returns the refusal, or whether pixels are multiplied
-  // where they lie.
+  // Runs a problem by cuda_gemm's own source. Returns the refusal, or how layers are multiplied that
+  // need no columns.
   m.def("run_gemm", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
                        uintptr_t y, uintptr_t bias) -> py::object {
     const Engine engine = cuda_gemm_engine();
@@ -245,7 +245,11 @@ PYBIND11_MODULE(convx_core, m) {
       throw std::runtime_error(fault);
     }
     using namespace py::literals;
-    return py::dict("pixels_in_place"_a = uses_pixels_in_place(problem),
+    const auto& shape = *static_cast<const GemmShape*>(plan.shape.get());
+    return py::dict("form"_a = name_of(shape.in_place.form),
+                    "packs_filters"_a = shape.in_place.filters.packed,
+                    "bias_pixels"_a = shape.in_place.bias_pixels,
+                    "chunk_pixels"_a = shape.in_place.chunk_pixels,
                     "workspace_bytes"_a = plan.workspace_bytes);
   });
   // The same with the pointwise kernels. half: values are multiplied as halves first, whether or not

@@ -3,8 +3,10 @@
 //
 #include "emulate_gemm.h"
 #include "emulated_cuda/workspace.h"
+#include "engines/cuda_gemm/biased_product.cpp"
 #include "engines/cuda_gemm/blas_scope.cpp"
 #include "engines/cuda_gemm/cuda_gemm_gather.cu"
+#include "engines/cuda_gemm/cuda_gemm_in_place.cu"
 #include "engines/cuda_gemm/cuda_gemm_launch.cpp"
 #include "engines/cuda_gemm/cuda_gemm_weight_grad.cu"
 

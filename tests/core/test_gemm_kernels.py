@@ -6,6 +6,7 @@ other layers are made of, test_emulated_engines.py runs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +20,7 @@ from problems import h200
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 DIRECTIONS = ["forward", "input_grad", "weight_grad"]
 CASES = [
-    Case("one_by_one", (3, 24, 9, 30), (20, 24, 1, 1)),
+    Case("one_by_one", (3, 24, 9, 32), (20, 24, 1, 1)),
     Case("several_segments", (3, 20, 40, 50), (12, 20, 1, 1)),
     Case("groups", (2, 24, 30, 40), (18, 12, 1, 1), groups=2),
     Case("odd_channels", (2, 7, 33, 35), (5, 7, 1, 1), bias=False),
@@ -29,9 +30,16 @@ CASES = [
 
 
 def run(
-    core: ModuleType, case: Case, dtype: torch.dtype, direction: str, caps: Any, last: bool = True
+    core: ModuleType,
+    case: Case,
+    dtype: torch.dtype,
+    direction: str,
+    caps: Any,
+    last: bool = True,
+    lay_filters: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> tuple[dict[str, Any], torch.Tensor]:
-    """(what it said, the result), checked; last: of tensors that are channels_last"""
+    """(what it said, the result), checked; last: of tensors that are channels_last; lay_filters
+    puts the weights elsewhere."""
     problem = make_problem(core, case, dtype, last)
     problem.pass_ = getattr(core.Pass, direction)
     x, w, b = case.tensors(dtype)
@@ -41,6 +49,10 @@ def run(
     tensors[side] = torch.full_like(tensors[side], torch.nan)
     guarded = {name: Guarded(t, last and name != "w") for name, t in tensors.items()}
     pointers = [guarded[name].tensor.data_ptr() for name in "xwy"]
+    if lay_filters is not None:
+        laid = lay_filters(w)
+        problem.w_strides = core.Strides(*laid.stride())
+        pointers[1] = laid.data_ptr()
     bias = 0 if b is None else b.data_ptr()
     said = core.run_gemm(problem, caps, *pointers, bias)
     assert not isinstance(said, str), said
@@ -55,13 +67,79 @@ def run(
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_channels_last(core: ModuleType, case: Case, dtype: torch.dtype, direction: str) -> None:
-    said, _ = run(core, case, dtype, direction, h200(core))
-    staged = direction == "forward" and case.bias and dtype.itemsize == 2
-    # A single channel, or a single pixel, lies in either format.
-    assert said["pixels_in_place"] != staged
+def test_in_place(
+    core: ModuleType, case: Case, dtype: torch.dtype, last: bool, direction: str
+) -> None:
+    said, _ = run(core, case, dtype, direction, h200(core), last)
+    # A single pixel has its channels side by side in either format.
+    single = case.x[2] * case.x[3] == 1
+    # So has a single channel, of which planes are as dense.
+    alone = case.x[1] == case.w[0] == 1
+    assert said["form"] == ("pixels" if (last or single) and not alone else "planes")
+    assert not said["packs_filters"]
+
+
+@pytest.mark.parametrize("direction", ["forward", "input_grad"])
+@pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize("packs", [False, True], ids=["transposed", "every_second"])
+def test_filters_that_lie_elsewhere(
+    core: ModuleType, packs: bool, last: bool, direction: str
+) -> None:
+    def every_second(w: torch.Tensor) -> torch.Tensor:
+        return w.repeat_interleave(2, 1)[:, ::2]
+
+    def transposed(w: torch.Tensor) -> torch.Tensor:
+        return w.transpose(0, 1).contiguous().transpose(0, 1)
+
+    lay = every_second if packs else transposed
+    said, _ = run(core, CASES[2], torch.float32, direction, h200(core), last, lay)
+    assert said["packs_filters"] == packs
+
+
+STRIDED = [
+    Case("strided", (3, 24, 9, 30), (20, 24, 1, 1), (2, 2)),
+    Case("strided_rows", (2, 7, 12, 11), (9, 7, 1, 1), (3, 1), bias=False),
+    Case("strided_groups", (2, 24, 8, 9), (18, 12, 1, 1), (1, 2), groups=2),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", STRIDED, ids=str)
+def test_strided_pixels(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
+    caps = h200(core)
+    said, want = run(core, case, dtype, "forward", caps)
+    assert said["form"] == "strided pixels"
+    caps.workspace_limit = 4096  # in several chunks
+    fewer, got = run(core, case, dtype, "forward", caps)
+    assert fewer["chunk_pixels"] < said["chunk_pixels"]
+    assert torch.equal(got, want)
+    assert run(core, case, dtype, "input_grad", h200(core))[0]["form"] == ""
+
+
+@pytest.mark.parametrize("direction", ["forward", "input_grad"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_planes_side_by_side(core: ModuleType, dtype: torch.dtype, direction: str) -> None:
+    """Of images whose lines begin anywhere."""
+    for case in (
+        Case("of_7x7", (5, 24, 7, 7), (20, 24, 1, 1)),
+        Case("groups_of_7x5", (3, 24, 7, 5), (18, 12, 1, 1), groups=2),
+    ):
+        assert run(core, case, dtype, direction, h200(core), last=False)[0]["form"] == ""
+
+
+def test_bias_of_large_planes(core: ModuleType) -> None:
+    """Bias values are made for a piece of an image."""
+    case = Case("large_planes", (2, 5, 40, 51), (11, 5, 1, 1))
+    caps = h200(core)
+    whole, want = run(core, case, torch.bfloat16, "forward", caps, last=False)
+    assert whole["bias_pixels"] == 40 * 51
+    caps.workspace_limit = 40 << 10
+    pieces, got = run(core, case, torch.bfloat16, "forward", caps, last=False)
+    assert 0 < pieces["bias_pixels"] < 40 * 51 / 2
+    assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cuda/check.h"
+#include "engines/cuda_gemm/biased_product.h"
 
 namespace convx {
 
@@ -28,6 +29,14 @@ struct BatchedGemm {
   bool wide_result;  // the result is stored in the accumulation type
 };
 
+// What multiply_biased adds before a result is rounded; memory for cuBLASLt beside it.
+struct GemmBias {
+  GemmOperand rows;    // [m], to every column; or null
+  GemmOperand matrix;  // m x n; or null
+  void* workspace;
+  int64_t workspace_bytes;
+};
+
 // Sets the handle's math mode to what the problem's precision asks for and restores it. Touches
 // neither the handle's stream nor its workspace: both are PyTorch's.
 class BlasScope {
@@ -38,17 +47,20 @@ class BlasScope {
   BlasScope& operator=(const BlasScope&) = delete;
 
   void multiply(const BatchedGemm& gemm) const;
+  // False where cuBLASLt has no algorithm for it; some of the results may be there then.
+  bool multiply_biased(const BatchedGemm& gemm, const GemmBias& bias) const;
 
  private:
   void check(cublasStatus_t status, const char* what) const;
+  // Calls use(batch, elements to go on by in an operand, its step) for every batch of products.
+  template <typename Use>
+  void visit_batches(const BatchedGemm& gemm, const Use& use) const;
 
   const LaunchSite& site_;
   cublasHandle_t handle_;
   cublasMath_t previous_mode_ = CUBLAS_DEFAULT_MATH;
   cublasPointerMode_t previous_pointers_ = CUBLAS_POINTER_MODE_HOST;
-  cudaDataType_t storage_;
-  cudaDataType_t accumulate_;
-  cublasComputeType_t compute_;
+  BlasTypes types_;
 };
 
 }  // namespace convx

@@ -9,6 +9,9 @@ namespace convx {
 
 void launch_gemm_gather(const LaunchSite& site, void* blas, const GemmShape& shape,
                         const Buffers& buffers);
+// 1x1 layers, without columns: gemm_in_place.h.
+void launch_gemm_in_place(const LaunchSite& site, void* blas, const GemmShape& shape,
+                          const Buffers& buffers);
 void launch_gemm_weight_grad(const LaunchSite& site, void* blas, const GemmShape& shape,
                              const Buffers& buffers);
 

@@ -28,10 +28,8 @@ constexpr double kColumnTile = 128;          // and, in the weight gradient, of 
 constexpr double kBytesPerUs = 3.4e6;        // device memory
 constexpr double kColumnBytesPerUs = 2.7e6;  // writing columns that stay in L2
 constexpr double kBiasBytesPerUs = 1.1e6;    // results the bias is added to in a pass of its own
-constexpr double kPixelBiasBytesPerUs = 1.5e6;  // the same with channels side by side
-constexpr double kCallUs = 4;                   // a GEMM and the kernels around it
-constexpr double kPlanUs = 10;                  // of all, before and after
-constexpr double kInPlaceUs = 2;                // the same of a single product
+constexpr double kCallUs = 4;                // a GEMM and the kernels around it
+constexpr double kPlanUs = 10;               // of all, before and after
 
 double pad_ratio(double extent, double tile) { return std::ceil(extent / tile) * tile / extent; }
 
@@ -64,7 +62,7 @@ bool uses_tensor_cores(const ConvProblem& p) {
 double rate_of(const ConvProblem& p) {
   if (!uses_tensor_cores(p)) return p.dtype == DType::kFloat64 ? kFloat64Rate : kFloat32Rate;
   const double rate = p.dtype == DType::kFloat32 ? kTf32Rate : kHalfRate;
-  if (p.pass != Pass::kForward || is_pointwise(p) || uses_pixels_in_place(p)) return rate;
+  if (p.pass != Pass::kForward) return rate;
   const double reduction = static_cast<double>(p.channels_per_group() * p.taps());
   return rate * kColumnRate / (1 + kColumnShortReduction / reduction);
 }
@@ -85,6 +83,23 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   return "";
 }
 
+// In microseconds, of layers that columns are built for, and of weight gradients.
+double predict_columns(const ConvProblem& problem, const GemmShape& shape, double memory_rate,
+                       double product_rate) {
+  const double arithmetic =
+      count_flops(problem) * count_waste(problem, shape) / (rate_of(problem) * product_rate);
+  const double memory = count_bytes(problem) / (kBytesPerUs * memory_rate);
+  const double columns =
+      (shape.column_bytes + 2 * shape.staged_bytes) / (kColumnBytesPerUs * memory_rate);
+  const bool adds_bias = problem.pass == Pass::kForward && problem.has_bias;
+  const double results = static_cast<double>(problem.N * problem.K * problem.P * problem.Q) *
+                         static_cast<double>(size_of(problem.dtype));
+  const double bias =
+      adds_bias && shape.staged_bytes == 0 ? results / (kBiasBytesPerUs * memory_rate) : 0;
+  return kPlanUs + std::max(arithmetic, memory) + columns + bias +
+         kCallUs * std::max(shape.calls, 1.0);
+}
+
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   GemmShape shape = fit_gemm_shape(problem, caps.workspace_limit, caps.sm_count);
   Plan plan;
@@ -92,23 +107,13 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   plan.tile = {shape.chunk.rows, shape.chunk.images * shape.chunk.columns, shape.chunk.images};
   plan.workspace_bytes = shape.workspace_bytes;
   const DeviceRates rates = rates_of(caps);
-  const double scale = std::max(caps.sm_count, 1) / kReferenceSms *
-                       (uses_tensor_cores(problem) ? rates.tensor : rates.multiply);
-  const double arithmetic =
-      count_flops(problem) * count_waste(problem, shape) / (rate_of(problem) * scale);
-  const double memory = count_bytes(problem) / (kBytesPerUs * rates.memory);
-  const double columns =
-      (shape.column_bytes + 2 * shape.staged_bytes) / (kColumnBytesPerUs * rates.memory);
-  const bool adds_bias = problem.pass == Pass::kForward && problem.has_bias;
-  const double results = static_cast<double>(problem.N * problem.K * problem.P * problem.Q) *
-                         static_cast<double>(size_of(problem.dtype));
-  const double bias_rate = uses_pixels_in_place(problem) ? kPixelBiasBytesPerUs : kBiasBytesPerUs;
-  const double bias =
-      adds_bias && shape.staged_bytes == 0 ? results / (bias_rate * rates.memory) : 0;
-  const bool single = uses_pixels_in_place(problem) && problem.pass != Pass::kWeightGrad;
-  const double around = single ? kInPlaceUs : kPlanUs;
+  const double products = std::max(caps.sm_count, 1) / kReferenceSms *
+                          (uses_tensor_cores(problem) ? rates.tensor : rates.multiply);
+  const bool in_place =
+      shape.in_place.form != InPlaceForm::kNone && problem.pass != Pass::kWeightGrad;
   plan.predicted_us =
-      around + std::max(arithmetic, memory) + columns + bias + kCallUs * std::max(shape.calls, 1.0);
+      in_place ? predict_in_place(problem, shape.view, shape.in_place, rates.memory, products)
+               : predict_columns(problem, shape, rates.memory, products);
   plan.shape = std::make_shared<const GemmShape>(std::move(shape));
   return plan;
 }

@@ -28,9 +28,9 @@ class GemmWeightGrad {
     const GatherAxis& row = shape_.rows[0].axis;
     const StoredRows& stored = shape_.rows[0].stored;
     const GatherAxis& column = shape_.columns[0];
-    if (uses_source_in_place(problem_)) {
+    if (shape_.in_place.form == InPlaceForm::kPlanes) {
       run_pointwise();
-    } else if (uses_pixels_in_place(problem_)) {
+    } else if (shape_.in_place.form == InPlaceForm::kPixels) {
       run_pixels();
     } else {
       run_rows(stored, row, column);
@@ -134,7 +134,7 @@ class GemmWeightGrad {
 
   // The same where pixels have their channels side by side: of all images, x is [pixel][channel].
   void run_pixels() {
-    const int64_t x_pitch = problem_.x_strides.w, y_pitch = problem_.y_strides.w;
+    const int64_t x_pitch = shape_.in_place.source_pitch, y_pitch = shape_.in_place.target_pitch;
     const auto multiply_some = [&](int64_t pixel, int64_t length, int64_t count) {
       const T* x = static_cast<const T*>(buffers_.x) + pixel * x_pitch;
       const T* y = static_cast<const T*>(buffers_.y) + pixel * y_pitch;

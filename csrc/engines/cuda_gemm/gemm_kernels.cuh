@@ -5,6 +5,8 @@
 //   pack_filters     w -> [group][filter][row tap][c][column tap], the order of the columns
 //   move_results     staged results -> target, with bias; or zeros
 //   add_bias         bias onto results in place
+//   fill_bias        bias values that products are added to
+//   copy_pixels      pixels of a 1x1 layer that are not dense, or not all read
 //   gather_gradient  y -> staging, where the GEMM cannot read it in place
 //   add_products     weight gradient: adds a chunk's products to the sum, in their order
 //   write_gradient   the sum -> w
@@ -191,28 +193,47 @@ __global__ void __launch_bounds__(kMoveThreads)
   }
 }
 
-// Where pixels have their channels side by side: results [pixel][channel], pitch apart. A thread
-// takes kValues of a pixel, 16 bytes or one.
+// Bias values for sums to be added to: lines pitch apart, one of each channel, or each with all
+// channels.
+template <typename T>
+__global__ void __launch_bounds__(kMoveThreads)
+    fill_bias_kernel(T* target, const T* bias, int64_t lines, int64_t columns, int64_t pitch,
+                     bool line_is_channel) {
+  for (int64_t line = blockIdx.x; line < lines; line += gridDim.x) {
+    for (int64_t column = threadIdx.x; column < columns; column += kMoveThreads) {
+      target[line * pitch + column] = bias[line_is_channel ? line : column];
+    }
+  }
+}
+
+// Pixels of a source that are not dense, or not all wanted, with their channels side by side.
+struct PixelCopyParams {
+  const void* source;
+  void* copied;                      // [pixel][channel]
+  int64_t n, row_step, column_step;  // elements from one that is wanted to the next
+  int first_pixel;
+  int64_t units;  // to copy
+  FastDivmod by_units, by_columns, by_rows;
+};
+
+// A thread copies units of kValues values.
 template <typename T, int kValues>
 __global__ void __launch_bounds__(kMoveThreads)
-    add_pixel_bias_kernel(T* results, const T* bias, int64_t units, int64_t pitch,
-                          FastDivmod by_units) {
+    copy_pixels_kernel(const __grid_constant__ PixelCopyParams p) {
   struct alignas(kValues * sizeof(T)) Unit {
     T values[kValues];
   };
   const int64_t step = static_cast<int64_t>(gridDim.x) * kMoveThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kMoveThreads + threadIdx.x; i < units;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kMoveThreads + threadIdx.x; i < p.units;
        i += step) {
-    int pixel = static_cast<int>(i);
-    const int unit = by_units.split(pixel);
-    Unit& at = reinterpret_cast<Unit*>(results + pixel * pitch)[unit];
-    const Unit added = reinterpret_cast<const Unit*>(bias)[unit];
-    Unit sums = at;
-#pragma unroll
-    for (int v = 0; v < kValues; ++v) {
-      sums.values[v] = round_to<T>(to_accumulate(sums.values[v]) + to_accumulate(added.values[v]));
-    }
-    at = sums;
+    int image = static_cast<int>(i);
+    const int unit = p.by_units.split(image);
+    image += p.first_pixel;
+    const int column = p.by_columns.split(image);
+    const int row = p.by_rows.split(image);
+    const T* from =
+        static_cast<const T*>(p.source) + image * p.n + row * p.row_step + column * p.column_step;
+    static_cast<Unit*>(p.copied)[i] = reinterpret_cast<const Unit*>(from)[unit];
   }
 }
 

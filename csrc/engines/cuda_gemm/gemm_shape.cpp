@@ -69,19 +69,6 @@ bool is_pointwise(const ConvProblem& p) {
          p.y_strides.h == p.W && p.x_strides.c >= p.H * p.W && p.y_strides.c >= p.H * p.W;
 }
 
-// A bias is added before the sum is rounded to 16 bits, so those results are not formed in place.
-static bool rounds_before_bias(const ConvProblem& p) {
-  return p.pass == Pass::kForward && p.has_bias && size_of(p.dtype) == 2;
-}
-
-bool uses_pixels_in_place(const ConvProblem& p) {
-  return has_dense_pixels(p) && !rounds_before_bias(p);
-}
-
-bool uses_source_in_place(const ConvProblem& p) {
-  return is_pointwise(p) && !rounds_before_bias(p);
-}
-
 int64_t resident_bytes(const ConvProblem& p) {
   const int64_t elements = p.K * p.channels_per_group() * p.taps();
   const bool sums = p.pass == Pass::kWeightGrad;
@@ -170,33 +157,29 @@ GemmChunk fit_gemm_chunk(const GemmExtents& e, const StoredRows& rows, const Con
   return chunk;
 }
 
-// The only memory needed beside the resident: products of the weight gradient that wait to be
-// added up, and even those only where there is room for more than one.
-static void fit_pointwise(GemmShape& shape, const ConvProblem& p) {
+// Weight gradient: the only memory needed beside the resident is for products that wait to be added
+// up, and even that only where there is room for more than one.
+static void fit_segments(GemmShape& shape, const ConvProblem& p) {
   shape.fits = shape.budget >= 0;
-  shape.chunk = {p.N, p.H, p.W};
-  shape.calls = static_cast<double>(std::min(p.groups, p.N));
-  int64_t needed = 0;
-  if (p.pass == Pass::kWeightGrad) {
-    const int64_t product = p.K * p.channels_per_group() * accumulate_bytes(p.dtype);
+  const int64_t product = p.K * p.channels_per_group() * accumulate_bytes(p.dtype);
+  int64_t segments = 0;
+  if (shape.in_place.form == InPlaceForm::kPixels) {  // those of all images
+    const int64_t pixels = p.N * p.H * p.W;
+    const int64_t tiles =
+        p.groups * ceil_div(p.channels_per_group(), 128) * ceil_div(p.filters_per_group(), 128);
+    const int64_t wanted = ceil_div(2 * shape.sm_count, tiles);
+    shape.segment = std::min(
+        pixels, std::clamp(ceil_div(pixels, wanted), kFewestSegmentPixels, kMostSegmentPixels));
+    segments = pixels / shape.segment;
+    shape.calls = 2;
+  } else {
     shape.segment = std::min(p.H * p.W, kMostSegmentPixels);
-    int64_t segments = std::max(p.H * p.W / kMostSegmentPixels, p.N);
+    segments = std::max(p.H * p.W / kMostSegmentPixels, p.N);
     shape.calls = static_cast<double>(p.H * p.W > kMostSegmentPixels ? 2 * p.N : p.groups);
-    if (uses_pixels_in_place(p)) {  // those of all images
-      const int64_t pixels = p.N * p.H * p.W;
-      const int64_t tiles =
-          p.groups * ceil_div(p.channels_per_group(), 128) * ceil_div(p.filters_per_group(), 128);
-      const int64_t wanted = ceil_div(2 * shape.sm_count, tiles);
-      shape.segment = std::min(
-          pixels, std::clamp(ceil_div(pixels, wanted), kFewestSegmentPixels, kMostSegmentPixels));
-      segments = pixels / shape.segment;
-      shape.calls = 2;
-    }
-    const int64_t count = std::min(segments, std::min(shape.budget, kPartialBudget) / product);
-    if (count > 1) needed = align_bytes(count * product);
   }
-  shape.budget = needed;
-  shape.workspace_bytes = resident_bytes(p) + needed;
+  const int64_t count = std::min(segments, std::min(shape.budget, kPartialBudget) / product);
+  shape.budget = count > 1 ? align_bytes(count * product) : 0;
+  shape.workspace_bytes = resident_bytes(p) + shape.budget;
 }
 
 static void fit_phases(GemmShape& shape, const ConvProblem& problem) {
@@ -224,8 +207,27 @@ static void fit_phases(GemmShape& shape, const ConvProblem& problem) {
   shape.workspace_bytes = resident_bytes(problem) + largest;
 }
 
+// Planes whose lines begin anywhere keep cuBLAS from its fast kernels (7x7 pixels of 16 bits: 50
+// instead of 600 TFLOP/s), so they are put side by side as columns, an image being one long row.
+static bool puts_planes_side_by_side(const ConvProblem& p) {
+  const bool tensor_cores =
+      p.dtype != DType::kFloat64 && (p.dtype != DType::kFloat32 || p.precision == Precision::kTf32);
+  const int64_t bytes = p.H * p.W * size_of(p.dtype);
+  return p.pass != Pass::kWeightGrad && tensor_cores && p.N > 1 && is_pointwise(p) &&
+         bytes % 8 != 0 && p.H * p.W > 1 && p.H * p.W <= kWantedPixels;
+}
+
+static ConvProblem flatten_planes(const ConvProblem& problem) {
+  ConvProblem flat = problem;
+  flat.H = flat.P = 1;
+  flat.W = flat.Q = problem.H * problem.W;
+  flat.x_strides.h = flat.y_strides.h = flat.W;
+  return flat;
+}
+
 GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, int sm_count) {
-  ConvProblem viewed = problem;
+  const bool side_by_side = puts_planes_side_by_side(problem);
+  ConvProblem viewed = side_by_side ? flatten_planes(problem) : problem;
   if (viewed.pass == Pass::kWeightGrad) viewed.pass = Pass::kForward;
   GemmShape shape;
   shape.view = make_gather_view(viewed);
@@ -238,10 +240,19 @@ GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, in
   for (const AxisPhase& phase : shape.view.columns) {
     shape.columns.push_back(make_gather_axis(phase, false));
   }
-  if (uses_source_in_place(problem) || uses_pixels_in_place(problem)) {
-    fit_pointwise(shape, problem);
-  } else {
+  if (!side_by_side) shape.in_place = fit_in_place(viewed, shape.view, workspace_limit);
+  if (shape.in_place.form == InPlaceForm::kStridedPixels && problem.pass == Pass::kWeightGrad) {
+    shape.in_place = {};
+  }
+  if (shape.in_place.form == InPlaceForm::kNone) {
     fit_phases(shape, problem);
+  } else if (problem.pass == Pass::kWeightGrad) {
+    shape.chunk = {problem.N, problem.H, problem.W};
+    fit_segments(shape, problem);
+  } else {
+    shape.chunk = {problem.N, problem.P, problem.Q};
+    shape.workspace_bytes = shape.in_place.workspace_bytes();
+    shape.fits = shape.workspace_bytes <= workspace_limit;
   }
   return shape;
 }

@@ -13,6 +13,7 @@
 
 #include "core/device_caps.h"
 #include "core/problem.h"
+#include "engines/cuda_gemm/gemm_in_place.h"
 #include "engines/gather_axis.h"
 
 namespace convx {
@@ -69,10 +70,6 @@ int64_t align_bytes(int64_t bytes);
 
 // 1x1, stride 1, no padding, rows stored without gaps: x itself is the column matrix.
 bool is_pointwise(const ConvProblem& problem);
-bool uses_source_in_place(const ConvProblem& problem);
-// The same where channels are neighbours and pixels follow each other, of all images: forward or
-// input gradient are one product, [filter][channel] times [pixel][channel] transposed.
-bool uses_pixels_in_place(const ConvProblem& problem);
 
 // Bytes that stay in use for the whole launch: packed weights, or the sum of the weight gradient.
 int64_t resident_bytes(const ConvProblem& problem);
@@ -100,6 +97,7 @@ struct GemmShape {
   // many phases that plans would get large: those are fitted again.
   std::vector<GemmChunk> chunks;
 
+  InPlaceShape in_place;
   int64_t segment = 0;  // pixels that a product of a pointwise weight gradient reduces over
 
   // For the plan and its cost.

@@ -113,6 +113,17 @@ inline FilterParams make_filter_params(const ConvProblem& problem, const GatherV
   return p;
 }
 
+template <typename T>
+void pack_filters(const LaunchSite& site, const GatherView& view, const GatherAxis& row,
+                  const GatherAxis& column, const void* w, void* packed) {
+  const FilterParams params = make_filter_params(*site.problem, view, row, column);
+  const int64_t elements =
+      site.problem->groups * view.target_channels * view.source_channels * row.taps * column.taps;
+  launch_kernel<pack_filters_kernel<T>>(site, count_loop_blocks(elements, kMoveThreads),
+                                        kMoveThreads, 0, params, static_cast<const T*>(w),
+                                        static_cast<T*>(packed), elements);
+}
+
 // tensor is the target of a gather, or y for the weight gradient; both are view's target.
 inline MoveParams make_move_params(const ConvProblem& problem, const GatherView& view,
                                    const StoredRows& stored, const GatherAxis& row,

@@ -29,7 +29,8 @@ constexpr double kPixelScatter = 1.6;       // times that where channels lie tog
 constexpr double kPixelMendChecks = 1.8;    // times that where sums may have to be mended
 constexpr double kPixelUnscale = 1.25;      // times that for halves; reckoned
 constexpr double kPixelTileCycles = 2500;   // filling and draining the pipeline
-constexpr double kPixelLaunchCycles = 17000;
+constexpr double kPixelLaunchCycles = 10000;
+constexpr double kPixelPlaneLoads = 1.35;  // tiles of one tap, of planes: nothing is read twice
 constexpr double kPixelMemoryBytes = 17;   // device memory, per cycle
 constexpr double kPixelPartialBytes = 20;  // partial sums, written and read again
 
@@ -69,8 +70,10 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
                         : is_half(shape.math)           ? kPixelUnscale
                                                         : 1) *
                        shape.window_pixels() * shape.filters;
-  const double tile =
-      std::max({multiply + split + store, load, bytes / kPixelCacheBytes}) + kPixelTileCycles;
+  const bool single_tap = problem.R * problem.S == 1 && !shape.channels_last;
+  const double tile = std::max({multiply + split + store, load, bytes / kPixelCacheBytes}) *
+                          (single_tap ? kPixelPlaneLoads : 1) +
+                      kPixelTileCycles;
   const int64_t tiles = shape.pixel_tiles * shape.filter_tiles * problem.groups * shape.splits;
   double cycles = static_cast<double>(ceil_div(tiles, caps.sm_count)) * tile;
   cycles = std::max(cycles, traffic.bytes(problem) / caps.sm_count / kPixelMemoryBytes);

@@ -32,7 +32,7 @@ constexpr double kNarrowMemoryBytes = 15.8;    // of 16-bit values
 constexpr double kIeeeMemoryBytes = 13.2;      // of ieee
 constexpr double kCacheBytes = 40;     // source values that other filters have read before, from L2
 constexpr double kFilterCycles = 0.3;  // splitting and placing the block's filters, per value
-constexpr double kLaunchCycles = 8000;
+constexpr double kLaunchCycles = 5000;
 
 constexpr int kTileAlignment = 1024;
 

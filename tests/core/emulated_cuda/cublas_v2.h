@@ -7,7 +7,11 @@
 #include "emulator.h"
 
 enum cudaDataType_t { CUDA_R_32F, CUDA_R_64F, CUDA_R_16F, CUDA_R_16BF };
-enum cublasStatus_t { CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_INVALID_VALUE };
+enum cublasStatus_t {
+  CUBLAS_STATUS_SUCCESS,
+  CUBLAS_STATUS_INVALID_VALUE,
+  CUBLAS_STATUS_NOT_SUPPORTED,
+};
 enum cublasMath_t {
   CUBLAS_DEFAULT_MATH = 0,
   CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16,
@@ -17,6 +21,7 @@ enum cublasComputeType_t { CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUB
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT };
 using cublasHandle_t = void*;
+using cudaStream_t = void*;
 
 inline cublasStatus_t cublasGetMathMode(cublasHandle_t, cublasMath_t*) {
   return CUBLAS_STATUS_SUCCESS;

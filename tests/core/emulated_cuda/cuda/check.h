@@ -11,6 +11,7 @@ namespace convx {
 struct LaunchSite {
   const char* engine;
   const ConvProblem* problem;
+  void* stream = nullptr;
 };
 
 [[noreturn]] inline void throw_launch_error(const LaunchSite&, const std::string& what,

@@ -1,0 +1,180 @@
+// Forward pass and input gradient of 1x1 layers, multiplied as they lie: gemm_in_place.h.
+#include "engines/cuda_gemm/blas_scope.h"
+#include "engines/cuda_gemm/cuda_gemm_passes.h"
+#include "engines/cuda_gemm/gemm_steps.cuh"
+#include "engines/cuda_staging.h"
+
+namespace convx {
+namespace {
+
+template <typename T>
+class GemmInPlace {
+ public:
+  GemmInPlace(const LaunchSite& site, void* blas, const GemmShape& shape, const Buffers& buffers)
+      : site_(site),
+        problem_(*site.problem),
+        blas_(site, blas),
+        phases_(shape),
+        view_(shape.view),
+        shape_(shape.in_place) {
+    const bool forward = problem_.pass == Pass::kForward;
+    source_ = static_cast<const T*>(forward ? buffers.x : buffers.y);
+    target_ = static_cast<T*>(forward ? buffers.y : buffers.x);
+    bias_ = static_cast<const T*>(forward && problem_.has_bias ? buffers.bias : nullptr);
+    char* workspace = static_cast<char*>(buffers.workspace);
+    bias_values_ = reinterpret_cast<T*>(workspace + shape_.filter_bytes);
+    copied_ = reinterpret_cast<T*>(workspace + shape_.filter_bytes + shape_.bias_bytes);
+    blas_workspace_ = reinterpret_cast<char*>(copied_) + shape_.chunk_bytes;
+    packed_ = workspace;
+    w_ = buffers.w;
+  }
+
+  void run() {
+    if (shape_.filters.packed) {
+      pack_filters<T>(site_, view_, phases_.rows[0].axis, phases_.columns[0], w_, packed_);
+    }
+    if (shape_.form == InPlaceForm::kPlanes) return run_planes();
+    const int64_t pixels = problem_.N * (problem_.pass == Pass::kForward ? problem_.P * problem_.Q
+                                                                         : problem_.H * problem_.W);
+    if (shape_.form == InPlaceForm::kPixels) return multiply_pixels(source_, target_, pixels);
+    for (int64_t pixel = 0; pixel < pixels; pixel += shape_.chunk_pixels) {
+      const int64_t count = std::min(shape_.chunk_pixels, pixels - pixel);
+      copy_pixels(pixel, count);
+      multiply_pixels(copied_, target_ + pixel * shape_.target_pitch, count);
+    }
+  }
+
+ private:
+  // As cuBLAS sees it, column-major: [source channel][target channel], unless it is transposed.
+  GemmOperand filters(bool transposed) const {
+    return {shape_.filters.packed ? packed_ : w_, transposed != shape_.filters.transposed,
+            shape_.filters.pitch, shape_.filters.group_stride, 0};
+  }
+
+  GemmBias bias() const { return {{}, {}, blas_workspace_, shape_.blas_bytes}; }
+
+  void run_planes() {
+    const int64_t pixels = problem_.H * problem_.W;
+    const int64_t source_step = view_.source_strides.n, target_step = view_.target_strides.n;
+    if (bias_ != nullptr) {
+      fill_bias(bias_values_, problem_.K, shape_.bias_pixels, shape_.bias_pixels, true);
+    }
+    if (bias_ == nullptr || shape_.bias_pixels == pixels) {
+      return multiply_planes(source_, target_, pixels, problem_.N, source_step, target_step);
+    }
+    // Pieces of a large image that start from the same bias values, and what is left of all.
+    const int64_t piece = shape_.bias_pixels, pieces = pixels / piece;
+    for (int64_t image = 0; image < problem_.N; ++image) {
+      multiply_planes(source_ + image * source_step, target_ + image * target_step, piece, pieces,
+                      piece, piece);
+    }
+    const int64_t done = pieces * piece;
+    if (done == pixels) return;
+    multiply_planes(source_ + done, target_ + done, pixels - done, problem_.N, source_step,
+                    target_step);
+  }
+
+  // count times so many pixels of all planes.
+  void multiply_planes(const T* source, T* target, int64_t pixels, int64_t count,
+                       int64_t source_step, int64_t target_step) {
+    BatchedGemm gemm{};
+    gemm.m = pixels;
+    gemm.n = view_.target_channels;
+    gemm.k = view_.source_channels;
+    gemm.left = {source, false, shape_.source_pitch, gemm.k * shape_.source_pitch, source_step};
+    gemm.right = filters(false);
+    gemm.result = target;
+    gemm.pitch = shape_.target_pitch;
+    gemm.group_stride = gemm.n * gemm.pitch;
+    gemm.row_stride = target_step;
+    gemm.groups = problem_.groups;
+    gemm.rows = count;
+    if (bias_ == nullptr) return blas_.multiply(gemm);
+    GemmBias added = bias();
+    added.matrix = {bias_values_, false, shape_.bias_pixels, gemm.n * shape_.bias_pixels, 0};
+    if (!blas_.multiply_biased(gemm, added)) {
+      throw_launch_error(site_, "cublasLtMatmulAlgoGetHeuristic", "no algorithm");
+    }
+  }
+
+  void multiply_pixels(const T* source, T* target, int64_t pixels) {
+    BatchedGemm gemm{};
+    gemm.m = view_.target_channels;
+    gemm.n = pixels;
+    gemm.k = view_.source_channels;
+    gemm.left = filters(true);
+    gemm.right = {source, false, shape_.source_pitch, gemm.k, 0};
+    gemm.result = target;
+    gemm.pitch = shape_.target_pitch;
+    gemm.group_stride = gemm.m;
+    gemm.groups = problem_.groups;
+    gemm.rows = 1;
+    if (bias_ != nullptr) {
+      GemmBias added = bias();
+      added.rows = {bias_, false, 0, gemm.m, 0};
+      if (blas_.multiply_biased(gemm, added)) return;
+      // cuBLASLt has no such bias for float64.
+      fill_bias(target, pixels, problem_.K, gemm.pitch, false);
+      gemm.accumulate = true;
+    }
+    blas_.multiply(gemm);
+  }
+
+  void fill_bias(T* to, int64_t lines, int64_t columns, int64_t pitch, bool line_is_channel) {
+    launch_kernel<fill_bias_kernel<T>>(site_, count_loop_blocks(lines, 1), kMoveThreads, 0, to,
+                                       bias_, lines, columns, pitch, line_is_channel);
+  }
+
+  void copy_pixels(int64_t first, int64_t count) {
+    const Strides& from = problem_.x_strides;
+    PixelCopyParams p{};
+    p.source = source_;
+    p.copied = copied_;
+    p.n = from.n;
+    p.row_step = problem_.stride.h * from.h;
+    p.column_step = problem_.stride.w * from.w;
+    p.first_pixel = static_cast<int>(first);
+    p.by_columns = FastDivmod(problem_.Q);
+    p.by_rows = FastDivmod(problem_.P);
+    const auto launch = [&]<int kValues>() {
+      p.units = count * problem_.C / kValues;
+      p.by_units = FastDivmod(problem_.C / kValues);
+      launch_kernel<copy_pixels_kernel<T, kValues>>(site_, count_loop_blocks(p.units, kMoveThreads),
+                                                    kMoveThreads, 0, p);
+    };
+    constexpr int kUnit = 16 / sizeof(T);
+    const bool wide = fit_unit(sizeof(T), problem_.C, p.n, p.row_step, p.column_step) == kUnit &&
+                      is_aligned(source_, problem_.dtype, kUnit);
+    if (wide) {
+      launch.template operator()<kUnit>();
+    } else {
+      launch.template operator()<1>();
+    }
+  }
+
+  const LaunchSite& site_;
+  const ConvProblem& problem_;
+  BlasScope blas_;
+  const GemmShape& phases_;
+  const GatherView& view_;
+  const InPlaceShape& shape_;
+  const T* source_;
+  T* target_;
+  const T* bias_;
+  const void* w_;
+  // In the workspace:
+  void* packed_;
+  T *bias_values_, *copied_;
+  char* blas_workspace_;
+};
+
+}  // namespace
+
+void launch_gemm_in_place(const LaunchSite& site, void* blas, const GemmShape& shape,
+                          const Buffers& buffers) {
+  visit_device_type(site.problem->dtype, [&](auto type) {
+    GemmInPlace<decltype(type)>(site, blas, shape, buffers).run();
+  });
+}
+
+}  // namespace convx

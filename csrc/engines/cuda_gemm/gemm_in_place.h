@@ -1,0 +1,56 @@
+// 1x1 layers that cuda_gemm multiplies without building columns: their tensors are matrices as they
+// lie. Forward pass and input gradient. Plain host code.
+//
+//   kPlanes         target[filter][pixel] = filters[filter][channel] * source[channel][pixel], a
+//                   product per image
+//   kPixels         target[pixel][filter] = source[pixel][channel] * filters[filter][channel]
+//                   transposed, one product of all images
+//   kStridedPixels  the same where the source's pixels are not all read, or not dense: they are
+//                   copied together first, some at a time
+//
+// A bias is added before sums are rounded: to pixels by cuBLASLt's epilogue, which adds along the
+// other axis than planes would need. Those get a matrix of bias values to start from, one for all
+// images, or for pieces of large ones.
+#pragma once
+
+#include <cstdint>
+
+#include "core/gather_view.h"
+#include "core/problem.h"
+
+namespace convx {
+
+enum class InPlaceForm : uint8_t { kNone, kPlanes, kPixels, kStridedPixels };
+
+const char* name_of(InPlaceForm form);
+InPlaceForm find_in_place_form(const ConvProblem& problem);
+
+// Where the filters lie as a matrix of [target channel][source channel], or transposed.
+struct FilterMatrix {
+  bool packed = false;  // they do not: they are copied
+  bool transposed = false;
+  int64_t pitch = 0;
+  int64_t group_stride = 0;
+};
+FilterMatrix find_filter_matrix(const ConvProblem& problem, const GatherTensors& view);
+
+struct InPlaceShape {
+  InPlaceForm form = InPlaceForm::kNone;
+  FilterMatrix filters;
+  int64_t source_pitch = 0, target_pitch = 0;  // from plane to plane, or from pixel to pixel
+  int64_t bias_pixels = 0;                     // of the matrix of bias values; 0 if there is none
+  int64_t chunk_pixels = 0;                    // that are copied together at a time
+  // The workspace: packed filters, bias values, pixels, what cuBLASLt wants.
+  int64_t filter_bytes = 0, bias_bytes = 0, chunk_bytes = 0, blas_bytes = 0;
+
+  int64_t workspace_bytes() const { return filter_bytes + bias_bytes + chunk_bytes + blas_bytes; }
+};
+
+InPlaceShape fit_in_place(const ConvProblem& problem, const GatherTensors& view,
+                          int64_t workspace_limit);
+
+// Of a launch, in microseconds on an H200, memory and products scaled by the rates of the device.
+double predict_in_place(const ConvProblem& problem, const GatherTensors& view,
+                        const InPlaceShape& shape, double memory_rate, double product_rate);
+
+}  // namespace convx
