@@ -126,8 +126,15 @@ def test_planes_side_by_side(core: ModuleType, dtype: torch.dtype, direction: st
     for case in (
         Case("of_7x7", (5, 24, 7, 7), (20, 24, 1, 1)),
         Case("groups_of_7x5", (3, 24, 7, 5), (18, 12, 1, 1), groups=2),
+        Case("of_3x1", (9, 5, 3, 1), (7, 5, 1, 1), bias=False),
     ):
-        assert run(core, case, dtype, direction, h200(core), last=False)[0]["form"] == ""
+        caps = h200(core)
+        said, want = run(core, case, dtype, direction, caps, last=False)
+        assert said["form"] == "side by side"
+        caps.workspace_limit = said["workspace_bytes"]  # not all images at once
+        fewer, got = run(core, case, dtype, direction, caps, last=False)
+        assert fewer["chunk_pixels"] < said["chunk_pixels"]
+        assert torch.equal(got, want)
 
 
 def test_bias_of_large_planes(core: ModuleType) -> None:

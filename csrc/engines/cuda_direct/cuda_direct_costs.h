@@ -13,6 +13,7 @@ constexpr double kDirectBytesPerUs = 3.4e6;   // of 4.25e6 a copy reaches
 constexpr double kDirectLaunchUs = 5;         // launches, packing the weights
 constexpr double kDirectLoadIssue = 1.5;      // a 16-byte shared load, in multiply-adds
 constexpr double kDirectStageIssue = 5;       // staging one element or 16 bytes of weights
+constexpr double kDirectPixelIssue = 100;     // the same of 16 bytes apart from their neighbours
 constexpr double kDirectChunkIssue = 120;     // per chunk: barriers and bookkeeping
 constexpr double kDirectEntryIssue = 8;       // reading a position from the table
 constexpr double kDirectPositionIssue = 80;   // finding it

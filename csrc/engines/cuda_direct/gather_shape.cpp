@@ -173,7 +173,9 @@ double count_instructions(const GatherShape& shape, const GatherView& view, doub
   const double chunks =
       std::ceil(static_cast<double>(view.source_channels) / static_cast<double>(shape.channels));
   const double positions = static_cast<double>(plane.positions) / config.threads();
-  return view.source_channels * (multiply + kDirectStageIssue * (source + weights) +
+  const double stage =
+      is_channel_fastest(view.source_strides) ? kDirectPixelIssue : kDirectStageIssue;
+  return view.source_channels * (multiply + stage * source + kDirectStageIssue * weights +
                                  kDirectRowIssue * std::max(1.0, taps / taps_per_window)) +
          chunks * (kDirectChunkIssue + kDirectEntryIssue * positions) +
          kDirectPositionIssue * positions + kDirectBlockIssue + products * kDirectStoreIssue;

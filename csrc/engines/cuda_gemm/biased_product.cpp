@@ -14,7 +14,8 @@ namespace {
 // What cuBLASLt is told about a product, and what it is asked for.
 class Description {
  public:
-  Description(const BlasTypes& types, const BiasedProduct& p) {
+  Description(const BlasTypes& types, const BiasedProduct& p)
+      : sums_as_stored(types.storage == types.accumulate) {
     take(cublasLtMatmulDescInit(&multiply, types.compute, types.accumulate));
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.left.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.right.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -37,9 +38,11 @@ class Description {
       take(cublasLtMatmulPreferenceSetAttribute(&wish, name, &value, sizeof(value)));
     };
     want(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(p.workspace_bytes));
-    // Sums stay in the accumulation type even where the reduction is split.
-    want(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-         static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    // Sums of 16-bit products stay in float32 even where the reduction is split.
+    if (!sums_as_stored) {
+      want(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    }
     want(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.left.data));
     want(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.right.data));
     want(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(added_data(p)));
@@ -67,6 +70,7 @@ class Description {
   cublasLtMatmulDescOpaque_t multiply;
   cublasLtMatrixLayoutOpaque_t left, right, added, result;
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;  // the first that was not success
+  const bool sums_as_stored;
 
  private:
   void take(cublasStatus_t got) {

@@ -24,7 +24,8 @@ class GemmInPlace {
     char* workspace = static_cast<char*>(buffers.workspace);
     bias_values_ = reinterpret_cast<T*>(workspace + shape_.filter_bytes);
     copied_ = reinterpret_cast<T*>(workspace + shape_.filter_bytes + shape_.bias_bytes);
-    blas_workspace_ = reinterpret_cast<char*>(copied_) + shape_.chunk_bytes;
+    results_ = reinterpret_cast<char*>(copied_) + shape_.chunk_bytes;
+    blas_workspace_ = results_ + shape_.result_bytes;
     packed_ = workspace;
     w_ = buffers.w;
   }
@@ -34,6 +35,7 @@ class GemmInPlace {
       pack_filters<T>(site_, view_, phases_.rows[0].axis, phases_.columns[0], w_, packed_);
     }
     if (shape_.form == InPlaceForm::kPlanes) return run_planes();
+    if (shape_.form == InPlaceForm::kSideBySide) return run_side_by_side();
     const int64_t pixels = problem_.N * (problem_.pass == Pass::kForward ? problem_.P * problem_.Q
                                                                          : problem_.H * problem_.W);
     if (shape_.form == InPlaceForm::kPixels) return multiply_pixels(source_, target_, pixels);
@@ -94,6 +96,50 @@ class GemmInPlace {
     added.matrix = {bias_values_, false, shape_.bias_pixels, gemm.n * shape_.bias_pixels, 0};
     if (!blas_.multiply_biased(gemm, added)) {
       throw_launch_error(site_, "cublasLtMatmulAlgoGetHeuristic", "no algorithm");
+    }
+  }
+
+  void run_side_by_side() {
+    const int64_t plane = problem_.H * problem_.W;
+    const int64_t most = shape_.chunk_pixels / plane;
+    for (int64_t image = 0; image < problem_.N; image += most) {
+      const int64_t images = std::min(most, problem_.N - image);
+      PlaneParams p{};
+      p.pixels = static_cast<int>(images * plane);
+      p.pitch = static_cast<int>(shape_.source_pitch);
+      p.by_plane = FastDivmod(plane);
+      const auto lay_out = [&](const Strides& strides, const T* tensor, int64_t channels,
+                               void* lines) {
+        p.planes = const_cast<T*>(tensor) + image * strides.n;
+        p.n = strides.n;
+        p.c = strides.c;
+        p.channels = static_cast<int>(problem_.groups * channels);
+        p.lines = lines;
+        return dim3(static_cast<unsigned>((p.pixels + 4 * kMoveThreads - 1) / (4 * kMoveThreads)),
+                    static_cast<unsigned>(std::min(p.channels, 65535)));
+      };
+      dim3 grid = lay_out(view_.source_strides, source_, view_.source_channels, copied_);
+      launch_kernel<gather_planes_kernel<T>>(site_, grid, kMoveThreads, 0, p);
+      BatchedGemm gemm{};
+      gemm.m = p.pixels;
+      gemm.n = view_.target_channels;
+      gemm.k = view_.source_channels;
+      gemm.left = {copied_, false, p.pitch, gemm.k * p.pitch, 0};
+      gemm.right = filters(false);
+      gemm.result = results_;
+      gemm.pitch = p.pitch;
+      gemm.group_stride = gemm.n * p.pitch;
+      gemm.groups = problem_.groups;
+      gemm.rows = 1;
+      gemm.wide_result = shape_.wide_results;
+      blas_.multiply(gemm);
+      grid = lay_out(view_.target_strides, target_, view_.target_channels, results_);
+      p.bias = bias_;
+      if (shape_.wide_results) {
+        launch_kernel<scatter_planes_kernel<T, accumulate_t<T>>>(site_, grid, kMoveThreads, 0, p);
+      } else {
+        launch_kernel<scatter_planes_kernel<T, T>>(site_, grid, kMoveThreads, 0, p);
+      }
     }
   }
 
@@ -165,7 +211,7 @@ class GemmInPlace {
   // In the workspace:
   void* packed_;
   T *bias_values_, *copied_;
-  char* blas_workspace_;
+  char *results_, *blas_workspace_;
 };
 
 }  // namespace

@@ -14,11 +14,14 @@ constexpr int64_t kBlasBytes = int64_t{32} << 20;
 // Bias values of one image where that is not more, or else of a piece of it: they stay in L2.
 constexpr int64_t kBiasBytes = int64_t{4} << 20;
 // Pixels that are copied together stay in L2 until they are multiplied.
-constexpr int64_t kChunkBytes = int64_t{16} << 20;
+constexpr int64_t kChunkBytes = int64_t{32} << 20;
 constexpr int64_t kFewestPixels = 16;
+// Planes side by side, and their results.
+constexpr int64_t kSideBySideBytes = int64_t{96} << 20;
+constexpr int64_t kMostPlanePixels = 1024;  // more are worth few fast kernels
 
 // How fast cuBLAS is on such matrices. Fitted to an H200 in November 2026, to 52 layers in both
-// layouts: within 17% (rms) in 16 bits, 15% in TF32, 14% in float32.
+// layouts: within 20% (rms).
 struct ProductRates {
   // Operations per microsecond where lines begin at multiples of 16, 8, 4 and 2 bytes.
   double aligned16, aligned8, aligned4, aligned2;
@@ -27,15 +30,16 @@ struct ProductRates {
   double memory;           // bytes per microsecond
   double start_us;
 };
-constexpr ProductRates kHalfProducts{900e6, 258e6, 200e6, 73e6, 150, 64, 3.8e6, 2.5};
-constexpr ProductRates kTf32Products{370e6, 180e6, 91e6, 91e6, 70, 128, 3.9e6, 4.5};
-constexpr ProductRates kFloat32Products{44e6, 42e6, 35e6, 35e6, 18, 16, 2.8e6, 5};
+constexpr ProductRates kHalfProducts{900e6, 258e6, 200e6, 73e6, 150, 64, 3.6e6, 2.5};
+constexpr ProductRates kTf32Products{370e6, 180e6, 91e6, 91e6, 70, 128, 3.6e6, 4.5};
+constexpr ProductRates kFloat32Products{44e6, 42e6, 31e6, 31e6, 18, 16, 2.8e6, 5};
 constexpr ProductRates kFloat64Products{45e6, 45e6, 45e6, 45e6, 24, 16, 2.8e6, 5};
 constexpr double kPixelTile = 64;  // of an image, where planes are multiplied
 // Arithmetic and memory overlap, if not wholly.
-constexpr double kOverlap = 3.6;
+constexpr double kOverlap = 6;
 constexpr double kLaunchUs = 2.5;              // another kernel before the product
 constexpr double kCopyBytesPerUs = 3.0e6;      // pixels copied together, read and written
+constexpr double kPlaneBytesPerUs = 2.2e6;     // planes copied side by side, the same
 constexpr double kBiasMatrixBytesPerUs = 9e6;  // results that start from a matrix of bias values
 
 const ProductRates& rates_of(const ConvProblem& p) {
@@ -61,6 +65,13 @@ int64_t target_pixels(const ConvProblem& p) {
   return p.N * (p.pass == Pass::kForward ? p.P * p.Q : p.H * p.W);
 }
 
+bool wants_planes_side_by_side(const ConvProblem& p) {
+  const bool tensor_cores =
+      p.dtype != DType::kFloat64 && (p.dtype != DType::kFloat32 || p.precision == Precision::kTf32);
+  return p.pass != Pass::kWeightGrad && tensor_cores && p.N > 1 && p.H * p.W <= kMostPlanePixels &&
+         p.H * p.W * size_of(p.dtype) % 8 != 0;
+}
+
 bool adds_bias(const ConvProblem& p) { return p.pass == Pass::kForward && p.has_bias; }
 
 }  // namespace
@@ -73,6 +84,8 @@ const char* name_of(InPlaceForm form) {
       return "pixels";
     case InPlaceForm::kStridedPixels:
       return "strided pixels";
+    case InPlaceForm::kSideBySide:
+      return "side by side";
     case InPlaceForm::kNone:
       break;
   }
@@ -82,7 +95,9 @@ const char* name_of(InPlaceForm form) {
 InPlaceForm find_in_place_form(const ConvProblem& p) {
   if (p.N == 0) return InPlaceForm::kNone;
   // A product for each image of a single pixel would be none.
-  if (is_pointwise(p) && p.H * p.W > 1) return InPlaceForm::kPlanes;
+  if (is_pointwise(p) && p.H * p.W > 1) {
+    return wants_planes_side_by_side(p) ? InPlaceForm::kSideBySide : InPlaceForm::kPlanes;
+  }
   if (has_dense_pixels(p)) return InPlaceForm::kPixels;
   if (is_pointwise(p)) return InPlaceForm::kPlanes;
   const bool strided = p.pass == Pass::kForward && reads_whole_pixels(p) && find_y_pitch(p) > 0 &&
@@ -112,12 +127,24 @@ InPlaceShape fit_in_place(const ConvProblem& p, const GatherTensors& view,
   shape.form = find_in_place_form(p);
   if (shape.form == InPlaceForm::kNone) return shape;
   const int64_t size = size_of(p.dtype);
+  const int64_t sources = p.groups * view.source_channels;
+  const int64_t targets = p.groups * view.target_channels;
   if (shape.form == InPlaceForm::kPlanes) {
     shape.source_pitch = view.source_strides.c;
     shape.target_pitch = view.target_strides.c;
+  } else if (shape.form == InPlaceForm::kSideBySide) {
+    shape.wide_results = adds_bias(p) && size == 2;
+    const int64_t result_size = shape.wide_results ? accumulate_bytes(p.dtype) : size;
+    const int64_t pixel_bytes = sources * size + targets * result_size;
+    const int64_t most = std::min(kSideBySideBytes, workspace_limit / 2) / pixel_bytes;
+    const int64_t images = std::clamp<int64_t>(most / (p.H * p.W), 1, p.N);
+    shape.chunk_pixels = images * p.H * p.W;
+    shape.source_pitch = shape.target_pitch = pad_pixels(shape.chunk_pixels);
+    shape.chunk_bytes = align_bytes(sources * shape.source_pitch * size);
+    shape.result_bytes = align_bytes(targets * shape.target_pitch * result_size);
   } else {
     const bool copied = shape.form == InPlaceForm::kStridedPixels;
-    const bool forward = p.pass == Pass::kForward;
+    const bool forward = p.pass != Pass::kInputGrad;
     shape.source_pitch = copied ? p.C : forward ? find_x_pitch(p) : find_y_pitch(p);
     shape.target_pitch = forward ? find_y_pitch(p) : find_x_pitch(p);
   }
@@ -136,7 +163,7 @@ InPlaceShape fit_in_place(const ConvProblem& p, const GatherTensors& view,
     shape.chunk_pixels = fit_pixels(target_pixels(p), p.C, kChunkBytes);
     shape.chunk_bytes = align_bytes(shape.chunk_pixels * p.C * size);
   }
-  if (adds_bias(p)) {
+  if (adds_bias(p) && shape.form != InPlaceForm::kSideBySide) {
     const int64_t left = std::max<int64_t>(workspace_limit - shape.workspace_bytes(), 0);
     shape.blas_bytes = std::min(kBlasBytes, left / kGemmAlignment * kGemmAlignment);
   }
@@ -169,7 +196,13 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
     const double results = size * static_cast<double>(p.K) * static_cast<double>(target_pixels(p));
     around += kLaunchUs * calls + results / (kBiasMatrixBytesPerUs * memory_rate);
   }
-  if (shape.chunk_pixels > 0) {
+  if (shape.form == InPlaceForm::kSideBySide) {
+    const double chunks =
+        std::ceil(static_cast<double>(target_pixels(p)) / static_cast<double>(shape.chunk_pixels));
+    const double moved =
+        chunks * static_cast<double>(shape.chunk_bytes + shape.result_bytes) + count_bytes(p);
+    around += 2 * kLaunchUs * chunks + moved / (kPlaneBytesPerUs * memory_rate);
+  } else if (shape.chunk_pixels > 0) {
     const double copied = size * static_cast<double>(p.C) * static_cast<double>(target_pixels(p));
     const double chunks =
         std::ceil(static_cast<double>(target_pixels(p)) / static_cast<double>(shape.chunk_pixels));

@@ -7,10 +7,13 @@
 //                   transposed, one product of all images
 //   kStridedPixels  the same where the source's pixels are not all read, or not dense: they are
 //                   copied together first, some at a time
+//   kSideBySide     planes whose lines begin anywhere keep cuBLAS from its fast kernels (7x7 pixels
+//                   of 16 bits: 50 instead of 600 TFLOP/s), so those of all images are copied side
+//                   by side, [channel][image, pixel], and results back
 //
 // A bias is added before sums are rounded: to pixels by cuBLASLt's epilogue, which adds along the
 // other axis than planes would need. Those get a matrix of bias values to start from, one for all
-// images, or for pieces of large ones.
+// images, or for pieces of large ones; or it is added when results are copied.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +23,10 @@
 
 namespace convx {
 
-enum class InPlaceForm : uint8_t { kNone, kPlanes, kPixels, kStridedPixels };
+enum class InPlaceForm : uint8_t { kNone, kPlanes, kPixels, kStridedPixels, kSideBySide };
 
 const char* name_of(InPlaceForm form);
+// Weight gradients have the first two of them.
 InPlaceForm find_in_place_form(const ConvProblem& problem);
 
 // Where the filters lie as a matrix of [target channel][source channel], or transposed.
@@ -39,11 +43,15 @@ struct InPlaceShape {
   FilterMatrix filters;
   int64_t source_pitch = 0, target_pitch = 0;  // from plane to plane, or from pixel to pixel
   int64_t bias_pixels = 0;                     // of the matrix of bias values; 0 if there is none
-  int64_t chunk_pixels = 0;                    // that are copied together at a time
-  // The workspace: packed filters, bias values, pixels, what cuBLASLt wants.
-  int64_t filter_bytes = 0, bias_bytes = 0, chunk_bytes = 0, blas_bytes = 0;
+  int64_t chunk_pixels =
+      0;  // that are copied together at a time, side by side those of some images
+  bool wide_results = false;  // side by side: in the accumulation type
+  // The workspace: packed filters, bias values, pixels, results, what cuBLASLt wants.
+  int64_t filter_bytes = 0, bias_bytes = 0, chunk_bytes = 0, result_bytes = 0, blas_bytes = 0;
 
-  int64_t workspace_bytes() const { return filter_bytes + bias_bytes + chunk_bytes + blas_bytes; }
+  int64_t workspace_bytes() const {
+    return filter_bytes + bias_bytes + chunk_bytes + result_bytes + blas_bytes;
+  }
 };
 
 InPlaceShape fit_in_place(const ConvProblem& problem, const GatherTensors& view,

@@ -7,6 +7,7 @@
 //   add_bias         bias onto results in place
 //   fill_bias        bias values that products are added to
 //   copy_pixels      pixels of a 1x1 layer that are not dense, or not all read
+//   gather_planes    planes of a 1x1 layer side by side; scatter_planes: results back, with bias
 //   gather_gradient  y -> staging, where the GEMM cannot read it in place
 //   add_products     weight gradient: adds a chunk's products to the sum, in their order
 //   write_gradient   the sum -> w
@@ -254,6 +255,71 @@ __global__ void __launch_bounds__(kMoveThreads)
       static_cast<T*>(p.staged)[line * p.pitch + pixel] =
           at[(p.row_origin + row * p.row_step) * p.strides.h + channel * p.strides.c];
     }
+  }
+}
+
+// Planes of some images and what has them side by side: lines of a channel, [image, pixel].
+struct PlaneParams {
+  void* planes;  // at the first of the images
+  int64_t n, c;  // from image to image, from plane to plane
+  void* lines;
+  const void* bias;  // may be null
+  int channels, pixels, pitch;
+  FastDivmod by_plane;
+};
+
+// Calls use(address in the planes, i) for four neighbours of a line.
+template <typename T, typename Use>
+__device__ inline void visit_four(const PlaneParams& p, int channel, int first, const Use& use) {
+  int image = first;
+  int pixel = p.by_plane.split(image);
+  T* plane = static_cast<T*>(p.planes) + image * p.n + channel * p.c;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (first + i < p.pixels) use(plane + pixel, i);
+    if (++pixel == static_cast<int>(p.by_plane.divisor)) {
+      pixel = 0;
+      plane += p.n;
+    }
+  }
+}
+
+// Blocks: x over fours of a line, y over channels.
+template <typename T>
+__global__ void __launch_bounds__(kMoveThreads)
+    gather_planes_kernel(const __grid_constant__ PlaneParams p) {
+  struct alignas(4 * sizeof(T)) Four {
+    T v[4];
+  };
+  const int first = 4 * (blockIdx.x * kMoveThreads + threadIdx.x);
+  if (first >= p.pixels) return;
+  for (int channel = blockIdx.y; channel < p.channels; channel += gridDim.y) {
+    Four four{};
+    visit_four<const T>(p, channel, first, [&](const T* from, int i) { four.v[i] = *from; });
+    T* line = static_cast<T*>(p.lines) + static_cast<int64_t>(channel) * p.pitch;
+    *reinterpret_cast<Four*>(line + first) = four;
+  }
+}
+
+// Results are of type Staged.
+template <typename T, typename Staged>
+__global__ void __launch_bounds__(kMoveThreads)
+    scatter_planes_kernel(const __grid_constant__ PlaneParams p) {
+  struct alignas(4 * sizeof(Staged)) Four {
+    Staged v[4];
+  };
+  const int first = 4 * (blockIdx.x * kMoveThreads + threadIdx.x);
+  if (first >= p.pixels) return;
+  for (int channel = blockIdx.y; channel < p.channels; channel += gridDim.y) {
+    const Staged* line =
+        static_cast<const Staged*>(p.lines) + static_cast<int64_t>(channel) * p.pitch;
+    const Four four = *reinterpret_cast<const Four*>(line + first);
+    accumulate_t<T> bias = 0;
+    if (p.bias != nullptr) bias = to_accumulate(static_cast<const T*>(p.bias)[channel]);
+    visit_four<T>(p, channel, first, [&](T* to, int i) {
+      *to = p.bias == nullptr ? round_to<T>(to_accumulate(four.v[i]))
+                              : round_to<T>(to_accumulate(four.v[i]) + bias);
+    });
   }
 }
 

@@ -207,27 +207,8 @@ static void fit_phases(GemmShape& shape, const ConvProblem& problem) {
   shape.workspace_bytes = resident_bytes(problem) + largest;
 }
 
-// Planes whose lines begin anywhere keep cuBLAS from its fast kernels (7x7 pixels of 16 bits: 50
-// instead of 600 TFLOP/s), so they are put side by side as columns, an image being one long row.
-static bool puts_planes_side_by_side(const ConvProblem& p) {
-  const bool tensor_cores =
-      p.dtype != DType::kFloat64 && (p.dtype != DType::kFloat32 || p.precision == Precision::kTf32);
-  const int64_t bytes = p.H * p.W * size_of(p.dtype);
-  return p.pass != Pass::kWeightGrad && tensor_cores && p.N > 1 && is_pointwise(p) &&
-         bytes % 8 != 0 && p.H * p.W > 1 && p.H * p.W <= kWantedPixels;
-}
-
-static ConvProblem flatten_planes(const ConvProblem& problem) {
-  ConvProblem flat = problem;
-  flat.H = flat.P = 1;
-  flat.W = flat.Q = problem.H * problem.W;
-  flat.x_strides.h = flat.y_strides.h = flat.W;
-  return flat;
-}
-
 GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, int sm_count) {
-  const bool side_by_side = puts_planes_side_by_side(problem);
-  ConvProblem viewed = side_by_side ? flatten_planes(problem) : problem;
+  ConvProblem viewed = problem;
   if (viewed.pass == Pass::kWeightGrad) viewed.pass = Pass::kForward;
   GemmShape shape;
   shape.view = make_gather_view(viewed);
@@ -240,10 +221,7 @@ GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, in
   for (const AxisPhase& phase : shape.view.columns) {
     shape.columns.push_back(make_gather_axis(phase, false));
   }
-  if (!side_by_side) shape.in_place = fit_in_place(viewed, shape.view, workspace_limit);
-  if (shape.in_place.form == InPlaceForm::kStridedPixels && problem.pass == Pass::kWeightGrad) {
-    shape.in_place = {};
-  }
+  shape.in_place = fit_in_place(problem, shape.view, workspace_limit);
   if (shape.in_place.form == InPlaceForm::kNone) {
     fit_phases(shape, problem);
   } else if (problem.pass == Pass::kWeightGrad) {

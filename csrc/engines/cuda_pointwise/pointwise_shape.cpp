@@ -9,12 +9,13 @@ namespace {
 
 // Counted in instructions and not measured yet: cycles of one multiprocessor.
 constexpr double kPointwiseClockGhz = 1.7;
-constexpr double kProductCycles = 72;       // 64 filters by 128 pixels by 16 channels
-constexpr double kProductsCycles = 300;     // starting and draining those of 64 filters
-constexpr double kStoreCycles = 1100;       // a warpgroup, 64 filters by 128 pixels
-constexpr double kNarrowStoreCycles = 800;  // of 16-bit values
-constexpr double kUnalignedStores = 3;      // times that
-constexpr double kScatteredStores = 16;     // times that where neighbours are sectors apart
+constexpr double kProductCycles = 72;        // 64 filters by 128 pixels by 16 channels
+constexpr double kNarrowProductCycles = 95;  // the same of 16-bit values
+constexpr double kProductsCycles = 300;      // starting and draining those of 64 filters
+constexpr double kStoreCycles = 1100;        // a warpgroup, 64 filters by 128 pixels
+constexpr double kNarrowStoreCycles = 800;   // of 16-bit values
+constexpr double kUnalignedStores = 3;       // times that
+constexpr double kScatteredStores = 16;      // times that where neighbours are sectors apart
 // The four warps that load: per unit of 16 bytes of each thread, and per chunk.
 constexpr double kNarrowUnitCycles = 40;
 constexpr double kTf32UnitCycles = 110;
@@ -28,7 +29,7 @@ constexpr double kChunkCycles = 400;
 constexpr double kMemoryBytes = 15.2;
 constexpr double kRowMemoryBytes = 17;         // where sums are stored as whole rows
 constexpr double kHalfTf32MemoryBytes = 17.5;  // of halves stored so; reckoned
-constexpr double kNarrowMemoryBytes = 15.8;    // of 16-bit values
+constexpr double kNarrowMemoryBytes = 17.4;    // of 16-bit values
 constexpr double kIeeeMemoryBytes = 13.2;      // of ieee
 constexpr double kCacheBytes = 40;     // source values that other filters have read before, from L2
 constexpr double kFilterCycles = 0.3;  // splitting and placing the block's filters, per value
@@ -185,8 +186,8 @@ class Fitter {
   double predict_microseconds(const PointwiseShape& shape, int64_t blocks_of_one) const {
     const double filter_blocks = static_cast<double>(shape.filters) / kPointwiseFilters;
     const double depth = pointwise_chunk(shape.math) / kProductDepth;
-    const double products =
-        filter_blocks * shape.chunks * depth * pointwise_products(shape.math) * kProductCycles;
+    const double products = filter_blocks * shape.chunks * depth * pointwise_products(shape.math) *
+                            (is_float32(shape.math) ? kProductCycles : kNarrowProductCycles);
     const double store = filter_blocks *
                          (is_float32(shape.math) ? kStoreCycles : kNarrowStoreCycles) *
                          (shape.aligned_target                    ? 1
