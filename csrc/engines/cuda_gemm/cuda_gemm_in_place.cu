@@ -115,7 +115,8 @@ class GemmInPlace {
         p.c = strides.c;
         p.channels = static_cast<int>(problem_.groups * channels);
         p.lines = lines;
-        return dim3(static_cast<unsigned>((p.pixels + 4 * kMoveThreads - 1) / (4 * kMoveThreads)),
+        constexpr int kBlockPixels = kPlanePixels * kMoveThreads;
+        return dim3(static_cast<unsigned>((p.pixels + kBlockPixels - 1) / kBlockPixels),
                     static_cast<unsigned>(std::min(p.channels, 65535)));
       };
       dim3 grid = lay_out(view_.source_strides, source_, view_.source_channels, copied_);
@@ -155,15 +156,29 @@ class GemmInPlace {
     gemm.group_stride = gemm.m;
     gemm.groups = problem_.groups;
     gemm.rows = 1;
-    if (bias_ != nullptr) {
-      GemmBias added = bias();
-      added.rows = {bias_, false, 0, gemm.m, 0};
-      if (blas_.multiply_biased(gemm, added)) return;
-      // cuBLASLt has no such bias for float64.
-      fill_bias(target, pixels, problem_.K, gemm.pitch, false);
-      gemm.accumulate = true;
+    if (bias_ == nullptr) {
+      // Of very many pixels cuBLASLt's choice is the better one.
+      if (shape_.blas_bytes > 0 && blas_.multiply_biased(gemm, bias())) return;
+      return blas_.multiply(gemm);
     }
+    GemmBias added = bias();
+    added.rows = {bias_, false, 0, gemm.m, 0};
+    if (adds_bias_to_sums(source, target) && blas_.multiply_biased(gemm, added)) return;
+    fill_bias(target, pixels, problem_.K, gemm.pitch, false);
+    gemm.accumulate = true;
     blas_.multiply(gemm);
+  }
+
+  // cuBLASLt has no bias for float64, and adds those of 16-bit matrices whose lines begin anywhere
+  // after rounding.
+  bool adds_bias_to_sums(const T* source, const T* target) const {
+    constexpr int kUnit = 16 / sizeof(T);
+    const int64_t pitches = shape_.filters.pitch | shape_.source_pitch | shape_.target_pitch;
+    const DType dtype = problem_.dtype;
+    const bool aligned = pitches % kUnit == 0 && is_aligned(source, dtype, kUnit) &&
+                         is_aligned(target, dtype, kUnit) &&
+                         is_aligned(filters(true).data, dtype, kUnit);
+    return sizeof(T) == 4 || (sizeof(T) == 2 && aligned);
   }
 
   void fill_bias(T* to, int64_t lines, int64_t columns, int64_t pitch, bool line_is_channel) {

@@ -268,59 +268,41 @@ struct PlaneParams {
   FastDivmod by_plane;
 };
 
-// Calls use(address in the planes, i) for four neighbours of a line.
+// Calls use(place in a plane of the channel, place in its line) for the thread's pixels: a warp's
+// lie side by side. Blocks: x over lines' pixels, y over channels.
+constexpr int kPlanePixels = 4;  // of a thread
 template <typename T, typename Use>
-__device__ inline void visit_four(const PlaneParams& p, int channel, int first, const Use& use) {
-  int image = first;
-  int pixel = p.by_plane.split(image);
-  T* plane = static_cast<T*>(p.planes) + image * p.n + channel * p.c;
+__device__ inline void visit_planes(const PlaneParams& p, const Use& use) {
+  const int first = blockIdx.x * kPlanePixels * kMoveThreads + threadIdx.x;
+  for (int channel = blockIdx.y; channel < p.channels; channel += gridDim.y) {
+    T* const plane = static_cast<T*>(p.planes) + channel * p.c;
+    const int64_t line = static_cast<int64_t>(channel) * p.pitch;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (first + i < p.pixels) use(plane + pixel, i);
-    if (++pixel == static_cast<int>(p.by_plane.divisor)) {
-      pixel = 0;
-      plane += p.n;
+    for (int i = 0; i < kPlanePixels; ++i) {
+      const int pixel = first + i * kMoveThreads;
+      int image = pixel;
+      const int of_plane = p.by_plane.split(image);
+      if (pixel < p.pixels) use(plane + image * p.n + of_plane, line + pixel, channel);
     }
   }
 }
 
-// Blocks: x over fours of a line, y over channels.
 template <typename T>
 __global__ void __launch_bounds__(kMoveThreads)
     gather_planes_kernel(const __grid_constant__ PlaneParams p) {
-  struct alignas(4 * sizeof(T)) Four {
-    T v[4];
-  };
-  const int first = 4 * (blockIdx.x * kMoveThreads + threadIdx.x);
-  if (first >= p.pixels) return;
-  for (int channel = blockIdx.y; channel < p.channels; channel += gridDim.y) {
-    Four four{};
-    visit_four<const T>(p, channel, first, [&](const T* from, int i) { four.v[i] = *from; });
-    T* line = static_cast<T*>(p.lines) + static_cast<int64_t>(channel) * p.pitch;
-    *reinterpret_cast<Four*>(line + first) = four;
-  }
+  visit_planes<const T>(
+      p, [&](const T* from, int64_t to, int) { static_cast<T*>(p.lines)[to] = *from; });
 }
 
 // Results are of type Staged.
 template <typename T, typename Staged>
 __global__ void __launch_bounds__(kMoveThreads)
     scatter_planes_kernel(const __grid_constant__ PlaneParams p) {
-  struct alignas(4 * sizeof(Staged)) Four {
-    Staged v[4];
-  };
-  const int first = 4 * (blockIdx.x * kMoveThreads + threadIdx.x);
-  if (first >= p.pixels) return;
-  for (int channel = blockIdx.y; channel < p.channels; channel += gridDim.y) {
-    const Staged* line =
-        static_cast<const Staged*>(p.lines) + static_cast<int64_t>(channel) * p.pitch;
-    const Four four = *reinterpret_cast<const Four*>(line + first);
-    accumulate_t<T> bias = 0;
-    if (p.bias != nullptr) bias = to_accumulate(static_cast<const T*>(p.bias)[channel]);
-    visit_four<T>(p, channel, first, [&](T* to, int i) {
-      *to = p.bias == nullptr ? round_to<T>(to_accumulate(four.v[i]))
-                              : round_to<T>(to_accumulate(four.v[i]) + bias);
-    });
-  }
+  visit_planes<T>(p, [&](T* to, int64_t from, int channel) {
+    auto sum = to_accumulate(static_cast<const Staged*>(p.lines)[from]);
+    if (p.bias != nullptr) sum += to_accumulate(static_cast<const T*>(p.bias)[channel]);
+    *to = round_to<T>(sum);
+  });
 }
 
 // products: [product][element]; sum: [element]

@@ -53,6 +53,8 @@ struct StretchCursor {
 // What a warpgroup that multiplies reads of the ring; like StageReader.
 class LineReader {
  public:
+  static constexpr bool kTakesTurns = true;
+
   __device__ __forceinline__ LineReader(const WindowParams& p, const WindowRings& rings,
                                         int first_tile)
       : LineReader(p, rings, WalkStart(p, first_tile), first_tile * p.tile_step) {}

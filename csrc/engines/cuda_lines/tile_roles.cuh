@@ -76,7 +76,7 @@ __device__ __forceinline__ void multiply_tiles(const WindowParams& p, const Wind
           Out* const staging = find_staging<Out, kColumns, kRuns>(p, memory, warpgroup);
           SumStager<kMath, kColumns, kRuns, Out, Element> stager(
               p, target, share.window, tile.group, share.filter + first_filter, bias, staging);
-          multiplier.finish(chains, sums);
+          multiplier.finish(chains, sums, index + tiles.step < tiles.end);
           stager.add_bias(sums.value);
           const auto hand_over = [&]<int kPart>() {
             wait_barrier(rings.staging_empty + 8 * warpgroup, parity);

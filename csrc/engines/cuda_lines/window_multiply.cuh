@@ -18,6 +18,8 @@ namespace convx {
 // Positions that come in stages of a ring, each what a chunk of a tile reaches.
 class StageReader {
  public:
+  static constexpr bool kTakesTurns = false;
+
   __device__ __forceinline__ StageReader(const WindowParams& p, const WindowRings& rings,
                                          int /*first_tile*/)
       : p_(p), rings_(rings) {}
@@ -67,6 +69,7 @@ class WindowMultiplier {
   static constexpr bool kHalves = kMath == TensorMath::kHalfIeee;
   static constexpr bool kChained = kSplit || kHalves;
   static constexpr int kPlanes = count_planes(kMath);
+  static constexpr int kFirstTurn = 2;  // the first warpgroup's barrier; behind it the second's
   static constexpr int kMaxBatch = kSplit ? kIeeeChainSteps : kMaxBatchTaps;
 
  public:
@@ -92,7 +95,11 @@ class WindowMultiplier {
     const bool same_window = p.filter_groups == 2;
     filter_start_ = same_window ? warpgroup * kPlanes * kWindowFilters * p.lane_bytes / 16 : 0;
     source_start_ = same_window ? 0 : warpgroup * p.second_offset * (p.lane_bytes / 16);
-    if (p.lead > 0 && warpgroup == 1) wait_at_barrier<1, 256>();
+    if constexpr (Reader::kTakesTurns) {
+      if (warpgroup == 1 && tiles.first < tiles.end) pass_turn();
+    } else {
+      if (p.lead > 0 && warpgroup == 1) wait_at_barrier<1, 256>();
+    }
   }
 
   // Starts all products; the last of them go on until finish, which leaves the sums in totals.
@@ -108,6 +115,7 @@ class WindowMultiplier {
       const int left = (p_.channels - chunk * p_.chunk_channels) * kOperandBytes;
       const int steps = min(p_.lane_bytes / 32, (left + 31) / 32);
       const uint32_t b_start = reader_.enter(tile, source_start_);
+      if constexpr (Reader::kTakesTurns) wait_at_barrier(kFirstTurn + warpgroup_, 256);
       for (int first_tap = 0; first_tap < p_.taps; first_tap += p_.stage_taps) {
         wait_barrier(rings_.filter_full + 8 * filter_.slot, p_.resident ? 0 : filter_.parity);
         const int* taps = taps_ + first_tap;
@@ -128,14 +136,18 @@ class WindowMultiplier {
         }
         filter_pending_ = filter_.slot;
         filter_.advance(p_.filter_stages);
-        start_follower();
+        if constexpr (!Reader::kTakesTurns) start_follower();
       }
       reader_.leave();
     }
   }
 
-  __device__ __forceinline__ void finish(const Chains& chains, Sums& totals) {
+  // more: tiles that this warpgroup has after this one.
+  __device__ __forceinline__ void finish(const Chains& chains, Sums& totals, bool more) {
     wait_wgmma<0>();
+    if constexpr (Reader::kTakesTurns) {
+      if (more || warpgroup_ == 0) pass_turn();
+    }
     give_back();
     if constexpr (kChained) add_chain(chains, totals);
     if constexpr (kHalves) {
@@ -239,6 +251,12 @@ class WindowMultiplier {
     }
     filter_pending_ = -1;
     reader_.give_back(leader_);
+  }
+
+  // Where a tile's products are few, either warpgroup starts its own when the other's are done: at
+  // the same time they would take both of them twice as long, with nobody staging sums meanwhile.
+  __device__ __forceinline__ void pass_turn() const {
+    pass_barrier(kFirstTurn + 1 - warpgroup_, 256);
   }
 
   // The second warpgroup starts some stages late, so that one stores while the other multiplies.

@@ -30,6 +30,8 @@ constexpr double kMemoryBytes = 15.2;
 constexpr double kRowMemoryBytes = 17;         // where sums are stored as whole rows
 constexpr double kHalfTf32MemoryBytes = 17.5;  // of halves stored so; reckoned
 constexpr double kNarrowMemoryBytes = 17.4;    // of 16-bit values
+constexpr double kFewFilters = 32;             // fewer do not keep up with what is loaded
+constexpr double kFewFilterLoads = 1.45;       // and take so many times as long
 constexpr double kIeeeMemoryBytes = 13.2;      // of ieee
 constexpr double kCacheBytes = 40;     // source values that other filters have read before, from L2
 constexpr double kFilterCycles = 0.3;  // splitting and placing the block's filters, per value
@@ -176,8 +178,10 @@ class Fitter {
     return shape.chunks * (kChunkCycles + 8 * unit);
   }
 
-  static double find_memory_rate(const PointwiseShape& shape) {
-    if (!is_float32(shape.math)) return kNarrowMemoryBytes;
+  double find_memory_rate(const PointwiseShape& shape) const {
+    if (!is_float32(shape.math)) {
+      return kNarrowMemoryBytes / (view_.target_channels < kFewFilters ? kFewFilterLoads : 1);
+    }
     if (shape.math == TensorMath::kIeee) return kIeeeMemoryBytes;
     if (!shape.whole_rows) return kMemoryBytes;
     return shape.math == TensorMath::kHalfTf32 ? kHalfTf32MemoryBytes : kRowMemoryBytes;
