@@ -38,8 +38,11 @@ NAMES = (
     "depthwise_stride_three",
     "depthwise_dilated",
     "dilation_per_axis",
+    "one_by_one",
     "one_by_one_without_bias",
+    "one_by_one_in_groups",
     "one_by_one_strided",
+    "single_pixel",
     "long_reduction",
     "unread_pixels_between",
 )

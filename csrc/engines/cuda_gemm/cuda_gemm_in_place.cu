@@ -116,7 +116,7 @@ class GemmInPlace {
         p.channels = static_cast<int>(problem_.groups * channels);
         p.lines = lines;
         constexpr int kBlockPixels = kPlanePixels * kMoveThreads;
-        return dim3(static_cast<unsigned>((p.pixels + kBlockPixels - 1) / kBlockPixels),
+        return dim3(static_cast<unsigned>((p.pitch + kBlockPixels - 1) / kBlockPixels),
                     static_cast<unsigned>(std::min(p.channels, 65535)));
       };
       dim3 grid = lay_out(view_.source_strides, source_, view_.source_channels, copied_);
@@ -169,16 +169,15 @@ class GemmInPlace {
     blas_.multiply(gemm);
   }
 
-  // cuBLASLt has no bias for float64, and adds those of 16-bit matrices whose lines begin anywhere
-  // after rounding.
+  // cuBLASLt has no bias for float64. Where lines begin anywhere it adds those of 16 bits after
+  // rounding, and reads behind the last of any.
   bool adds_bias_to_sums(const T* source, const T* target) const {
     constexpr int kUnit = 16 / sizeof(T);
-    const int64_t pitches = shape_.filters.pitch | shape_.source_pitch | shape_.target_pitch;
-    const DType dtype = problem_.dtype;
-    const bool aligned = pitches % kUnit == 0 && is_aligned(source, dtype, kUnit) &&
-                         is_aligned(target, dtype, kUnit) &&
-                         is_aligned(filters(true).data, dtype, kUnit);
-    return sizeof(T) == 4 || (sizeof(T) == 2 && aligned);
+    const auto aligned = [&](auto... data) {
+      return (is_aligned(data, problem_.dtype, kUnit) && ...);
+    };
+    return sizeof(T) <= 4 && shape_.has_aligned_lines(kUnit) &&
+           view_.target_channels % kUnit == 0 && aligned(source, target, filters(true).data, bias_);
   }
 
   void fill_bias(T* to, int64_t lines, int64_t columns, int64_t pitch, bool line_is_channel) {

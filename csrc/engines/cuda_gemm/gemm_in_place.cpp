@@ -43,6 +43,7 @@ constexpr double kOverlap = 6;
 constexpr double kLaunchUs = 2.5;              // another kernel before the product
 constexpr double kCopyBytesPerUs = 3.0e6;      // pixels copied together, read and written
 constexpr double kPlaneBytesPerUs = 2.4e6;     // planes copied side by side, the same
+constexpr double kFillBytesPerUs = 0.6e6;      // results filled with bias values, and read again
 constexpr double kBiasMatrixBytesPerUs = 9e6;  // results that start from a matrix of bias values
 
 const ProductRates& rates_of(const ConvProblem& p) {
@@ -200,6 +201,13 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
     const double calls = shape.bias_pixels < p.H * p.W ? static_cast<double>(2 * p.N) : 1;
     const double results = size * static_cast<double>(p.K) * static_cast<double>(target_pixels(p));
     around += kLaunchUs * calls + results / (kBiasMatrixBytesPerUs * memory_rate);
+  }
+  const int64_t unit = 16 / size_of(p.dtype);
+  if (adds_bias(p) && !planes && shape.form != InPlaceForm::kSideBySide &&
+      !(shape.has_aligned_lines(unit) && view.target_channels % unit == 0)) {
+    // Results are filled with it first.
+    const double results = size * static_cast<double>(p.K) * static_cast<double>(target_pixels(p));
+    around += kLaunchUs + results / (kFillBytesPerUs * memory_rate);
   }
   if (shape.form == InPlaceForm::kSideBySide) {
     const double chunks =

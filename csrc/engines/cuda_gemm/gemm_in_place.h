@@ -49,6 +49,10 @@ struct InPlaceShape {
   // The workspace: packed filters, bias values, pixels, results, what cuBLASLt wants.
   int64_t filter_bytes = 0, bias_bytes = 0, chunk_bytes = 0, result_bytes = 0, blas_bytes = 0;
 
+  // Whether lines of all three matrices begin at multiples of so many elements.
+  bool has_aligned_lines(int64_t elements) const {
+    return (filters.pitch | source_pitch | target_pitch) % elements == 0;
+  }
   int64_t workspace_bytes() const {
     return filter_bytes + bias_bytes + chunk_bytes + result_bytes + blas_bytes;
   }

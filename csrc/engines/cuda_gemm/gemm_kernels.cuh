@@ -268,8 +268,9 @@ struct PlaneParams {
   FastDivmod by_plane;
 };
 
-// Calls use(place in a plane of the channel, place in its line) for the thread's pixels: a warp's
-// lie side by side. Blocks: x over lines' pixels, y over channels.
+// Calls use(place in a plane, place in the lines, channel) for the thread's pixels: a warp's lie
+// side by side. Behind the last of a line, up to its pitch, there is no plane: null. Blocks: x over
+// lines' pixels, y over channels.
 constexpr int kPlanePixels = 4;  // of a thread
 template <typename T, typename Use>
 __device__ inline void visit_planes(const PlaneParams& p, const Use& use) {
@@ -282,7 +283,8 @@ __device__ inline void visit_planes(const PlaneParams& p, const Use& use) {
       const int pixel = first + i * kMoveThreads;
       int image = pixel;
       const int of_plane = p.by_plane.split(image);
-      if (pixel < p.pixels) use(plane + image * p.n + of_plane, line + pixel, channel);
+      T* const at = pixel < p.pixels ? plane + image * p.n + of_plane : nullptr;
+      if (pixel < p.pitch) use(at, line + pixel, channel);
     }
   }
 }
@@ -290,8 +292,9 @@ __device__ inline void visit_planes(const PlaneParams& p, const Use& use) {
 template <typename T>
 __global__ void __launch_bounds__(kMoveThreads)
     gather_planes_kernel(const __grid_constant__ PlaneParams p) {
-  visit_planes<const T>(
-      p, [&](const T* from, int64_t to, int) { static_cast<T*>(p.lines)[to] = *from; });
+  visit_planes<const T>(p, [&](const T* from, int64_t to, int) {
+    static_cast<T*>(p.lines)[to] = from == nullptr ? T(0.0f) : *from;
+  });
 }
 
 // Results are of type Staged.
@@ -299,6 +302,7 @@ template <typename T, typename Staged>
 __global__ void __launch_bounds__(kMoveThreads)
     scatter_planes_kernel(const __grid_constant__ PlaneParams p) {
   visit_planes<T>(p, [&](T* to, int64_t from, int channel) {
+    if (to == nullptr) return;
     auto sum = to_accumulate(static_cast<const Staged*>(p.lines)[from]);
     if (p.bias != nullptr) sum += to_accumulate(static_cast<const T*>(p.bias)[channel]);
     *to = round_to<T>(sum);
