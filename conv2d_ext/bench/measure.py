@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -26,7 +26,7 @@ from .timing import Timer, autotuned
 DIRECTIONS = ("fwd", "dgrad", "wgrad")
 LAYOUTS = ("nchw", "nhwc")
 # What convx can be compared with besides PyTorch's own convolution, which always is.
-PEERS = ("cudnn", "inductor")
+PEERS = ("cudnn", "cublas", "inductor")
 
 PASS_NAMES = {"fwd": "forward", "dgrad": "input_grad", "wgrad": "weight_grad"}
 
@@ -63,6 +63,8 @@ class Row:
     cudnn_rel_error: float
     chosen: bool = True  # the heuristic would take this engine
     inductor_ms: float | None = None  # torch.compile's, where it was asked for
+    bias: bool = False
+    cublas_ms: float | None = None  # of a 1x1 layer's product, where it was asked for
 
 
 class Operands:
@@ -82,7 +84,8 @@ class Operands:
         self.x = random(s.N, s.C, s.H, s.W)
         self.w = random(s.K, s.C // s.groups, s.R, s.S)
         self.g = random(s.N, s.K, s.P, s.Q)
-        self.b = torch.randn(s.K, device=device, dtype=dtype) if case.bias else None
+        has_bias = case.bias and case.direction == "fwd"
+        self.b = torch.randn(s.K, device=device, dtype=dtype) if has_bias else None
         precision = precision_argument(case.precision)
         self.params = ConvParams(*s.stride, *s.pad, *s.dilation, s.groups, precision, case.engine)
 
@@ -99,6 +102,22 @@ class Operands:
 
     def theirs(self) -> Tensor:
         return torch_convolution(self.case, self.x, self.w, self.b, self.g)
+
+    def cublas(self) -> Callable[[], Tensor] | None:
+        """What PyTorch's matrix products do for a 1x1 layer's forward pass; None for others."""
+        s = self.case.shape
+        plain = s.stride == (1, 1) and s.pad == (0, 0, 0, 0) and s.groups == 1
+        if self.case.direction != "fwd" or (s.R, s.S) != (1, 1) or not plain:
+            return None
+        b, w = self.b, self.w.reshape(s.K, s.C)
+        if self.case.layout == "nhwc":  # [pixel][channel]
+            pixels = self.x.permute(0, 2, 3, 1).reshape(-1, s.C)
+            return lambda: pixels @ w.t() if b is None else torch.addmm(b, pixels, w.t())
+        planes, filters = self.x.reshape(s.N, s.C, -1), w.expand(s.N, -1, -1)
+        if b is None:
+            return lambda: torch.bmm(filters, planes)
+        column = b.reshape(1, s.K, 1)
+        return lambda: torch.baddbmm(column, filters, planes)
 
     def inductors(self) -> Tensor:
         return _compiled_convolution(self.case)(self.x, self.w, self.b, self.g)
@@ -148,9 +167,21 @@ def _inductor_ms(operands: Operands, timer: Timer) -> float | None:
         return None
 
 
-def torch_precision(precision: str) -> contextlib.AbstractContextManager[None]:
+def _cublas_ms(operands: Operands, timer: Timer) -> float | None:
+    product = operands.cublas()
+    return None if product is None else timer.median_ms(product)
+
+
+@contextlib.contextmanager
+def torch_precision(precision: str) -> Iterator[None]:
     """PyTorch autotuned, and in the precision that is compared."""
-    return autotuned(allow_tf32=precision == "tf32")
+    matmul = torch.backends.cuda.matmul
+    saved, matmul.allow_tf32 = matmul.allow_tf32, precision == "tf32"
+    try:
+        with autotuned(allow_tf32=precision == "tf32"):
+            yield
+    finally:
+        matmul.allow_tf32 = saved
 
 
 def explain_shape(shape: Shape, bias: bool = False, **options: Any) -> Explanation:
@@ -199,14 +230,15 @@ def measure(
     refusing = {candidate.name for candidate in explanation.candidates if candidate.refusal}
     rows = []
     with torch.no_grad(), torch_precision(case.precision):
-        theirs_error = sampled_error(case.direction, s, operands.theirs(), *tensors)
+        theirs_error = sampled_error(case.direction, s, operands.theirs(), *tensors, operands.b)
         theirs_ms = timer.median_ms(operands.theirs)
         inductor_ms = _inductor_ms(operands, timer) if "inductor" in peers else None
+        cublas_ms = _cublas_ms(operands, timer) if "cublas" in peers else None
         for engine in engines:
             if engine in refusing:
                 continue
             operands.use_engine(engine)
-            error = sampled_error(case.direction, s, operands.ours(), *tensors)
+            error = sampled_error(case.direction, s, operands.ours(), *tensors, operands.b)
             ours_ms = timer.median_ms(operands.ours)
             name = choice if engine == "auto" else engine
             rows.append(
@@ -226,6 +258,8 @@ def measure(
                     cudnn_rel_error=theirs_error,
                     chosen=name == choice,
                     inductor_ms=inductor_ms,
+                    bias=operands.b is not None,
+                    cublas_ms=cublas_ms,
                 )
             )
     return rows

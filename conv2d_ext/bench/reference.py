@@ -11,14 +11,23 @@ _SAMPLES = 24
 
 
 def sampled_error(
-    direction: str, shape: Shape, result: Tensor, x: Tensor, w: Tensor, g: Tensor
+    direction: str,
+    shape: Shape,
+    result: Tensor,
+    x: Tensor,
+    w: Tensor,
+    g: Tensor,
+    bias: Tensor | None = None,
 ) -> float:
     """Relative error (Frobenius norm) of a result on randomly chosen elements.
 
-    x, w and g are input, weight and output gradient; the direction says which two made the result.
+    x, w and g are input, weight and output gradient; the direction says which two made the result,
+    the forward pass with a bias or without.
     """
     sample = {"fwd": _sample_output, "dgrad": _sample_input_grad, "wgrad": _sample_weight_grad}
     got, expected = sample[direction](shape, result, x, w, g)
+    if bias is not None:
+        expected = expected + bias.double()
     difference = torch.linalg.vector_norm(got.double() - expected)
     return (difference / torch.linalg.vector_norm(expected).clamp_min(1e-300)).item()
 

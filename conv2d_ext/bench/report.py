@@ -57,20 +57,30 @@ def _git_revision() -> str | None:
 
 
 def format_rows(rows: Sequence[Row], peer: str) -> str:
-    inductor = any(row.inductor_ms is not None for row in rows)
+    others = [name for name in ("cublas", "inductor") if any(_time_of(row, name) for row in rows)]
     header = ["shape", "direction", "precision", "layout", "engine", "ms", "TFLOP/s", "of floor"]
     header += [f"{peer} ms", "ratio", "error", f"{peer} error"]
-    header += ["inductor ms", "ratio"] if inductor else []
-    return format_table(header, [_cells(row) + _inductor_cells(row, inductor) for row in rows])
+    header += [word for name in others for word in (f"{name} ms", "ratio")]
+    cells = [_cells(row) + [c for name in others for c in _peer_cells(row, name)] for row in rows]
+    return format_table(header, cells)
+
+
+def _time_of(row: Row, peer: str) -> float | None:
+    time: float | None = getattr(row, f"{peer}_ms")
+    return time
+
+
+def _key(row: Row) -> list[str]:
+    """What tells a row from others, in the order of _KEY."""
+    direction = row.direction + (" +bias" if row.bias else "")
+    return [row.shape, direction, row.precision, row.layout, row.engine]
 
 
 def _cells(row: Row) -> list[str]:
+    *key, engine = _key(row)
     return [
-        row.shape,
-        row.direction,
-        row.precision,
-        row.layout,
-        row.engine + ("" if row.chosen else " (not chosen)"),
+        *key,
+        engine + ("" if row.chosen else " (not chosen)"),
         f"{row.ours_ms:.3f}",
         f"{row.tflops:.2f}",
         f"{row.floor_ms / row.ours_ms:.0%}",
@@ -81,12 +91,9 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _inductor_cells(row: Row, shown: bool) -> list[str]:
-    if not shown:
-        return []
-    if row.inductor_ms is None:
-        return ["-", "-"]
-    return [f"{row.inductor_ms:.3f}", f"{row.inductor_ms / row.ours_ms:.2f}x"]
+def _peer_cells(row: Row, peer: str) -> list[str]:
+    time = _time_of(row, peer)
+    return ["-", "-"] if time is None else [f"{time:.3f}", f"{time / row.ours_ms:.2f}x"]
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -136,14 +143,14 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
 def format_comparison(old_path: Path, rows: Sequence[Row]) -> str:
     """Our time now against our time in an earlier run, for rows that are in both."""
     old_rows, _ = read_json(old_path)
-    before = {tuple(getattr(row, key) for key in _KEY): row for row in old_rows}
+    before = {tuple(_key(row)): row for row in old_rows}
     lines = []
     for row in rows:
-        old = before.get(tuple(getattr(row, key) for key in _KEY))
+        old = before.get(tuple(_key(row)))
         if old is None:
-            lines.append([*(getattr(row, key) for key in _KEY), "-", f"{row.ours_ms:.3f}", "new"])
+            lines.append([*_key(row), "-", f"{row.ours_ms:.3f}", "new"])
         else:
             change = row.ours_ms / old.ours_ms - 1
             times = f"{old.ours_ms:.3f}", f"{row.ours_ms:.3f}"
-            lines.append([*(getattr(row, key) for key in _KEY), *times, f"{change:+.1%}"])
+            lines.append([*_key(row), *times, f"{change:+.1%}"])
     return format_table([*_KEY, "before ms", "now ms", "change"], lines)

@@ -30,14 +30,15 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("--batch", type=int, help="images, in place of the shapes' own number")
     parser.add_argument("--directions", type=choices(DIRECTIONS), default=list(DIRECTIONS))
+    parser.add_argument("--bias", action="store_true", help="in the forward pass")
     parser.add_argument("--precisions", type=choices(PRECISIONS), default=["ieee"])
     parser.add_argument("--layouts", type=choices(LAYOUTS), default=["nchw"])
     parser.add_argument(
         "--vs",
         type=choices(PEERS),
         default=["cudnn"],
-        help="cudnn (on the CPU: PyTorch's own), which is always measured, and inductor "
-        "(torch.compile)",
+        help="cudnn (on the CPU: PyTorch's own), which is always measured, cublas (the product "
+        "that a 1x1 layer is) and inductor (torch.compile)",
     )
     parser.add_argument(
         "--engines",
@@ -96,7 +97,7 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
     product = itertools.product(
         shapes, arguments.precisions, arguments.layouts, arguments.directions
     )
-    return [Case(shape, d, p, layout) for shape, p, layout, d in product]
+    return [Case(s, d, p, layout, bias=arguments.bias) for s, p, layout, d in product]
 
 
 def _judge(rows: list[Row], arguments: argparse.Namespace) -> int:

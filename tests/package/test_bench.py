@@ -126,6 +126,39 @@ def test_inductor_is_a_second_peer(
     assert all(row.inductor_ms > 0 for row in rows)
 
 
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_cublas_is_a_peer_of_1x1_layers(bias: bool, layout: str) -> None:
+    def made(text: str, direction: str = "fwd") -> measure.Operands:
+        case = measure.Case(Shape.parse(text), direction, "fp64", layout, bias=bias)
+        return measure.Operands(case, torch.device("cpu"))
+
+    operands = made("n2c3h5w4 k6r1s1")
+    product = operands.cublas()
+    assert product is not None
+    y = product()
+    want = operands.theirs()
+    if layout == "nhwc":
+        want = want.permute(0, 2, 3, 1)
+    torch.testing.assert_close(y.flatten(), want.flatten())
+    for text in ("n2c3h5w4 k6r1s2", "n2c3h5w4 k6r1s1 stride2x1", "n2c4h5w4 k6r1s1 groups2"):
+        assert made(text).cublas() is None
+    assert made("n2c3h5w4 k6r1s1", "dgrad").cublas() is None
+
+
+def test_bias_and_cublas_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = tmp_path / "rows.json"
+    shape = "n1c4h6w7 k4r1s1"
+    options = ["--device", "cpu", "--directions", "fwd", "--seconds", "0.001"]
+    asked = ["--bias", "--vs", "cublas", "--json", str(out)]
+    assert main(["bench", shape, *options, *asked]) == 0
+    text = capsys.readouterr().out
+    assert "cublas ms" in text
+    assert "fwd +bias" in text
+    rows, _ = report.read_json(out)
+    assert all(row.bias and row.cublas_ms > 0 for row in rows)
+
+
 def test_a_failing_inductor_costs_only_its_own_column(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
