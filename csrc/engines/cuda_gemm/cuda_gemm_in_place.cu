@@ -170,7 +170,7 @@ class GemmInPlace {
   }
 
   // cuBLASLt has no bias for float64. Where lines begin anywhere it adds those of 16 bits after
-  // rounding, and reads behind the last of any.
+  // rounding, and whether it then reads nothing behind the last bias nobody says.
   bool adds_bias_to_sums(const T* source, const T* target) const {
     constexpr int kUnit = 16 / sizeof(T);
     const auto aligned = [&](auto... data) {
