@@ -290,13 +290,22 @@ PYBIND11_MODULE(convx_core, m) {
   // The same for a grouped problem, with the kernel to take.
   m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                           uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    using namespace py::literals;
     const GroupedFit fit = fit_grouped(problem, caps);
+    if (fit.pixels.blocks > 0) {
+      if (!emulate_grouped_pixels(problem, fit.pixels, buffers_at(x, w, y, bias))) {
+        throw std::runtime_error("a block wrote behind its shared memory");
+      }
+      const GroupedPixelParams& p = fit.pixels.params;
+      return py::dict("pixels"_a = true, "block_quads"_a = p.block_quads,
+                      "quad_blocks"_a = p.quad_blocks, "blocks"_a = fit.pixels.blocks,
+                      "aligned"_a = p.aligned, "microseconds"_a = fit.microseconds);
+    }
     if (fit.mma.blocks > 0) return run_grouped_mma(problem, fit.mma, buffers_at(x, w, y, bias));
     if (fit.blocks == 0) return py::none();
     if (!emulate_grouped(problem, fit, buffers_at(x, w, y, bias))) {
       throw std::runtime_error("a block wrote behind its shared memory");
     }
-    using namespace py::literals;
     const GroupedParams& p = fit.params;
     return py::dict("tensor_cores"_a = false, "blocks"_a = fit.blocks, "threads"_a = fit.threads,
                     "unit"_a = p.stage.unit, "window"_a = static_cast<int>(fit.window),

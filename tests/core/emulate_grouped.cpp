@@ -4,6 +4,7 @@
 #include "emulate_grouped.h"
 #include "engines/cuda_grouped/grouped_kernel.cuh"
 #include "engines/cuda_grouped/grouped_mma_kernel.cuh"
+#include "engines/cuda_grouped/grouped_pixel_kernel.cuh"
 
 namespace convx {
 namespace {
@@ -36,6 +37,13 @@ const char* emulate_grouped_mma(const ConvProblem& problem, const GroupedMmaFit&
     return "a block wrote behind its shared memory";
   }
   return emulator::fault;
+}
+
+bool emulate_grouped_pixels(const ConvProblem& problem, const GroupedPixelFit& fit,
+                            const Buffers& buffers) {
+  const GroupedPixelParams params = make_grouped_pixel_params(problem, fit, buffers);
+  const auto run = [&](auto element) { grouped_pixel_kernel<decltype(element)>(params); };
+  return emulator::run_grid(problem.dtype, fit.blocks, kPixelThreads, fit.shared_bytes, run);
 }
 
 bool emulate_grouped(const ConvProblem& problem, const GroupedFit& fit, const Buffers& buffers) {

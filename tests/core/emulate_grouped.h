@@ -11,4 +11,8 @@ bool emulate_grouped(const ConvProblem& problem, const GroupedFit& fit, const Bu
 const char* emulate_grouped_mma(const ConvProblem& problem, const GroupedMmaFit& fit,
                                 const Buffers& buffers);
 
+// The same of channels_last; false if a block wrote behind its shared memory.
+bool emulate_grouped_pixels(const ConvProblem& problem, const GroupedPixelFit& fit,
+                            const Buffers& buffers);
+
 }  // namespace convx

@@ -25,12 +25,14 @@ from torch import Tensor
 ENGINES: dict[str, Callable[[ModuleType], Callable[..., Any]]] = {
     "cuda_depthwise": lambda core: core.run_depthwise,
     "cuda_gemm": lambda core: core.run_gemm,
+    "cuda_grouped": lambda core: core.run_grouped,
     "cuda_lines": lambda core: lambda *given: core.run_lines(*given, None, False),
     "cuda_mma": lambda core: core.run_mma,
     "cuda_pixels": lambda core: core.run_pixels_engine,
 }
 SAMPLED = {
     "cuda_gemm": 8,
+    "cuda_grouped": 8,
     "cuda_lines": 32,
     "cuda_mma": 16,
     "cuda_pixels": 16,

@@ -101,8 +101,9 @@ def run_and_check(
     direction: str = "forward",
     caps: Any = None,
     run: str = "run_grouped",
+    last: bool = False,
 ) -> dict[str, Any]:
-    problem = make_problem(core, case, dtype)
+    problem = make_problem(core, case, dtype, last)
     problem.pass_ = getattr(core.Pass, direction)
     x, w, b = case.tensors(dtype)
     y = case.grad_output(dtype)
@@ -111,7 +112,7 @@ def run_and_check(
         y = torch.full_like(y, torch.nan)
     else:
         x = torch.full_like(x, torch.nan)
-    guarded_x, guarded_y = Guarded(x, before=before), Guarded(y, before=before)
+    guarded_x, guarded_y = Guarded(x, last, before), Guarded(y, last, before)
     said = getattr(core, run)(
         problem,
         without_tensor_cores(core) if caps is None else caps,
@@ -136,6 +137,26 @@ def test_every_case(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
     run_and_check(core, case, dtype)
     if case.stride == (1, 1) and case.w[0] // case.groups >= 2:
         run_and_check(core, case, dtype, direction="input_grad")
+
+
+OF_FOURS = [case for case in CASES if case.w[1] % 4 == case.w[0] // case.groups % 4 == 0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", OF_FOURS, ids=str)
+def test_channels_last(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
+    said = run_and_check(core, case, dtype, last=True)
+    assert said["pixels"]
+    assert said["aligned"]
+    assert run_and_check(core, case, dtype, before=1, last=True)["pixels"]  # element by element
+    if case.stride == (1, 1):
+        run_and_check(core, case, dtype, direction="input_grad", last=True)
+
+
+def test_channels_last_with_more_weights_than_a_block_has(core: ModuleType) -> None:
+    case = grouped("many", 1, 9, 16, 16, 5, 11, 5, 5, padding=(2, 2))
+    said = run_and_check(core, case, last=True)
+    assert said["quad_blocks"] > 1
 
 
 @pytest.mark.parametrize("seed", range(80))

@@ -28,10 +28,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
       int64_t{1} << 31) {
     return "the weights of a group are more than 2^31 elements apart";
   }
-  // A single column has no neighbour, and PyTorch gives it any stride.
-  if ((p.W > 1 && p.x_strides.w != 1) || (p.Q > 1 && p.y_strides.w != 1)) {
-    return "columns are not neighbours in the memory of both input and output";
-  }
+  if (!has_grouped_planes(p)) return refuse_grouped_pixels(p, caps);
   if (!fits_grouped(p, caps)) return "no tile fits in shared memory";
   return "";
 }
@@ -42,6 +39,9 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   auto fit = std::make_shared<GroupedFit>(fit_grouped(problem, caps));
   const GroupedTask& task = fit->task();
   plan.tile = {task.tile_rows, task.tile_cols, task.tile_groups};
+  if (fit->pixels.blocks > 0) {
+    plan.tile = {1, kPixelStrip, fit->pixels.params.block_quads * kPixelQuad};
+  }
   plan.predicted_us = fit->microseconds;
   plan.shape = std::move(fit);
   return plan;

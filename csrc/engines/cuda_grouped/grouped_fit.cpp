@@ -234,7 +234,18 @@ bool fit_images(const GroupedProblem& of, int64_t images, GroupedFit& fit) {
 
 }  // namespace
 
+// A single column has no neighbour, and PyTorch gives it any stride.
+bool has_grouped_planes(const ConvProblem& p) {
+  return (p.W <= 1 || p.x_strides.w == 1) && (p.Q <= 1 || p.y_strides.w == 1);
+}
+
 GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
+  if (!has_grouped_planes(problem)) {
+    GroupedFit fit;
+    fit.pixels = fit_grouped_pixels(problem, caps);
+    fit.microseconds = fit.pixels.microseconds;
+    return fit;
+  }
   const GroupedProblem of = make_grouped_problem(problem, caps);
   const GroupedParams& p = of.params;
   GroupedFit best;

@@ -3,6 +3,7 @@
 
 #include "cuda/check.h"
 #include "engines/cuda_grouped/grouped_fit.h"
+#include "engines/cuda_grouped/grouped_pixel_fit.h"
 
 namespace convx {
 
@@ -10,6 +11,8 @@ void launch_grouped_float32(const LaunchSite& site, const GroupedFit& fit,
                             const GroupedParams& params);
 void launch_grouped_16bit(const LaunchSite& site, const GroupedFit& fit,
                           const GroupedParams& params);
+void launch_grouped_pixels(const LaunchSite& site, const GroupedPixelFit& fit,
+                           const GroupedPixelParams& params);
 void launch_grouped_mma(const LaunchSite& site, const GroupedMmaFit& fit,
                         const GroupedMmaParams& params);
 

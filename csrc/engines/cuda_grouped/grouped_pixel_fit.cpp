@@ -1,0 +1,112 @@
+#include "engines/cuda_grouped/grouped_pixel_fit.h"
+
+#include <algorithm>
+
+#include "core/gather_view.h"
+#include "engines/cuda_limits.h"
+#include "engines/cuda_staging.h"
+#include "engines/device_rates.h"
+
+namespace convx {
+namespace {
+
+constexpr int64_t kWeightBytes = int64_t{48} << 10;  // of a block; more blocks hide more latency
+constexpr int64_t kMostQuads = 32;
+constexpr int64_t kFewestQuads = 4;  // of a block: fewer would read whole sectors for parts of them
+constexpr int64_t kBlocksPerSm = 8;
+
+// Reckoned from instructions, not measured: of a warp, for one tap, four source channels and a
+// strip.
+constexpr double kStepCycles = 85;
+constexpr double kCyclesPerUs = 1700;
+constexpr double kBytesPerUs = 3.4e6;
+constexpr double kLaunchUs = 4;
+
+int64_t quad_weight_bytes(const ConvProblem& p, int64_t sources) {
+  return p.taps() * sources * kPixelQuad * static_cast<int64_t>(sizeof(float));
+}
+
+GroupedPixelAxis make_axis(const AxisPhase& phase, int64_t source_extent) {
+  const GatherAxis axis = make_gather_axis(phase, false);
+  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+  return {narrow(axis.count),   narrow(source_extent),    narrow(axis.source_step),
+          narrow(axis.offset0), narrow(axis.offset_step), narrow(axis.taps),
+          narrow(axis.tap0),    narrow(axis.tap_step)};
+}
+
+}  // namespace
+
+std::string refuse_grouped_pixels(const ConvProblem& p, const DeviceCaps&) {
+  const bool beside = (p.C == 1 || p.x_strides.c == 1) && (p.K == 1 || p.y_strides.c == 1);
+  if (!beside) return "neither columns nor channels are neighbours in memory of input and output";
+  if (p.channels_per_group() % kPixelQuad != 0 || p.filters_per_group() % kPixelQuad != 0) {
+    return "of channels_last it takes groups whose channels and filters are multiples of 4";
+  }
+  if (std::string many = refuse_many_pixels(p); !many.empty()) return many;
+  const GatherTensors view = make_gather_tensors(p);
+  if (kFewestQuads * quad_weight_bytes(p, view.source_channels) > kWeightBytes &&
+      p.groups * view.target_channels / kPixelQuad >= kFewestQuads) {
+    return "the weights of four times four filters do not fit in shared memory";
+  }
+  return quad_weight_bytes(p, view.source_channels) > kWeightBytes
+             ? "the weights of four filters do not fit in shared memory"
+             : "";
+}
+
+GroupedPixelFit fit_grouped_pixels(const ConvProblem& problem, const DeviceCaps& caps) {
+  const GatherView view = make_gather_view(problem);
+  GroupedPixelFit fit;
+  GroupedPixelParams& p = fit.params;
+  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+  p.source_n = view.source_strides.n, p.source_h = view.source_strides.h;
+  p.source_w = view.source_strides.w;
+  p.target_n = view.target_strides.n, p.target_h = view.target_strides.h;
+  p.target_w = view.target_strides.w;
+  p.weight_group = problem.filters_per_group() * problem.w_strides.n;
+  p.weight_target = view.weight_target_stride, p.weight_source = view.weight_source_stride;
+  p.weight_r = problem.w_strides.h, p.weight_s = problem.w_strides.w;
+  p.row = make_axis(view.rows[0], view.source_h);
+  p.column = make_axis(view.columns[0], view.source_w);
+  p.group_sources = narrow(view.source_channels), p.group_targets = narrow(view.target_channels);
+  p.quads = narrow(problem.groups * view.target_channels / kPixelQuad);
+  const int64_t quad_bytes = quad_weight_bytes(problem, view.source_channels);
+  const int64_t block_quads =
+      std::min<int64_t>({p.quads, kMostQuads, std::max<int64_t>(kWeightBytes / quad_bytes, 1)});
+  p.block_quads = narrow(block_quads);
+  p.slots = narrow(kPixelThreads / block_quads);
+  const int64_t row_strips = ceil_div(p.column.count, kPixelStrip);
+  p.strips = narrow(problem.N * p.row.count * row_strips);
+  p.by_block_quads = FastDivmod(block_quads);
+  p.by_row_strips = FastDivmod(row_strips);
+  p.by_rows = FastDivmod(p.row.count);
+  p.quad_blocks = narrow(ceil_div(p.quads, block_quads));
+  const int64_t sms = std::max(caps.sm_count, 1);
+  fit.blocks = p.quad_blocks * std::clamp<int64_t>(ceil_div(kBlocksPerSm * sms, p.quad_blocks), 1,
+                                                   ceil_div(p.strips, p.slots));
+  fit.shared_bytes = block_quads * quad_bytes;
+  const int64_t element = size_of(problem.dtype);
+  p.aligned = fit_unit(element, p.source_n, p.source_h, p.source_w, p.target_n, p.target_h,
+                       p.target_w) >= kPixelQuad;
+  const DeviceRates rates = rates_of(caps);
+  const double steps = static_cast<double>(p.strips) * p.quads / 32 *
+                       static_cast<double>(problem.taps()) * p.group_sources / kPixelQuad;
+  const double work = steps * kStepCycles / static_cast<double>(sms) / (kCyclesPerUs * rates.clock);
+  fit.microseconds =
+      kLaunchUs + std::max(work, count_bytes(problem) / (kBytesPerUs * rates.memory));
+  return fit;
+}
+
+GroupedPixelParams make_grouped_pixel_params(const ConvProblem& problem, const GroupedPixelFit& fit,
+                                             const Buffers& buffers) {
+  const bool forward = problem.pass == Pass::kForward;
+  GroupedPixelParams p = fit.params;
+  p.source = forward ? buffers.x : buffers.y;
+  p.target = forward ? buffers.y : buffers.x;
+  p.weight = buffers.w;
+  p.bias = forward && problem.has_bias ? buffers.bias : nullptr;
+  p.aligned = p.aligned && is_aligned(p.source, problem.dtype, kPixelQuad) &&
+              is_aligned(p.target, problem.dtype, kPixelQuad);
+  return p;
+}
+
+}  // namespace convx
