@@ -40,11 +40,13 @@ constexpr ProductRates kFloat64Products{45e6, 45e6, 45e6, 45e6, 24, 16, 2.8e6, 5
 constexpr double kPixelTile = 64;  // of an image, where planes are multiplied
 // Arithmetic and memory overlap, if not wholly.
 constexpr double kOverlap = 6;
-constexpr double kLaunchUs = 2.5;              // another kernel before the product
-constexpr double kCopyBytesPerUs = 3.0e6;      // pixels copied together, read and written
-constexpr double kPlaneBytesPerUs = 2.4e6;     // planes copied side by side, the same
-constexpr double kFillBytesPerUs = 0.6e6;      // results filled with bias values, and read again
-constexpr double kBiasMatrixBytesPerUs = 9e6;  // results that start from a matrix of bias values
+constexpr double kLaunchUs = 2.5;           // another kernel before the product
+constexpr double kCopyBytesPerUs = 3.0e6;   // pixels copied together, read and written
+constexpr double kPlaneBytesPerUs = 2.4e6;  // planes copied side by side, the same
+constexpr double kFillBytesPerUs = 0.6e6;   // results filled with bias values, and read again
+// Results that start from a matrix of bias values.
+constexpr double kHalfBiasMatrixBytesPerUs = 9e6;
+constexpr double kBiasMatrixBytesPerUs = 3e6;
 
 const ProductRates& rates_of(const ConvProblem& p) {
   if (p.dtype == DType::kFloat64) return kFloat64Products;
@@ -200,7 +202,8 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
   if (shape.bias_pixels > 0) {
     const double calls = shape.bias_pixels < p.H * p.W ? static_cast<double>(2 * p.N) : 1;
     const double results = size * static_cast<double>(p.K) * static_cast<double>(target_pixels(p));
-    around += kLaunchUs * calls + results / (kBiasMatrixBytesPerUs * memory_rate);
+    const double rate = size_of(p.dtype) == 2 ? kHalfBiasMatrixBytesPerUs : kBiasMatrixBytesPerUs;
+    around += kLaunchUs * calls + results / (rate * memory_rate);
   }
   const int64_t unit = 16 / size_of(p.dtype);
   if (adds_bias(p) && !planes && shape.form != InPlaceForm::kSideBySide &&

@@ -30,7 +30,7 @@ constexpr double kPixelMendChecks = 1.8;    // times that where sums may have to
 constexpr double kPixelUnscale = 1.25;      // times that for halves; reckoned
 constexpr double kPixelTileCycles = 2500;   // filling and draining the pipeline
 constexpr double kPixelLaunchCycles = 10000;
-constexpr double kPixelPlaneLoads = 1.35;  // tiles of one tap, of planes: nothing is read twice
+constexpr double kPixelPlaneLoads = 1.6;   // tiles of one tap, of planes: nothing is read twice
 constexpr double kPixelMemoryBytes = 17;   // device memory, per cycle
 constexpr double kPixelPartialBytes = 20;  // partial sums, written and read again
 
