@@ -260,7 +260,12 @@ def test_refusals_say_why(core: ModuleType) -> None:
         problem.pass_ = getattr(core.Pass, direction)
         assert reason in refuse(core, problem)
 
-    assert "neighbours" in refuse(core, make_problem(core, case, torch.float32, True))
+    last = make_problem(core, case, torch.float32, True)
+    assert "multiples of 4" in refuse(core, last)
+    last.x_strides = core.Strides(4608, 2, 384, 24)  # every second channel of others' memory
+    assert "neighbours" in refuse(core, last)
+    large = grouped("large", 1, 4, 16, 16, 30, 30, 15, 15)
+    assert "shared memory" in refuse(core, make_problem(core, large, torch.float32, True))
 
     problem = make_problem(core, case, torch.float32)
     problem.N = 0
