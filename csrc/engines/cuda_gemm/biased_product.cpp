@@ -148,7 +148,7 @@ class Chosen {
 
 }  // namespace
 
-cublasStatus_t multiply_biased(cublasHandle_t handle, void* stream, const BlasTypes& types,
+cublasStatus_t multiply_biased(cublasHandle_t handle, cudaStream_t stream, const BlasTypes& types,
                                const BiasedProduct& p) {
   static Chosen chosen;
   Description d(types, p);
@@ -164,7 +164,7 @@ cublasStatus_t multiply_biased(cublasHandle_t handle, void* stream, const BlasTy
                         p.right.data, &d.right, wide ? static_cast<const void*>(&beta64) : &beta32,
                         Description::added_data(p), &d.added, const_cast<void*>(p.result.data),
                         &d.result, &*algorithm, p.workspace, static_cast<size_t>(p.workspace_bytes),
-                        static_cast<cudaStream_t>(stream));
+                        stream);
 }
 
 }  // namespace convx

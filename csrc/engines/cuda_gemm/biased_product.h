@@ -31,7 +31,7 @@ struct BiasedProduct {
 
 // The handle is cuBLAS'. CUBLAS_STATUS_NOT_SUPPORTED where there is no algorithm, with nothing
 // done.
-cublasStatus_t multiply_biased(cublasHandle_t handle, void* stream, const BlasTypes& types,
+cublasStatus_t multiply_biased(cublasHandle_t handle, cudaStream_t stream, const BlasTypes& types,
                                const BiasedProduct& product);
 
 }  // namespace convx

@@ -176,8 +176,8 @@ class GemmInPlace {
     const auto aligned = [&](auto... data) {
       return (is_aligned(data, problem_.dtype, kUnit) && ...);
     };
-    return sizeof(T) <= 4 && shape_.has_aligned_lines(kUnit) &&
-           view_.target_channels % kUnit == 0 && aligned(source, target, filters(true).data, bias_);
+    return sizeof(T) <= 4 && shape_.has_whole_units(problem_.dtype, view_.target_channels) &&
+           aligned(source, target, filters(true).data, bias_);
   }
 
   void fill_bias(T* to, int64_t lines, int64_t columns, int64_t pitch, bool line_is_channel) {

@@ -54,11 +54,6 @@ double count_waste(const ConvProblem& p, const GemmShape& shape) {
          (1 + kShortReduction / pixels);
 }
 
-bool uses_tensor_cores(const ConvProblem& p) {
-  if (p.dtype == DType::kFloat32) return p.precision == Precision::kTf32;
-  return p.dtype != DType::kFloat64;
-}
-
 double rate_of(const ConvProblem& p) {
   if (!uses_tensor_cores(p)) return p.dtype == DType::kFloat64 ? kFloat64Rate : kFloat32Rate;
   const double rate = p.dtype == DType::kFloat32 ? kTf32Rate : kHalfRate;
@@ -91,11 +86,10 @@ double predict_columns(const ConvProblem& problem, const GemmShape& shape, doubl
   const double memory = count_bytes(problem) / (kBytesPerUs * memory_rate);
   const double columns =
       (shape.column_bytes + 2 * shape.staged_bytes) / (kColumnBytesPerUs * memory_rate);
-  const bool adds_bias = problem.pass == Pass::kForward && problem.has_bias;
   const double results = static_cast<double>(problem.N * problem.K * problem.P * problem.Q) *
                          static_cast<double>(size_of(problem.dtype));
   const double bias =
-      adds_bias && shape.staged_bytes == 0 ? results / (kBiasBytesPerUs * memory_rate) : 0;
+      adds_bias(problem) && shape.staged_bytes == 0 ? results / (kBiasBytesPerUs * memory_rate) : 0;
   return kPlanUs + std::max(arithmetic, memory) + columns + bias +
          kCallUs * std::max(shape.calls, 1.0);
 }

@@ -72,15 +72,18 @@ int64_t target_pixels(const ConvProblem& p) {
 }
 
 bool wants_planes_side_by_side(const ConvProblem& p) {
-  const bool tensor_cores =
-      p.dtype != DType::kFloat64 && (p.dtype != DType::kFloat32 || p.precision == Precision::kTf32);
-  return p.pass != Pass::kWeightGrad && tensor_cores && p.N > 1 && p.H * p.W <= kMostPlanePixels &&
-         p.H * p.W * size_of(p.dtype) % 8 != 0;
+  return p.pass != Pass::kWeightGrad && uses_tensor_cores(p) && p.N > 1 &&
+         p.H * p.W <= kMostPlanePixels && p.H * p.W * size_of(p.dtype) % 8 != 0;
+}
+
+}  // namespace
+
+bool uses_tensor_cores(const ConvProblem& p) {
+  if (p.dtype == DType::kFloat32) return p.precision == Precision::kTf32;
+  return p.dtype != DType::kFloat64;
 }
 
 bool adds_bias(const ConvProblem& p) { return p.pass == Pass::kForward && p.has_bias; }
-
-}  // namespace
 
 const char* name_of(InPlaceForm form) {
   switch (form) {
@@ -191,37 +194,32 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
   const double operations = 2 * pixels * static_cast<double>(p.groups) *
                             pad(view.target_channels, rates.filter_tile) *
                             (static_cast<double>(view.source_channels) + rates.short_reduction);
-  // Lines begin where the least of their pitches lets them.
-  const int64_t pitches = shape.filters.pitch | shape.source_pitch | shape.target_pitch;
   const double arithmetic =
-      operations / (rate_at(rates, pitches * size_of(p.dtype)) * product_rate);
+      operations / (rate_at(rates, shape.pitches() * size_of(p.dtype)) * product_rate);
   const double memory = count_bytes(p) / (rates.memory * memory_rate);
   const double product =
       std::pow(std::pow(arithmetic, kOverlap) + std::pow(memory, kOverlap), 1 / kOverlap);
   double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0);
+  const double all_pixels = static_cast<double>(target_pixels(p));
+  const double results = size * static_cast<double>(p.K) * all_pixels;
+  const bool side_by_side = shape.form == InPlaceForm::kSideBySide;
   if (shape.bias_pixels > 0) {
     const double calls = shape.bias_pixels < p.H * p.W ? static_cast<double>(2 * p.N) : 1;
-    const double results = size * static_cast<double>(p.K) * static_cast<double>(target_pixels(p));
     const double rate = size_of(p.dtype) == 2 ? kHalfBiasMatrixBytesPerUs : kBiasMatrixBytesPerUs;
     around += kLaunchUs * calls + results / (rate * memory_rate);
-  }
-  const int64_t unit = 16 / size_of(p.dtype);
-  if (adds_bias(p) && !planes && shape.form != InPlaceForm::kSideBySide &&
-      !(shape.has_aligned_lines(unit) && view.target_channels % unit == 0)) {
+  } else if (adds_bias(p) && !side_by_side &&
+             !shape.has_whole_units(p.dtype, view.target_channels)) {
     // Results are filled with it first.
-    const double results = size * static_cast<double>(p.K) * static_cast<double>(target_pixels(p));
     around += kLaunchUs + results / (kFillBytesPerUs * memory_rate);
   }
-  if (shape.form == InPlaceForm::kSideBySide) {
-    const double chunks =
-        std::ceil(static_cast<double>(target_pixels(p)) / static_cast<double>(shape.chunk_pixels));
+  if (shape.chunk_pixels == 0) return around + product;
+  const double chunks = std::ceil(all_pixels / static_cast<double>(shape.chunk_pixels));
+  if (side_by_side) {
     const double moved =
         chunks * static_cast<double>(shape.chunk_bytes + shape.result_bytes) + count_bytes(p);
     around += 2 * kLaunchUs * chunks + moved / (kPlaneBytesPerUs * memory_rate);
-  } else if (shape.chunk_pixels > 0) {
-    const double copied = size * static_cast<double>(p.C) * static_cast<double>(target_pixels(p));
-    const double chunks =
-        std::ceil(static_cast<double>(target_pixels(p)) / static_cast<double>(shape.chunk_pixels));
+  } else {
+    const double copied = size * static_cast<double>(p.C) * all_pixels;
     around += (kLaunchUs + rates.start_us) * chunks + 2 * copied / (kCopyBytesPerUs * memory_rate);
   }
   return around + product;

@@ -25,6 +25,9 @@ namespace convx {
 
 enum class InPlaceForm : uint8_t { kNone, kPlanes, kPixels, kStridedPixels, kSideBySide };
 
+bool uses_tensor_cores(const ConvProblem& problem);  // cuBLAS, in this precision
+bool adds_bias(const ConvProblem& problem);
+
 const char* name_of(InPlaceForm form);
 // Weight gradients have the first two of them.
 InPlaceForm find_in_place_form(const ConvProblem& problem);
@@ -43,15 +46,18 @@ struct InPlaceShape {
   FilterMatrix filters;
   int64_t source_pitch = 0, target_pitch = 0;  // from plane to plane, or from pixel to pixel
   int64_t bias_pixels = 0;                     // of the matrix of bias values; 0 if there is none
-  int64_t chunk_pixels =
-      0;  // that are copied together at a time, side by side those of some images
+  // That are copied together at a time; side by side, those of some images.
+  int64_t chunk_pixels = 0;
   bool wide_results = false;  // side by side: in the accumulation type
   // The workspace: packed filters, bias values, pixels, results, what cuBLASLt wants.
   int64_t filter_bytes = 0, bias_bytes = 0, chunk_bytes = 0, result_bytes = 0, blas_bytes = 0;
 
-  // Whether lines of all three matrices begin at multiples of so many elements.
-  bool has_aligned_lines(int64_t elements) const {
-    return (filters.pitch | source_pitch | target_pitch) % elements == 0;
+  // Lines of all three matrices begin at multiples of what divides this, in elements.
+  int64_t pitches() const { return filters.pitch | source_pitch | target_pitch; }
+  // Whether pixels' lines and filters are whole units of 16 bytes: only then cuBLASLt adds their
+  // bias, see cuda_gemm_in_place.cu.
+  bool has_whole_units(DType dtype, int64_t target_channels) const {
+    return ((pitches() | target_channels) * size_of(dtype)) % 16 == 0;
   }
   int64_t workspace_bytes() const {
     return filter_bytes + bias_bytes + chunk_bytes + result_bytes + blas_bytes;

@@ -28,7 +28,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
       int64_t{1} << 31) {
     return "the weights of a group are more than 2^31 elements apart";
   }
-  if (!has_grouped_planes(p)) return refuse_grouped_pixels(p, caps);
+  if (!has_grouped_planes(p)) return refuse_grouped_pixels(p);
   if (!fits_grouped(p, caps)) return "no tile fits in shared memory";
   return "";
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/gather_view.h"
+#include "engines/cuda_grouped/grouped_task.h"
 #include "engines/cuda_limits.h"
 #include "engines/cuda_staging.h"
 #include "engines/device_rates.h"
@@ -26,17 +27,9 @@ int64_t quad_weight_bytes(const ConvProblem& p, int64_t sources) {
   return p.taps() * sources * kPixelQuad * static_cast<int64_t>(sizeof(float));
 }
 
-GroupedPixelAxis make_axis(const AxisPhase& phase, int64_t source_extent) {
-  const GatherAxis axis = make_gather_axis(phase, false);
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
-  return {narrow(axis.count),   narrow(source_extent),    narrow(axis.source_step),
-          narrow(axis.offset0), narrow(axis.offset_step), narrow(axis.taps),
-          narrow(axis.tap0),    narrow(axis.tap_step)};
-}
-
 }  // namespace
 
-std::string refuse_grouped_pixels(const ConvProblem& p, const DeviceCaps&) {
+std::string refuse_grouped_pixels(const ConvProblem& p) {
   const bool beside = (p.C == 1 || p.x_strides.c == 1) && (p.K == 1 || p.y_strides.c == 1);
   if (!beside) return "neither columns nor channels are neighbours in memory of input and output";
   if (p.channels_per_group() % kPixelQuad != 0 || p.filters_per_group() % kPixelQuad != 0) {
@@ -65,8 +58,9 @@ GroupedPixelFit fit_grouped_pixels(const ConvProblem& problem, const DeviceCaps&
   p.weight_group = problem.filters_per_group() * problem.w_strides.n;
   p.weight_target = view.weight_target_stride, p.weight_source = view.weight_source_stride;
   p.weight_r = problem.w_strides.h, p.weight_s = problem.w_strides.w;
-  p.row = make_axis(view.rows[0], view.source_h);
-  p.column = make_axis(view.columns[0], view.source_w);
+  p.row = make_cuda_axis(make_gather_axis(view.rows[0], false));
+  p.column = make_cuda_axis(make_gather_axis(view.columns[0], false));
+  p.source_height = narrow(view.source_h), p.source_width = narrow(view.source_w);
   p.group_sources = narrow(view.source_channels), p.group_targets = narrow(view.target_channels);
   p.quads = narrow(problem.groups * view.target_channels / kPixelQuad);
   const int64_t quad_bytes = quad_weight_bytes(problem, view.source_channels);
@@ -98,12 +92,8 @@ GroupedPixelFit fit_grouped_pixels(const ConvProblem& problem, const DeviceCaps&
 
 GroupedPixelParams make_grouped_pixel_params(const ConvProblem& problem, const GroupedPixelFit& fit,
                                              const Buffers& buffers) {
-  const bool forward = problem.pass == Pass::kForward;
   GroupedPixelParams p = fit.params;
-  p.source = forward ? buffers.x : buffers.y;
-  p.target = forward ? buffers.y : buffers.x;
-  p.weight = buffers.w;
-  p.bias = forward && problem.has_bias ? buffers.bias : nullptr;
+  set_grouped_buffers(p, problem, buffers);
   p.aligned = p.aligned && is_aligned(p.source, problem.dtype, kPixelQuad) &&
               is_aligned(p.target, problem.dtype, kPixelQuad);
   return p;

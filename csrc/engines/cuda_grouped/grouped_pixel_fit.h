@@ -8,6 +8,7 @@
 #include "core/device_caps.h"
 #include "core/problem.h"
 #include "device/fast_divmod.cuh"
+#include "engines/cuda_axis.h"
 
 namespace convx {
 
@@ -15,20 +16,13 @@ constexpr int kPixelQuad = 4;   // channels that are loaded, or results that are
 constexpr int kPixelStrip = 8;  // neighbouring results of a thread
 constexpr int kPixelThreads = 256;
 
-// Positions of the source for target position i: i * step + offset + tap * tap_step, of kernel
-// index kernel0 + tap * kernel_step.
-struct GroupedPixelAxis {
-  int count, source_extent;
-  int step, offset, tap_step;
-  int taps, kernel0, kernel_step;
-};
-
 struct GroupedPixelParams {
   const void *source, *weight, *bias;
   void* target;
   int64_t source_n, source_h, source_w, target_n, target_h, target_w;
   int64_t weight_group, weight_target, weight_source, weight_r, weight_s;
-  GroupedPixelAxis row, column;
+  CudaAxis row, column;
+  int source_height, source_width;
   int group_sources, group_targets;
   int quads;        // of targets, of all groups
   int block_quads;  // whose weights a block has in shared memory
@@ -47,7 +41,7 @@ struct GroupedPixelFit {
 };
 
 // Empty, or why not.
-std::string refuse_grouped_pixels(const ConvProblem& problem, const DeviceCaps& caps);
+std::string refuse_grouped_pixels(const ConvProblem& problem);
 // Of problems that were not refused.
 GroupedPixelFit fit_grouped_pixels(const ConvProblem& problem, const DeviceCaps& caps);
 GroupedPixelParams make_grouped_pixel_params(const ConvProblem& problem, const GroupedPixelFit& fit,

@@ -28,8 +28,8 @@ __device__ inline void stage_pixel_weights(const GroupedPixelParams& p, int firs
     const int quad = first_quad + p.by_block_quads.split(rest);
     const int c = rest % p.group_sources;
     const int tap = rest / p.group_sources;
-    const int r = p.row.kernel0 + tap / p.column.taps * p.row.kernel_step;
-    const int s = p.column.kernel0 + tap % p.column.taps * p.column.kernel_step;
+    const int r = p.row.tap0 + tap / p.column.taps * p.row.tap_step;
+    const int s = p.column.tap0 + tap % p.column.taps * p.column.tap_step;
     float values[kPixelQuad] = {};
     if (quad < p.quads) {
       const int target = quad * kPixelQuad;
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kPixelThreads)
     const T* const plane = static_cast<const T*>(p.source) + image * p.source_n + source_channel;
     const float4* tap_weights = weights + block_quad;
     for (int r = 0; r < p.row.taps; ++r) {
-      const int y = row * p.row.step + p.row.offset + r * p.row.tap_step;
-      const bool in_rows = static_cast<unsigned>(y) < static_cast<unsigned>(p.row.source_extent);
+      const int y = row * p.row.source_step + p.row.offset0 + r * p.row.offset_step;
+      const bool in_rows = static_cast<unsigned>(y) < static_cast<unsigned>(p.source_height);
       const int tap_values = p.group_sources * p.block_quads;
       if (!in_rows) {
         tap_weights += p.column.taps * tap_values;
@@ -100,16 +100,15 @@ __global__ void __launch_bounds__(kPixelThreads)
       }
       const T* const line = plane + y * p.source_h;
       for (int s = 0; s < p.column.taps; ++s, tap_weights += tap_values) {
-        const int x = column * p.column.step + p.column.offset + s * p.column.tap_step;
+        const int x = column * p.column.source_step + p.column.offset0 + s * p.column.offset_step;
         for (int c = 0; c < p.group_sources; c += kPixelQuad) {
           float4 weight[kPixelQuad];
 #pragma unroll
           for (int j = 0; j < kPixelQuad; ++j) weight[j] = tap_weights[(c + j) * p.block_quads];
 #pragma unroll
           for (int i = 0; i < kPixelStrip; ++i) {
-            const int at = x + i * p.column.step;
-            const bool valid =
-                static_cast<unsigned>(at) < static_cast<unsigned>(p.column.source_extent);
+            const int at = x + i * p.column.source_step;
+            const bool valid = static_cast<unsigned>(at) < static_cast<unsigned>(p.source_width);
             float values[kPixelQuad];
             load_quad(values, line + at * p.source_w + c, valid, p.aligned);
 #pragma unroll

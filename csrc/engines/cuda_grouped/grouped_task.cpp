@@ -43,14 +43,6 @@ GroupedTask make_grouped_task(const ConvProblem& problem) {
   return p;
 }
 
-void set_grouped_buffers(GroupedTask& task, const ConvProblem& problem, const Buffers& buffers) {
-  const bool forward = problem.pass == Pass::kForward;
-  task.source = forward ? buffers.x : buffers.y;
-  task.weight = buffers.w;
-  task.bias = forward && problem.has_bias ? buffers.bias : nullptr;
-  task.target = forward ? buffers.y : buffers.x;
-}
-
 int64_t count_grouped_tiles(const GroupedTask& p) {
   return count_column_tiles(p) * count_row_tiles(p) * count_group_tiles(p);
 }
