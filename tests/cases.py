@@ -138,6 +138,8 @@ EDGES = [
     Case("depthwise_stride_three", (2, 8, 19, 24), (8, 1, 5, 4), (3, 3), (2, 1), groups=8),
     Case("depthwise_dilated", (2, 4, 18, 20), (4, 1, 3, 3), (1, 1), (2, 0, 3, 4), (2, 3), 4),
     Case("one_filter_per_group", (1, 12, 6, 6), (4, 3, 3, 3), padding=(1, 1), groups=4),
+    Case("channels_of_eight", (2, 24, 9, 11), (40, 24, 3, 3), padding=(1, 1)),
+    Case("channels_of_eight_strided", (3, 16, 13, 12), (24, 16, 3, 3), (2, 2), (1, 1), bias=False),
     Case("batch_one", (1, 8, 10, 10), (8, 8, 3, 3), padding=(1, 1)),
     Case("big_batch_of_small_images", (33, 3, 3, 4), (5, 3, 2, 2)),
     Case("empty_batch", (0, 4, 6, 7), (5, 4, 3, 3), padding=(1, 1)),

@@ -19,6 +19,7 @@ enum class EngineId : uint8_t {
   kCudaDepthwise,
   kCudaPointwise,
   kCudaGrouped,
+  kCudaBoxes,
 };
 
 // Extents of the piece of work one task, thread block or GEMM call takes. Each engine says in its

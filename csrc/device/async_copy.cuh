@@ -39,9 +39,11 @@ __device__ __forceinline__ void bulk_store(void* destination, uint32_t source, u
 __device__ __forceinline__ void commit_bulk_stores() {
   asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 }
-// Returns once all that this thread has committed have read their source,
+// Returns once all that this thread has committed have read their source, but for the last
+// kPending times it did,
+template <int kPending = 0>
 __device__ __forceinline__ void wait_bulk_reads() {
-  asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kPending) : "memory");
 }
 // or are done.
 __device__ __forceinline__ void wait_bulk_stores() {

@@ -32,8 +32,15 @@ __device__ __forceinline__ void store_8_bytes(uint32_t address, uint32_t first, 
                : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit values, by a warp (sm_90). Lane l holds, of each matrix, columns
-// 2(l%4) and the next of row l/4, and gives the address of row l%8 of matrix l/8, 16 bytes.
+// Four 8 x 8 matrices of 16-bit values, or 8 x 4 of 32 bits, by a warp (sm_90 stores them, sm_75
+// loads). Lane l holds, of each matrix, columns 2(l%4) and the next of row l/4, and gives the
+// address of row l%8 of matrix l/8, 16 bytes.
+__device__ __forceinline__ void load_matrices(uint32_t address, uint32_t (&words)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
 __device__ __forceinline__ void store_matrices(uint32_t address, const uint32_t (&words)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address),
                "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])

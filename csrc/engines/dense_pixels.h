@@ -42,15 +42,15 @@ inline bool has_dense_pixels(const ConvProblem& p) {
          find_y_pitch(p) > 0;
 }
 
-// The same layer as one image of two long rows, so that tiles end with neither rows nor images; or,
-// where that cannot be, as it is.
-inline ConvProblem flatten_pixels(const ConvProblem& problem) {
+// The same layer as one image of a few long rows, so that tiles end with neither rows nor images;
+// or, where that cannot be, as it is.
+inline ConvProblem flatten_pixels(const ConvProblem& problem, int64_t rows) {
   const int64_t pixels = problem.N * problem.H * problem.W;
-  if (!has_dense_pixels(problem) || pixels % 2 != 0) return problem;
+  if (!has_dense_pixels(problem) || pixels % rows != 0) return problem;
   ConvProblem flat = problem;
   flat.N = 1;
-  flat.H = flat.P = 2;
-  flat.W = flat.Q = pixels / 2;
+  flat.H = flat.P = rows;
+  flat.W = flat.Q = pixels / rows;
   const auto flatten = [&](int64_t pitch) {
     return Strides{pixels * pitch, 1, flat.W * pitch, pitch};
   };

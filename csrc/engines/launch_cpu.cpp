@@ -21,6 +21,7 @@ void launch_cpu(const ConvProblem& problem, const Plan& plan, const Buffers& buf
     case EngineId::kCudaDepthwise:
     case EngineId::kCudaPointwise:
     case EngineId::kCudaGrouped:
+    case EngineId::kCudaBoxes:
       break;  // never in a plan for the CPU
   }
 }

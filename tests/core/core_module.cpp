@@ -13,10 +13,12 @@
 #include "core/plan_cache.h"
 #include "core/problem.h"
 #include "core/scalar_types.h"
+#include "emulate_boxes.h"
 #include "emulate_depthwise.h"
 #include "emulate_gemm.h"
 #include "emulate_grouped.h"
 #include "emulate_pointwise.h"
+#include "engines/cuda_boxes/cuda_boxes_plan.h"
 #include "engines/cuda_gemm/cuda_gemm_plan.h"
 #include "engines/cuda_gemm/gemm_shape.h"
 #include "engines/cuda_lines/window_fit.h"
@@ -252,11 +254,46 @@ PYBIND11_MODULE(convx_core, m) {
                     "chunk_pixels"_a = shape.in_place.chunk_pixels,
                     "workspace_bytes"_a = plan.workspace_bytes);
   });
-  // The same with the pointwise kernels. half: values are multiplied as halves first, whether or not
-  // that is the faster way.
+  // The same with the kernels of boxes; of the first phase. filters and resident: see BoxesWish.
+  m.def("run_boxes",
+        [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
+           uintptr_t y, uintptr_t bias, int filters, int resident,
+           bool descending) -> py::object {
+          const Engine engine = cuda_boxes_engine();
+          if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
+            return py::str(refusal);
+          }
+          Plan plan = engine.plan(problem, caps);
+          auto boxes = *static_cast<const BoxesPlan*>(plan.shape.get());
+          for (BoxesFit& fit : boxes.phases) {
+            const GatherPhase phase{fit.shape.rows_axis, fit.shape.columns_axis};
+            fit = make_boxes_fit(boxes.problem, fit_boxes_shape(boxes.problem, caps, phase,
+                                                                {filters, resident}));
+            if (fit.shape.filters == 0) return py::none();
+          }
+          const BoxesShape shape = boxes.phases[0].shape;
+          plan.shape = std::make_shared<BoxesPlan>(std::move(boxes));
+          if (const char* fault =
+                  emulate_boxes(problem, plan, buffers_at(x, w, y, bias), descending)) {
+            throw std::runtime_error(fault);
+          }
+          using namespace py::literals;
+          const PixelBox& box = shape.box;
+          return py::dict("filters"_a = shape.filters, "stages"_a = shape.stages,
+                          "box"_a = py::make_tuple(box.columns, box.rows, box.images),
+                          "tiles"_a = shape.tiles(), "chunks"_a = shape.chunks,
+                          "filters_in_place"_a = shape.filters_in_place,
+                          "resident"_a = shape.resident, "grid"_a = shape.grid,
+                          "workspace_bytes"_a = plan.workspace_bytes);
+        },
+        py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),
+        py::arg("bias"), py::arg("filters") = 0, py::arg("resident") = -1,
+        py::arg("descending") = false);
+  // The same with the pointwise kernels. half: values are multiplied as halves first, few: by the
+  // kernel of few filters, whether or not that is the faster way.
   m.def("run_pointwise",
         [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
-           uintptr_t y, uintptr_t bias, bool half) -> py::object {
+           uintptr_t y, uintptr_t bias, bool half, bool few) -> py::object {
           PointwiseShape exact = fit_pointwise_shape(problem, caps, tensor_math(problem));
           if (exact.filters == 0) return py::none();
           const auto made = std::make_shared<PointwisePlan>();
@@ -267,11 +304,15 @@ PYBIND11_MODULE(convx_core, m) {
             if (!halves) return py::none();
             shape = fit_pointwise_shape(problem, caps, halves->math);
             if (shape.filters == 0) return py::none();
-            made->half = make_pointwise_fit(problem, shape);
-            made->half->params.min_terms = halves->min_terms;
-            plan.workspace_bytes = made->scale_bytes = halves->scale_bytes;
+            made->products.half = make_pointwise_fit(problem, shape);
+            made->products.half->params.min_terms = halves->min_terms;
+            plan.workspace_bytes = made->products.scale_bytes = halves->scale_bytes;
           }
-          made->exact = make_pointwise_fit(problem, std::move(exact));
+          made->products.exact = make_pointwise_fit(problem, std::move(exact));
+          if (few) {
+            made->few = fit_few_filters(problem, caps);
+            if (!made->few) return py::none();
+          }
           plan.shape = made;
           bool unfit = false;
           if (const char* fault =
@@ -286,7 +327,7 @@ PYBIND11_MODULE(convx_core, m) {
                           "aligned_target"_a = shape.aligned_target);
         },
         py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),
-        py::arg("bias"), py::arg("half") = false);
+        py::arg("bias"), py::arg("half") = false, py::arg("few") = false);
   // The same for a grouped problem, with the kernel to take.
   m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                           uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {

@@ -5,6 +5,7 @@
 #include "emulate_pointwise.h"
 #include "emulated_cuda/workspace.h"
 #include "engines/cuda_pointwise/cuda_pointwise_launch.cpp"
+#include "engines/cuda_pointwise/few_filters_launch.cu"
 #include "engines/cuda_pointwise/pointwise_half.cu"
 #include "engines/cuda_pointwise/pointwise_narrow.cu"
 #include "engines/cuda_pointwise/pointwise_split.cu"

@@ -23,6 +23,7 @@ from problems import h200
 from torch import Tensor
 
 ENGINES: dict[str, Callable[[ModuleType], Callable[..., Any]]] = {
+    "cuda_boxes": lambda core: core.run_boxes,
     "cuda_depthwise": lambda core: core.run_depthwise,
     "cuda_gemm": lambda core: core.run_gemm,
     "cuda_grouped": lambda core: core.run_grouped,
@@ -31,6 +32,7 @@ ENGINES: dict[str, Callable[[ModuleType], Callable[..., Any]]] = {
     "cuda_pixels": lambda core: core.run_pixels_engine,
 }
 SAMPLED = {
+    "cuda_boxes": 2,
     "cuda_gemm": 8,
     "cuda_grouped": 8,
     "cuda_lines": 32,

@@ -6,6 +6,7 @@ tests/engines.
 
 from __future__ import annotations
 
+import json
 import random
 from types import ModuleType
 from typing import Any
@@ -77,6 +78,7 @@ def run_and_check(
     before: int = 0,
     direction: str = "forward",
     caps: Any = None,
+    few: bool = False,
 ) -> Any:
     half, math = math.startswith("half "), math.removeprefix("half ")
     dtype = torch.float32 if math in ("ieee", "tf32") else getattr(torch, math)
@@ -97,7 +99,9 @@ def run_and_check(
     if caps is None:
         caps = h200(core)
         caps.sm_count = 3  # so that blocks have several tiles
-    said = core.run_pointwise(problem, caps, *pointers, bias, half)
+    said = core.run_pointwise(problem, caps, *pointers, bias, half, few)
+    if few and said is None:
+        return None
     if half and math == "ieee":  # of short sums the error would show, of long ones it would grow
         channels = case.w[1] if forward else case.w[0] // case.groups
         assert (said is not None) == (64 <= channels <= 160)
@@ -131,6 +135,41 @@ def test_random_cases(core: ModuleType, seed: int) -> None:
     run_and_check(core, case, math, format, before=seed % 3)
     if case.stride == (1, 1):
         run_and_check(core, case, math, format, direction="input_grad")
+
+
+FEW = [
+    pointwise("two", 2, 64, 8, 16, 2),
+    pointwise("one", 3, 19, 4, 10, 1, bias=False),
+    pointwise("three", 1, 7, 12, 22, 3),
+    pointwise("eight", 5, 40, 8, 9, 8),
+    pointwise("in_groups", 2, 27, 8, 8, 15, groups=3),
+]
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("math", MATH[:4])
+@pytest.mark.parametrize("case", FEW, ids=str)
+def test_few_filters(core: ModuleType, case: Case, math: str, before: int) -> None:
+    """At odd addresses products take over."""
+    assert run_and_check(core, case, math, few=True, before=before) is not None
+    turned = pointwise(case.name, *case.x[:1], case.w[0], *case.x[2:], case.x[1], case.groups)
+    said = run_and_check(core, turned, math, few=True, before=before, direction="input_grad")
+    assert (said is None) == (turned.w[1] > 8)
+
+
+def test_few_filters_are_chosen_where_they_apply(core: ModuleType) -> None:
+    def plan(case: Case, channels_last: bool = False) -> bool:
+        problem = make_problem(core, case, torch.float32, channels_last)
+        said = json.loads(core.choose("cuda", problem, h200(core), "cuda_pointwise"))
+        tile = next(c["tile"] for c in said["candidates"] if c["name"] == "cuda_pointwise")
+        return tile[2] == 1
+
+    case = pointwise("large", 4, 64, 256, 256, 2)
+    assert plan(case)
+    assert not plan(case, channels_last=True)
+    assert not plan(pointwise("more_filters", 4, 64, 256, 256, 9))
+    assert not plan(pointwise("within_units", 4, 64, 255, 255, 2))
+    assert not plan(pointwise("strided", 4, 64, 256, 256, 2, stride=(2, 2)))
 
 
 def test_shapes_are_what_they_should_be(core: ModuleType) -> None:

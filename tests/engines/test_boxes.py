@@ -1,4 +1,4 @@
-"""channels_last tensors of 16 bits, which cuda_lines reads and stores by boxes, against float64."""
+"""channels_last tensors, which are read and stored by boxes, against float64."""
 
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ SHAPES = {  # x, w, stride, padding
     "whole_rows": ((8, 64, 56, 56), (64, 64, 3, 3), 1, 1),
     "split": ((8, 128, 14, 14), (128, 128, 3, 3), 1, 1),
     "strided": ((8, 64, 57, 57), (96, 64, 3, 3), 2, 1),
+    "one_by_one_strided": ((8, 72, 56, 56), (264, 72, 1, 1), 2, 0),
+    "few_channels_and_filters": ((8, 16, 112, 112), (24, 16, 1, 1), 1, 0),
+    "seven_by_seven": ((33, 128, 7, 7), (512, 128, 1, 1), 1, 0),
 }
-ERRORS = {torch.bfloat16: 3e-3, torch.float16: 4e-4}
+ERRORS = {torch.bfloat16: 3e-3, torch.float16: 4e-4, torch.float32: 6e-4}
+ENGINES = {
+    "cuda_lines": (torch.bfloat16, torch.float16),
+    "cuda_boxes": (torch.bfloat16, torch.float16, torch.float32),  # as TF32
+}
 
 
 def make_source(shape: tuple[int, ...], dtype: torch.dtype, offset: int) -> Tensor:
@@ -30,9 +37,11 @@ def make_source(shape: tuple[int, ...], dtype: torch.dtype, offset: int) -> Tens
 
 
 @pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize("dtype", ERRORS, ids=str)
+@pytest.mark.parametrize(
+    ("engine", "dtype"), [(e, dtype) for e, dtypes in ENGINES.items() for dtype in dtypes], ids=str
+)
 @pytest.mark.parametrize("name", SHAPES)
-def test_like_float64(name: str, dtype: torch.dtype, offset: int) -> None:
+def test_like_float64(name: str, engine: str, dtype: torch.dtype, offset: int) -> None:
     x_shape, w_shape, stride, padding = SHAPES[name]
     torch.manual_seed(len(name))
     x = make_source(x_shape, dtype, offset)
@@ -41,7 +50,7 @@ def test_like_float64(name: str, dtype: torch.dtype, offset: int) -> None:
     want = F.conv2d(x.double(), w.double(), b.double(), stride, padding)
 
     def run() -> Tensor:
-        return conv2d_ext.conv2d(x, w, b, stride, padding, algorithm="cuda_lines")
+        return conv2d_ext.conv2d(x, w, b, stride, padding, precision="tf32", algorithm=engine)
 
     got = run()
     assert got.is_contiguous(memory_format=torch.channels_last)
@@ -49,3 +58,17 @@ def test_like_float64(name: str, dtype: torch.dtype, offset: int) -> None:
     assert ((got.double() - want).abs() <= 20 * ERRORS[dtype] * want.std()).all()
     for _ in range(9):
         assert torch.equal(run(), got)
+
+
+@pytest.mark.parametrize("dtype", ERRORS, ids=str)
+@pytest.mark.parametrize("name", [name for name in SHAPES if name != "one_by_one_strided"])
+def test_input_gradient(name: str, dtype: torch.dtype) -> None:
+    x_shape, w_shape, stride, padding = SHAPES[name]
+    torch.manual_seed(len(name))
+    x = make_source(x_shape, dtype, 0).requires_grad_()
+    w = (torch.randn(w_shape, device="cuda") / 24).to(dtype)
+    y = conv2d_ext.conv2d(x, w, None, stride, padding, precision="tf32", algorithm="cuda_boxes")
+    g = torch.randn_like(y)
+    (got,) = torch.autograd.grad(y, x, g)
+    want = torch.nn.grad.conv2d_input(x_shape, w.double(), g.double(), stride, padding)
+    assert (got.double() - want).norm() <= ERRORS[dtype] * want.norm()

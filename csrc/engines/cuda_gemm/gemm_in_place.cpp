@@ -41,6 +41,7 @@ constexpr double kPixelTile = 64;  // of an image, where planes are multiplied
 // Arithmetic and memory overlap, if not wholly.
 constexpr double kOverlap = 6;
 constexpr double kLaunchUs = 2.5;           // another kernel before the product
+constexpr double kPlaneLaunchUs = 1.8;      // one that copies planes
 constexpr double kCopyBytesPerUs = 3.0e6;   // pixels copied together, read and written
 constexpr double kPlaneBytesPerUs = 2.4e6;  // planes copied side by side, the same
 constexpr double kFillBytesPerUs = 0.6e6;   // results filled with bias values, and read again
@@ -217,7 +218,7 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
   if (side_by_side) {
     const double moved =
         chunks * static_cast<double>(shape.chunk_bytes + shape.result_bytes) + count_bytes(p);
-    around += 2 * kLaunchUs * chunks + moved / (kPlaneBytesPerUs * memory_rate);
+    around += 2 * kPlaneLaunchUs * chunks + moved / (kPlaneBytesPerUs * memory_rate);
   } else {
     const double copied = size * static_cast<double>(p.C) * all_pixels;
     around += (kLaunchUs + rates.start_us) * chunks + 2 * copied / (kCopyBytesPerUs * memory_rate);

@@ -16,11 +16,11 @@ constexpr int64_t kMostQuads = 32;
 constexpr int64_t kFewestQuads = 4;  // of a block: fewer would read whole sectors for parts of them
 constexpr int64_t kBlocksPerSm = 8;
 
-// Reckoned from instructions, not measured: of a warp, for one tap, four source channels and a
-// strip.
-constexpr double kStepCycles = 85;
+// Of a warp, for one tap, four source channels and a strip: twice what instructions would take, as
+// measured on an H200.
+constexpr double kStepCycles = 175;
 constexpr double kCyclesPerUs = 1700;
-constexpr double kBytesPerUs = 3.4e6;
+constexpr double kBytesPerUs = 1.7e6;
 constexpr double kLaunchUs = 4;
 
 int64_t quad_weight_bytes(const ConvProblem& p, int64_t sources) {

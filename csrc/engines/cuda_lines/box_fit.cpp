@@ -2,23 +2,14 @@
 
 #include "core/arithmetic.h"
 #include "core/gather_view.h"
+#include "engines/box_tensors.h"
 
 namespace convx {
 namespace {
 
-constexpr int kBoxPositions = 64;  // that a box costs
-constexpr int kMaxBoxStep = 8;
-constexpr int kMaxBoxSpan = 256;    // of any axis
+constexpr int kBoxPositions = 64;   // that a box costs
 constexpr int kMaxBoxes = 24;       // of a tile
 constexpr int kBoxAlignment = 128;  // bytes, of where a box goes
-
-// Channels lie together, in whole units of 16 bytes, and pixels follow each other.
-bool has_boxes(const Strides& strides, int64_t channels, int64_t element_bytes) {
-  const int64_t unit = 16 / element_bytes;
-  return strides.c == 1 && strides.w % unit == 0 && strides.h % unit == 0 &&
-         strides.n % unit == 0 && strides.w >= channels && strides.h >= strides.w &&
-         strides.n >= strides.h;
-}
 
 // Of whole rows of the line, for all that a tile may have something of.
 int count_boxes(const WindowShape& shape, int64_t rows) {

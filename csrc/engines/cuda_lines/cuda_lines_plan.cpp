@@ -69,7 +69,7 @@ Plan plan_given_phases(const ConvProblem& problem, const DeviceCaps& caps,
 
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan = plan_given_phases(problem, caps, find_phases(problem, caps));
-  const ConvProblem flat = flatten_pixels(problem);
+  const ConvProblem flat = flatten_pixels(problem, 2);
   if (flat.N == problem.N) return plan;
   const std::vector<GatherPhase> rows = find_phases(flat, caps);
   if (rows.empty()) return plan;

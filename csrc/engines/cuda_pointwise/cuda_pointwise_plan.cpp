@@ -31,14 +31,24 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaPointwise;
-  plan.shape = std::make_shared<PointwisePlan>(plan_halves<PointwiseFit>(
+  PointwisePlan made;
+  made.products = plan_halves<PointwiseFit>(
       plan, problem, caps, 1,
       [&](const DeviceCaps& some, TensorMath math) { return fit_shape(problem, some, math); },
       [&](PointwiseShape shape, int64_t before) {
         plan.tile = {kPointwisePixels, shape.filters, pointwise_chunk(shape.math)};
         plan.workspace_bytes = before;
         return make_pointwise_fit(problem, std::move(shape));
-      }));
+      });
+  // Where a tensor starts between units, products run in their place.
+  made.few = fit_few_filters(problem, caps);
+  if (made.few && made.few->microseconds < plan.predicted_us) {
+    plan.predicted_us = made.few->microseconds;
+    plan.tile = {kFewThreads * 16 / size_of(problem.dtype), made.few->params.group_filters, 1};
+  } else {
+    made.few.reset();
+  }
+  plan.shape = std::make_shared<PointwisePlan>(std::move(made));
   return plan;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/buffers.h"
+#include "engines/cuda_pointwise/few_filters.h"
 #include "engines/cuda_pointwise/pointwise_params.h"
 #include "engines/half_plan.h"
 
@@ -13,7 +14,10 @@ struct PointwiseFit {
   PointwiseParams params;
 };
 
-using PointwisePlan = HalvedPlan<PointwiseFit>;
+struct PointwisePlan {
+  HalvedPlan<PointwiseFit> products;
+  std::optional<FewFiltersFit> few;  // takes over where it can be launched
+};
 
 PointwiseFit make_pointwise_fit(const ConvProblem& problem, PointwiseShape shape);
 

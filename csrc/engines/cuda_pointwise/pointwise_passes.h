@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/check.h"
+#include "engines/cuda_pointwise/few_filters.h"
 #include "engines/cuda_pointwise/pointwise_fit.h"
 
 namespace convx {
@@ -10,5 +11,7 @@ namespace convx {
 void launch_pointwise_split(const LaunchSite&, const PointwiseShape&, const PointwiseParams&);
 void launch_pointwise_half(const LaunchSite&, const PointwiseShape&, const PointwiseParams&);
 void launch_pointwise_narrow(const LaunchSite&, const PointwiseShape&, const PointwiseParams&);
+
+void launch_few_filters(const LaunchSite&, const FewFiltersFit&, const FewFiltersParams&);
 
 }  // namespace convx

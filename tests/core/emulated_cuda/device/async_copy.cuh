@@ -28,7 +28,8 @@ struct EmulatedBulkStore {
   const char* from;
   std::vector<char> bytes;
   int block = blockIdx.x;
-  bool committed = false, read = false;
+  int group = 0;  // when it was committed
+  bool read = false;
 };
 inline std::map<int, std::vector<EmulatedBulkStore>> emulated_bulk_stores;  // of every thread
 
@@ -40,13 +41,19 @@ inline void bulk_store(void* destination, uint32_t source, uint32_t bytes) {
   emulated_bulk_stores[threadIdx.x].push_back(
       {static_cast<char*>(destination), from, {from, from + bytes}});
 }
+inline int emulated_bulk_groups[1024];  // that a thread has committed
 inline void commit_bulk_stores() {
-  for (EmulatedBulkStore& copy : emulated_bulk_stores[threadIdx.x]) copy.committed = true;
+  const int group = ++emulated_bulk_groups[threadIdx.x];
+  for (EmulatedBulkStore& copy : emulated_bulk_stores[threadIdx.x]) {
+    if (copy.group == 0) copy.group = group;
+  }
 }
-inline void wait_bulk_reads() {
+template <int kPending = 0>
+void wait_bulk_reads() {
+  const int last = emulated_bulk_groups[threadIdx.x] - kPending;
   for (EmulatedBulkStore& copy : emulated_bulk_stores[threadIdx.x]) {
     if (copy.block != blockIdx.x) emulator::fault = "a block ended before its copies";
-    if (!copy.committed || copy.read) continue;
+    if (copy.group == 0 || copy.group > last || copy.read) continue;
     copy.read = true;
     if (std::memcmp(copy.from, copy.bytes.data(), copy.bytes.size()) != 0) {
       emulator::fault = "the source of a copy was written over";
@@ -57,9 +64,9 @@ inline void wait_bulk_stores() {
   wait_bulk_reads();
   auto& copies = emulated_bulk_stores[threadIdx.x];
   for (const EmulatedBulkStore& copy : copies) {
-    if (copy.committed) std::memcpy(copy.to, copy.bytes.data(), copy.bytes.size());
+    if (copy.group > 0) std::memcpy(copy.to, copy.bytes.data(), copy.bytes.size());
   }
-  std::erase_if(copies, [](const EmulatedBulkStore& copy) { return copy.committed; });
+  std::erase_if(copies, [](const EmulatedBulkStore& copy) { return copy.group > 0; });
 }
 
 // Called where a kernel has ended: whether it has waited for its copies. Forgets them.

@@ -55,6 +55,17 @@ inline void store_16_bytes(uint32_t address, const uint32_t (&words)[4]) {
   std::memcpy(shared_pointer<uint32_t>(address, 16), words, 16);
 }
 
+// Each lane shows its row, and takes a word of each matrix.
+inline void load_matrices(uint32_t address, uint32_t (&words)[4]) {
+  uint32_t row[4];
+  load_16_bytes(address, row);
+  const emulator::Shown& all = emulator::show_in_warp(row);
+  const int lane = threadIdx.x % 32;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    words[matrix] = all.words[8 * matrix + lane / 4][lane % 4];
+  }
+}
+
 inline void store_matrices(uint32_t address, const uint32_t (&words)[4]) {
   const emulator::Shown& all = emulator::show_in_warp(words);
   const int lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;

@@ -1,0 +1,48 @@
+#include "engines/cuda_boxes/boxes_params.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace convx {
+
+BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
+  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+  BoxesParams p{};
+  static_cast<TensorParams&>(p) = make_tensor_params(problem, shape.rows_axis, shape.columns_axis);
+  p.tiles = narrow(shape.tiles());
+  p.by_filter_tiles = FastDivmod(shape.filter_tiles);
+  p.by_column_tiles = FastDivmod(shape.column_tiles);
+  p.by_row_tiles = FastDivmod(shape.row_tiles);
+  p.by_box_columns = FastDivmod(shape.box.columns);
+  p.by_box_rows = FastDivmod(shape.box.rows);
+  p.box_columns = shape.box.columns, p.box_rows = shape.box.rows, p.box_images = shape.box.images;
+  p.chunks = shape.chunks;
+  p.stages = shape.stages, p.stage_bytes = shape.stage_bytes;
+  p.resident = shape.resident;
+  p.filters_offset = shape.filters_offset, p.ring_offset = shape.ring_offset;
+  p.packed_channels = narrow(shape.packed_channels);
+  constexpr int kPackedTogether = 32;  // more and a block takes long, with few blocks at work
+  p.pack_taps = std::min(p.tap_rows * p.tap_columns, kPackedTogether);
+  p.pack_filters = kPackedTogether / p.pack_taps;
+  p.by_pack_filters = FastDivmod(p.pack_filters);
+  p.by_pack_taps = FastDivmod(p.pack_taps);
+  p.by_tap_columns = FastDivmod(p.tap_columns);
+  return {std::move(shape), p};
+}
+
+BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
+                              const Buffers& buffers) {
+  const BoxesShape& shape = fit.shape;
+  BoxesParams p = fit.params;
+  set_tensors(p, problem, shape.rows_axis, shape.columns_axis, buffers, 0, false);
+  // A tensor may start anywhere.
+  const auto aligned = [](const void* tensor) {
+    return reinterpret_cast<uintptr_t>(tensor) % 16 == 0;
+  };
+  p.boxed_source = aligned(p.source);
+  p.boxed_target = aligned(p.target);
+  p.filters_in_place = shape.filters_in_place && aligned(p.filters);
+  return p;
+}
+
+}  // namespace convx

@@ -1,0 +1,44 @@
+// What the kernels of boxes are launched with.
+#pragma once
+
+#include "core/buffers.h"
+#include "device/fast_divmod.cuh"
+#include "engines/cuda_boxes/boxes_shape.h"
+#include "engines/tensor_params.h"
+
+namespace convx {
+
+struct BoxesParams : TensorParams {
+  int tiles;
+  FastDivmod by_filter_tiles, by_column_tiles, by_row_tiles;
+  FastDivmod by_box_columns, by_box_rows;  // a tile's pixels
+  int box_columns, box_rows, box_images;
+  int chunks, stages, stage_bytes;
+  int resident;  // filters
+  int filters_offset, ring_offset;
+  int packed_channels;
+  int pack_filters, pack_taps;  // that are packed together
+  FastDivmod by_pack_filters, by_pack_taps, by_tap_columns;
+  // Whether tensors start at multiples of 16 bytes; else values are moved one by one.
+  int boxed_source, boxed_target;
+  int filters_in_place;
+};
+
+// A shape, and all parameters that do not depend on the call.
+struct BoxesFit {
+  BoxesShape shape;
+  BoxesParams params;
+};
+
+BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape);
+
+BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
+                              const Buffers& buffers);
+
+// The phases of a problem, which is the caller's or the same with all pixels in one row.
+struct BoxesPlan {
+  ConvProblem problem;
+  std::vector<BoxesFit> phases;
+};
+
+}  // namespace convx

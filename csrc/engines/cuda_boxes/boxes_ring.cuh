@@ -1,0 +1,55 @@
+// A block's tiles, and its ring of stages (boxes_shape.h).
+#pragma once
+
+#include "device/mbarrier.cuh"
+#include "engines/cuda_boxes/boxes_params.h"
+
+namespace convx {
+
+// The first filter and the first pixel of a tile, in the target.
+struct BoxTile {
+  int filter, column, row, image;
+};
+
+// Tiles of neighbouring blocks have the same pixels, for as long as there are filters.
+__device__ __forceinline__ BoxTile locate_tile(const BoxesParams& p, int index, int filters) {
+  BoxTile tile;
+  tile.filter = p.by_filter_tiles.split(index) * filters;
+  tile.column = p.by_column_tiles.split(index) * p.box_columns;
+  tile.row = p.by_row_tiles.split(index) * p.box_rows;
+  tile.image = index * p.box_images;
+  return tile;
+}
+
+// 16-byte pieces are exchanged within 1024 bytes, which stages and filters start at multiples of.
+__device__ __forceinline__ uint32_t swizzle_line(uint32_t address) {
+  return address ^ ((address >> 7 & 7) << 4);
+}
+
+// Shared-memory addresses. full: a stage has been copied; empty: it has been multiplied.
+struct BoxesRing {
+  uint32_t full, empty, filters_full;  // barriers, 8 bytes each
+  uint32_t staging;                    // [2][pixel][128 bytes of filters]
+  uint32_t resident;                   // [tap][chunk][filter][128 bytes]
+  uint32_t
+      first;  // stage: [pixel][128 bytes], and, if filters are not resident, [filter][128 bytes]
+
+  __device__ __forceinline__ BoxesRing(const BoxesParams& p, uint32_t memory)
+      : full(memory),
+        empty(memory + 8 * kMaxBoxStages),
+        filters_full(memory + 16 * kMaxBoxStages),
+        staging(memory + kBoxBarrierBytes),
+        resident(memory + p.filters_offset),
+        first(memory + p.ring_offset) {}
+
+  __device__ __forceinline__ void init(const BoxesParams& p) const {
+    init_barrier(filters_full, 1);
+    for (int i = 0; i < p.stages; ++i) {
+      init_barrier(full + 8 * i, 1);
+      init_barrier(empty + 8 * i, kBoxMultipliers / 32);
+    }
+    fence_barrier_init();
+  }
+};
+
+}  // namespace convx

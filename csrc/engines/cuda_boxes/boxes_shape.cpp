@@ -1,0 +1,231 @@
+#include "engines/cuda_boxes/boxes_shape.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/arithmetic.h"
+#include "engines/box_tensors.h"
+
+namespace convx {
+namespace {
+
+// Cycles of a multiprocessor, fitted to 780 timings on an H200: all tiles of 59 layers of 1x1 and
+// of nine of 3x3 kernels, within 13% (rms); what is chosen by them is 3% slower than the best.
+constexpr double kBoxClockGhz = 1.7;
+// Times what the tensor cores take by their data sheet.
+constexpr double kProductRate = 0.80;
+constexpr double kTf32ProductRate = 1.0;
+constexpr double kStageCycles = 165;  // waiting for a stage, and giving it back
+constexpr double kTileCycles = 665;   // starting and draining a tile's products
+constexpr double kSliceCycles = 600;  // storing 128 bytes of filters of a tile
+constexpr double kTf32SliceCycles = 430;
+// Of the copy engine: for a box, for each of its lines, and for lines that end within 128 bytes.
+constexpr double kBoxCycles = 49;
+constexpr double kLineCycles = 2.1;
+constexpr double kPartPixelCycles = 6.8;
+constexpr double kPartFilterCycles = 12.3;
+constexpr double kPartStoreCycles = 2.9;
+constexpr double kResidentLineCycles = 3.5;  // of filters that stay
+// Bytes per cycle: of device memory, and of pixels that other filters have read before, from L2.
+constexpr double kMemoryBytes = 18.2;
+constexpr double kTf32MemoryBytes = 16.8;
+constexpr double kCacheBytes = 83;
+constexpr double kLaunchCycles = 4070;
+constexpr double kPackMicroseconds = 2.3;
+constexpr double kPackBytesPerUs = 0.83e6;
+
+constexpr int64_t kReservedBytes = 1024;   // of each block's shared memory, by the system
+constexpr int64_t kAlignmentBytes = 1024;  // a block's starts at a multiple of 16 bytes only
+
+class Fitter {
+ public:
+  Fitter(const ConvProblem& problem, const DeviceCaps& caps, const GatherPhase& phase)
+      : problem_(problem), caps_(caps), view_(make_gather_tensors(problem)) {
+    shape_.math = tensor_math(problem);
+    shape_.rows_axis = phase.rows;
+    shape_.columns_axis = phase.columns;
+    shape_.chunks = static_cast<int>(ceil_div(view_.source_channels, box_chunk(shape_.math)));
+    find_filters();
+    choose_box();
+  }
+
+  BoxesShape fit(const BoxesWish& wish) const {
+    BoxesShape best;
+    for (const int filters : {64, 128, 256}) {
+      const bool too_many = filters > 64 && filters / 2 >= view_.target_channels;
+      if (wish.filters > 0 ? filters != wish.filters : too_many) continue;
+      for (const bool resident : {true, false}) {
+        if (wish.resident >= 0 && resident != (wish.resident > 0)) continue;
+        for (int blocks = most_boxes_per_sm(filters); blocks > 0; --blocks) {
+          BoxesShape shape = shape_;
+          shape.filters = filters;
+          shape.resident = resident;
+          shape.filters_in_place &= resident || shape.math != TensorMath::kTf32;
+          shape.filter_tiles = ceil_div(view_.target_channels, filters);
+          if (!place_in_shared_memory(shape, blocks)) continue;
+          find_grid(shape, blocks);
+          shape.microseconds = predict_microseconds(shape, blocks);
+          if (best.filters == 0 || shape.microseconds < best.microseconds) best = shape;
+        }
+      }
+    }
+    return best;
+  }
+
+ private:
+  void find_filters() {
+    const GatherAxis &rows = shape_.rows_axis, &columns = shape_.columns_axis;
+    const int64_t unit = 16 / size_of(problem_.dtype);
+    const auto lies_well = [&](int64_t taps, int64_t step, int64_t stride) {
+      return taps == 1 || (step > 0 && stride % unit == 0);
+    };
+    const int64_t first_tap =
+        rows.tap0 * problem_.w_strides.h + columns.tap0 * problem_.w_strides.w;
+    shape_.filters_in_place = view_.weight_source_stride == 1 &&
+                              view_.weight_target_stride % unit == 0 && first_tap % unit == 0 &&
+                              lies_well(rows.taps, rows.tap_step, problem_.w_strides.h) &&
+                              lies_well(columns.taps, columns.tap_step, problem_.w_strides.w);
+    shape_.packed_channels = round_up(view_.source_channels, unit);
+    // Also where they may be in place: that depends on where they start.
+    shape_.packed_bytes =
+        view_.target_channels * count_taps() * shape_.packed_channels * size_of(problem_.dtype);
+  }
+
+  int64_t count_taps() const { return shape_.rows_axis.taps * shape_.columns_axis.taps; }
+
+  // The fewest tiles; of those the widest box.
+  void choose_box() {
+    const int64_t columns = shape_.columns_axis.count, rows = shape_.rows_axis.count;
+    const auto most = [](int64_t count, int64_t room, int64_t step) {
+      return std::min({count, room, (kMaxBoxSpan - 1) / step + 1});
+    };
+    int64_t fewest = 0;
+    for (int64_t wide = most(columns, kBoxPixels, shape_.columns_axis.source_step); wide > 0;
+         --wide) {
+      for (int64_t high = most(rows, kBoxPixels / wide, shape_.rows_axis.source_step); high > 0;
+           --high) {
+        const int64_t deep = std::min(problem_.N, kBoxPixels / (wide * high));
+        const int64_t tiles[] = {ceil_div(columns, wide), ceil_div(rows, high),
+                                 ceil_div(problem_.N, deep)};
+        const int64_t all = tiles[0] * tiles[1] * tiles[2];
+        if (fewest > 0 && all >= fewest) continue;
+        fewest = all;
+        shape_.box = {static_cast<int>(wide), static_cast<int>(high), static_cast<int>(deep)};
+        shape_.column_tiles = tiles[0], shape_.row_tiles = tiles[1], shape_.image_tiles = tiles[2];
+      }
+    }
+  }
+
+  // For so many blocks of a multiprocessor; false if less than two stages fit.
+  bool place_in_shared_memory(BoxesShape& shape, int blocks) const {
+    const int64_t all = (caps_.shared_bytes_per_block + kReservedBytes) / blocks - kReservedBytes;
+    const int64_t filter_bytes = int64_t{shape.filters} * kBoxLineBytes;
+    const int64_t resident = shape.resident ? count_taps() * shape.chunks * filter_bytes : 0;
+    const int64_t offset = kBoxBarrierBytes + 2 * kBoxStagingBytes;
+    const int64_t stage_bytes = kBoxPixelBytes + (shape.resident ? 0 : filter_bytes);
+    const int64_t room = all - kAlignmentBytes - offset - resident;
+    if (room < 2 * stage_bytes) return false;
+    shape.filters_offset = static_cast<int>(offset);
+    shape.ring_offset = static_cast<int>(offset + resident);
+    shape.stage_bytes = static_cast<int>(stage_bytes);
+    shape.stages = static_cast<int>(std::min<int64_t>(room / stage_bytes, kMaxBoxStages));
+    shape.shared_bytes =
+        static_cast<int>(kAlignmentBytes + shape.ring_offset + shape.stages * stage_bytes);
+    return true;
+  }
+
+  // Blocks keep their filters if the grid is a multiple of all filter tiles.
+  void find_grid(BoxesShape& shape, int blocks) const {
+    const int64_t slots = int64_t{std::max(1, caps_.sm_count)} * blocks;
+    const int64_t pixel_tiles = shape.tiles() / shape.filter_tiles;
+    const int64_t grid =
+        shape.resident
+            ? shape.filter_tiles * std::clamp<int64_t>(slots / shape.filter_tiles, 1, pixel_tiles)
+            : std::min(slots, shape.tiles());
+    shape.grid = static_cast<int>(grid);
+  }
+
+  bool is_tf32() const { return shape_.math == TensorMath::kTf32; }
+
+  // What the copy engine takes for a tile.
+  double count_copy_cycles(const BoxesShape& shape) const {
+    const int64_t channel_bytes = view_.source_channels * operand_bytes(shape.math);
+    const auto stages = static_cast<double>(count_taps() * shape.chunks);
+    const double part_stages =
+        channel_bytes % kBoxLineBytes == 0 ? 0 : static_cast<double>(count_taps());
+    const double whole_stages = stages - part_stages;
+    const int64_t of_tile = ceil_div(view_.target_channels, shape.filter_tiles);  // on average
+    const auto boxes = static_cast<double>(shape.resident ? 0 : ceil_div(of_tile, kBoxFilters));
+    const double pixels = shape.box.pixels(), filters = boxes * kBoxFilters;
+    const double loads = stages * (1 + boxes) * kBoxCycles +
+                         whole_stages * (pixels + filters) * kLineCycles +
+                         part_stages * (pixels * kPartPixelCycles + filters * kPartFilterCycles);
+    const int64_t stored = of_tile * size_of(problem_.dtype);
+    const auto slices = static_cast<double>(ceil_div(stored, kBoxLineBytes));
+    const double part_slices = stored % kBoxLineBytes == 0 ? 0 : 1;
+    return loads + slices * kBoxCycles +
+           pixels * ((slices - part_slices) * kLineCycles + part_slices * kPartStoreCycles);
+  }
+
+  double predict_microseconds(const BoxesShape& shape, int blocks) const {
+    const auto stages = static_cast<double>(count_taps() * shape.chunks);
+    // Of both warpgroups, 32 bytes of channels each.
+    const double products = stages * (kBoxLineBytes / 32) * shape.filters *
+                            (is_tf32() ? kTf32ProductRate : kProductRate);
+    const int64_t filters = std::min<int64_t>(shape.filters, view_.target_channels);
+    const auto slices =
+        static_cast<double>(ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes));
+    const double ends = kTileCycles + stages * kStageCycles +
+                        slices * (is_tf32() ? kTf32SliceCycles : kSliceCycles);
+    // Blocks that share a multiprocessor share its units, but wait by themselves.
+    const double tile = std::max(products + ends / blocks, count_copy_cycles(shape));
+    const int64_t sms = std::max(1, caps_.sm_count);
+    const double work =
+        static_cast<double>(ceil_div(shape.tiles(), shape.grid) * ceil_div(shape.grid, sms)) * tile;
+    const double memory =
+        (count_moved_bytes() / (is_tf32() ? kTf32MemoryBytes : kMemoryBytes) +
+         static_cast<double>(shape.filter_tiles - 1) * count_tap_bytes() / kCacheBytes) /
+        static_cast<double>(sms);
+    const double resident =
+        shape.resident ? stages * blocks * (kBoxCycles + kResidentLineCycles * shape.filters) : 0;
+    // Work and memory wait for each other, the more the closer they are.
+    const double both = std::cbrt(work * work * work + memory * memory * memory);
+    const double packing =
+        shape.filters_in_place
+            ? 0
+            : kPackMicroseconds + static_cast<double>(shape.packed_bytes) / kPackBytesPerUs;
+    return (kLaunchCycles + resident + both) / (kBoxClockGhz * 1e3) + packing;
+  }
+
+  // Each pixel that some tap sees, once; filters and results.
+  double count_moved_bytes() const {
+    const auto seen = [](const GatherAxis& axis, int64_t extent) {
+      return std::min(extent, axis.count * std::min(axis.source_step, axis.taps));
+    };
+    const GatherAxis &rows = shape_.rows_axis, &columns = shape_.columns_axis;
+    const int64_t source = problem_.N * view_.source_channels * seen(rows, view_.source_h) *
+                           seen(columns, view_.source_w);
+    const int64_t target = problem_.N * view_.target_channels * rows.count * columns.count;
+    const int64_t filters = view_.source_channels * view_.target_channels * count_taps();
+    return static_cast<double>((source + target + filters) * size_of(problem_.dtype));
+  }
+  // Pixels that one tap sees.
+  double count_tap_bytes() const {
+    return static_cast<double>(problem_.N * shape_.rows_axis.count * shape_.columns_axis.count *
+                               view_.source_channels * size_of(problem_.dtype));
+  }
+
+  const ConvProblem& problem_;
+  const DeviceCaps& caps_;
+  const GatherTensors view_;
+  BoxesShape shape_;  // what all candidates share
+};
+
+}  // namespace
+
+BoxesShape fit_boxes_shape(const ConvProblem& problem, const DeviceCaps& caps,
+                           const GatherPhase& phase, const BoxesWish& wish) {
+  return Fitter(problem, caps, phase).fit(wish);
+}
+
+}  // namespace convx

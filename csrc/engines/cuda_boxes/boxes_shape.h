@@ -1,0 +1,79 @@
+// Convolution of channels_last tensors as products of boxes: the geometry.
+//
+// A tile is a box of target pixels, [images][rows][columns], by some filters. One after the other,
+// the copy engine brings for each tap and each chunk of channels
+//
+//     pixels  [128 pixels][128 bytes of channels]   the box of source pixels that the tap sees
+//     filters [filters][128 bytes of channels]      the tap's
+//
+// and the tensor cores add their product to sums[pixel][filter]. Where all filters of a tile fit in
+// shared memory, they come once, for all tiles of a block. The copy engine does what is left
+// of a convolution: it takes pixels a stride apart, has zeros for what lies outside of an image and
+// behind the last channel or filter, and leaves out what a tile has outside of the target.
+#pragma once
+
+#include <cstdint>
+
+#include "core/device_caps.h"
+#include "core/problem.h"
+#include "engines/gather_axis.h"
+#include "engines/tensor_math.h"
+
+namespace convx {
+
+inline constexpr int kBoxPixels = 128;     // of a tile, at most; 64 a warpgroup
+inline constexpr int kBoxLineBytes = 128;  // channels of a pixel, or of a filter, in a stage
+inline constexpr int kBoxWords = kBoxLineBytes / 2;  // that tensor maps count in
+inline constexpr int kBoxFilters = 64;               // of a box of filters; a tile has up to four
+inline constexpr int kBoxThreads = 384;  // two warpgroups that multiply, one of which a warp copies
+inline constexpr int kBoxMultipliers = 256;
+inline constexpr int kMaxBoxStages = 8;
+inline constexpr int kBoxBarrierBytes = 1024;  // and what aligns stages
+inline constexpr int kBoxPixelBytes = kBoxPixels * kBoxLineBytes;
+// Sums leave through two of these, in turn: 128 bytes of filters of all pixels.
+inline constexpr int kBoxStagingBytes = kBoxPixels * kBoxLineBytes;
+
+constexpr int box_chunk(TensorMath math) { return kBoxLineBytes / operand_bytes(math); }
+// Blocks that can share a multiprocessor, for their registers: then one stores while the other
+// multiplies.
+constexpr int most_boxes_per_sm(int filters) { return filters == 64 ? 2 : 1; }
+
+struct PixelBox {
+  int columns = 1, rows = 1, images = 1;
+
+  int pixels() const { return columns * rows * images; }
+};
+
+struct BoxesShape {
+  TensorMath math = TensorMath::kTf32;
+  GatherAxis rows_axis, columns_axis;
+
+  int filters = 0;  // of a tile: 64, 128 or 256
+  PixelBox box;
+  int64_t column_tiles = 1, row_tiles = 1, image_tiles = 1, filter_tiles = 1;
+  int chunks = 0;         // of channels
+  bool resident = false;  // filters stay, and stages have pixels only
+  int stages = 0, stage_bytes = 0;
+  int filters_offset = 0, ring_offset = 0;  // in shared memory
+  // The caller's filters can be read by boxes, if they start at a multiple of 16 bytes. Else, and
+  // where they have to be rounded but do not stay, they are packed: [filter][tap][packed_channels].
+  bool filters_in_place = false;
+  int64_t packed_channels = 0, packed_bytes = 0;
+  int grid = 1;
+  int shared_bytes = 0;
+  double microseconds = 0;
+
+  int64_t tiles() const { return column_tiles * row_tiles * image_tiles * filter_tiles; }
+};
+
+// What a shape shall be like, for tests; 0 or less: as is best.
+struct BoxesWish {
+  int filters = 0;
+  int resident = -1;
+};
+
+// The best shape for a phase.
+BoxesShape fit_boxes_shape(const ConvProblem& problem, const DeviceCaps& caps,
+                           const GatherPhase& phase, const BoxesWish& wish = {});
+
+}  // namespace convx

@@ -1,0 +1,18 @@
+#include "engines/cuda_boxes/cuda_boxes_launch.h"
+
+#include "engines/cuda_boxes/boxes_passes.h"
+
+namespace convx {
+
+void launch_cuda_boxes(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
+  const auto& boxes = *static_cast<const BoxesPlan*>(plan.shape.get());
+  for (const BoxesFit& fit : boxes.phases) {
+    const BoxesParams params = make_boxes_params(boxes.problem, fit, buffers);
+    const auto launch = fit.shape.math == TensorMath::kTf32       ? launch_boxes_tf32
+                        : fit.shape.math == TensorMath::kBFloat16 ? launch_boxes_bfloat16
+                                                                  : launch_boxes_float16;
+    launch(site, fit.shape, params);
+  }
+}
+
+}  // namespace convx

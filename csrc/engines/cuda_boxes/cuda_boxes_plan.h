@@ -1,0 +1,11 @@
+// Hopper's tensor cores on boxes of channels_last tensors (engines/cuda_boxes/boxes_shape.h).
+#pragma once
+
+#include "core/engine.h"
+
+namespace convx {
+
+// Plan::tile: m pixels and n filters per block, k channels per stage.
+Engine cuda_boxes_engine();
+
+}  // namespace convx

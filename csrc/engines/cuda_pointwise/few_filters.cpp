@@ -1,0 +1,77 @@
+#include "engines/cuda_pointwise/few_filters.h"
+
+#include <algorithm>
+
+#include "core/arithmetic.h"
+#include "core/gather_view.h"
+
+namespace convx {
+namespace {
+
+constexpr double kBytesPerUs = 3.6e6;
+constexpr double kStartUs = 3;
+// Threads of a multiprocessor, with what they have asked for, that keep memory busy.
+constexpr double kBusyThreads = 384;
+constexpr int64_t kMaxSharedBytes = int64_t{48} << 10;
+
+bool reads_own_pixels(const ConvProblem& p) {
+  return p.taps() == 1 && p.stride == Hw{1, 1} && p.P == p.H && p.Q == p.W && p.pad.top == 0 &&
+         p.pad.left == 0;
+}
+
+// Rows of a plane follow each other, and planes are so many units apart.
+bool has_units(const Strides& s, int64_t h, int64_t w, int64_t unit) {
+  const bool dense = (w == 1 || s.w == 1) && (h == 1 || s.h == w);
+  return dense && s.n % unit == 0 && s.c % unit == 0 && h * w % unit == 0;
+}
+
+}  // namespace
+
+std::optional<FewFiltersFit> fit_few_filters(const ConvProblem& problem, const DeviceCaps& caps) {
+  if (problem.pass == Pass::kWeightGrad || !reads_own_pixels(problem)) return {};
+  const GatherTensors view = make_gather_tensors(problem);
+  const int64_t unit = 16 / size_of(problem.dtype), plane = problem.H * problem.W;
+  const int64_t units = problem.N * plane / unit;
+  FewFiltersFit fit{};
+  fit.groups = problem.groups;
+  const int64_t filters = view.target_channels <= 2 ? 2 : view.target_channels <= 4 ? 4 : 8;
+  fit.shared_bytes =
+      static_cast<int>(std::min(view.source_channels * filters * 4, kMaxSharedBytes + 1));
+  if (view.target_channels > kMaxFewFilters || fit.shared_bytes > kMaxSharedBytes ||
+      problem.groups > 65535 || units >= int64_t{1} << 31 ||
+      !has_units(view.source_strides, problem.H, problem.W, unit) ||
+      !has_units(view.target_strides, problem.H, problem.W, unit)) {
+    return {};
+  }
+  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+  FewFiltersParams& p = fit.params;
+  p.source_n = view.source_strides.n, p.source_c = view.source_strides.c;
+  p.target_n = view.target_strides.n, p.target_c = view.target_strides.c;
+  p.filter_target = view.weight_target_stride, p.filter_source = view.weight_source_stride;
+  p.filter_group = problem.filters_per_group() * problem.w_strides.n;
+  p.units = narrow(units);
+  p.channels = narrow(view.source_channels), p.group_filters = narrow(view.target_channels);
+  p.by_plane_units = FastDivmod(plane / unit);
+  const double threads = static_cast<double>(units * problem.groups) / std::max(1, caps.sm_count);
+  const double busy = std::min(1.0, threads / kBusyThreads);
+  fit.microseconds = kStartUs + count_bytes(problem) / (kBytesPerUs * busy);
+  return fit;
+}
+
+std::optional<FewFiltersParams> make_few_filters_params(const ConvProblem& problem,
+                                                        const FewFiltersFit& fit,
+                                                        const Buffers& buffers) {
+  const bool forward = problem.pass == Pass::kForward;
+  FewFiltersParams p = fit.params;
+  p.source = forward ? buffers.x : buffers.y;
+  p.target = forward ? buffers.y : buffers.x;
+  p.filters = buffers.w;
+  p.bias = forward && problem.has_bias ? buffers.bias : nullptr;
+  const auto aligned = [](const void* tensor) {
+    return reinterpret_cast<uintptr_t>(tensor) % 16 == 0;
+  };
+  if (!aligned(p.source) || !aligned(p.target)) return {};
+  return p;
+}
+
+}  // namespace convx

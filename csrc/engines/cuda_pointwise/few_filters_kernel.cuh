@@ -1,0 +1,100 @@
+// The kernel of few filters (few_filters.h).
+#pragma once
+
+#include "cuda/launch.h"
+#include "device/convert.cuh"
+#include "device/global_memory.cuh"
+#include "engines/cuda_pointwise/few_filters.h"
+
+namespace convx {
+
+// Blocks: x over units, y over groups. Shared memory: weights, [channel][kFilters].
+template <typename T, int kFilters>
+__global__ void __launch_bounds__(kFewThreads)
+    few_filters_kernel(const __grid_constant__ FewFiltersParams p) {
+  constexpr int kValues = 16 / static_cast<int>(sizeof(T));
+  constexpr int kTogether = 8;  // channels that are loaded together
+  extern __shared__ __align__(16) char memory[];
+  auto* const weights = reinterpret_cast<float (*)[kFilters]>(memory);
+  const int group = blockIdx.y;
+  const T* const filters = static_cast<const T*>(p.filters) + group * p.filter_group;
+  for (int i = threadIdx.x; i < p.channels * kFilters; i += kFewThreads) {
+    const int channel = i / kFilters, filter = i % kFilters;
+    weights[channel][filter] =
+        filter < p.group_filters
+            ? to_accumulate(filters[filter * p.filter_target + channel * p.filter_source])
+            : 0.f;
+  }
+  __syncthreads();
+  const int unit = blockIdx.x * kFewThreads + threadIdx.x;
+  if (unit >= p.units) return;
+  int image = unit;
+  const int64_t pixel = p.by_plane_units.split(image) * int64_t{kValues};
+  const T* const source = static_cast<const T*>(p.source) + image * p.source_n +
+                          group * p.channels * p.source_c + pixel;
+  float sums[kFilters][kValues] = {};
+  const auto add = [&](const uint4& loaded, int channel) {
+    union {
+      uint4 words[1];
+      T elements[kValues];
+    } all;
+    all.words[0] = loaded;
+    float values[kValues];
+#pragma unroll
+    for (int v = 0; v < kValues; ++v) values[v] = to_accumulate(all.elements[v]);
+#pragma unroll
+    for (int filter = 0; filter < kFilters; ++filter) {
+      const float weight = weights[channel][filter];
+#pragma unroll
+      for (int v = 0; v < kValues; ++v) sums[filter][v] = fmaf(weight, values[v], sums[filter][v]);
+    }
+  };
+  const auto load = [&](int channel) {
+    return __ldg(reinterpret_cast<const uint4*>(source + channel * p.source_c));
+  };
+  int channel = 0;
+#pragma unroll 1
+  for (; channel + kTogether <= p.channels; channel += kTogether) {
+    uint4 loaded[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) loaded[i] = load(channel + i);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) add(loaded[i], channel + i);
+  }
+#pragma unroll 1
+  for (; channel < p.channels; ++channel) add(load(channel), channel);
+
+  T* const target =
+      static_cast<T*>(p.target) + image * p.target_n + group * p.group_filters * p.target_c + pixel;
+#pragma unroll
+  for (int filter = 0; filter < kFilters; ++filter) {
+    if (filter >= p.group_filters) break;
+    const T* const bias = static_cast<const T*>(p.bias);
+    const float start =
+        bias == nullptr ? 0.f : to_accumulate(bias[group * p.group_filters + filter]);
+    union {
+      uint32_t words[4];
+      T elements[kValues];
+    } all;
+#pragma unroll
+    for (int v = 0; v < kValues; ++v) all.elements[v] = round_to<T>(sums[filter][v] + start);
+    store_global_16_bytes(target + filter * p.target_c, all.words);
+  }
+}
+
+template <typename T>
+void launch_few_filters_of(const LaunchSite& site, const FewFiltersFit& fit,
+                           const FewFiltersParams& p) {
+  const dim3 grid((static_cast<unsigned>(p.units) + kFewThreads - 1) / kFewThreads,
+                  static_cast<unsigned>(fit.groups));
+  const auto shared = static_cast<size_t>(fit.shared_bytes);
+  if (p.group_filters <= 2) {
+    launch_kernel<few_filters_kernel<T, 2>>(site, grid, kFewThreads, shared, p);
+  } else if (p.group_filters <= 4) {
+    launch_kernel<few_filters_kernel<T, 4>>(site, grid, kFewThreads, shared, p);
+  } else {
+    launch_kernel<few_filters_kernel<T, 8>>(site, grid, kFewThreads, shared, p);
+  }
+}
+
+}  // namespace convx

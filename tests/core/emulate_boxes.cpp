@@ -1,0 +1,27 @@
+// cuda_boxes, launches and kernels, run on the host from its own source.
+#include "emulated_cuda/run_grid.h"
+//
+#include "device/async_copy.cuh"
+#include "emulate_boxes.h"
+#include "emulated_cuda/workspace.h"
+#include "engines/cuda_boxes/boxes_bfloat16.cu"
+#include "engines/cuda_boxes/boxes_float16.cu"
+#include "engines/cuda_boxes/boxes_tf32.cu"
+#include "engines/cuda_boxes/cuda_boxes_launch.cpp"
+
+namespace convx {
+
+const char *emulate_boxes(const ConvProblem &problem, const Plan &plan,
+                          Buffers buffers, bool descending) {
+  const emulator::Workspace workspace(plan.workspace_bytes);
+  buffers.workspace = workspace.data();
+  emulator::fault = nullptr;
+  emulator::descending = descending;
+  launch_cuda_boxes({"cuda_boxes", &problem}, plan, buffers);
+  emulator::descending = false;
+  if (!end_bulk_stores())
+    return "a block ended before its copies";
+  return workspace.is_whole() ? emulator::fault : "the workspace was overrun";
+}
+
+} // namespace convx

@@ -1,0 +1,250 @@
+"""The kernels of boxes, run on the host from their own source, against float64.
+
+Barriers, copies of boxes and tensor cores are emulated (emulated_cuda/device); a GPU runs the same
+code in tests/engines.
+"""
+
+from __future__ import annotations
+
+import random
+from types import ModuleType
+from typing import Any
+
+import pytest
+import reference
+import torch
+from cases import Case
+from kernel_tester import Guarded, make_problem
+from problems import h200
+
+MATH = [
+    (torch.float32, "tf32"),
+    (torch.bfloat16, "ieee"),
+    (torch.float16, "ieee"),
+]
+
+CASES = [
+    Case("one_box", (1, 64, 8, 16), (64, 64, 1, 1)),
+    Case("pixels_in_a_row", (3, 72, 7, 9), (72, 72, 1, 1)),
+    Case("few_channels_and_filters", (2, 8, 9, 11), (8, 8, 1, 1), bias=False),
+    Case("two_tiles_of_filters", (1, 40, 12, 12), (136, 40, 1, 1)),
+    Case("strided_pixels", (2, 40, 12, 14), (64, 40, 1, 1), stride=(2, 2)),
+    Case("odd_image_strided", (3, 16, 9, 11), (24, 16, 1, 1), stride=(2, 3)),
+    Case("padded", (2, 24, 9, 10), (72, 24, 3, 3), padding=(1, 1)),
+    Case("four_sides", (2, 16, 7, 8), (16, 16, 3, 4), padding=(0, 2, 3, 1)),
+    Case("strided", (2, 24, 15, 14), (40, 24, 3, 3), stride=(2, 2), padding=(1, 1)),
+    Case("dilated", (1, 24, 16, 17), (16, 24, 3, 3), padding=(2, 4), dilation=(2, 3)),
+    Case("rows_of_taps", (1, 16, 6, 40), (16, 16, 1, 9), padding=(0, 4), bias=False),
+    Case("small_images", (20, 40, 4, 5), (32, 40, 3, 3), padding=(1, 1)),
+    Case("wide_image", (1, 16, 3, 300), (16, 16, 3, 3), padding=(1, 1)),
+    Case("kernel_larger_than_image", (2, 8, 4, 5), (8, 8, 7, 9), padding=(3, 4)),
+    Case("many_taps", (1, 8, 9, 9), (8, 8, 5, 7), padding=(2, 3)),
+    Case("many_chunks", (1, 264, 5, 6), (24, 264, 3, 3), padding=(1, 1)),
+]
+
+
+def random_case(seed: int) -> Case:
+    random_of = random.Random(seed)
+    kernel = (random_of.randint(1, 4), random_of.randint(1, 4))
+    dilation = (random_of.randint(1, 2), random_of.randint(1, 3))
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    return Case(
+        f"random{seed}",
+        (
+            random_of.randint(1, 5),
+            8 * random_of.randint(1, 12),
+            random_of.randint(reach[0], 16),
+            random_of.randint(reach[1], 24),
+        ),
+        (8 * random_of.randint(1, 12), 0, *kernel),
+        stride=(random_of.randint(1, 3), random_of.randint(1, 3)),
+        padding=tuple(random_of.randint(0, 2) for _ in range(4)),
+        dilation=dilation,
+        bias=random_of.random() < 0.5,
+    )
+
+
+def run(
+    core: ModuleType,
+    case: Case,
+    math: tuple[torch.dtype, str],
+    direction: str = "forward",
+    *,
+    before: int = 0,
+    filters_last: bool = False,
+    filters: int = 0,
+    resident: int = -1,
+    descending: bool = False,
+    sm_count: int = 2,
+) -> Any:
+    """What the problem was fitted to, the refusal, or None if it cannot be as wished; checks the
+    result."""
+    dtype, precision = math
+    problem = make_problem(core, case, dtype, channels_last=True)
+    problem.precision = getattr(core.Precision, precision)
+    problem.pass_ = getattr(core.Pass, direction)
+    forward = direction == "forward"
+    problem.has_bias = case.bias and forward
+    if filters_last:
+        problem.w_strides = core.channels_last_strides(*case.w[1:])
+    x, w, b = case.tensors(dtype)
+    y = case.grad_output(dtype)
+    target = Guarded(torch.full_like(y if forward else x, torch.nan), True, before)
+    source = Guarded(x if forward else y, True, before)
+    weights = Guarded(w, filters_last, before)
+    x_at, y_at = (source, target) if forward else (target, source)
+    pointers = [t.tensor.data_ptr() for t in (x_at, weights, y_at)]
+    caps = h200(core)
+    caps.sm_count = sm_count  # so that blocks have several tiles
+    bias = b.data_ptr() if b is not None and forward else 0
+    said = core.run_boxes(problem, caps, *pointers, bias, filters, resident, descending)
+    if said is None or isinstance(said, str):
+        return said
+    tf32 = precision == "tf32"
+    if forward:
+        reference.check_forward(target.tensor, case, x, w, b, tf32=tf32)
+    else:
+        reference.check_gradients((target.tensor, None, None), case, x, w, y, tf32=tf32)
+    assert target.is_whole()
+    assert source.is_whole()
+    return said
+
+
+@pytest.mark.parametrize("direction", ["forward", "input_grad"])
+@pytest.mark.parametrize("math", MATH, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_case(
+    core: ModuleType, case: Case, math: tuple[torch.dtype, str], direction: str
+) -> None:
+    said = run(core, case, math, direction)
+    if case.name in ("strided_pixels", "odd_image_strided") and direction == "input_grad":
+        assert said == "no tap reaches some pixels of the input"
+    else:
+        assert isinstance(said, dict), said
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_cases(core: ModuleType, seed: int) -> None:
+    case = random_case(seed)
+    case = Case(
+        case.name,
+        case.x,
+        (case.w[0], case.x[1], *case.w[2:]),
+        case.stride,
+        case.padding,
+        case.dilation,
+        bias=case.bias,
+    )
+    for direction in ("forward", "input_grad"):
+        said = run(
+            core,
+            case,
+            MATH[seed % 3],
+            direction,
+            before=seed % 2 * 3,
+            filters_last=seed % 5 > 2,
+            filters=(0, 64, 128, 256)[seed % 4],
+            resident=(-1, 0)[seed % 3 > 1],
+            descending=seed % 7 > 3,
+        )
+        assert isinstance(said, dict) or said == "no tap reaches some pixels of the input"
+
+
+@pytest.mark.parametrize("resident", [0, 1])
+@pytest.mark.parametrize("filters", [64, 128, 256])
+@pytest.mark.parametrize("math", MATH, ids=str)
+def test_tiles_of_so_many_filters(
+    core: ModuleType, math: tuple[torch.dtype, str], filters: int, resident: int
+) -> None:
+    case = Case("filters", (1, 56, 10, 26), (264, 56, 1, 1))
+    said = run(core, case, math, filters=filters, resident=resident)
+    assert (said["filters"], said["resident"]) == (filters, resident)
+    if not resident:
+        assert said["stages"] == {64: 3, 128: 6, 256: 4}[filters]
+        assert said["filters_in_place"] == (math[0] != torch.float32)
+    else:
+        assert said["grid"] % -(-264 // filters) == 0
+        assert said["filters_in_place"]
+    for other, direction in ((case, "forward"), (CASES[6], "input_grad"), (CASES[8], "forward")):
+        said = run(
+            core,
+            other,
+            math,
+            direction,
+            filters=filters,
+            resident=resident,
+            descending=True,
+            before=1,
+        )
+        assert said is not None or resident
+
+
+@pytest.mark.parametrize("math", MATH, ids=str)
+def test_odd_addresses(core: ModuleType, math: tuple[torch.dtype, str]) -> None:
+    """Tensors that start between multiples of 16 bytes have no maps."""
+    for case in (CASES[1], CASES[8]):
+        run(core, case, math, before=1)
+        run(core, case, math, before=3, filters_last=True)
+
+
+def test_shapes_are_what_they_should_be(core: ModuleType) -> None:
+    bfloat16 = MATH[1]
+    # Pixels of all images are one row.
+    said = run(core, Case("flat", (5, 64, 7, 7), (64, 64, 1, 1)), bfloat16)
+    assert (said["box"], said["tiles"]) == ((128, 1, 1), 2)
+    assert said["filters_in_place"]
+    # Images of 14 x 14 pixels leave nothing over in boxes of 2 x 2 pixels of 32 images.
+    said = run(core, Case("fourteen", (32, 8, 14, 14), (8, 8, 3, 3), padding=(1, 1)), bfloat16)
+    assert said["tiles"] == 49
+    assert not said["filters_in_place"]
+    case = Case("filters_last", (2, 16, 9, 9), (16, 16, 3, 3))
+    assert run(core, case, bfloat16, filters_last=True)["filters_in_place"]
+    assert not run(core, case, bfloat16, "input_grad", filters_last=True)["filters_in_place"]
+
+
+@pytest.mark.parametrize(
+    ("case", "math", "said"),
+    [
+        (CASES[0], (torch.float32, "ieee"), "it computes float32 as TF32 only"),
+        (
+            Case("groups", (1, 16, 9, 9), (16, 8, 3, 3), groups=2),
+            MATH[1],
+            "it computes one group only",
+        ),
+        (
+            Case("channels", (1, 12, 9, 9), (16, 12, 3, 3)),
+            MATH[1],
+            "it reads and writes channels_last tensors whose pixels are multiples of 16 bytes",
+        ),
+        (
+            Case("stride", (1, 16, 30, 30), (16, 16, 1, 1), stride=(1, 9)),
+            MATH[1],
+            "the stride is above 8",
+        ),
+    ],
+    ids=str,
+)
+def test_refusals(core: ModuleType, case: Case, math: tuple[torch.dtype, str], said: str) -> None:
+    assert run(core, case, math) == said
+
+
+@pytest.mark.parametrize("operand", ["x", "w"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+@pytest.mark.parametrize("math", MATH, ids=str)
+def test_nan_and_infinity_stay_where_they_belong(
+    core: ModuleType, math: tuple[torch.dtype, str], value: float, operand: str
+) -> None:
+    """Also where a tile ends: behind the last channel and filter, and outside of the image."""
+    case = Case("not_finite", (2, 24, 7, 9), (40, 24, 3, 3), padding=(1, 1))
+    x, w, b = case.tensors(math[0])
+    (x if operand == "x" else w)[1, 2, 0, 0] = value
+    problem = make_problem(core, case, math[0], channels_last=True)
+    problem.precision = getattr(core.Precision, math[1])
+    source = Guarded(x, True)
+    target = Guarded(torch.zeros(case.y, dtype=math[0]), True)
+    assert b is not None
+    pointers = [t.data_ptr() for t in (source.tensor, w, target.tensor, b)]
+    assert isinstance(core.run_boxes(problem, h200(core), *pointers), dict)
+    want = reference.conv2d(case, x, w, b).float()
+    for test in (torch.isnan, torch.isposinf, torch.isneginf):
+        assert torch.equal(test(target.tensor.float()), test(want))
