@@ -81,7 +81,7 @@ develop: $(ENV_READY)
 
 gpu-test:
 	$(PYTHON) setup.py build_ext --inplace
-	$(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)
+	$(ONE_THREAD) $(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)
 
 SANITIZE = compute-sanitizer --error-exitcode 1 --print-limit 5 --tool
 

@@ -15,7 +15,7 @@ constexpr double kBoxClockGhz = 1.7;
 // Times what the tensor cores take by their data sheet.
 constexpr double kProductRate = 0.80;
 constexpr double kTf32ProductRate = 1.0;
-constexpr double kStageCycles = 165;  // waiting for a stage, and giving it back
+constexpr double kStageCycles = 195;  // waiting for a stage, and giving it back
 constexpr double kTileCycles = 665;   // starting and draining a tile's products
 constexpr double kSliceCycles = 600;  // storing 128 bytes of filters of a tile
 constexpr double kTf32SliceCycles = 430;

@@ -44,7 +44,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   made.few = fit_few_filters(problem, caps);
   if (made.few && made.few->microseconds < plan.predicted_us) {
     plan.predicted_us = made.few->microseconds;
-    plan.tile = {kFewThreads * 16 / size_of(problem.dtype), made.few->params.group_filters, 1};
+    plan.tile = {kFewUnits * 16 / size_of(problem.dtype), made.few->params.group_filters, 1};
   } else {
     made.few.reset();
   }

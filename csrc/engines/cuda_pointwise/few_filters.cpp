@@ -35,24 +35,28 @@ std::optional<FewFiltersFit> fit_few_filters(const ConvProblem& problem, const D
   FewFiltersFit fit{};
   fit.groups = problem.groups;
   const int64_t filters = view.target_channels <= 2 ? 2 : view.target_channels <= 4 ? 4 : 8;
-  fit.shared_bytes =
-      static_cast<int>(std::min(view.source_channels * filters * 4, kMaxSharedBytes + 1));
-  if (view.target_channels > kMaxFewFilters || fit.shared_bytes > kMaxSharedBytes ||
+  const int64_t shared_bytes =
+      4 * filters * (view.source_channels + (kFewParts - 1) * kFewUnits * unit);
+  if (view.target_channels > kMaxFewFilters || shared_bytes > kMaxSharedBytes ||
       problem.groups > 65535 || units >= int64_t{1} << 31 ||
       !has_units(view.source_strides, problem.H, problem.W, unit) ||
       !has_units(view.target_strides, problem.H, problem.W, unit)) {
     return {};
   }
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+  fit.shared_bytes = narrow(shared_bytes);
   FewFiltersParams& p = fit.params;
   p.source_n = view.source_strides.n, p.source_c = view.source_strides.c;
   p.target_n = view.target_strides.n, p.target_c = view.target_strides.c;
   p.filter_target = view.weight_target_stride, p.filter_source = view.weight_source_stride;
   p.filter_group = problem.filters_per_group() * problem.w_strides.n;
   p.units = narrow(units);
-  p.channels = narrow(view.source_channels), p.group_filters = narrow(view.target_channels);
+  p.channels = narrow(view.source_channels);
+  p.part_channels = narrow(ceil_div(view.source_channels, kFewParts));
+  p.group_filters = narrow(view.target_channels);
   p.by_plane_units = FastDivmod(plane / unit);
-  const double threads = static_cast<double>(units * problem.groups) / std::max(1, caps.sm_count);
+  const double threads =
+      static_cast<double>(units * kFewParts * problem.groups) / std::max(1, caps.sm_count);
   const double busy = std::min(1.0, threads / kBusyThreads);
   fit.microseconds = kStartUs + count_bytes(problem) / (kBytesPerUs * busy);
   return fit;

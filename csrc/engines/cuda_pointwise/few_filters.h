@@ -1,8 +1,8 @@
-// 1x1 layers of few filters, NCHW: each thread sums 16 bytes of pixels over all channels, in
-// float32. Every source value is read once, by a load of its own, and that is all there is to do:
+// 1x1 layers of few filters, NCHW: each thread sums 16 bytes of pixels over a part of the channels,
+// in float32. Every source value is read once, by a load of its own, and there is not much more:
 //
-//     source [channel][pixel]   a warp reads 512 bytes of a channel's plane, eight channels at a
-//     time sums   [filter][pixel]    in registers
+//     source [channel][pixel]   a warp reads 512 bytes of a plane, of eight channels at a time
+//     sums   [filter][pixel]    in registers; those of the parts are added up in order
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,9 @@
 namespace convx {
 
 inline constexpr int kMaxFewFilters = 8;  // of a group
-inline constexpr int kFewThreads = 128;
+inline constexpr int kFewUnits = 32;      // of a block: a warp's
+inline constexpr int kFewParts = 4;       // of the channels, a warp each
+inline constexpr int kFewThreads = kFewParts * kFewUnits;
 
 struct FewFiltersParams {
   const void* source;
@@ -29,7 +31,7 @@ struct FewFiltersParams {
   int64_t filter_target, filter_source, filter_group;
 
   int units;  // of 16 bytes of pixels, of all images
-  int channels, group_filters;
+  int channels, part_channels, group_filters;
   FastDivmod by_plane_units;
 };
 

@@ -8,7 +8,8 @@
 
 namespace convx {
 
-// Blocks: x over units, y over groups. Shared memory: weights, [channel][kFilters].
+// Blocks: x over units, y over groups; a warp for each part of the channels. Shared memory:
+// weights, [channel][kFilters], and sums of all parts but the first, [part][filter][value][lane].
 template <typename T, int kFilters>
 __global__ void __launch_bounds__(kFewThreads)
     few_filters_kernel(const __grid_constant__ FewFiltersParams p) {
@@ -16,6 +17,8 @@ __global__ void __launch_bounds__(kFewThreads)
   constexpr int kTogether = 8;  // channels that are loaded together
   extern __shared__ __align__(16) char memory[];
   auto* const weights = reinterpret_cast<float (*)[kFilters]>(memory);
+  auto* const others =
+      reinterpret_cast<float (*)[kFilters][kValues][kFewUnits]>(weights + p.channels);
   const int group = blockIdx.y;
   const T* const filters = static_cast<const T*>(p.filters) + group * p.filter_group;
   for (int i = threadIdx.x; i < p.channels * kFilters; i += kFewThreads) {
@@ -26,9 +29,10 @@ __global__ void __launch_bounds__(kFewThreads)
             : 0.f;
   }
   __syncthreads();
-  const int unit = blockIdx.x * kFewThreads + threadIdx.x;
-  if (unit >= p.units) return;
-  int image = unit;
+  const int part = threadIdx.x / kFewUnits, lane = threadIdx.x % kFewUnits;
+  const int unit = blockIdx.x * kFewUnits + lane;
+  const bool inside = unit < p.units;
+  int image = inside ? unit : 0;
   const int64_t pixel = p.by_plane_units.split(image) * int64_t{kValues};
   const T* const source = static_cast<const T*>(p.source) + image * p.source_n +
                           group * p.channels * p.source_c + pixel;
@@ -52,9 +56,10 @@ __global__ void __launch_bounds__(kFewThreads)
   const auto load = [&](int channel) {
     return __ldg(reinterpret_cast<const uint4*>(source + channel * p.source_c));
   };
-  int channel = 0;
+  int channel = part * p.part_channels;
+  const int end = min(channel + p.part_channels, p.channels);
 #pragma unroll 1
-  for (; channel + kTogether <= p.channels; channel += kTogether) {
+  for (; channel + kTogether <= end; channel += kTogether) {
     uint4 loaded[kTogether];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) loaded[i] = load(channel + i);
@@ -62,14 +67,22 @@ __global__ void __launch_bounds__(kFewThreads)
     for (int i = 0; i < kTogether; ++i) add(loaded[i], channel + i);
   }
 #pragma unroll 1
-  for (; channel < p.channels; ++channel) add(load(channel), channel);
+  for (; channel < end; ++channel) add(load(channel), channel);
+  if (part > 0) {
+#pragma unroll
+    for (int i = 0; i < kFilters * kValues; ++i) {
+      others[part - 1][i / kValues][i % kValues][lane] = sums[i / kValues][i % kValues];
+    }
+  }
+  __syncthreads();
+  if (part > 0 || !inside) return;
 
   T* const target =
       static_cast<T*>(p.target) + image * p.target_n + group * p.group_filters * p.target_c + pixel;
+  const T* const bias = static_cast<const T*>(p.bias);
 #pragma unroll
   for (int filter = 0; filter < kFilters; ++filter) {
     if (filter >= p.group_filters) break;
-    const T* const bias = static_cast<const T*>(p.bias);
     const float start =
         bias == nullptr ? 0.f : to_accumulate(bias[group * p.group_filters + filter]);
     union {
@@ -77,7 +90,12 @@ __global__ void __launch_bounds__(kFewThreads)
       T elements[kValues];
     } all;
 #pragma unroll
-    for (int v = 0; v < kValues; ++v) all.elements[v] = round_to<T>(sums[filter][v] + start);
+    for (int v = 0; v < kValues; ++v) {
+      float sum = sums[filter][v];
+#pragma unroll
+      for (int i = 0; i < kFewParts - 1; ++i) sum += others[i][filter][v][lane];
+      all.elements[v] = round_to<T>(sum + start);
+    }
     store_global_16_bytes(target + filter * p.target_c, all.words);
   }
 }
@@ -85,7 +103,7 @@ __global__ void __launch_bounds__(kFewThreads)
 template <typename T>
 void launch_few_filters_of(const LaunchSite& site, const FewFiltersFit& fit,
                            const FewFiltersParams& p) {
-  const dim3 grid((static_cast<unsigned>(p.units) + kFewThreads - 1) / kFewThreads,
+  const dim3 grid((static_cast<unsigned>(p.units) + kFewUnits - 1) / kFewUnits,
                   static_cast<unsigned>(fit.groups));
   const auto shared = static_cast<size_t>(fit.shared_bytes);
   if (p.group_filters <= 2) {
