@@ -76,11 +76,13 @@ def run(
     resident: int = -1,
     descending: bool = False,
     sm_count: int = 2,
+    planes: bool = False,
 ) -> Any:
     """What the problem was fitted to, the refusal, or None if it cannot be as wished; checks the
     result."""
     dtype, precision = math
-    problem = make_problem(core, case, dtype, channels_last=True)
+    last = not planes
+    problem = make_problem(core, case, dtype, channels_last=last)
     problem.precision = getattr(core.Precision, precision)
     problem.pass_ = getattr(core.Pass, direction)
     forward = direction == "forward"
@@ -89,8 +91,8 @@ def run(
         problem.w_strides = core.channels_last_strides(*case.w[1:])
     x, w, b = case.tensors(dtype)
     y = case.grad_output(dtype)
-    target = Guarded(torch.full_like(y if forward else x, torch.nan), True, before)
-    source = Guarded(x if forward else y, True, before)
+    target = Guarded(torch.full_like(y if forward else x, torch.nan), last, before)
+    source = Guarded(x if forward else y, last, before)
     weights = Guarded(w, filters_last, before)
     x_at, y_at = (source, target) if forward else (target, source)
     pointers = [t.tensor.data_ptr() for t in (x_at, weights, y_at)]
@@ -179,6 +181,52 @@ def test_tiles_of_so_many_filters(
         assert said is not None or resident
 
 
+PLANES = [
+    Case("one_tile_of_planes", (1, 64, 8, 16), (64, 64, 1, 1)),
+    Case("lines_of_several_images", (5, 40, 4, 6), (72, 40, 1, 1)),
+    Case("planes_that_end_within_lines", (3, 72, 14, 20), (24, 72, 1, 1), bias=False),
+    Case("more_filters_than_a_tile", (2, 24, 8, 9), (264, 24, 1, 1)),
+    Case("one_channel_and_filter", (2, 1, 8, 8), (1, 1, 1, 1)),
+    Case("odd_channels_and_filters", (2, 37, 8, 10), (53, 37, 1, 1)),
+    Case("several_chunks", (1, 200, 16, 20), (136, 200, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("resident", [0, 1])
+@pytest.mark.parametrize("math", MATH, ids=str)
+@pytest.mark.parametrize("case", PLANES, ids=str)
+def test_planes(core: ModuleType, case: Case, math: tuple[torch.dtype, str], resident: int) -> None:
+    """1x1 layers of NCHW tensors; also at odd addresses."""
+    for direction in ("forward", "input_grad"):
+        for before, filters in ((0, 0), (0, 256), (1, 64), (0, 128)):
+            said = run(
+                core,
+                case,
+                math,
+                direction,
+                planes=True,
+                resident=resident,
+                filters=filters,
+                before=before,
+                descending=filters == 128,
+            )
+            assert isinstance(said, dict) or resident, said
+
+
+def test_planes_that_are_refused(core: ModuleType) -> None:
+    said = (
+        "it takes channels_last tensors whose pixels are multiples of 16 bytes, and planes of 1x1 "
+        "layers that are"
+    )
+    for case in (
+        Case("planes_of_49", (2, 16, 7, 7), (16, 16, 1, 1)),
+        Case("strided", (2, 16, 8, 8), (16, 16, 1, 1), stride=(2, 2)),
+        Case("padded", (2, 16, 8, 8), (16, 16, 1, 1), padding=(1, 1)),
+        Case("taps", (2, 16, 8, 8), (16, 16, 3, 3), padding=(1, 1)),
+    ):
+        assert run(core, case, MATH[1], planes=True) == said
+
+
 @pytest.mark.parametrize("math", MATH, ids=str)
 def test_odd_addresses(core: ModuleType, math: tuple[torch.dtype, str]) -> None:
     """Tensors that start between multiples of 16 bytes have no maps."""
@@ -214,7 +262,8 @@ def test_shapes_are_what_they_should_be(core: ModuleType) -> None:
         (
             Case("channels", (1, 12, 9, 9), (16, 12, 3, 3)),
             MATH[1],
-            "it reads and writes channels_last tensors whose pixels are multiples of 16 bytes",
+            "it takes channels_last tensors whose pixels are multiples of 16 bytes, and planes of "
+            "1x1 layers that are",
         ),
         (
             Case("stride", (1, 16, 30, 30), (16, 16, 1, 1), stride=(1, 9)),

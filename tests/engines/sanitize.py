@@ -76,6 +76,10 @@ BOXED: tuple[Shape, ...] = (
 )
 
 
+# NCHW, of which cuda_boxes moves planes.
+PLANES: Shape = ((3, 72, 28, 28), (136, 72, 1, 1), 1)
+
+
 def engine_names(chosen: tuple[str, ...] = tuple(sys.argv[2:])) -> list[str]:
     said = conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3), device="cuda")
     return [c.name for c in said.candidates if not chosen or c.name in chosen]
@@ -149,16 +153,18 @@ def run_halved(calls: Counter[str], shape: Shape, precision: str, direction: str
             )
 
 
-def run_boxed(calls: Counter[str], shape: Shape, engine: str, dtype: torch.dtype) -> None:
+def run_boxed(
+    calls: Counter[str], shape: Shape, engine: str, dtype: torch.dtype, last: bool = True
+) -> None:
     x_shape, w_shape, stride = shape
     x = torch.randn(x_shape, device="cuda", dtype=dtype)
-    x = x.contiguous(memory_format=torch.channels_last)
+    x = x.contiguous(memory_format=LAYOUTS[last])
     w = torch.randn(w_shape, device="cuda", dtype=dtype)
     padding = w_shape[2] // 2
     p = parse_lists((stride, stride), (padding, padding), precision="tf32", algorithm=engine)
     y = torch.randn_like(_ops.forward(x, w, None, *p._replace(algorithm="cuda_direct")))
     calls["boxed"] += attempt(engine, lambda: _ops.forward(x, w, None, *p)) + attempt(
-        engine, lambda: _ops.input_grad(y, w, *x_shape[2:], True, *p)
+        engine, lambda: _ops.input_grad(y, w, *x_shape[2:], last, *p)
     )
 
 
@@ -183,6 +189,11 @@ def make_tasks() -> list[Callable[[Counter[str]], None]]:
                 ],
             )
             if engine in engine_names()
+        ),
+        *(
+            partial(run_boxed, shape=PLANES, engine="cuda_boxes", dtype=dtype, last=False)
+            for dtype in PRECISIONS
+            if "cuda_boxes" in engine_names()
         ),
     ]
 

@@ -1,4 +1,4 @@
-"""channels_last tensors, which are read and stored by boxes, against float64."""
+"""Tensors that are read and stored by boxes, against float64."""
 
 from __future__ import annotations
 
@@ -58,6 +58,41 @@ def test_like_float64(name: str, engine: str, dtype: torch.dtype, offset: int) -
     assert ((got.double() - want).abs() <= 20 * ERRORS[dtype] * want.std()).all()
     for _ in range(9):
         assert torch.equal(run(), got)
+
+
+PLANES = {  # x, w
+    "planes_of_56": ((8, 64, 56, 56), (264, 64, 1, 1)),
+    "planes_of_28": ((9, 40, 28, 28), (120, 40, 1, 1)),
+    "planes_of_14": ((33, 200, 14, 14), (80, 200, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("dtype", ERRORS, ids=str)
+@pytest.mark.parametrize("name", PLANES)
+def test_planes(name: str, dtype: torch.dtype, offset: int) -> None:
+    """1x1 layers of NCHW tensors, and their input gradient."""
+    if name == "planes_of_14" and dtype != torch.float32:
+        pytest.skip("they end within units of 16 bytes")
+    x_shape, w_shape = PLANES[name]
+    torch.manual_seed(len(name))
+    size = torch.Size(x_shape).numel()
+    x = torch.randn(size + offset, device="cuda").to(dtype)[offset:].view(x_shape).requires_grad_()
+    w = (torch.randn(w_shape, device="cuda") / 8).to(dtype)
+    b = torch.randn(w_shape[0], device="cuda").to(dtype)
+
+    def run() -> Tensor:
+        return conv2d_ext.conv2d(x, w, b, precision="tf32", algorithm="cuda_boxes")
+
+    want = F.conv2d(x.double(), w.double(), b.double())
+    got = run()
+    assert (got.double() - want).norm() <= ERRORS[dtype] * want.norm()
+    for _ in range(9):
+        assert torch.equal(run(), got)
+    g = torch.randn_like(got)
+    (grad,) = torch.autograd.grad(got, x, g)
+    want = torch.nn.grad.conv2d_input(x_shape, w.double(), g.double())
+    assert (grad.double() - want).norm() <= ERRORS[dtype] * want.norm()
 
 
 @pytest.mark.parametrize("dtype", ERRORS, ids=str)

@@ -8,41 +8,110 @@
 
 namespace convx {
 
-// Where a box of the source starts; steps to its other pixels are the source's.
-struct SourceCorner {
-  int word;  // of 16 bits, of the channels
-  int column, row, image;
+// 16 bytes of the source, where it starts at an odd address and has no map. left: words of 16 bits
+// that there are.
+__device__ __forceinline__ void gather_unit(const uint16_t* from, int left, uint32_t to) {
+  uint32_t words[4] = {};
+#pragma unroll
+  for (int w = 0; w < 8; ++w) {
+    if (w < left) words[w / 2] |= static_cast<uint32_t>(from[w]) << w % 2 * 16;
+  }
+  store_16_bytes(swizzle_line(to), words);
+}
+
+// A tile's pixels of channels_last tensors: one box.
+template <TensorMath kMath>
+class PixelCopy {
+  static constexpr int kWords = operand_bytes(kMath) / 2;  // of 16 bits, that a value has
+  static constexpr int kUnits = kBoxLineBytes / 16;
+
+ public:
+  __device__ __forceinline__ PixelCopy(const BoxesParams& p, const void* map, int index)
+      : p_(p), map_(map), tile_(locate_tile(p, index)) {}
+
+  __device__ __forceinline__ uint32_t bytes() const {
+    return p_.box_columns * p_.box_rows * p_.box_images * kBoxLineBytes;
+  }
+
+  // By one lane: of tap (r, s) and a chunk of channels.
+  __device__ __forceinline__ void start(uint32_t to, int chunk, int r, int s,
+                                        uint32_t barrier) const {
+    box_copy(to, map_, chunk * kBoxWords, find_column(s), find_row(r), tile_.image, barrier);
+  }
+  // By all lanes, value by value.
+  __device__ __forceinline__ void gather(uint32_t to, int chunk, int r, int s) const {
+    const auto* const source = static_cast<const uint16_t*>(p_.source);
+    const int left = p_.group_sources * kWords - chunk * kBoxWords;
+    const int first_column = find_column(s), first_row = find_row(r);
+    const int pixels = p_.box_columns * p_.box_rows * p_.box_images;
+    for (int i = threadIdx.x & 31; i < pixels * kUnits; i += 32) {
+      const int unit = i % kUnits;
+      int image = i / kUnits;
+      const int column = first_column + p_.by_box_columns.split(image) * p_.source_step_w;
+      const int row = first_row + p_.by_box_rows.split(image) * p_.source_step_h;
+      image += tile_.image;
+      const bool inside = image < p_.images &&
+                          static_cast<unsigned>(row) < static_cast<unsigned>(p_.source_height) &&
+                          static_cast<unsigned>(column) < static_cast<unsigned>(p_.source_width);
+      gather_unit(source +
+                      kWords * (image * p_.source_n + row * p_.source_h + column * p_.source_w) +
+                      chunk * kBoxWords + 8 * unit,
+                  inside ? left - 8 * unit : 0, to + 16 * i);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int find_column(int s) const {
+    return tile_.column * p_.source_step_w + p_.offset_w0 + s * p_.offset_w_step;
+  }
+  __device__ __forceinline__ int find_row(int r) const {
+    return tile_.row * p_.source_step_h + p_.offset_h0 + r * p_.offset_h_step;
+  }
+
+  const BoxesParams& p_;
+  const void* const map_;
+  const BoxTile tile_;
 };
 
-// By all lanes, where the source starts at an odd address and has no map. kWords: of 16 bits, that
-// a value has.
-template <int kWords>
-__device__ __forceinline__ void gather_pixels(const BoxesParams& p, const SourceCorner& box,
-                                              uint32_t to) {
-  const auto* const source = static_cast<const uint16_t*>(p.source);
-  const int left = p.group_sources * kWords - box.word;
-  const int pixels = p.box_columns * p.box_rows * p.box_images;
-  for (int i = threadIdx.x & 31; i < pixels * (kBoxLineBytes / 16); i += 32) {
-    const int unit = i % (kBoxLineBytes / 16);
-    int image = i / (kBoxLineBytes / 16);
-    const int column = box.column + p.by_box_columns.split(image) * p.source_step_w;
-    const int row = box.row + p.by_box_rows.split(image) * p.source_step_h;
-    image += box.image;
-    const bool inside = image < p.images &&
-                        static_cast<unsigned>(row) < static_cast<unsigned>(p.source_height) &&
-                        static_cast<unsigned>(column) < static_cast<unsigned>(p.source_width);
-    const uint16_t* const from =
-        source + kWords * (image * p.source_n + row * p.source_h + column * p.source_w) + box.word +
-        8 * unit;
-    uint32_t words[4] = {};
-#pragma unroll
-    for (int w = 0; w < 8; ++w) {
-      if (!inside || 8 * unit + w >= left) continue;
-      words[w / 2] |= static_cast<uint32_t>(from[w]) << w % 2 * 16;
-    }
-    store_16_bytes(swizzle_line(to + 16 * i), words);
+// The same of NCHW planes: a box for each of a tile's lines.
+template <TensorMath kMath>
+class PlaneCopy {
+  static constexpr int kWords = operand_bytes(kMath) / 2;
+  static constexpr int kUnits = kBoxLineBytes / 16;
+  static constexpr int kChunk = box_chunk(kMath);
+
+ public:
+  __device__ __forceinline__ PlaneCopy(const BoxesParams& p, const void* map, int index)
+      : p_(p), map_(map), first_(locate_lines<kMath>(p, index)) {
+    count_ = min(tile_lines(kMath), p.lines - first_);
   }
-}
+
+  __device__ __forceinline__ uint32_t bytes() const { return count_ * (kChunk * kBoxLineBytes); }
+
+  __device__ __forceinline__ void start(uint32_t to, int chunk, int, int, uint32_t barrier) const {
+#pragma unroll 1
+    for (int i = 0; i < count_; ++i, to += kChunk * kBoxLineBytes) {
+      const PlaneLine line(p_, first_ + i);
+      box_copy(to, map_, line.index * kBoxWords, chunk * kChunk, line.image, 0, barrier);
+    }
+  }
+  __device__ __forceinline__ void gather(uint32_t to, int chunk, int, int) const {
+    const auto* const source = static_cast<const uint16_t*>(p_.source);
+    for (int i = threadIdx.x & 31; i < count_ * kChunk * kUnits; i += 32) {
+      const int unit = i % kUnits, channel = chunk * kChunk + i / kUnits % kChunk;
+      const PlaneLine line(p_, first_ + i / (kUnits * kChunk));
+      const int word = line.index * kBoxWords + 8 * unit;
+      gather_unit(source + kWords * (line.image * p_.source_n + channel * p_.source_c) + word,
+                  channel < p_.group_sources ? p_.plane * kWords - word : 0, to + 16 * i);
+    }
+  }
+
+ private:
+  const BoxesParams& p_;
+  const void* const map_;
+  const int first_;  // line of the tile
+  int count_;        // that there are
+};
 
 // Boxes of the filters that a tile has: what they would have behind the last one is not copied, as
 // lines outside of a tensor take the copy engine longer than others.
@@ -75,7 +144,7 @@ template <int kFilters>
 __device__ __forceinline__ void copy_resident(const BoxesParams& p, const BoxesRing& ring,
                                               const void* map) {
   if (!elect_lane()) return;
-  const int filter = locate_tile(p, blockIdx.x, kFilters).filter;
+  const int filter = locate_filter(p, blockIdx.x, kFilters);
   const FilterCopy filters{map, filter, count_filter_boxes<kFilters>(p, filter)};
   arrive_expecting(ring.filters_full, p.tap_rows * p.tap_columns * p.chunks * filters.bytes());
   uint32_t to = ring.resident;
@@ -91,41 +160,37 @@ __device__ __forceinline__ void copy_resident(const BoxesParams& p, const BoxesR
   }
 }
 
-template <TensorMath kMath, int kFilters>
+// Source: how a tile's pixels are copied.
+template <typename Source, int kFilters>
 __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing& ring,
                                            const void* source_map, const void* filter_map) {
   if (p.resident) copy_resident<kFilters>(p, ring, filter_map);
-  const uint32_t pixel_bytes =
-      p.boxed_source ? p.box_columns * p.box_rows * p.box_images * kBoxLineBytes : 0;
   RingCursor cursor;
 #pragma unroll 1
   for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
-    const BoxTile tile = locate_tile(p, index, kFilters);
-    const FilterCopy filters{filter_map, tile.filter,
-                             p.resident ? 0 : count_filter_boxes<kFilters>(p, tile.filter)};
-    const int tile_column = tile.column * p.source_step_w + p.offset_w0;
-    int row = tile.row * p.source_step_h + p.offset_h0;
+    const Source source(p, source_map, index);
+    const int filter = locate_filter(p, index, kFilters);
+    const FilterCopy filters{filter_map, filter,
+                             p.resident ? 0 : count_filter_boxes<kFilters>(p, filter)};
+    const uint32_t bytes = filters.bytes() + (p.boxed_source ? source.bytes() : 0);
 #pragma unroll 1
-    for (int r = 0; r < p.tap_rows; ++r, row += p.offset_h_step) {
-      int column = tile_column;
+    for (int r = 0; r < p.tap_rows; ++r) {
 #pragma unroll 1
-      for (int s = 0; s < p.tap_columns; ++s, column += p.offset_w_step) {
+      for (int s = 0; s < p.tap_columns; ++s) {
 #pragma unroll 1
-        for (int word = 0; word < p.chunks * kBoxWords; word += kBoxWords) {
+        for (int chunk = 0; chunk < p.chunks; ++chunk) {
           const uint32_t full = ring.full + 8 * cursor.slot;
           const uint32_t stage = ring.first + cursor.slot * p.stage_bytes;
           wait_barrier(ring.empty + 8 * cursor.slot, cursor.parity ^ 1);
           if (!p.boxed_source) {
-            gather_pixels<operand_bytes(kMath) / 2>(p, {word, column, row, tile.image}, stage);
+            source.gather(stage, chunk, r, s);
             fence_async_proxy();
           }
           __syncwarp();
           if (elect_lane()) {
-            arrive_expecting(full, pixel_bytes + filters.bytes());
-            if (p.boxed_source) {
-              box_copy(stage, source_map, word, column, row, tile.image, full);
-            }
-            filters.start(stage + kBoxPixelBytes, word, r, s, full);
+            arrive_expecting(full, bytes);
+            if (p.boxed_source) source.start(stage, chunk, r, s, full);
+            filters.start(stage + kBoxPixelBytes, chunk * kBoxWords, r, s, full);
           }
           cursor.advance(p.stages);
         }

@@ -4,6 +4,8 @@
 // persistent: block b takes tiles b, b + gridDim.x, and so on.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/boxed_tensor.h"
 #include "device/dependent_launch.cuh"
 #include "engines/cuda_boxes/boxes_copy.cuh"
@@ -16,7 +18,7 @@ struct BoxesMaps {
   TensorMap source, filters, target;
 };
 
-template <TensorMath kMath, int kFilters>
+template <TensorMath kMath, int kFilters, bool kPlanes>
 __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters))
     boxes_kernel(const __grid_constant__ BoxesParams p, const __grid_constant__ BoxesMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -30,20 +32,21 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters))
   constexpr bool kShares = most_boxes_per_sm(kFilters) == 2;
   if (threadIdx.x < kBoxMultipliers) {
     take_registers<kShares ? 104 : 232>();
-    BoxMultiplier<kMath, kFilters> multiplier(p, ring);
-    BoxStorer<kMath, kFilters> storer(p, ring, &maps.target);
+    BoxMultiplier<kMath, kFilters, kPlanes> multiplier(p, ring);
+    BoxStorer<kMath, kFilters, kPlanes> storer(p, ring, &maps.target);
     multiplier.take_filters();
 #pragma unroll 1
     for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
       WgmmaSums<kFilters> sums;
       multiplier.multiply(sums);
-      storer.store(sums, locate_tile(p, index, kFilters));
+      storer.store(sums, index);
     }
     storer.finish();
   } else {
     give_registers<kShares ? 32 : 40>();
     if (threadIdx.x < kBoxMultipliers + 32) {
-      copy_boxes<kMath, kFilters>(p, ring, &maps.source, &maps.filters);
+      using Source = std::conditional_t<kPlanes, PlaneCopy<kMath>, PixelCopy<kMath>>;
+      copy_boxes<Source, kFilters>(p, ring, &maps.source, &maps.filters);
     }
   }
 #endif

@@ -8,26 +8,69 @@
 
 namespace convx {
 
-// Channels are counted in words of 16 bits.
+// Of an axis with one element the stride says nothing, but must be something.
+inline int64_t box_stride(int64_t bytes, int64_t extent) { return extent > 1 ? bytes : 16; }
+
+// The source or the target. Strides are in elements, steps those between a box's pixels.
+struct BoxSide {
+  const void* base;
+  int channels, width, height;
+  int64_t n, c, h, w;
+  int step_h, step_w;
+};
+
+// What lies together, channels or pixels of a plane, is counted in words of 16 bits.
+template <TensorMath kMath>
+BoxedTensor describe_side(const BoxesShape& shape, const BoxesParams& p, const BoxSide& side) {
+  constexpr int64_t kBytes = operand_bytes(kMath), kWords = kBytes / 2;
+  BoxedTensor tensor{.base = side.base, .swizzle_bytes = kBoxLineBytes};
+  const auto set_axis = [&](int axis, int64_t extent, int64_t stride, int box, int step) {
+    tensor.extent[axis] = extent;
+    tensor.stride_bytes[axis - 1] = box_stride(kBytes * stride, extent);
+    tensor.box[axis] = box;
+    tensor.step[axis] = box > 1 ? step : 1;
+  };
+  tensor.box[0] = kBoxWords, tensor.step[0] = 1;
+  if (shape.planes) {
+    tensor.extent[0] = kWords * p.plane;
+    set_axis(1, side.channels, side.c, box_chunk(kMath), 1);
+    set_axis(2, p.images, side.n, 1, 1);
+    set_axis(3, 1, 0, 1, 1);
+  } else {
+    tensor.extent[0] = kWords * side.channels;
+    set_axis(1, side.width, side.w, p.box_columns, side.step_w);
+    set_axis(2, side.height, side.h, p.box_rows, side.step_h);
+    set_axis(3, p.images, side.n, p.box_images, 1);
+  }
+  return tensor;
+}
+
 template <TensorMath kMath>
 BoxesMaps map_tensors(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& p) {
   constexpr int64_t kBytes = operand_bytes(kMath);
   constexpr int64_t kWords = kBytes / 2;
-  // Of an axis with one element the stride says nothing, but must be something.
   const auto stride = [](int64_t elements, int64_t extent) {
-    return extent > 1 ? kBytes * elements : int64_t{16};
+    return box_stride(kBytes * elements, extent);
   };
   BoxesMaps maps{};
+  const BoxSide source{p.source,        p.group_sources, p.source_width, p.source_height,
+                       p.source_n,      p.source_c,      p.source_h,     p.source_w,
+                       p.source_step_h, p.source_step_w};
+  const BoxSide target{p.target,
+                       p.group_targets,
+                       p.target_width,
+                       p.target_height,
+                       p.target_n,
+                       p.target_c,
+                       p.target_h,
+                       p.target_w,
+                       1,
+                       1};
   if (p.boxed_source) {
-    maps.source = make_tensor_map(
-        site, {.base = p.source,
-               .extent = {kWords * p.group_sources, p.source_width, p.source_height, p.images},
-               .stride_bytes = {stride(p.source_w, p.source_width),
-                                stride(p.source_h, p.source_height), stride(p.source_n, p.images)},
-               .box = {kBoxWords, p.box_columns, p.box_rows, p.box_images},
-               .step = {1, p.box_columns > 1 ? p.source_step_w : 1,
-                        p.box_rows > 1 ? p.source_step_h : 1, 1},
-               .swizzle_bytes = kBoxLineBytes});
+    maps.source = make_tensor_map(site, describe_side<kMath>(shape, p, source));
+  }
+  if (p.boxed_target) {
+    maps.target = make_tensor_map(site, describe_side<kMath>(shape, p, target));
   }
   const int64_t line = p.packed_channels;
   const auto* const filters = static_cast<const char*>(p.filters) +
@@ -43,16 +86,6 @@ BoxesMaps map_tensors(const LaunchSite& site, const BoxesShape& shape, const Box
              .box = {kBoxWords, 1, 1, kBoxFilters},
              .step = {1, 1, 1, 1},
              .swizzle_bytes = kBoxLineBytes});
-  if (p.boxed_target) {
-    maps.target = make_tensor_map(
-        site, {.base = p.target,
-               .extent = {kWords * p.group_targets, p.target_width, p.target_height, p.images},
-               .stride_bytes = {stride(p.target_w, p.target_width),
-                                stride(p.target_h, p.target_height), stride(p.target_n, p.images)},
-               .box = {kBoxWords, p.box_columns, p.box_rows, p.box_images},
-               .step = {1, 1, 1, 1},
-               .swizzle_bytes = kBoxLineBytes});
-  }
   return maps;
 }
 
@@ -60,8 +93,14 @@ template <TensorMath kMath, int kFilters, int... kOthers>
 void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& params,
                     const BoxesMaps& maps) {
   if (shape.filters == kFilters) {
-    launch_early<boxes_kernel<kMath, kFilters>>(site, dim3(static_cast<unsigned>(shape.grid)),
-                                                kBoxThreads, shape.shared_bytes, params, maps);
+    const dim3 grid(static_cast<unsigned>(shape.grid));
+    if (shape.planes) {
+      launch_early<boxes_kernel<kMath, kFilters, true>>(site, grid, kBoxThreads, shape.shared_bytes,
+                                                        params, maps);
+    } else {
+      launch_early<boxes_kernel<kMath, kFilters, false>>(site, grid, kBoxThreads,
+                                                         shape.shared_bytes, params, maps);
+    }
   } else if constexpr (sizeof...(kOthers) > 0) {
     multiply_boxes<kMath, kOthers...>(site, shape, params, maps);
   } else {

@@ -1,4 +1,4 @@
-// Two warpgroups that multiply the ring's stages, 64 of a tile's pixels each.
+// Two warpgroups that multiply the ring's stages, 64 of a tile's pixels each. kPlanes: of NCHW.
 #pragma once
 
 #include "device/shared_memory.cuh"
@@ -9,14 +9,15 @@
 
 namespace convx {
 
-template <TensorMath kMath, int kFilters>
+template <TensorMath kMath, int kFilters, bool kPlanes>
 class BoxMultiplier {
   using Mma = Wgmma<typename TensorTypes<kMath>::Operand, kFilters>;
   static constexpr int kSteps = kBoxLineBytes / 32;  // products of a stage
-  // float32 is rounded on its way to the tensor cores, which would truncate it: through registers.
+  // float32 is rounded on its way to the tensor cores, which would truncate it, and planes are
+  // turned: through registers.
   static constexpr bool kRounds = kMath == TensorMath::kTf32;
   // By halves of a stage: one is read while the tensor cores read the other.
-  using Rounded = uint32_t[2][4];
+  using Fragments = uint32_t[2][4];
 
  public:
   using Sums = WgmmaSums<kFilters>;
@@ -25,12 +26,23 @@ class BoxMultiplier {
       : p_(p), ring_(ring), leader_((threadIdx.x & 31) == 0) {
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     first_pixel_ = warpgroup * (kBoxPixels / 2) * kBoxLineBytes;
-    // Of this warp's 16 pixels lane l reads, of matrix l / 8: the lower or upper eight, and the
-    // first or second 16 bytes of a product's.
     const int lane = threadIdx.x & 31, matrix = lane / 8;
-    const int pixel = threadIdx.x / 32 * 16 + matrix % 2 * 8 + lane % 8;
-    line_ = pixel * kBoxLineBytes;
-    unit_ = matrix / 2;
+    const int pixel = threadIdx.x / 32 * 16;  // first of this warp's
+    if constexpr (!kPlanes) {
+      // Lane l reads, of matrix l / 8: the lower or upper eight pixels, and the first or second 16
+      // bytes of a product's channels.
+      place_ = (pixel + matrix % 2 * 8 + lane % 8) * kBoxLineBytes + matrix / 2 * 16;
+    } else {
+      // The warp's pixels are part of a line; rows are channels.
+      const int line = pixel / line_pixels(kMath), first = pixel % line_pixels(kMath);
+      place_ = line * (box_chunk(kMath) * kBoxLineBytes);
+      if constexpr (kRounds) {
+        place_ += lane % 4 * kBoxLineBytes + (first + lane / 4) * 4;
+      } else {
+        // Of matrix l / 8: the lower or upper eight pixels, and channels.
+        place_ += (matrix / 2 * 8 + lane % 8) * kBoxLineBytes + (first + matrix % 2 * 8) * 2;
+      }
+    }
   }
 
   // Before the first tile: waits for filters that stay, and rounds them where nobody has.
@@ -57,8 +69,8 @@ class BoxMultiplier {
     for (int stage = 0; stage < count; ++stage) {
       wait_barrier(ring_.full + 8 * cursor_.slot, cursor_.parity);
       __syncwarp();  // waiting leaves lanes apart
-      if constexpr (kRounds) {
-        multiply_rounded(sums, stage);
+      if constexpr (kRounds || kPlanes) {
+        multiply_fragments(sums, stage);
       } else {
         multiply_stage(sums, stage);
       }
@@ -87,21 +99,16 @@ class BoxMultiplier {
     }
   }
 
-  __device__ __forceinline__ void multiply_rounded(Sums& sums, int stage) {
+  __device__ __forceinline__ void multiply_fragments(Sums& sums, int stage) {
     const uint32_t pixels = find_pixels();
     const uint32_t filters = find_filters(pixels, stage);
-    const auto multiply_half = [&](Rounded& rounded, int first) {
+    const auto multiply_half = [&](Fragments& fragments, int first) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        uint32_t words[4];
-        load_matrices(swizzle_line(pixels + line_ + (2 * (first + i) + unit_) * 16), words);
-#pragma unroll
-        for (int w = 0; w < 4; ++w) rounded[i][w] = round_to_tf32(__uint_as_float(words[w]));
-      }
+      for (int i = 0; i < 2; ++i) load_fragment(pixels + place_, first + i, fragments[i]);
       fence_wgmma();
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        Mma::multiply(sums, rounded[i],
+        Mma::multiply(sums, fragments[i],
                       join_descriptor(filters + 2 * (first + i), upper_descriptor(kBoxLineBytes)),
                       first + i > 0 ? 1 : stage > 0);
       }
@@ -112,6 +119,26 @@ class BoxMultiplier {
     if (stage > 0) give_back();
     multiply_half(upper_, kSteps / 2);
     wait_wgmma<1>();
+  }
+
+  // Of a step's channels, rounded where that is needed. from: of this lane, in the stage.
+  __device__ __forceinline__ void load_fragment(uint32_t from, int step,
+                                                uint32_t (&words)[4]) const {
+    if constexpr (!kPlanes) {
+      load_matrices(swizzle_line(from + 32 * step), words);
+    } else if constexpr (kRounds) {
+      from += 8 * step * kBoxLineBytes;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        words[i] = load_word(swizzle_line(from + i / 2 * 4 * kBoxLineBytes + i % 2 * 32));
+      }
+    } else {
+      load_turned_matrices(swizzle_line(from + 16 * step * kBoxLineBytes), words);
+    }
+    if constexpr (kRounds) {
+#pragma unroll
+      for (uint32_t& word : words) word = round_to_tf32(__uint_as_float(word));
+    }
   }
 
   __device__ __forceinline__ uint32_t find_pixels() const {
@@ -131,10 +158,9 @@ class BoxMultiplier {
   const BoxesParams& p_;
   const BoxesRing& ring_;
   const bool leader_;
-  uint32_t first_pixel_;  // bytes to this warpgroup's
-  uint32_t line_;         // the same, to the pixel that this lane reads
-  int unit_;
-  Rounded lower_, upper_;     // take no registers where nothing is rounded
+  uint32_t first_pixel_;      // bytes to this warpgroup's
+  uint32_t place_;            // the same, to what this lane reads first
+  Fragments lower_, upper_;   // take no registers where there are none
   RingCursor cursor_, done_;  // next to multiply, and to give back
 };
 

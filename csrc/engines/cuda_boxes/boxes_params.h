@@ -13,6 +13,8 @@ struct BoxesParams : TensorParams {
   FastDivmod by_filter_tiles, by_column_tiles, by_row_tiles;
   FastDivmod by_box_columns, by_box_rows;  // a tile's pixels
   int box_columns, box_rows, box_images;
+  int plane, lines;  // of NCHW: pixels of a plane, lines of all images
+  FastDivmod by_plane_lines;
   int chunks, stages, stage_bytes;
   int resident;  // filters
   int filters_offset, ring_offset;

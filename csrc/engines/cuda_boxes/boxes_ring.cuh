@@ -6,20 +6,37 @@
 
 namespace convx {
 
-// The first filter and the first pixel of a tile, in the target.
-struct BoxTile {
-  int filter, column, row, image;
-};
-
 // Tiles of neighbouring blocks have the same pixels, for as long as there are filters.
-__device__ __forceinline__ BoxTile locate_tile(const BoxesParams& p, int index, int filters) {
+__device__ __forceinline__ int locate_filter(const BoxesParams& p, int index, int filters) {
+  return p.by_filter_tiles.split(index) * filters;
+}
+
+// The first pixel of a tile, in the target.
+struct BoxTile {
+  int column, row, image;
+};
+__device__ __forceinline__ BoxTile locate_tile(const BoxesParams& p, int index) {
+  index = p.by_filter_tiles.divide(index);
   BoxTile tile;
-  tile.filter = p.by_filter_tiles.split(index) * filters;
   tile.column = p.by_column_tiles.split(index) * p.box_columns;
   tile.row = p.by_row_tiles.split(index) * p.box_rows;
   tile.image = index * p.box_images;
   return tile;
 }
+
+// The same of NCHW planes: a tile's first line,
+template <TensorMath kMath>
+__device__ __forceinline__ int locate_lines(const BoxesParams& p, int index) {
+  return p.by_filter_tiles.divide(index) * tile_lines(kMath);
+}
+// and which of its plane's a line is.
+struct PlaneLine {
+  int index, image;
+
+  __device__ __forceinline__ PlaneLine(const BoxesParams& p, int line) : image(line) {
+    index = p.by_plane_lines.split(image);
+  }
+};
 
 // 16-byte pieces are exchanged within 1024 bytes, which stages and filters start at multiples of.
 __device__ __forceinline__ uint32_t swizzle_line(uint32_t address) {

@@ -5,6 +5,7 @@
 
 #include "core/arithmetic.h"
 #include "engines/box_tensors.h"
+#include "engines/dense_pixels.h"
 
 namespace convx {
 namespace {
@@ -31,6 +32,8 @@ constexpr double kMemoryBytes = 18.2;
 constexpr double kTf32MemoryBytes = 16.8;
 constexpr double kCacheBytes = 83;
 constexpr double kLaunchCycles = 4070;
+// Planes were counted, not timed yet: they have to be well ahead.
+constexpr double kUnmeasuredPlanes = 1.2;
 constexpr double kPackMicroseconds = 2.3;
 constexpr double kPackBytesPerUs = 0.83e6;
 
@@ -45,8 +48,13 @@ class Fitter {
     shape_.rows_axis = phase.rows;
     shape_.columns_axis = phase.columns;
     shape_.chunks = static_cast<int>(ceil_div(view_.source_channels, box_chunk(shape_.math)));
+    shape_.planes = has_box_planes(problem);
     find_filters();
-    choose_box();
+    if (shape_.planes) {
+      cut_planes();
+    } else {
+      choose_box();
+    }
   }
 
   BoxesShape fit(const BoxesWish& wish) const {
@@ -116,6 +124,13 @@ class Fitter {
     }
   }
 
+  void cut_planes() {
+    const int64_t plane = shape_.rows_axis.count * shape_.columns_axis.count;
+    const int64_t lines = problem_.N * ceil_div(plane, line_pixels(shape_.math));
+    shape_.box = {kBoxPixels, 1, 1};
+    shape_.column_tiles = ceil_div(lines, tile_lines(shape_.math));
+  }
+
   // For so many blocks of a multiprocessor; false if less than two stages fit.
   bool place_in_shared_memory(BoxesShape& shape, int blocks) const {
     const int64_t all = (caps_.shared_bytes_per_block + kReservedBytes) / blocks - kReservedBytes;
@@ -149,6 +164,7 @@ class Fitter {
 
   // What the copy engine takes for a tile.
   double count_copy_cycles(const BoxesShape& shape) const {
+    if (shape.planes) return count_plane_copy_cycles(shape);
     const int64_t channel_bytes = view_.source_channels * operand_bytes(shape.math);
     const auto stages = static_cast<double>(count_taps() * shape.chunks);
     const double part_stages =
@@ -167,11 +183,34 @@ class Fitter {
            pixels * ((slices - part_slices) * kLineCycles + part_slices * kPartStoreCycles);
   }
 
+  // The same of planes, whose lines are pixels.
+  double count_plane_copy_cycles(const BoxesShape& shape) const {
+    const int64_t filters = ceil_div(view_.target_channels, shape.filter_tiles);  // on average
+    const int64_t filter_boxes = shape.resident ? 0 : ceil_div(filters, kBoxFilters);
+    const int64_t lines = tile_lines(shape.math);
+    const int64_t plane_bytes =
+        shape.rows_axis.count * shape.columns_axis.count * operand_bytes(shape.math);
+    // One in so many lines ends with its plane.
+    const double part = plane_bytes % kBoxLineBytes == 0
+                            ? 0
+                            : 1 / static_cast<double>(ceil_div(plane_bytes, kBoxLineBytes));
+    const double line = kLineCycles + part * (kPartPixelCycles - kLineCycles);
+    const int64_t missing = shape.chunks * box_chunk(shape.math) - view_.source_channels;
+    const double loads =
+        static_cast<double>(shape.chunks * (lines + filter_boxes)) * kBoxCycles +
+        static_cast<double>(lines * view_.source_channels) * line +
+        static_cast<double>(lines * missing) * kPartPixelCycles +
+        static_cast<double>(shape.chunks * filter_boxes * kBoxFilters) * kLineCycles;
+    const int64_t slices = ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes);
+    return loads + static_cast<double>(slices * lines) * kBoxCycles +
+           static_cast<double>(filters * lines) * line;
+  }
+
   double predict_microseconds(const BoxesShape& shape, int blocks) const {
     const auto stages = static_cast<double>(count_taps() * shape.chunks);
     // Of both warpgroups, 32 bytes of channels each.
     const double products = stages * (kBoxLineBytes / 32) * shape.filters *
-                            (is_tf32() ? kTf32ProductRate : kProductRate);
+                            (is_tf32() || shape.planes ? kTf32ProductRate : kProductRate);
     const int64_t filters = std::min<int64_t>(shape.filters, view_.target_channels);
     const auto slices =
         static_cast<double>(ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes));
@@ -194,7 +233,8 @@ class Fitter {
         shape.filters_in_place
             ? 0
             : kPackMicroseconds + static_cast<double>(shape.packed_bytes) / kPackBytesPerUs;
-    return (kLaunchCycles + resident + both) / (kBoxClockGhz * 1e3) + packing;
+    const double unmeasured = shape.planes ? kUnmeasuredPlanes : 1;
+    return unmeasured * (kLaunchCycles + resident + both) / (kBoxClockGhz * 1e3) + packing;
   }
 
   // Each pixel that some tap sees, once; filters and results.
@@ -222,6 +262,15 @@ class Fitter {
 };
 
 }  // namespace
+
+bool has_box_planes(const ConvProblem& p) {
+  const int64_t unit = 16 / size_of(p.dtype), plane = p.H * p.W;
+  const auto lies_well = [&](const Strides& s) {
+    return (p.W == 1 || s.w == 1) && (p.H == 1 || s.h == p.W) && s.c % unit == 0 && s.c >= plane &&
+           s.n % unit == 0 && s.n >= s.c;
+  };
+  return is_one_to_one(p) && plane % unit == 0 && lies_well(p.x_strides) && lies_well(p.y_strides);
+}
 
 BoxesShape fit_boxes_shape(const ConvProblem& problem, const DeviceCaps& caps,
                            const GatherPhase& phase, const BoxesWish& wish) {

@@ -10,6 +10,13 @@
 // shared memory, they come once, for all tiles of a block. The copy engine does what is left
 // of a convolution: it takes pixels a stride apart, has zeros for what lies outside of an image and
 // behind the last channel or filter, and leaves out what a tile has outside of the target.
+//
+// 1x1 layers of NCHW tensors are multiplied as well, where planes are whole units of 16 bytes: a
+// tile is 128 pixels of a few lines of 128 bytes, each of some plane, and a stage
+//
+//     pixels  [line][channel][128 bytes of pixels]
+//
+// is turned on its way through registers, as the sums are on theirs to memory.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +40,10 @@ inline constexpr int kBoxPixelBytes = kBoxPixels * kBoxLineBytes;
 // Sums leave through two of these, in turn: 128 bytes of filters of all pixels.
 inline constexpr int kBoxStagingBytes = kBoxPixels * kBoxLineBytes;
 
+// Of NCHW planes: pixels of a line, and lines of a tile.
+constexpr int line_pixels(TensorMath math) { return kBoxLineBytes / operand_bytes(math); }
+constexpr int tile_lines(TensorMath math) { return kBoxPixels / line_pixels(math); }
+
 constexpr int box_chunk(TensorMath math) { return kBoxLineBytes / operand_bytes(math); }
 // Blocks that can share a multiprocessor, for their registers: then one stores while the other
 // multiplies.
@@ -48,7 +59,8 @@ struct BoxesShape {
   TensorMath math = TensorMath::kTf32;
   GatherAxis rows_axis, columns_axis;
 
-  int filters = 0;  // of a tile: 64, 128 or 256
+  bool planes = false;  // tensors are NCHW
+  int filters = 0;      // of a tile: 64, 128 or 256
   PixelBox box;
   int64_t column_tiles = 1, row_tiles = 1, image_tiles = 1, filter_tiles = 1;
   int chunks = 0;         // of channels
@@ -65,6 +77,9 @@ struct BoxesShape {
 
   int64_t tiles() const { return column_tiles * row_tiles * image_tiles * filter_tiles; }
 };
+
+// Whether a problem's tensors are NCHW, and can be moved so.
+bool has_box_planes(const ConvProblem& problem);
 
 // What a shape shall be like, for tests; 0 or less: as is best.
 struct BoxesWish {

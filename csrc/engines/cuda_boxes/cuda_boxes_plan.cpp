@@ -18,8 +18,11 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   }
   if (p.groups > 1) return "it computes one group only";
   const int64_t bytes = size_of(p.dtype);
-  if (!has_boxes(p.x_strides, p.C, bytes) || !has_boxes(p.y_strides, p.K, bytes)) {
-    return "it reads and writes channels_last tensors whose pixels are multiples of 16 bytes";
+  const bool pixels = has_boxes(p.x_strides, p.C, bytes) && has_boxes(p.y_strides, p.K, bytes);
+  if (!pixels && !has_box_planes(p)) {
+    return "it takes channels_last tensors whose pixels are multiples of 16 bytes, and planes of "
+           "1x1 "
+           "layers that are";
   }
   if (p.pass == Pass::kForward && std::max(p.stride.h, p.stride.w) > kMaxBoxStep) {
     return "the stride is above 8";
@@ -37,7 +40,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaBoxes;
-  BoxesPlan boxes{flatten_pixels(problem, 1), {}};
+  BoxesPlan boxes{has_box_planes(problem) ? problem : flatten_pixels(problem, 1), {}};
   for (const GatherPhase& phase : make_gather_phases(boxes.problem)) {
     BoxesShape shape = fit_boxes_shape(boxes.problem, caps, phase);
     plan.tile = {shape.box.pixels(), shape.filters, box_chunk(shape.math)};

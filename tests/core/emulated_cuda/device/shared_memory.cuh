@@ -66,6 +66,20 @@ inline void load_matrices(uint32_t address, uint32_t (&words)[4]) {
   }
 }
 
+inline void load_turned_matrices(uint32_t address, uint32_t (&words)[4]) {
+  uint32_t row[4];
+  load_16_bytes(address, row);
+  const emulator::Shown& all = emulator::show_in_warp(row);
+  const int lane = threadIdx.x % 32, column = lane / 4;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    words[matrix] = 0;
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t word = all.words[8 * matrix + 2 * (lane % 4) + i][column / 2];
+      words[matrix] |= (word >> 16 * (column % 2) & 0xffff) << 16 * i;
+    }
+  }
+}
+
 inline void store_matrices(uint32_t address, const uint32_t (&words)[4]) {
   const emulator::Shown& all = emulator::show_in_warp(words);
   const int lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
