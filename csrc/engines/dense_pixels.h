@@ -1,5 +1,5 @@
-// 1x1 layers whose pixels follow each other, those of all images, with their channels side by side:
-// matrices of [pixel][channel]. Plain host code.
+// 1x1 layers whose pixels follow each other: those of a plane, or those of all images with their
+// channels side by side, matrices of [pixel][channel]. Plain host code.
 #pragma once
 
 #include "core/problem.h"
@@ -11,6 +11,13 @@ namespace convx {
 inline bool is_one_to_one(const ConvProblem& p) {
   return p.R == 1 && p.S == 1 && p.stride.h == 1 && p.stride.w == 1 && p.P == p.H && p.Q == p.W &&
          p.pad.top == 0 && p.pad.left == 0;
+}
+
+// NCHW: rows of a plane follow each other, planes are whole units of so many elements, and start
+// at multiples of them, if the tensor does.
+inline bool has_plane_units(const Strides& s, int64_t h, int64_t w, int64_t unit) {
+  const bool dense = (w == 1 || s.w == 1) && (h == 1 || s.h == w);
+  return dense && h * w % unit == 0 && s.n % unit == 0 && s.c % unit == 0;
 }
 
 struct PixelGrid {

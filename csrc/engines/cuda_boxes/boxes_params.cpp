@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engines/cuda_staging.h"
+
 namespace convx {
 
 BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
@@ -40,8 +42,8 @@ BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
   BoxesParams p = fit.params;
   set_tensors(p, problem, shape.rows_axis, shape.columns_axis, buffers, 0, false);
   // A tensor may start anywhere.
-  const auto aligned = [](const void* tensor) {
-    return reinterpret_cast<uintptr_t>(tensor) % 16 == 0;
+  const auto aligned = [&](const void* tensor) {
+    return is_aligned(tensor, problem.dtype, 16 / static_cast<int>(size_of(problem.dtype)));
   };
   p.boxed_source = aligned(p.source);
   p.boxed_target = aligned(p.target);

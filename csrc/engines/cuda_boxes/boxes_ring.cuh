@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/mbarrier.cuh"
+#include "device/swizzle.cuh"
 #include "engines/cuda_boxes/boxes_params.h"
 
 namespace convx {
@@ -38,9 +39,9 @@ struct PlaneLine {
   }
 };
 
-// 16-byte pieces are exchanged within 1024 bytes, which stages and filters start at multiples of.
+// Addresses will do for offsets: stages and filters start at multiples of 1024 bytes.
 __device__ __forceinline__ uint32_t swizzle_line(uint32_t address) {
-  return address ^ ((address >> 7 & 7) << 4);
+  return swizzle(address, kBoxLineBytes);
 }
 
 // Shared-memory addresses. full: a stage has been copied; empty: it has been multiplied.

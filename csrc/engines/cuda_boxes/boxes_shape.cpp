@@ -266,10 +266,9 @@ class Fitter {
 bool has_box_planes(const ConvProblem& p) {
   const int64_t unit = 16 / size_of(p.dtype), plane = p.H * p.W;
   const auto lies_well = [&](const Strides& s) {
-    return (p.W == 1 || s.w == 1) && (p.H == 1 || s.h == p.W) && s.c % unit == 0 && s.c >= plane &&
-           s.n % unit == 0 && s.n >= s.c;
+    return has_plane_units(s, p.H, p.W, unit) && s.c >= plane && s.n >= s.c;
   };
-  return is_one_to_one(p) && plane % unit == 0 && lies_well(p.x_strides) && lies_well(p.y_strides);
+  return is_one_to_one(p) && lies_well(p.x_strides) && lies_well(p.y_strides);
 }
 
 BoxesShape fit_boxes_shape(const ConvProblem& problem, const DeviceCaps& caps,

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "device/convert.cuh"
-#include "engines/cuda_lines/swizzle.cuh"
+#include "device/swizzle.cuh"
 #include "engines/cuda_lines/window_params.h"
 #include "engines/half_scales.cuh"
 #include "engines/tensor_types.cuh"

@@ -11,8 +11,8 @@
 #include "device/box_copy.cuh"
 #include "device/mbarrier.cuh"
 #include "device/shared_memory.cuh"
+#include "device/swizzle.cuh"
 #include "device/warp_roles.cuh"
-#include "engines/cuda_lines/swizzle.cuh"
 #include "engines/cuda_lines/window_place.cuh"
 #include "engines/cuda_lines/window_rings.cuh"
 

@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include "device/convert.cuh"
+#include "device/swizzle.cuh"
 #include "engines/cuda_lines/pack_filters.cuh"
-#include "engines/cuda_lines/swizzle.cuh"
 #include "engines/cuda_lines/window_place.cuh"
 #include "engines/half_scales.cuh"
 #include "engines/tensor_types.cuh"

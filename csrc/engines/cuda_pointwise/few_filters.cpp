@@ -4,6 +4,8 @@
 
 #include "core/arithmetic.h"
 #include "core/gather_view.h"
+#include "engines/cuda_staging.h"
+#include "engines/dense_pixels.h"
 
 namespace convx {
 namespace {
@@ -14,21 +16,10 @@ constexpr double kStartUs = 3;
 constexpr double kBusyThreads = 384;
 constexpr int64_t kMaxSharedBytes = int64_t{48} << 10;
 
-bool reads_own_pixels(const ConvProblem& p) {
-  return p.taps() == 1 && p.stride == Hw{1, 1} && p.P == p.H && p.Q == p.W && p.pad.top == 0 &&
-         p.pad.left == 0;
-}
-
-// Rows of a plane follow each other, and planes are so many units apart.
-bool has_units(const Strides& s, int64_t h, int64_t w, int64_t unit) {
-  const bool dense = (w == 1 || s.w == 1) && (h == 1 || s.h == w);
-  return dense && s.n % unit == 0 && s.c % unit == 0 && h * w % unit == 0;
-}
-
 }  // namespace
 
 std::optional<FewFiltersFit> fit_few_filters(const ConvProblem& problem, const DeviceCaps& caps) {
-  if (problem.pass == Pass::kWeightGrad || !reads_own_pixels(problem)) return {};
+  if (problem.pass == Pass::kWeightGrad || !is_one_to_one(problem)) return {};
   const GatherTensors view = make_gather_tensors(problem);
   const int64_t unit = 16 / size_of(problem.dtype), plane = problem.H * problem.W;
   const int64_t units = problem.N * plane / unit;
@@ -39,8 +30,8 @@ std::optional<FewFiltersFit> fit_few_filters(const ConvProblem& problem, const D
       4 * filters * (view.source_channels + (kFewParts - 1) * kFewUnits * unit);
   if (view.target_channels > kMaxFewFilters || shared_bytes > kMaxSharedBytes ||
       problem.groups > 65535 || units >= int64_t{1} << 31 ||
-      !has_units(view.source_strides, problem.H, problem.W, unit) ||
-      !has_units(view.target_strides, problem.H, problem.W, unit)) {
+      !has_plane_units(view.source_strides, problem.H, problem.W, unit) ||
+      !has_plane_units(view.target_strides, problem.H, problem.W, unit)) {
     return {};
   }
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
@@ -71,8 +62,8 @@ std::optional<FewFiltersParams> make_few_filters_params(const ConvProblem& probl
   p.target = forward ? buffers.y : buffers.x;
   p.filters = buffers.w;
   p.bias = forward && problem.has_bias ? buffers.bias : nullptr;
-  const auto aligned = [](const void* tensor) {
-    return reinterpret_cast<uintptr_t>(tensor) % 16 == 0;
+  const auto aligned = [&](const void* tensor) {
+    return is_aligned(tensor, problem.dtype, 16 / static_cast<int>(size_of(problem.dtype)));
   };
   if (!aligned(p.source) || !aligned(p.target)) return {};
   return p;

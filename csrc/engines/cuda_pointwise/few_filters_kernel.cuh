@@ -4,6 +4,7 @@
 #include "cuda/launch.h"
 #include "device/convert.cuh"
 #include "device/global_memory.cuh"
+#include "device/vectors.cuh"
 #include "engines/cuda_pointwise/few_filters.h"
 
 namespace convx {
@@ -37,15 +38,10 @@ __global__ void __launch_bounds__(kFewThreads)
   const T* const source = static_cast<const T*>(p.source) + image * p.source_n +
                           group * p.channels * p.source_c + pixel;
   float sums[kFilters][kValues] = {};
-  const auto add = [&](const uint4& loaded, int channel) {
-    union {
-      uint4 words[1];
-      T elements[kValues];
-    } all;
-    all.words[0] = loaded;
+  const auto add = [&](const uint32_t (&words)[4], int channel) {
     float values[kValues];
 #pragma unroll
-    for (int v = 0; v < kValues; ++v) values[v] = to_accumulate(all.elements[v]);
+    for (int i = 0; i < 4; ++i) widen(values, i * (kValues / 4), words[i], T{});
 #pragma unroll
     for (int filter = 0; filter < kFilters; ++filter) {
       const float weight = weights[channel][filter];
@@ -53,21 +49,25 @@ __global__ void __launch_bounds__(kFewThreads)
       for (int v = 0; v < kValues; ++v) sums[filter][v] = fmaf(weight, values[v], sums[filter][v]);
     }
   };
-  const auto load = [&](int channel) {
-    return __ldg(reinterpret_cast<const uint4*>(source + channel * p.source_c));
+  const auto load = [&](int channel, uint32_t (&words)[4]) {
+    load_words<4>(words, source + channel * p.source_c, true);
   };
   int channel = part * p.part_channels;
   const int end = min(channel + p.part_channels, p.channels);
 #pragma unroll 1
   for (; channel + kTogether <= end; channel += kTogether) {
-    uint4 loaded[kTogether];
+    uint32_t loaded[kTogether][4];
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) loaded[i] = load(channel + i);
+    for (int i = 0; i < kTogether; ++i) load(channel + i, loaded[i]);
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) add(loaded[i], channel + i);
   }
 #pragma unroll 1
-  for (; channel < end; ++channel) add(load(channel), channel);
+  for (; channel < end; ++channel) {
+    uint32_t words[4];
+    load(channel, words);
+    add(words, channel);
+  }
   if (part > 0) {
 #pragma unroll
     for (int i = 0; i < kFilters * kValues; ++i) {
@@ -85,18 +85,18 @@ __global__ void __launch_bounds__(kFewThreads)
     if (filter >= p.group_filters) break;
     const float start =
         bias == nullptr ? 0.f : to_accumulate(bias[group * p.group_filters + filter]);
-    union {
-      uint32_t words[4];
-      T elements[kValues];
-    } all;
+    float totals[kValues];
 #pragma unroll
     for (int v = 0; v < kValues; ++v) {
-      float sum = sums[filter][v];
+      totals[v] = sums[filter][v];
 #pragma unroll
-      for (int i = 0; i < kFewParts - 1; ++i) sum += others[i][filter][v][lane];
-      all.elements[v] = round_to<T>(sum + start);
+      for (int i = 0; i < kFewParts - 1; ++i) totals[v] += others[i][filter][v][lane];
+      totals[v] += start;
     }
-    store_global_16_bytes(target + filter * p.target_c, all.words);
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = narrow(totals, i * (kValues / 4), T{});
+    store_global_16_bytes(target + filter * p.target_c, words);
   }
 }
 

@@ -5,14 +5,10 @@ namespace convx {
 
 void launch_few_filters(const LaunchSite& site, const FewFiltersFit& fit,
                         const FewFiltersParams& params) {
-  switch (site.problem->dtype) {
-    case DType::kBFloat16:
-      return launch_few_filters_of<__nv_bfloat16>(site, fit, params);
-    case DType::kFloat16:
-      return launch_few_filters_of<__half>(site, fit, params);
-    default:
-      return launch_few_filters_of<float>(site, fit, params);
-  }
+  visit_device_type(site.problem->dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (sizeof(T) <= 4) launch_few_filters_of<T>(site, fit, params);
+  });
 }
 
 }  // namespace convx

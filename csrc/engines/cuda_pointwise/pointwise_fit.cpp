@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "engines/cuda_staging.h"
+
 namespace convx {
 
 PointwiseFit make_pointwise_fit(const ConvProblem& problem, PointwiseShape shape) {
@@ -32,8 +34,8 @@ PointwiseParams make_pointwise_params(const ConvProblem& problem, const Pointwis
   PointwiseParams p = fit.params;
   set_tensors(p, problem, shape.rows_axis, shape.columns_axis, buffers, 0, false);
   // A tensor may start anywhere.
-  const auto aligned = [](const void* tensor) {
-    return reinterpret_cast<uintptr_t>(tensor) % 16 == 0;
+  const auto aligned = [&](const void* tensor) {
+    return is_aligned(tensor, problem.dtype, 16 / static_cast<int>(size_of(problem.dtype)));
   };
   p.aligned_source = shape.aligned_source && aligned(p.source);
   p.aligned_target = shape.aligned_target && aligned(p.target);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/arithmetic.h"
+#include "engines/dense_pixels.h"
 
 namespace convx {
 namespace {
@@ -84,21 +85,15 @@ class Fitter {
  private:
   void find_alignment() {
     const int64_t unit = 16 / size_of(problem_.dtype);  // elements
-    const auto dense = [](const Strides& s, int64_t h, int64_t w) {
-      return (w == 1 || s.w == 1) && (h == 1 || s.h == w);
-    };
-    const auto aligned = [&](const Strides& s) {
-      return plane_ % unit == 0 && s.n % unit == 0 && s.c % unit == 0;
-    };
     const GatherAxis& rows = shape_.rows_axis;
     const GatherAxis& columns = shape_.columns_axis;
     const bool same_place = view_.source_h == view_.target_h && view_.source_w == view_.target_w &&
                             rows.source_step == 1 && columns.source_step == 1 &&
                             rows.offset0 == 0 && columns.offset0 == 0;
-    shape_.aligned_source = same_place && aligned(view_.source_strides) &&
-                            dense(view_.source_strides, view_.source_h, view_.source_w);
-    shape_.aligned_target = aligned(view_.target_strides) &&
-                            dense(view_.target_strides, view_.target_h, view_.target_w);
+    shape_.aligned_source =
+        same_place && has_plane_units(view_.source_strides, view_.source_h, view_.source_w, unit);
+    shape_.aligned_target =
+        has_plane_units(view_.target_strides, view_.target_h, view_.target_w, unit);
     shape_.aligned_filters = view_.weight_source_stride == 1 && view_.source_channels % 8 == 0 &&
                              view_.weight_target_stride % 8 == 0;
   }

@@ -1,4 +1,5 @@
-// How values lie in a tile: [position][lane_bytes of channels], swizzled.
+// How values lie in a tile of shared memory that the tensor cores and the copy engine know:
+// [position][lane_bytes of channels], swizzled.
 #pragma once
 
 #include <cstdint>
