@@ -15,8 +15,8 @@ const WindowWish *wished = nullptr;
 } // namespace
 
 std::string name_cut(const WindowShape &shape) {
-  if (shape.walks)
-    return "walking";
+  if (shape.walks())
+    return shape.pace == Pace::kCarry ? "carrying" : "walking";
   const std::string cut = shape.pair_rows > 0 ? "pairs"
                           : shape.by_rows     ? "rows"
                           : shape.strips > 1  ? "strips"
@@ -39,7 +39,7 @@ double count_unfulfilled(const ConvProblem &, const DeviceCaps &,
   for (const int number :
        {shape.columns, shape.filter_groups, shape.lane_bytes, shape.splits,
         shape.pitch, shape.strips, shape.window_step, shape.segment_length,
-        static_cast<int>(shape.walks), shape.box_columns}) {
+        static_cast<int>(shape.pace), shape.box_columns}) {
     hash = (hash ^ static_cast<uint32_t>(number)) * 0x9e3779b1u;
     hash ^= hash >> 15;
   }

@@ -128,7 +128,7 @@ def test_batches_of_images(core: ModuleType, cut: str, math: str) -> None:
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("math", MATH)
-@pytest.mark.parametrize("cut", [*CUTS, "walking", "boxed stretches", "boxed pairs"])
+@pytest.mark.parametrize("cut", [*CUTS, "walking", "carrying", "boxed stretches", "boxed pairs"])
 def test_bands_of_rows(core: ModuleType, cut: str, math: str, direction: str) -> None:
     stride = (2, 1) if direction == "input_grad" and MATH.index(math) % 2 == 0 else (1, 1)
     case = Case("bands", (2, 16, 10, 70), (24, 16, 3, 3), stride, padding=(1, 1))
@@ -188,6 +188,40 @@ def test_blocks_that_walk(core: ModuleType, name: str, math: str) -> None:
         assert said["cut"] == "walking"
         assert said["aligned_rows"] == (before < 3)
         assert said["images"] == case.x[0]
+
+
+CARRIES = {
+    "rows_of_a_window": Case("", (2, 16, 9, 256), (80, 16, 3, 3), padding=(1, 1)),
+    "rows_that_end_in_windows": Case("", (2, 7, 11, 112), (128, 7, 3, 3)),
+    "small_images": Case("", (7, 9, 16, 16), (70, 9, 3, 3), padding=(1, 1)),
+    "few_pixels_in_a_row": Case("", (3, 16, 40, 16), (66, 16, 1, 9)),
+    "gaps_longer_than_a_part": Case("", (2, 8, 9, 248), (65, 8, 2, 3), dilation=(1, 121)),
+    "one_by_one": Case("", (3, 16, 13, 24), (97, 16, 1, 1)),
+    "long": Case("", (1, 3, 40, 120), (100, 3, 3, 3), padding=(1, 1)),
+}
+
+
+@pytest.mark.parametrize("math", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", CARRIES)
+def test_blocks_that_carry(core: ModuleType, name: str, math: str) -> None:
+    """What does not fill a piece of memory waits for the next window, unless there is none, or the
+    image ends. Pairs of pixels that are not aligned leave nothing to carry."""
+    case = CARRIES[name]
+    for blocks, before, direction in (
+        (1, 0, "forward"),
+        (2, 6, "input_grad"),
+        (3, 30, "forward"),
+        (5, 2, "forward"),
+        (7, 24, "input_grad"),
+        (2, 1, "forward"),
+    ):
+        caps = h200(core)
+        caps.sm_count = blocks
+        options = either_way(case, direction) | {"math": math, "wish": {"cut": "carrying"}}
+        said = run_and_check(core, caps=caps, before=before, **options)
+        assert said is not None
+        assert said["cut"] == "carrying"
+        assert said["carries"] == (before % 2 == 0)
 
 
 BOXES = {
@@ -261,13 +295,15 @@ def test_the_ring_is_walked_around(core: ModuleType) -> None:
     caps.sm_count = 1
     case = Case("around", (3, 16, 60, 64), (70, 16, 3, 3), padding=(1, 1))
     for math in ("bfloat16", "half tf32"):
-        for scarce in (False, True):
+        for scarce, cut in ((False, "walking"), (True, "walking"), (True, "carrying")):
+            if cut == "carrying" and math != "bfloat16":
+                continue
             caps.shared_bytes_per_block = h200(core).shared_bytes_per_block
             if scarce:
                 caps.shared_bytes_per_block -= 48 << 10
-            said = run_and_check(core, case, math, {"cut": "walking"}, caps=caps)
+            said = run_and_check(core, case, math, {"cut": cut}, caps=caps)
             assert said is not None
-            assert said["cut"] == "walking"
+            assert said["cut"] == cut
             assert said["tiles"] * 200 > 3 * said["ring_positions"]
 
 

@@ -65,7 +65,13 @@ def test_forced_engine(direction, device, case, dtype, layout, data):
     engine = data.draw(st.sampled_from(engine_names(device)))
     if problem.refusal(direction, engine, device):
         return
-    problem.check(direction, problem.run(direction, engine))
+    try:
+        result = problem.run(direction, engine)
+    except RuntimeError as error:
+        if problem.is_foreseen(direction) or "cannot run this problem" not in str(error):
+            raise
+        return
+    problem.check(direction, result)
 
 
 @SETTINGS

@@ -32,8 +32,9 @@ constexpr double kMemoryBytes = 18.2;
 constexpr double kTf32MemoryBytes = 16.8;
 constexpr double kCacheBytes = 83;
 constexpr double kLaunchCycles = 4070;
-// Planes were counted, not timed yet: they have to be well ahead.
-constexpr double kUnmeasuredPlanes = 1.2;
+// Planes take such a share of it, and some microseconds more.
+constexpr double kPlaneShare = 0.96, kPlaneMicroseconds = 0.7;
+constexpr double kTf32PlaneShare = 0.9, kTf32PlaneMicroseconds = 2;
 constexpr double kPackMicroseconds = 2.3;
 constexpr double kPackBytesPerUs = 0.83e6;
 
@@ -233,8 +234,10 @@ class Fitter {
         shape.filters_in_place
             ? 0
             : kPackMicroseconds + static_cast<double>(shape.packed_bytes) / kPackBytesPerUs;
-    const double unmeasured = shape.planes ? kUnmeasuredPlanes : 1;
-    return unmeasured * (kLaunchCycles + resident + both) / (kBoxClockGhz * 1e3) + packing;
+    const double pixels = (kLaunchCycles + resident + both) / (kBoxClockGhz * 1e3);
+    if (!shape.planes) return pixels + packing;
+    return is_tf32() ? kTf32PlaneShare * pixels + kTf32PlaneMicroseconds + packing
+                     : kPlaneShare * pixels + kPlaneMicroseconds + packing;
   }
 
   // Each pixel that some tap sees, once; filters and results.

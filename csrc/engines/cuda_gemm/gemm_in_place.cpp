@@ -38,6 +38,9 @@ constexpr ProductRates kTf32Products{370e6, 180e6, 91e6, 91e6, 70, 128, 3.6e6, 4
 constexpr ProductRates kFloat32Products{44e6, 42e6, 31e6, 31e6, 18, 16, 2.8e6, 5};
 constexpr ProductRates kFloat64Products{45e6, 45e6, 45e6, 45e6, 24, 16, 2.8e6, 5};
 constexpr double kPixelTile = 64;  // of an image, where planes are multiplied
+// TF32 planes of few pixels take longer than their tiles say.
+constexpr int64_t kFewPixels = 256;
+constexpr double kFewPixelsShare = 1.2;
 // Arithmetic and memory overlap, if not wholly.
 constexpr double kOverlap = 6;
 constexpr double kLaunchUs = 2.5;           // another kernel before the product
@@ -198,8 +201,10 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
   const double arithmetic =
       operations / (rate_at(rates, shape.pitches() * size_of(p.dtype)) * product_rate);
   const double memory = count_bytes(p) / (rates.memory * memory_rate);
+  const bool few_pixels = planes && &rates == &kTf32Products && p.H * p.W <= kFewPixels;
   const double product =
-      std::pow(std::pow(arithmetic, kOverlap) + std::pow(memory, kOverlap), 1 / kOverlap);
+      std::pow(std::pow(arithmetic, kOverlap) + std::pow(memory, kOverlap), 1 / kOverlap) *
+      (few_pixels ? kFewPixelsShare : 1);
   double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0);
   const double all_pixels = static_cast<double>(target_pixels(p));
   const double results = size * static_cast<double>(p.K) * all_pixels;

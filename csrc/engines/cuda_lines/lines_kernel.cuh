@@ -12,6 +12,7 @@
 #include "engines/copy_filters.cuh"
 #include "engines/cuda_lines/source_boxes.cuh"
 #include "engines/cuda_lines/tile_roles.cuh"
+#include "engines/cuda_lines/walk_roles.cuh"
 #include "engines/gate.cuh"
 
 namespace convx {
@@ -53,10 +54,11 @@ __device__ __forceinline__ void copy_lines(const WindowParams& p, const WindowRi
   }
 }
 
-template <TensorMath kMath, int kColumns, bool kWalks>
+template <TensorMath kMath, int kColumns, Pace kPace>
 __global__ void __launch_bounds__(kLinesThreads, 1)
     lines_kernel(const __grid_constant__ WindowParams p, const __grid_constant__ WindowMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  constexpr bool kWalks = kPace != Pace::kTiles;
   wait_for_kernels_before();
   let_next_kernel_start();
   if (is_shut(p)) return;
@@ -78,12 +80,20 @@ __global__ void __launch_bounds__(kLinesThreads, 1)
   // Together what the block starts with, 168 per thread.
   if (threadIdx.x < 256) {
     take_registers<208>();
-    multiply_tiles<kMath, kColumns, kWalks>(p, rings, taps, memory, spoilt);
+    if constexpr (kWalks) {
+      multiply_walk<kMath, kColumns, kPace>(p, rings, taps, memory);
+    } else {
+      multiply_tiles<kMath, kColumns>(p, rings, taps, memory, spoilt);
+    }
   } else {
     give_registers<88>();
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 - 8, 0);
     if (warp >= 2) {
-      store_tiles<kMath, kColumns, kWalks>(p, rings, memory, &maps.target, spoilt, warp - 2);
+      if constexpr (kWalks) {
+        store_walk<kMath, kColumns, kPace>(p, rings, memory, warp - 2);
+      } else {
+        store_tiles<kMath, kColumns>(p, rings, memory, &maps.target, spoilt, warp - 2);
+      }
       return;
     }
     if (threadIdx.x == 288) copy_filters(p, rings, p.taps, p.stage_taps, rings.tap_bytes);

@@ -11,19 +11,29 @@
 
 namespace convx {
 
+template <TensorMath kMath, int kColumns, Pace kPace>
+void start_multiplying(const LaunchSite& site, const WindowShape& shape, const WindowParams& params,
+                       const WindowMaps& maps) {
+  const dim3 grid(static_cast<unsigned>(std::min(params.tiles, shape.blocks)));
+  launch_early<lines_kernel<kMath, kColumns, kPace>>(site, grid, kLinesThreads, shape.shared_bytes,
+                                                     params, maps);
+}
+
 template <TensorMath kMath, int kColumns, int... kOthers>
 void multiply_lines(const LaunchSite& site, const WindowShape& shape, const WindowParams& params,
                     const WindowMaps& maps) {
   if (shape.columns == kColumns) {
-    const dim3 grid(static_cast<unsigned>(std::min(params.tiles, shape.blocks)));
     if constexpr (may_walk(kMath) && kColumns == kWalkColumns) {
-      if (shape.walks) {
-        return launch_early<lines_kernel<kMath, kColumns, true>>(site, grid, kLinesThreads,
-                                                                 shape.shared_bytes, params, maps);
+      if constexpr (may_carry(kMath)) {
+        if (params.carries) {
+          return start_multiplying<kMath, kColumns, Pace::kCarry>(site, shape, params, maps);
+        }
+      }
+      if (shape.walks()) {
+        return start_multiplying<kMath, kColumns, Pace::kWalk>(site, shape, params, maps);
       }
     }
-    launch_early<lines_kernel<kMath, kColumns, false>>(site, grid, kLinesThreads,
-                                                       shape.shared_bytes, params, maps);
+    start_multiplying<kMath, kColumns, Pace::kTiles>(site, shape, params, maps);
   } else if constexpr (sizeof...(kOthers) > 0) {
     multiply_lines<kMath, kOthers...>(site, shape, params, maps);
   } else {

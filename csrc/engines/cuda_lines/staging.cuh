@@ -5,9 +5,16 @@
 //
 // Pixels of an image that a window has are a run of each filter's plane, without the positions
 // between rows; a run is staged where its 16-byte units are those of the plane, and the first,
-// which has most pixels, where its sectors are, or its copies would take a third longer. Where that
-// cannot be (strips, odd widths), columns are staged as they are. Where channels lie together, so
-// do the filters of a position:
+// which has most pixels, where its sectors are, or its copies would take a third longer. Blocks
+// that carry stage it where pieces of kCarriedBytes are; before it lies what they have of its first
+// piece from the window before:
+//
+//   a filter   |carried|first run .  .  .  .  .|  |second run, of another image|
+//              '-------'-----------------------'
+//              piece   |piece  |piece  |piece  |
+//
+// Where runs cannot be (strips, odd widths), columns are staged as they are. Where channels lie
+// together, so do the filters of a position:
 //
 //   staging [warpgroup][position][kChannelPitch]
 //
@@ -32,17 +39,17 @@ inline constexpr bool kWhole = sizeof(Out) == sizeof(Bias);
 template <typename Out>
 inline constexpr int kStoreUnit = 16 / static_cast<int>(sizeof(Out));
 
-template <typename Out, int kColumns, int kRuns>
+template <typename Out, int kColumns, Pace kPace>
 inline constexpr int kStagingPitch =
-    staging_pitch(kColumns, sizeof(Out), kRuns) / static_cast<int>(sizeof(Out));
+    staging_pitch(kColumns, sizeof(Out), kPace) / static_cast<int>(sizeof(Out));
 
 // Parts of a window are staged one after the other: kPartStep columns apart, kPartColumns of each.
 template <typename Out, int kColumns>
 inline constexpr int kParts = staging_parts(kColumns, sizeof(Out));
-template <typename Out, int kColumns>
-inline constexpr int kPartStep = part_columns(kColumns, sizeof(Out));
-template <typename Out, int kColumns>
-inline constexpr int kPartColumns = staging_columns(kColumns, sizeof(Out));
+template <typename Out, int kColumns, Pace kPace>
+inline constexpr int kPartStep = part_columns(kColumns, sizeof(Out), kPace);
+template <typename Out, int kColumns, Pace kPace>
+inline constexpr int kPartColumns = staging_columns(kColumns, sizeof(Out), kPace);
 
 // Elements from position to position where filters lie together. The pieces that a warp writes at a
 // time, of 8 positions, fall on different banks.
@@ -62,6 +69,8 @@ __device__ __forceinline__ LinePoint locate_part(const WindowParams& p, int wind
 // What a part of a window has of an image.
 template <typename Out>
 struct PixelRun {
+  static constexpr int kSector = 32 / static_cast<int>(sizeof(Out));
+
   int image, pixel;  // its first
   int pixels;
   int stored;  // of them, before the next part's first pixel
@@ -70,14 +79,35 @@ struct PixelRun {
   int staged;     // where in a staged row it starts, less what aligns it
   int alignment;  // in elements, of what is staged as of memory
   Out* to;        // of the first filter
+  int distance;   // of the next one, in elements modulo 2^32
+
+  // Elements between a filter's run and the start before it of what it is aligned to. Filters are
+  // counted from the first; eight further it is the same if that is a sector, or less.
+  __device__ __forceinline__ int misalignment(int filter) const {
+    return locate(filter) & (alignment - 1);
+  }
+  // The first pixel that is stored for a filter, and the one behind its last.
+  __device__ __forceinline__ int first_stored(int filter) const {
+    return cut_start ? -locate(filter) & (kSector - 1) : 0;
+  }
+  __device__ __forceinline__ int end_stored(int filter) const {
+    const int more = cut_end ? -(locate(filter) + stored) & (kSector - 1) : 0;
+    return min(stored + more, pixels);
+  }
+
+ private:
+  // In elements of memory, modulo 2^32.
+  __device__ __forceinline__ int locate(int filter) const {
+    return static_cast<int>(reinterpret_cast<size_t>(to) / sizeof(Out)) + filter * distance;
+  }
 };
 
 // The runs of a part of a window, one after the other: kMaxRuns, the last of which may be empty.
-template <typename Out, int kColumns>
+template <typename Out, int kColumns, Pace kPace>
 class WindowRuns {
   static constexpr int kUnit = kStoreUnit<Out>;
-  static constexpr int kStep = kPartStep<Out, kColumns>;
-  static constexpr int kWidth = kPartColumns<Out, kColumns>;
+  static constexpr int kStep = kPartStep<Out, kColumns, kPace>;
+  static constexpr int kWidth = kPartColumns<Out, kColumns, kPace>;
 
  public:
   using Run = PixelRun<Out>;
@@ -116,7 +146,8 @@ class WindowRuns {
                   first_ + stored_here < image_positions;
     run.staged = staged_;
     run.to = to_ + run.image * target_.n + run.pixel;
-    run.alignment = staged_ == 0 ? kSector : kUnit;
+    run.distance = static_cast<int>(target_.c);
+    run.alignment = staged_ == 0 ? kFirstAlignment : kUnit;
     staged_ += (run.pixels + run.alignment - 1 + kUnit - 1) & -kUnit;
     left_ -= here;
     stored_left_ -= stored_here;
@@ -127,30 +158,10 @@ class WindowRuns {
 
   __device__ __forceinline__ bool is_last() const { return left_ <= 0; }
 
-  // Elements between the run of a filter (counted from the first) and the last unit's, or sector's,
-  // start before it. Eight filters further it is the same.
-  __device__ __forceinline__ int misalignment(const Run& run, int filter) const {
-    return locate(run, filter) & (run.alignment - 1);
-  }
-  // The run's first pixel that is stored for a filter, and the one behind its last.
-  __device__ __forceinline__ int first_stored(const Run& run, int filter) const {
-    return run.cut_start ? -locate(run, filter) & (kSector - 1) : 0;
-  }
-  __device__ __forceinline__ int end_stored(const Run& run, int filter) const {
-    const int more = run.cut_end ? -(locate(run, filter) + run.stored) & (kSector - 1) : 0;
-    return min(run.stored + more, run.pixels);
-  }
-
   const LinePoint start;
 
  private:
-  static constexpr int kSector = 32 / static_cast<int>(sizeof(Out));
-
-  // A filter's run, in elements of memory, modulo 2^32.
-  __device__ __forceinline__ int locate(const Run& run, int filter) const {
-    return static_cast<int>(reinterpret_cast<size_t>(run.to) / sizeof(Out)) +
-           filter * static_cast<int>(target_.c);
-  }
+  static constexpr int kFirstAlignment = run_alignment(kPace) / static_cast<int>(sizeof(Out));
 
   // Of an image, before a position of its line.
   __device__ __forceinline__ int count_pixels(int position) const {
@@ -169,5 +180,44 @@ class WindowRuns {
   int staged_ = 0;
   bool cut_start_, cut_end_;
 };
+
+// What of a window's first run waits for the next window, in blocks that carry.
+template <typename Out>
+class Carry {
+ public:
+  // Whether what lies before a run's pixels, up to the start of a piece, is still to be stored.
+  __device__ __forceinline__ bool has_some() const { return some_; }
+  // Bytes of the run before, which are staged up to there.
+  __device__ __forceinline__ int bytes_before() const { return bytes_; }
+
+  // Whether what lies behind the run's last whole piece waits. more: the block has other windows
+  // behind this one. A run that has too little for a whole piece of every filter may not.
+  __device__ __forceinline__ bool keeps(const WindowParams& p, const PixelRun<Out>& run,
+                                        bool more) const {
+    const bool ends_image = run.pixel + run.pixels >= p.target_height * p.target_width;
+    return more && !ends_image && (some_ || count_bytes(run) >= kCarriedBytes);
+  }
+  __device__ __forceinline__ void pass(const WindowParams& p, const PixelRun<Out>& run, bool more) {
+    some_ = keeps(p, run, more);
+    bytes_ = count_bytes(run);
+  }
+
+  static __device__ __forceinline__ int count_bytes(const PixelRun<Out>& run) {
+    return run.pixels * static_cast<int>(sizeof(Out));
+  }
+
+ private:
+  bool some_ = false;
+  int bytes_ = 0;
+};
+
+template <typename Out>
+__device__ __forceinline__ void copy_pair(Out* to, const Out* from) {
+  if constexpr (sizeof(Out) == 4) {
+    *reinterpret_cast<float2*>(to) = *reinterpret_cast<const float2*>(from);
+  } else {
+    *reinterpret_cast<uint32_t*>(to) = *reinterpret_cast<const uint32_t*>(from);
+  }
+}
 
 }  // namespace convx

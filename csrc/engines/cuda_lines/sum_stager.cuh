@@ -10,35 +10,39 @@
 namespace convx {
 
 // Stages a warp's 16 filters by kColumns sums, part by part. What can be found out before there are
-// sums, the constructor does.
-template <TensorMath kMath, int kColumns, int kRuns, typename Out, typename Bias>
+// sums, start_window does.
+template <TensorMath kMath, int kColumns, Pace kPace, typename Out, typename Bias>
 class SumStager {
   static constexpr bool kExact = kMath == TensorMath::kIeee;
   static constexpr bool kFinishAddsBias = kExact || is_half(kMath);
-  static constexpr int kWidth = kPartColumns<Out, kColumns>;
+  static constexpr int kWidth = kPartColumns<Out, kColumns, kPace>;
   static constexpr int kGroups = kWidth / 8;  // of 8 columns, of which a thread has a pair
-  static constexpr int kPitch = kStagingPitch<Out, kColumns, kRuns>;
+  static constexpr int kPitch = kStagingPitch<Out, kColumns, kPace>;
+  static constexpr int kHalfStep = 8 * kPitch;  // where filters are aligned alike
+  static constexpr bool kCarries = kPace == Pace::kCarry;
   template <int kPart>
-  static constexpr int kFirstGroup = kPart * kPartStep<Out, kColumns> / 8;
-  using Runs = WindowRuns<Out, kColumns>;
+  static constexpr int kFirstGroup = kPart * kPartStep<Out, kColumns, kPace> / 8;
+  using Runs = WindowRuns<Out, kColumns, kPace>;
 
  public:
-  // filter: the warp's first, within its group. bias: of this group, or null. staging: of the
+  // filter: the warpgroup's first, within its group. bias: of this group, or null. staging: of the
   // warpgroup.
   __device__ __forceinline__ SumStager(const WindowParams& p, const StoreTarget<Out>& target,
-                                       int window, int group, int filter, const Bias* bias,
-                                       Out* staging)
+                                       int group, int filter, const Bias* bias, Out* staging)
       : p_(p),
         target_(target),
-        window_(window),
         group_(group),
-        filter_(filter),
+        first_filter_(threadIdx.x / 32 % 4 * 16),
+        filter_(filter + first_filter_),
         bias_(bias),
         staging_(staging),
-        first_filter_(threadIdx.x / 32 % 4 * 16),
         lane_(threadIdx.x & 31),
-        ends_{load_end(filter + lane_ / 4), load_end(filter + lane_ / 4 + 8)},
-        start_(find_start(0)) {}
+        ends_{load_end(filter_ + lane_ / 4), load_end(filter_ + lane_ / 4 + 8)} {}
+
+  __device__ __forceinline__ void start_window(int window) {
+    window_ = window;
+    start_ = find_start(0);
+  }
 
   // To all sums, once they are there; in other kinds of products it is part of finishing each.
   __device__ __forceinline__ void add_bias(float (&sums)[kColumns / 2]) const {
@@ -52,11 +56,39 @@ class SumStager {
   // Before a part other than the first is staged.
   __device__ __forceinline__ void start_part(int part) { start_ = find_start(part); }
 
+  // In blocks that carry: the pieces that the part before has left, of the warp's filters, and
+  // where they go, once what lies there has been stored. Where nothing was left, nobody reads them.
+  static constexpr int kPieceLanes = kCarriedBytes / 16;
+  static constexpr int kRestRounds = 16 * kPieceLanes / 32;
+  struct Rest {
+    uint32_t words[kRestRounds][4];
+  };
+  __device__ __forceinline__ Rest load_rest(const Carry<Out>& carry) const {
+    __syncwarp();  // they are other lanes' sums
+    Rest rest;
+#pragma unroll
+    for (int i = 0; i < kRestRounds; ++i) {
+      const int before = carry.bytes_before();
+      const int here = start_.run.misalignment(rest_filter(i)) * static_cast<int>(sizeof(Out));
+      const int stored = before + ((here - before) & (kCarriedBytes - 1)) - here;
+      load_16_bytes(locate_rest(i) + stored, rest.words[i]);
+    }
+    return rest;
+  }
+  __device__ __forceinline__ void store_rest(const Rest& rest) const {
+#pragma unroll
+    for (int i = 0; i < kRestRounds; ++i) store_16_bytes(locate_rest(i), rest.words[i]);
+    __syncwarp();  // sums go behind them
+  }
+
+  // What the part has of its first image.
+  __device__ __forceinline__ const PixelRun<Out>& run() const { return start_.run; }
+
   // A part of the sums, which are as wgmma leaves them, see WgmmaSums. Returns whether some must be
   // formed anew.
   template <int kPart>
   __device__ __forceinline__ bool stage(const float (&sums)[kColumns / 2]) {
-    if constexpr (kWhole<Out, Bias>) {
+    if constexpr (kWhole<Out, Bias> && !kCarries) {
       if (p_.wide_target) return stage_channels<kPart>(sums);
     }
     const RowCut cut = start_.cut;
@@ -89,24 +121,30 @@ class SumStager {
   enum class RowCut { kNone, kOne, kAny };
   struct PartStart {
     int row, column;
-    int place;  // in a staged filter, where the thread's first pair is staged
+    int place;      // in a staged filter, where the thread's first pair is staged
+    int half_step;  // from there to the thread's second filter's
     RowCut cut;
+    PixelRun<Out> run;
   };
 
   __device__ __forceinline__ PartStart find_start(int part) const {
     const int pair = 2 * (lane_ & 3);
-    if (!p_.even_runs) return {0, 0, pair, RowCut::kNone};
+    if (!kCarries && !p_.even_runs) return {0, 0, pair, kHalfStep, RowCut::kNone, {}};
     Runs runs = find_runs(part);
+    const PixelRun<Out> run = runs.next();
     const auto& [image, strip, row, column] = runs.start;
     // Positions between rows are counted, though they are not pixels.
-    const int place = runs.misalignment(runs.next(), lane_ / 4) + max(0, column - p_.target_width);
+    const int shift = run.misalignment(lane_ / 4);
+    const int place = shift + max(0, column - p_.target_width);
+    const int half_step =
+        kCarries ? kHalfStep + run.misalignment(lane_ / 4 + 8) - shift : kHalfStep;
     const int end = column + kWidth;
     const bool one_row = end <= p_.target_width && row < p_.target_height;
     // Of a pair of rows' window, all that comes behind the end is left out.
     const bool two_rows =
         p_.pair_rows > 0 || (end <= p_.pitch + p_.target_width && row + 1 < p_.target_height);
     const RowCut cut = one_row ? RowCut::kNone : two_rows ? RowCut::kOne : RowCut::kAny;
-    return {row, column, place + pair, cut};
+    return {row, column, place + pair, half_step, cut, run};
   }
 
   __device__ __forceinline__ Runs find_runs(int part) const {
@@ -123,19 +161,29 @@ class SumStager {
     }
   }
 
+  // In a round of moving rests: the lane's filter, of the warp's, and its part of a piece.
+  __device__ __forceinline__ int rest_filter(int round) const {
+    return round * (32 / kPieceLanes) + lane_ / kPieceLanes;
+  }
+  __device__ __forceinline__ uint32_t locate_rest(int round) const {
+    return shared_address(staging_ + (first_filter_ + rest_filter(round)) * kPitch) +
+           lane_ % kPieceLanes * 16;
+  }
+
   // Where the thread's first filter has a place.
   __device__ __forceinline__ Out* find_address(int place) const {
     return staging_ + (first_filter_ + lane_ / 4) * kPitch + place;
   }
 
-  // The thread's pairs of a group of 8 columns, of both its filters. address: of the first.
+  // The thread's pairs of a group of 8 columns, of both its filters. address: of the first;
+  // half_step: from there to the second's.
   __device__ __forceinline__ void store_pairs(const float (&sums)[kColumns / 2], int group,
-                                              Out* address, bool& spoilt) const {
+                                              Out* address, int half_step, bool& spoilt) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float first = sums[4 * group + 2 * half], second = sums[4 * group + 2 * half + 1];
       if constexpr (kExact) spoilt |= is_spoilt(first) || is_spoilt(second);
-      Out* const to = address + 8 * half * kPitch;
+      Out* const to = address + half * half_step;
       if constexpr (sizeof(Out) == 4) {
         *reinterpret_cast<float2*>(to) = make_float2(finish(first, half), finish(second, half));
       } else {
@@ -178,7 +226,7 @@ class SumStager {
       const int column = lane_ / 16 * 8 + lane_ % 8;
       const int filter_unit = first_filter_ / 8 + lane_ / 8 % 2;
       // Boxes are swizzled instead; blocks that walk have none.
-      const bool boxed = kRuns == kMaxRuns && p_.boxed_target;
+      const bool boxed = kPace == Pace::kTiles && p_.boxed_target;
       const int pitch = boxed ? kBoxedFilterBytes : kChannels * static_cast<int>(sizeof(Out));
       const int swizzled = boxed ? filter_unit ^ lane_ % 8 : filter_unit;
       const uint32_t to = shared_address(staging_) + column * pitch + 16 * swizzled;
@@ -203,7 +251,7 @@ class SumStager {
     bool spoilt = false;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      store_pairs(sums, kFirstGroup<kPart> + g, to + 8 * g, spoilt);
+      store_pairs(sums, kFirstGroup<kPart> + g, to + 8 * g, start_.half_step, spoilt);
     }
     return spoilt;
   }
@@ -221,8 +269,9 @@ class SumStager {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const int group = kFirstGroup<kPart> + g;
-      if (g < row_groups) store_pairs(sums, group, to + 8 * g, spoilt);
-      if (g >= next_group) store_pairs(sums, group, next_to + 8 * g, spoilt);
+      const int step = start_.half_step;
+      if (g < row_groups) store_pairs(sums, group, to + 8 * g, step, spoilt);
+      if (g >= next_group) store_pairs(sums, group, next_to + 8 * g, step, spoilt);
     }
     return spoilt;
   }
@@ -237,7 +286,7 @@ class SumStager {
 #pragma unroll
       for (Out*& address : next_image) {
         const auto run = runs.next();
-        address = find_address(run.staged + runs.misalignment(run, lane_ / 4));
+        address = find_address(run.staged + run.misalignment(lane_ / 4));
       }
     }
     const int gap = p_.pitch - p_.target_width;
@@ -245,12 +294,14 @@ class SumStager {
     int left =
         p_.target_width - start_.column - 2 * (lane_ & 3);  // pixels of the row, from here on
     Out* to = find_address(start_.place);
+    int half_step = start_.half_step;
     const auto enter_row = [&] {
       left += p_.pitch, to -= gap, ++row;
       if (row == p_.rows) {  // seldom
         row = 0;
         to = next_image[0] + p_.target_width - left;
         next_image[0] = next_image[1];
+        half_step = kHalfStep;
       }
     };
     if (left <= -gap) enter_row();
@@ -258,7 +309,7 @@ class SumStager {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       if (left > 0 && row < p_.target_height) {
-        store_pairs(sums, kFirstGroup<kPart> + g, to, spoilt);
+        store_pairs(sums, kFirstGroup<kPart> + g, to, half_step, spoilt);
       }
       left -= 8, to += 8;
       if (left <= -gap) enter_row();
@@ -268,13 +319,15 @@ class SumStager {
 
   const WindowParams& p_;
   const StoreTarget<Out>& target_;
-  const int window_, group_, filter_;
+  const int group_;
+  const int first_filter_;  // of the warp, in the staging
+  const int filter_;        // and in the group
   const Bias* const bias_;
   Out* const staging_;
-  const int first_filter_;  // of the warp, in the staging
   const int lane_;
   const FilterEnd ends_[2];  // of the thread's filters
-  PartStart start_;          // of the part
+  int window_ = 0;           // its first position
+  PartStart start_{};        // of the part
 };
 
 }  // namespace convx

@@ -13,15 +13,15 @@ namespace convx {
 
 // Stores what a warpgroup has staged, by one warp: one lane starts copies of whole 16-byte units,
 // which the copy engine does at the memory's rate, and waits for them; all lanes store the rest.
-template <TensorMath kMath, int kColumns, int kRuns, typename Out, typename Bias>
+template <TensorMath kMath, int kColumns, Pace kPace, typename Out, typename Bias>
 class SumStorer {
   static constexpr bool kExact = kMath == TensorMath::kIeee;
-  static constexpr int kPitch = kStagingPitch<Out, kColumns, kRuns>;
+  static constexpr int kPitch = kStagingPitch<Out, kColumns, kPace>;
   static constexpr int kUnit = kStoreUnit<Out>;
   static constexpr int kUnitPairs = kUnit / 2;
   static constexpr int kSector = 32 / static_cast<int>(sizeof(Out));
-  static constexpr int kStep = kPartStep<Out, kColumns>;
-  using Runs = WindowRuns<Out, kColumns>;
+  static constexpr int kStep = kPartStep<Out, kColumns, kPace>;
+  using Runs = WindowRuns<Out, kColumns, kPace>;
 
  public:
   // filter: the warpgroup's first, within its group; filters: how many there are. bias: of the
@@ -72,12 +72,11 @@ class SumStorer {
     bool whole;  // there is nothing else in the run
   };
 
-  __device__ __forceinline__ UnitCopy locate_units(const Runs& runs,
-                                                   const PixelRun<Out>& run) const {
-    const int shift = runs.misalignment(run, lane_);
+  __device__ __forceinline__ UnitCopy locate_units(const PixelRun<Out>& run) const {
+    const int shift = run.misalignment(lane_);
     // Elements from the start of the run's first unit.
-    const int first = runs.first_stored(run, lane_) + shift;
-    const int last = runs.end_stored(run, lane_) + shift;
+    const int first = run.first_stored(lane_) + shift;
+    const int last = run.end_stored(lane_) + shift;
     const int begin = (first + kUnit - 1) & -kUnit, end = last & -kUnit;
     return {run.to + lane_ * target_.c + begin - shift,
             shared_address(staging_ + lane_ * kPitch + run.staged + begin),
@@ -89,7 +88,7 @@ class SumStorer {
   __device__ __forceinline__ void store_runs(int part, const Wait& wait) const {
     Runs runs = find_runs(part);
     PixelRun<Out> run = runs.next();
-    UnitCopy copy = locate_units(runs, run);
+    UnitCopy copy = locate_units(run);
     bool whole = __all_sync(0xffffffff, copy.whole);
     const bool spoilt = wait();
     if (filters_ <= 0) return;
@@ -97,11 +96,11 @@ class SumStorer {
     while (true) {
       if (run.pixels > 0) {
         copy_units(copy);
-        if (!whole) store_ends(runs, run);
+        if (!whole) store_ends(run);
       }
       if (runs.is_last()) break;
       run = runs.next();
-      copy = locate_units(runs, run);
+      copy = locate_units(run);
       whole = __all_sync(0xffffffff, copy.whole);
     }
     if (elect_lane()) wait_bulk_reads();
@@ -139,10 +138,10 @@ class SumStorer {
   }
 
   // What is left of the first unit and of the last, pair by pair, eight filters at once.
-  __device__ __forceinline__ void store_ends(const Runs& runs, const PixelRun<Out>& run) const {
-    const int shift = runs.misalignment(run, lane_ / 4);
+  __device__ __forceinline__ void store_ends(const PixelRun<Out>& run) const {
+    const int shift = run.misalignment(lane_ / 4);
     const int unit_shift = shift & (kUnit - 1);
-    const int begin = runs.first_stored(run, lane_ / 4), end = runs.end_stored(run, lane_ / 4);
+    const int begin = run.first_stored(lane_ / 4), end = run.end_stored(lane_ / 4);
     const int pair = lane_ & 3;
     const int head = 2 * pair - unit_shift;
     const int last = (end + unit_shift) & -kUnit;  // the unit behind the last whole one
@@ -158,14 +157,6 @@ class SumStorer {
       if (has_tail) copy_pair(to + tail, staged + tail);
       to += 8 * target_.c;
       staged += 8 * kPitch;
-    }
-  }
-
-  static __device__ __forceinline__ void copy_pair(Out* to, const Out* from) {
-    if constexpr (sizeof(Out) == 4) {
-      *reinterpret_cast<float2*>(to) = *reinterpret_cast<const float2*>(from);
-    } else {
-      *reinterpret_cast<uint32_t*>(to) = *reinterpret_cast<const uint32_t*>(from);
     }
   }
 
@@ -202,7 +193,7 @@ class SumStorer {
     for (int i = 0; i < kMaxRuns; ++i) {
       const PixelRun<Out> run = runs.next();
       for (int r = 0; r < filters_; ++r) {
-        Out* const staged = staging_ + r * kPitch + run.staged + runs.misalignment(run, r);
+        Out* const staged = staging_ + r * kPitch + run.staged + run.misalignment(r);
         for (int pixel = lane_; pixel < run.pixels; pixel += 32) {
           mend(staged[pixel], run.image, run.pixel + pixel, filter_ + r);
         }
@@ -295,7 +286,7 @@ class SumStorer {
   // Columns of a part that it stores: the next part, or window, has those that both share.
   __device__ __forceinline__ int count_columns(int part) const {
     const bool whole = part + 1 == kParts<Out, kColumns> && !p_.overlap;
-    return whole ? kPartColumns<Out, kColumns> : kStep;
+    return whole ? kPartColumns<Out, kColumns, kPace> : kStep;
   }
 
   // Calls visit with each column of a part that is a pixel, and its image, row and column there.

@@ -16,6 +16,15 @@ bool has_copied_rows(const GatherTensors& view, int64_t element_bytes) {
          strides.c % unit == 0 && strides.n % unit == 0;
 }
 
+// A warpgroup's next window is the line's next, and has the pixels that follow.
+bool can_carry(const ConvProblem& problem, const WindowShape& shape) {
+  const Strides target = make_gather_tensors(problem).target_strides;
+  const bool follows = shape.rows_axis.target_step == 1 && shape.columns_axis.target_step == 1;
+  const int64_t width = shape.columns_axis.count;
+  return may_carry(shape.math) && shape.filter_groups == 2 && follows && target.w == 1 &&
+         target.h == width && width % 2 == 0 && target.c % 2 == 0 && target.n % 2 == 0;
+}
+
 // As many stretches as the ring can have, and positions for any so many neighbouring ones. Rows are
 // cut into stretches, of which the last may be shorter. False where they may be too few for a tile
 // and the step to the next.
@@ -32,7 +41,10 @@ bool fit_ring(WindowShape& shape, int64_t most_positions) {
   };
   int64_t count = kMaxStretches;
   while (count > 0 && round_up(most(count), kLineAlignment) > most_positions) --count;
-  if (least(count) < shape.reach + shape.tile_step() + stretch) return false;
+  // Tiles may start at stretches, all of them, or anywhere.
+  const bool aligned = pitch % stretch == 0 && shape.tile_step() % stretch == 0;
+  const int64_t reach = aligned ? round_up(shape.reach, stretch) : shape.reach + stretch;
+  if (least(count) < reach + shape.tile_step()) return false;
   shape.source_stages = static_cast<int>(count);
   shape.ring_positions = static_cast<int>(round_up(most(count), kLineAlignment));
   return true;
@@ -42,7 +54,8 @@ bool fit_ring(WindowShape& shape, int64_t most_positions) {
 
 bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& shape) {
   if (!may_walk(shape.math) || shape.columns != kWalkColumns ||
-      shape.lane_bytes != kWalkLaneBytes) {
+      shape.lane_bytes != kWalkLaneBytes ||
+      (shape.pace == Pace::kCarry && !can_carry(problem, shape))) {
     return false;
   }
   const int64_t element = size_of(problem.dtype);
@@ -64,7 +77,7 @@ bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& s
   shape.packed_bytes = taps * shape.filter_groups * kWindowFilters * kWalkLaneBytes;
 
   shape.stretch = static_cast<int>(kStretchBytes / element);
-  shape.raw_offset = place_staging(shape, taps, static_cast<int>(element), kWalkRuns);
+  shape.raw_offset = place_staging(shape, taps, static_cast<int>(element));
   // Of two warps, 16-bit operands.
   constexpr int64_t kRawBytes = 2 * int64_t{kWalkLaneBytes / 2} * kRawPitchBytes;
   // Copies take long where memory is busy with what is stored: first of all they start early.
@@ -84,7 +97,6 @@ bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& s
   shape.shared_bytes = static_cast<int>(shape.filter_offset + filter_bytes + kTileAlignment);
   shape.images = static_cast<int>(problem.N);
   shape.pixel_tiles = count_pixel_tiles(shape, shape.images);
-  shape.walks = true;
   return shape.shared_bytes <= caps.shared_bytes_per_block &&
          shape.packed_bytes <= caps.workspace_limit;
 }

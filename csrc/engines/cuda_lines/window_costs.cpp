@@ -70,7 +70,7 @@ double predict_copies(const WindowShape& shape, double element_bytes, bool runs)
   }
   const double per_filter = 1 + shape.columns / static_cast<double>(shape.rows * shape.pitch);
   const int64_t width = shape.columns_axis.count;
-  const bool overlap = shape.window_step < shape.columns;
+  const bool overlap = shape.window_step < shape.columns || shape.pace == Pace::kCarry;
   const bool whole_rows = shape.pair_rows > 0 || shape.pitch == width;
   const bool sectors =
       overlap || (whole_rows && width * static_cast<int64_t>(element_bytes) % 32 == 0);
@@ -121,7 +121,7 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
   const double boxes = chunks * static_cast<double>(shape.segments.size()) * shape.boxes *
                        (kBoxCycles + kBoxPositionCycles * shape.box_rows * shape.box_columns);
   const double filter_cycles = filters / kWindowFilterBytes;
-  const double sources = shape.walks ? shape.tile_step() * turned_position_cycles(shape.math)
+  const double sources = shape.walks() ? shape.tile_step() * turned_position_cycles(shape.math)
                          : shape.box_columns > 0 ? boxes + filter_cycles
                                                  : (lines / kWindowLineBytes + filter_cycles) *
                                                        (few_sources ? kScarceSourceStages : 1);
@@ -147,7 +147,7 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   cycles += kWindowLaunchCycles + static_cast<double>(batches - 1) * kWindowBatchLaunchCycles;
   if (shape.box_columns > 0) {
     // Nothing is prepared but filters.
-  } else if (shape.walks) {
+  } else if (shape.walks()) {
     cycles += shape.reach * turned_position_cycles(shape.math);  // before the first tile
   } else {
     const double line_bytes = static_cast<double>(batches * shape.line_bytes);

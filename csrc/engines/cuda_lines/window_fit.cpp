@@ -54,7 +54,7 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
   p.plane_bytes = shape.plane_bytes;
   p.box_columns = shape.box_columns, p.box_rows = shape.box_rows, p.boxes = shape.boxes;
   p.whole_rows = shape.box_columns > 0 && !shape.by_rows;
-  p.walks = shape.walks, p.tile_step = shape.tile_step(), p.reach = shape.reach;
+  p.walks = shape.walks(), p.tile_step = shape.tile_step(), p.reach = shape.reach;
   p.ring_positions = shape.ring_positions, p.stretch = shape.stretch;
   p.raw_offset = shape.raw_offset, p.raw_stretches = shape.raw_stretches;
   if (shape.splits > 1) p.plane_contiguous = true;  // the parts' planes are
@@ -110,6 +110,7 @@ WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit
   // A window of a pair of rows has no positions between rows.
   const int64_t sector =
       sector_positions(stored, p.target_width, p.pair_rows > 0 ? p.target_width : p.pitch);
+  p.carries = fit.shape.pace == Pace::kCarry && p.even_runs;
   p.cut_sectors = p.even_runs && sector <= shared_columns(stored);
   return p;
 }

@@ -103,19 +103,21 @@ class WindowMultiplier {
   }
 
   // Starts all products; the last of them go on until finish, which leaves the sums in totals.
-  __device__ __forceinline__ void multiply(const TilePlace& tile, Chains& chains, Sums& totals) {
+  // more: tiles that this warpgroup has after this one.
+  __device__ __forceinline__ void multiply(const TilePlace& tile, Chains& chains, Sums& totals,
+                                           bool more) {
     if constexpr (kChained) {
 #pragma unroll
       for (float& total : totals.value) total = 0;
     }
     accumulate_ = accumulate_low_ = chained_ = 0;
     filter_pending_ = -1;
+    has_turn_ = !Reader::kTakesTurns;
     for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
       // A step takes 32 of lane_bytes; the last chunk may have fewer.
       const int left = (p_.channels - chunk * p_.chunk_channels) * kOperandBytes;
       const int steps = min(p_.lane_bytes / 32, (left + 31) / 32);
       const uint32_t b_start = reader_.enter(tile, source_start_);
-      if constexpr (Reader::kTakesTurns) wait_at_barrier(kFirstTurn + warpgroup_, 256);
       for (int first_tap = 0; first_tap < p_.taps; first_tap += p_.stage_taps) {
         wait_barrier(rings_.filter_full + 8 * filter_.slot, p_.resident ? 0 : filter_.parity);
         const int* taps = taps_ + first_tap;
@@ -140,14 +142,11 @@ class WindowMultiplier {
       }
       reader_.leave();
     }
+    if (Reader::kTakesTurns && (more || warpgroup_ == 0)) pass_turn();
   }
 
-  // more: tiles that this warpgroup has after this one.
-  __device__ __forceinline__ void finish(const Chains& chains, Sums& totals, bool more) {
+  __device__ __forceinline__ void finish(const Chains& chains, Sums& totals) {
     wait_wgmma<0>();
-    if constexpr (Reader::kTakesTurns) {
-      if (more || warpgroup_ == 0) pass_turn();
-    }
     give_back();
     if constexpr (kChained) add_chain(chains, totals);
     if constexpr (kHalves) {
@@ -197,6 +196,10 @@ class WindowMultiplier {
     for (int i = 0; i < kCount; ++i) {
       a[i] = a_start + i * a_step_;
       b[i] = reader_.find_tap(b_start, taps[i]);
+    }
+    if (Reader::kTakesTurns && !has_turn_) {  // no earlier, it keeps the other from starting
+      wait_at_barrier(kFirstTurn + warpgroup_, 256);
+      has_turn_ = true;
     }
     __syncwarp();  // storing leaves lanes apart, and wgmma wants them together
     fence_wgmma();
@@ -280,6 +283,7 @@ class WindowMultiplier {
   int filter_pending_ = -1;
   int accumulate_ = 0, accumulate_low_ = 0;
   int chained_ = 0;  // steps of the chain
+  bool has_turn_ = false;
   int stages_done_ = 0;
 };
 

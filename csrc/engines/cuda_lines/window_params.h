@@ -28,6 +28,7 @@ struct WindowParams : TensorParams {
   int lead;       // stages the first warpgroup runs ahead
   int even_runs;  // pixels of an image are runs of pairs, aligned to pairs
   int overlap;    // windows do, and store whole sectors
+  int carries;    // blocks that walk do, see Pace
   // Of blocks that walk.
   int walks, tile_step, reach, ring_positions, stretch, raw_offset, raw_stretches;
   int aligned_rows;                              // of the source, to 16 bytes

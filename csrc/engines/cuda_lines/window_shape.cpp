@@ -65,7 +65,7 @@ struct AxisReach {
 enum class Cut { kStretch, kRows, kRowPairs };
 
 // How tiles come into shared memory: lines that lie in memory, turned on the way, or by boxes.
-enum class Way { kLines, kWalk, kBoxes };
+enum class Way { kLines, kWalk, kCarry, kBoxes };
 
 // A way to cut the line into tiles, before it is known whether shared memory can hold it.
 struct Candidate {
@@ -117,6 +117,8 @@ class Fitter {
             consider({cut, 1, columns, filter_groups, lane_bytes, true}, best);
           }
           consider({Cut::kStretch, 1, columns, filter_groups, lane_bytes, true, Way::kWalk}, best);
+          consider({Cut::kStretch, 1, columns, filter_groups, lane_bytes, false, Way::kCarry},
+                   best);
           for (const bool overlap : {false, true}) {
             consider({Cut::kStretch, 1, columns, filter_groups, lane_bytes, overlap, Way::kBoxes},
                      best);
@@ -143,8 +145,8 @@ class Fitter {
     for (int splits = 1; splits <= std::min(shape.chunks, 8); ++splits) {
       shape.splits = splits;
       shape.partial_bytes = splits == 1 ? 0 : splits * target_elements() * 4;
-      const bool fits = candidate.way == Way::kWalk ? fit_walk(problem_, caps_, shape)
-                                                    : fit_shared_memory(shape) && fit_lines(shape);
+      const bool fits = shape.walks() ? fit_walk(problem_, caps_, shape)
+                                      : fit_shared_memory(shape) && fit_lines(shape);
       if (!fits) break;
       const bool whole = shape.resident || shape.images < problem_.N || candidate.overlap;
       if (splits > 1 && whole) break;
@@ -166,6 +168,9 @@ class Fitter {
     shape.columns = candidate.columns;
     shape.filter_groups = candidate.filter_groups;
     shape.lane_bytes = candidate.lane_bytes;
+    shape.pace = candidate.way == Way::kWalk    ? Pace::kWalk
+                 : candidate.way == Way::kCarry ? Pace::kCarry
+                                                : Pace::kTiles;
     shape.chunk_channels = candidate.lane_bytes / operand_bytes(math_);
     shape.channels = static_cast<int>(sources_);
     shape.chunks = static_cast<int>(ceil_div(shape.channels, shape.chunk_channels));
@@ -304,7 +309,7 @@ class Fitter {
     const int64_t stored = shape.splits > 1 ? 4 : size_of(problem_.dtype);
     shape.stores_boxes = shape.splits == 1 && can_store_boxes(problem_, shape);
     shape.source_offset = static_cast<int>(
-        round_up(place_staging(shape, taps_, static_cast<int>(stored), kMaxRuns), kTileAlignment));
+        round_up(place_staging(shape, taps_, static_cast<int>(stored)), kTileAlignment));
 
     // Long stages, where there is room for three of them.
     const auto room = caps_.shared_bytes_per_block - shape.source_offset - kTileAlignment;
@@ -391,13 +396,13 @@ WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
   return Fitter(problem, caps, math, rows, columns).fit();
 }
 
-int place_staging(WindowShape& shape, int64_t taps, int stored_bytes, int runs) {
+int place_staging(WindowShape& shape, int64_t taps, int stored_bytes) {
   shape.table_offset = kBarrierBytes;
   const int64_t alignment = shape.stores_boxes ? kTileAlignment : 128;
   // Of a single tap, its steps.
   const int64_t entries = std::max<int64_t>(taps, kMaxSteps);
   shape.staging_offset = static_cast<int>(round_up(kBarrierBytes + entries * 4, alignment));
-  return shape.staging_offset + staging_bytes(shape.columns, stored_bytes, runs);
+  return shape.staging_offset + staging_bytes(shape.columns, stored_bytes, shape.pace);
 }
 
 int64_t count_pixel_tiles(const WindowShape& shape, int64_t images) {

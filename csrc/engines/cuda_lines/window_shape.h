@@ -56,17 +56,24 @@ inline constexpr int kLineAlignment = 8;
 // Runs of pixels that a window may have, one per image; with fewer positions in an image there
 // would be more.
 inline constexpr int kMaxRuns = 3;
+inline constexpr int kWalkRuns = 2;  // of blocks that walk
 inline constexpr int kMinRunPositions = 128;
 
 inline constexpr int kTileAlignment = 1024;  // of a swizzled tile
 // Of a window's 64 filters, stored as boxes: the width of their swizzle.
 inline constexpr int kBoxedFilterBytes = 128;
 
+// How a block goes along the line: from tile to tile, wherever they are; from neighbour to
+// neighbour; or so that what it has of a plane's last piece of memory waits for the next window,
+// which has the rest of it. Then every piece is stored once, as a whole, and no window has columns
+// of the next.
+enum class Pace { kTiles, kWalk, kCarry };
+inline constexpr int kCarriedBytes = 64;  // a piece of memory
+
 // Blocks that walk (line_walk.cuh) have windows of so many columns, of at most two images, and
 // positions of 32 bytes. They turn so many bytes of a source row at a time; before, a stretch and
 // its neighbours up to the next 16 bytes lie as they are.
 inline constexpr int kWalkColumns = 256;
-inline constexpr int kWalkRuns = 2;
 inline constexpr int kWalkLaneBytes = 32;
 inline constexpr int kStretchBytes = 256;
 inline constexpr int kRawPitchBytes = kStretchBytes + 2 * 16;
@@ -81,13 +88,15 @@ inline constexpr int kMaxStagedBytes = 512;
 constexpr int staging_parts(int columns, int element_bytes) {
   return columns * element_bytes > kMaxStagedBytes ? 2 : 1;
 }
-constexpr int shared_columns(int element_bytes) { return element_bytes == 4 ? 16 : 24; }
-// From a part to the next.
-constexpr int part_columns(int columns, int element_bytes) {
-  return (columns - shared_columns(element_bytes)) / staging_parts(columns, element_bytes);
+constexpr int shared_columns(int element_bytes, Pace pace = Pace::kTiles) {
+  return pace == Pace::kCarry ? 0 : element_bytes == 4 ? 16 : 24;
 }
-constexpr int staging_columns(int columns, int element_bytes) {
-  return part_columns(columns, element_bytes) + shared_columns(element_bytes);
+// From a part to the next.
+constexpr int part_columns(int columns, int element_bytes, Pace pace) {
+  return (columns - shared_columns(element_bytes, pace)) / staging_parts(columns, element_bytes);
+}
+constexpr int staging_columns(int columns, int element_bytes, Pace pace) {
+  return part_columns(columns, element_bytes, pace) + shared_columns(element_bytes, pace);
 }
 // Positions that what a sector may take of the next part can span: all its pixels but one, and the
 // positions between the rows they lie in. Cutting at sectors needs as many columns shared.
@@ -95,27 +104,34 @@ constexpr int64_t sector_positions(int element_bytes, int64_t width, int64_t pit
   const int64_t pixels = 32 / element_bytes - 1;
   return pixels + (pixels + width - 1) / width * (pitch - width);
 }
-// Bytes from filter to filter there: the columns and what aligning runs may take, the first to a
-// sector, others to 16 bytes. An odd number of sectors, so that filters fall on different banks.
-constexpr int staging_pitch(int columns, int element_bytes, int runs) {
+// What the first run of a window is aligned to, in bytes; others are to 16.
+constexpr int run_alignment(Pace pace) { return pace == Pace::kCarry ? kCarriedBytes : 32; }
+// Bytes from filter to filter there: the columns and what aligning runs may take. An odd number of
+// sectors, so that filters fall on different banks.
+constexpr int staging_pitch(int columns, int element_bytes, Pace pace) {
   constexpr int kSector = 32, kUnit = 16;
-  const int aligning = kSector + (2 * runs - 2) * kUnit - 2 * runs * element_bytes;
-  const int bytes = staging_columns(columns, element_bytes) * element_bytes + aligning;
+  const int runs = pace == Pace::kTiles ? kMaxRuns : kWalkRuns;
+  const int aligning = run_alignment(pace) + (2 * runs - 2) * kUnit - 2 * runs * element_bytes;
+  const int bytes = staging_columns(columns, element_bytes, pace) * element_bytes + aligning;
   return ((bytes + kSector - 1) / kSector | 1) * kSector;
 }
 // Of both warpgroups.
-constexpr int staging_bytes(int columns, int element_bytes, int runs) {
-  return 2 * kWindowFilters * staging_pitch(columns, element_bytes, runs);
+constexpr int staging_bytes(int columns, int element_bytes, Pace pace) {
+  return 2 * kWindowFilters * staging_pitch(columns, element_bytes, pace);
 }
 
-// Of which there are kernels that walk; and whose values are multiplied as they are stored, so that
-// they may be read, and results stored, by boxes (source_boxes.cuh).
+// Of which there are kernels that walk.
 constexpr bool may_walk(TensorMath math) {
   return count_planes(math) == 1 && operand_bytes(math) == 2;
 }
+// Whose values are multiplied as they are stored: they may be read, and results stored, by boxes
+// (source_boxes.cuh).
 constexpr bool may_box(TensorMath math) {
   return math == TensorMath::kBFloat16 || math == TensorMath::kFloat16;
 }
+// The same, since a window's 16-bit sums are staged in one part. Of 32 bits carrying was no faster:
+// there memory is what limits.
+constexpr bool may_carry(TensorMath math) { return may_box(math); }
 
 struct WindowSegment {
   int shift = 0;  // of its first position, from the tile's; a multiple of kLineAlignment
@@ -153,9 +169,9 @@ struct WindowShape {
   int segment_length = 0;
   std::vector<int> tap_positions;  // of each tap's first position, in the tile
 
-  // Blocks take neighbouring tiles, and turn what they reach of the source themselves, into a ring
-  // in shared memory: there are no lines in memory.
-  bool walks = false;
+  // Blocks that walk turn what they reach of the source themselves, into a ring in shared memory:
+  // there are no lines in memory.
+  Pace pace = Pace::kTiles;
   int reach = 0;           // positions of a tile's windows and taps
   int stretch = 0;         // positions that are turned at a time
   int ring_positions = 0;  // those of source_stages stretches
@@ -185,6 +201,7 @@ struct WindowShape {
   int64_t packed_bytes = 0, line_bytes = 0, partial_bytes = 0;
   double microseconds = 0;
 
+  bool walks() const { return pace != Pace::kTiles; }
   int planes() const { return count_planes(math); }
   int taps() const { return static_cast<int>(tap_positions.size()); }
   int windows() const { return filter_groups == 1 ? 2 : 1; }  // of a tile
@@ -198,7 +215,7 @@ WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
                              const GatherAxis& rows, const GatherAxis& columns);
 
 // Barriers, a table of taps, and then what is staged: sets where, and returns where that ends.
-int place_staging(WindowShape& shape, int64_t taps, int stored_bytes, int runs);
+int place_staging(WindowShape& shape, int64_t taps, int stored_bytes);
 
 // Tiles of positions that some images have.
 int64_t count_pixel_tiles(const WindowShape& shape, int64_t images);

@@ -10,8 +10,8 @@
 namespace convx {
 namespace {
 
-constexpr double kBytesPerUs = 3.6e6;
-constexpr double kStartUs = 3;
+constexpr double kBytesPerUs = 3.9e6;
+constexpr double kStartUs = 2;
 // Threads of a multiprocessor, with what they have asked for, that keep memory busy.
 constexpr double kBusyThreads = 384;
 constexpr int64_t kMaxSharedBytes = int64_t{48} << 10;

@@ -37,6 +37,8 @@ constexpr double kIeeeMemoryBytes = 13.2;      // of ieee
 constexpr double kCacheBytes = 40;     // source values that other filters have read before, from L2
 constexpr double kFilterCycles = 0.3;  // splitting and placing the block's filters, per value
 constexpr double kLaunchCycles = 5000;
+// All of it, where 16-bit values have so many chunks of channels.
+constexpr double kFewNarrowChunks = 0.9, kNarrowChunk = 0.1, kMostNarrowChunks = 1.5;
 
 constexpr int kTileAlignment = 1024;
 
@@ -211,7 +213,12 @@ class Fitter {
     const double work =
         static_cast<double>(waves) *
         (filters + static_cast<double>(ceil_div(shape.tiles, blocks_of_one)) * tile);
-    return (kLaunchCycles + std::max(work, memory + filters)) / (kPointwiseClockGhz * 1e3);
+    const double many_chunks =
+        is_float32(shape.math)
+            ? 1
+            : std::min(kMostNarrowChunks, kFewNarrowChunks + kNarrowChunk * shape.chunks);
+    return many_chunks * (kLaunchCycles + std::max(work, memory + filters)) /
+           (kPointwiseClockGhz * 1e3);
   }
 
   const ConvProblem& problem_;

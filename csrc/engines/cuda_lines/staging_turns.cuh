@@ -1,0 +1,71 @@
+// How warps hand sums to each other.
+#pragma once
+
+#include "device/mbarrier.cuh"
+#include "engines/cuda_lines/staging.cuh"
+#include "engines/cuda_lines/window_rings.cuh"
+
+namespace convx {
+
+// What one warpgroup has of a tile.
+struct TileShare {
+  int window, filter;  // first position and filter; the filter within its group
+
+  __device__ __forceinline__ TileShare(const WindowParams& p, const TilePlace& tile,
+                                       int warpgroup) {
+    const bool same_window = p.filter_groups == 2;
+    window = tile.first + (same_window ? 0 : warpgroup * p.second_window);
+    filter = tile.filter + (same_window ? warpgroup * kWindowFilters : 0);
+  }
+};
+
+template <typename Element>
+__device__ __forceinline__ StoreTarget<Element> find_whole_target(const WindowParams& p) {
+  return {static_cast<Element*>(p.target), p.target_n, p.target_c, p.target_h, p.target_w};
+}
+
+template <typename Out, int kColumns, Pace kPace>
+__device__ __forceinline__ Out* find_staging(const WindowParams& p, char* memory, int warpgroup) {
+  return reinterpret_cast<Out*>(memory + p.staging_offset) +
+         warpgroup * kWindowFilters * kStagingPitch<Out, kColumns, kPace>;
+}
+
+// Of a warpgroup that stages.
+class StagingTurns {
+ public:
+  __device__ __forceinline__ StagingTurns(const WindowRings& rings, int warpgroup)
+      : full_(rings.staging_full + 8 * warpgroup), empty_(rings.staging_empty + 8 * warpgroup) {}
+
+  // Until what was staged before has been read.
+  __device__ __forceinline__ void wait() {
+    wait_barrier(empty_, parity_);
+    parity_ ^= 1;
+  }
+  __device__ __forceinline__ void hand_over() const {
+    fence_async_proxy();  // of every thread's sums, before their copies
+    arrive(full_);
+  }
+
+ private:
+  const uint32_t full_, empty_;
+  uint32_t parity_ = 1;
+};
+
+// Of the warp that stores what that has staged.
+class StoringTurns {
+ public:
+  __device__ __forceinline__ StoringTurns(const WindowRings& rings, int warpgroup)
+      : full_(rings.staging_full + 8 * warpgroup), empty_(rings.staging_empty + 8 * warpgroup) {}
+
+  __device__ __forceinline__ void wait() const { wait_barrier(full_, parity_); }
+  __device__ __forceinline__ void give_back() {
+    parity_ ^= 1;
+    arrive(empty_);
+  }
+
+ private:
+  const uint32_t full_, empty_;
+  uint32_t parity_ = 0;
+};
+
+}  // namespace convx
