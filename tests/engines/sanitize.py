@@ -76,8 +76,22 @@ BOXED: tuple[Shape, ...] = (
 )
 
 
-# NCHW, of which cuda_boxes moves planes.
+# The same for cuda_boxes, to which any size will do.
+PIXEL_BOXES: tuple[Shape, ...] = (
+    ((2, 64, 12, 40), (64, 64, 3, 3), 1),
+    ((2, 40, 14, 14), (136, 40, 1, 1), 1),
+    ((2, 72, 15, 15), (72, 72, 3, 3), 2),
+)
+
+
+# NCHW: where blocks of cuda_lines walk, and carry; what cuda_boxes moves as planes; few filters.
+WALKED: tuple[Shape, ...] = (
+    ((2, 16, 64, 256), (128, 16, 3, 3), 1),
+    ((5, 12, 40, 64), (100, 12, 3, 3), 1),
+    ((3, 16, 40, 120), (64, 16, 3, 3), 1),
+)
 PLANES: Shape = ((3, 72, 28, 28), (136, 72, 1, 1), 1)
+FEW_FILTERS: Shape = ((2, 24, 16, 16), (2, 24, 1, 1), 1)
 
 
 def engine_names(chosen: tuple[str, ...] = tuple(sys.argv[2:])) -> list[str]:
@@ -153,8 +167,18 @@ def run_halved(calls: Counter[str], shape: Shape, precision: str, direction: str
             )
 
 
-def run_boxed(
-    calls: Counter[str], shape: Shape, engine: str, dtype: torch.dtype, last: bool = True
+# Engine, shapes, dtypes, whether channels_last.
+SHAPES = (
+    ("cuda_lines", BOXED, (torch.bfloat16,), True),
+    ("cuda_boxes", PIXEL_BOXES, tuple(PRECISIONS), True),
+    ("cuda_lines", WALKED, tuple(PRECISIONS), False),
+    ("cuda_boxes", (PLANES,), tuple(PRECISIONS), False),
+    ("cuda_pointwise", (FEW_FILTERS,), tuple(PRECISIONS), False),
+)
+
+
+def run_shape(
+    calls: Counter[str], shape: Shape, engine: str, dtype: torch.dtype, last: bool
 ) -> None:
     x_shape, w_shape, stride = shape
     x = torch.randn(x_shape, device="cuda", dtype=dtype)
@@ -163,7 +187,7 @@ def run_boxed(
     padding = w_shape[2] // 2
     p = parse_lists((stride, stride), (padding, padding), precision="tf32", algorithm=engine)
     y = torch.randn_like(_ops.forward(x, w, None, *p._replace(algorithm="cuda_direct")))
-    calls["boxed"] += attempt(engine, lambda: _ops.forward(x, w, None, *p)) + attempt(
+    calls["shapes"] += attempt(engine, lambda: _ops.forward(x, w, None, *p)) + attempt(
         engine, lambda: _ops.input_grad(y, w, *x_shape[2:], last, *p)
     )
 
@@ -179,28 +203,17 @@ def make_tasks() -> list[Callable[[Counter[str]], None]]:
             )
         ),
         *(
-            partial(run_boxed, shape=shape, engine=engine, dtype=dtype)
-            for shape, (engine, dtype) in itertools.product(
-                BOXED,
-                [
-                    ("cuda_lines", torch.bfloat16),
-                    ("cuda_boxes", torch.bfloat16),
-                    ("cuda_boxes", torch.float32),
-                ],
-            )
+            partial(run_shape, shape=shape, engine=engine, dtype=dtype, last=last)
+            for engine, shapes, dtypes, last in SHAPES
             if engine in engine_names()
-        ),
-        *(
-            partial(run_boxed, shape=PLANES, engine="cuda_boxes", dtype=dtype, last=False)
-            for dtype in PRECISIONS
-            if "cuda_boxes" in engine_names()
+            for shape, dtype in itertools.product(shapes, dtypes)
         ),
     ]
 
 
 def main(argument: str = "1/1", *engines: str) -> None:
     part, parts = map(int, argument.split("/"))
-    calls = Counter(dict.fromkeys([*engine_names(), "halved", "boxed"], 0))
+    calls = Counter(dict.fromkeys([*engine_names(), "halved", "shapes"], 0))
     for task in make_tasks()[part - 1 :: parts]:
         task(calls)
     torch.cuda.synchronize()
