@@ -2,22 +2,11 @@
 #pragma once
 
 #include "device/box_copy.cuh"
-#include "device/shared_memory.cuh"
 #include "device/warp_roles.cuh"
 #include "engines/cuda_boxes/boxes_ring.cuh"
+#include "engines/gather_unit.cuh"
 
 namespace convx {
-
-// 16 bytes of the source, where it starts at an odd address and has no map. left: words of 16 bits
-// that there are.
-__device__ __forceinline__ void gather_unit(const uint16_t* from, int left, uint32_t to) {
-  uint32_t words[4] = {};
-#pragma unroll
-  for (int w = 0; w < 8; ++w) {
-    if (w < left) words[w / 2] |= static_cast<uint32_t>(from[w]) << w % 2 * 16;
-  }
-  store_16_bytes(swizzle_line(to), words);
-}
 
 // A tile's pixels of channels_last tensors: one box.
 template <TensorMath kMath>
@@ -56,7 +45,7 @@ class PixelCopy {
       gather_unit(source +
                       kWords * (image * p_.source_n + row * p_.source_h + column * p_.source_w) +
                       chunk * kBoxWords + 8 * unit,
-                  inside ? left - 8 * unit : 0, to + 16 * i);
+                  inside ? left - 8 * unit : 0, swizzle_line(to + 16 * i));
     }
   }
 
@@ -102,7 +91,8 @@ class PlaneCopy {
       const PlaneLine line(p_, first_ + i / (kUnits * kChunk));
       const int word = line.index * kBoxWords + 8 * unit;
       gather_unit(source + kWords * (line.image * p_.source_n + channel * p_.source_c) + word,
-                  channel < p_.group_sources ? p_.plane * kWords - word : 0, to + 16 * i);
+                  channel < p_.group_sources ? p_.plane * kWords - word : 0,
+                  swizzle_line(to + 16 * i));
     }
   }
 

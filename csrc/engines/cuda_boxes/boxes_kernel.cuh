@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters))
   if (threadIdx.x < kBoxMultipliers) {
     take_registers<kShares ? 104 : 232>();
     BoxMultiplier<kMath, kFilters, kPlanes> multiplier(p, ring);
-    BoxStorer<kMath, kFilters, kPlanes> storer(p, ring, &maps.target);
+    using Staging = std::conditional_t<kPlanes, PlaneStaging<kMath>, PixelStaging<kMath>>;
+    BoxStorer<Staging, kFilters> storer(p, ring, &maps.target);
     multiplier.take_filters();
 #pragma unroll 1
     for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {

@@ -20,9 +20,8 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   const int64_t bytes = size_of(p.dtype);
   const bool pixels = has_boxes(p.x_strides, p.C, bytes) && has_boxes(p.y_strides, p.K, bytes);
   if (!pixels && !has_box_planes(p)) {
-    return "it takes channels_last tensors whose pixels are multiples of 16 bytes, and planes of "
-           "1x1 "
-           "layers that are";
+    return "it takes channels_last tensors whose pixels are multiples of 16 bytes, "
+           "and planes of 1x1 layers that are";
   }
   if (p.pass == Pass::kForward && std::max(p.stride.h, p.stride.w) > kMaxBoxStep) {
     return "the stride is above 8";

@@ -51,11 +51,14 @@ __global__ void __launch_bounds__(kPrepareThreads)
       turner.turn_planes();
     }
   };
-  if constexpr (!kTakesTurns<kMath>) return prepare_block(blockIdx.x);
+  if constexpr (!kTakesTurns<kMath>) {
+    prepare_block(blockIdx.x);
+  } else {
 #pragma unroll 1
-  for (int block = blockIdx.x; block < grid.blocks; block += gridDim.x) {
-    prepare_block(block);
-    __syncthreads();  // memory has been read
+    for (int block = blockIdx.x; block < grid.blocks; block += gridDim.x) {
+      prepare_block(block);
+      __syncthreads();  // memory has been read
+    }
   }
 #endif
 }

@@ -10,11 +10,11 @@
 
 #include "device/box_copy.cuh"
 #include "device/mbarrier.cuh"
-#include "device/shared_memory.cuh"
 #include "device/swizzle.cuh"
 #include "device/warp_roles.cuh"
 #include "engines/cuda_lines/window_place.cuh"
 #include "engines/cuda_lines/window_rings.cuh"
+#include "engines/gather_unit.cuh"
 
 namespace convx {
 
@@ -37,14 +37,8 @@ __device__ __forceinline__ void gather_box(const WindowParams& p, const SourceBo
     const bool inside = box.image < p.images &&
                         static_cast<unsigned>(row) < static_cast<unsigned>(p.source_height) &&
                         static_cast<unsigned>(column) < static_cast<unsigned>(p.source_width);
-    const uint16_t* const values = source + row * p.source_h + column * p.source_w + 8 * unit;
-    uint32_t words[4] = {};
-#pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      if (!inside || 8 * unit + c >= left) continue;
-      words[c / 2] |= static_cast<uint32_t>(values[c]) << c % 2 * 16;
-    }
-    store_16_bytes(swizzle(to + 16 * i, p.lane_bytes), words);
+    gather_unit(source + row * p.source_h + column * p.source_w + 8 * unit,
+                inside ? left - 8 * unit : 0, swizzle(to + 16 * i, p.lane_bytes));
   }
 }
 

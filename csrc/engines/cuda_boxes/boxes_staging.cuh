@@ -1,0 +1,199 @@
+// How a slice of a tile's sums, as many filters of all pixels as have 128 bytes, lies in shared
+// memory, and how it is stored from there.
+#pragma once
+
+#include "device/async_copy.cuh"
+#include "device/box_copy.cuh"
+#include "device/convert.cuh"
+#include "device/shared_memory.cuh"
+#include "engines/cuda_boxes/boxes_ring.cuh"
+#include "engines/tensor_types.cuh"
+
+namespace convx {
+
+// What both ways have in common.
+template <TensorMath kMath>
+class BoxStaging {
+ protected:
+  using Element = typename TensorTypes<kMath>::Element;
+  static constexpr int kBytes = static_cast<int>(sizeof(Element));
+  static constexpr int kWords = kBytes / 2;  // of 16 bits, that a value has
+
+ public:
+  static constexpr int kSliceFilters = kBoxLineBytes / kBytes;
+
+ protected:
+  static constexpr int kGroups = kSliceFilters / 8;  // of 8 filters
+
+  __device__ __forceinline__ explicit BoxStaging(const BoxesParams& p)
+      : p_(p), lane_(static_cast<int>(threadIdx.x) & 31) {}
+
+  // The first of this warp's 16 pixels.
+  static __device__ __forceinline__ int first_pixel() { return threadIdx.x / 32 * 16; }
+
+  __device__ __forceinline__ float load_bias(int filter) const {
+    if (p_.bias == nullptr || filter >= p_.group_targets) return 0.f;
+    return to_accumulate(static_cast<const Element*>(p_.bias)[filter]);
+  }
+
+  // Sums of 16 bits, of two groups: [group][lower or upper pixels], two filters a word.
+  __device__ __forceinline__ void round_pairs(const float* v, int filter,
+                                              uint32_t (&words)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float b0 = load_bias(filter + 8 * i), b1 = load_bias(filter + 8 * i + 1);
+      words[2 * i] = OperandPair<kMath>(v[4 * i] + b0, v[4 * i + 1] + b1).part[0];
+      words[2 * i + 1] = OperandPair<kMath>(v[4 * i + 2] + b0, v[4 * i + 3] + b1).part[0];
+    }
+  }
+
+  // Calls visit with each word of 16 bits that is staged, by its number.
+  template <typename Visit>
+  static __device__ __forceinline__ void visit_words(int count, const Visit& visit) {
+    for (int i = threadIdx.x; i < count; i += kBoxMultipliers) visit(i);
+  }
+
+  const BoxesParams& p_;
+  const int lane_;
+};
+
+// channels_last: [pixel][128 bytes of filters].
+template <TensorMath kMath>
+class PixelStaging : BoxStaging<kMath> {
+  using Base = BoxStaging<kMath>;
+  using Base::kBytes, Base::kWords, Base::kGroups, Base::p_, Base::lane_, Base::load_bias;
+
+ public:
+  using Base::kSliceFilters;
+
+  __device__ __forceinline__ explicit PixelStaging(const BoxesParams& p) : Base(p) {}
+
+  __device__ __forceinline__ BoxTile locate(int index) const { return locate_tile(p_, index); }
+
+  // This warp's sums of a slice, v, which begins with a filter.
+  __device__ __forceinline__ void stage(const float* v, int filter, uint32_t staged) const {
+    staged += Base::first_pixel() * kBoxLineBytes;
+    filter += lane_ % 4 * 2;
+    if constexpr (kBytes == 4) {
+      const uint32_t to = staged + lane_ / 4 * kBoxLineBytes + lane_ % 4 * 8;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        const float b0 = load_bias(filter + 8 * g), b1 = load_bias(filter + 8 * g + 1);
+        const uint32_t at = swizzle_line(to + 32 * g);
+        store_8_bytes(at, __float_as_uint(v[4 * g] + b0), __float_as_uint(v[4 * g + 1] + b1));
+        store_8_bytes(at + 8 * kBoxLineBytes, __float_as_uint(v[4 * g + 2] + b0),
+                      __float_as_uint(v[4 * g + 3] + b1));
+      }
+    } else {
+      // Four matrices of 8 pixels by 8 filters: lower and upper pixels, of two groups.
+      const uint32_t to = staged + lane_ % 16 * kBoxLineBytes + lane_ / 16 * 16;
+#pragma unroll
+      for (int g = 0; g < kGroups; g += 2) {
+        uint32_t words[4];
+        Base::round_pairs(v + 4 * g, filter + 8 * g, words);
+        store_matrices(swizzle_line(to + 16 * g), words);
+      }
+    }
+  }
+
+  // By one lane.
+  __device__ __forceinline__ void store_boxes(const void* map, const BoxTile& tile, int filter,
+                                              uint32_t staged) const {
+    box_store(map, filter * kWords, tile.column, tile.row, tile.image, staged);
+  }
+  // By all threads, where the target starts at an odd address and has no map.
+  __device__ __forceinline__ void store_words(const BoxTile& tile, int filter,
+                                              uint32_t staged) const {
+    auto* const target = static_cast<uint16_t*>(p_.target) + filter * kWords;
+    const int left = (p_.group_targets - filter) * kWords;
+    const int pixels = p_.box_columns * p_.box_rows * p_.box_images;
+    Base::visit_words(pixels * kBoxWords, [&](int i) {
+      const int word = i % kBoxWords;
+      int image = i / kBoxWords;
+      const int column = tile.column + p_.by_box_columns.split(image);
+      const int row = tile.row + p_.by_box_rows.split(image);
+      image += tile.image;
+      if (word >= left || column >= p_.target_width || row >= p_.target_height ||
+          image >= p_.images) {
+        return;
+      }
+      target[kWords * (image * p_.target_n + row * p_.target_h + column * p_.target_w) + word] =
+          load_element<uint16_t>(swizzle_line(staged + 2 * i));
+    });
+  }
+};
+
+// NCHW planes: [line][filter][128 bytes of pixels].
+template <TensorMath kMath>
+class PlaneStaging : BoxStaging<kMath> {
+  using Base = BoxStaging<kMath>;
+  using Base::kBytes, Base::kWords, Base::kGroups, Base::p_, Base::lane_;
+  static constexpr int kLinePixels = line_pixels(kMath);
+  static constexpr int kLineBytes = Base::kSliceFilters * kBoxLineBytes;  // of a line's filters
+
+ public:
+  using Base::kSliceFilters;
+
+  __device__ __forceinline__ explicit PlaneStaging(const BoxesParams& p) : Base(p) {}
+
+  // The tile's first line.
+  __device__ __forceinline__ int locate(int index) const { return locate_lines<kMath>(p_, index); }
+
+  __device__ __forceinline__ void stage(const float* v, int filter, uint32_t staged) const {
+    const int pixel = Base::first_pixel();
+    staged += pixel / kLinePixels * kLineBytes + pixel % kLinePixels * kBytes;
+    filter += lane_ % 4 * 2;
+    if constexpr (kBytes == 4) {
+      const uint32_t to = staged + lane_ % 4 * 2 * kBoxLineBytes + lane_ / 4 * 4;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float bias = Base::load_bias(filter + 8 * g + i);
+          const uint32_t at = to + (8 * g + i) * kBoxLineBytes;
+          store_element(swizzle_line(at), v[4 * g + i] + bias);
+          store_element(swizzle_line(at + 32), v[4 * g + 2 + i] + bias);
+        }
+      }
+    } else {
+      // Four matrices of 8 filters by 8 pixels: lower and upper pixels, of two groups.
+      const int matrix = lane_ / 8;
+      const uint32_t to = staged + (matrix / 2 * 8 + lane_ % 8) * kBoxLineBytes + matrix % 2 * 16;
+#pragma unroll
+      for (int g = 0; g < kGroups; g += 2) {
+        uint32_t words[4];
+        Base::round_pairs(v + 4 * g, filter + 8 * g, words);
+        store_turned_matrices(swizzle_line(to + 8 * g * kBoxLineBytes), words);
+      }
+    }
+  }
+
+  // A box for each line that there is.
+  __device__ __forceinline__ void store_boxes(const void* map, int first, int filter,
+                                              uint32_t staged) const {
+    const int count = count_lines(first);
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const PlaneLine line(p_, first + i);
+      box_store(map, line.index * kBoxWords, filter, line.image, 0, staged + i * kLineBytes);
+    }
+  }
+  __device__ __forceinline__ void store_words(int first, int filter, uint32_t staged) const {
+    Base::visit_words(count_lines(first) * kSliceFilters * kBoxWords, [&](int i) {
+      const PlaneLine line(p_, first + i / (kSliceFilters * kBoxWords));
+      const int own = filter + i / kBoxWords % kSliceFilters;
+      const int word = line.index * kBoxWords + i % kBoxWords;
+      if (own >= p_.group_targets || word >= p_.plane * kWords) return;
+      static_cast<uint16_t*>(
+          p_.target)[kWords * (line.image * p_.target_n + own * p_.target_c) + word] =
+          load_element<uint16_t>(swizzle_line(staged + 2 * i));
+    });
+  }
+
+ private:
+  __device__ __forceinline__ int count_lines(int first) const {
+    return min(tile_lines(kMath), p_.lines - first);
+  }
+};
+
+}  // namespace convx

@@ -1,0 +1,18 @@
+// Tensors that start at an odd address, of which no map for the copy engine can be made.
+#pragma once
+
+#include "device/shared_memory.cuh"
+
+namespace convx {
+
+// 16 bytes of such a tensor to shared memory. left: words of 16 bits that there are; zeros follow.
+__device__ __forceinline__ void gather_unit(const uint16_t* from, int left, uint32_t to) {
+  uint32_t words[4] = {};
+#pragma unroll
+  for (int w = 0; w < 8; ++w) {
+    if (w < left) words[w / 2] |= static_cast<uint32_t>(from[w]) << w % 2 * 16;
+  }
+  store_16_bytes(to, words);
+}
+
+}  // namespace convx
