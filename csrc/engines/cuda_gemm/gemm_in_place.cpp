@@ -23,24 +23,26 @@ constexpr int64_t kFewestPixels = 16;
 constexpr int64_t kSideBySideBytes = int64_t{96} << 20;
 constexpr int64_t kMostPlanePixels = 1024;  // more are worth few fast kernels
 
-// How fast cuBLAS is on such matrices. Fitted to an H200 in November 2026, to 52 layers in both
-// layouts: within 20% (rms).
+// How fast cuBLAS is on such matrices. Fitted to an H200 in November 2026, to 53 layers in both
+// layouts: within 22% (rms).
 struct ProductRates {
   // Operations per microsecond where lines begin at multiples of 16, 8, 4 and 2 bytes.
   double aligned16, aligned8, aligned4, aligned2;
   double short_reduction;  // a tile costs this many extra terms of the reduction
   double filter_tile;      // whole tiles of filters are computed
+  double channel_tile;     // and, of pixels, of channels
   double memory;           // bytes per microsecond
   double start_us;
 };
-constexpr ProductRates kHalfProducts{900e6, 258e6, 200e6, 73e6, 150, 64, 3.6e6, 2.5};
-constexpr ProductRates kTf32Products{370e6, 180e6, 91e6, 91e6, 70, 128, 3.6e6, 4.8};
-constexpr ProductRates kFloat32Products{44e6, 42e6, 31e6, 31e6, 18, 16, 2.8e6, 5};
-constexpr ProductRates kFloat64Products{45e6, 45e6, 45e6, 45e6, 24, 16, 2.8e6, 5};
+constexpr ProductRates kHalfProducts{900e6, 258e6, 200e6, 73e6, 150, 64, 1, 3.6e6, 2.5};
+constexpr ProductRates kTf32Products{370e6, 180e6, 91e6, 91e6, 70, 128, 64, 3.6e6, 4.8};
+constexpr ProductRates kFloat32Products{44e6, 42e6, 31e6, 31e6, 18, 16, 1, 2.8e6, 5};
+constexpr ProductRates kFloat64Products{45e6, 45e6, 45e6, 45e6, 24, 16, 1, 2.8e6, 5};
 constexpr double kPixelTile = 64;  // of an image, where planes are multiplied
 // TF32 planes of few pixels take longer than their tiles say.
 constexpr int64_t kFewPixels = 256;
 constexpr double kFewPixelsShare = 1.2;
+constexpr double kHalfEpilogueShare = 1.08;  // 16-bit pixels to which cuBLASLt adds a bias
 // Arithmetic and memory overlap, if not wholly.
 constexpr double kOverlap = 6;
 constexpr double kLaunchUs = 2.5;           // another kernel before the product
@@ -189,26 +191,28 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
                         double memory_rate, double product_rate) {
   const ProductRates& rates = rates_of(p);
   const bool planes = shape.form == InPlaceForm::kPlanes;
+  const bool side_by_side = shape.form == InPlaceForm::kSideBySide;
+  const bool by_pixels = !planes && !side_by_side;
   const double size = static_cast<double>(size_of(p.dtype));
   const auto pad = [](int64_t extent, double tile) {
     return std::ceil(static_cast<double>(extent) / tile) * tile;
   };
   const double pixels = planes ? static_cast<double>(p.N) * pad(p.H * p.W, kPixelTile)
                                : static_cast<double>(target_pixels(p));
-  const double operations = 2 * pixels * static_cast<double>(p.groups) *
-                            pad(view.target_channels, rates.filter_tile) *
-                            (static_cast<double>(view.source_channels) + rates.short_reduction);
+  const double operations =
+      2 * pixels * static_cast<double>(p.groups) * pad(view.target_channels, rates.filter_tile) *
+      (pad(view.source_channels, by_pixels ? rates.channel_tile : 1) + rates.short_reduction);
   const double arithmetic =
       operations / (rate_at(rates, shape.pitches() * size_of(p.dtype)) * product_rate);
   const double memory = count_bytes(p) / (rates.memory * memory_rate);
   const bool few_pixels = planes && &rates == &kTf32Products && p.H * p.W <= kFewPixels;
+  const bool has_epilogue = by_pixels && adds_bias(p) && size_of(p.dtype) == 2;
   const double product =
       std::pow(std::pow(arithmetic, kOverlap) + std::pow(memory, kOverlap), 1 / kOverlap) *
-      (few_pixels ? kFewPixelsShare : 1);
+      (few_pixels ? kFewPixelsShare : 1) * (has_epilogue ? kHalfEpilogueShare : 1);
   double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0);
   const double all_pixels = static_cast<double>(target_pixels(p));
   const double results = size * static_cast<double>(p.K) * all_pixels;
-  const bool side_by_side = shape.form == InPlaceForm::kSideBySide;
   if (shape.bias_pixels > 0) {
     const double calls = shape.bias_pixels < p.H * p.W ? static_cast<double>(2 * p.N) : 1;
     const double rate = size_of(p.dtype) == 2 ? kHalfBiasMatrixBytesPerUs : kBiasMatrixBytesPerUs;
