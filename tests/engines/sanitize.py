@@ -110,8 +110,8 @@ def renew_memory(engine: str) -> None:
     torch.cuda.empty_cache()
     if engine in UNSEEN:
         # Of every size, since there are gaps between what lives.
-        sizes = [1 << 26, *(4 * [1 << bits for bits in range(22, 6, -1)])]
-        _ = [torch.full((size,), torch.nan, device="cuda") for size in sorted(sizes)[::-1]]
+        sizes = [1 << 26, *(1 << bits for bits in range(22, 6, -1) for _ in range(4))]
+        _ = [torch.full((size,), torch.nan, device="cuda") for size in sizes]
 
 
 def attempt(engine: str, call: Callable[[], Tensor]) -> int:

@@ -65,10 +65,14 @@ def test_forced_engine(direction, device, case, dtype, layout, data):
     engine = data.draw(st.sampled_from(engine_names(device)))
     if problem.refusal(direction, engine, device):
         return
+    # From an input that is dense in both ways nobody can tell how its gradients lie in memory.
+    foreseen = direction == "forward" or not (
+        layout.result_channels_last and problem.x.is_contiguous()
+    )
     try:
         result = problem.run(direction, engine)
     except RuntimeError as error:
-        if problem.is_foreseen(direction) or "cannot run this problem" not in str(error):
+        if foreseen or "cannot run this problem" not in str(error):
             raise
         return
     problem.check(direction, result)

@@ -71,9 +71,10 @@ class PlaneCopy {
 
  public:
   __device__ __forceinline__ PlaneCopy(const BoxesParams& p, const void* map, int index)
-      : p_(p), map_(map), first_(locate_lines<kMath>(p, index)) {
-    count_ = min(tile_lines(kMath), p.lines - first_);
-  }
+      : p_(p),
+        map_(map),
+        first_(locate_lines<kMath>(p, index)),
+        count_(count_lines<kMath>(p, first_)) {}
 
   __device__ __forceinline__ uint32_t bytes() const { return count_ * (kChunk * kBoxLineBytes); }
 
@@ -99,8 +100,7 @@ class PlaneCopy {
  private:
   const BoxesParams& p_;
   const void* const map_;
-  const int first_;  // line of the tile
-  int count_;        // that there are
+  const int first_, count_;  // lines of the tile
 };
 
 // Boxes of the filters that a tile has: what they would have behind the last one is not copied, as

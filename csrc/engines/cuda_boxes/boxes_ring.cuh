@@ -30,6 +30,11 @@ template <TensorMath kMath>
 __device__ __forceinline__ int locate_lines(const BoxesParams& p, int index) {
   return p.by_filter_tiles.divide(index) * tile_lines(kMath);
 }
+// how many it has from there,
+template <TensorMath kMath>
+__device__ __forceinline__ int count_lines(const BoxesParams& p, int first) {
+  return min(tile_lines(kMath), p.lines - first);
+}
 // and which of its plane's a line is.
 struct PlaneLine {
   int index, image;

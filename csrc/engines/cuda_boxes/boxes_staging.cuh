@@ -171,7 +171,7 @@ class PlaneStaging : BoxStaging<kMath> {
   // A box for each line that there is.
   __device__ __forceinline__ void store_boxes(const void* map, int first, int filter,
                                               uint32_t staged) const {
-    const int count = count_lines(first);
+    const int count = count_lines<kMath>(p_, first);
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       const PlaneLine line(p_, first + i);
@@ -179,7 +179,7 @@ class PlaneStaging : BoxStaging<kMath> {
     }
   }
   __device__ __forceinline__ void store_words(int first, int filter, uint32_t staged) const {
-    Base::visit_words(count_lines(first) * kSliceFilters * kBoxWords, [&](int i) {
+    Base::visit_words(count_lines<kMath>(p_, first) * kSliceFilters * kBoxWords, [&](int i) {
       const PlaneLine line(p_, first + i / (kSliceFilters * kBoxWords));
       const int own = filter + i / kBoxWords % kSliceFilters;
       const int word = line.index * kBoxWords + i % kBoxWords;
@@ -188,11 +188,6 @@ class PlaneStaging : BoxStaging<kMath> {
           p_.target)[kWords * (line.image * p_.target_n + own * p_.target_c) + word] =
           load_element<uint16_t>(swizzle_line(staged + 2 * i));
     });
-  }
-
- private:
-  __device__ __forceinline__ int count_lines(int first) const {
-    return min(tile_lines(kMath), p_.lines - first);
   }
 };
 

@@ -39,10 +39,12 @@ class CarryStorer {
   __device__ __forceinline__ void store(int window, bool more, const Wait& wait) {
     Runs runs(p_, target_, window, 0, filter_);
     const PixelRun<Out> run = runs.next();
-    const bool begins = !carry_.has_some(), ends = !carry_.keeps(p_, run, more);
-    carry_.pass(p_, run, more);
+    const uint32_t bytes = run.bytes();
+    const bool begins = !carried_;
+    // A run that has too little for a whole piece of every filter cannot wait for the next.
+    const bool ends_image = run.pixel + run.pixels >= p_.target_height * p_.target_width;
+    carried_ = more && !ends_image && (carried_ || bytes >= kPiece);
     wait();
-    const uint32_t bytes = run.pixels * kElement;
     if (begins) {
       store_pieces<true>(run, bytes);
       // [misaligned, end of its piece)
@@ -52,7 +54,7 @@ class CarryStorer {
     } else {
       store_pieces<false>(run, bytes);
     }
-    if (ends) {
+    if (!carried_) {
       store_pairs(run, [&](uint32_t shift) {
         const uint32_t end = shift + bytes;
         return Range{max(end & -kPiece, begins ? shift : 0), end};
@@ -134,7 +136,8 @@ class CarryStorer {
   const int filter_, filters_;
   const Out* const staging_;
   const int lane_;
-  Carry<Out> carry_;
+  // What lies before the next run, up to the start of its piece, is still to be stored.
+  bool carried_ = false;
 };
 
 }  // namespace convx

@@ -81,6 +81,7 @@ struct PixelRun {
   Out* to;        // of the first filter
   int distance;   // of the next one, in elements modulo 2^32
 
+  __device__ __forceinline__ int bytes() const { return pixels * static_cast<int>(sizeof(Out)); }
   // Elements between a filter's run and the start before it of what it is aligned to. Filters are
   // counted from the first; eight further it is the same if that is a sector, or less.
   __device__ __forceinline__ int misalignment(int filter) const {
@@ -179,36 +180,6 @@ class WindowRuns {
   int left_ = kWidth, stored_left_;
   int staged_ = 0;
   bool cut_start_, cut_end_;
-};
-
-// What of a window's first run waits for the next window, in blocks that carry.
-template <typename Out>
-class Carry {
- public:
-  // Whether what lies before a run's pixels, up to the start of a piece, is still to be stored.
-  __device__ __forceinline__ bool has_some() const { return some_; }
-  // Bytes of the run before, which are staged up to there.
-  __device__ __forceinline__ int bytes_before() const { return bytes_; }
-
-  // Whether what lies behind the run's last whole piece waits. more: the block has other windows
-  // behind this one. A run that has too little for a whole piece of every filter may not.
-  __device__ __forceinline__ bool keeps(const WindowParams& p, const PixelRun<Out>& run,
-                                        bool more) const {
-    const bool ends_image = run.pixel + run.pixels >= p.target_height * p.target_width;
-    return more && !ends_image && (some_ || count_bytes(run) >= kCarriedBytes);
-  }
-  __device__ __forceinline__ void pass(const WindowParams& p, const PixelRun<Out>& run, bool more) {
-    some_ = keeps(p, run, more);
-    bytes_ = count_bytes(run);
-  }
-
-  static __device__ __forceinline__ int count_bytes(const PixelRun<Out>& run) {
-    return run.pixels * static_cast<int>(sizeof(Out));
-  }
-
- private:
-  bool some_ = false;
-  int bytes_ = 0;
 };
 
 template <typename Out>

@@ -53,8 +53,15 @@ class SumStager {
     }
   }
 
-  // Before a part other than the first is staged.
-  __device__ __forceinline__ void start_part(int part) { start_ = find_start(part); }
+  // Calls visit with each part, one after the other: stage is for the part that is visited.
+  template <typename Visit>
+  __device__ __forceinline__ void visit_parts(const Visit& visit) {
+    visit.template operator()<0>();
+    if constexpr (kParts<Out, kColumns> == 2) {
+      start_ = find_start(1);
+      visit.template operator()<1>();
+    }
+  }
 
   // In blocks that carry: the pieces that the part before has left, of the warp's filters, and
   // where they go, once what lies there has been stored. Where nothing was left, nobody reads them.
@@ -63,12 +70,12 @@ class SumStager {
   struct Rest {
     uint32_t words[kRestRounds][4];
   };
-  __device__ __forceinline__ Rest load_rest(const Carry<Out>& carry) const {
+  // before: bytes of its first run.
+  __device__ __forceinline__ Rest load_rest(int before) const {
     __syncwarp();  // they are other lanes' sums
     Rest rest;
 #pragma unroll
     for (int i = 0; i < kRestRounds; ++i) {
-      const int before = carry.bytes_before();
       const int here = start_.run.misalignment(rest_filter(i)) * static_cast<int>(sizeof(Out));
       const int stored = before + ((here - before) & (kCarriedBytes - 1)) - here;
       load_16_bytes(locate_rest(i) + stored, rest.words[i]);

@@ -44,25 +44,20 @@ __device__ __forceinline__ void multiply_tiles(const WindowParams& p, const Wind
     // What comes before finish costs less: the last products are on their way.
     next = locate_tile(p, index + tiles.step);
     const TileShare share(p, tile, warpgroup);
-    visit_target<Element>(p, tile,
-                          [&]<typename Out>(const StoreTarget<Out>& target, const Element* bias) {
-                            SumStager<kMath, kColumns, Pace::kTiles, Out, Element> stager(
-                                p, target, tile.group, share.filter, bias,
-                                find_staging<Out, kColumns, Pace::kTiles>(p, memory, warpgroup));
-                            stager.start_window(share.window);
-                            multiplier.finish(chains, sums);
-                            stager.add_bias(sums.value);
-                            const auto hand_over = [&]<int kPart>() {
-                              turns.wait();
-                              if (stager.template stage<kPart>(sums.value)) spoilt[warpgroup] = 1;
-                              turns.hand_over();
-                            };
-                            hand_over.template operator()<0>();
-                            if constexpr (kParts<Out, kColumns> == 2) {
-                              stager.start_part(1);
-                              hand_over.template operator()<1>();
-                            }
-                          });
+    const auto stage = [&]<typename Out>(const StoreTarget<Out>& target, const Element* bias) {
+      SumStager<kMath, kColumns, Pace::kTiles, Out, Element> stager(
+          p, target, tile.group, share.filter, bias,
+          find_staging<Out, kColumns, Pace::kTiles>(p, memory, warpgroup));
+      stager.start_window(share.window);
+      multiplier.finish(chains, sums);
+      stager.add_bias(sums.value);
+      stager.visit_parts([&]<int kPart>() {
+        turns.wait();
+        if (stager.template stage<kPart>(sums.value)) spoilt[warpgroup] = 1;
+        turns.hand_over();
+      });
+    };
+    visit_target<Element>(p, tile, stage);
   }
 }
 

@@ -17,17 +17,16 @@ __device__ __forceinline__ void multiply_walk(const WindowParams& p, const Windo
   using Multiplier = WindowMultiplier<kMath, kColumns, LineReader>;
   using Element = typename TensorTypes<kMath>::Element;
   using Stager = SumStager<kMath, kColumns, kPace, Element, Element>;
-  constexpr int kCount = kParts<Element, kColumns>;
-  static_assert(kPace != Pace::kCarry || kCount == 1);
+  static_assert(kPace != Pace::kCarry || kParts<Element, kColumns> == 1);
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   const TileRange tiles = find_tiles<true>(p);
   Multiplier multiplier(p, rings, taps, warpgroup, tiles);
   const StoreTarget<Element> target = find_whole_target<Element>(p);
-  const int filter = p.filter_groups == 2 ? warpgroup * kWindowFilters : 0;
-  Stager stager(p, target, 0, filter, static_cast<const Element*>(p.bias),
+  const TileShare first(p, locate_tile<true>(p, tiles.first), warpgroup);
+  Stager stager(p, target, 0, first.filter, static_cast<const Element*>(p.bias),
                 find_staging<Element, kColumns, kPace>(p, memory, warpgroup));
   StagingTurns turns(rings, warpgroup);
-  Carry<Element> carry;
+  int bytes_before = 0;  // of the window before, in blocks that carry
   for (int index = tiles.first; index < tiles.end; ++index) {
     const TilePlace tile = locate_tile<true>(p, index);
     const bool more = index + 1 < tiles.end;
@@ -38,23 +37,18 @@ __device__ __forceinline__ void multiply_walk(const WindowParams& p, const Windo
     multiplier.multiply(tile, chains, sums, more);
     multiplier.finish(chains, sums);
     stager.add_bias(sums.value);
-    const auto hand_over = [&]<int kPart>() {
+    stager.visit_parts([&]<int kPart>() {
       if constexpr (kPace == Pace::kCarry) {
-        const typename Stager::Rest rest = stager.load_rest(carry);
+        const typename Stager::Rest rest = stager.load_rest(bytes_before);
         turns.wait();
         stager.store_rest(rest);
-        carry.pass(p, stager.run(), more);
+        bytes_before = stager.run().bytes();
       } else {
         turns.wait();
       }
       stager.template stage<kPart>(sums.value);
       turns.hand_over();
-    };
-    hand_over.template operator()<0>();
-    if constexpr (kCount == 2) {
-      stager.start_part(1);
-      hand_over.template operator()<1>();
-    }
+    });
   }
 }
 
