@@ -3,7 +3,7 @@
 //
 #include "emulate_gemm.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda_gemm/biased_product.cpp"
+#include "engines/cuda_gemm/lt_product.cpp"
 #include "engines/cuda_gemm/blas_scope.cpp"
 #include "engines/cuda_gemm/cuda_gemm_gather.cu"
 #include "engines/cuda_gemm/cuda_gemm_in_place.cu"

@@ -99,16 +99,16 @@ void BlasScope::multiply(const BatchedGemm& g) const {
   });
 }
 
-bool BlasScope::multiply_biased(const BatchedGemm& g, const GemmBias& bias) const {
+bool BlasScope::multiply_lt(const BatchedGemm& g, const LtExtras& bias) const {
   const int64_t size = size_of(site_.problem->dtype);
   bool supported = true;
   visit_batches(g, [&](int64_t batch, const auto& offset_of, const auto& step_of) {
     if (!supported) return;
-    const auto operand = [&](const GemmOperand& o) -> BiasedOperand {
+    const auto operand = [&](const GemmOperand& o) -> LtOperand {
       if (o.data == nullptr) return {};
       return {advance(o.data, offset_of(o), size), o.transposed, o.pitch, step_of(o)};
     };
-    const BiasedProduct product{
+    const LtProduct product{
         .m = g.m,
         .n = g.n,
         .k = g.k,
@@ -121,7 +121,7 @@ bool BlasScope::multiply_biased(const BatchedGemm& g, const GemmBias& bias) cons
         .workspace = bias.workspace,
         .workspace_bytes = bias.workspace_bytes,
     };
-    const cublasStatus_t status = convx::multiply_biased(handle_, site_.stream, types_, product);
+    const cublasStatus_t status = convx::multiply_lt(handle_, site_.stream, types_, product);
     supported = status != CUBLAS_STATUS_NOT_SUPPORTED;
     if (supported) check(status, "cublasLtMatmul");
   });

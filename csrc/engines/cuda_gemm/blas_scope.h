@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cuda/check.h"
-#include "engines/cuda_gemm/biased_product.h"
+#include "engines/cuda_gemm/lt_product.h"
 
 namespace convx {
 
@@ -29,8 +29,8 @@ struct BatchedGemm {
   bool wide_result;  // the result is stored in the accumulation type
 };
 
-// What multiply_biased adds before a result is rounded; memory for cuBLASLt beside it.
-struct GemmBias {
+// What multiply_lt adds before a result is rounded, and memory for it.
+struct LtExtras {
   GemmOperand rows;    // [m], to every column; or null
   GemmOperand matrix;  // m x n; or null
   void* workspace;
@@ -48,7 +48,7 @@ class BlasScope {
 
   void multiply(const BatchedGemm& gemm) const;
   // False where cuBLASLt has no algorithm for it; some of the results may be there then.
-  bool multiply_biased(const BatchedGemm& gemm, const GemmBias& bias) const;
+  bool multiply_lt(const BatchedGemm& gemm, const LtExtras& bias) const;
 
  private:
   void check(cublasStatus_t status, const char* what) const;

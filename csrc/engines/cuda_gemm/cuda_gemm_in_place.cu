@@ -53,7 +53,13 @@ class GemmInPlace {
             shape_.filters.pitch, shape_.filters.group_stride, 0};
   }
 
-  GemmBias bias() const { return {{}, {}, blas_workspace_, shape_.blas_bytes}; }
+  LtExtras memory() const { return {{}, {}, blas_workspace_, shape_.blas_bytes}; }
+
+  // Nothing is added. By cuBLASLt where it chooses better.
+  void multiply(const BatchedGemm& gemm) const {
+    if (shape_.asks_lt && blas_.multiply_lt(gemm, memory())) return;
+    blas_.multiply(gemm);
+  }
 
   void run_planes() {
     const int64_t pixels = problem_.H * problem_.W;
@@ -91,10 +97,10 @@ class GemmInPlace {
     gemm.row_stride = target_step;
     gemm.groups = problem_.groups;
     gemm.rows = count;
-    if (bias_ == nullptr) return blas_.multiply(gemm);
-    GemmBias added = bias();
+    if (bias_ == nullptr) return multiply(gemm);
+    LtExtras added = memory();
     added.matrix = {bias_values_, false, shape_.bias_pixels, gemm.n * shape_.bias_pixels, 0};
-    if (!blas_.multiply_biased(gemm, added)) {
+    if (!blas_.multiply_lt(gemm, added)) {
       throw_launch_error(site_, "cublasLtMatmulAlgoGetHeuristic", "no algorithm");
     }
   }
@@ -156,14 +162,10 @@ class GemmInPlace {
     gemm.group_stride = gemm.m;
     gemm.groups = problem_.groups;
     gemm.rows = 1;
-    if (bias_ == nullptr) {
-      // Of very many pixels cuBLASLt's choice is the better one.
-      if (shape_.blas_bytes > 0 && blas_.multiply_biased(gemm, bias())) return;
-      return blas_.multiply(gemm);
-    }
-    GemmBias added = bias();
+    if (bias_ == nullptr) return multiply(gemm);
+    LtExtras added = memory();
     added.rows = {bias_, false, 0, gemm.m, 0};
-    if (adds_bias_to_sums(source, target) && blas_.multiply_biased(gemm, added)) return;
+    if (adds_bias_to_sums(source, target) && blas_.multiply_lt(gemm, added)) return;
     fill_bias(target, pixels, problem_.K, gemm.pitch, false);
     gemm.accumulate = true;
     blas_.multiply(gemm);
@@ -199,8 +201,8 @@ class GemmInPlace {
     const auto launch = [&]<int kValues>() {
       p.units = count * problem_.C / kValues;
       p.by_units = FastDivmod(problem_.C / kValues);
-      launch_kernel<copy_pixels_kernel<T, kValues>>(site_, count_loop_blocks(p.units, kMoveThreads),
-                                                    kMoveThreads, 0, p);
+      launch_kernel<copy_pixels_kernel<T, kValues>>(
+          site_, count_loop_blocks(p.units, kCopyUnits * kMoveThreads), kMoveThreads, 0, p);
     };
     constexpr int kUnit = 16 / sizeof(T);
     const bool wide = fit_unit(sizeof(T), problem_.C, p.n, p.row_step, p.column_step) == kUnit &&

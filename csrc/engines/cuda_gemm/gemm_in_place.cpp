@@ -2,18 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
+#include "core/arithmetic.h"
 #include "engines/cuda_gemm/gemm_shape.h"
 #include "engines/dense_pixels.h"
 
 namespace convx {
 namespace {
 
-// What cuBLASLt may use where it is asked; PyTorch gives it as much.
+// What cuBLAS may use; PyTorch gives it as much.
 constexpr int64_t kBlasBytes = int64_t{32} << 20;
-// It is asked for a bias, and where its choice is better than cuBLAS' (16 x 1024 x 1024 pixels of
-// 64 bfloat16 channels, 128 filters: 1.74 and 1.85 ms; fewer pixels: no difference).
-constexpr int64_t kManyPixels = int64_t{1} << 21;
 // Bias values of one image where that is not more, or else of a piece of it: they stay in L2.
 constexpr int64_t kBiasBytes = int64_t{4} << 20;
 // Pixels that are copied together stay in L2 until they are multiplied.
@@ -80,6 +79,46 @@ int64_t target_pixels(const ConvProblem& p) {
 bool wants_planes_side_by_side(const ConvProblem& p) {
   return p.pass != Pass::kWeightGrad && uses_tensor_cores(p) && p.N > 1 &&
          p.H * p.W <= kMostPlanePixels && p.H * p.W * size_of(p.dtype) % 8 != 0;
+}
+
+// The memory that cuBLASLt may use decides what it offers. On an H200 (cuBLAS 13, 1,040 products):
+// - Kernels of 16 bits that need memory have another clear it first, 2 us. Without it the same ones
+//   are 4% faster on average, and never slower but for very many bytes, and where lines begin
+//   anywhere.
+// - Those of TF32 that run well on Hopper need some, but a short reduction by few filters is faster
+//   by the older ones that need none, up to 1.6 times. With 1 MiB the choice is better than with
+//   32 MiB, cuBLAS', for few filters and for many tiles; and it is PyTorch's where there is a bias.
+constexpr int64_t kLittleMemory = int64_t{1} << 20;
+constexpr double kVeryManyBytes = 200e6;
+constexpr int64_t kFewestHalfFilters = 8;  // of two, cuBLAS has something better
+constexpr int64_t kShortReduction = 160, kShortestReduction = 64;
+constexpr int64_t kFewestFilters = 16, kFewFilters = 64, kSomeFilters = 256;
+constexpr int64_t kBlasTile = 128, kFewTiles = 64, kManyTiles = 450;
+constexpr int64_t kFewestBiasedChannels = 24;  // with a bias, of 16 the older ones are slower
+
+// Bytes for cuBLASLt to choose by; nothing: cuBLAS chooses, unless there is a bias.
+std::optional<int64_t> choose_blas_bytes(const ConvProblem& p, const GatherTensors& view,
+                                         const InPlaceShape& shape) {
+  const InPlaceForm form = shape.form;
+  const int64_t sources = view.source_channels, targets = view.target_channels;
+  if (!uses_tensor_cores(p) || shape.pitches() * size_of(p.dtype) % 16 != 0) return std::nullopt;
+  if (size_of(p.dtype) == 2) {
+    if (targets < kFewestHalfFilters) return std::nullopt;
+    if (count_bytes(p) < kVeryManyBytes) return 0;
+    return form == InPlaceForm::kPixels ? std::optional(kBlasBytes) : std::nullopt;
+  }
+  const bool is_short =
+      sources <= kShortReduction && (!adds_bias(p) || sources >= kFewestBiasedChannels);
+  if (form == InPlaceForm::kPlanes) {
+    return is_short && targets <= kFewFilters ? std::optional<int64_t>(0) : std::nullopt;
+  }
+  const int64_t tiles = ceil_div(targets, kBlasTile) * ceil_div(target_pixels(p), kBlasTile);
+  const bool is_small =
+      tiles <= kManyTiles && (targets <= kSomeFilters || sources <= kShortestReduction);
+  if (is_short && targets >= kFewestFilters && (targets <= kFewFilters || is_small)) return 0;
+  if (targets <= kFewFilters || tiles >= kManyTiles) return kLittleMemory;
+  if (tiles < kFewTiles) return targets <= kSomeFilters ? kLittleMemory : kBlasBytes;
+  return adds_bias(p) ? std::optional(kLittleMemory) : std::nullopt;
 }
 
 }  // namespace
@@ -178,11 +217,13 @@ InPlaceShape fit_in_place(const ConvProblem& p, const GatherTensors& view,
     shape.chunk_pixels = fit_pixels(target_pixels(p), p.C, kChunkBytes);
     shape.chunk_bytes = align_bytes(shape.chunk_pixels * p.C * size);
   }
-  const bool pixels = shape.form == InPlaceForm::kPixels;
-  const bool many = pixels && p.pass != Pass::kWeightGrad && target_pixels(p) >= kManyPixels;
-  if (many || (adds_bias(p) && shape.form != InPlaceForm::kSideBySide)) {
+  if (shape.form == InPlaceForm::kSideBySide || p.pass == Pass::kWeightGrad) return shape;
+  const std::optional<int64_t> chosen = choose_blas_bytes(p, view, shape);
+  shape.asks_lt = chosen.has_value() || adds_bias(p);
+  if (shape.asks_lt) {
     const int64_t left = std::max<int64_t>(workspace_limit - shape.workspace_bytes(), 0);
-    shape.blas_bytes = std::min(kBlasBytes, left / kGemmAlignment * kGemmAlignment);
+    shape.blas_bytes =
+        std::min(chosen.value_or(kBlasBytes), left / kGemmAlignment * kGemmAlignment);
   }
   return shape;
 }

@@ -49,6 +49,7 @@ struct InPlaceShape {
   // That are copied together at a time; side by side, those of some images.
   int64_t chunk_pixels = 0;
   bool wide_results = false;  // side by side: in the accumulation type
+  bool asks_lt = false;       // cuBLASLt chooses the algorithm, not cuBLAS
   // The workspace: packed filters, bias values, pixels, results, what cuBLASLt wants.
   int64_t filter_bytes = 0, bias_bytes = 0, chunk_bytes = 0, result_bytes = 0, blas_bytes = 0;
 

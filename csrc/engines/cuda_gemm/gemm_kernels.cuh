@@ -217,24 +217,36 @@ struct PixelCopyParams {
   FastDivmod by_units, by_columns, by_rows;
 };
 
-// A thread copies units of kValues values.
+// A thread copies units of kValues values, four before it stores the first.
+inline constexpr int kCopyUnits = 4;
 template <typename T, int kValues>
 __global__ void __launch_bounds__(kMoveThreads)
     copy_pixels_kernel(const __grid_constant__ PixelCopyParams p) {
   struct alignas(kValues * sizeof(T)) Unit {
     T values[kValues];
   };
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kMoveThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kMoveThreads + threadIdx.x; i < p.units;
-       i += step) {
-    int image = static_cast<int>(i);
-    const int unit = p.by_units.split(image);
-    image += p.first_pixel;
-    const int column = p.by_columns.split(image);
-    const int row = p.by_rows.split(image);
-    const T* from =
-        static_cast<const T*>(p.source) + image * p.n + row * p.row_step + column * p.column_step;
-    static_cast<Unit*>(p.copied)[i] = reinterpret_cast<const Unit*>(from)[unit];
+  constexpr int kBlockUnits = kCopyUnits * kMoveThreads;
+  for (int64_t first = int64_t{blockIdx.x} * kBlockUnits + threadIdx.x; first < p.units;
+       first += int64_t{gridDim.x} * kBlockUnits) {
+    Unit units[kCopyUnits];
+#pragma unroll
+    for (int u = 0; u < kCopyUnits; ++u) {
+      const int64_t i = first + u * kMoveThreads;
+      if (i >= p.units) break;
+      int image = static_cast<int>(i);
+      const int unit = p.by_units.split(image);
+      image += p.first_pixel;
+      const int column = p.by_columns.split(image);
+      const int row = p.by_rows.split(image);
+      const T* from =
+          static_cast<const T*>(p.source) + image * p.n + row * p.row_step + column * p.column_step;
+      units[u] = reinterpret_cast<const Unit*>(from)[unit];
+    }
+#pragma unroll
+    for (int u = 0; u < kCopyUnits; ++u) {
+      const int64_t i = first + u * kMoveThreads;
+      if (i < p.units) static_cast<Unit*>(p.copied)[i] = units[u];
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-#include "engines/cuda_gemm/biased_product.h"
+#include "engines/cuda_gemm/lt_product.h"
 
 #include <cublasLt.h>
 
@@ -14,7 +14,7 @@ namespace {
 // What cuBLASLt is told about a product, and what it is asked for.
 class Description {
  public:
-  Description(const BlasTypes& types, const BiasedProduct& p)
+  Description(const BlasTypes& types, const LtProduct& p)
       : sums_as_stored(types.storage == types.accumulate) {
     take(cublasLtMatmulDescInit(&multiply, types.compute, types.accumulate));
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.left.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -31,7 +31,7 @@ class Description {
     lay_out(added, types.storage, p.m, p.n, p.matrix.data ? p.matrix : p.result, p.batch);
   }
 
-  std::optional<cublasLtMatmulAlgo_t> choose(cublasLtHandle_t handle, const BiasedProduct& p) {
+  std::optional<cublasLtMatmulAlgo_t> choose(cublasLtHandle_t handle, const LtProduct& p) {
     cublasLtMatmulPreferenceOpaque_t wish;
     take(cublasLtMatmulPreferenceInit(&wish));
     const auto want = [&](cublasLtMatmulPreferenceAttributes_t name, const auto& value) {
@@ -56,7 +56,7 @@ class Description {
     return found.algo;
   }
 
-  static const void* added_data(const BiasedProduct& p) {
+  static const void* added_data(const LtProduct& p) {
     return p.matrix.data ? p.matrix.data : p.result.data;
   }
 
@@ -83,7 +83,7 @@ class Description {
   }
 
   void lay_out(cublasLtMatrixLayoutOpaque_t& layout, cudaDataType_t type, int64_t rows,
-               int64_t columns, const BiasedOperand& operand, int64_t batch) {
+               int64_t columns, const LtOperand& operand, int64_t batch) {
     if (operand.transposed) std::swap(rows, columns);
     take(cublasLtMatrixLayoutInit(&layout, type, static_cast<uint64_t>(rows),
                                   static_cast<uint64_t>(columns), operand.pitch));
@@ -105,7 +105,7 @@ class Chosen {
 
  public:
   std::optional<cublasLtMatmulAlgo_t> find_or_choose(cublasHandle_t handle, const BlasTypes& types,
-                                                     const BiasedProduct& p, Description& d) {
+                                                     const LtProduct& p, Description& d) {
     const auto alignments = [&](auto... data) {
       int64_t bits = 0;
       ((bits = bits << 16 | Description::alignment_of(data)), ...);
@@ -148,8 +148,8 @@ class Chosen {
 
 }  // namespace
 
-cublasStatus_t multiply_biased(cublasHandle_t handle, cudaStream_t stream, const BlasTypes& types,
-                               const BiasedProduct& p) {
+cublasStatus_t multiply_lt(cublasHandle_t handle, cudaStream_t stream, const BlasTypes& types,
+                           const LtProduct& p) {
   static Chosen chosen;
   Description d(types, p);
   if (d.status != CUBLAS_STATUS_SUCCESS) return CUBLAS_STATUS_NOT_SUPPORTED;

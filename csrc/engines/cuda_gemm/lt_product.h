@@ -1,4 +1,5 @@
-// Products to which a bias is added before they are rounded: cuBLASLt's.
+// Products of cuBLASLt: with a bias that is added before they are rounded, or with an algorithm
+// that cuBLAS does not choose (gemm_in_place.cpp).
 #pragma once
 
 #include <cublas_v2.h>
@@ -14,24 +15,24 @@ struct BlasTypes {
 };
 
 // A batch of products, column-major. Operands of the next product begin `step` elements on.
-struct BiasedOperand {
+struct LtOperand {
   const void* data;
   bool transposed;
   int64_t pitch, step;
 };
 
-struct BiasedProduct {
+struct LtProduct {
   int64_t m, n, k, batch;
-  BiasedOperand left, right, result;
-  BiasedOperand rows;    // [m], added to every column; or null
-  BiasedOperand matrix;  // m x n, added; or null
+  LtOperand left, right, result;
+  LtOperand rows;    // [m], added to every column; or null
+  LtOperand matrix;  // m x n, added; or null
   void* workspace;
   int64_t workspace_bytes;
 };
 
 // The handle is cuBLAS'. CUBLAS_STATUS_NOT_SUPPORTED where there is no algorithm, with nothing
 // done.
-cublasStatus_t multiply_biased(cublasHandle_t handle, cudaStream_t stream, const BlasTypes& types,
-                               const BiasedProduct& product);
+cublasStatus_t multiply_lt(cublasHandle_t handle, cudaStream_t stream, const BlasTypes& types,
+                           const LtProduct& product);
 
 }  // namespace convx
