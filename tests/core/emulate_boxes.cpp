@@ -16,6 +16,7 @@ const char *emulate_boxes(const ConvProblem &problem, const Plan &plan,
   const emulator::Workspace workspace(plan.workspace_bytes);
   buffers.workspace = workspace.data();
   emulator::fault = nullptr;
+  emulator::let_copies_read_source(problem, buffers);
   emulator::descending = descending;
   launch_cuda_boxes({"cuda_boxes", &problem}, plan, buffers);
   emulator::descending = false;

@@ -43,6 +43,12 @@ CASES = [
 ]
 
 
+NO_FORM = (
+    "it takes channels_last tensors whose pixels are multiples of 16 bytes, and 1x1 layers whose "
+    "planes are, or have up to 128 pixels of channels in units of 16 bytes"
+)
+
+
 def random_case(seed: int) -> Case:
     random_of = random.Random(seed)
     kernel = (random_of.randint(1, 4), random_of.randint(1, 4))
@@ -205,18 +211,90 @@ def test_planes(core: ModuleType, case: Case, math: tuple[torch.dtype, str], res
             assert isinstance(said, dict) or resident, said
 
 
+# Of odd planes, which are copied with all others of a chunk; channels are whole units of 16 bytes.
+IMAGES = [
+    Case("planes_of_49", (5, 72, 7, 7), (136, 72, 1, 1)),
+    Case("planes_of_25", (6, 40, 5, 5), (72, 40, 1, 1), bias=False),
+    Case("planes_of_9", (31, 8, 3, 3), (24, 8, 1, 1)),
+    Case("planes_of_81", (2, 200, 9, 9), (40, 200, 1, 1)),
+    Case("planes_of_121", (2, 64, 11, 11), (128, 64, 1, 1)),
+    Case("planes_of_a_row", (4, 16, 1, 37), (264, 16, 1, 1)),
+    Case("planes_of_a_column", (3, 136, 127, 1), (8, 136, 1, 1), bias=False),
+    Case("planes_of_a_pixel", (150, 24, 1, 1), (40, 24, 1, 1)),
+    Case("fewer_images_than_a_tile", (1, 48, 7, 7), (56, 48, 1, 1)),
+]
+FLOAT_IMAGES = [  # units have half as many channels
+    Case("channels_of_four", (4, 36, 7, 7), (76, 36, 1, 1)),
+    Case("one_unit", (15, 4, 3, 3), (4, 4, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("resident", [0, 1])
+@pytest.mark.parametrize(
+    ("case", "math"),
+    [
+        *((case, math) for case in IMAGES for math in MATH),
+        *((case, MATH[0]) for case in FLOAT_IMAGES),
+    ],
+    ids=str,
+)
+def test_images(core: ModuleType, case: Case, math: tuple[torch.dtype, str], resident: int) -> None:
+    """1x1 layers of NCHW tensors whose planes end within units; also at odd addresses."""
+    tiles = (64, 128) if math[0] == torch.float32 else (128, 256)
+    for direction in ("forward", "input_grad"):
+        for before, filters in ((0, 0), (0, tiles[0]), (1, tiles[0]), (0, tiles[1])):
+            said = run(
+                core,
+                case,
+                math,
+                direction,
+                planes=True,
+                resident=resident,
+                filters=filters,
+                before=before,
+                descending=filters == tiles[1],
+            )
+            if said is None:
+                assert resident
+                continue
+            plane = case.x[2] * case.x[3]
+            images = min(case.x[0], 128 // plane)
+            assert said["box"] == (plane, 1, images)
+            filter_tiles = -(-case.w[direction == "input_grad"] // said["filters"])
+            assert said["tiles"] == -(-case.x[0] // images) * filter_tiles
+            assert filters in (0, said["filters"])
+
+
+@pytest.mark.parametrize("math", MATH, ids=str)
+def test_images_apart(core: ModuleType, math: tuple[torch.dtype, str]) -> None:
+    """Of a tensor with more channels, some."""
+    case = Case("images_apart", (5, 24, 7, 7), (40, 24, 1, 1))
+    x, w, b = case.tensors(math[0])
+    wide = Guarded(torch.full((5, 32, 7, 7), torch.nan, dtype=math[0]))
+    source = wide.tensor[:, 8:]
+    source.copy_(x)
+    target = Guarded(torch.full(case.y, torch.nan, dtype=math[0]))
+    problem = make_problem(core, case, math[0])
+    problem.precision = getattr(core.Precision, math[1])
+    problem.x_strides = core.Strides(*source.stride())
+    assert b is not None
+    pointers = [t.data_ptr() for t in (source, w, target.tensor, b)]
+    assert isinstance(core.run_boxes(problem, h200(core), *pointers), dict)
+    reference.check_forward(target.tensor, case, x, w, b, tf32=math[1] == "tf32")
+    assert target.is_whole()
+
+
 def test_planes_that_are_refused(core: ModuleType) -> None:
-    said = (
-        "it takes channels_last tensors whose pixels are multiples of 16 bytes, and planes of 1x1 "
-        "layers that are"
-    )
     for case in (
-        Case("planes_of_49", (2, 16, 7, 7), (16, 16, 1, 1)),
+        Case("planes_of_169", (2, 16, 13, 13), (16, 16, 1, 1)),
+        Case("channels_of_four", (2, 20, 7, 7), (16, 20, 1, 1)),
+        Case("filters_of_four", (2, 16, 7, 7), (20, 16, 1, 1)),
+        Case("strided_images", (2, 16, 7, 7), (16, 16, 1, 1), stride=(2, 2)),
         Case("strided", (2, 16, 8, 8), (16, 16, 1, 1), stride=(2, 2)),
         Case("padded", (2, 16, 8, 8), (16, 16, 1, 1), padding=(1, 1)),
         Case("taps", (2, 16, 8, 8), (16, 16, 3, 3), padding=(1, 1)),
     ):
-        assert run(core, case, MATH[1], planes=True) == said
+        assert run(core, case, MATH[1], planes=True) == NO_FORM
 
 
 @pytest.mark.parametrize("math", MATH, ids=str)
@@ -254,14 +332,14 @@ def test_shapes_are_what_they_should_be(core: ModuleType) -> None:
         (
             Case("channels", (1, 12, 9, 9), (16, 12, 3, 3)),
             MATH[1],
-            "it takes channels_last tensors whose pixels are multiples of 16 bytes, and planes of "
-            "1x1 layers that are",
+            NO_FORM,
         ),
         (
             Case("stride", (1, 16, 30, 30), (16, 16, 1, 1), stride=(1, 9)),
             MATH[1],
             "the stride is above 8",
         ),
+        (Case("no_images", (0, 16, 7, 7), (16, 16, 1, 1)), MATH[1], "there are no images"),
     ],
     ids=str,
 )
@@ -286,6 +364,28 @@ def test_nan_and_infinity_stay_where_they_belong(
     assert b is not None
     pointers = [t.data_ptr() for t in (source.tensor, w, target.tensor, b)]
     assert isinstance(core.run_boxes(problem, h200(core), *pointers), dict)
+    want = reference.conv2d(case, x, w, b).float()
+    for test in (torch.isnan, torch.isposinf, torch.isneginf):
+        assert torch.equal(test(target.tensor.float()), test(want))
+
+
+@pytest.mark.parametrize("math", MATH, ids=str)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+def test_nan_and_infinity_of_images(
+    core: ModuleType, math: tuple[torch.dtype, str], value: float
+) -> None:
+    """A stage keeps what lay behind the last channel, and rows of no image read any other's."""
+    case = Case("not_finite_images", (7, 72, 7, 7), (24, 72, 1, 1))
+    x, w, b = case.tensors(math[0])
+    x[0, 30, 0, 0] = x[3, 71, 6, 6] = value
+    problem = make_problem(core, case, math[0])
+    problem.precision = getattr(core.Precision, math[1])
+    source, target = Guarded(x), Guarded(torch.zeros(case.y, dtype=math[0]))
+    assert b is not None
+    pointers = [t.data_ptr() for t in (source.tensor, w, target.tensor, b)]
+    caps = h200(core)
+    caps.sm_count = 1  # so that stages are used again
+    assert isinstance(core.run_boxes(problem, caps, *pointers), dict)
     want = reference.conv2d(case, x, w, b).float()
     for test in (torch.isnan, torch.isposinf, torch.isneginf):
         assert torch.equal(test(target.tensor.float()), test(want))

@@ -84,13 +84,17 @@ PIXEL_BOXES: tuple[Shape, ...] = (
 )
 
 
-# NCHW: where blocks of cuda_lines walk, and carry; what cuda_boxes moves as planes; few filters.
+# NCHW: where blocks of cuda_lines walk, and carry; what cuda_boxes moves as lines of planes, and as
+# whole ones; few filters.
 WALKED: tuple[Shape, ...] = (
     ((2, 16, 64, 256), (128, 16, 3, 3), 1),
     ((5, 12, 40, 64), (100, 12, 3, 3), 1),
     ((3, 16, 40, 120), (64, 16, 3, 3), 1),
 )
-PLANES: Shape = ((3, 72, 28, 28), (136, 72, 1, 1), 1)
+PLANES: tuple[Shape, ...] = (
+    ((3, 72, 28, 28), (136, 72, 1, 1), 1),
+    ((5, 72, 7, 7), (136, 72, 1, 1), 1),
+)
 FEW_FILTERS: Shape = ((2, 24, 16, 16), (2, 24, 1, 1), 1)
 
 
@@ -172,7 +176,7 @@ SHAPES = (
     ("cuda_lines", BOXED, (torch.bfloat16,), True),
     ("cuda_boxes", PIXEL_BOXES, tuple(PRECISIONS), True),
     ("cuda_lines", WALKED, tuple(PRECISIONS), False),
-    ("cuda_boxes", (PLANES,), tuple(PRECISIONS), False),
+    ("cuda_boxes", PLANES, tuple(PRECISIONS), False),
     ("cuda_pointwise", (FEW_FILTERS,), tuple(PRECISIONS), False),
 )
 

@@ -18,7 +18,8 @@ class PixelCopy {
   __device__ __forceinline__ PixelCopy(const BoxesParams& p, const void* map, int index)
       : p_(p), map_(map), tile_(locate_tile(p, index)) {}
 
-  __device__ __forceinline__ uint32_t bytes() const {
+  // Of a stage.
+  __device__ __forceinline__ uint32_t bytes(int) const {
     return p_.box_columns * p_.box_rows * p_.box_images * kBoxLineBytes;
   }
 
@@ -62,21 +63,21 @@ class PixelCopy {
   const BoxTile tile_;
 };
 
-// The same of NCHW planes: a box for each of a tile's lines.
+// The same of NCHW: a box for each of a tile's lines.
 template <TensorMath kMath>
-class PlaneCopy {
+class LineCopy {
   static constexpr int kWords = operand_bytes(kMath) / 2;
   static constexpr int kUnits = kBoxLineBytes / 16;
   static constexpr int kChunk = box_chunk(kMath);
 
  public:
-  __device__ __forceinline__ PlaneCopy(const BoxesParams& p, const void* map, int index)
+  __device__ __forceinline__ LineCopy(const BoxesParams& p, const void* map, int index)
       : p_(p),
         map_(map),
         first_(locate_lines<kMath>(p, index)),
         count_(count_lines<kMath>(p, first_)) {}
 
-  __device__ __forceinline__ uint32_t bytes() const { return count_ * (kChunk * kBoxLineBytes); }
+  __device__ __forceinline__ uint32_t bytes(int) const { return count_ * (kChunk * kBoxLineBytes); }
 
   __device__ __forceinline__ void start(uint32_t to, int chunk, int, int, uint32_t barrier) const {
 #pragma unroll 1
@@ -101,6 +102,51 @@ class PlaneCopy {
   const BoxesParams& p_;
   const void* const map_;
   const int first_, count_;  // lines of the tile
+};
+
+// The same of NCHW: whole planes, those of a chunk at once.
+template <TensorMath kMath>
+class ImageCopy {
+  static constexpr int kBytes = operand_bytes(kMath);
+  static constexpr int kChunk = box_chunk(kMath);
+
+ public:
+  __device__ __forceinline__ ImageCopy(const BoxesParams& p, const void*, int index)
+      : p_(p), first_(locate_tile(p, index).image), count_(count_images(p, first_)) {}
+
+  __device__ __forceinline__ uint32_t bytes(int chunk) const { return count_ * image_bytes(chunk); }
+
+  __device__ __forceinline__ void start(uint32_t to, int chunk, int, int, uint32_t barrier) const {
+    const auto* from = static_cast<const char*>(p_.source) + kBytes * find_source(chunk);
+#pragma unroll 1
+    for (int i = 0; i < count_; ++i) {
+      bulk_copy(to + i * image_pitch(p_), from, image_bytes(chunk), barrier);
+      from += kBytes * p_.source_n;
+    }
+  }
+  __device__ __forceinline__ void gather(uint32_t to, int chunk, int, int) const {
+    const auto* from = static_cast<const uint16_t*>(p_.source) + kBytes / 2 * find_source(chunk);
+    const int units = image_bytes(chunk) / 16;
+    for (int i = 0; i < count_; ++i) {
+      for (int unit = threadIdx.x & 31; unit < units; unit += 32) {
+        gather_unit(from + 8 * unit, 8, to + i * image_pitch(p_) + 16 * unit);
+      }
+      from += kBytes / 2 * p_.source_n;
+    }
+  }
+
+ private:
+  // The last chunk may have fewer channels.
+  __device__ __forceinline__ uint32_t image_bytes(int chunk) const {
+    return min(kChunk, p_.group_sources - chunk * kChunk) * p_.plane * kBytes;
+  }
+  // Elements before a chunk of the first image.
+  __device__ __forceinline__ int64_t find_source(int chunk) const {
+    return first_ * p_.source_n + chunk * kChunk * p_.plane;
+  }
+
+  const BoxesParams& p_;
+  const int first_, count_;  // images of the tile
 };
 
 // Boxes of the filters that a tile has: what they would have behind the last one is not copied, as
@@ -162,7 +208,6 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
     const int filter = locate_filter(p, index, kFilters);
     const FilterCopy filters{filter_map, filter,
                              p.resident ? 0 : count_filter_boxes<kFilters>(p, filter)};
-    const uint32_t bytes = filters.bytes() + (p.boxed_source ? source.bytes() : 0);
 #pragma unroll 1
     for (int r = 0; r < p.tap_rows; ++r) {
 #pragma unroll 1
@@ -178,7 +223,7 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
           }
           __syncwarp();
           if (elect_lane()) {
-            arrive_expecting(full, bytes);
+            arrive_expecting(full, filters.bytes() + (p.boxed_source ? source.bytes(chunk) : 0));
             if (p.boxed_source) source.start(stage, chunk, r, s, full);
             filters.start(stage + kBoxPixelBytes, chunk * kBoxWords, r, s, full);
           }

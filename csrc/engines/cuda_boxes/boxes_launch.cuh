@@ -31,7 +31,7 @@ BoxedTensor describe_side(const BoxesShape& shape, const BoxesParams& p, const B
     tensor.step[axis] = box > 1 ? step : 1;
   };
   tensor.box[0] = kBoxWords, tensor.step[0] = 1;
-  if (shape.planes) {
+  if (shape.form == BoxForm::kLines) {
     tensor.extent[0] = kWords * p.plane;
     set_axis(1, side.channels, side.c, box_chunk(kMath), 1);
     set_axis(2, p.images, side.n, 1, 1);
@@ -66,10 +66,11 @@ BoxesMaps map_tensors(const LaunchSite& site, const BoxesShape& shape, const Box
                        p.target_w,
                        1,
                        1};
-  if (p.boxed_source) {
+  const bool mapped = shape.form != BoxForm::kImages;
+  if (mapped && p.boxed_source) {
     maps.source = make_tensor_map(site, describe_side<kMath>(shape, p, source));
   }
-  if (p.boxed_target) {
+  if (mapped && p.boxed_target) {
     maps.target = make_tensor_map(site, describe_side<kMath>(shape, p, target));
   }
   const int64_t line = p.packed_channels;
@@ -89,20 +90,16 @@ BoxesMaps map_tensors(const LaunchSite& site, const BoxesShape& shape, const Box
   return maps;
 }
 
-template <TensorMath kMath, int kFilters, int... kOthers>
+// By the kernel for tiles of so many filters, or for fewer.
+template <TensorMath kMath, BoxForm kForm, int kFilters = most_tile_filters(kForm, kMath)>
 void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& params,
                     const BoxesMaps& maps) {
   if (shape.filters == kFilters) {
     const dim3 grid(static_cast<unsigned>(shape.grid));
-    if (shape.planes) {
-      launch_early<boxes_kernel<kMath, kFilters, true>>(site, grid, kBoxThreads, shape.shared_bytes,
-                                                        params, maps);
-    } else {
-      launch_early<boxes_kernel<kMath, kFilters, false>>(site, grid, kBoxThreads,
-                                                         shape.shared_bytes, params, maps);
-    }
-  } else if constexpr (sizeof...(kOthers) > 0) {
-    multiply_boxes<kMath, kOthers...>(site, shape, params, maps);
+    launch_early<boxes_kernel<kMath, kFilters, kForm>>(site, grid, kBoxThreads, shape.shared_bytes,
+                                                       params, maps);
+  } else if constexpr (kFilters > fewest_tile_filters(kForm, kMath)) {
+    multiply_boxes<kMath, kForm, kFilters / 2>(site, shape, params, maps);
   } else {
     throw_launch_error(site, "choosing a kernel", "no such tile");
   }
@@ -111,7 +108,10 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
 template <TensorMath kMath>
 void launch_boxes(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& params) {
   if (!params.filters_in_place) pack_boxes<kMath>(site, params);
-  multiply_boxes<kMath, 256, 128, 64>(site, shape, params, map_tensors<kMath>(site, shape, params));
+  const auto multiply = shape.form == BoxForm::kPixels  ? multiply_boxes<kMath, BoxForm::kPixels>
+                        : shape.form == BoxForm::kLines ? multiply_boxes<kMath, BoxForm::kLines>
+                                                        : multiply_boxes<kMath, BoxForm::kImages>;
+  multiply(site, shape, params, map_tensors<kMath>(site, shape, params));
 }
 
 }  // namespace convx

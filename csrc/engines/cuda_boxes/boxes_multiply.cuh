@@ -1,20 +1,19 @@
-// Two warpgroups that multiply the ring's stages, 64 of a tile's pixels each. kPlanes: of NCHW.
+// Two warpgroups that multiply the ring's stages, 64 of a tile's pixels each.
 #pragma once
 
-#include "device/shared_memory.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
-#include "engines/cuda_boxes/boxes_ring.cuh"
+#include "engines/cuda_boxes/boxes_fragments.cuh"
 #include "engines/tensor_types.cuh"
 
 namespace convx {
 
-template <TensorMath kMath, int kFilters, bool kPlanes>
+// Loader: how pixels are taken into registers, if they are.
+template <TensorMath kMath, int kFilters, typename Loader>
 class BoxMultiplier {
   using Mma = Wgmma<typename TensorTypes<kMath>::Operand, kFilters>;
   static constexpr int kSteps = kBoxLineBytes / 32;  // products of a stage
-  // float32 is rounded on its way to the tensor cores, which would truncate it, and planes are
-  // turned: through registers.
+  // float32 is rounded on its way to the tensor cores, which would truncate it.
   static constexpr bool kRounds = kMath == TensorMath::kTf32;
   // By halves of a stage: one is read while the tensor cores read the other.
   using Fragments = uint32_t[2][4];
@@ -23,26 +22,9 @@ class BoxMultiplier {
   using Sums = WgmmaSums<kFilters>;
 
   __device__ __forceinline__ BoxMultiplier(const BoxesParams& p, const BoxesRing& ring)
-      : p_(p), ring_(ring), leader_((threadIdx.x & 31) == 0) {
+      : p_(p), ring_(ring), leader_((threadIdx.x & 31) == 0), loader_(p) {
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     first_pixel_ = warpgroup * (kBoxPixels / 2) * kBoxLineBytes;
-    const int lane = threadIdx.x & 31, matrix = lane / 8;
-    const int pixel = threadIdx.x / 32 * 16;  // first of this warp's
-    if constexpr (!kPlanes) {
-      // Lane l reads, of matrix l / 8: the lower or upper eight pixels, and the first or second 16
-      // bytes of a product's channels.
-      place_ = (pixel + matrix % 2 * 8 + lane % 8) * kBoxLineBytes + matrix / 2 * 16;
-    } else {
-      // The warp's pixels are part of a line; rows are channels.
-      const int line = pixel / line_pixels(kMath), first = pixel % line_pixels(kMath);
-      place_ = line * (box_chunk(kMath) * kBoxLineBytes);
-      if constexpr (kRounds) {
-        place_ += lane % 4 * kBoxLineBytes + (first + lane / 4) * 4;
-      } else {
-        // Of matrix l / 8: the lower or upper eight pixels, and channels.
-        place_ += (matrix / 2 * 8 + lane % 8) * kBoxLineBytes + (first + matrix % 2 * 8) * 2;
-      }
-    }
   }
 
   // Before the first tile: waits for filters that stay, and rounds them where nobody has.
@@ -69,7 +51,7 @@ class BoxMultiplier {
     for (int stage = 0; stage < count; ++stage) {
       wait_barrier(ring_.full + 8 * cursor_.slot, cursor_.parity);
       __syncwarp();  // waiting leaves lanes apart
-      if constexpr (kRounds || kPlanes) {
+      if constexpr (Loader::kUsed) {
         multiply_fragments(sums, stage);
       } else {
         multiply_stage(sums, stage);
@@ -104,7 +86,7 @@ class BoxMultiplier {
     const uint32_t filters = find_filters(pixels, stage);
     const auto multiply_half = [&](Fragments& fragments, int first) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) load_fragment(pixels + place_, first + i, fragments[i]);
+      for (int i = 0; i < 2; ++i) load_fragment(pixels, stage, first + i, fragments[i]);
       fence_wgmma();
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -121,20 +103,10 @@ class BoxMultiplier {
     wait_wgmma<1>();
   }
 
-  // Of a step's channels, rounded where that is needed. from: of this lane, in the stage.
-  __device__ __forceinline__ void load_fragment(uint32_t from, int step,
+  // Of a step's channels, rounded where that is needed.
+  __device__ __forceinline__ void load_fragment(uint32_t pixels, int stage, int step,
                                                 uint32_t (&words)[4]) const {
-    if constexpr (!kPlanes) {
-      load_matrices(swizzle_line(from + 32 * step), words);
-    } else if constexpr (kRounds) {
-      from += 8 * step * kBoxLineBytes;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        words[i] = load_word(swizzle_line(from + i / 2 * 4 * kBoxLineBytes + i % 2 * 32));
-      }
-    } else {
-      load_turned_matrices(swizzle_line(from + 16 * step * kBoxLineBytes), words);
-    }
+    loader_.load(pixels, stage, step, words);
     if constexpr (kRounds) {
 #pragma unroll
       for (uint32_t& word : words) word = round_to_tf32(__uint_as_float(word));
@@ -158,8 +130,8 @@ class BoxMultiplier {
   const BoxesParams& p_;
   const BoxesRing& ring_;
   const bool leader_;
+  const Loader loader_;
   uint32_t first_pixel_;      // bytes to this warpgroup's
-  uint32_t place_;            // the same, to what this lane reads first
   Fragments lower_, upper_;   // take no registers where there are none
   RingCursor cursor_, done_;  // next to multiply, and to give back
 };

@@ -20,7 +20,7 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
   p.box_columns = shape.box.columns, p.box_rows = shape.box.rows, p.box_images = shape.box.images;
   p.plane = narrow(shape.rows_axis.count * shape.columns_axis.count);
   const int64_t plane_lines = ceil_div(p.plane, line_pixels(shape.math));
-  p.lines = shape.planes ? narrow(problem.N * plane_lines) : 0;
+  p.lines = shape.form == BoxForm::kLines ? narrow(problem.N * plane_lines) : 0;
   p.by_plane_lines = FastDivmod(plane_lines);
   p.chunks = shape.chunks;
   p.stages = shape.stages, p.stage_bytes = shape.stage_bytes;

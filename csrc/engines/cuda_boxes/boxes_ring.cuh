@@ -12,6 +12,9 @@ __device__ __forceinline__ int locate_filter(const BoxesParams& p, int index, in
   return p.by_filter_tiles.split(index) * filters;
 }
 
+// The first of the 16 of a tile's pixels that are this warp's.
+__device__ __forceinline__ int first_warp_pixel() { return threadIdx.x / 32 * 16; }
+
 // The first pixel of a tile, in the target.
 struct BoxTile {
   int column, row, image;
@@ -25,7 +28,22 @@ __device__ __forceinline__ BoxTile locate_tile(const BoxesParams& p, int index) 
   return tile;
 }
 
-// The same of NCHW planes: a tile's first line,
+// Of NCHW images: how many a tile has from its first one,
+__device__ __forceinline__ int count_images(const BoxesParams& p, int first) {
+  return min(p.box_images, p.images - first);
+}
+// and bytes from one to the next in a stage, where a channel's plane follows the one before, as a
+// filter's does in what is to be stored:
+__device__ __forceinline__ int image_pitch(const BoxesParams& p) { return p.plane * kBoxLineBytes; }
+// bytes to the pixel of a row of the products, or less than none where it has none.
+template <TensorMath kMath>
+__device__ __forceinline__ int locate_image_pixel(const BoxesParams& p, int row) {
+  int image = row;
+  const int pixel = p.by_box_columns.split(image);
+  return image < p.box_images ? image * image_pitch(p) + pixel * operand_bytes(kMath) : -1;
+}
+
+// Of NCHW lines: a tile's first one,
 template <TensorMath kMath>
 __device__ __forceinline__ int locate_lines(const BoxesParams& p, int index) {
   return p.by_filter_tiles.divide(index) * tile_lines(kMath);
@@ -52,7 +70,7 @@ __device__ __forceinline__ uint32_t swizzle_line(uint32_t address) {
 // Shared-memory addresses. full: a stage has been copied; empty: it has been multiplied.
 struct BoxesRing {
   uint32_t full, empty, filters_full;  // barriers, 8 bytes each
-  uint32_t staging;                    // [2][pixel][128 bytes of filters]
+  uint32_t staging;                    // [2][pixel][128 bytes of filters], see boxes_staging.cuh
   uint32_t resident;                   // [tap][chunk][filter][128 bytes]
   uint32_t
       first;  // stage: [pixel][128 bytes], and, if filters are not resident, [filter][128 bytes]

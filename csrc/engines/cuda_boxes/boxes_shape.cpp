@@ -32,9 +32,12 @@ constexpr double kMemoryBytes = 18.2;
 constexpr double kTf32MemoryBytes = 16.8;
 constexpr double kCacheBytes = 83;
 constexpr double kLaunchCycles = 4070;
-// Planes take such a share of it, and some microseconds more.
-constexpr double kPlaneShare = 0.96, kPlaneMicroseconds = 0.7;
-constexpr double kTf32PlaneShare = 0.9, kTf32PlaneMicroseconds = 2;
+// NCHW takes such a share of it, and some microseconds more. Images are not fitted: as lines.
+struct FormCost {
+  double share, microseconds;
+};
+constexpr FormCost kLineCost{0.96, 0.7}, kTf32LineCost{0.9, 2};
+constexpr FormCost kImageCost{0.96, 0.7}, kTf32ImageCost{0.9, 2};
 constexpr double kPackMicroseconds = 2.3;
 constexpr double kPackBytesPerUs = 0.83e6;
 
@@ -49,19 +52,18 @@ class Fitter {
     shape_.rows_axis = phase.rows;
     shape_.columns_axis = phase.columns;
     shape_.chunks = static_cast<int>(ceil_div(view_.source_channels, box_chunk(shape_.math)));
-    shape_.planes = has_box_planes(problem);
+    // A problem's only pixel may have lost its pitch, which says nothing.
+    shape_.form = find_box_form(problem).value_or(BoxForm::kPixels);
     find_filters();
-    if (shape_.planes) {
-      cut_planes();
-    } else {
-      choose_box();
-    }
+    find_tiles();
   }
 
   BoxesShape fit(const BoxesWish& wish) const {
     BoxesShape best;
-    for (const int filters : {64, 128, 256}) {
-      const bool too_many = filters > 64 && filters / 2 >= view_.target_channels;
+    const int fewest = fewest_tile_filters(shape_.form, shape_.math);
+    const int most = most_tile_filters(shape_.form, shape_.math);
+    for (int filters = fewest; filters <= most; filters *= 2) {
+      const bool too_many = filters > fewest && filters / 2 >= view_.target_channels;
       if (wish.filters > 0 ? filters != wish.filters : too_many) continue;
       for (const bool resident : {true, false}) {
         if (wish.resident >= 0 && resident != (wish.resident > 0)) continue;
@@ -102,6 +104,17 @@ class Fitter {
 
   int64_t count_taps() const { return shape_.rows_axis.taps * shape_.columns_axis.taps; }
 
+  void find_tiles() {
+    switch (shape_.form) {
+      case BoxForm::kPixels:
+        return choose_box();
+      case BoxForm::kLines:
+        return cut_lines();
+      case BoxForm::kImages:
+        return gather_images();
+    }
+  }
+
   // The fewest tiles; of those the widest box.
   void choose_box() {
     const int64_t columns = shape_.columns_axis.count, rows = shape_.rows_axis.count;
@@ -125,11 +138,19 @@ class Fitter {
     }
   }
 
-  void cut_planes() {
-    const int64_t plane = shape_.rows_axis.count * shape_.columns_axis.count;
-    const int64_t lines = problem_.N * ceil_div(plane, line_pixels(shape_.math));
+  int64_t count_plane_pixels() const { return shape_.rows_axis.count * shape_.columns_axis.count; }
+
+  void cut_lines() {
+    const int64_t lines = problem_.N * ceil_div(count_plane_pixels(), line_pixels(shape_.math));
     shape_.box = {kBoxPixels, 1, 1};
     shape_.column_tiles = ceil_div(lines, tile_lines(shape_.math));
+  }
+
+  void gather_images() {
+    const int64_t plane = count_plane_pixels();
+    const int64_t images = std::min(problem_.N, kBoxPixels / plane);
+    shape_.box = {static_cast<int>(plane), 1, static_cast<int>(images)};
+    shape_.image_tiles = ceil_div(problem_.N, images);
   }
 
   // For so many blocks of a multiprocessor; false if less than two stages fit.
@@ -165,7 +186,7 @@ class Fitter {
 
   // What the copy engine takes for a tile.
   double count_copy_cycles(const BoxesShape& shape) const {
-    if (shape.planes) return count_plane_copy_cycles(shape);
+    if (shape.form != BoxForm::kPixels) return count_plane_copy_cycles(shape);
     const int64_t channel_bytes = view_.source_channels * operand_bytes(shape.math);
     const auto stages = static_cast<double>(count_taps() * shape.chunks);
     const double part_stages =
@@ -184,34 +205,62 @@ class Fitter {
            pixels * ((slices - part_slices) * kLineCycles + part_slices * kPartStoreCycles);
   }
 
-  // The same of planes, whose lines are pixels.
-  double count_plane_copy_cycles(const BoxesShape& shape) const {
-    const int64_t filters = ceil_div(view_.target_channels, shape.filter_tiles);  // on average
-    const int64_t filter_boxes = shape.resident ? 0 : ceil_div(filters, kBoxFilters);
-    const int64_t lines = tile_lines(shape.math);
-    const int64_t plane_bytes =
-        shape.rows_axis.count * shape.columns_axis.count * operand_bytes(shape.math);
+  // What a tile's pixels of NCHW are copied by, in a stage or a slice.
+  struct PlaneCopies {
+    int64_t boxes;
+    double channel_cycles;  // of all of them, for each channel
+    double missing_cycles;  // the same for channels of a chunk that there are not
+  };
+  PlaneCopies find_plane_copies(const BoxesShape& shape) const {
+    const int64_t plane_bytes = count_plane_pixels() * operand_bytes(shape.math);
+    if (shape.form == BoxForm::kImages) {
+      const double lines = static_cast<double>(shape.box.images * plane_bytes) / kBoxLineBytes;
+      return {shape.box.images, lines * kLineCycles, 0};
+    }
     // One in so many lines ends with its plane.
     const double part = plane_bytes % kBoxLineBytes == 0
                             ? 0
                             : 1 / static_cast<double>(ceil_div(plane_bytes, kBoxLineBytes));
-    const double line = kLineCycles + part * (kPartPixelCycles - kLineCycles);
+    const int64_t lines = tile_lines(shape.math);
+    const auto each = static_cast<double>(lines);
+    return {lines, each * (kLineCycles + part * (kPartPixelCycles - kLineCycles)),
+            each * kPartPixelCycles};
+  }
+
+  // The same of planes, whose lines are pixels.
+  double count_plane_copy_cycles(const BoxesShape& shape) const {
+    const int64_t filters = ceil_div(view_.target_channels, shape.filter_tiles);  // on average
+    const int64_t filter_boxes = shape.resident ? 0 : ceil_div(filters, kBoxFilters);
+    const PlaneCopies copies = find_plane_copies(shape);
     const int64_t missing = shape.chunks * box_chunk(shape.math) - view_.source_channels;
     const double loads =
-        static_cast<double>(shape.chunks * (lines + filter_boxes)) * kBoxCycles +
-        static_cast<double>(lines * view_.source_channels) * line +
-        static_cast<double>(lines * missing) * kPartPixelCycles +
+        static_cast<double>(shape.chunks * (copies.boxes + filter_boxes)) * kBoxCycles +
+        static_cast<double>(view_.source_channels) * copies.channel_cycles +
+        static_cast<double>(missing) * copies.missing_cycles +
         static_cast<double>(shape.chunks * filter_boxes * kBoxFilters) * kLineCycles;
     const int64_t slices = ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes);
-    return loads + static_cast<double>(slices * lines) * kBoxCycles +
-           static_cast<double>(filters * lines) * line;
+    return loads + static_cast<double>(slices * copies.boxes) * kBoxCycles +
+           static_cast<double>(filters) * copies.channel_cycles;
+  }
+
+  FormCost find_form_cost() const {
+    switch (shape_.form) {
+      case BoxForm::kPixels:
+        break;
+      case BoxForm::kLines:
+        return is_tf32() ? kTf32LineCost : kLineCost;
+      case BoxForm::kImages:
+        return is_tf32() ? kTf32ImageCost : kImageCost;
+    }
+    return {1, 0};
   }
 
   double predict_microseconds(const BoxesShape& shape, int blocks) const {
     const auto stages = static_cast<double>(count_taps() * shape.chunks);
     // Of both warpgroups, 32 bytes of channels each.
-    const double products = stages * (kBoxLineBytes / 32) * shape.filters *
-                            (is_tf32() || shape.planes ? kTf32ProductRate : kProductRate);
+    const double products =
+        stages * (kBoxLineBytes / 32) * shape.filters *
+        (is_tf32() || shape.form != BoxForm::kPixels ? kTf32ProductRate : kProductRate);
     const int64_t filters = std::min<int64_t>(shape.filters, view_.target_channels);
     const auto slices =
         static_cast<double>(ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes));
@@ -235,9 +284,8 @@ class Fitter {
             ? 0
             : kPackMicroseconds + static_cast<double>(shape.packed_bytes) / kPackBytesPerUs;
     const double pixels = (kLaunchCycles + resident + both) / (kBoxClockGhz * 1e3);
-    if (!shape.planes) return pixels + packing;
-    return is_tf32() ? kTf32PlaneShare * pixels + kTf32PlaneMicroseconds + packing
-                     : kPlaneShare * pixels + kPlaneMicroseconds + packing;
+    const FormCost cost = find_form_cost();
+    return cost.share * pixels + cost.microseconds + packing;
   }
 
   // Each pixel that some tap sees, once; filters and results.
@@ -264,14 +312,37 @@ class Fitter {
   BoxesShape shape_;  // what all candidates share
 };
 
-}  // namespace
-
-bool has_box_planes(const ConvProblem& p) {
+// Lines of 128 bytes have boxes.
+bool has_lines(const ConvProblem& p) {
   const int64_t unit = 16 / size_of(p.dtype), plane = p.H * p.W;
   const auto lies_well = [&](const Strides& s) {
     return has_plane_units(s, p.H, p.W, unit) && s.c >= plane && s.n >= s.c;
   };
   return is_one_to_one(p) && lies_well(p.x_strides) && lies_well(p.y_strides);
+}
+
+// All planes of an image follow each other, and those of so many channels are whole units of 16
+// bytes. Of an axis with one element the stride says nothing.
+bool has_images(const ConvProblem& p) {
+  const int64_t unit = 16 / size_of(p.dtype), plane = p.H * p.W;
+  const auto lies_well = [&](const Strides& s, int64_t channels) {
+    return channels % unit == 0 && (p.W == 1 || s.w == 1) && (p.H == 1 || s.h == p.W) &&
+           s.c == plane && (p.N == 1 || (s.n % unit == 0 && s.n >= channels * plane));
+  };
+  return is_one_to_one(p) && plane <= kBoxPixels && lies_well(p.x_strides, p.C) &&
+         lies_well(p.y_strides, p.K);
+}
+
+}  // namespace
+
+std::optional<BoxForm> find_box_form(const ConvProblem& p) {
+  const int64_t bytes = size_of(p.dtype);
+  if (has_boxes(p.x_strides, p.C, bytes) && has_boxes(p.y_strides, p.K, bytes)) {
+    return BoxForm::kPixels;
+  }
+  if (has_lines(p)) return BoxForm::kLines;
+  if (has_images(p)) return BoxForm::kImages;
+  return std::nullopt;
 }
 
 BoxesShape fit_boxes_shape(const ConvProblem& problem, const DeviceCaps& caps,

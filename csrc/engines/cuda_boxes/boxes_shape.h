@@ -11,15 +11,22 @@
 // of a convolution: it takes pixels a stride apart, has zeros for what lies outside of an image and
 // behind the last channel or filter, and leaves out what a tile has outside of the target.
 //
-// 1x1 layers of NCHW tensors are multiplied as well, where planes are whole units of 16 bytes: a
-// tile is 128 pixels of a few lines of 128 bytes, each of some plane, and a stage
+// 1x1 layers of NCHW tensors are multiplied as well. Their stages are turned on the way through
+// registers, as the sums are on theirs to memory. Where planes are whole units of 16 bytes, a tile
+// is 128 pixels of a few lines of 128 bytes, each of some plane:
 //
 //     pixels  [line][channel][128 bytes of pixels]
 //
-// is turned on its way through registers, as the sums are on theirs to memory.
+// Other planes have no boxes. But a chunk of an image is one piece of memory, of whole units where
+// channels are: of small planes, such as 7 x 7, a tile is as many images as have 128 pixels:
+//
+//     pixels  [image][channel][plane]               which follow each other without a gap
+//
+// Behind the last channel such a stage has no zeros: they are put in its place in registers.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/device_caps.h"
 #include "core/problem.h"
@@ -45,6 +52,23 @@ constexpr int line_pixels(TensorMath math) { return kBoxLineBytes / operand_byte
 constexpr int tile_lines(TensorMath math) { return kBoxPixels / line_pixels(math); }
 
 constexpr int box_chunk(TensorMath math) { return kBoxLineBytes / operand_bytes(math); }
+
+// How tensors lie, and what of them is copied at once.
+enum class BoxForm : uint8_t {
+  kPixels,  // channels_last: a box of pixels
+  kLines,   // NCHW: 128 bytes of the planes of some channels
+  kImages,  // NCHW: the whole planes of some channels
+};
+
+// Filters of a tile, at least and at most: 64, 128 or 256. Of images those that are of use have
+// kernels: they are wide layers.
+constexpr int fewest_tile_filters(BoxForm form, TensorMath math) {
+  return form == BoxForm::kImages && math != TensorMath::kTf32 ? 128 : 64;
+}
+constexpr int most_tile_filters(BoxForm form, TensorMath math) {
+  return form == BoxForm::kImages && math == TensorMath::kTf32 ? 128 : 256;
+}
+
 // Blocks that can share a multiprocessor, for their registers: then one stores while the other
 // multiplies.
 constexpr int most_boxes_per_sm(int filters) { return filters == 64 ? 2 : 1; }
@@ -59,9 +83,9 @@ struct BoxesShape {
   TensorMath math = TensorMath::kTf32;
   GatherAxis rows_axis, columns_axis;
 
-  bool planes = false;  // tensors are NCHW
-  int filters = 0;      // of a tile: 64, 128 or 256
-  PixelBox box;
+  BoxForm form = BoxForm::kPixels;
+  int filters = 0;  // of a tile: 64, 128 or 256
+  PixelBox box;     // of a tile; an image's pixels are one row of it where they lie so
   int64_t column_tiles = 1, row_tiles = 1, image_tiles = 1, filter_tiles = 1;
   int chunks = 0;         // of channels
   bool resident = false;  // filters stay, and stages have pixels only
@@ -78,8 +102,8 @@ struct BoxesShape {
   int64_t tiles() const { return column_tiles * row_tiles * image_tiles * filter_tiles; }
 };
 
-// Whether a problem's tensors are NCHW, and can be moved so.
-bool has_box_planes(const ConvProblem& problem);
+// How a problem's tensors can be moved, if at all.
+std::optional<BoxForm> find_box_form(const ConvProblem& problem);
 
 // What a shape shall be like, for tests; 0 or less: as is best.
 struct BoxesWish {

@@ -11,7 +11,7 @@
 
 namespace convx {
 
-// What both ways have in common.
+// What all ways have in common.
 template <TensorMath kMath>
 class BoxStaging {
  protected:
@@ -27,9 +27,6 @@ class BoxStaging {
 
   __device__ __forceinline__ explicit BoxStaging(const BoxesParams& p)
       : p_(p), lane_(static_cast<int>(threadIdx.x) & 31) {}
-
-  // The first of this warp's 16 pixels.
-  static __device__ __forceinline__ int first_pixel() { return threadIdx.x / 32 * 16; }
 
   __device__ __forceinline__ float load_bias(int filter) const {
     if (p_.bias == nullptr || filter >= p_.group_targets) return 0.f;
@@ -72,7 +69,7 @@ class PixelStaging : BoxStaging<kMath> {
 
   // This warp's sums of a slice, v, which begins with a filter.
   __device__ __forceinline__ void stage(const float* v, int filter, uint32_t staged) const {
-    staged += Base::first_pixel() * kBoxLineBytes;
+    staged += first_warp_pixel() * kBoxLineBytes;
     filter += lane_ % 4 * 2;
     if constexpr (kBytes == 4) {
       const uint32_t to = staged + lane_ / 4 * kBoxLineBytes + lane_ % 4 * 8;
@@ -123,9 +120,9 @@ class PixelStaging : BoxStaging<kMath> {
   }
 };
 
-// NCHW planes: [line][filter][128 bytes of pixels].
+// NCHW: [line][filter][128 bytes of pixels].
 template <TensorMath kMath>
-class PlaneStaging : BoxStaging<kMath> {
+class LineStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
   using Base::kBytes, Base::kWords, Base::kGroups, Base::p_, Base::lane_;
   static constexpr int kLinePixels = line_pixels(kMath);
@@ -134,13 +131,13 @@ class PlaneStaging : BoxStaging<kMath> {
  public:
   using Base::kSliceFilters;
 
-  __device__ __forceinline__ explicit PlaneStaging(const BoxesParams& p) : Base(p) {}
+  __device__ __forceinline__ explicit LineStaging(const BoxesParams& p) : Base(p) {}
 
   // The tile's first line.
   __device__ __forceinline__ int locate(int index) const { return locate_lines<kMath>(p_, index); }
 
   __device__ __forceinline__ void stage(const float* v, int filter, uint32_t staged) const {
-    const int pixel = Base::first_pixel();
+    const int pixel = first_warp_pixel();
     staged += pixel / kLinePixels * kLineBytes + pixel % kLinePixels * kBytes;
     filter += lane_ % 4 * 2;
     if constexpr (kBytes == 4) {
@@ -189,6 +186,101 @@ class PlaneStaging : BoxStaging<kMath> {
           load_element<uint16_t>(swizzle_line(staged + 2 * i));
     });
   }
+};
+
+// NCHW: [image][filter][plane].
+template <TensorMath kMath>
+class ImageStaging : BoxStaging<kMath> {
+  using Base = BoxStaging<kMath>;
+  using Base::kBytes, Base::kWords, Base::kGroups, Base::p_, Base::lane_;
+
+ public:
+  using Base::kSliceFilters;
+
+  __device__ __forceinline__ explicit ImageStaging(const BoxesParams& p) : Base(p) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      pixel_[i] = locate_image_pixel<kMath>(p, first_warp_pixel() + lane_ / 4 + 8 * i);
+    }
+  }
+
+  // The tile's first image.
+  __device__ __forceinline__ int locate(int index) const { return locate_tile(p_, index).image; }
+
+  __device__ __forceinline__ void stage(const float* v, int filter, uint32_t staged) const {
+    const int plane = p_.plane * kBytes;
+    filter += lane_ % 4 * 2;
+    staged += lane_ % 4 * 2 * plane;
+    // Half of the lanes begin with the second of their two filters, or four would meet at a bank
+    // where planes have 49 pixels.
+    const int turn = lane_ / 2 % 2;
+#pragma unroll
+    for (int g = 0; g < kGroups; g += 2) {
+      uint32_t words[4];
+      if constexpr (kBytes == 2) Base::round_pairs(v + 4 * g, filter + 8 * g, words);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool second = i % 2 != turn;
+        const int own = 8 * (g + i / 2) + second;
+        const uint32_t to = staged + own * plane;
+        if constexpr (kBytes == 2) {
+          stage_pixels(to, half_of(words[i / 2 * 2], second),
+                       half_of(words[i / 2 * 2 + 1], second));
+        } else {
+          const float bias = Base::load_bias(filter + own);
+          const float* const sums = v + 4 * (g + i / 2);
+          stage_pixels(to, (second ? sums[1] : sums[0]) + bias,
+                       (second ? sums[3] : sums[2]) + bias);
+        }
+      }
+    }
+  }
+
+  // What there is of each image's filters follows each other there as well.
+  __device__ __forceinline__ void store_boxes(const void*, int first, int filter,
+                                              uint32_t staged) const {
+    const uint32_t bytes = count_values(filter) * kBytes;
+    visit_images(first, filter, [&](int i, uint16_t* target) {
+      bulk_store(target, staged + i * image_pitch(p_), bytes);
+    });
+  }
+  __device__ __forceinline__ void store_words(int first, int filter, uint32_t staged) const {
+    const int words = count_values(filter) * kWords;
+    visit_images(first, filter, [&](int i, uint16_t* target) {
+      const uint32_t from = staged + i * image_pitch(p_);
+      Base::visit_words(words, [&](int w) { target[w] = load_element<uint16_t>(from + 2 * w); });
+    });
+  }
+
+ private:
+  // Of a filter, whose planes are staged there: this lane's pixels, where there are such.
+  template <typename Value>
+  __device__ __forceinline__ void stage_pixels(uint32_t to, Value lower, Value upper) const {
+    if (pixel_[0] >= 0) store_element(to + pixel_[0], lower);
+    if (pixel_[1] >= 0) store_element(to + pixel_[1], upper);
+  }
+  static __device__ __forceinline__ uint16_t half_of(uint32_t word, bool upper) {
+    return static_cast<uint16_t>(upper ? word >> 16 : word);
+  }
+
+  // Of an image, in a slice that begins with a filter.
+  __device__ __forceinline__ int count_values(int filter) const {
+    return min(kSliceFilters, p_.group_targets - filter) * p_.plane;
+  }
+  // Calls visit with each of a tile's images, and where its filters are from this one on.
+  template <typename Visit>
+  __device__ __forceinline__ void visit_images(int first, int filter, const Visit& visit) const {
+    auto* target = static_cast<uint16_t*>(p_.target) +
+                   kWords * (first * p_.target_n + static_cast<int64_t>(filter) * p_.plane);
+    const int count = count_images(p_, first);
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      visit(i, target);
+      target += kWords * p_.target_n;
+    }
+  }
+
+  int pixel_[2];  // bytes to the lower and upper of this lane's, or less than none
 };
 
 }  // namespace convx

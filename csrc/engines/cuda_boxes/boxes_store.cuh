@@ -8,7 +8,7 @@
 
 namespace convx {
 
-// Staging: PixelStaging or PlaneStaging.
+// Staging: one of boxes_staging.cuh.
 template <typename Staging, int kFilters>
 class BoxStorer {
   static constexpr int kSliceFilters = Staging::kSliceFilters;

@@ -17,11 +17,10 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
     return "it computes float32 as TF32 only";
   }
   if (p.groups > 1) return "it computes one group only";
-  const int64_t bytes = size_of(p.dtype);
-  const bool pixels = has_boxes(p.x_strides, p.C, bytes) && has_boxes(p.y_strides, p.K, bytes);
-  if (!pixels && !has_box_planes(p)) {
-    return "it takes channels_last tensors whose pixels are multiples of 16 bytes, "
-           "and planes of 1x1 layers that are";
+  if (p.N == 0) return "there are no images";
+  if (!find_box_form(p)) {
+    return "it takes channels_last tensors whose pixels are multiples of 16 bytes, and 1x1 layers "
+           "whose planes are, or have up to 128 pixels of channels in units of 16 bytes";
   }
   if (p.pass == Pass::kForward && std::max(p.stride.h, p.stride.w) > kMaxBoxStep) {
     return "the stride is above 8";
@@ -39,7 +38,8 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaBoxes;
-  BoxesPlan boxes{has_box_planes(problem) ? problem : flatten_pixels(problem, 1), {}};
+  const bool pixels = find_box_form(problem) == BoxForm::kPixels;
+  BoxesPlan boxes{pixels ? flatten_pixels(problem, 1) : problem, {}};
   for (const GatherPhase& phase : make_gather_phases(boxes.problem)) {
     BoxesShape shape = fit_boxes_shape(boxes.problem, caps, phase);
     plan.tile = {shape.box.pixels(), shape.filters, box_chunk(shape.math)};

@@ -34,13 +34,16 @@ class Workspace {
   unsigned char *start_, *end_;
 };
 
-// The source as well, which is dense.
+// The source as well.
 inline void let_copies_read_source(const convx::ConvProblem& problem,
                                    const convx::Buffers& buffers) {
   const bool forward = problem.pass == convx::Pass::kForward;
   const auto* begin = static_cast<const char*>(forward ? buffers.x : buffers.y);
-  const int64_t elements =
-      problem.N * (forward ? problem.C * problem.H * problem.W : problem.K * problem.P * problem.Q);
+  const convx::Strides& s = forward ? problem.x_strides : problem.y_strides;
+  const int64_t channels = forward ? problem.C : problem.K;
+  const int64_t rows = forward ? problem.H : problem.P, columns = forward ? problem.W : problem.Q;
+  const int64_t elements = (problem.N - 1) * s.n + (channels - 1) * s.c + (rows - 1) * s.h +
+                           (columns - 1) * s.w + 1;
   copied.push_back({begin, begin + elements * convx::size_of(problem.dtype)});
 }
 

@@ -1,0 +1,119 @@
+// How a warp takes its 16 pixels of a stage into registers, as the tensor cores read them
+// (wgmma.cuh): of 32 bytes of channels at a time, four words a lane.
+#pragma once
+
+#include "device/shared_memory.cuh"
+#include "engines/cuda_boxes/boxes_ring.cuh"
+
+namespace convx {
+
+// channels_last: [pixel][128 bytes of channels].
+template <TensorMath kMath>
+class PixelFragments {
+ public:
+  // The tensor cores read 16 bits from where they are.
+  static constexpr bool kUsed = kMath == TensorMath::kTf32;
+
+  __device__ __forceinline__ explicit PixelFragments(const BoxesParams&) {
+    // Lane l reads, of matrix l / 8: the lower or upper eight pixels, and the first or second 16
+    // bytes of a product's channels.
+    const int lane = threadIdx.x & 31, matrix = lane / 8;
+    place_ = (first_warp_pixel() + matrix % 2 * 8 + lane % 8) * kBoxLineBytes + matrix / 2 * 16;
+  }
+
+  // Of the stage with a number, counted from a tile's first, which lies at from.
+  __device__ __forceinline__ void load(uint32_t from, int /*stage*/, int step,
+                                       uint32_t (&words)[4]) const {
+    load_matrices(swizzle_line(from + place_ + 32 * step), words);
+  }
+
+ private:
+  uint32_t place_;  // bytes to what this lane reads first
+};
+
+// NCHW: [line][channel][128 bytes of pixels]. The warp's pixels are part of a line.
+template <TensorMath kMath>
+class LineFragments {
+  static constexpr bool kWide = operand_bytes(kMath) == 4;
+
+ public:
+  static constexpr bool kUsed = true;
+
+  __device__ __forceinline__ explicit LineFragments(const BoxesParams&) {
+    const int lane = threadIdx.x & 31, matrix = lane / 8, pixel = first_warp_pixel();
+    const int line = pixel / line_pixels(kMath), first = pixel % line_pixels(kMath);
+    place_ = line * (box_chunk(kMath) * kBoxLineBytes);
+    if constexpr (kWide) {
+      place_ += lane % 4 * kBoxLineBytes + (first + lane / 4) * 4;
+    } else {
+      // Of matrix l / 8: the lower or upper eight pixels, and channels.
+      place_ += (matrix / 2 * 8 + lane % 8) * kBoxLineBytes + (first + matrix % 2 * 8) * 2;
+    }
+  }
+
+  __device__ __forceinline__ void load(uint32_t from, int /*stage*/, int step,
+                                       uint32_t (&words)[4]) const {
+    from += place_;
+    if constexpr (kWide) {
+      from += 8 * step * kBoxLineBytes;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        words[i] = load_word(swizzle_line(from + i / 2 * 4 * kBoxLineBytes + i % 2 * 32));
+      }
+    } else {
+      load_turned_matrices(swizzle_line(from + 16 * step * kBoxLineBytes), words);
+    }
+  }
+
+ private:
+  uint32_t place_;
+};
+
+// NCHW: [image][channel][plane]. The warp's pixels may be of several images.
+template <TensorMath kMath>
+class ImageFragments {
+  static constexpr int kBytes = operand_bytes(kMath);
+  static constexpr int kUnit = 16 / kBytes;  // channels of half a product, of which a lane reads
+  static constexpr int kOwn = kUnit / 4;     // so many, one behind the other
+
+ public:
+  static constexpr bool kUsed = true;
+
+  __device__ __forceinline__ explicit ImageFragments(const BoxesParams& p) : p_(p) {
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      // Rows that have no pixel read any: nobody stores their sums.
+      const int pixel = locate_image_pixel<kMath>(p, first_warp_pixel() + lane / 4 + 8 * i);
+      place_[i] = max(pixel, 0) + lane % 4 * kOwn * p.plane * kBytes;
+    }
+  }
+
+  // Behind the last channel, where a stage has what lay there before, zeros. Channels are whole
+  // units.
+  __device__ __forceinline__ void load(uint32_t from, int stage, int step,
+                                       uint32_t (&words)[4]) const {
+    const int channels = p_.group_sources - stage * box_chunk(kMath);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int unit = 2 * step + i / 2;
+      const uint32_t first = from + place_[i % 2] + unit * (16 * p_.plane);
+      const uint32_t second = first + kBytes * p_.plane;
+      words[i] = unit * kUnit < channels ? load_channels(first, second) : 0;
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ uint32_t load_channels(uint32_t first, uint32_t second) {
+    if constexpr (kOwn == 1) {
+      return load_word(first);
+    } else {
+      return __byte_perm(load_half_word(first), load_half_word(second), 0x5410);
+    }
+  }
+
+  const BoxesParams& p_;
+  uint32_t place_[2];  // of the lower and upper eight pixels
+};
+
+}  // namespace convx
