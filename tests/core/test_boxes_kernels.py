@@ -6,6 +6,7 @@ code in tests/engines.
 
 from __future__ import annotations
 
+import itertools
 import random
 from types import ModuleType
 from typing import Any
@@ -45,7 +46,7 @@ CASES = [
 
 NO_FORM = (
     "it takes channels_last tensors whose pixels are multiples of 16 bytes, and 1x1 layers whose "
-    "planes are, or have up to 128 pixels of channels in units of 16 bytes"
+    "planes are, or have up to 256 pixels of channels in units of 16 bytes"
 )
 
 
@@ -84,6 +85,7 @@ def run(
     descending: bool = False,
     sm_count: int = 2,
     planes: bool = False,
+    pieces: int = 0,
 ) -> Any:
     """What the problem was fitted to, the refusal, or None if it cannot be as wished; checks the
     result."""
@@ -106,7 +108,7 @@ def run(
     caps = h200(core)
     caps.sm_count = sm_count  # so that blocks have several tiles
     bias = b.data_ptr() if b is not None and forward else 0
-    said = core.run_boxes(problem, caps, *pointers, bias, filters, resident, descending)
+    said = core.run_boxes(problem, caps, *pointers, bias, filters, resident, descending, pieces)
     if said is None or isinstance(said, str):
         return said
     tf32 = precision == "tf32"
@@ -218,10 +220,16 @@ IMAGES = [
     Case("planes_of_9", (31, 8, 3, 3), (24, 8, 1, 1)),
     Case("planes_of_81", (2, 200, 9, 9), (40, 200, 1, 1)),
     Case("planes_of_121", (2, 64, 11, 11), (128, 64, 1, 1)),
+    Case("planes_of_169", (2, 72, 13, 13), (72, 72, 1, 1)),
     Case("planes_of_a_row", (4, 16, 1, 37), (264, 16, 1, 1)),
     Case("planes_of_a_column", (3, 136, 127, 1), (8, 136, 1, 1), bias=False),
     Case("planes_of_a_pixel", (150, 24, 1, 1), (40, 24, 1, 1)),
     Case("fewer_images_than_a_tile", (1, 48, 7, 7), (56, 48, 1, 1)),
+]
+HALF_IMAGES = [  # of an even number of pixels: two are a word
+    Case("planes_of_196", (3, 80, 14, 14), (136, 80, 1, 1)),
+    Case("planes_of_250", (2, 16, 25, 10), (24, 16, 1, 1), bias=False),
+    Case("planes_of_36", (11, 24, 6, 6), (40, 24, 1, 1)),
 ]
 FLOAT_IMAGES = [  # units have half as many channels
     Case("channels_of_four", (4, 36, 7, 7), (76, 36, 1, 1)),
@@ -234,35 +242,46 @@ FLOAT_IMAGES = [  # units have half as many channels
     ("case", "math"),
     [
         *((case, math) for case in IMAGES for math in MATH),
+        *((case, math) for case in HALF_IMAGES for math in MATH[1:]),
         *((case, MATH[0]) for case in FLOAT_IMAGES),
     ],
     ids=str,
 )
 def test_images(core: ModuleType, case: Case, math: tuple[torch.dtype, str], resident: int) -> None:
     """1x1 layers of NCHW tensors whose planes end within units; also at odd addresses."""
-    tiles = (64, 128) if math[0] == torch.float32 else (128, 256)
-    for direction in ("forward", "input_grad"):
-        for before, filters in ((0, 0), (0, tiles[0]), (1, tiles[0]), (0, tiles[1])):
-            said = run(
-                core,
-                case,
-                math,
-                direction,
-                planes=True,
-                resident=resident,
-                filters=filters,
-                before=before,
-                descending=filters == tiles[1],
-            )
-            if said is None:
-                assert resident
-                continue
-            plane = case.x[2] * case.x[3]
-            images = min(case.x[0], 128 // plane)
-            assert said["box"] == (plane, 1, images)
-            filter_tiles = -(-case.w[direction == "input_grad"] // said["filters"])
-            assert said["tiles"] == -(-case.x[0] // images) * filter_tiles
-            assert filters in (0, said["filters"])
+    plane = case.x[2] * case.x[3]
+    one_piece = (64, 128) if math[0] == torch.float32 else (128, 256)
+    wishes = [(0, 0, 0)]  # as is best
+    for pieces, tiles in ((1, one_piece), (2, (64, 128))):
+        wishes += [(pieces, tiles[0], 0), (pieces, tiles[0], 1), (pieces, tiles[1], 0)]
+    for direction, (pieces, filters, before) in itertools.product(
+        ("forward", "input_grad"), wishes
+    ):
+        said = run(
+            core,
+            case,
+            math,
+            direction,
+            planes=True,
+            resident=resident,
+            filters=filters,
+            before=before,
+            descending=filters == 128,
+            pieces=pieces,
+        )
+        if said is None:
+            # Filters do not fit, or a tile has less than an image, or less than its first piece;
+            # pairs always have two.
+            images = min(case.x[0], pieces * 128 // plane)
+            pairs = math[0] != torch.float32 and plane % 2 == 0
+            assert resident or images * plane <= (pieces - 1) * 128 or (pairs and pieces == 1)
+            continue
+        images = min(case.x[0], said["pieces"] * 128 // plane)
+        assert said["box"] == (plane, 1, images)
+        filter_tiles = -(-case.w[direction == "input_grad"] // said["filters"])
+        assert said["tiles"] == -(-case.x[0] // images) * filter_tiles
+        assert filters in (0, said["filters"])
+        assert pieces in (0, said["pieces"])
 
 
 @pytest.mark.parametrize("math", MATH, ids=str)
@@ -286,7 +305,7 @@ def test_images_apart(core: ModuleType, math: tuple[torch.dtype, str]) -> None:
 
 def test_planes_that_are_refused(core: ModuleType) -> None:
     for case in (
-        Case("planes_of_169", (2, 16, 13, 13), (16, 16, 1, 1)),
+        Case("planes_of_289", (2, 16, 17, 17), (16, 16, 1, 1)),
         Case("channels_of_four", (2, 20, 7, 7), (16, 20, 1, 1)),
         Case("filters_of_four", (2, 16, 7, 7), (20, 16, 1, 1)),
         Case("strided_images", (2, 16, 7, 7), (16, 16, 1, 1), stride=(2, 2)),

@@ -225,7 +225,7 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
           if (elect_lane()) {
             arrive_expecting(full, filters.bytes() + (p.boxed_source ? source.bytes(chunk) : 0));
             if (p.boxed_source) source.start(stage, chunk, r, s, full);
-            filters.start(stage + kBoxPixelBytes, chunk * kBoxWords, r, s, full);
+            filters.start(stage + p.pixel_bytes, chunk * kBoxWords, r, s, full);
           }
           cursor.advance(p.stages);
         }

@@ -22,7 +22,7 @@ class PixelFragments {
   }
 
   // Of the stage with a number, counted from a tile's first, which lies at from.
-  __device__ __forceinline__ void load(uint32_t from, int /*stage*/, int step,
+  __device__ __forceinline__ void load(uint32_t from, int /*stage*/, int /*piece*/, int step,
                                        uint32_t (&words)[4]) const {
     load_matrices(swizzle_line(from + place_ + 32 * step), words);
   }
@@ -51,7 +51,7 @@ class LineFragments {
     }
   }
 
-  __device__ __forceinline__ void load(uint32_t from, int /*stage*/, int step,
+  __device__ __forceinline__ void load(uint32_t from, int /*stage*/, int /*piece*/, int step,
                                        uint32_t (&words)[4]) const {
     from += place_;
     if constexpr (kWide) {
@@ -70,7 +70,7 @@ class LineFragments {
 };
 
 // NCHW: [image][channel][plane]. The warp's pixels may be of several images.
-template <TensorMath kMath>
+template <TensorMath kMath, int kPieces, bool kPaired>
 class ImageFragments {
   static constexpr int kBytes = operand_bytes(kMath);
   static constexpr int kUnit = 16 / kBytes;  // channels of half a product, of which a lane reads
@@ -79,41 +79,55 @@ class ImageFragments {
  public:
   static constexpr bool kUsed = true;
 
-  __device__ __forceinline__ explicit ImageFragments(const BoxesParams& p) : p_(p) {
-    const int lane = threadIdx.x & 31;
+  __device__ __forceinline__ explicit ImageFragments(const BoxesParams& p) : p_(p), pixels_(p) {
+    const int channels = (threadIdx.x & 3) * kOwn * p.plane * kBytes;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (auto& piece : pixels_.place) {
       // Rows that have no pixel read any: nobody stores their sums.
-      const int pixel = locate_image_pixel<kMath>(p, first_warp_pixel() + lane / 4 + 8 * i);
-      place_[i] = max(pixel, 0) + lane % 4 * kOwn * p.plane * kBytes;
+#pragma unroll
+      for (int& place : piece) place = max(place, 0) + channels;
     }
   }
 
   // Behind the last channel, where a stage has what lay there before, zeros. Channels are whole
   // units.
-  __device__ __forceinline__ void load(uint32_t from, int stage, int step,
+  __device__ __forceinline__ void load(uint32_t from, int stage, int piece, int step,
                                        uint32_t (&words)[4]) const {
     const int channels = p_.group_sources - stage * box_chunk(kMath);
+    const auto& place = pixels_.place[piece];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int unit = 2 * step + i / 2;
-      const uint32_t first = from + place_[i % 2] + unit * (16 * p_.plane);
-      const uint32_t second = first + kBytes * p_.plane;
-      words[i] = unit * kUnit < channels ? load_channels(first, second) : 0;
+    for (int half = 0; half < 2; ++half) {
+      const int unit = 2 * step + half;
+      uint32_t& lower = words[2 * half];
+      uint32_t& upper = words[2 * half + 1];
+      const uint32_t at = from + unit * (16 * p_.plane);
+      if constexpr (kOwn == 1) {
+        lower = load_word(at + place[0]);
+        upper = load_word(at + place[1]);
+      } else {
+        load_pairs(at, place, lower, upper);
+      }
+      if (unit * kUnit >= channels) lower = upper = 0;
     }
   }
 
  private:
-  static __device__ __forceinline__ uint32_t load_channels(uint32_t first, uint32_t second) {
-    if constexpr (kOwn == 1) {
-      return load_word(first);
+  // Two channels of the lower and of the upper pixel.
+  __device__ __forceinline__ void load_pairs(uint32_t at, const int (&place)[2], uint32_t& lower,
+                                             uint32_t& upper) const {
+    const uint32_t next = at + kBytes * p_.plane;
+    if constexpr (kPaired) {
+      const uint32_t first = load_word(at + place[0]), second = load_word(next + place[0]);
+      lower = __byte_perm(first, second, 0x5410);
+      upper = __byte_perm(first, second, 0x7632);
     } else {
-      return __byte_perm(load_half_word(first), load_half_word(second), 0x5410);
+      lower = __byte_perm(load_half_word(at + place[0]), load_half_word(next + place[0]), 0x5410);
+      upper = __byte_perm(load_half_word(at + place[1]), load_half_word(next + place[1]), 0x5410);
     }
   }
 
   const BoxesParams& p_;
-  uint32_t place_[2];  // of the lower and upper eight pixels
+  ImagePixels<kMath, kPieces, kPaired> pixels_;
 };
 
 }  // namespace convx

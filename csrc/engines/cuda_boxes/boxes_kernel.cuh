@@ -17,48 +17,55 @@ struct BoxesMaps {
 };
 
 // What tensors of a form are copied, multiplied and stored by.
-template <TensorMath kMath, BoxForm kForm>
+template <TensorMath kMath, BoxForm kForm, int kPieces>
 struct BoxParts;
 template <TensorMath kMath>
-struct BoxParts<kMath, BoxForm::kPixels> {
+struct BoxParts<kMath, BoxForm::kPixels, 1> {
   using Source = PixelCopy<kMath>;
   using Loader = PixelFragments<kMath>;
   using Staging = PixelStaging<kMath>;
 };
 template <TensorMath kMath>
-struct BoxParts<kMath, BoxForm::kLines> {
+struct BoxParts<kMath, BoxForm::kLines, 1> {
   using Source = LineCopy<kMath>;
   using Loader = LineFragments<kMath>;
   using Staging = LineStaging<kMath>;
 };
-template <TensorMath kMath>
-struct BoxParts<kMath, BoxForm::kImages> {
+template <TensorMath kMath, int kPieces>
+struct BoxParts<kMath, BoxForm::kImages, kPieces> {
   using Source = ImageCopy<kMath>;
-  using Loader = ImageFragments<kMath>;
-  using Staging = ImageStaging<kMath>;
+  using Loader = ImageFragments<kMath, kPieces, false>;
+  using Staging = ImageStaging<kMath, kPieces, false>;
+};
+template <TensorMath kMath, int kPieces>
+struct BoxParts<kMath, BoxForm::kPairs, kPieces> {
+  using Source = ImageCopy<kMath>;
+  using Loader = ImageFragments<kMath, kPieces, true>;
+  using Staging = ImageStaging<kMath, kPieces, true>;
 };
 
-template <TensorMath kMath, int kFilters, BoxForm kForm>
-__global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters))
+template <TensorMath kMath, int kFilters, BoxForm kForm, int kPieces>
+__global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPieces))
     boxes_kernel(const __grid_constant__ BoxesParams p, const __grid_constant__ BoxesMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char unaligned[];
-  const BoxesRing ring(p, (shared_address(unaligned) + 1023) & ~1023u);
+  const BoxesRing ring(p, (shared_address(unaligned) + kBoxAlignment - 1) & -kBoxAlignment);
   if (threadIdx.x == 0) ring.init(p);
   wait_for_kernels_before();
   let_next_kernel_start();
   __syncthreads();
   // Together what the block starts with: 80 per thread where two share a multiprocessor, else 168.
-  using Parts = BoxParts<kMath, kForm>;
-  constexpr bool kShares = most_boxes_per_sm(kFilters) == 2;
+  using Parts = BoxParts<kMath, kForm, kPieces>;
+  constexpr bool kShares = most_boxes_per_sm(kFilters, kPieces) == 2;
   if (threadIdx.x < kBoxMultipliers) {
     take_registers<kShares ? 104 : 232>();
-    BoxMultiplier<kMath, kFilters, typename Parts::Loader> multiplier(p, ring);
-    BoxStorer<typename Parts::Staging, kFilters> storer(p, ring, &maps.target);
+    BoxMultiplier<kMath, kFilters, kPieces, typename Parts::Loader> multiplier(p, ring);
+    BoxStorer<typename Parts::Staging, kFilters, kPieces> storer(p, ring, &maps.target);
     multiplier.take_filters();
 #pragma unroll 1
     for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
-      WgmmaSums<kFilters> sums;
+      WgmmaSums<kFilters> sums[kPieces];
+      storer.load_bias(index);
       multiplier.multiply(sums);
       storer.store(sums, index);
     }

@@ -66,7 +66,7 @@ BoxesMaps map_tensors(const LaunchSite& site, const BoxesShape& shape, const Box
                        p.target_w,
                        1,
                        1};
-  const bool mapped = shape.form != BoxForm::kImages;
+  const bool mapped = !has_whole_planes(shape.form);
   if (mapped && p.boxed_source) {
     maps.source = make_tensor_map(site, describe_side<kMath>(shape, p, source));
   }
@@ -90,16 +90,19 @@ BoxesMaps map_tensors(const LaunchSite& site, const BoxesShape& shape, const Box
   return maps;
 }
 
-// By the kernel for tiles of so many filters, or for fewer.
-template <TensorMath kMath, BoxForm kForm, int kFilters = most_tile_filters(kForm, kMath)>
+// By the kernel for tiles of so many pieces and filters, or for fewer.
+template <TensorMath kMath, BoxForm kForm, int kPieces = most_tile_pieces(kForm),
+          int kFilters = most_tile_filters(kForm, kMath, kPieces)>
 void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& params,
                     const BoxesMaps& maps) {
-  if (shape.filters == kFilters) {
+  if (shape.pieces == kPieces && shape.filters == kFilters) {
     const dim3 grid(static_cast<unsigned>(shape.grid));
-    launch_early<boxes_kernel<kMath, kFilters, kForm>>(site, grid, kBoxThreads, shape.shared_bytes,
-                                                       params, maps);
-  } else if constexpr (kFilters > fewest_tile_filters(kForm, kMath)) {
-    multiply_boxes<kMath, kForm, kFilters / 2>(site, shape, params, maps);
+    launch_early<boxes_kernel<kMath, kFilters, kForm, kPieces>>(site, grid, kBoxThreads,
+                                                                shape.shared_bytes, params, maps);
+  } else if constexpr (kFilters > fewest_tile_filters(kForm, kMath, kPieces)) {
+    multiply_boxes<kMath, kForm, kPieces, kFilters / 2>(site, shape, params, maps);
+  } else if constexpr (kPieces > fewest_tile_pieces(kForm)) {
+    multiply_boxes<kMath, kForm, kPieces - 1>(site, shape, params, maps);
   } else {
     throw_launch_error(site, "choosing a kernel", "no such tile");
   }
@@ -108,9 +111,12 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
 template <TensorMath kMath>
 void launch_boxes(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& params) {
   if (!params.filters_in_place) pack_boxes<kMath>(site, params);
-  const auto multiply = shape.form == BoxForm::kPixels  ? multiply_boxes<kMath, BoxForm::kPixels>
-                        : shape.form == BoxForm::kLines ? multiply_boxes<kMath, BoxForm::kLines>
-                                                        : multiply_boxes<kMath, BoxForm::kImages>;
+  auto multiply = multiply_boxes<kMath, BoxForm::kPixels>;
+  if (shape.form == BoxForm::kLines) multiply = multiply_boxes<kMath, BoxForm::kLines>;
+  if (shape.form == BoxForm::kImages) multiply = multiply_boxes<kMath, BoxForm::kImages>;
+  if constexpr (operand_bytes(kMath) == 2) {
+    if (shape.form == BoxForm::kPairs) multiply = multiply_boxes<kMath, BoxForm::kPairs>;
+  }
   multiply(site, shape, params, map_tensors<kMath>(site, shape, params));
 }
 

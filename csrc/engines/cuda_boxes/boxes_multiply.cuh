@@ -1,4 +1,4 @@
-// Two warpgroups that multiply the ring's stages, 64 of a tile's pixels each.
+// Two warpgroups that multiply the ring's stages, 64 pixels each of every piece of a tile.
 #pragma once
 
 #include "device/warp_roles.cuh"
@@ -9,17 +9,21 @@
 namespace convx {
 
 // Loader: how pixels are taken into registers, if they are.
-template <TensorMath kMath, int kFilters, typename Loader>
+template <TensorMath kMath, int kFilters, int kPieces, typename Loader>
 class BoxMultiplier {
+  static_assert(kPieces == 1 || Loader::kUsed);
   using Mma = Wgmma<typename TensorTypes<kMath>::Operand, kFilters>;
   static constexpr int kSteps = kBoxLineBytes / 32;  // products of a stage
   // float32 is rounded on its way to the tensor cores, which would truncate it.
   static constexpr bool kRounds = kMath == TensorMath::kTf32;
-  // By halves of a stage: one is read while the tensor cores read the other.
-  using Fragments = uint32_t[2][4];
+  // By halves of a stage, which are its pieces if it has two: one is read while the tensor cores
+  // read the other.
+  static_assert(kPieces <= 2);
+  static constexpr int kHalfSteps = kSteps * kPieces / 2;
+  using Fragments = uint32_t[kHalfSteps][4];
 
  public:
-  using Sums = WgmmaSums<kFilters>;
+  using Sums = WgmmaSums<kFilters>[kPieces];
 
   __device__ __forceinline__ BoxMultiplier(const BoxesParams& p, const BoxesRing& ring)
       : p_(p), ring_(ring), leader_((threadIdx.x & 31) == 0), loader_(p) {
@@ -70,7 +74,7 @@ class BoxMultiplier {
     fence_wgmma();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      Mma::multiply(sums, join_descriptor(a + 2 * step, upper_descriptor(kBoxLineBytes)),
+      Mma::multiply(sums[0], join_descriptor(a + 2 * step, upper_descriptor(kBoxLineBytes)),
                     join_descriptor(filters + 2 * step, upper_descriptor(kBoxLineBytes)),
                     step > 0 ? 1 : stage > 0);
     }
@@ -84,13 +88,16 @@ class BoxMultiplier {
   __device__ __forceinline__ void multiply_fragments(Sums& sums, int stage) {
     const uint32_t pixels = find_pixels();
     const uint32_t filters = find_filters(pixels, stage);
-    const auto multiply_half = [&](Fragments& fragments, int first) {
+    const auto multiply_half = [&](Fragments& fragments, int half) {
+      const int piece = half * (kPieces - 1), first = kPieces == 1 ? half * kHalfSteps : 0;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) load_fragment(pixels, stage, first + i, fragments[i]);
+      for (int i = 0; i < kHalfSteps; ++i) {
+        load_fragment(pixels, stage, piece, first + i, fragments[i]);
+      }
       fence_wgmma();
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        Mma::multiply(sums, fragments[i],
+      for (int i = 0; i < kHalfSteps; ++i) {
+        Mma::multiply(sums[piece], fragments[i],
                       join_descriptor(filters + 2 * (first + i), upper_descriptor(kBoxLineBytes)),
                       first + i > 0 ? 1 : stage > 0);
       }
@@ -99,14 +106,14 @@ class BoxMultiplier {
     multiply_half(lower_, 0);
     wait_wgmma<1>();
     if (stage > 0) give_back();
-    multiply_half(upper_, kSteps / 2);
+    multiply_half(upper_, 1);
     wait_wgmma<1>();
   }
 
   // Of a step's channels, rounded where that is needed.
-  __device__ __forceinline__ void load_fragment(uint32_t pixels, int stage, int step,
+  __device__ __forceinline__ void load_fragment(uint32_t pixels, int stage, int piece, int step,
                                                 uint32_t (&words)[4]) const {
-    loader_.load(pixels, stage, step, words);
+    loader_.load(pixels, stage, piece, step, words);
     if constexpr (kRounds) {
 #pragma unroll
       for (uint32_t& word : words) word = round_to_tf32(__uint_as_float(word));
@@ -119,7 +126,7 @@ class BoxMultiplier {
   // Descriptor of the filters that a stage's pixels are multiplied by.
   __device__ __forceinline__ uint32_t find_filters(uint32_t pixels, int stage) const {
     return lower_descriptor(p_.resident ? ring_.resident + stage * (kFilters * kBoxLineBytes)
-                                        : pixels + kBoxPixelBytes);
+                                        : pixels + p_.pixel_bytes);
   }
 
   __device__ __forceinline__ void give_back() {

@@ -24,6 +24,7 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
   p.by_plane_lines = FastDivmod(plane_lines);
   p.chunks = shape.chunks;
   p.stages = shape.stages, p.stage_bytes = shape.stage_bytes;
+  p.pixel_bytes = shape.pixel_bytes;
   p.resident = shape.resident;
   p.filters_offset = shape.filters_offset, p.ring_offset = shape.ring_offset;
   p.packed_channels = narrow(shape.packed_channels);

@@ -16,7 +16,8 @@ struct BoxesParams : TensorParams {
   int plane, lines;  // of NCHW: pixels of a plane, lines of all images
   FastDivmod by_plane_lines;
   int chunks, stages, stage_bytes;
-  int resident;  // filters
+  int pixel_bytes;  // of a stage, and of each of the two that sums leave through
+  int resident;     // filters
   int filters_offset, ring_offset;
   int packed_channels;
   int pack_filters, pack_taps;  // that are packed together

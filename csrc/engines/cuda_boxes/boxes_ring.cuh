@@ -12,7 +12,7 @@ __device__ __forceinline__ int locate_filter(const BoxesParams& p, int index, in
   return p.by_filter_tiles.split(index) * filters;
 }
 
-// The first of the 16 of a tile's pixels that are this warp's.
+// The first of the 16 pixels of a piece that are this warp's.
 __device__ __forceinline__ int first_warp_pixel() { return threadIdx.x / 32 * 16; }
 
 // The first pixel of a tile, in the target.
@@ -35,13 +35,27 @@ __device__ __forceinline__ int count_images(const BoxesParams& p, int first) {
 // and bytes from one to the next in a stage, where a channel's plane follows the one before, as a
 // filter's does in what is to be stored:
 __device__ __forceinline__ int image_pitch(const BoxesParams& p) { return p.plane * kBoxLineBytes; }
-// bytes to the pixel of a row of the products, or less than none where it has none.
-template <TensorMath kMath>
-__device__ __forceinline__ int locate_image_pixel(const BoxesParams& p, int row) {
-  int image = row;
-  const int pixel = p.by_box_columns.split(image);
-  return image < p.box_images ? image * image_pitch(p) + pixel * operand_bytes(kMath) : -1;
-}
+// bytes to a lane's two pixels of a piece, or less than none. They are rows lane / 4 and
+// lane / 4 + 8 of a warp's products; of pairs, neighbours.
+template <TensorMath kMath, int kPieces, bool kPaired>
+struct ImagePixels {
+  __device__ __forceinline__ explicit ImagePixels(const BoxesParams& p) {
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int own = kPaired ? lane / 4 * 2 + i : lane / 4 + 8 * i;
+        int image = piece * kBoxPixels + first_warp_pixel() + own;
+        const int pixel = p.by_box_columns.split(image);
+        place[piece][i] =
+            image < p.box_images ? image * image_pitch(p) + pixel * operand_bytes(kMath) : -1;
+      }
+    }
+  }
+
+  int place[kPieces][2];
+};
 
 // Of NCHW lines: a tile's first one,
 template <TensorMath kMath>
@@ -70,6 +84,7 @@ __device__ __forceinline__ uint32_t swizzle_line(uint32_t address) {
 // Shared-memory addresses. full: a stage has been copied; empty: it has been multiplied.
 struct BoxesRing {
   uint32_t full, empty, filters_full;  // barriers, 8 bytes each
+  uint32_t bias;                       // [filter], float32
   uint32_t staging;                    // [2][pixel][128 bytes of filters], see boxes_staging.cuh
   uint32_t resident;                   // [tap][chunk][filter][128 bytes]
   uint32_t
@@ -79,7 +94,8 @@ struct BoxesRing {
       : full(memory),
         empty(memory + 8 * kMaxBoxStages),
         filters_full(memory + 16 * kMaxBoxStages),
-        staging(memory + kBoxBarrierBytes),
+        bias(memory + kBoxBarrierBytes),
+        staging(memory + kBoxBarrierBytes + kBoxBiasBytes),
         resident(memory + p.filters_offset),
         first(memory + p.ring_offset) {}
 

@@ -32,17 +32,20 @@ constexpr double kMemoryBytes = 18.2;
 constexpr double kTf32MemoryBytes = 16.8;
 constexpr double kCacheBytes = 83;
 constexpr double kLaunchCycles = 4070;
-// NCHW takes such a share of it, and some microseconds more. Images are not fitted: as lines.
+// NCHW takes such a share of it, and some microseconds more.
 struct FormCost {
   double share, microseconds;
 };
 constexpr FormCost kLineCost{0.96, 0.7}, kTf32LineCost{0.9, 2};
-constexpr FormCost kImageCost{0.96, 0.7}, kTf32ImageCost{0.9, 2};
+constexpr FormCost kImageCost{1, 0.3}, kTf32ImageCost{0.9, 2};
+// Whole planes are read value by value, so many cycles for a piece of a stage. That overlaps with
+// its products, if not wholly. Fitted to 150 timings of 25 layers.
+constexpr double kFragmentCycles = 400, kTf32FragmentCycles = 300;
+constexpr double kFragmentOverlap = 1.5;
 constexpr double kPackMicroseconds = 2.3;
 constexpr double kPackBytesPerUs = 0.83e6;
 
-constexpr int64_t kReservedBytes = 1024;   // of each block's shared memory, by the system
-constexpr int64_t kAlignmentBytes = 1024;  // a block's starts at a multiple of 16 bytes only
+constexpr int64_t kReservedBytes = 1024;  // of each block's shared memory, by the system
 
 class Fitter {
  public:
@@ -55,20 +58,32 @@ class Fitter {
     // A problem's only pixel may have lost its pitch, which says nothing.
     shape_.form = find_box_form(problem).value_or(BoxForm::kPixels);
     find_filters();
-    find_tiles();
   }
 
   BoxesShape fit(const BoxesWish& wish) const {
     BoxesShape best;
-    const int fewest = fewest_tile_filters(shape_.form, shape_.math);
-    const int most = most_tile_filters(shape_.form, shape_.math);
+    for (int pieces = fewest_tile_pieces(shape_.form); pieces <= most_tile_pieces(shape_.form);
+         ++pieces) {
+      if (wish.pieces > 0 && pieces != wish.pieces) continue;
+      BoxesShape shape = shape_;
+      shape.pieces = pieces;
+      if (find_tiles(shape)) take_best(shape, wish, best);
+    }
+    return best;
+  }
+
+ private:
+  // Of all tiles of so many pixels.
+  void take_best(const BoxesShape& tiles, const BoxesWish& wish, BoxesShape& best) const {
+    const int fewest = fewest_tile_filters(tiles.form, tiles.math, tiles.pieces);
+    const int most = most_tile_filters(tiles.form, tiles.math, tiles.pieces);
     for (int filters = fewest; filters <= most; filters *= 2) {
       const bool too_many = filters > fewest && filters / 2 >= view_.target_channels;
       if (wish.filters > 0 ? filters != wish.filters : too_many) continue;
       for (const bool resident : {true, false}) {
         if (wish.resident >= 0 && resident != (wish.resident > 0)) continue;
-        for (int blocks = most_boxes_per_sm(filters); blocks > 0; --blocks) {
-          BoxesShape shape = shape_;
+        for (int blocks = most_boxes_per_sm(filters, tiles.pieces); blocks > 0; --blocks) {
+          BoxesShape shape = tiles;
           shape.filters = filters;
           shape.resident = resident;
           shape.filters_in_place &= resident || shape.math != TensorMath::kTf32;
@@ -80,10 +95,8 @@ class Fitter {
         }
       }
     }
-    return best;
   }
 
- private:
   void find_filters() {
     const GatherAxis &rows = shape_.rows_axis, &columns = shape_.columns_axis;
     const int64_t unit = 16 / size_of(problem_.dtype);
@@ -104,19 +117,20 @@ class Fitter {
 
   int64_t count_taps() const { return shape_.rows_axis.taps * shape_.columns_axis.taps; }
 
-  void find_tiles() {
-    switch (shape_.form) {
-      case BoxForm::kPixels:
-        return choose_box();
-      case BoxForm::kLines:
-        return cut_lines();
-      case BoxForm::kImages:
-        return gather_images();
+  // False if a tile of so many pieces is too small, or larger than it has to be.
+  bool find_tiles(BoxesShape& shape) const {
+    if (has_whole_planes(shape.form)) return gather_images(shape);
+    if (shape.form == BoxForm::kLines) {
+      cut_lines(shape);
+    } else {
+      choose_box(shape);
     }
+    shape.pixel_bytes = kBoxPixels * kBoxLineBytes;
+    return true;
   }
 
   // The fewest tiles; of those the widest box.
-  void choose_box() {
+  void choose_box(BoxesShape& shape) const {
     const int64_t columns = shape_.columns_axis.count, rows = shape_.rows_axis.count;
     const auto most = [](int64_t count, int64_t room, int64_t step) {
       return std::min({count, room, (kMaxBoxSpan - 1) / step + 1});
@@ -132,25 +146,31 @@ class Fitter {
         const int64_t all = tiles[0] * tiles[1] * tiles[2];
         if (fewest > 0 && all >= fewest) continue;
         fewest = all;
-        shape_.box = {static_cast<int>(wide), static_cast<int>(high), static_cast<int>(deep)};
-        shape_.column_tiles = tiles[0], shape_.row_tiles = tiles[1], shape_.image_tiles = tiles[2];
+        shape.box = {static_cast<int>(wide), static_cast<int>(high), static_cast<int>(deep)};
+        shape.column_tiles = tiles[0], shape.row_tiles = tiles[1], shape.image_tiles = tiles[2];
       }
     }
   }
 
   int64_t count_plane_pixels() const { return shape_.rows_axis.count * shape_.columns_axis.count; }
 
-  void cut_lines() {
-    const int64_t lines = problem_.N * ceil_div(count_plane_pixels(), line_pixels(shape_.math));
-    shape_.box = {kBoxPixels, 1, 1};
-    shape_.column_tiles = ceil_div(lines, tile_lines(shape_.math));
+  void cut_lines(BoxesShape& shape) const {
+    const int64_t lines = problem_.N * ceil_div(count_plane_pixels(), line_pixels(shape.math));
+    shape.box = {kBoxPixels, 1, 1};
+    shape.column_tiles = ceil_div(lines, tile_lines(shape.math));
   }
 
-  void gather_images() {
+  bool gather_images(BoxesShape& shape) const {
     const int64_t plane = count_plane_pixels();
-    const int64_t images = std::min(problem_.N, kBoxPixels / plane);
-    shape_.box = {static_cast<int>(plane), 1, static_cast<int>(images)};
-    shape_.image_tiles = ceil_div(problem_.N, images);
+    const int64_t images = std::min(problem_.N, shape.pieces * kBoxPixels / plane);
+    const bool has_fewer = shape.pieces > fewest_tile_pieces(shape.form);
+    if (images == 0 || (has_fewer && images * plane <= (shape.pieces - 1) * kBoxPixels)) {
+      return false;
+    }
+    shape.box = {static_cast<int>(plane), 1, static_cast<int>(images)};
+    shape.image_tiles = ceil_div(problem_.N, images);
+    shape.pixel_bytes = static_cast<int>(round_up(images * plane * kBoxLineBytes, kBoxAlignment));
+    return true;
   }
 
   // For so many blocks of a multiprocessor; false if less than two stages fit.
@@ -158,16 +178,16 @@ class Fitter {
     const int64_t all = (caps_.shared_bytes_per_block + kReservedBytes) / blocks - kReservedBytes;
     const int64_t filter_bytes = int64_t{shape.filters} * kBoxLineBytes;
     const int64_t resident = shape.resident ? count_taps() * shape.chunks * filter_bytes : 0;
-    const int64_t offset = kBoxBarrierBytes + 2 * kBoxStagingBytes;
-    const int64_t stage_bytes = kBoxPixelBytes + (shape.resident ? 0 : filter_bytes);
-    const int64_t room = all - kAlignmentBytes - offset - resident;
+    const int64_t offset = kBoxBarrierBytes + kBoxBiasBytes + 2 * shape.pixel_bytes;
+    const int64_t stage_bytes = shape.pixel_bytes + (shape.resident ? 0 : filter_bytes);
+    const int64_t room = all - kBoxAlignment - offset - resident;
     if (room < 2 * stage_bytes) return false;
     shape.filters_offset = static_cast<int>(offset);
     shape.ring_offset = static_cast<int>(offset + resident);
     shape.stage_bytes = static_cast<int>(stage_bytes);
     shape.stages = static_cast<int>(std::min<int64_t>(room / stage_bytes, kMaxBoxStages));
     shape.shared_bytes =
-        static_cast<int>(kAlignmentBytes + shape.ring_offset + shape.stages * stage_bytes);
+        static_cast<int>(kBoxAlignment + shape.ring_offset + shape.stages * stage_bytes);
     return true;
   }
 
@@ -213,7 +233,7 @@ class Fitter {
   };
   PlaneCopies find_plane_copies(const BoxesShape& shape) const {
     const int64_t plane_bytes = count_plane_pixels() * operand_bytes(shape.math);
-    if (shape.form == BoxForm::kImages) {
+    if (has_whole_planes(shape.form)) {
       const double lines = static_cast<double>(shape.box.images * plane_bytes) / kBoxLineBytes;
       return {shape.box.images, lines * kLineCycles, 0};
     }
@@ -250,22 +270,33 @@ class Fitter {
       case BoxForm::kLines:
         return is_tf32() ? kTf32LineCost : kLineCost;
       case BoxForm::kImages:
+      case BoxForm::kPairs:
         return is_tf32() ? kTf32ImageCost : kImageCost;
     }
     return {1, 0};
   }
 
+  // Of a stage's products for one piece, by both warpgroups: 32 bytes of channels at a time.
+  double count_piece_cycles(const BoxesShape& shape) const {
+    const double products = kBoxLineBytes / 32 * static_cast<double>(shape.filters);
+    if (!has_whole_planes(shape.form)) {
+      const bool from_registers = is_tf32() || shape.form == BoxForm::kLines;
+      return products * (from_registers ? kTf32ProductRate : kProductRate);
+    }
+    const double reads = is_tf32() ? kTf32FragmentCycles : kFragmentCycles;
+    return std::pow(std::pow(products, kFragmentOverlap) + std::pow(reads, kFragmentOverlap),
+                    1 / kFragmentOverlap);
+  }
+
   double predict_microseconds(const BoxesShape& shape, int blocks) const {
     const auto stages = static_cast<double>(count_taps() * shape.chunks);
     // Of both warpgroups, 32 bytes of channels each.
-    const double products =
-        stages * (kBoxLineBytes / 32) * shape.filters *
-        (is_tf32() || shape.form != BoxForm::kPixels ? kTf32ProductRate : kProductRate);
+    const double products = stages * shape.pieces * count_piece_cycles(shape);
     const int64_t filters = std::min<int64_t>(shape.filters, view_.target_channels);
     const auto slices =
         static_cast<double>(ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes));
     const double ends = kTileCycles + stages * kStageCycles +
-                        slices * (is_tf32() ? kTf32SliceCycles : kSliceCycles);
+                        slices * shape.pieces * (is_tf32() ? kTf32SliceCycles : kSliceCycles);
     // Blocks that share a multiprocessor share its units, but wait by themselves.
     const double tile = std::max(products + ends / blocks, count_copy_cycles(shape));
     const int64_t sms = std::max(1, caps_.sm_count);
@@ -329,8 +360,8 @@ bool has_images(const ConvProblem& p) {
     return channels % unit == 0 && (p.W == 1 || s.w == 1) && (p.H == 1 || s.h == p.W) &&
            s.c == plane && (p.N == 1 || (s.n % unit == 0 && s.n >= channels * plane));
   };
-  return is_one_to_one(p) && plane <= kBoxPixels && lies_well(p.x_strides, p.C) &&
-         lies_well(p.y_strides, p.K);
+  return is_one_to_one(p) && plane <= most_tile_pieces(BoxForm::kImages) * kBoxPixels &&
+         lies_well(p.x_strides, p.C) && lies_well(p.y_strides, p.K);
 }
 
 }  // namespace
@@ -341,7 +372,9 @@ std::optional<BoxForm> find_box_form(const ConvProblem& p) {
     return BoxForm::kPixels;
   }
   if (has_lines(p)) return BoxForm::kLines;
-  if (has_images(p)) return BoxForm::kImages;
+  if (has_images(p)) {
+    return bytes == 2 && p.H * p.W % 2 == 0 ? BoxForm::kPairs : BoxForm::kImages;
+  }
   return std::nullopt;
 }
 

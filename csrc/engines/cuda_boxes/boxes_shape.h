@@ -18,7 +18,8 @@
 //     pixels  [line][channel][128 bytes of pixels]
 //
 // Other planes have no boxes. But a chunk of an image is one piece of memory, of whole units where
-// channels are: of small planes, such as 7 x 7, a tile is as many images as have 128 pixels:
+// channels are: of small planes, such as 7 x 7, a tile is as many images as have 128 pixels, or
+// 256:
 //
 //     pixels  [image][channel][plane]               which follow each other without a gap
 //
@@ -35,7 +36,7 @@
 
 namespace convx {
 
-inline constexpr int kBoxPixels = 128;     // of a tile, at most; 64 a warpgroup
+inline constexpr int kBoxPixels = 128;     // of a tile, or of each of its pieces; 64 a warpgroup
 inline constexpr int kBoxLineBytes = 128;  // channels of a pixel, or of a filter, in a stage
 inline constexpr int kBoxWords = kBoxLineBytes / 2;  // that tensor maps count in
 inline constexpr int kBoxFilters = 64;               // of a box of filters; a tile has up to four
@@ -43,9 +44,9 @@ inline constexpr int kBoxThreads = 384;  // two warpgroups that multiply, one of
 inline constexpr int kBoxMultipliers = 256;
 inline constexpr int kMaxBoxStages = 8;
 inline constexpr int kBoxBarrierBytes = 1024;  // and what aligns stages
-inline constexpr int kBoxPixelBytes = kBoxPixels * kBoxLineBytes;
-// Sums leave through two of these, in turn: 128 bytes of filters of all pixels.
-inline constexpr int kBoxStagingBytes = kBoxPixels * kBoxLineBytes;
+inline constexpr int kBoxBiasBytes = 1024;     // of a tile's filters, as float32
+// Of all that the tensor cores read; a block's memory starts at a multiple of 16 bytes only.
+inline constexpr int kBoxAlignment = 1024;
 
 // Of NCHW planes: pixels of a line, and lines of a tile.
 constexpr int line_pixels(TensorMath math) { return kBoxLineBytes / operand_bytes(math); }
@@ -58,20 +59,27 @@ enum class BoxForm : uint8_t {
   kPixels,  // channels_last: a box of pixels
   kLines,   // NCHW: 128 bytes of the planes of some channels
   kImages,  // NCHW: the whole planes of some channels
+  kPairs,   // the same of 16 bits and an even number of pixels: two neighbours are a word
 };
-
-// Filters of a tile, at least and at most: 64, 128 or 256. Of images those that are of use have
-// kernels: they are wide layers.
-constexpr int fewest_tile_filters(BoxForm form, TensorMath math) {
-  return form == BoxForm::kImages && math != TensorMath::kTf32 ? 128 : 64;
+constexpr bool has_whole_planes(BoxForm form) {
+  return form == BoxForm::kImages || form == BoxForm::kPairs;
 }
-constexpr int most_tile_filters(BoxForm form, TensorMath math) {
-  return form == BoxForm::kImages && math == TensorMath::kTf32 ? 128 : 256;
+
+// Pieces of a tile, at least and at most. Pairs are of larger planes.
+constexpr int fewest_tile_pieces(BoxForm form) { return form == BoxForm::kPairs ? 2 : 1; }
+constexpr int most_tile_pieces(BoxForm form) { return has_whole_planes(form) ? 2 : 1; }
+// Filters of a tile, the same: 64, 128 or 256. Of images those that are of use have kernels: they
+// are wide layers, and the sums of two pieces of 128 fill the registers.
+constexpr int fewest_tile_filters(BoxForm form, TensorMath math, int pieces) {
+  return form == BoxForm::kImages && math != TensorMath::kTf32 && pieces == 1 ? 128 : 64;
+}
+constexpr int most_tile_filters(BoxForm form, TensorMath math, int pieces) {
+  return has_whole_planes(form) && (math == TensorMath::kTf32 || pieces > 1) ? 128 : 256;
 }
 
 // Blocks that can share a multiprocessor, for their registers: then one stores while the other
 // multiplies.
-constexpr int most_boxes_per_sm(int filters) { return filters == 64 ? 2 : 1; }
+constexpr int most_boxes_per_sm(int filters, int pieces) { return filters * pieces == 64 ? 2 : 1; }
 
 struct PixelBox {
   int columns = 1, rows = 1, images = 1;
@@ -85,11 +93,15 @@ struct BoxesShape {
 
   BoxForm form = BoxForm::kPixels;
   int filters = 0;  // of a tile: 64, 128 or 256
+  int pieces = 1;   // of 128 pixels, of a tile; their sums are computed together
   PixelBox box;     // of a tile; an image's pixels are one row of it where they lie so
   int64_t column_tiles = 1, row_tiles = 1, image_tiles = 1, filter_tiles = 1;
   int chunks = 0;         // of channels
   bool resident = false;  // filters stay, and stages have pixels only
   int stages = 0, stage_bytes = 0;
+  // A stage's pixels; and what sums leave through, two of these in turn: 128 bytes of filters of
+  // all of a tile's pixels.
+  int pixel_bytes = 0;
   int filters_offset = 0, ring_offset = 0;  // in shared memory
   // The caller's filters can be read by boxes, if they start at a multiple of 16 bytes. Else, and
   // where they have to be rounded but do not stay, they are packed: [filter][tap][packed_channels].
@@ -109,6 +121,7 @@ std::optional<BoxForm> find_box_form(const ConvProblem& problem);
 struct BoxesWish {
   int filters = 0;
   int resident = -1;
+  int pieces = 0;
 };
 
 // The best shape for a phase.

@@ -21,24 +21,39 @@ class BoxStaging {
 
  public:
   static constexpr int kSliceFilters = kBoxLineBytes / kBytes;
-
- protected:
   static constexpr int kGroups = kSliceFilters / 8;  // of 8 filters
 
-  __device__ __forceinline__ explicit BoxStaging(const BoxesParams& p)
-      : p_(p), lane_(static_cast<int>(threadIdx.x) & 31) {}
-
+  // Of a filter, if there is such; it is brought together for all threads.
   __device__ __forceinline__ float load_bias(int filter) const {
     if (p_.bias == nullptr || filter >= p_.group_targets) return 0.f;
     return to_accumulate(static_cast<const Element*>(p_.bias)[filter]);
   }
+  // Of a slice, which begins there: this lane's two filters of each group.
+  struct Bias {
+    float value[2 * kGroups];
+  };
+  __device__ __forceinline__ Bias read_bias(uint32_t from) const {
+    Bias bias;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      uint32_t words[2];
+      load_8_bytes(from + 4 * (8 * g + lane_ % 4 * 2), words);
+      bias.value[2 * g] = __uint_as_float(words[0]);
+      bias.value[2 * g + 1] = __uint_as_float(words[1]);
+    }
+    return bias;
+  }
+
+ protected:
+  __device__ __forceinline__ explicit BoxStaging(const BoxesParams& p)
+      : p_(p), lane_(static_cast<int>(threadIdx.x) & 31) {}
 
   // Sums of 16 bits, of two groups: [group][lower or upper pixels], two filters a word.
-  __device__ __forceinline__ void round_pairs(const float* v, int filter,
-                                              uint32_t (&words)[4]) const {
+  static __device__ __forceinline__ void round_pairs(const float* v, const float* bias,
+                                                     uint32_t (&words)[4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float b0 = load_bias(filter + 8 * i), b1 = load_bias(filter + 8 * i + 1);
+      const float b0 = bias[2 * i], b1 = bias[2 * i + 1];
       words[2 * i] = OperandPair<kMath>(v[4 * i] + b0, v[4 * i + 1] + b1).part[0];
       words[2 * i + 1] = OperandPair<kMath>(v[4 * i + 2] + b0, v[4 * i + 3] + b1).part[0];
     }
@@ -58,24 +73,25 @@ class BoxStaging {
 template <TensorMath kMath>
 class PixelStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
-  using Base::kBytes, Base::kWords, Base::kGroups, Base::p_, Base::lane_, Base::load_bias;
+  using Base::kBytes, Base::kWords, Base::kGroups, Base::p_, Base::lane_;
 
  public:
-  using Base::kSliceFilters;
+  using Base::kSliceFilters, Base::load_bias, Base::read_bias;
+  using typename Base::Bias;
 
   __device__ __forceinline__ explicit PixelStaging(const BoxesParams& p) : Base(p) {}
 
   __device__ __forceinline__ BoxTile locate(int index) const { return locate_tile(p_, index); }
 
   // This warp's sums of a slice, v, which begins with a filter.
-  __device__ __forceinline__ void stage(const float* v, int filter, uint32_t staged) const {
+  __device__ __forceinline__ void stage(const float* v, const Bias& bias, uint32_t staged,
+                                        int /*piece*/) const {
     staged += first_warp_pixel() * kBoxLineBytes;
-    filter += lane_ % 4 * 2;
     if constexpr (kBytes == 4) {
       const uint32_t to = staged + lane_ / 4 * kBoxLineBytes + lane_ % 4 * 8;
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
-        const float b0 = load_bias(filter + 8 * g), b1 = load_bias(filter + 8 * g + 1);
+        const float b0 = bias.value[2 * g], b1 = bias.value[2 * g + 1];
         const uint32_t at = swizzle_line(to + 32 * g);
         store_8_bytes(at, __float_as_uint(v[4 * g] + b0), __float_as_uint(v[4 * g + 1] + b1));
         store_8_bytes(at + 8 * kBoxLineBytes, __float_as_uint(v[4 * g + 2] + b0),
@@ -87,7 +103,7 @@ class PixelStaging : BoxStaging<kMath> {
 #pragma unroll
       for (int g = 0; g < kGroups; g += 2) {
         uint32_t words[4];
-        Base::round_pairs(v + 4 * g, filter + 8 * g, words);
+        Base::round_pairs(v + 4 * g, bias.value + 2 * g, words);
         store_matrices(swizzle_line(to + 16 * g), words);
       }
     }
@@ -129,27 +145,28 @@ class LineStaging : BoxStaging<kMath> {
   static constexpr int kLineBytes = Base::kSliceFilters * kBoxLineBytes;  // of a line's filters
 
  public:
-  using Base::kSliceFilters;
+  using Base::kSliceFilters, Base::load_bias, Base::read_bias;
+  using typename Base::Bias;
 
   __device__ __forceinline__ explicit LineStaging(const BoxesParams& p) : Base(p) {}
 
   // The tile's first line.
   __device__ __forceinline__ int locate(int index) const { return locate_lines<kMath>(p_, index); }
 
-  __device__ __forceinline__ void stage(const float* v, int filter, uint32_t staged) const {
+  __device__ __forceinline__ void stage(const float* v, const Bias& bias, uint32_t staged,
+                                        int /*piece*/) const {
     const int pixel = first_warp_pixel();
     staged += pixel / kLinePixels * kLineBytes + pixel % kLinePixels * kBytes;
-    filter += lane_ % 4 * 2;
     if constexpr (kBytes == 4) {
       const uint32_t to = staged + lane_ % 4 * 2 * kBoxLineBytes + lane_ / 4 * 4;
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float bias = Base::load_bias(filter + 8 * g + i);
+          const float added = bias.value[2 * g + i];
           const uint32_t at = to + (8 * g + i) * kBoxLineBytes;
-          store_element(swizzle_line(at), v[4 * g + i] + bias);
-          store_element(swizzle_line(at + 32), v[4 * g + 2 + i] + bias);
+          store_element(swizzle_line(at), v[4 * g + i] + added);
+          store_element(swizzle_line(at + 32), v[4 * g + 2 + i] + added);
         }
       }
     } else {
@@ -159,7 +176,7 @@ class LineStaging : BoxStaging<kMath> {
 #pragma unroll
       for (int g = 0; g < kGroups; g += 2) {
         uint32_t words[4];
-        Base::round_pairs(v + 4 * g, filter + 8 * g, words);
+        Base::round_pairs(v + 4 * g, bias.value + 2 * g, words);
         store_turned_matrices(swizzle_line(to + 8 * g * kBoxLineBytes), words);
       }
     }
@@ -189,27 +206,24 @@ class LineStaging : BoxStaging<kMath> {
 };
 
 // NCHW: [image][filter][plane].
-template <TensorMath kMath>
+template <TensorMath kMath, int kPieces, bool kPaired>
 class ImageStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
   using Base::kBytes, Base::kWords, Base::kGroups, Base::p_, Base::lane_;
 
  public:
-  using Base::kSliceFilters;
+  using Base::kSliceFilters, Base::load_bias, Base::read_bias;
+  using typename Base::Bias;
 
-  __device__ __forceinline__ explicit ImageStaging(const BoxesParams& p) : Base(p) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      pixel_[i] = locate_image_pixel<kMath>(p, first_warp_pixel() + lane_ / 4 + 8 * i);
-    }
-  }
+  __device__ __forceinline__ explicit ImageStaging(const BoxesParams& p) : Base(p), pixels_(p) {}
 
   // The tile's first image.
   __device__ __forceinline__ int locate(int index) const { return locate_tile(p_, index).image; }
 
-  __device__ __forceinline__ void stage(const float* v, int filter, uint32_t staged) const {
+  __device__ __forceinline__ void stage(const float* v, const Bias& bias, uint32_t staged,
+                                        int piece) const {
+    const auto& place = pixels_.place[piece];
     const int plane = p_.plane * kBytes;
-    filter += lane_ % 4 * 2;
     staged += lane_ % 4 * 2 * plane;
     // Half of the lanes begin with the second of their two filters, or four would meet at a bank
     // where planes have 49 pixels.
@@ -217,20 +231,22 @@ class ImageStaging : BoxStaging<kMath> {
 #pragma unroll
     for (int g = 0; g < kGroups; g += 2) {
       uint32_t words[4];
-      if constexpr (kBytes == 2) Base::round_pairs(v + 4 * g, filter + 8 * g, words);
+      if constexpr (kBytes == 2) Base::round_pairs(v + 4 * g, bias.value + 2 * g, words);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const bool second = i % 2 != turn;
         const int own = 8 * (g + i / 2) + second;
         const uint32_t to = staged + own * plane;
         if constexpr (kBytes == 2) {
-          stage_pixels(to, half_of(words[i / 2 * 2], second),
-                       half_of(words[i / 2 * 2 + 1], second));
+          const uint32_t pair =
+              __byte_perm(words[i / 2 * 2], words[i / 2 * 2 + 1], second ? 0x7632 : 0x5410);
+          stage_pair(to, place, pair);
         } else {
-          const float bias = Base::load_bias(filter + own);
           const float* const sums = v + 4 * (g + i / 2);
-          stage_pixels(to, (second ? sums[1] : sums[0]) + bias,
-                       (second ? sums[3] : sums[2]) + bias);
+          const float* const b = bias.value + 2 * (g + i / 2);
+          const float added = second ? b[1] : b[0];
+          stage_pixel(to, place[0], (second ? sums[1] : sums[0]) + added);
+          stage_pixel(to, place[1], (second ? sums[3] : sums[2]) + added);
         }
       }
     }
@@ -253,14 +269,20 @@ class ImageStaging : BoxStaging<kMath> {
   }
 
  private:
-  // Of a filter, whose planes are staged there: this lane's pixels, where there are such.
+  // Of a filter, whose planes are staged there: a pixel of this lane's, if it is one.
   template <typename Value>
-  __device__ __forceinline__ void stage_pixels(uint32_t to, Value lower, Value upper) const {
-    if (pixel_[0] >= 0) store_element(to + pixel_[0], lower);
-    if (pixel_[1] >= 0) store_element(to + pixel_[1], upper);
+  static __device__ __forceinline__ void stage_pixel(uint32_t to, int place, Value value) {
+    if (place >= 0) store_element(to + place, value);
   }
-  static __device__ __forceinline__ uint16_t half_of(uint32_t word, bool upper) {
-    return static_cast<uint16_t>(upper ? word >> 16 : word);
+  // Both, of 16 bits.
+  __device__ __forceinline__ void stage_pair(uint32_t to, const int (&place)[2],
+                                             uint32_t pair) const {
+    if constexpr (kPaired) {
+      stage_pixel(to, place[0], pair);
+    } else {
+      stage_pixel(to, place[0], static_cast<uint16_t>(pair));
+      stage_pixel(to, place[1], static_cast<uint16_t>(pair >> 16));
+    }
   }
 
   // Of an image, in a slice that begins with a filter.
@@ -280,7 +302,7 @@ class ImageStaging : BoxStaging<kMath> {
     }
   }
 
-  int pixel_[2];  // bytes to the lower and upper of this lane's, or less than none
+  const ImagePixels<kMath, kPieces, kPaired> pixels_;
 };
 
 }  // namespace convx

@@ -9,7 +9,7 @@
 namespace convx {
 
 // Staging: one of boxes_staging.cuh.
-template <typename Staging, int kFilters>
+template <typename Staging, int kFilters, int kPieces>
 class BoxStorer {
   static constexpr int kSliceFilters = Staging::kSliceFilters;
   static constexpr int kSliceSums = kSliceFilters / 2;  // of a thread
@@ -19,20 +19,33 @@ class BoxStorer {
                                        const void* target_map)
       : p_(p), ring_(ring), map_(target_map), staging_(p) {}
 
-  // Of the tile with an index.
-  __device__ __forceinline__ void store(const WgmmaSums<kFilters>& sums, int index) {
+  // Before the tile with an index is multiplied: a filter's bias for each thread, to have it in
+  // time.
+  __device__ __forceinline__ void load_bias(int index) {
+    if (threadIdx.x >= kFilters) return;
+    bias_ = staging_.load_bias(locate_filter(p_, index, kFilters) + static_cast<int>(threadIdx.x));
+  }
+
+  // Of that tile.
+  __device__ __forceinline__ void store(const WgmmaSums<kFilters> (&sums)[kPieces], int index) {
     const int first_filter = locate_filter(p_, index, kFilters);
     const auto place = staging_.locate(index);
+    // The last tile's has been read: its last slice was staged before a barrier.
+    if (threadIdx.x < kFilters) store_element(ring_.bias + 4 * threadIdx.x, bias_);
 #pragma unroll
     for (int slice = 0; slice < kFilters / kSliceFilters; ++slice) {
       const int filter = first_filter + slice * kSliceFilters;
       if (filter >= p_.group_targets) break;
-      const uint32_t staged = ring_.staging + turn_ * kBoxStagingBytes;
+      const uint32_t staged = ring_.staging + turn_ * p_.pixel_bytes;
       turn_ ^= 1;
       // What lay there has left; the slice before it may still be on its way.
       if (threadIdx.x < 32 && elect_lane()) wait_bulk_reads<1>();
       wait_at_barrier<1, kBoxMultipliers>();
-      staging_.stage(sums.value + slice * kSliceSums, filter, staged);
+      const auto bias = staging_.read_bias(ring_.bias + 4 * slice * kSliceFilters);
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        staging_.stage(sums[piece].value + slice * kSliceSums, bias, staged, piece);
+      }
       fence_async_proxy();
       wait_at_barrier<1, kBoxMultipliers>();
       if (!p_.boxed_target) {
@@ -54,6 +67,7 @@ class BoxStorer {
   const BoxesRing& ring_;
   const void* const map_;
   const Staging staging_;
+  float bias_ = 0.f;
   uint32_t turn_ = 0;  // which of the two is next
 };
 

@@ -20,7 +20,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.N == 0) return "there are no images";
   if (!find_box_form(p)) {
     return "it takes channels_last tensors whose pixels are multiples of 16 bytes, and 1x1 layers "
-           "whose planes are, or have up to 128 pixels of channels in units of 16 bytes";
+           "whose planes are, or have up to 256 pixels of channels in units of 16 bytes";
   }
   if (p.pass == Pass::kForward && std::max(p.stride.h, p.stride.w) > kMaxBoxStep) {
     return "the stride is above 8";

@@ -1,7 +1,6 @@
 #include "engines/cuda_gemm/gemm_in_place.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "core/arithmetic.h"
@@ -22,58 +21,11 @@ constexpr int64_t kFewestPixels = 16;
 constexpr int64_t kSideBySideBytes = int64_t{96} << 20;
 constexpr int64_t kMostPlanePixels = 1024;  // more are worth few fast kernels
 
-// How fast cuBLAS is on such matrices. Fitted to an H200 in November 2026, to 53 layers in both
-// layouts: within 22% (rms).
-struct ProductRates {
-  // Operations per microsecond where lines begin at multiples of 16, 8, 4 and 2 bytes.
-  double aligned16, aligned8, aligned4, aligned2;
-  double short_reduction;  // a tile costs this many extra terms of the reduction
-  double filter_tile;      // whole tiles of filters are computed
-  double channel_tile;     // and, of pixels, of channels
-  double memory;           // bytes per microsecond
-  double start_us;
-};
-constexpr ProductRates kHalfProducts{900e6, 258e6, 200e6, 73e6, 150, 64, 1, 3.6e6, 2.5};
-constexpr ProductRates kTf32Products{370e6, 180e6, 91e6, 91e6, 70, 128, 64, 3.6e6, 4.8};
-constexpr ProductRates kFloat32Products{44e6, 42e6, 31e6, 31e6, 18, 16, 1, 2.8e6, 5};
-constexpr ProductRates kFloat64Products{45e6, 45e6, 45e6, 45e6, 24, 16, 1, 2.8e6, 5};
-constexpr double kPixelTile = 64;  // of an image, where planes are multiplied
-// TF32 planes of few pixels take longer than their tiles say.
-constexpr int64_t kFewPixels = 256;
-constexpr double kFewPixelsShare = 1.2;
-constexpr double kHalfEpilogueShare = 1.08;  // 16-bit pixels to which cuBLASLt adds a bias
-// Arithmetic and memory overlap, if not wholly.
-constexpr double kOverlap = 6;
-constexpr double kLaunchUs = 2.5;           // another kernel before the product
-constexpr double kPlaneLaunchUs = 1.8;      // one that copies planes
-constexpr double kCopyBytesPerUs = 3.0e6;   // pixels copied together, read and written
-constexpr double kPlaneBytesPerUs = 2.4e6;  // planes copied side by side, the same
-constexpr double kFillBytesPerUs = 0.6e6;   // results filled with bias values, and read again
-// Results that start from a matrix of bias values.
-constexpr double kHalfBiasMatrixBytesPerUs = 9e6;
-constexpr double kBiasMatrixBytesPerUs = 3e6;
-
-const ProductRates& rates_of(const ConvProblem& p) {
-  if (p.dtype == DType::kFloat64) return kFloat64Products;
-  if (p.dtype != DType::kFloat32) return kHalfProducts;
-  return p.precision == Precision::kTf32 ? kTf32Products : kFloat32Products;
-}
-
-double rate_at(const ProductRates& rates, int64_t pitch_bytes) {
-  if (pitch_bytes % 16 == 0) return rates.aligned16;
-  if (pitch_bytes % 8 == 0) return rates.aligned8;
-  return pitch_bytes % 4 == 0 ? rates.aligned4 : rates.aligned2;
-}
-
 // 1x1 without padding, the channels of a pixel of x side by side.
 bool reads_whole_pixels(const ConvProblem& p) {
   return p.R == 1 && p.S == 1 && p.pad.top == 0 && p.pad.left == 0 &&
          (p.P - 1) * p.stride.h < p.H && (p.Q - 1) * p.stride.w < p.W &&
          (p.C == 1 || p.x_strides.c == 1);
-}
-
-int64_t target_pixels(const ConvProblem& p) {
-  return p.N * (p.pass == Pass::kForward ? p.P * p.Q : p.H * p.W);
 }
 
 bool wants_planes_side_by_side(const ConvProblem& p) {
@@ -101,7 +53,7 @@ std::optional<int64_t> choose_blas_bytes(const ConvProblem& p, const GatherTenso
                                          const InPlaceShape& shape) {
   const InPlaceForm form = shape.form;
   const int64_t sources = view.source_channels, targets = view.target_channels;
-  if (!uses_tensor_cores(p) || shape.pitches() * size_of(p.dtype) % 16 != 0) return std::nullopt;
+  if (!uses_tensor_cores(p) || !shape.has_aligned_lines(p.dtype)) return std::nullopt;
   if (size_of(p.dtype) == 2) {
     if (targets < kFewestHalfFilters) return std::nullopt;
     if (count_bytes(p) < kVeryManyBytes) return 0;
@@ -129,6 +81,10 @@ bool uses_tensor_cores(const ConvProblem& p) {
 }
 
 bool adds_bias(const ConvProblem& p) { return p.pass == Pass::kForward && p.has_bias; }
+
+int64_t target_pixels(const ConvProblem& p) {
+  return p.N * (p.pass == Pass::kForward ? p.P * p.Q : p.H * p.W);
+}
 
 const char* name_of(InPlaceForm form) {
   switch (form) {
@@ -226,54 +182,6 @@ InPlaceShape fit_in_place(const ConvProblem& p, const GatherTensors& view,
         std::min(chosen.value_or(kBlasBytes), left / kGemmAlignment * kGemmAlignment);
   }
   return shape;
-}
-
-double predict_in_place(const ConvProblem& p, const GatherTensors& view, const InPlaceShape& shape,
-                        double memory_rate, double product_rate) {
-  const ProductRates& rates = rates_of(p);
-  const bool planes = shape.form == InPlaceForm::kPlanes;
-  const bool side_by_side = shape.form == InPlaceForm::kSideBySide;
-  const bool by_pixels = !planes && !side_by_side;
-  const double size = static_cast<double>(size_of(p.dtype));
-  const auto pad = [](int64_t extent, double tile) {
-    return std::ceil(static_cast<double>(extent) / tile) * tile;
-  };
-  const double pixels = planes ? static_cast<double>(p.N) * pad(p.H * p.W, kPixelTile)
-                               : static_cast<double>(target_pixels(p));
-  const double operations =
-      2 * pixels * static_cast<double>(p.groups) * pad(view.target_channels, rates.filter_tile) *
-      (pad(view.source_channels, by_pixels ? rates.channel_tile : 1) + rates.short_reduction);
-  const double arithmetic =
-      operations / (rate_at(rates, shape.pitches() * size_of(p.dtype)) * product_rate);
-  const double memory = count_bytes(p) / (rates.memory * memory_rate);
-  const bool few_pixels = planes && &rates == &kTf32Products && p.H * p.W <= kFewPixels;
-  const bool has_epilogue = by_pixels && adds_bias(p) && size_of(p.dtype) == 2;
-  const double product =
-      std::pow(std::pow(arithmetic, kOverlap) + std::pow(memory, kOverlap), 1 / kOverlap) *
-      (few_pixels ? kFewPixelsShare : 1) * (has_epilogue ? kHalfEpilogueShare : 1);
-  double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0);
-  const double all_pixels = static_cast<double>(target_pixels(p));
-  const double results = size * static_cast<double>(p.K) * all_pixels;
-  if (shape.bias_pixels > 0) {
-    const double calls = shape.bias_pixels < p.H * p.W ? static_cast<double>(2 * p.N) : 1;
-    const double rate = size_of(p.dtype) == 2 ? kHalfBiasMatrixBytesPerUs : kBiasMatrixBytesPerUs;
-    around += kLaunchUs * calls + results / (rate * memory_rate);
-  } else if (adds_bias(p) && !side_by_side &&
-             !shape.has_whole_units(p.dtype, view.target_channels)) {
-    // Results are filled with it first.
-    around += kLaunchUs + results / (kFillBytesPerUs * memory_rate);
-  }
-  if (shape.chunk_pixels == 0) return around + product;
-  const double chunks = std::ceil(all_pixels / static_cast<double>(shape.chunk_pixels));
-  if (side_by_side) {
-    const double moved =
-        chunks * static_cast<double>(shape.chunk_bytes + shape.result_bytes) + count_bytes(p);
-    around += 2 * kPlaneLaunchUs * chunks + moved / (kPlaneBytesPerUs * memory_rate);
-  } else {
-    const double copied = size * static_cast<double>(p.C) * all_pixels;
-    around += (kLaunchUs + rates.start_us) * chunks + 2 * copied / (kCopyBytesPerUs * memory_rate);
-  }
-  return around + product;
 }
 
 }  // namespace convx

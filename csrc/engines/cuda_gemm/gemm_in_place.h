@@ -27,6 +27,7 @@ enum class InPlaceForm : uint8_t { kNone, kPlanes, kPixels, kStridedPixels, kSid
 
 bool uses_tensor_cores(const ConvProblem& problem);  // cuBLAS, in this precision
 bool adds_bias(const ConvProblem& problem);
+int64_t target_pixels(const ConvProblem& problem);  // of all images
 
 const char* name_of(InPlaceForm form);
 // Weight gradients have the first two of them.
@@ -55,6 +56,7 @@ struct InPlaceShape {
 
   // Lines of all three matrices begin at multiples of what divides this, in elements.
   int64_t pitches() const { return filters.pitch | source_pitch | target_pitch; }
+  bool has_aligned_lines(DType dtype) const { return pitches() * size_of(dtype) % 16 == 0; }
   // Whether pixels' lines and filters are whole units of 16 bytes: only then cuBLASLt adds their
   // bias, see cuda_gemm_in_place.cu.
   bool has_whole_units(DType dtype, int64_t target_channels) const {
@@ -68,7 +70,8 @@ struct InPlaceShape {
 InPlaceShape fit_in_place(const ConvProblem& problem, const GatherTensors& view,
                           int64_t workspace_limit);
 
-// Of a launch, in microseconds on an H200, memory and products scaled by the rates of the device.
+// Of a launch, in microseconds on an H200, memory and products scaled by the rates of the device:
+// in_place_cost.cpp.
 double predict_in_place(const ConvProblem& problem, const GatherTensors& view,
                         const InPlaceShape& shape, double memory_rate, double product_rate);
 

@@ -1,0 +1,117 @@
+// What products of tensors as they lie cost.
+#include <cmath>
+
+#include "engines/cuda_gemm/gemm_in_place.h"
+#include "engines/cuda_gemm/gemm_shape.h"
+
+namespace convx {
+namespace {
+
+// How fast cuBLAS is on such matrices. Fitted to an H200 in November 2026.
+struct ProductRates {
+  // Operations per microsecond where lines begin at multiples of 16, 8, 4 and 2 bytes.
+  double aligned16, aligned8, aligned4, aligned2;
+  double short_reduction;  // a tile costs this many extra terms of the reduction
+  double filter_tile;      // whole tiles of filters are computed,
+  double channel_tile;     // and of channels
+  double memory;           // bytes per microsecond
+  double start_us;
+  double overlap;         // of arithmetic and memory, if not wholly
+  double epilogue_share;  // of pixels to which cuBLASLt adds a bias
+};
+// Where all lines are aligned: 1,040 products and what is chosen for them, within 16% (rms), those
+// of TF32 planes within 21%.
+constexpr ProductRates kHalfPixels{1100e6, 0, 0, 0, 281, 32, 64, 4.9e6, 3.1, 3, 1.24};
+constexpr ProductRates kHalfPlanes{849e6, 0, 0, 0, 173, 32, 64, 4.5e6, 2.9, 3, 1};
+constexpr ProductRates kTf32Pixels{396e6, 0, 0, 0, 131, 128, 32, 4.6e6, 5.5, 3, 1};
+constexpr ProductRates kTf32Planes{237e6, 0, 0, 0, 70, 128, 16, 4.1e6, 5.3, 4, 1};
+// By kernels that need no memory.
+constexpr ProductRates kTf32NarrowPixels{222e6, 0, 0, 0, 103, 64, 16, 5.5e6, 3.4, 3, 1.14};
+constexpr ProductRates kTf32NarrowPlanes{217e6, 0, 0, 0, 48, 64, 64, 3.6e6, 3.0, 6, 1};
+// Others: 53 layers in both layouts, within 22%.
+constexpr ProductRates kHalfProducts{900e6, 258e6, 200e6, 73e6, 150, 64, 1, 3.6e6, 2.5, 6, 1.08};
+constexpr ProductRates kTf32Products{370e6, 180e6, 91e6, 91e6, 70, 128, 1, 3.6e6, 4.8, 6, 1};
+constexpr ProductRates kFloat32Products{44e6, 42e6, 31e6, 31e6, 18, 16, 1, 2.8e6, 5, 6, 1};
+constexpr ProductRates kFloat64Products{45e6, 45e6, 45e6, 45e6, 24, 16, 1, 2.8e6, 5, 6, 1};
+constexpr double kPixelTile = 64;           // of an image, where planes are multiplied
+constexpr double kLaunchUs = 2.5;           // another kernel before the product
+constexpr double kPlaneLaunchUs = 1.8;      // one that copies planes
+constexpr double kCopyBytesPerUs = 3.0e6;   // pixels copied together, read and written
+constexpr double kPlaneBytesPerUs = 2.4e6;  // planes copied side by side, the same
+constexpr double kFillBytesPerUs = 0.6e6;   // results filled with bias values, and read again
+// Results that start from a matrix of bias values.
+constexpr double kHalfBiasMatrixBytesPerUs = 9e6;
+constexpr double kBiasMatrixBytesPerUs = 3e6;
+
+const ProductRates& find_rates(const ConvProblem& p, const InPlaceShape& shape) {
+  if (p.dtype == DType::kFloat64) return kFloat64Products;
+  const bool half = size_of(p.dtype) == 2;
+  if (!half && p.precision != Precision::kTf32) return kFloat32Products;
+  if (shape.form == InPlaceForm::kSideBySide || !shape.has_aligned_lines(p.dtype)) {
+    return half ? kHalfProducts : kTf32Products;
+  }
+  const bool planes = shape.form == InPlaceForm::kPlanes;
+  if (half) return planes ? kHalfPlanes : kHalfPixels;
+  if (shape.asks_lt && shape.blas_bytes == 0) {
+    return planes ? kTf32NarrowPlanes : kTf32NarrowPixels;
+  }
+  return planes ? kTf32Planes : kTf32Pixels;
+}
+
+double rate_at(const ProductRates& rates, int64_t pitch_bytes) {
+  if (pitch_bytes % 16 == 0) return rates.aligned16;
+  if (pitch_bytes % 8 == 0) return rates.aligned8;
+  return pitch_bytes % 4 == 0 ? rates.aligned4 : rates.aligned2;
+}
+
+}  // namespace
+
+double predict_in_place(const ConvProblem& p, const GatherTensors& view, const InPlaceShape& shape,
+                        double memory_rate, double product_rate) {
+  const ProductRates& rates = find_rates(p, shape);
+  const bool planes = shape.form == InPlaceForm::kPlanes;
+  const bool side_by_side = shape.form == InPlaceForm::kSideBySide;
+  const bool by_pixels = !planes && !side_by_side;
+  const double size = static_cast<double>(size_of(p.dtype));
+  const auto pad = [](int64_t extent, double tile) {
+    return std::ceil(static_cast<double>(extent) / tile) * tile;
+  };
+  const double pixels = planes ? static_cast<double>(p.N) * pad(p.H * p.W, kPixelTile)
+                               : static_cast<double>(target_pixels(p));
+  const double operations = 2 * pixels * static_cast<double>(p.groups) *
+                            pad(view.target_channels, rates.filter_tile) *
+                            (pad(view.source_channels, rates.channel_tile) + rates.short_reduction);
+  const double arithmetic =
+      operations / (rate_at(rates, shape.pitches() * size_of(p.dtype)) * product_rate);
+  const double memory = count_bytes(p) / (rates.memory * memory_rate);
+  const bool has_epilogue = by_pixels && adds_bias(p);
+  const double product =
+      std::pow(std::pow(arithmetic, rates.overlap) + std::pow(memory, rates.overlap),
+               1 / rates.overlap) *
+      (has_epilogue ? rates.epilogue_share : 1);
+  double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0);
+  const double all_pixels = static_cast<double>(target_pixels(p));
+  const double results = size * static_cast<double>(p.K) * all_pixels;
+  if (shape.bias_pixels > 0) {
+    const double calls = shape.bias_pixels < p.H * p.W ? static_cast<double>(2 * p.N) : 1;
+    const double rate = size_of(p.dtype) == 2 ? kHalfBiasMatrixBytesPerUs : kBiasMatrixBytesPerUs;
+    around += kLaunchUs * calls + results / (rate * memory_rate);
+  } else if (adds_bias(p) && !side_by_side &&
+             !shape.has_whole_units(p.dtype, view.target_channels)) {
+    // Results are filled with it first.
+    around += kLaunchUs + results / (kFillBytesPerUs * memory_rate);
+  }
+  if (shape.chunk_pixels == 0) return around + product;
+  const double chunks = std::ceil(all_pixels / static_cast<double>(shape.chunk_pixels));
+  if (side_by_side) {
+    const double moved =
+        chunks * static_cast<double>(shape.chunk_bytes + shape.result_bytes) + count_bytes(p);
+    around += 2 * kPlaneLaunchUs * chunks + moved / (kPlaneBytesPerUs * memory_rate);
+  } else {
+    const double copied = size * static_cast<double>(p.C) * all_pixels;
+    around += (kLaunchUs + rates.start_us) * chunks + 2 * copied / (kCopyBytesPerUs * memory_rate);
+  }
+  return around + product;
+}
+
+}  // namespace convx
