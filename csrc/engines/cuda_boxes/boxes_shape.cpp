@@ -36,12 +36,13 @@ constexpr double kLaunchCycles = 4070;
 struct FormCost {
   double share, microseconds;
 };
-constexpr FormCost kLineCost{0.96, 0.7}, kTf32LineCost{0.9, 2};
+constexpr FormCost kLineCost{0.96, 0.7}, kTf32LineCost{0.913, 1.57};
 constexpr FormCost kImageCost{1, 0.3}, kTf32ImageCost{0.9, 2};
 // Whole planes are read value by value, so many cycles for a piece of a stage. That overlaps with
 // its products, if not wholly. Fitted to 150 timings of 25 layers.
-constexpr double kFragmentCycles = 400, kTf32FragmentCycles = 300;
+constexpr double kFragmentCycles = 330, kPairFragmentCycles = 150, kTf32FragmentCycles = 300;
 constexpr double kFragmentOverlap = 1.5;
+constexpr double kImageLatencyCycles = 2500;  // from a stage that is free to the same one full
 constexpr double kPackMicroseconds = 2.3;
 constexpr double kPackBytesPerUs = 0.83e6;
 
@@ -283,7 +284,9 @@ class Fitter {
       const bool from_registers = is_tf32() || shape.form == BoxForm::kLines;
       return products * (from_registers ? kTf32ProductRate : kProductRate);
     }
-    const double reads = is_tf32() ? kTf32FragmentCycles : kFragmentCycles;
+    const double reads = is_tf32()                       ? kTf32FragmentCycles
+                         : shape.form == BoxForm::kPairs ? kPairFragmentCycles
+                                                         : kFragmentCycles;
     return std::pow(std::pow(products, kFragmentOverlap) + std::pow(reads, kFragmentOverlap),
                     1 / kFragmentOverlap);
   }
@@ -298,10 +301,14 @@ class Fitter {
     const double ends = kTileCycles + stages * kStageCycles +
                         slices * shape.pieces * (is_tf32() ? kTf32SliceCycles : kSliceCycles);
     // Blocks that share a multiprocessor share its units, but wait by themselves.
-    const double tile = std::max(products + ends / blocks, count_copy_cycles(shape));
     const int64_t sms = std::max(1, caps_.sm_count);
-    const double work =
-        static_cast<double>(ceil_div(shape.tiles(), shape.grid) * ceil_div(shape.grid, sms)) * tile;
+    const int64_t sharing = ceil_div(shape.grid, sms);
+    const double waiting =
+        has_whole_planes(shape.form)
+            ? stages * kImageLatencyCycles / static_cast<double>(shape.stages * sharing)
+            : 0;
+    const double tile = std::max({products + ends / blocks, count_copy_cycles(shape), waiting});
+    const double work = static_cast<double>(ceil_div(shape.tiles(), shape.grid) * sharing) * tile;
     const double memory =
         (count_moved_bytes() / (is_tf32() ? kTf32MemoryBytes : kMemoryBytes) +
          static_cast<double>(shape.filter_tiles - 1) * count_tap_bytes() / kCacheBytes) /
