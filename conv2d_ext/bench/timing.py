@@ -9,12 +9,15 @@ from contextlib import AbstractContextManager
 
 import torch
 
+from .._user_error import UserError
 from .precisions import dtype_of
 
 Call = Callable[[], object]
 
 # The device is held for so long per call, so that the host is ahead of it from the first one on.
 _HOLD_CYCLES = 100_000
+# Calls of a graph: what starting one takes is shared by so many.
+_GRAPH_CALLS = 10
 # A buffer this large pushes everything else out of any GPU's L2 cache.
 _FLUSH_BYTES = 256 << 20
 
@@ -26,11 +29,22 @@ def autotuned(allow_tf32: bool) -> AbstractContextManager[None]:
 
 
 class Timer:
-    """Times calls on one device. cold=True empties the GPU's L2 cache before each repetition."""
+    """Times calls on one device. cold=True empties the GPU's L2 cache before each repetition;
+    graphs=True replays CUDA graphs of some calls, which leaves out what lies between two of them.
+    """
 
-    def __init__(self, device: torch.device, cold: bool = False, budget_s: float = 0.5) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        cold: bool = False,
+        budget_s: float = 0.5,
+        graphs: bool = False,
+    ) -> None:
+        if graphs and (cold or device.type != "cuda"):
+            raise UserError("CUDA graphs are timed on a GPU, and not with a cold cache")
         self.device = device
         self.budget_s = budget_s
+        self.graphs = graphs
         self._flush = (
             torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=device)
             if cold and device.type == "cuda"
@@ -46,6 +60,12 @@ class Timer:
     def times_ms(self, call: Call) -> list[float]:
         for _ in range(2):  # planning, autotuning and allocation happen here
             call()
+        if self.graphs:
+            times = self._times(_capture(call))
+            return [time / _GRAPH_CALLS for time in times]
+        return self._times(call)
+
+    def _times(self, call: Call) -> list[float]:
         once = self._repeat(call, 1)[0]
         count = max(5, min(100, int(self.budget_s * 1e3 / max(once, 1e-3))))
         self._repeat(call, max(2, count // 5))
@@ -68,6 +88,14 @@ class Timer:
             marks.append((start, end))
         torch.cuda.synchronize(self.device)
         return [start.elapsed_time(end) for start, end in marks]
+
+
+def _capture(call: Call) -> Call:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(_GRAPH_CALLS):
+            call()
+    return graph.replay
 
 
 def _on_cpu(call: Call, count: int) -> list[float]:

@@ -47,6 +47,9 @@ def add_parser(commands: Commands) -> None:
         help="auto (the heuristic's choice) or names, separated by commas",
     )
     parser.add_argument("--cold", action="store_true", help="empty the L2 cache before each call")
+    parser.add_argument(
+        "--graphs", action="store_true", help="time CUDA graphs of calls: for short ones, on a GPU"
+    )
     parser.add_argument("--seconds", type=float, default=0.5, help="spent on each measurement")
     add_device(parser)
     parser.add_argument("--threads", type=int, help="CPU threads")
@@ -65,8 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     device = arguments.device
+    timer = Timer(device, arguments.cold, arguments.seconds, arguments.graphs)
     ceilings = measure_ceilings(device, arguments.precisions, arguments.seconds)
-    timer = Timer(device, arguments.cold, arguments.seconds)
     rows = measure_all(_cases(arguments), arguments.engines, timer, ceilings, arguments.vs)
     host = host_times(device)
     show(report.format_rows(rows, peer_name(device)))
@@ -77,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"F.conv2d {host['torch_us']:.1f} us"
     )
     machine = report.describe_machine(device)
-    extra = {"cold": arguments.cold, "host": host, "ceilings": ceilings}
+    extra = {"cold": arguments.cold, "graphs": arguments.graphs, "host": host, "ceilings": ceilings}
     if arguments.json:
         report.write_json(arguments.json, rows, machine, extra)
     if arguments.csv:

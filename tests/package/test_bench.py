@@ -44,6 +44,21 @@ def test_a_bias_takes_part_in_the_forward_pass() -> None:
     torch.testing.assert_close(operands.ours(), with_bias + 1)
 
 
+def test_graphs_need_a_gpu(capsys: pytest.CaptureFixture) -> None:
+    assert main([*QUICK, "--graphs"]) != 0
+    assert "CUDA graphs are timed on a GPU" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+def test_graphs_take_as_long_as_calls() -> None:
+    device = torch.device("cuda")
+    x = torch.randn(1 << 26, device=device)
+    times = [
+        Timer(device, budget_s=0.05, graphs=graphs).median_ms(x.cos) for graphs in (False, True)
+    ]
+    assert times[1] == pytest.approx(times[0], rel=0.2)
+
+
 def test_writes_rows_and_judges(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "new folder" / "rows.json"
     command = [*QUICK, "--json", str(out)]
