@@ -99,7 +99,7 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
     const dim3 grid(static_cast<unsigned>(shape.grid));
     launch_early<boxes_kernel<kMath, kFilters, kForm, kPieces>>(site, grid, kBoxThreads,
                                                                 shape.shared_bytes, params, maps);
-  } else if constexpr (kFilters > fewest_tile_filters(kForm, kMath, kPieces)) {
+  } else if constexpr (kFilters > fewest_tile_filters(kForm, kPieces)) {
     multiply_boxes<kMath, kForm, kPieces, kFilters / 2>(site, shape, params, maps);
   } else if constexpr (kPieces > fewest_tile_pieces(kForm)) {
     multiply_boxes<kMath, kForm, kPieces - 1>(site, shape, params, maps);

@@ -16,9 +16,10 @@ constexpr double kBoxClockGhz = 1.7;
 // Times what the tensor cores take by their data sheet.
 constexpr double kProductRate = 0.80;
 constexpr double kTf32ProductRate = 1.0;
-constexpr double kStageCycles = 195;  // waiting for a stage, and giving it back
-constexpr double kTileCycles = 665;   // starting and draining a tile's products
-constexpr double kSliceCycles = 600;  // storing 128 bytes of filters of a tile
+constexpr double kTf32LineProductRate = 1.12;  // of 256 filters
+constexpr double kStageCycles = 195;           // waiting for a stage, and giving it back
+constexpr double kTileCycles = 665;            // starting and draining a tile's products
+constexpr double kSliceCycles = 600;           // storing 128 bytes of filters of a tile
 constexpr double kTf32SliceCycles = 430;
 // Of the copy engine: for a box, for each of its lines, and for lines that end within 128 bytes.
 constexpr double kBoxCycles = 49;
@@ -42,7 +43,7 @@ constexpr FormCost kImageCost{1, 0.3}, kTf32ImageCost{0.9, 2};
 // its products, if not wholly. Fitted to 150 timings of 25 layers.
 constexpr double kFragmentCycles = 330, kPairFragmentCycles = 150, kTf32FragmentCycles = 300;
 constexpr double kFragmentOverlap = 1.5;
-constexpr double kImageLatencyCycles = 2500;  // from a stage that is free to the same one full
+constexpr double kImageLatencyCycles = 4000;  // from a stage that is free to the same one full
 constexpr double kPackMicroseconds = 2.3;
 constexpr double kPackBytesPerUs = 0.83e6;
 
@@ -76,7 +77,7 @@ class Fitter {
  private:
   // Of all tiles of so many pixels.
   void take_best(const BoxesShape& tiles, const BoxesWish& wish, BoxesShape& best) const {
-    const int fewest = fewest_tile_filters(tiles.form, tiles.math, tiles.pieces);
+    const int fewest = fewest_tile_filters(tiles.form, tiles.pieces);
     const int most = most_tile_filters(tiles.form, tiles.math, tiles.pieces);
     for (int filters = fewest; filters <= most; filters *= 2) {
       const bool too_many = filters > fewest && filters / 2 >= view_.target_channels;
@@ -281,8 +282,9 @@ class Fitter {
   double count_piece_cycles(const BoxesShape& shape) const {
     const double products = kBoxLineBytes / 32 * static_cast<double>(shape.filters);
     if (!has_whole_planes(shape.form)) {
-      const bool from_registers = is_tf32() || shape.form == BoxForm::kLines;
-      return products * (from_registers ? kTf32ProductRate : kProductRate);
+      const bool lines = shape.form == BoxForm::kLines;
+      if (is_tf32() && lines && shape.filters == 256) return products * kTf32LineProductRate;
+      return products * (is_tf32() || lines ? kTf32ProductRate : kProductRate);
     }
     const double reads = is_tf32()                       ? kTf32FragmentCycles
                          : shape.form == BoxForm::kPairs ? kPairFragmentCycles

@@ -68,10 +68,11 @@ constexpr bool has_whole_planes(BoxForm form) {
 // Pieces of a tile, at least and at most. Pairs are of larger planes.
 constexpr int fewest_tile_pieces(BoxForm form) { return form == BoxForm::kPairs ? 2 : 1; }
 constexpr int most_tile_pieces(BoxForm form) { return has_whole_planes(form) ? 2 : 1; }
-// Filters of a tile, the same: 64, 128 or 256. Of images those that are of use have kernels: they
-// are wide layers, and the sums of two pieces of 128 fill the registers.
-constexpr int fewest_tile_filters(BoxForm form, TensorMath math, int pieces) {
-  return form == BoxForm::kImages && math != TensorMath::kTf32 && pieces == 1 ? 128 : 64;
+// Filters of a tile, the same: 64, 128 or 256. Of images those that are of use have kernels: 64
+// filters are not worth the reading of fragments, and the sums of two pieces of 128 fill the
+// registers.
+constexpr int fewest_tile_filters(BoxForm form, int pieces) {
+  return form == BoxForm::kImages && pieces == 1 ? 128 : 64;
 }
 constexpr int most_tile_filters(BoxForm form, TensorMath math, int pieces) {
   return has_whole_planes(form) && (math == TensorMath::kTf32 || pieces > 1) ? 128 : 256;

@@ -22,9 +22,9 @@ struct ProductRates {
 // Where all lines are aligned: 1,040 products by what is chosen for them, within 16% (rms), those
 // of TF32 planes within 25%; weighed so that of 424 layers the faster engine is chosen.
 constexpr ProductRates kHalfPixels{905e6, 0, 0, 0, 191, 64, 64, 4.95e6, 2.9, 4, 1.29};
-constexpr ProductRates kHalfPlanes{1200e6, 0, 0, 0, 167, 32, 64, 4.3e6, 4.0, 3, 1};
+constexpr ProductRates kHalfPlanes{1200e6, 0, 0, 0, 167, 32, 64, 4.0e6, 4.0, 3, 1};
 constexpr ProductRates kTf32Pixels{410e6, 0, 0, 0, 163, 64, 16, 4.4e6, 5.0, 3, 1};
-constexpr ProductRates kTf32Planes{306e6, 0, 0, 0, 64, 128, 16, 4.0e6, 3.55, 4, 1};
+constexpr ProductRates kTf32Planes{312e6, 0, 0, 0, 64, 128, 16, 4.0e6, 3.55, 4, 1};
 // By kernels that need no memory.
 constexpr ProductRates kTf32NarrowPixels{222e6, 0, 0, 0, 103, 64, 16, 5.5e6, 3.3, 3, 1.14};
 constexpr ProductRates kTf32NarrowPlanes{217e6, 0, 0, 0, 48, 64, 64, 3.6e6, 3.0, 6, 1};
@@ -36,7 +36,7 @@ constexpr ProductRates kFloat64Products{45e6, 45e6, 45e6, 45e6, 24, 16, 1, 2.8e6
 constexpr double kPixelTile = 64;  // of an image, where planes are multiplied
 // TF32 planes of few pixels take longer than their tiles say.
 constexpr int64_t kFewPixels = 256;
-constexpr double kFewPixelsShare = 1.37;
+constexpr double kFewPixelsShare = 1.4;
 // The epilogue costs nothing where tiles of filters are whole, and there are enough of them.
 constexpr int64_t kWideTile = 128, kWideFilters = 512;
 constexpr double kLaunchUs = 2.5;           // another kernel before the product

@@ -39,6 +39,9 @@ constexpr double kFilterCycles = 0.3;  // splitting and placing the block's filt
 constexpr double kLaunchCycles = 5000;
 // All of it, where 16-bit values have so many chunks of channels.
 constexpr double kFewNarrowChunks = 0.9, kNarrowChunk = 0.1, kMostNarrowChunks = 1.5;
+// And where a chunk is mostly empty.
+constexpr int64_t kFewNarrowChannels = 32;
+constexpr double kEmptyChunks = 1.3;
 
 constexpr int kTileAlignment = 1024;
 
@@ -213,12 +216,12 @@ class Fitter {
     const double work =
         static_cast<double>(waves) *
         (filters + static_cast<double>(ceil_div(shape.tiles, blocks_of_one)) * tile);
-    const double many_chunks =
-        is_float32(shape.math)
-            ? 1
-            : std::min(kMostNarrowChunks, kFewNarrowChunks + kNarrowChunk * shape.chunks);
-    return many_chunks * (kLaunchCycles + std::max(work, memory + filters)) /
-           (kPointwiseClockGhz * 1e3);
+    double chunks = 1;
+    if (!is_float32(shape.math)) {
+      chunks = std::min(kMostNarrowChunks, kFewNarrowChunks + kNarrowChunk * shape.chunks);
+      if (view_.source_channels < kFewNarrowChannels) chunks *= kEmptyChunks;
+    }
+    return chunks * (kLaunchCycles + std::max(work, memory + filters)) / (kPointwiseClockGhz * 1e3);
   }
 
   const ConvProblem& problem_;
