@@ -47,6 +47,10 @@ inline int fit_unit_to_address(const void* address, int64_t element_bytes, int u
 inline bool is_aligned(const void* address, DType dtype, int elements) {
   return fit_unit_to_address(address, size_of(dtype), elements) == elements;
 }
+// To what the widest loads and the copy engine move at once: 16 bytes.
+inline bool is_unit_aligned(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % 16 == 0;
+}
 
 // 1, 2, 3, 4, 6, 8, 12, 16, ...: enough sizes of tiles to choose from.
 inline int64_t next_size(int64_t size) {

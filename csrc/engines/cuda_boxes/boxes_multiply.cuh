@@ -63,6 +63,7 @@ class BoxMultiplier {
       cursor_.advance(p_.stages);
     }
     wait_wgmma<0>();
+    __syncwarp();  // other lanes have read the last stage, too
     give_back();
   }
 

@@ -43,12 +43,9 @@ BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
   BoxesParams p = fit.params;
   set_tensors(p, problem, shape.rows_axis, shape.columns_axis, buffers, 0, false);
   // A tensor may start anywhere.
-  const auto aligned = [&](const void* tensor) {
-    return is_aligned(tensor, problem.dtype, 16 / static_cast<int>(size_of(problem.dtype)));
-  };
-  p.boxed_source = aligned(p.source);
-  p.boxed_target = aligned(p.target);
-  p.filters_in_place = shape.filters_in_place && aligned(p.filters);
+  p.boxed_source = is_unit_aligned(p.source);
+  p.boxed_target = is_unit_aligned(p.target);
+  p.filters_in_place = shape.filters_in_place && is_unit_aligned(p.filters);
   return p;
 }
 

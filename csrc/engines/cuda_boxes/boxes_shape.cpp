@@ -295,7 +295,6 @@ class Fitter {
 
   double predict_microseconds(const BoxesShape& shape, int blocks) const {
     const auto stages = static_cast<double>(count_taps() * shape.chunks);
-    // Of both warpgroups, 32 bytes of channels each.
     const double products = stages * shape.pieces * count_piece_cycles(shape);
     const int64_t filters = std::min<int64_t>(shape.filters, view_.target_channels);
     const auto slices =

@@ -174,10 +174,7 @@ class GemmInPlace {
   // cuBLASLt has no bias for float64. Where lines begin anywhere it adds those of 16 bits after
   // rounding, and whether it then reads nothing behind the last bias nobody says.
   bool adds_bias_to_sums(const T* source, const T* target) const {
-    constexpr int kUnit = 16 / sizeof(T);
-    const auto aligned = [&](auto... data) {
-      return (is_aligned(data, problem_.dtype, kUnit) && ...);
-    };
+    const auto aligned = [](auto... data) { return (is_unit_aligned(data) && ...); };
     return sizeof(T) <= 4 && shape_.has_whole_units(problem_.dtype, view_.target_channels) &&
            aligned(source, target, filters(true).data, bias_);
   }
@@ -206,7 +203,7 @@ class GemmInPlace {
     };
     constexpr int kUnit = 16 / sizeof(T);
     const bool wide = fit_unit(sizeof(T), problem_.C, p.n, p.row_step, p.column_step) == kUnit &&
-                      is_aligned(source_, problem_.dtype, kUnit);
+                      is_unit_aligned(source_);
     if (wide) {
       launch.template operator()<kUnit>();
     } else {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/arithmetic.h"
+#include "engines/cuda_staging.h"
 
 namespace convx {
 namespace {
@@ -90,19 +91,16 @@ WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit
   const auto is_multiple = [&](int64_t of, auto... elements) {
     return ((elements * element % of == 0) && ...);
   };
-  const auto is_aligned = [](const void* pointer, int64_t bytes) {
-    return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(bytes) == 0;
-  };
-  p.wide_channels = p.source_c == 1 && is_aligned(p.source, 16) &&
+  p.wide_channels = p.source_c == 1 && is_unit_aligned(p.source) &&
                     is_multiple(16, p.source_n, p.source_h, p.source_w, p.group_sources);
-  p.wide_target = !split && p.target_c == 1 && is_aligned(p.target, 16) &&
+  p.wide_target = !split && p.target_c == 1 && is_unit_aligned(p.target) &&
                   is_multiple(16, p.target_n, p.target_h, p.target_w, p.group_targets);
-  p.aligned_rows = p.source_w == 1 && is_aligned(p.source, 16) &&
+  p.aligned_rows = p.source_w == 1 && is_unit_aligned(p.source) &&
                    is_multiple(16, p.source_n, p.source_c, p.source_h, p.source_width);
   p.boxed_target = fit.shape.stores_boxes && p.wide_target;
   // All that says where pairs of pixels lie is even; the parts' planes are dense.
   const bool even_target = split || (is_multiple(2 * element, p.target_n, p.target_c) &&
-                                     is_aligned(p.target, 2 * element));
+                                     is_aligned(p.target, problem.dtype, 2));
   p.even_runs = p.plane_contiguous && p.strips == 1 && p.target_width % 2 == 0 &&
                 p.pitch % 2 == 0 && p.pitch >= 8 && p.rows * p.pitch >= kMinRunPositions &&
                 even_target;

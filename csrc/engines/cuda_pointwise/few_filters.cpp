@@ -62,10 +62,7 @@ std::optional<FewFiltersParams> make_few_filters_params(const ConvProblem& probl
   p.target = forward ? buffers.y : buffers.x;
   p.filters = buffers.w;
   p.bias = forward && problem.has_bias ? buffers.bias : nullptr;
-  const auto aligned = [&](const void* tensor) {
-    return is_aligned(tensor, problem.dtype, 16 / static_cast<int>(size_of(problem.dtype)));
-  };
-  if (!aligned(p.source) || !aligned(p.target)) return {};
+  if (!is_unit_aligned(p.source) || !is_unit_aligned(p.target)) return {};
   return p;
 }
 

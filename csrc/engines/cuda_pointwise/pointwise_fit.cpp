@@ -34,12 +34,9 @@ PointwiseParams make_pointwise_params(const ConvProblem& problem, const Pointwis
   PointwiseParams p = fit.params;
   set_tensors(p, problem, shape.rows_axis, shape.columns_axis, buffers, 0, false);
   // A tensor may start anywhere.
-  const auto aligned = [&](const void* tensor) {
-    return is_aligned(tensor, problem.dtype, 16 / static_cast<int>(size_of(problem.dtype)));
-  };
-  p.aligned_source = shape.aligned_source && aligned(p.source);
-  p.aligned_target = shape.aligned_target && aligned(p.target);
-  p.aligned_filters = shape.aligned_filters && aligned(p.filters);
+  p.aligned_source = shape.aligned_source && is_unit_aligned(p.source);
+  p.aligned_target = shape.aligned_target && is_unit_aligned(p.target);
+  p.aligned_filters = shape.aligned_filters && is_unit_aligned(p.filters);
   return p;
 }
 
