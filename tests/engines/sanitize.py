@@ -76,8 +76,10 @@ BOXED: tuple[Shape, ...] = (
 )
 
 
-# The same for cuda_boxes, to which any size will do.
+# The same for cuda_boxes, to which any size will do; of the first some blocks have two tiles, whose
+# stages follow each other.
 PIXEL_BOXES: tuple[Shape, ...] = (
+    ((4, 24, 96, 96), (24, 24, 1, 1), 1),
     ((2, 64, 12, 40), (64, 64, 3, 3), 1),
     ((2, 40, 14, 14), (136, 40, 1, 1), 1),
     ((2, 72, 15, 15), (72, 72, 3, 3), 2),
@@ -85,13 +87,17 @@ PIXEL_BOXES: tuple[Shape, ...] = (
 
 
 # NCHW: where blocks of cuda_lines walk, and carry; what cuda_boxes moves as lines of planes, and as
-# whole ones; few filters.
+# whole ones, with two tiles a block, too; few filters.
 WALKED: tuple[Shape, ...] = (
     ((2, 16, 64, 256), (128, 16, 3, 3), 1),
     ((5, 12, 40, 64), (100, 12, 3, 3), 1),
     ((3, 16, 40, 120), (64, 16, 3, 3), 1),
 )
 PLANES: tuple[Shape, ...] = (
+    ((36, 24, 32, 32), (24, 24, 1, 1), 1),
+    ((300, 24, 7, 7), (24, 24, 1, 1), 1),
+    ((150, 24, 13, 13), (24, 24, 1, 1), 1),
+    ((150, 24, 14, 14), (24, 24, 1, 1), 1),
     ((3, 72, 28, 28), (136, 72, 1, 1), 1),
     ((5, 72, 7, 7), (136, 72, 1, 1), 1),
     ((2, 72, 13, 13), (72, 72, 1, 1), 1),
