@@ -95,9 +95,6 @@ __device__ __forceinline__ void store_word(uint32_t address, uint32_t word) {
 __device__ __forceinline__ void store_element(uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(address), "f"(value) : "memory");
 }
-__device__ __forceinline__ void store_element(uint32_t address, uint32_t value) {
-  asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(address), "r"(value) : "memory");
-}
 __device__ __forceinline__ void store_element(uint32_t address, uint16_t value) {
   asm volatile("st.shared.u16 [%0], %1;\n" ::"r"(address), "h"(value) : "memory");
 }

@@ -17,6 +17,7 @@ import torch
 from cases import Case
 from kernel_tester import Guarded, make_problem
 from problems import h200
+from torch import Tensor
 
 MATH = [
     (torch.float32, "tf32"),
@@ -366,6 +367,31 @@ def test_refusals(core: ModuleType, case: Case, math: tuple[torch.dtype, str], s
     assert run(core, case, math) == said
 
 
+def check_not_finite(
+    core: ModuleType,
+    case: Case,
+    math: tuple[torch.dtype, str],
+    tensors: tuple[Tensor, Tensor, Tensor | None],
+    *,
+    channels_last: bool,
+    sm_count: int = 132,
+) -> None:
+    """The result is NaN or infinite where it should be, and nowhere else."""
+    x, w, b = tensors
+    problem = make_problem(core, case, math[0], channels_last=channels_last)
+    problem.precision = getattr(core.Precision, math[1])
+    source = Guarded(x, channels_last)
+    target = Guarded(torch.zeros(case.y, dtype=math[0]), channels_last)
+    assert b is not None
+    pointers = [t.data_ptr() for t in (source.tensor, w, target.tensor, b)]
+    caps = h200(core)
+    caps.sm_count = sm_count
+    assert isinstance(core.run_boxes(problem, caps, *pointers), dict)
+    want = reference.conv2d(case, x, w, b).float()
+    for test in (torch.isnan, torch.isposinf, torch.isneginf):
+        assert torch.equal(test(target.tensor.float()), test(want))
+
+
 @pytest.mark.parametrize("operand", ["x", "w"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
 @pytest.mark.parametrize("math", MATH, ids=str)
@@ -376,16 +402,7 @@ def test_nan_and_infinity_stay_where_they_belong(
     case = Case("not_finite", (2, 24, 7, 9), (40, 24, 3, 3), padding=(1, 1))
     x, w, b = case.tensors(math[0])
     (x if operand == "x" else w)[1, 2, 0, 0] = value
-    problem = make_problem(core, case, math[0], channels_last=True)
-    problem.precision = getattr(core.Precision, math[1])
-    source = Guarded(x, True)
-    target = Guarded(torch.zeros(case.y, dtype=math[0]), True)
-    assert b is not None
-    pointers = [t.data_ptr() for t in (source.tensor, w, target.tensor, b)]
-    assert isinstance(core.run_boxes(problem, h200(core), *pointers), dict)
-    want = reference.conv2d(case, x, w, b).float()
-    for test in (torch.isnan, torch.isposinf, torch.isneginf):
-        assert torch.equal(test(target.tensor.float()), test(want))
+    check_not_finite(core, case, math, (x, w, b), channels_last=True)
 
 
 @pytest.mark.parametrize("math", MATH, ids=str)
@@ -397,14 +414,5 @@ def test_nan_and_infinity_of_images(
     case = Case("not_finite_images", (7, 72, 7, 7), (24, 72, 1, 1))
     x, w, b = case.tensors(math[0])
     x[0, 30, 0, 0] = x[3, 71, 6, 6] = value
-    problem = make_problem(core, case, math[0])
-    problem.precision = getattr(core.Precision, math[1])
-    source, target = Guarded(x), Guarded(torch.zeros(case.y, dtype=math[0]))
-    assert b is not None
-    pointers = [t.data_ptr() for t in (source.tensor, w, target.tensor, b)]
-    caps = h200(core)
-    caps.sm_count = 1  # so that stages are used again
-    assert isinstance(core.run_boxes(problem, caps, *pointers), dict)
-    want = reference.conv2d(case, x, w, b).float()
-    for test in (torch.isnan, torch.isposinf, torch.isneginf):
-        assert torch.equal(test(target.tensor.float()), test(want))
+    # By one multiprocessor, so that stages are used again.
+    check_not_finite(core, case, math, (x, w, b), channels_last=False, sm_count=1)

@@ -278,7 +278,7 @@ class ImageStaging : BoxStaging<kMath> {
   __device__ __forceinline__ void stage_pair(uint32_t to, const int (&place)[2],
                                              uint32_t pair) const {
     if constexpr (kPaired) {
-      stage_pixel(to, place[0], pair);
+      if (place[0] >= 0) store_word(to + place[0], pair);
     } else {
       stage_pixel(to, place[0], static_cast<uint16_t>(pair));
       stage_pixel(to, place[1], static_cast<uint16_t>(pair >> 16));

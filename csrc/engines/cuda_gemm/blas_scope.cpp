@@ -99,7 +99,7 @@ void BlasScope::multiply(const BatchedGemm& g) const {
   });
 }
 
-bool BlasScope::multiply_lt(const BatchedGemm& g, const LtExtras& bias) const {
+bool BlasScope::multiply_lt(const BatchedGemm& g, const LtExtras& extras) const {
   const int64_t size = size_of(site_.problem->dtype);
   bool supported = true;
   visit_batches(g, [&](int64_t batch, const auto& offset_of, const auto& step_of) {
@@ -116,10 +116,10 @@ bool BlasScope::multiply_lt(const BatchedGemm& g, const LtExtras& bias) const {
         .left = operand(g.left),
         .right = operand(g.right),
         .result = operand({g.result, false, g.pitch, g.group_stride, g.row_stride}),
-        .rows = operand(bias.rows),
-        .matrix = operand(bias.matrix),
-        .workspace = bias.workspace,
-        .workspace_bytes = bias.workspace_bytes,
+        .rows = operand(extras.rows),
+        .matrix = operand(extras.matrix),
+        .workspace = extras.workspace,
+        .workspace_bytes = extras.workspace_bytes,
     };
     const cublasStatus_t status = convx::multiply_lt(handle_, site_.stream, types_, product);
     supported = status != CUBLAS_STATUS_NOT_SUPPORTED;

@@ -48,7 +48,7 @@ class BlasScope {
 
   void multiply(const BatchedGemm& gemm) const;
   // False where cuBLASLt has no algorithm for it; some of the results may be there then.
-  bool multiply_lt(const BatchedGemm& gemm, const LtExtras& bias) const;
+  bool multiply_lt(const BatchedGemm& gemm, const LtExtras& extras) const;
 
  private:
   void check(cublasStatus_t status, const char* what) const;

@@ -9,34 +9,34 @@ namespace {
 
 // How fast cuBLAS is on such matrices. Fitted to an H200 in November 2026.
 struct ProductRates {
-  // Operations per microsecond where lines begin at multiples of 16, 8, 4 and 2 bytes.
-  double aligned16, aligned8, aligned4, aligned2;
+  double operations;       // per microsecond
   double short_reduction;  // a tile costs this many extra terms of the reduction
   double filter_tile;      // whole tiles of filters are computed,
   double channel_tile;     // and of channels
   double memory;           // bytes per microsecond
   double start_us;
-  double overlap;         // of arithmetic and memory, if not wholly
-  double epilogue_share;  // of pixels to which cuBLASLt adds a bias
+  double overlap;               // of arithmetic and memory, if not wholly
+  double epilogue_share = 1;    // of pixels to which cuBLASLt adds a bias
+  double few_pixels_share = 1;  // of planes of few pixels
+  // Operations where lines do not begin at multiples of 16 bytes, but of 8, 4 or 2.
+  double aligned8 = 0, aligned4 = 0, aligned2 = 0;
 };
 // Where all lines are aligned: 1,040 products by what is chosen for them, within 16% (rms), those
 // of TF32 planes within 25%; weighed so that of 424 layers the faster engine is chosen.
-constexpr ProductRates kHalfPixels{905e6, 0, 0, 0, 191, 64, 64, 4.95e6, 2.9, 4, 1.29};
-constexpr ProductRates kHalfPlanes{1200e6, 0, 0, 0, 167, 32, 64, 4.0e6, 4.0, 3, 1};
-constexpr ProductRates kTf32Pixels{410e6, 0, 0, 0, 163, 64, 16, 4.4e6, 5.0, 3, 1};
-constexpr ProductRates kTf32Planes{312e6, 0, 0, 0, 64, 128, 16, 4.0e6, 3.55, 4, 1};
+constexpr ProductRates kHalfPixels{905e6, 191, 64, 64, 4.95e6, 2.9, 4, 1.29};
+constexpr ProductRates kHalfPlanes{1200e6, 167, 32, 64, 4.0e6, 4.0, 3};
+constexpr ProductRates kTf32Pixels{410e6, 163, 64, 16, 4.4e6, 5.0, 3};
+constexpr ProductRates kTf32Planes{312e6, 64, 128, 16, 4.0e6, 3.55, 4, 1, 1.4};
 // By kernels that need no memory.
-constexpr ProductRates kTf32NarrowPixels{222e6, 0, 0, 0, 103, 64, 16, 5.5e6, 3.3, 3, 1.14};
-constexpr ProductRates kTf32NarrowPlanes{217e6, 0, 0, 0, 48, 64, 64, 3.6e6, 3.0, 6, 1};
+constexpr ProductRates kTf32NarrowPixels{222e6, 103, 64, 16, 5.5e6, 3.3, 3, 1.14};
+constexpr ProductRates kTf32NarrowPlanes{217e6, 48, 64, 64, 3.6e6, 3.0, 6};
 // Others: 53 layers in both layouts, within 22%.
-constexpr ProductRates kHalfProducts{900e6, 258e6, 200e6, 73e6, 150, 64, 1, 3.6e6, 2.5, 6, 1.08};
-constexpr ProductRates kTf32Products{370e6, 195e6, 91e6, 91e6, 70, 128, 1, 3.6e6, 4.8, 6, 1};
-constexpr ProductRates kFloat32Products{44e6, 42e6, 31e6, 31e6, 18, 16, 1, 2.8e6, 5, 6, 1};
-constexpr ProductRates kFloat64Products{45e6, 45e6, 45e6, 45e6, 24, 16, 1, 2.8e6, 5, 6, 1};
+constexpr ProductRates kHalfProducts{900e6, 150, 64, 1, 3.6e6, 2.5, 6, 1.08, 1, 258e6, 200e6, 73e6};
+constexpr ProductRates kTf32Products{370e6, 70, 128, 1, 3.6e6, 4.8, 6, 1, 1, 195e6, 91e6, 91e6};
+constexpr ProductRates kFloat32Products{44e6, 18, 16, 1, 2.8e6, 5, 6, 1, 1, 42e6, 31e6, 31e6};
+constexpr ProductRates kFloat64Products{45e6, 24, 16, 1, 2.8e6, 5, 6, 1, 1, 45e6, 45e6, 45e6};
 constexpr double kPixelTile = 64;  // of an image, where planes are multiplied
-// TF32 planes of few pixels take longer than their tiles say.
 constexpr int64_t kFewPixels = 256;
-constexpr double kFewPixelsShare = 1.4;
 // The epilogue costs nothing where tiles of filters are whole, and there are enough of them.
 constexpr int64_t kWideTile = 128, kWideFilters = 512;
 constexpr double kLaunchUs = 2.5;           // another kernel before the product
@@ -64,7 +64,7 @@ const ProductRates& find_rates(const ConvProblem& p, const InPlaceShape& shape) 
 }
 
 double rate_at(const ProductRates& rates, int64_t pitch_bytes) {
-  if (pitch_bytes % 16 == 0) return rates.aligned16;
+  if (pitch_bytes % 16 == 0) return rates.operations;
   if (pitch_bytes % 8 == 0) return rates.aligned8;
   return pitch_bytes % 4 == 0 ? rates.aligned4 : rates.aligned2;
 }
@@ -89,13 +89,13 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
   const double arithmetic =
       operations / (rate_at(rates, shape.pitches() * size_of(p.dtype)) * product_rate);
   const double memory = count_bytes(p) / (rates.memory * memory_rate);
-  const bool few_pixels = &rates == &kTf32Planes && p.H * p.W <= kFewPixels;
+  const bool few_pixels = planes && p.H * p.W <= kFewPixels;
   const bool wide = view.target_channels >= kWideFilters && view.target_channels % kWideTile == 0;
   const bool has_epilogue = by_pixels && adds_bias(p) && !wide;
   const double product =
       std::pow(std::pow(arithmetic, rates.overlap) + std::pow(memory, rates.overlap),
                1 / rates.overlap) *
-      (few_pixels ? kFewPixelsShare : 1) * (has_epilogue ? rates.epilogue_share : 1);
+      (few_pixels ? rates.few_pixels_share : 1) * (has_epilogue ? rates.epilogue_share : 1);
   double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0);
   const double all_pixels = static_cast<double>(target_pixels(p));
   const double results = size * static_cast<double>(p.K) * all_pixels;
