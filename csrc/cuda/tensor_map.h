@@ -35,11 +35,15 @@ inline TensorMap make_tensor_map(const LaunchSite& site, const BoxedTensor& tens
   const CUtensorMapSwizzle swizzle = tensor.swizzle_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
                                      : tensor.swizzle_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                                                   : CU_TENSOR_MAP_SWIZZLE_32B;
+  const CUtensorMapDataType type =
+      tensor.value == BoxValue::kTf32        ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+      : tensor.value == BoxValue::kFourBytes ? CU_TENSOR_MAP_DATA_TYPE_UINT32
+                                             : CU_TENSOR_MAP_DATA_TYPE_UINT16;
   CUtensorMap encoded;
   const CUresult result =
-      encode(&encoded, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, const_cast<void*>(tensor.base), extent,
-             strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&encoded, type, 4, const_cast<void*>(tensor.base), extent, strides, box, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw_launch_error(site, "encoding a tensor map",
                        "CUresult " + std::to_string(static_cast<int>(result)));

@@ -164,10 +164,9 @@ def test_tiles_of_so_many_filters(
     assert (said["filters"], said["resident"]) == (filters, resident)
     if not resident:
         assert said["stages"] == {64: 3, 128: 6, 256: 4}[filters]
-        assert said["filters_in_place"] == (math[0] != torch.float32)
     else:
         assert said["grid"] % -(-264 // filters) == 0
-        assert said["filters_in_place"]
+    assert said["filters_in_place"]
     for other, direction in ((case, "forward"), (CASES[6], "input_grad"), (CASES[8], "forward")):
         said = run(
             core,

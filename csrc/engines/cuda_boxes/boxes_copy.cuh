@@ -13,6 +13,7 @@ template <TensorMath kMath>
 class PixelCopy {
   static constexpr int kWords = operand_bytes(kMath) / 2;  // of 16 bits, that a value has
   static constexpr int kUnits = kBoxLineBytes / 16;
+  static constexpr bool kRounds = kMath == TensorMath::kTf32;
 
  public:
   __device__ __forceinline__ PixelCopy(const BoxesParams& p, const void* map, int index)
@@ -26,7 +27,7 @@ class PixelCopy {
   // By one lane: of tap (r, s) and a chunk of channels.
   __device__ __forceinline__ void start(uint32_t to, int chunk, int r, int s,
                                         uint32_t barrier) const {
-    box_copy(to, map_, chunk * kBoxWords, find_column(s), find_row(r), tile_.image, barrier);
+    box_copy(to, map_, chunk * box_chunk(kMath), find_column(s), find_row(r), tile_.image, barrier);
   }
   // By all lanes, value by value.
   __device__ __forceinline__ void gather(uint32_t to, int chunk, int r, int s) const {
@@ -43,10 +44,10 @@ class PixelCopy {
       const bool inside = image < p_.images &&
                           static_cast<unsigned>(row) < static_cast<unsigned>(p_.source_height) &&
                           static_cast<unsigned>(column) < static_cast<unsigned>(p_.source_width);
-      gather_unit(source +
-                      kWords * (image * p_.source_n + row * p_.source_h + column * p_.source_w) +
-                      chunk * kBoxWords + 8 * unit,
-                  inside ? left - 8 * unit : 0, swizzle_line(to + 16 * i));
+      gather_unit<kRounds>(
+          source + kWords * (image * p_.source_n + row * p_.source_h + column * p_.source_w) +
+              chunk * kBoxWords + 8 * unit,
+          inside ? left - 8 * unit : 0, swizzle_line(to + 16 * i));
     }
   }
 
@@ -69,6 +70,7 @@ class LineCopy {
   static constexpr int kWords = operand_bytes(kMath) / 2;
   static constexpr int kUnits = kBoxLineBytes / 16;
   static constexpr int kChunk = box_chunk(kMath);
+  static constexpr bool kRounds = kMath == TensorMath::kTf32;
 
  public:
   __device__ __forceinline__ LineCopy(const BoxesParams& p, const void* map, int index)
@@ -83,7 +85,7 @@ class LineCopy {
 #pragma unroll 1
     for (int i = 0; i < count_; ++i, to += kChunk * kBoxLineBytes) {
       const PlaneLine line(p_, first_ + i);
-      box_copy(to, map_, line.index * kBoxWords, chunk * kChunk, line.image, 0, barrier);
+      box_copy(to, map_, line.index * line_pixels(kMath), chunk * kChunk, line.image, 0, barrier);
     }
   }
   __device__ __forceinline__ void gather(uint32_t to, int chunk, int, int) const {
@@ -92,9 +94,9 @@ class LineCopy {
       const int unit = i % kUnits, channel = chunk * kChunk + i / kUnits % kChunk;
       const PlaneLine line(p_, first_ + i / (kUnits * kChunk));
       const int word = line.index * kBoxWords + 8 * unit;
-      gather_unit(source + kWords * (line.image * p_.source_n + channel * p_.source_c) + word,
-                  channel < p_.group_sources ? p_.plane * kWords - word : 0,
-                  swizzle_line(to + 16 * i));
+      gather_unit<kRounds>(
+          source + kWords * (line.image * p_.source_n + channel * p_.source_c) + word,
+          channel < p_.group_sources ? p_.plane * kWords - word : 0, swizzle_line(to + 16 * i));
     }
   }
 
@@ -165,18 +167,18 @@ struct FilterCopy {
   __device__ __forceinline__ uint32_t bytes() const {
     return boxes * (kBoxFilters * kBoxLineBytes);
   }
-  __device__ __forceinline__ void start(uint32_t to, int word, int r, int s,
+  __device__ __forceinline__ void start(uint32_t to, int channel, int r, int s,
                                         uint32_t barrier) const {
 #pragma unroll 1
     for (int i = 0; i < boxes; ++i) {
-      box_copy(to + i * (kBoxFilters * kBoxLineBytes), map, word, s, r, filter + i * kBoxFilters,
+      box_copy(to + i * (kBoxFilters * kBoxLineBytes), map, channel, s, r, filter + i * kBoxFilters,
                barrier);
     }
   }
 };
 
 // The block's filters, which are those of its first tile.
-template <int kFilters>
+template <int kFilters, int kChunk>
 __device__ __forceinline__ void copy_resident(const BoxesParams& p, const BoxesRing& ring,
                                               const void* map) {
   if (!elect_lane()) return;
@@ -190,17 +192,17 @@ __device__ __forceinline__ void copy_resident(const BoxesParams& p, const BoxesR
     for (int s = 0; s < p.tap_columns; ++s) {
 #pragma unroll 1
       for (int chunk = 0; chunk < p.chunks; ++chunk, to += kFilters * kBoxLineBytes) {
-        filters.start(to, chunk * kBoxWords, r, s, ring.filters_full);
+        filters.start(to, chunk * kChunk, r, s, ring.filters_full);
       }
     }
   }
 }
 
-// Source: how a tile's pixels are copied.
-template <typename Source, int kFilters>
+// Source: how a tile's pixels are copied. kChunk: channels of a stage.
+template <typename Source, int kFilters, int kChunk>
 __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing& ring,
                                            const void* source_map, const void* filter_map) {
-  if (p.resident) copy_resident<kFilters>(p, ring, filter_map);
+  if (p.resident) copy_resident<kFilters, kChunk>(p, ring, filter_map);
   RingCursor cursor;
 #pragma unroll 1
   for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
@@ -225,7 +227,7 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
           if (elect_lane()) {
             arrive_expecting(full, filters.bytes() + (p.boxed_source ? source.bytes(chunk) : 0));
             if (p.boxed_source) source.start(stage, chunk, r, s, full);
-            filters.start(stage + p.pixel_bytes, chunk * kBoxWords, r, s, full);
+            filters.start(stage + p.pixel_bytes, chunk * kChunk, r, s, full);
           }
           cursor.advance(p.stages);
         }

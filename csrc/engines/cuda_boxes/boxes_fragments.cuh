@@ -7,28 +7,11 @@
 
 namespace convx {
 
-// channels_last: [pixel][128 bytes of channels].
-template <TensorMath kMath>
-class PixelFragments {
- public:
-  // The tensor cores read 16 bits from where they are.
-  static constexpr bool kUsed = kMath == TensorMath::kTf32;
+// channels_last: the tensor cores read pixels from where they are.
+struct NoFragments {
+  static constexpr bool kUsed = false;
 
-  __device__ __forceinline__ explicit PixelFragments(const BoxesParams&) {
-    // Lane l reads, of matrix l / 8: the lower or upper eight pixels, and the first or second 16
-    // bytes of a product's channels.
-    const int lane = threadIdx.x & 31, matrix = lane / 8;
-    place_ = (first_warp_pixel() + matrix % 2 * 8 + lane % 8) * kBoxLineBytes + matrix / 2 * 16;
-  }
-
-  // Of the stage with a number, counted from a tile's first, which lies at from.
-  __device__ __forceinline__ void load(uint32_t from, int /*stage*/, int /*piece*/, int step,
-                                       uint32_t (&words)[4]) const {
-    load_matrices(swizzle_line(from + place_ + 32 * step), words);
-  }
-
- private:
-  uint32_t place_;  // bytes to what this lane reads first
+  __device__ __forceinline__ explicit NoFragments(const BoxesParams&) {}
 };
 
 // NCHW: [line][channel][128 bytes of pixels]. The warp's pixels are part of a line.
@@ -37,7 +20,7 @@ class LineFragments {
   static constexpr bool kWide = operand_bytes(kMath) == 4;
 
  public:
-  static constexpr bool kUsed = true;
+  static constexpr bool kUsed = true, kRounds = false;
 
   __device__ __forceinline__ explicit LineFragments(const BoxesParams&) {
     const int lane = threadIdx.x & 31, matrix = lane / 8, pixel = first_warp_pixel();
@@ -78,6 +61,8 @@ class ImageFragments {
 
  public:
   static constexpr bool kUsed = true;
+  // Others come by boxes, which are rounded.
+  static constexpr bool kRounds = kMath == TensorMath::kTf32;
 
   __device__ __forceinline__ explicit ImageFragments(const BoxesParams& p) : p_(p), pixels_(p) {
     const int channels = (threadIdx.x & 3) * kOwn * p.plane * kBytes;

@@ -22,7 +22,7 @@ struct BoxParts;
 template <TensorMath kMath>
 struct BoxParts<kMath, BoxForm::kPixels, 1> {
   using Source = PixelCopy<kMath>;
-  using Loader = PixelFragments<kMath>;
+  using Loader = NoFragments;
   using Staging = PixelStaging<kMath>;
 };
 template <TensorMath kMath>
@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
   } else {
     give_registers<kShares ? 32 : 40>();
     if (threadIdx.x < kBoxMultipliers + 32) {
-      copy_boxes<typename Parts::Source, kFilters>(p, ring, &maps.source, &maps.filters);
+      copy_boxes<typename Parts::Source, kFilters, box_chunk(kMath)>(p, ring, &maps.source,
+                                                                     &maps.filters);
     }
   }
 #endif

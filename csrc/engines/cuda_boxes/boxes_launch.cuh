@@ -19,25 +19,33 @@ struct BoxSide {
   int step_h, step_w;
 };
 
-// What lies together, channels or pixels of a plane, is counted in words of 16 bits.
+// How values are read, rounded where the tensor cores would truncate, and how they are stored.
+constexpr BoxValue read_value(TensorMath math) {
+  return math == TensorMath::kTf32 ? BoxValue::kTf32 : BoxValue::kTwoBytes;
+}
+constexpr BoxValue stored_value(TensorMath math) {
+  return math == TensorMath::kTf32 ? BoxValue::kFourBytes : BoxValue::kTwoBytes;
+}
+
 template <TensorMath kMath>
-BoxedTensor describe_side(const BoxesShape& shape, const BoxesParams& p, const BoxSide& side) {
-  constexpr int64_t kBytes = operand_bytes(kMath), kWords = kBytes / 2;
-  BoxedTensor tensor{.base = side.base, .swizzle_bytes = kBoxLineBytes};
+BoxedTensor describe_side(const BoxesShape& shape, const BoxesParams& p, const BoxSide& side,
+                          BoxValue value) {
+  constexpr int64_t kBytes = operand_bytes(kMath);
+  BoxedTensor tensor{.base = side.base, .swizzle_bytes = kBoxLineBytes, .value = value};
   const auto set_axis = [&](int axis, int64_t extent, int64_t stride, int box, int step) {
     tensor.extent[axis] = extent;
     tensor.stride_bytes[axis - 1] = box_stride(kBytes * stride, extent);
     tensor.box[axis] = box;
     tensor.step[axis] = box > 1 ? step : 1;
   };
-  tensor.box[0] = kBoxWords, tensor.step[0] = 1;
+  tensor.box[0] = box_chunk(kMath), tensor.step[0] = 1;
   if (shape.form == BoxForm::kLines) {
-    tensor.extent[0] = kWords * p.plane;
+    tensor.extent[0] = p.plane;
     set_axis(1, side.channels, side.c, box_chunk(kMath), 1);
     set_axis(2, p.images, side.n, 1, 1);
     set_axis(3, 1, 0, 1, 1);
   } else {
-    tensor.extent[0] = kWords * side.channels;
+    tensor.extent[0] = side.channels;
     set_axis(1, side.width, side.w, p.box_columns, side.step_w);
     set_axis(2, side.height, side.h, p.box_rows, side.step_h);
     set_axis(3, p.images, side.n, p.box_images, 1);
@@ -48,7 +56,6 @@ BoxedTensor describe_side(const BoxesShape& shape, const BoxesParams& p, const B
 template <TensorMath kMath>
 BoxesMaps map_tensors(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& p) {
   constexpr int64_t kBytes = operand_bytes(kMath);
-  constexpr int64_t kWords = kBytes / 2;
   const auto stride = [](int64_t elements, int64_t extent) {
     return box_stride(kBytes * elements, extent);
   };
@@ -68,10 +75,11 @@ BoxesMaps map_tensors(const LaunchSite& site, const BoxesShape& shape, const Box
                        1};
   const bool mapped = !has_whole_planes(shape.form);
   if (mapped && p.boxed_source) {
-    maps.source = make_tensor_map(site, describe_side<kMath>(shape, p, source));
+    maps.source = make_tensor_map(site, describe_side<kMath>(shape, p, source, read_value(kMath)));
   }
   if (mapped && p.boxed_target) {
-    maps.target = make_tensor_map(site, describe_side<kMath>(shape, p, target));
+    maps.target =
+        make_tensor_map(site, describe_side<kMath>(shape, p, target, stored_value(kMath)));
   }
   const int64_t line = p.packed_channels;
   const auto* const filters = static_cast<const char*>(p.filters) +
@@ -81,12 +89,13 @@ BoxesMaps map_tensors(const LaunchSite& site, const BoxesShape& shape, const Box
   const int64_t k = p.filters_in_place ? p.filter_target : p.tap_rows * p.tap_columns * line;
   maps.filters = make_tensor_map(
       site, {.base = p.filters_in_place ? static_cast<const void*>(filters) : p.packed,
-             .extent = {kWords * p.group_sources, p.tap_columns, p.tap_rows, p.group_targets},
+             .extent = {p.group_sources, p.tap_columns, p.tap_rows, p.group_targets},
              .stride_bytes = {stride(s, p.tap_columns), stride(r, p.tap_rows),
                               stride(k, p.group_targets)},
-             .box = {kBoxWords, 1, 1, kBoxFilters},
+             .box = {box_chunk(kMath), 1, 1, kBoxFilters},
              .step = {1, 1, 1, 1},
-             .swizzle_bytes = kBoxLineBytes});
+             .swizzle_bytes = kBoxLineBytes,
+             .value = read_value(kMath)});
   return maps;
 }
 

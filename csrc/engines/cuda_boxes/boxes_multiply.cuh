@@ -14,8 +14,6 @@ class BoxMultiplier {
   static_assert(kPieces == 1 || Loader::kUsed);
   using Mma = Wgmma<typename TensorTypes<kMath>::Operand, kFilters>;
   static constexpr int kSteps = kBoxLineBytes / 32;  // products of a stage
-  // float32 is rounded on its way to the tensor cores, which would truncate it.
-  static constexpr bool kRounds = kMath == TensorMath::kTf32;
   // By halves of a stage, which are its pieces if it has two: one is read while the tensor cores
   // read the other.
   static_assert(kPieces <= 2);
@@ -31,21 +29,9 @@ class BoxMultiplier {
     first_pixel_ = warpgroup * (kBoxPixels / 2) * kBoxLineBytes;
   }
 
-  // Before the first tile: waits for filters that stay, and rounds them where nobody has.
+  // Before the first tile: waits for filters that stay.
   __device__ __forceinline__ void take_filters() const {
-    if (!p_.resident) return;
-    wait_barrier(ring_.filters_full, 0);
-    if (!kRounds || !p_.filters_in_place) return;
-    const int pieces = p_.tap_rows * p_.tap_columns * p_.chunks * (kFilters * kBoxLineBytes / 16);
-    for (int i = threadIdx.x; i < pieces; i += kBoxMultipliers) {
-      uint32_t words[4];
-      load_16_bytes(ring_.resident + 16 * i, words);
-#pragma unroll
-      for (uint32_t& word : words) word = round_to_tf32(__uint_as_float(word));
-      store_16_bytes(ring_.resident + 16 * i, words);
-    }
-    fence_async_proxy();
-    wait_at_barrier<1, kBoxMultipliers>();
+    if (p_.resident) wait_barrier(ring_.filters_full, 0);
   }
 
   // Leaves in sums those of the next tile.
@@ -111,11 +97,11 @@ class BoxMultiplier {
     wait_wgmma<1>();
   }
 
-  // Of a step's channels, rounded where that is needed.
+  // Of a step's channels. The tensor cores would truncate float32.
   __device__ __forceinline__ void load_fragment(uint32_t pixels, int stage, int piece, int step,
                                                 uint32_t (&words)[4]) const {
     loader_.load(pixels, stage, piece, step, words);
-    if constexpr (kRounds) {
+    if constexpr (Loader::kRounds) {
 #pragma unroll
       for (uint32_t& word : words) word = round_to_tf32(__uint_as_float(word));
     }

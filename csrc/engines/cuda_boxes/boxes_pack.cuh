@@ -1,4 +1,4 @@
-// Filters as boxes of them are read: packed [filter][tap][channel], rounded where that is needed.
+// Filters as boxes of them are read: packed [filter][tap][channel].
 #pragma once
 
 #include "core/arithmetic.h"
@@ -74,12 +74,7 @@ __global__ void __launch_bounds__(kBoxPackThreads)
       }
       const float value = staged[row][channel];
       const int64_t line = static_cast<int64_t>(filter0 + filter) * taps + tap0 + tap;
-      Element& to = packed[line * p.packed_channels + channel0 + channel];
-      if constexpr (kMath == TensorMath::kTf32) {
-        to = __uint_as_float(round_to_tf32(value));
-      } else {
-        to = round_to<Element>(value);
-      }
+      packed[line * p.packed_channels + channel0 + channel] = round_to<Element>(value);
     }
     __syncthreads();
   }

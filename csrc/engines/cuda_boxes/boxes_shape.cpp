@@ -10,17 +10,17 @@
 namespace convx {
 namespace {
 
-// Cycles of a multiprocessor, fitted to 780 timings on an H200: all tiles of 59 layers of 1x1 and
-// of nine of 3x3 kernels, within 13% (rms); what is chosen by them is 3% slower than the best.
+// Cycles of a multiprocessor, fitted to 780 timings on an H200 of 16 bits, and to 490 of TF32: all
+// tiles of 59 layers of 1x1 and of a dozen of 3x3 kernels, within 13 and 11% (rms); what is chosen
+// by them is 3 and 1% slower than the best.
 constexpr double kBoxClockGhz = 1.7;
 // Times what the tensor cores take by their data sheet.
 constexpr double kProductRate = 0.80;
-constexpr double kTf32ProductRate = 1.0;
-constexpr double kTf32LineProductRate = 1.12;  // of 256 filters
-constexpr double kStageCycles = 195;           // waiting for a stage, and giving it back
-constexpr double kTileCycles = 665;            // starting and draining a tile's products
-constexpr double kSliceCycles = 600;           // storing 128 bytes of filters of a tile
-constexpr double kTf32SliceCycles = 430;
+constexpr double kLineProductRate = 1.0;
+constexpr double kStageCycles = 195;  // waiting for a stage, and giving it back
+constexpr double kTileCycles = 665;   // starting and draining a tile's products
+constexpr double kSliceCycles = 600;  // storing 128 bytes of filters of a tile
+constexpr double kTf32SliceCycles = 530;
 // Of the copy engine: for a box, for each of its lines, and for lines that end within 128 bytes.
 constexpr double kBoxCycles = 49;
 constexpr double kLineCycles = 2.1;
@@ -30,14 +30,14 @@ constexpr double kPartStoreCycles = 2.9;
 constexpr double kResidentLineCycles = 3.5;  // of filters that stay
 // Bytes per cycle: of device memory, and of pixels that other filters have read before, from L2.
 constexpr double kMemoryBytes = 18.2;
-constexpr double kTf32MemoryBytes = 16.8;
+constexpr double kTf32MemoryBytes = 19;
 constexpr double kCacheBytes = 83;
 constexpr double kLaunchCycles = 4070;
 // NCHW takes such a share of it, and some microseconds more.
 struct FormCost {
   double share, microseconds;
 };
-constexpr FormCost kLineCost{0.96, 0.7}, kTf32LineCost{0.913, 1.57};
+constexpr FormCost kLineCost{0.96, 0.8};
 constexpr FormCost kImageCost{1, 0.3}, kTf32ImageCost{0.9, 2};
 // Whole planes are read value by value, so many cycles for a piece of a stage. That overlaps with
 // its products, if not wholly. Fitted to 150 timings of 25 layers.
@@ -88,7 +88,6 @@ class Fitter {
           BoxesShape shape = tiles;
           shape.filters = filters;
           shape.resident = resident;
-          shape.filters_in_place &= resident || shape.math != TensorMath::kTf32;
           shape.filter_tiles = ceil_div(view_.target_channels, filters);
           if (!place_in_shared_memory(shape, blocks)) continue;
           find_grid(shape, blocks);
@@ -270,7 +269,7 @@ class Fitter {
       case BoxForm::kPixels:
         break;
       case BoxForm::kLines:
-        return is_tf32() ? kTf32LineCost : kLineCost;
+        return kLineCost;
       case BoxForm::kImages:
       case BoxForm::kPairs:
         return is_tf32() ? kTf32ImageCost : kImageCost;
@@ -282,9 +281,7 @@ class Fitter {
   double count_piece_cycles(const BoxesShape& shape) const {
     const double products = kBoxLineBytes / 32 * static_cast<double>(shape.filters);
     if (!has_whole_planes(shape.form)) {
-      const bool lines = shape.form == BoxForm::kLines;
-      if (is_tf32() && lines && shape.filters == 256) return products * kTf32LineProductRate;
-      return products * (is_tf32() || lines ? kTf32ProductRate : kProductRate);
+      return products * (shape.form == BoxForm::kLines ? kLineProductRate : kProductRate);
     }
     const double reads = is_tf32()                       ? kTf32FragmentCycles
                          : shape.form == BoxForm::kPairs ? kPairFragmentCycles

@@ -38,7 +38,7 @@ namespace convx {
 
 inline constexpr int kBoxPixels = 128;     // of a tile, or of each of its pieces; 64 a warpgroup
 inline constexpr int kBoxLineBytes = 128;  // channels of a pixel, or of a filter, in a stage
-inline constexpr int kBoxWords = kBoxLineBytes / 2;  // that tensor maps count in
+inline constexpr int kBoxWords = kBoxLineBytes / 2;  // of 16 bits
 inline constexpr int kBoxFilters = 64;               // of a box of filters; a tile has up to four
 inline constexpr int kBoxThreads = 384;  // two warpgroups that multiply, one of which a warp copies
 inline constexpr int kBoxMultipliers = 256;
@@ -104,8 +104,8 @@ struct BoxesShape {
   // all of a tile's pixels.
   int pixel_bytes = 0;
   int filters_offset = 0, ring_offset = 0;  // in shared memory
-  // The caller's filters can be read by boxes, if they start at a multiple of 16 bytes. Else, and
-  // where they have to be rounded but do not stay, they are packed: [filter][tap][packed_channels].
+  // The caller's filters can be read by boxes, if they start at a multiple of 16 bytes. Else they
+  // are packed: [filter][tap][packed_channels].
   bool filters_in_place = false;
   int64_t packed_channels = 0, packed_bytes = 0;
   int grid = 1;

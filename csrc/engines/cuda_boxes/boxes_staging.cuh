@@ -112,7 +112,7 @@ class PixelStaging : BoxStaging<kMath> {
   // By one lane.
   __device__ __forceinline__ void store_boxes(const void* map, const BoxTile& tile, int filter,
                                               uint32_t staged) const {
-    box_store(map, filter * kWords, tile.column, tile.row, tile.image, staged);
+    box_store(map, filter, tile.column, tile.row, tile.image, staged);
   }
   // By all threads, where the target starts at an odd address and has no map.
   __device__ __forceinline__ void store_words(const BoxTile& tile, int filter,
@@ -189,7 +189,7 @@ class LineStaging : BoxStaging<kMath> {
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       const PlaneLine line(p_, first + i);
-      box_store(map, line.index * kBoxWords, filter, line.image, 0, staged + i * kLineBytes);
+      box_store(map, line.index * kLinePixels, filter, line.image, 0, staged + i * kLineBytes);
     }
   }
   __device__ __forceinline__ void store_words(int first, int filter, uint32_t staged) const {

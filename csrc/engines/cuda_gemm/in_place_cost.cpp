@@ -15,27 +15,107 @@ struct ProductRates {
   double channel_tile;     // and of channels
   double memory;           // bytes per microsecond
   double start_us;
-  double overlap;               // of arithmetic and memory, if not wholly
-  double epilogue_share = 1;    // of pixels to which cuBLASLt adds a bias
+  double overlap;  // of arithmetic and memory, if not wholly
+  // Of pixels to which cuBLASLt adds a bias.
+  double epilogue_share = 1, epilogue_us = 0;
   double few_pixels_share = 1;  // of planes of few pixels
+  int64_t pixel_tile = 0;       // not 0: tiles are computed in rounds, as many as fit at once
   // Operations where lines do not begin at multiples of 16 bytes, but of 8, 4 or 2.
   double aligned8 = 0, aligned4 = 0, aligned2 = 0;
 };
 // Where all lines are aligned: 1,040 products by what is chosen for them, within 16% (rms), those
 // of TF32 planes within 25%; weighed so that of 424 layers the faster engine is chosen.
-constexpr ProductRates kHalfPixels{905e6, 191, 64, 64, 4.95e6, 2.9, 4, 1.29};
-constexpr ProductRates kHalfPlanes{1200e6, 167, 32, 64, 4.0e6, 4.0, 3};
-constexpr ProductRates kTf32Pixels{410e6, 163, 64, 16, 4.4e6, 5.0, 3};
-constexpr ProductRates kTf32Planes{312e6, 64, 128, 16, 4.0e6, 3.55, 4, 1, 1.4};
+constexpr ProductRates kHalfPixels{.operations = 905e6,
+                                   .short_reduction = 191,
+                                   .filter_tile = 64,
+                                   .channel_tile = 64,
+                                   .memory = 4.95e6,
+                                   .start_us = 2.9,
+                                   .overlap = 4,
+                                   .epilogue_share = 1.29};
+constexpr ProductRates kHalfPlanes{.operations = 1200e6,
+                                   .short_reduction = 167,
+                                   .filter_tile = 32,
+                                   .channel_tile = 64,
+                                   .memory = 4.0e6,
+                                   .start_us = 4.0,
+                                   .overlap = 3};
+constexpr ProductRates kTf32Pixels{.operations = 495e6,
+                                   .short_reduction = 122,
+                                   .filter_tile = 128,
+                                   .channel_tile = 16,
+                                   .memory = 4.83e6,
+                                   .start_us = 5.6,
+                                   .overlap = 2,
+                                   .pixel_tile = 128};
+constexpr ProductRates kTf32Planes{.operations = 287e6,
+                                   .short_reduction = 62,
+                                   .filter_tile = 128,
+                                   .channel_tile = 16,
+                                   .memory = 4.0e6,
+                                   .start_us = 4.3,
+                                   .overlap = 4,
+                                   .few_pixels_share = 1.3};
 // By kernels that need no memory.
-constexpr ProductRates kTf32NarrowPixels{222e6, 103, 64, 16, 5.5e6, 3.3, 3, 1.14};
-constexpr ProductRates kTf32NarrowPlanes{217e6, 48, 64, 64, 3.6e6, 3.0, 6};
+constexpr ProductRates kTf32NarrowPixels{.operations = 222e6,
+                                         .short_reduction = 103,
+                                         .filter_tile = 64,
+                                         .channel_tile = 16,
+                                         .memory = 5.5e6,
+                                         .start_us = 3.3,
+                                         .overlap = 3,
+                                         .epilogue_us = 1.1};
+constexpr ProductRates kTf32NarrowPlanes{.operations = 217e6,
+                                         .short_reduction = 48,
+                                         .filter_tile = 64,
+                                         .channel_tile = 64,
+                                         .memory = 3.6e6,
+                                         .start_us = 3.0,
+                                         .overlap = 6};
 // Others: 53 layers in both layouts, within 22%.
-constexpr ProductRates kHalfProducts{900e6, 150, 64, 1, 3.6e6, 2.5, 6, 1.08, 1, 258e6, 200e6, 73e6};
-constexpr ProductRates kTf32Products{370e6, 70, 128, 1, 3.6e6, 4.8, 6, 1, 1, 195e6, 91e6, 91e6};
-constexpr ProductRates kFloat32Products{44e6, 18, 16, 1, 2.8e6, 5, 6, 1, 1, 42e6, 31e6, 31e6};
-constexpr ProductRates kFloat64Products{45e6, 24, 16, 1, 2.8e6, 5, 6, 1, 1, 45e6, 45e6, 45e6};
-constexpr double kPixelTile = 64;  // of an image, where planes are multiplied
+constexpr ProductRates kHalfProducts{.operations = 900e6,
+                                     .short_reduction = 150,
+                                     .filter_tile = 64,
+                                     .channel_tile = 1,
+                                     .memory = 3.6e6,
+                                     .start_us = 2.5,
+                                     .overlap = 6,
+                                     .epilogue_share = 1.08,
+                                     .aligned8 = 258e6,
+                                     .aligned4 = 200e6,
+                                     .aligned2 = 73e6};
+constexpr ProductRates kTf32Products{.operations = 370e6,
+                                     .short_reduction = 70,
+                                     .filter_tile = 128,
+                                     .channel_tile = 1,
+                                     .memory = 3.6e6,
+                                     .start_us = 4.8,
+                                     .overlap = 6,
+                                     .aligned8 = 195e6,
+                                     .aligned4 = 91e6,
+                                     .aligned2 = 91e6};
+constexpr ProductRates kFloat32Products{.operations = 44e6,
+                                        .short_reduction = 18,
+                                        .filter_tile = 16,
+                                        .channel_tile = 1,
+                                        .memory = 2.8e6,
+                                        .start_us = 5,
+                                        .overlap = 6,
+                                        .aligned8 = 42e6,
+                                        .aligned4 = 31e6,
+                                        .aligned2 = 31e6};
+constexpr ProductRates kFloat64Products{.operations = 45e6,
+                                        .short_reduction = 24,
+                                        .filter_tile = 16,
+                                        .channel_tile = 1,
+                                        .memory = 2.8e6,
+                                        .start_us = 5,
+                                        .overlap = 6,
+                                        .aligned8 = 45e6,
+                                        .aligned4 = 45e6,
+                                        .aligned2 = 45e6};
+constexpr double kPixelTile = 64;         // of an image, where planes are multiplied
+constexpr double kMultiprocessors = 132;  // of the H200
 constexpr int64_t kFewPixels = 256;
 // The epilogue costs nothing where tiles of filters are whole, and there are enough of them.
 constexpr int64_t kWideTile = 128, kWideFilters = 512;
@@ -63,6 +143,14 @@ const ProductRates& find_rates(const ConvProblem& p, const InPlaceShape& shape) 
   return planes ? kTf32Planes : kTf32Pixels;
 }
 
+// The share by which the last round of tiles is longer than they are many.
+double count_rounds(const ProductRates& rates, double pixels, double filters) {
+  if (rates.pixel_tile == 0) return 1;
+  const double rounds = std::ceil(pixels / static_cast<double>(rates.pixel_tile)) *
+                        (filters / rates.filter_tile) / kMultiprocessors;
+  return rounds > 1 ? std::ceil(rounds) / rounds : 1;
+}
+
 double rate_at(const ProductRates& rates, int64_t pitch_bytes) {
   if (pitch_bytes % 16 == 0) return rates.operations;
   if (pitch_bytes % 8 == 0) return rates.aligned8;
@@ -83,8 +171,9 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
   };
   const double pixels = planes ? static_cast<double>(p.N) * pad(p.H * p.W, kPixelTile)
                                : static_cast<double>(target_pixels(p));
-  const double operations = 2 * pixels * static_cast<double>(p.groups) *
-                            pad(view.target_channels, rates.filter_tile) *
+  const double filters =
+      static_cast<double>(p.groups) * pad(view.target_channels, rates.filter_tile);
+  const double operations = 2 * pixels * filters * count_rounds(rates, pixels, filters) *
                             (pad(view.source_channels, rates.channel_tile) + rates.short_reduction);
   const double arithmetic =
       operations / (rate_at(rates, shape.pitches() * size_of(p.dtype)) * product_rate);
@@ -96,7 +185,8 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
       std::pow(std::pow(arithmetic, rates.overlap) + std::pow(memory, rates.overlap),
                1 / rates.overlap) *
       (few_pixels ? rates.few_pixels_share : 1) * (has_epilogue ? rates.epilogue_share : 1);
-  double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0);
+  double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0) +
+                  (has_epilogue ? rates.epilogue_us : 0);
   const double all_pixels = static_cast<double>(target_pixels(p));
   const double results = size * static_cast<double>(p.K) * all_pixels;
   if (shape.bias_pixels > 0) {

@@ -14,7 +14,7 @@ static_assert(sizeof(BoxedTensor) <= sizeof(TensorMap));
 
 inline TensorMap make_tensor_map(const LaunchSite&, const BoxedTensor& tensor) {
   bool refused = reinterpret_cast<uintptr_t>(tensor.base) % 16 != 0 ||
-                 tensor.box[0] * 2 != tensor.swizzle_bytes || tensor.step[0] != 1;
+                 tensor.box[0] * value_bytes(tensor.value) != tensor.swizzle_bytes || tensor.step[0] != 1;
   for (int i = 0; i < 4; ++i) {
     refused |= tensor.extent[i] < 1 || tensor.box[i] < 1 || tensor.step[i] < 1 ||
                tensor.step[i] > 8 || (tensor.box[i] - 1) * tensor.step[i] + 1 > 256;

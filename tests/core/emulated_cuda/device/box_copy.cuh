@@ -15,26 +15,27 @@ void visit_box(uint32_t shared, const void* map, const int (&first)[4], const Vi
   BoxedTensor tensor;
   std::memcpy(&tensor, map, sizeof(tensor));
   char* const start = shared_pointer<char>(shared, 128);
+  const int value = value_bytes(tensor.value), unit = 16 / value;
   const auto swizzle_bits = static_cast<uint32_t>(tensor.swizzle_bytes / 16 - 1);
   uint32_t address = shared;
   for (int i3 = 0; i3 < tensor.box[3]; ++i3) {
     for (int i2 = 0; i2 < tensor.box[2]; ++i2) {
       for (int i1 = 0; i1 < tensor.box[1]; ++i1) {
-        for (int i0 = 0; i0 < tensor.box[0]; i0 += 8, address += 16) {
+        for (int i0 = 0; i0 < tensor.box[0]; i0 += unit, address += 16) {
           const int at[4] = {first[0] + i0, first[1] + i1 * tensor.step[1],
                              first[2] + i2 * tensor.step[2], first[3] + i3 * tensor.step[3]};
           bool inside = true;
           for (int axis = 1; axis < 4; ++axis) {
             inside &= at[axis] >= 0 && at[axis] < tensor.extent[axis];
           }
-          const auto left = inside ? std::clamp<int64_t>(tensor.extent[0] - at[0], 0, 8) : 0;
-          const int64_t offset = 2 * at[0] + at[1] * tensor.stride_bytes[0] +
+          const auto left = inside ? std::clamp<int64_t>(tensor.extent[0] - at[0], 0, unit) : 0;
+          const int64_t offset = value * at[0] + at[1] * tensor.stride_bytes[0] +
                                  at[2] * tensor.stride_bytes[1] + at[3] * tensor.stride_bytes[2];
           // The hardware swizzles addresses.
           const uint32_t swizzled = address ^ ((address >> 7 & swizzle_bits) << 4);
           visit(start + (static_cast<int64_t>(swizzled) - shared),
                 static_cast<char*>(const_cast<void*>(tensor.base)) + offset,
-                static_cast<uint32_t>(2 * left));
+                static_cast<uint32_t>(value * left));
         }
       }
     }
@@ -44,9 +45,12 @@ void visit_box(uint32_t shared, const void* map, const int (&first)[4], const Vi
 inline void box_copy(uint32_t destination, const void* map, int x0, int x1, int x2, int x3,
                      uint32_t barrier) {
   EmulatedBarrier& counted = find_barrier(barrier);
+  BoxedTensor tensor;
+  std::memcpy(&tensor, map, sizeof(tensor));
+  const bool rounds = tensor.value == BoxValue::kTf32;
   visit_box(destination, map, {x0, x1, x2, x3}, [&](char* to, const char* from, uint32_t bytes) {
     std::memset(to, emulator::kPoison, 16);
-    counted.copies.push_back({to, from, bytes, 16 - bytes});
+    counted.copies.push_back({to, from, bytes, 16 - bytes, rounds});
   });
 }
 

@@ -8,6 +8,7 @@
 
 #include "device/ring_cursor.cuh"
 #include "device/shared_memory.cuh"
+#include "device/tensor_rounding.cuh"
 
 namespace emulator {
 
@@ -26,7 +27,8 @@ struct EmulatedCopy {
   char* to;
   const char* from;
   uint32_t bytes;
-  uint32_t zeros = 0;  // behind them
+  uint32_t zeros = 0;   // behind them
+  bool rounds = false;  // float32, to TF32
 };
 
 struct EmulatedBarrier {
@@ -44,6 +46,12 @@ struct EmulatedBarrier {
   void deliver() {
     for (const EmulatedCopy& copy : copies) {
       std::memcpy(copy.to, copy.from, copy.bytes);
+      for (uint32_t i = 0; copy.rounds && i < copy.bytes; i += 4) {
+        float value;
+        std::memcpy(&value, copy.to + i, 4);
+        const uint32_t rounded = round_to_tf32(value);
+        std::memcpy(copy.to + i, &rounded, 4);
+      }
       std::memset(copy.to + copy.bytes, 0, copy.zeros);
       expected -= copy.bytes + copy.zeros;
     }
