@@ -246,4 +246,5 @@ def _tensors(model: nn.Module, inputs: Sequence[Any]) -> Iterator[Tensor]:
 def _time(case: Case, timer: Timer) -> tuple[float, float]:
     operands = Operands(case, timer.device)
     with torch.no_grad(), torch_precision(case.precision):
-        return timer.median_ms(operands.ours), timer.median_ms(operands.theirs)
+        ours, theirs = timer.medians_ms([operands.ours, operands.theirs])
+    return ours, theirs

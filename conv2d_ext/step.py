@@ -86,11 +86,12 @@ def measure_steps(model: nn.Module, *inputs: Tensor, seconds: float = 0.5) -> St
     steps = []
     with autotuned(torch.backends.cudnn.allow_tf32):
         for name, run in kinds:
-            times = []
-            for which in (original, converted):
+            models = (original, converted)
+            for which in models:
                 which.train(name == "training")
-                times.append(timer.median_ms(partial(run, which, inputs)))
-            steps.append(Step(name, *times))
+            steps.append(
+                Step(name, *timer.medians_ms([partial(run, which, inputs) for which in models]))
+            )
     return StepReport(tuple(steps), report)
 
 

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from ..explain import Explanation, explain
 from .precisions import dtype_of, precision_argument
 from .reference import sampled_error
 from .shapes import Shape
-from .timing import Timer, autotuned
+from .timing import Call, Timer, autotuned
 
 DIRECTIONS = ("fwd", "dgrad", "wgrad")
 LAYOUTS = ("nchw", "nhwc")
@@ -89,16 +89,15 @@ class Operands:
         precision = precision_argument(case.precision)
         self.params = ConvParams(*s.stride, *s.pad, *s.dilation, s.groups, precision, case.engine)
 
-    def use_engine(self, engine: str) -> None:
-        self.params = self.params._replace(algorithm=engine)
-
-    def ours(self) -> Tensor:
+    def ours(self, engine: str | None = None) -> Tensor:
+        """By an engine, or by the case's."""
+        params = self.params if engine is None else self.params._replace(algorithm=engine)
         s, nhwc = self.case.shape, self.case.layout == "nhwc"
         if self.case.direction == "fwd":
-            return _ops.forward(self.x, self.w, self.b, *self.params)
+            return _ops.forward(self.x, self.w, self.b, *params)
         if self.case.direction == "dgrad":
-            return _ops.input_grad(self.g, self.w, s.H, s.W, nhwc, *self.params)
-        return _ops.weight_grad(self.g, self.x, s.R, s.S, nhwc, *self.params)
+            return _ops.input_grad(self.g, self.w, s.H, s.W, nhwc, *params)
+        return _ops.weight_grad(self.g, self.x, s.R, s.S, nhwc, *params)
 
     def theirs(self) -> Tensor:
         return torch_convolution(self.case, self.x, self.w, self.b, self.g)
@@ -119,8 +118,21 @@ class Operands:
         column = b.reshape(1, s.K, 1)
         return lambda: torch.baddbmm(column, filters, planes)
 
-    def inductors(self) -> Tensor:
-        return _compiled_convolution(self.case)(self.x, self.w, self.b, self.g)
+    def inductors(self) -> Callable[[], Tensor] | None:
+        """What torch.compile makes of it; None, with a warning, where it cannot: it may lack a
+        compiler."""
+        compiled = _compiled_convolution(self.case)
+
+        def run() -> Tensor:
+            return compiled(self.x, self.w, self.b, self.g)
+
+        try:
+            run()
+        except RuntimeError as error:
+            reason = str(error).strip().partition("\n")[0]
+            warnings.warn(f"no inductor time for {self.case.shape.text}: {reason}", stacklevel=2)
+            return None
+        return run
 
 
 def torch_convolution(case: Case, x: Tensor, w: Tensor, b: Tensor | None, g: Tensor) -> Tensor:
@@ -155,21 +167,6 @@ def _compiled_convolution(case: Case) -> Callable[..., Tensor]:
         convolution, dynamic=False, mode="max-autotune-no-cudagraphs"
     )
     return compiled
-
-
-def _inductor_ms(operands: Operands, timer: Timer) -> float | None:
-    """None, with a warning, where torch.compile cannot: it may lack a compiler."""
-    try:
-        return timer.median_ms(operands.inductors)
-    except RuntimeError as error:
-        reason = str(error).strip().partition("\n")[0]
-        warnings.warn(f"no inductor time for {operands.case.shape.text}: {reason}", stacklevel=2)
-        return None
-
-
-def _cublas_ms(operands: Operands, timer: Timer) -> float | None:
-    product = operands.cublas()
-    return None if product is None else timer.median_ms(product)
 
 
 @contextlib.contextmanager
@@ -219,7 +216,7 @@ def measure(
     ceilings: dict[str, float],
     peers: Sequence[str] = (),
 ) -> list[Row]:
-    """A row per engine that does not refuse; PyTorch is measured once for all of them."""
+    """A row per engine that does not refuse; PyTorch and others are measured once, all in turn."""
     s = case.shape
     operands = Operands(case, timer.device)
     tensors = operands.x, operands.w, operands.g
@@ -228,18 +225,21 @@ def measure(
     explanation = explain_case(case, timer.device)
     choice = explanation.engine
     refusing = {candidate.name for candidate in explanation.candidates if candidate.refusal}
+    able = [engine for engine in engines if engine not in refusing]
     rows = []
     with torch.no_grad(), torch_precision(case.precision):
+        calls: dict[str, Call | None] = {"cudnn": operands.theirs}
+        if "inductor" in peers:
+            calls["inductor"] = operands.inductors()
+        if "cublas" in peers:
+            calls["cublas"] = operands.cublas()
+        calls |= {f"ours {engine}": partial(operands.ours, engine) for engine in able}
+        timed = {name: call for name, call in calls.items() if call is not None}
+        ms = dict(zip(timed, timer.medians_ms(list(timed.values())), strict=True))
         theirs_error = sampled_error(case.direction, s, operands.theirs(), *tensors, operands.b)
-        theirs_ms = timer.median_ms(operands.theirs)
-        inductor_ms = _inductor_ms(operands, timer) if "inductor" in peers else None
-        cublas_ms = _cublas_ms(operands, timer) if "cublas" in peers else None
-        for engine in engines:
-            if engine in refusing:
-                continue
-            operands.use_engine(engine)
-            error = sampled_error(case.direction, s, operands.ours(), *tensors, operands.b)
-            ours_ms = timer.median_ms(operands.ours)
+        for engine in able:
+            error = sampled_error(case.direction, s, operands.ours(engine), *tensors, operands.b)
+            ours_ms, theirs_ms = ms[f"ours {engine}"], ms["cudnn"]
             name = choice if engine == "auto" else engine
             rows.append(
                 Row(
@@ -257,9 +257,9 @@ def measure(
                     rel_error=error,
                     cudnn_rel_error=theirs_error,
                     chosen=name == choice,
-                    inductor_ms=inductor_ms,
+                    inductor_ms=ms.get("inductor"),
                     bias=operands.b is not None,
-                    cublas_ms=cublas_ms,
+                    cublas_ms=ms.get("cublas"),
                 )
             )
     return rows

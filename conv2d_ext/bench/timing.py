@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -18,6 +18,8 @@ Call = Callable[[], object]
 _HOLD_CYCLES = 100_000
 # Calls of a graph: what starting one takes is shared by so many.
 _GRAPH_CALLS = 10
+# What is compared takes turns, so that clocks and power are the same for all.
+_TURNS = 5
 # A buffer this large pushes everything else out of any GPU's L2 cache.
 _FLUSH_BYTES = 256 << 20
 
@@ -54,22 +56,35 @@ class Timer:
     def median_ms(self, call: Call) -> float:
         return statistics.median(self.times_ms(call))
 
+    def medians_ms(self, calls: Sequence[Call]) -> list[float]:
+        """Of calls that are compared with each other: some repetitions of each in turn."""
+        return [statistics.median(times) for times in self._times_in_turns(calls)]
+
     def best_ms(self, call: Call) -> float:
         return min(self.times_ms(call))
 
     def times_ms(self, call: Call) -> list[float]:
-        for _ in range(2):  # planning, autotuning and allocation happen here
-            call()
-        if self.graphs:
-            times = self._times(_capture(call))
-            return [time / _GRAPH_CALLS for time in times]
-        return self._times(call)
+        return self._times_in_turns([call])[0]
 
-    def _times(self, call: Call) -> list[float]:
+    def _times_in_turns(self, calls: Sequence[Call]) -> list[list[float]]:
+        for call in calls:
+            for _ in range(2):  # planning, autotuning and allocation happen here
+                call()
+        if self.graphs:
+            calls = [_capture(call) for call in calls]
+        counts = [self._count_repetitions(call) for call in calls]
+        for call, count in zip(calls, counts, strict=True):
+            self._repeat(call, max(2, count // 5))
+        times: list[list[float]] = [[] for _ in calls]
+        for turn in range(_TURNS):
+            for call, count, own in zip(calls, counts, times, strict=True):
+                own += self._repeat(call, count * (turn + 1) // _TURNS - count * turn // _TURNS)
+        per_call = _GRAPH_CALLS if self.graphs else 1
+        return [[time / per_call for time in own] for own in times]
+
+    def _count_repetitions(self, call: Call) -> int:
         once = self._repeat(call, 1)[0]
-        count = max(5, min(100, int(self.budget_s * 1e3 / max(once, 1e-3))))
-        self._repeat(call, max(2, count // 5))
-        return self._repeat(call, count)
+        return max(_TURNS, min(100, int(self.budget_s * 1e3 / max(once, 1e-3))))
 
     def _repeat(self, call: Call, count: int) -> list[float]:
         return self._on_gpu(call, count) if self.device.type == "cuda" else _on_cpu(call, count)

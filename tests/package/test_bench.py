@@ -59,6 +59,14 @@ def test_graphs_take_as_long_as_calls() -> None:
     assert times[1] == pytest.approx(times[0], rel=0.2)
 
 
+def test_what_is_compared_takes_turns() -> None:
+    order: list[int] = []
+    calls = [lambda i=i: order.append(i) for i in range(3)]
+    times = Timer(torch.device("cpu"), budget_s=0).medians_ms(calls)
+    assert len(times) == 3
+    assert order[-15:] == [0, 1, 2] * 5
+
+
 def test_writes_rows_and_judges(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "new folder" / "rows.json"
     command = [*QUICK, "--json", str(out)]
@@ -116,7 +124,7 @@ def test_precision_names(name: str) -> None:
 def test_a_preset_with_fewer_images(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(Timer, "times_ms", lambda self, call: [1.0])
+    monkeypatch.setattr(Timer, "medians_ms", lambda self, calls: [1.0] * len(calls))
     arguments = ["--preset", "convnext", "--batch", "1", "--device", "cpu", "--directions", "fwd"]
     assert main(["bench", *arguments]) == 0
     assert "cnx_56_7x7_96_dw" in capsys.readouterr().out
@@ -180,14 +188,14 @@ def test_a_failing_inductor_costs_only_its_own_column(
     def fail(*args, **kwargs):
         raise RuntimeError("no compiler\nand more")
 
-    monkeypatch.setattr(measure.Operands, "inductors", fail)
+    monkeypatch.setattr(measure, "_compiled_convolution", lambda case: fail)
     with pytest.warns(UserWarning, match="no inductor time for n1c4h6w7.*: no compiler$"):
         assert main([*QUICK, "--vs", "inductor"]) == 0
     assert "ratio" in capsys.readouterr().out
 
 
 def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure.Operands, "ours", lambda self: self.theirs() * 1.01)
+    monkeypatch.setattr(measure.Operands, "ours", lambda self, engine: self.theirs() * 1.01)
     assert main(QUICK) == 1
 
 

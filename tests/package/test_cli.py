@@ -102,7 +102,7 @@ def test_explain_fails_for_an_engine_that_does_not_exist(capsys: pytest.CaptureF
 def test_demo_shows_the_three_workloads(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(Timer, "times_ms", lambda self, call: [1.0])
+    monkeypatch.setattr(Timer, "medians_ms", lambda self, calls: [1.0] * len(calls))
     assert main(["demo", "--device", "cpu"]) == 0
     out = capsys.readouterr().out
     for name in ("seed62", "seed63", "seed80", "engine", "error", "ratio"):
