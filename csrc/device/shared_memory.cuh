@@ -65,14 +65,15 @@ __device__ __forceinline__ void store_turned_matrices(uint32_t address,
 
 template <typename T>
 __device__ __forceinline__ T load_element(uint32_t address) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 2);
   if constexpr (sizeof(T) == 4) {
-    float value;
-    asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(value) : "r"(address));
-    return value;
+    uint32_t bits;
+    asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(bits) : "r"(address));
+    return reinterpret_cast<const T&>(bits);
   } else {
-    uint16_t value;
-    asm volatile("ld.shared.u16 %0, [%1];\n" : "=h"(value) : "r"(address));
-    return value;
+    uint16_t bits;
+    asm volatile("ld.shared.u16 %0, [%1];\n" : "=h"(bits) : "r"(address));
+    return reinterpret_cast<const T&>(bits);
   }
 }
 

@@ -149,6 +149,27 @@ def test_bias_of_large_planes(core: ModuleType) -> None:
     assert torch.equal(got, want)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("pixels", "piece"),
+    [((4, 40, 51), 4080), ((2, 48, 64), 3072), ((1, 30, 31), 930), ((1, 1, 8209), 0)],
+    ids=str,
+)
+def test_bias_of_odd_pixels(
+    core: ModuleType, dtype: torch.dtype, pixels: tuple[int, int, int], piece: int
+) -> None:
+    """The epilogue would round first: products start from bias values, all of a piece's."""
+    n, h, w = pixels
+    case = Case("odd_pixels", (n, 5, h, w), (11, 5, 1, 1))
+    said, want = run(core, case, dtype, "forward", h200(core))
+    assert (said["form"], said["bias_pixels"]) == ("pixels", piece)
+    caps = h200(core)
+    caps.workspace_limit = 1024  # no room for them: results are filled first
+    filled, got = run(core, case, dtype, "forward", caps)
+    assert filled["bias_pixels"] == 0
+    assert torch.equal(got, want)
+
+
 @pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
 def test_products_that_have_no_room_to_wait(core: ModuleType, last: bool) -> None:
     """Weight gradients of segments are added up in more goes, or one by one."""

@@ -44,7 +44,7 @@ BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
   set_tensors(p, problem, shape.rows_axis, shape.columns_axis, buffers, 0, false);
   // A tensor may start anywhere.
   p.boxed_source = is_unit_aligned(p.source);
-  p.boxed_target = is_unit_aligned(p.target);
+  p.boxed_target = shape.boxed_target && is_unit_aligned(p.target);
   p.filters_in_place = shape.filters_in_place && is_unit_aligned(p.filters);
   return p;
 }

@@ -3,6 +3,7 @@
 
 #include "core/buffers.h"
 #include "device/fast_divmod.cuh"
+#include "engines/cuda_boxes/boxes_pad.h"
 #include "engines/cuda_boxes/boxes_shape.h"
 #include "engines/tensor_params.h"
 
@@ -38,10 +39,13 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape);
 BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
                               const Buffers& buffers);
 
-// The phases of a problem, which is the caller's or the same with all pixels in one row.
+// The phases of a problem: the caller's, or the same of a padded source, or with all pixels in one
+// row.
 struct BoxesPlan {
   ConvProblem problem;
   std::vector<BoxesFit> phases;
+  SourcePadding padding;
+  int64_t padding_offset = 0;  // in the workspace
 };
 
 }  // namespace convx

@@ -21,6 +21,7 @@ constexpr double kStageCycles = 195;  // waiting for a stage, and giving it back
 constexpr double kTileCycles = 665;   // starting and draining a tile's products
 constexpr double kSliceCycles = 600;  // storing 128 bytes of filters of a tile
 constexpr double kTf32SliceCycles = 530;
+constexpr double kValueSliceCycles = 3500;  // value by value, which other blocks wait for
 // Of the copy engine: for a box, for each of its lines, and for lines that end within 128 bytes.
 constexpr double kBoxCycles = 49;
 constexpr double kLineCycles = 2.1;
@@ -59,6 +60,9 @@ class Fitter {
     shape_.chunks = static_cast<int>(ceil_div(view_.source_channels, box_chunk(shape_.math)));
     // A problem's only pixel may have lost its pitch, which says nothing.
     shape_.form = find_box_form(problem).value_or(BoxForm::kPixels);
+    shape_.boxed_target =
+        shape_.form != BoxForm::kPixels ||
+        has_boxes(view_.target_strides, view_.target_channels, size_of(problem.dtype));
     find_filters();
   }
 
@@ -296,8 +300,10 @@ class Fitter {
     const int64_t filters = std::min<int64_t>(shape.filters, view_.target_channels);
     const auto slices =
         static_cast<double>(ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes));
+    const double slice = is_tf32() ? kTf32SliceCycles : kSliceCycles;
     const double ends = kTileCycles + stages * kStageCycles +
-                        slices * shape.pieces * (is_tf32() ? kTf32SliceCycles : kSliceCycles);
+                        (shape.boxed_target ? slices * shape.pieces * slice : 0);
+    const double values = shape.boxed_target ? 0 : slices * shape.pieces * kValueSliceCycles;
     // Blocks that share a multiprocessor share its units, but wait by themselves.
     const int64_t sms = std::max(1, caps_.sm_count);
     const int64_t sharing = ceil_div(shape.grid, sms);
@@ -305,7 +311,8 @@ class Fitter {
         has_whole_planes(shape.form)
             ? stages * kImageLatencyCycles / static_cast<double>(shape.stages * sharing)
             : 0;
-    const double tile = std::max({products + ends / blocks, count_copy_cycles(shape), waiting});
+    const double tile =
+        std::max({products + values + ends / blocks, count_copy_cycles(shape), waiting});
     const double work = static_cast<double>(ceil_div(shape.tiles(), shape.grid) * sharing) * tile;
     const double memory =
         (count_moved_bytes() / (is_tf32() ? kTf32MemoryBytes : kMemoryBytes) +
@@ -373,7 +380,9 @@ bool has_images(const ConvProblem& p) {
 
 std::optional<BoxForm> find_box_form(const ConvProblem& p) {
   const int64_t bytes = size_of(p.dtype);
-  if (has_boxes(p.x_strides, p.C, bytes) && has_boxes(p.y_strides, p.K, bytes)) {
+  const GatherTensors view = make_gather_tensors(p);
+  if (has_boxes(view.source_strides, view.source_channels, bytes) &&
+      (view.target_channels == 1 || view.target_strides.c == 1)) {
     return BoxForm::kPixels;
   }
   if (has_lines(p)) return BoxForm::kLines;

@@ -107,6 +107,7 @@ struct BoxesShape {
   // The caller's filters can be read by boxes, if they start at a multiple of 16 bytes. Else they
   // are packed: [filter][tap][packed_channels].
   bool filters_in_place = false;
+  bool boxed_target = true;  // else values are stored one by one
   int64_t packed_channels = 0, packed_bytes = 0;
   int grid = 1;
   int shared_bytes = 0;

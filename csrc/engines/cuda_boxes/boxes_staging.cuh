@@ -17,7 +17,6 @@ class BoxStaging {
  protected:
   using Element = typename TensorTypes<kMath>::Element;
   static constexpr int kBytes = static_cast<int>(sizeof(Element));
-  static constexpr int kWords = kBytes / 2;  // of 16 bits, that a value has
 
  public:
   static constexpr int kSliceFilters = kBoxLineBytes / kBytes;
@@ -59,9 +58,9 @@ class BoxStaging {
     }
   }
 
-  // Calls visit with each word of 16 bits that is staged, by its number.
+  // Calls visit with each value that is staged, by its number.
   template <typename Visit>
-  static __device__ __forceinline__ void visit_words(int count, const Visit& visit) {
+  static __device__ __forceinline__ void visit_values(int count, const Visit& visit) {
     for (int i = threadIdx.x; i < count; i += kBoxMultipliers) visit(i);
   }
 
@@ -73,7 +72,8 @@ class BoxStaging {
 template <TensorMath kMath>
 class PixelStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
-  using Base::kBytes, Base::kWords, Base::kGroups, Base::p_, Base::lane_;
+  using Base::kBytes, Base::kGroups, Base::p_, Base::lane_;
+  using typename Base::Element;
 
  public:
   using Base::kSliceFilters, Base::load_bias, Base::read_bias;
@@ -114,25 +114,27 @@ class PixelStaging : BoxStaging<kMath> {
                                               uint32_t staged) const {
     box_store(map, filter, tile.column, tile.row, tile.image, staged);
   }
-  // By all threads, where the target starts at an odd address and has no map.
-  __device__ __forceinline__ void store_words(const BoxTile& tile, int filter,
-                                              uint32_t staged) const {
-    auto* const target = static_cast<uint16_t*>(p_.target) + filter * kWords;
-    const int left = (p_.group_targets - filter) * kWords;
+  // By all threads, where the target has no map: a pixel by a warp.
+  __device__ __forceinline__ void store_values(const BoxTile& tile, int filter,
+                                               uint32_t staged) const {
+    const int left = p_.group_targets - filter;
     const int pixels = p_.box_columns * p_.box_rows * p_.box_images;
-    Base::visit_words(pixels * kBoxWords, [&](int i) {
-      const int word = i % kBoxWords;
-      int image = i / kBoxWords;
+#pragma unroll 4
+    for (int pixel = threadIdx.x / 32; pixel < pixels; pixel += kBoxMultipliers / 32) {
+      int image = pixel;
       const int column = tile.column + p_.by_box_columns.split(image);
       const int row = tile.row + p_.by_box_rows.split(image);
       image += tile.image;
-      if (word >= left || column >= p_.target_width || row >= p_.target_height ||
-          image >= p_.images) {
-        return;
+      if (column >= p_.target_width || row >= p_.target_height || image >= p_.images) continue;
+      auto* const target = static_cast<Element*>(p_.target) + image * p_.target_n +
+                           row * p_.target_h + column * p_.target_w + filter;
+#pragma unroll
+      for (int i = 0; i < kSliceFilters; i += 32) {
+        const int own = i + lane_;
+        const uint32_t from = swizzle_line(staged + pixel * kBoxLineBytes + own * kBytes);
+        if (own < left) target[own] = load_element<Element>(from);
       }
-      target[kWords * (image * p_.target_n + row * p_.target_h + column * p_.target_w) + word] =
-          load_element<uint16_t>(swizzle_line(staged + 2 * i));
-    });
+    }
   }
 };
 
@@ -140,7 +142,8 @@ class PixelStaging : BoxStaging<kMath> {
 template <TensorMath kMath>
 class LineStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
-  using Base::kBytes, Base::kWords, Base::kGroups, Base::p_, Base::lane_;
+  using Base::kBytes, Base::kGroups, Base::p_, Base::lane_;
+  using typename Base::Element;
   static constexpr int kLinePixels = line_pixels(kMath);
   static constexpr int kLineBytes = Base::kSliceFilters * kBoxLineBytes;  // of a line's filters
 
@@ -192,15 +195,14 @@ class LineStaging : BoxStaging<kMath> {
       box_store(map, line.index * kLinePixels, filter, line.image, 0, staged + i * kLineBytes);
     }
   }
-  __device__ __forceinline__ void store_words(int first, int filter, uint32_t staged) const {
-    Base::visit_words(count_lines<kMath>(p_, first) * kSliceFilters * kBoxWords, [&](int i) {
-      const PlaneLine line(p_, first + i / (kSliceFilters * kBoxWords));
-      const int own = filter + i / kBoxWords % kSliceFilters;
-      const int word = line.index * kBoxWords + i % kBoxWords;
-      if (own >= p_.group_targets || word >= p_.plane * kWords) return;
-      static_cast<uint16_t*>(
-          p_.target)[kWords * (line.image * p_.target_n + own * p_.target_c) + word] =
-          load_element<uint16_t>(swizzle_line(staged + 2 * i));
+  __device__ __forceinline__ void store_values(int first, int filter, uint32_t staged) const {
+    Base::visit_values(count_lines<kMath>(p_, first) * kSliceFilters * kLinePixels, [&](int i) {
+      const PlaneLine line(p_, first + i / (kSliceFilters * kLinePixels));
+      const int own = filter + i / kLinePixels % kSliceFilters;
+      const int pixel = line.index * kLinePixels + i % kLinePixels;
+      if (own >= p_.group_targets || pixel >= p_.plane) return;
+      static_cast<Element*>(p_.target)[line.image * p_.target_n + own * p_.target_c + pixel] =
+          load_element<Element>(swizzle_line(staged + kBytes * i));
     });
   }
 };
@@ -209,7 +211,8 @@ class LineStaging : BoxStaging<kMath> {
 template <TensorMath kMath, int kPieces, bool kPaired>
 class ImageStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
-  using Base::kBytes, Base::kWords, Base::kGroups, Base::p_, Base::lane_;
+  using Base::kBytes, Base::kGroups, Base::p_, Base::lane_;
+  using typename Base::Element;
 
  public:
   using Base::kSliceFilters, Base::load_bias, Base::read_bias;
@@ -256,15 +259,16 @@ class ImageStaging : BoxStaging<kMath> {
   __device__ __forceinline__ void store_boxes(const void*, int first, int filter,
                                               uint32_t staged) const {
     const uint32_t bytes = count_values(filter) * kBytes;
-    visit_images(first, filter, [&](int i, uint16_t* target) {
+    visit_images(first, filter, [&](int i, Element* target) {
       bulk_store(target, staged + i * image_pitch(p_), bytes);
     });
   }
-  __device__ __forceinline__ void store_words(int first, int filter, uint32_t staged) const {
-    const int words = count_values(filter) * kWords;
-    visit_images(first, filter, [&](int i, uint16_t* target) {
+  __device__ __forceinline__ void store_values(int first, int filter, uint32_t staged) const {
+    const int count = count_values(filter);
+    visit_images(first, filter, [&](int i, Element* target) {
       const uint32_t from = staged + i * image_pitch(p_);
-      Base::visit_words(words, [&](int w) { target[w] = load_element<uint16_t>(from + 2 * w); });
+      Base::visit_values(count,
+                         [&](int v) { target[v] = load_element<Element>(from + kBytes * v); });
     });
   }
 
@@ -292,13 +296,13 @@ class ImageStaging : BoxStaging<kMath> {
   // Calls visit with each of a tile's images, and where its filters are from this one on.
   template <typename Visit>
   __device__ __forceinline__ void visit_images(int first, int filter, const Visit& visit) const {
-    auto* target = static_cast<uint16_t*>(p_.target) +
-                   kWords * (first * p_.target_n + static_cast<int64_t>(filter) * p_.plane);
+    auto* target = static_cast<Element*>(p_.target) + first * p_.target_n +
+                   static_cast<int64_t>(filter) * p_.plane;
     const int count = count_images(p_, first);
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       visit(i, target);
-      target += kWords * p_.target_n;
+      target += p_.target_n;
     }
   }
 

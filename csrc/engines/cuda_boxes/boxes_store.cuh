@@ -49,7 +49,7 @@ class BoxStorer {
       fence_async_proxy();
       wait_at_barrier<1, kBoxMultipliers>();
       if (!p_.boxed_target) {
-        staging_.store_words(place, filter, staged);
+        staging_.store_values(place, filter, staged);
       } else if (threadIdx.x < 32 && elect_lane()) {
         staging_.store_boxes(map_, place, filter, staged);
         commit_bulk_stores();

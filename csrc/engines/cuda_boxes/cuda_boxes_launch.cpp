@@ -6,8 +6,15 @@ namespace convx {
 
 void launch_cuda_boxes(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const auto& boxes = *static_cast<const BoxesPlan*>(plan.shape.get());
+  Buffers own = buffers;
+  if (boxes.padding.bytes > 0) {
+    void*& source = boxes.problem.pass == Pass::kForward ? own.x : own.y;
+    void* const padded = static_cast<char*>(buffers.workspace) + boxes.padding_offset;
+    pad_source(site, boxes.padding, source, padded);
+    source = padded;
+  }
   for (const BoxesFit& fit : boxes.phases) {
-    const BoxesParams params = make_boxes_params(boxes.problem, fit, buffers);
+    const BoxesParams params = make_boxes_params(boxes.problem, fit, own);
     const auto launch = fit.shape.math == TensorMath::kTf32       ? launch_boxes_tf32
                         : fit.shape.math == TensorMath::kBFloat16 ? launch_boxes_bfloat16
                                                                   : launch_boxes_float16;

@@ -18,17 +18,23 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   }
   if (p.groups > 1) return "it computes one group only";
   if (p.N == 0) return "there are no images";
-  if (!find_box_form(p)) {
-    return "it takes channels_last tensors whose pixels are multiples of 16 bytes, and 1x1 layers "
-           "whose planes are, or have up to 256 pixels of channels in units of 16 bytes";
+  const SourcePadding padding = find_source_padding(p);
+  const ConvProblem padded = with_padded_source(p, padding);
+  if (!find_box_form(padded)) {
+    return "it takes channels_last tensors, and 1x1 layers whose planes are multiples of 16 bytes, "
+           "or have up to 256 pixels of channels in units of 16 bytes";
   }
   if (p.pass == Pass::kForward && std::max(p.stride.h, p.stride.w) > kMaxBoxStep) {
     return "the stride is above 8";
   }
-  for (const GatherPhase& phase : make_gather_phases(p)) {
-    const BoxesShape shape = fit_boxes_shape(p, caps, phase);
+  for (const GatherPhase& phase : make_gather_phases(padded)) {
+    const BoxesShape shape = fit_boxes_shape(padded, caps, phase);
     if (shape.packed_bytes > caps.workspace_limit) {
       return "packed filters do not fit in the workspace";
+    }
+    if (padding.bytes > 0 &&
+        align_padding(shape.packed_bytes) + padding.bytes > caps.workspace_limit) {
+      return "a padded source does not fit in the workspace";
     }
     if (shape.tiles() > kMaxExtent) return "it has more than 2^29 tiles";
   }
@@ -38,14 +44,21 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaBoxes;
-  const bool pixels = find_box_form(problem) == BoxForm::kPixels;
-  BoxesPlan boxes{pixels ? flatten_pixels(problem, 1) : problem, {}};
+  const SourcePadding padding = find_source_padding(problem);
+  const ConvProblem padded = with_padded_source(problem, padding);
+  const bool pixels = find_box_form(padded) == BoxForm::kPixels;
+  BoxesPlan boxes{pixels ? flatten_pixels(padded, 1) : padded, {}, padding};
   for (const GatherPhase& phase : make_gather_phases(boxes.problem)) {
     BoxesShape shape = fit_boxes_shape(boxes.problem, caps, phase);
     plan.tile = {shape.box.pixels(), shape.filters, box_chunk(shape.math)};
     plan.predicted_us += shape.microseconds;
     plan.workspace_bytes = std::max(plan.workspace_bytes, shape.packed_bytes);
     boxes.phases.push_back(make_boxes_fit(boxes.problem, std::move(shape)));
+  }
+  if (padding.bytes > 0) {
+    plan.predicted_us += predict_padding(padding);
+    boxes.padding_offset = align_padding(plan.workspace_bytes);
+    plan.workspace_bytes = boxes.padding_offset + padding.bytes;
   }
   plan.shape = std::make_shared<BoxesPlan>(std::move(boxes));
   return plan;

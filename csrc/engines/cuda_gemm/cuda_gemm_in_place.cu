@@ -166,22 +166,42 @@ class GemmInPlace {
     LtExtras added = memory();
     added.rows = {bias_, false, 0, gemm.m, 0};
     if (adds_bias_to_sums(source, target) && blas_.multiply_lt(gemm, added)) return;
+    if (shape_.bias_pixels > 0 && add_pieces_to_bias(gemm)) return;
     fill_bias(target, pixels, problem_.K, gemm.pitch, false);
     gemm.accumulate = true;
     blas_.multiply(gemm);
   }
 
-  // cuBLASLt has no bias for float64. Where lines begin anywhere it adds those of 16 bits after
-  // rounding, and whether it then reads nothing behind the last bias nobody says.
+  // All pixels as pieces that start from the same bias values.
+  bool add_pieces_to_bias(const BatchedGemm& whole) {
+    const int64_t piece = shape_.bias_pixels;
+    fill_bias(bias_values_, piece, problem_.K, problem_.K, false);
+    BatchedGemm pieces = whole;
+    pieces.n = piece;
+    pieces.rows = whole.n / piece;
+    pieces.right.row_stride = piece * whole.right.pitch;
+    pieces.row_stride = piece * whole.pitch;
+    LtExtras added = memory();
+    added.matrix = {bias_values_, false, problem_.K, whole.m, 0};
+    return blas_.multiply_lt(pieces, added);
+  }
+
   bool adds_bias_to_sums(const T* source, const T* target) const {
     const auto aligned = [](auto... data) { return (is_unit_aligned(data) && ...); };
-    return sizeof(T) <= 4 && shape_.has_whole_units(problem_.dtype, view_.target_channels) &&
-           aligned(source, target, filters(true).data, bias_);
+    return shape_.has_epilogue(problem_.dtype, view_.target_channels) &&
+           (sizeof(T) > 2 || aligned(source, target, filters(true).data, bias_));
   }
 
   void fill_bias(T* to, int64_t lines, int64_t columns, int64_t pitch, bool line_is_channel) {
-    launch_kernel<fill_bias_kernel<T>>(site_, count_loop_blocks(lines, 1), kMoveThreads, 0, to,
-                                       bias_, lines, columns, pitch, line_is_channel);
+    constexpr int64_t kMostValues = int64_t{1} << 30;  // of a launch
+    const int64_t most = std::max<int64_t>(kMostValues / columns, 1);
+    for (int64_t line = 0; line < lines; line += most) {
+      const auto values = static_cast<int>(std::min(most, lines - line) * columns);
+      launch_kernel<fill_bias_kernel<T>>(site_, count_loop_blocks(values, kMoveThreads),
+                                         kMoveThreads, 0, to + line * pitch,
+                                         bias_ + (line_is_channel ? line : 0), values,
+                                         FastDivmod(columns), pitch, line_is_channel);
+    }
   }
 
   void copy_pixels(int64_t first, int64_t count) {

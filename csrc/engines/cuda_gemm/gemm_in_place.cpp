@@ -14,12 +14,25 @@ namespace {
 constexpr int64_t kBlasBytes = int64_t{32} << 20;
 // Bias values of one image where that is not more, or else of a piece of it: they stay in L2.
 constexpr int64_t kBiasBytes = int64_t{4} << 20;
+// Pixels of a piece, where all start from the same bias values: whole tiles if possible.
+constexpr int64_t kMostPiecePixels = 4096, kFewestPiecePixels = 512, kPieceTile = 128;
 // Pixels that are copied together stay in L2 until they are multiplied.
 constexpr int64_t kChunkBytes = int64_t{32} << 20;
 constexpr int64_t kFewestPixels = 16;
 // Planes side by side, and their results.
 constexpr int64_t kSideBySideBytes = int64_t{96} << 20;
 constexpr int64_t kMostPlanePixels = 1024;  // more are worth few fast kernels
+
+// Of all pixels, so that nothing is left over; 0 if there is no such number.
+int64_t divide_into_pieces(int64_t pixels) {
+  if (pixels <= kMostPiecePixels) return pixels;
+  for (const int64_t step : {kPieceTile, int64_t{1}}) {
+    for (int64_t piece = kMostPiecePixels; piece >= kFewestPiecePixels; piece -= step) {
+      if (pixels % piece == 0) return piece;
+    }
+  }
+  return 0;
+}
 
 // 1x1 without padding, the channels of a pixel of x side by side.
 bool reads_whole_pixels(const ConvProblem& p) {
@@ -168,6 +181,12 @@ InPlaceShape fit_in_place(const ConvProblem& p, const GatherTensors& view,
   if (adds_bias(p) && shape.form == InPlaceForm::kPlanes) {
     shape.bias_pixels = fit_pixels(p.H * p.W, p.K, kBiasBytes);
     shape.bias_bytes = align_bytes(shape.bias_pixels * p.K * size);
+  }
+  if (adds_bias(p) && shape.form == InPlaceForm::kPixels &&
+      !shape.has_epilogue(p.dtype, view.target_channels)) {
+    const int64_t piece = divide_into_pieces(target_pixels(p)),
+                  bytes = align_bytes(piece * p.K * size);
+    if (bytes <= workspace_limit / 4) shape.bias_pixels = piece, shape.bias_bytes = bytes;
   }
   if (shape.form == InPlaceForm::kStridedPixels) {
     shape.chunk_pixels = fit_pixels(target_pixels(p), p.C, kChunkBytes);

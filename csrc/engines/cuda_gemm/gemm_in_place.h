@@ -13,7 +13,8 @@
 //
 // A bias is added before sums are rounded: to pixels by cuBLASLt's epilogue, which adds along the
 // other axis than planes would need. Those get a matrix of bias values to start from, one for all
-// images, or for pieces of large ones; or it is added when results are copied.
+// images, or for pieces of large ones; or it is added when results are copied. So do pixels that
+// the epilogue is not right for.
 #pragma once
 
 #include <cstdint>
@@ -57,9 +58,10 @@ struct InPlaceShape {
   // Lines of all three matrices begin at multiples of what divides this, in elements.
   int64_t pitches() const { return filters.pitch | source_pitch | target_pitch; }
   bool has_aligned_lines(DType dtype) const { return pitches() * size_of(dtype) % 16 == 0; }
-  // Whether pixels' lines and filters are whole units of 16 bytes: only then cuBLASLt adds their
-  // bias, see cuda_gemm_in_place.cu.
-  bool has_whole_units(DType dtype, int64_t target_channels) const {
+  // Whether cuBLASLt adds a bias to pixels: not to those of float64, and where lines begin
+  // anywhere it adds those of 16 bits after rounding.
+  bool has_epilogue(DType dtype, int64_t target_channels) const {
+    if (size_of(dtype) != 2) return dtype != DType::kFloat64;
     return ((pitches() | target_channels) * size_of(dtype)) % 16 == 0;
   }
   int64_t workspace_bytes() const {

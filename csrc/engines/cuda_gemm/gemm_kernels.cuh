@@ -198,12 +198,12 @@ __global__ void __launch_bounds__(kMoveThreads)
 // channels.
 template <typename T>
 __global__ void __launch_bounds__(kMoveThreads)
-    fill_bias_kernel(T* target, const T* bias, int64_t lines, int64_t columns, int64_t pitch,
+    fill_bias_kernel(T* target, const T* bias, int values, FastDivmod by_columns, int64_t pitch,
                      bool line_is_channel) {
-  for (int64_t line = blockIdx.x; line < lines; line += gridDim.x) {
-    for (int64_t column = threadIdx.x; column < columns; column += kMoveThreads) {
-      target[line * pitch + column] = bias[line_is_channel ? line : column];
-    }
+  for (int i = blockIdx.x * kMoveThreads + threadIdx.x; i < values; i += gridDim.x * kMoveThreads) {
+    int line = i;
+    const int column = by_columns.split(line);
+    target[line * pitch + column] = bias[line_is_channel ? line : column];
   }
 }
 

@@ -16,8 +16,9 @@ struct ProductRates {
   double memory;           // bytes per microsecond
   double start_us;
   double overlap;  // of arithmetic and memory, if not wholly
-  // Of pixels to which cuBLASLt adds a bias.
-  double epilogue_share = 1, epilogue_us = 0;
+  // Of pixels to which cuBLASLt adds a bias, and of the results for a short reduction: bytes per
+  // microsecond.
+  double epilogue_us = 0, epilogue_memory = 0;
   double few_pixels_share = 1;  // of planes of few pixels
   int64_t pixel_tile = 0;       // not 0: tiles are computed in rounds, as many as fit at once
   // Operations where lines do not begin at multiples of 16 bytes, but of 8, 4 or 2.
@@ -32,7 +33,8 @@ constexpr ProductRates kHalfPixels{.operations = 905e6,
                                    .memory = 4.95e6,
                                    .start_us = 2.9,
                                    .overlap = 4,
-                                   .epilogue_share = 1.29};
+                                   .epilogue_us = 0.8,
+                                   .epilogue_memory = 2.9e6};
 constexpr ProductRates kHalfPlanes{.operations = 1200e6,
                                    .short_reduction = 167,
                                    .filter_tile = 32,
@@ -80,7 +82,6 @@ constexpr ProductRates kHalfProducts{.operations = 900e6,
                                      .memory = 3.6e6,
                                      .start_us = 2.5,
                                      .overlap = 6,
-                                     .epilogue_share = 1.08,
                                      .aligned8 = 258e6,
                                      .aligned4 = 200e6,
                                      .aligned2 = 73e6};
@@ -118,12 +119,14 @@ constexpr double kPixelTile = 64;         // of an image, where planes are multi
 constexpr double kMultiprocessors = 132;  // of the H200
 constexpr int64_t kFewPixels = 256;
 // The epilogue costs nothing where tiles of filters are whole, and there are enough of them.
-constexpr int64_t kWideTile = 128, kWideFilters = 512;
+constexpr int64_t kWideTile = 64, kWideFilters = 512;
+constexpr int64_t kNarrowTile = 112;        // nor where all filters are one tile
+constexpr double kLongReduction = 512;      // more and more of it is hidden
 constexpr double kLaunchUs = 2.5;           // another kernel before the product
 constexpr double kPlaneLaunchUs = 1.8;      // one that copies planes
 constexpr double kCopyBytesPerUs = 3.0e6;   // pixels copied together, read and written
 constexpr double kPlaneBytesPerUs = 2.4e6;  // planes copied side by side, the same
-constexpr double kFillBytesPerUs = 0.6e6;   // results filled with bias values, and read again
+constexpr double kFillBytesPerUs = 1.8e6;   // results filled with bias values, and read again
 // Results that start from a matrix of bias values.
 constexpr double kHalfBiasMatrixBytesPerUs = 9e6;
 constexpr double kBiasMatrixBytesPerUs = 3e6;
@@ -136,7 +139,7 @@ const ProductRates& find_rates(const ConvProblem& p, const InPlaceShape& shape) 
     return half ? kHalfProducts : kTf32Products;
   }
   const bool planes = shape.form == InPlaceForm::kPlanes;
-  if (half) return planes ? kHalfPlanes : kHalfPixels;
+  if (half) return planes && p.N > 1 ? kHalfPlanes : kHalfPixels;  // one image's are no batch
   if (shape.asks_lt && shape.blas_bytes == 0) {
     return planes ? kTf32NarrowPlanes : kTf32NarrowPixels;
   }
@@ -184,17 +187,21 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
   const double product =
       std::pow(std::pow(arithmetic, rates.overlap) + std::pow(memory, rates.overlap),
                1 / rates.overlap) *
-      (few_pixels ? rates.few_pixels_share : 1) * (has_epilogue ? rates.epilogue_share : 1);
-  double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0) +
-                  (has_epilogue ? rates.epilogue_us : 0);
+      (few_pixels ? rates.few_pixels_share : 1);
+  double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0);
   const double all_pixels = static_cast<double>(target_pixels(p));
   const double results = size * static_cast<double>(p.K) * all_pixels;
+  if (has_epilogue) around += rates.epilogue_us;
+  if (has_epilogue && rates.epilogue_memory > 0 && view.target_channels > kNarrowTile) {
+    const double hidden = 1 + static_cast<double>(view.source_channels) / kLongReduction;
+    around += results / (rates.epilogue_memory * memory_rate * hidden);
+  }
   if (shape.bias_pixels > 0) {
-    const double calls = shape.bias_pixels < p.H * p.W ? static_cast<double>(2 * p.N) : 1;
+    const bool cut = planes && shape.bias_pixels < p.H * p.W;
+    const double calls = cut ? static_cast<double>(2 * p.N) : 1;
     const double rate = size_of(p.dtype) == 2 ? kHalfBiasMatrixBytesPerUs : kBiasMatrixBytesPerUs;
     around += kLaunchUs * calls + results / (rate * memory_rate);
-  } else if (adds_bias(p) && !side_by_side &&
-             !shape.has_whole_units(p.dtype, view.target_channels)) {
+  } else if (adds_bias(p) && !side_by_side && !shape.has_epilogue(p.dtype, view.target_channels)) {
     // Results are filled with it first.
     around += kLaunchUs + results / (kFillBytesPerUs * memory_rate);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/arithmetic.h"
+#include "engines/box_tensors.h"
 
 namespace convx {
 namespace {
@@ -47,7 +48,8 @@ constexpr double kWindowBatchLaunchCycles = 13000;  // the same for further imag
 constexpr double kWindowMemoryBytes = 10;           // of writing lines, per cycle
 constexpr double kWindowCopiedBytes = 18;           // the same where channels lie together
 constexpr double kWindowStoredBytes = 15;           // of storing sums
-constexpr double kWindowPartialBytes = 10;          // partial sums, written and read again
+constexpr double kOddValueCycles = 3.3;     // of storing one of a pixel that begins anywhere
+constexpr double kWindowPartialBytes = 10;  // partial sums, written and read again
 
 int count_products(TensorMath math) {
   return math == TensorMath::kIeee ? 6 : math == TensorMath::kHalfIeee ? 3 : 1;
@@ -116,8 +118,13 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
   const bool runs = shape.strips == 1 && shape.columns_axis.count % 2 == 0 && dense &&
                     view.target_strides.c != 1 && shape.rows * shape.pitch >= kMinRunPositions;
   const double words = shape.splits > 1 || problem.dtype == DType::kFloat32 ? 2 : 1;
-  const double store = runs || wide ? predict_copies(shape, words * 2, runs)
-                                    : shape.columns * words * kWindowScatterCycles;
+  const bool odd = wide && shape.splits == 1 &&
+                   !has_boxes(view.target_strides, view.target_channels, size_of(problem.dtype));
+  const auto own_filters =
+      static_cast<double>(std::min<int64_t>(view.target_channels, 2 * kWindowFilters));
+  const double store = odd            ? shape.window_step * own_filters * kOddValueCycles
+                       : runs || wide ? predict_copies(shape, words * 2, runs)
+                                      : shape.columns * words * kWindowScatterCycles;
   const double boxes = chunks * static_cast<double>(shape.segments.size()) * shape.boxes *
                        (kBoxCycles + kBoxPositionCycles * shape.box_rows * shape.box_columns);
   const double filter_cycles = filters / kWindowFilterBytes;
