@@ -6,7 +6,6 @@
 #include "emulated_cuda/workspace.h"
 #include "engines/cuda_boxes/boxes_bfloat16.cu"
 #include "engines/cuda_boxes/boxes_float16.cu"
-#include "engines/cuda_boxes/boxes_pad.cu"
 #include "engines/cuda_boxes/boxes_tf32.cu"
 #include "engines/cuda_boxes/cuda_boxes_launch.cpp"
 

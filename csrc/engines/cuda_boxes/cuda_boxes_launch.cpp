@@ -1,8 +1,28 @@
 #include "engines/cuda_boxes/cuda_boxes_launch.h"
 
 #include "engines/cuda_boxes/boxes_passes.h"
+#include "engines/cuda_pixel_copy.h"
 
 namespace convx {
+namespace {
+
+void pad_source(const LaunchSite& site, const SourcePadding& padding, const void* source,
+                void* padded) {
+  copy_pixels(site, {.source = source,
+                     .copied = padded,
+                     .element_bytes = padding.element_bytes,
+                     .pixel_bytes = padding.pixel_bytes,
+                     .padded_bytes = padding.padded_bytes,
+                     .rows = padding.rows,
+                     .columns = padding.columns,
+                     .n = padding.from.n,
+                     .h = padding.from.h,
+                     .w = padding.from.w,
+                     .first = 0,
+                     .count = padding.images * padding.rows * padding.columns});
+}
+
+}  // namespace
 
 void launch_cuda_boxes(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const auto& boxes = *static_cast<const BoxesPlan*>(plan.shape.get());

@@ -2,6 +2,7 @@
 #include "engines/cuda_gemm/blas_scope.h"
 #include "engines/cuda_gemm/cuda_gemm_passes.h"
 #include "engines/cuda_gemm/gemm_steps.cuh"
+#include "engines/cuda_pixel_copy.h"
 #include "engines/cuda_staging.h"
 
 namespace convx {
@@ -41,7 +42,7 @@ class GemmInPlace {
     if (shape_.form == InPlaceForm::kPixels) return multiply_pixels(source_, target_, pixels);
     for (int64_t pixel = 0; pixel < pixels; pixel += shape_.chunk_pixels) {
       const int64_t count = std::min(shape_.chunk_pixels, pixels - pixel);
-      copy_pixels(pixel, count);
+      copy_chunk(pixel, count);
       multiply_pixels(copied_, target_ + pixel * shape_.target_pitch, count);
     }
   }
@@ -204,31 +205,21 @@ class GemmInPlace {
     }
   }
 
-  void copy_pixels(int64_t first, int64_t count) {
+  void copy_chunk(int64_t first, int64_t count) {
     const Strides& from = problem_.x_strides;
-    PixelCopyParams p{};
-    p.source = source_;
-    p.copied = copied_;
-    p.n = from.n;
-    p.row_step = problem_.stride.h * from.h;
-    p.column_step = problem_.stride.w * from.w;
-    p.first_pixel = static_cast<int>(first);
-    p.by_columns = FastDivmod(problem_.Q);
-    p.by_rows = FastDivmod(problem_.P);
-    const auto launch = [&]<int kValues>() {
-      p.units = count * problem_.C / kValues;
-      p.by_units = FastDivmod(problem_.C / kValues);
-      launch_kernel<copy_pixels_kernel<T, kValues>>(
-          site_, count_loop_blocks(p.units, kCopyUnits * kMoveThreads), kMoveThreads, 0, p);
-    };
-    constexpr int kUnit = 16 / sizeof(T);
-    const bool wide = fit_unit(sizeof(T), problem_.C, p.n, p.row_step, p.column_step) == kUnit &&
-                      is_unit_aligned(source_);
-    if (wide) {
-      launch.template operator()<kUnit>();
-    } else {
-      launch.template operator()<1>();
-    }
+    const auto size = static_cast<int64_t>(sizeof(T));
+    copy_pixels(site_, {.source = source_,
+                        .copied = copied_,
+                        .element_bytes = size,
+                        .pixel_bytes = problem_.C * size,
+                        .padded_bytes = shape_.source_pitch * size,
+                        .rows = problem_.P,
+                        .columns = problem_.Q,
+                        .n = from.n,
+                        .h = problem_.stride.h * from.h,
+                        .w = problem_.stride.w * from.w,
+                        .first = first,
+                        .count = count});
   }
 
   const LaunchSite& site_;

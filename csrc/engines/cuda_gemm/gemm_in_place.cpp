@@ -168,7 +168,9 @@ InPlaceShape fit_in_place(const ConvProblem& p, const GatherTensors& view,
   } else {
     const bool copied = shape.form == InPlaceForm::kStridedPixels;
     const bool forward = p.pass != Pass::kInputGrad;
-    shape.source_pitch = copied ? p.C : forward ? find_x_pitch(p) : find_y_pitch(p);
+    shape.source_pitch = copied    ? round_up(p.C * size, 16) / size
+                         : forward ? find_x_pitch(p)
+                                   : find_y_pitch(p);
     shape.target_pitch = forward ? find_y_pitch(p) : find_x_pitch(p);
   }
   shape.filters = find_filter_matrix(p, view);
@@ -189,8 +191,8 @@ InPlaceShape fit_in_place(const ConvProblem& p, const GatherTensors& view,
     if (bytes <= workspace_limit / 4) shape.bias_pixels = piece, shape.bias_bytes = bytes;
   }
   if (shape.form == InPlaceForm::kStridedPixels) {
-    shape.chunk_pixels = fit_pixels(target_pixels(p), p.C, kChunkBytes);
-    shape.chunk_bytes = align_bytes(shape.chunk_pixels * p.C * size);
+    shape.chunk_pixels = fit_pixels(target_pixels(p), shape.source_pitch, kChunkBytes);
+    shape.chunk_bytes = align_bytes(shape.chunk_pixels * shape.source_pitch * size);
   }
   if (shape.form == InPlaceForm::kSideBySide || p.pass == Pass::kWeightGrad) return shape;
   const std::optional<int64_t> chosen = choose_blas_bytes(p, view, shape);

@@ -6,7 +6,6 @@
 //   move_results     staged results -> target, with bias; or zeros
 //   add_bias         bias onto results in place
 //   fill_bias        bias values that products are added to
-//   copy_pixels      pixels of a 1x1 layer that are not dense, or not all read
 //   gather_planes    planes of a 1x1 layer side by side; scatter_planes: results back, with bias
 //   gather_gradient  y -> staging, where the GEMM cannot read it in place
 //   add_products     weight gradient: adds a chunk's products to the sum, in their order
@@ -204,49 +203,6 @@ __global__ void __launch_bounds__(kMoveThreads)
     int line = i;
     const int column = by_columns.split(line);
     target[line * pitch + column] = bias[line_is_channel ? line : column];
-  }
-}
-
-// Pixels of a source that are not dense, or not all wanted, with their channels side by side.
-struct PixelCopyParams {
-  const void* source;
-  void* copied;                      // [pixel][channel]
-  int64_t n, row_step, column_step;  // elements from one that is wanted to the next
-  int first_pixel;
-  int64_t units;  // to copy
-  FastDivmod by_units, by_columns, by_rows;
-};
-
-// A thread copies units of kValues values, four before it stores the first.
-inline constexpr int kCopyUnits = 4;
-template <typename T, int kValues>
-__global__ void __launch_bounds__(kMoveThreads)
-    copy_pixels_kernel(const __grid_constant__ PixelCopyParams p) {
-  struct alignas(kValues * sizeof(T)) Unit {
-    T values[kValues];
-  };
-  constexpr int kBlockUnits = kCopyUnits * kMoveThreads;
-  for (int64_t first = int64_t{blockIdx.x} * kBlockUnits + threadIdx.x; first < p.units;
-       first += int64_t{gridDim.x} * kBlockUnits) {
-    Unit units[kCopyUnits];
-#pragma unroll
-    for (int u = 0; u < kCopyUnits; ++u) {
-      const int64_t i = first + u * kMoveThreads;
-      if (i >= p.units) break;
-      int image = static_cast<int>(i);
-      const int unit = p.by_units.split(image);
-      image += p.first_pixel;
-      const int column = p.by_columns.split(image);
-      const int row = p.by_rows.split(image);
-      const T* from =
-          static_cast<const T*>(p.source) + image * p.n + row * p.row_step + column * p.column_step;
-      units[u] = reinterpret_cast<const Unit*>(from)[unit];
-    }
-#pragma unroll
-    for (int u = 0; u < kCopyUnits; ++u) {
-      const int64_t i = first + u * kMoveThreads;
-      if (i < p.units) static_cast<Unit*>(p.copied)[i] = units[u];
-    }
   }
 }
 

@@ -1,6 +1,6 @@
+#include "engines/cuda_boxes/boxes_pad.h"
 #include "core/arithmetic.h"
 #include "core/gather_view.h"
-#include "engines/cuda_boxes/boxes_pad.h"
 #include "engines/cuda_boxes/boxes_shape.h"
 
 namespace convx {

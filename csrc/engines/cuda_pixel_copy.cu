@@ -1,0 +1,97 @@
+#include "engines/cuda_pixel_copy.h"
+
+#include "cuda/launch.h"
+#include "device/dependent_launch.cuh"
+#include "device/fast_divmod.cuh"
+#include "engines/cuda_staging.h"
+
+namespace convx {
+namespace {
+
+constexpr int kCopyThreads = 256;
+constexpr int kThreadUnits = 4;  // of 16 bytes, that a thread reads before it stores the first
+
+// Distances in bytes.
+struct CopyParams {
+  const char* source;
+  uint4* copied;
+  int64_t n, h, w;
+  int first_pixel, pixel_bytes;
+  int64_t units;
+  FastDivmod by_units, by_columns, by_rows;
+};
+
+template <typename Piece>
+__global__ void __launch_bounds__(kCopyThreads)
+    copy_pixels_kernel(const __grid_constant__ CopyParams p) {
+  constexpr int kPieces = 16 / sizeof(Piece);
+  union Unit {
+    uint4 all;
+    Piece pieces[kPieces];
+  };
+  constexpr int kBlockUnits = kThreadUnits * kCopyThreads;
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  for (int64_t first = int64_t{blockIdx.x} * kBlockUnits + threadIdx.x; first < p.units;
+       first += int64_t{gridDim.x} * kBlockUnits) {
+    Unit units[kThreadUnits];
+#pragma unroll
+    for (int u = 0; u < kThreadUnits; ++u) {
+      units[u].all = uint4{};
+      const int64_t i = first + u * kCopyThreads;
+      if (i >= p.units) break;
+      int image = static_cast<int>(i);
+      const int byte = 16 * p.by_units.split(image);
+      image += p.first_pixel;
+      const int column = p.by_columns.split(image);
+      const int row = p.by_rows.split(image);
+      const char* from = p.source + image * p.n + row * p.h + column * p.w + byte;
+#pragma unroll
+      for (int j = 0; j < kPieces; ++j) {
+        if (byte + j * static_cast<int>(sizeof(Piece)) < p.pixel_bytes) {
+          units[u].pieces[j] = reinterpret_cast<const Piece*>(from)[j];
+        }
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kThreadUnits; ++u) {
+      const int64_t i = first + u * kCopyThreads;
+      if (i < p.units) p.copied[i] = units[u].all;
+    }
+  }
+}
+
+}  // namespace
+
+void copy_pixels(const LaunchSite& site, const CopiedPixels& copy) {
+  const int64_t size = copy.element_bytes;
+  CopyParams p{};
+  p.source = static_cast<const char*>(copy.source);
+  p.copied = static_cast<uint4*>(copy.copied);
+  p.n = copy.n * size, p.h = copy.h * size, p.w = copy.w * size;
+  p.first_pixel = static_cast<int>(copy.first);
+  p.pixel_bytes = static_cast<int>(copy.pixel_bytes);
+  p.units = copy.count * (copy.padded_bytes / 16);
+  p.by_units = FastDivmod(copy.padded_bytes / 16);
+  p.by_columns = FastDivmod(copy.columns);
+  p.by_rows = FastDivmod(copy.rows);
+  // The widest pieces that pixels and the address are multiples of.
+  const int together = fit_unit_to_address(
+      copy.source, size, fit_unit(size, copy.pixel_bytes / size, copy.n, copy.h, copy.w));
+  const dim3 grid(count_loop_blocks(p.units, kThreadUnits * kCopyThreads));
+  const auto launch_by = [&]<typename Piece>(Piece) {
+    launch_early<copy_pixels_kernel<Piece>>(site, grid, kCopyThreads, 0, p);
+  };
+  switch (together * size) {
+    case 16:
+      return launch_by(uint4{});
+    case 8:
+      return launch_by(uint2{});
+    case 4:
+      return launch_by(uint32_t{});
+    default:
+      return launch_by(uint16_t{});
+  }
+}
+
+}  // namespace convx

@@ -1,0 +1,4 @@
+// Copies of pixels, run on the host from their own source.
+#include "emulated_cuda/run_grid.h"
+//
+#include "engines/cuda_pixel_copy.cu"
