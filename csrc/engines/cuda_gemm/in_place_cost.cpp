@@ -160,6 +160,27 @@ double rate_at(const ProductRates& rates, int64_t pitch_bytes) {
   return pitch_bytes % 4 == 0 ? rates.aligned4 : rates.aligned2;
 }
 
+// What a bias adds to a product, unless it is added when results are copied.
+double predict_bias(const ConvProblem& p, const GatherTensors& view, const InPlaceShape& shape,
+                    const ProductRates& rates, double memory_rate) {
+  const bool planes = shape.form == InPlaceForm::kPlanes;
+  const double results = static_cast<double>(size_of(p.dtype) * p.K * target_pixels(p));
+  if (shape.bias_pixels > 0) {
+    const bool cut = planes && shape.bias_pixels < p.H * p.W;
+    const double calls = cut ? static_cast<double>(2 * p.N) : 1;
+    const double rate = size_of(p.dtype) == 2 ? kHalfBiasMatrixBytesPerUs : kBiasMatrixBytesPerUs;
+    return kLaunchUs * calls + results / (rate * memory_rate);
+  }
+  if (!shape.has_epilogue(p.dtype, view.target_channels)) {
+    // Results are filled with it first.
+    return kLaunchUs + results / (kFillBytesPerUs * memory_rate);
+  }
+  if (view.target_channels >= kWideFilters && view.target_channels % kWideTile == 0) return 0;
+  if (rates.epilogue_memory == 0 || view.target_channels <= kNarrowTile) return rates.epilogue_us;
+  const double hidden = 1 + static_cast<double>(view.source_channels) / kLongReduction;
+  return rates.epilogue_us + results / (rates.epilogue_memory * memory_rate * hidden);
+}
+
 }  // namespace
 
 double predict_in_place(const ConvProblem& p, const GatherTensors& view, const InPlaceShape& shape,
@@ -167,7 +188,6 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
   const ProductRates& rates = find_rates(p, shape);
   const bool planes = shape.form == InPlaceForm::kPlanes;
   const bool side_by_side = shape.form == InPlaceForm::kSideBySide;
-  const bool by_pixels = !planes && !side_by_side;
   const double size = static_cast<double>(size_of(p.dtype));
   const auto pad = [](int64_t extent, double tile) {
     return std::ceil(static_cast<double>(extent) / tile) * tile;
@@ -182,29 +202,13 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
       operations / (rate_at(rates, shape.pitches() * size_of(p.dtype)) * product_rate);
   const double memory = count_bytes(p) / (rates.memory * memory_rate);
   const bool few_pixels = planes && p.H * p.W <= kFewPixels;
-  const bool wide = view.target_channels >= kWideFilters && view.target_channels % kWideTile == 0;
-  const bool has_epilogue = by_pixels && adds_bias(p) && !wide;
   const double product =
       std::pow(std::pow(arithmetic, rates.overlap) + std::pow(memory, rates.overlap),
                1 / rates.overlap) *
       (few_pixels ? rates.few_pixels_share : 1);
   double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0);
   const double all_pixels = static_cast<double>(target_pixels(p));
-  const double results = size * static_cast<double>(p.K) * all_pixels;
-  if (has_epilogue) around += rates.epilogue_us;
-  if (has_epilogue && rates.epilogue_memory > 0 && view.target_channels > kNarrowTile) {
-    const double hidden = 1 + static_cast<double>(view.source_channels) / kLongReduction;
-    around += results / (rates.epilogue_memory * memory_rate * hidden);
-  }
-  if (shape.bias_pixels > 0) {
-    const bool cut = planes && shape.bias_pixels < p.H * p.W;
-    const double calls = cut ? static_cast<double>(2 * p.N) : 1;
-    const double rate = size_of(p.dtype) == 2 ? kHalfBiasMatrixBytesPerUs : kBiasMatrixBytesPerUs;
-    around += kLaunchUs * calls + results / (rate * memory_rate);
-  } else if (adds_bias(p) && !side_by_side && !shape.has_epilogue(p.dtype, view.target_channels)) {
-    // Results are filled with it first.
-    around += kLaunchUs + results / (kFillBytesPerUs * memory_rate);
-  }
+  if (adds_bias(p) && !side_by_side) around += predict_bias(p, view, shape, rates, memory_rate);
   if (shape.chunk_pixels == 0) return around + product;
   const double chunks = std::ceil(all_pixels / static_cast<double>(shape.chunk_pixels));
   if (side_by_side) {
