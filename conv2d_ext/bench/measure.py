@@ -6,8 +6,9 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -89,15 +90,19 @@ class Operands:
         precision = precision_argument(case.precision)
         self.params = ConvParams(*s.stride, *s.pad, *s.dilation, s.groups, precision, case.engine)
 
-    def ours(self, engine: str | None = None) -> Tensor:
-        """By an engine, or by the case's."""
-        params = self.params if engine is None else self.params._replace(algorithm=engine)
+    def by_engine(self, engine: str) -> Operands:
+        """The same tensors, computed by another engine."""
+        other = copy(self)
+        other.params = self.params._replace(algorithm=engine)
+        return other
+
+    def ours(self) -> Tensor:
         s, nhwc = self.case.shape, self.case.layout == "nhwc"
         if self.case.direction == "fwd":
-            return _ops.forward(self.x, self.w, self.b, *params)
+            return _ops.forward(self.x, self.w, self.b, *self.params)
         if self.case.direction == "dgrad":
-            return _ops.input_grad(self.g, self.w, s.H, s.W, nhwc, *params)
-        return _ops.weight_grad(self.g, self.x, s.R, s.S, nhwc, *params)
+            return _ops.input_grad(self.g, self.w, s.H, s.W, nhwc, *self.params)
+        return _ops.weight_grad(self.g, self.x, s.R, s.S, nhwc, *self.params)
 
     def theirs(self) -> Tensor:
         return torch_convolution(self.case, self.x, self.w, self.b, self.g)
@@ -225,20 +230,24 @@ def measure(
     explanation = explain_case(case, timer.device)
     choice = explanation.engine
     refusing = {candidate.name for candidate in explanation.candidates if candidate.refusal}
-    able = [engine for engine in engines if engine not in refusing]
+    able = {name: operands.by_engine(name) for name in engines if name not in refusing}
     rows = []
+
+    def find_error(result: Tensor) -> float:
+        return sampled_error(case.direction, s, result, *tensors, operands.b)
+
     with torch.no_grad(), torch_precision(case.precision):
+        theirs_error = find_error(operands.theirs())
+        errors = {name: find_error(own.ours()) for name, own in able.items()}
         calls: dict[str, Call | None] = {"cudnn": operands.theirs}
         if "inductor" in peers:
             calls["inductor"] = operands.inductors()
         if "cublas" in peers:
             calls["cublas"] = operands.cublas()
-        calls |= {f"ours {engine}": partial(operands.ours, engine) for engine in able}
+        calls |= {f"ours {name}": own.ours for name, own in able.items()}
         timed = {name: call for name, call in calls.items() if call is not None}
         ms = dict(zip(timed, timer.medians_ms(list(timed.values())), strict=True))
-        theirs_error = sampled_error(case.direction, s, operands.theirs(), *tensors, operands.b)
-        for engine in able:
-            error = sampled_error(case.direction, s, operands.ours(engine), *tensors, operands.b)
+        for engine, error in errors.items():
             ours_ms, theirs_ms = ms[f"ours {engine}"], ms["cudnn"]
             name = choice if engine == "auto" else engine
             rows.append(

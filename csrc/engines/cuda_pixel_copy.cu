@@ -63,21 +63,21 @@ __global__ void __launch_bounds__(kCopyThreads)
 
 }  // namespace
 
-void copy_pixels(const LaunchSite& site, const CopiedPixels& copy) {
-  const int64_t size = copy.element_bytes;
+void copy_pixels(const LaunchSite& site, const CopiedPixels& pixels) {
+  const int64_t size = pixels.element_bytes;
   CopyParams p{};
-  p.source = static_cast<const char*>(copy.source);
-  p.copied = static_cast<uint4*>(copy.copied);
-  p.n = copy.n * size, p.h = copy.h * size, p.w = copy.w * size;
-  p.first_pixel = static_cast<int>(copy.first);
-  p.pixel_bytes = static_cast<int>(copy.pixel_bytes);
-  p.units = copy.count * (copy.padded_bytes / 16);
-  p.by_units = FastDivmod(copy.padded_bytes / 16);
-  p.by_columns = FastDivmod(copy.columns);
-  p.by_rows = FastDivmod(copy.rows);
+  p.source = static_cast<const char*>(pixels.source);
+  p.copied = static_cast<uint4*>(pixels.copied);
+  p.n = pixels.n * size, p.h = pixels.h * size, p.w = pixels.w * size;
+  p.first_pixel = static_cast<int>(pixels.first);
+  p.pixel_bytes = static_cast<int>(pixels.pixel_bytes);
+  p.units = pixels.bytes() / 16;
+  p.by_units = FastDivmod(pixels.padded_bytes / 16);
+  p.by_columns = FastDivmod(pixels.columns);
+  p.by_rows = FastDivmod(pixels.rows);
   // The widest pieces that pixels and the address are multiples of.
   const int together = fit_unit_to_address(
-      copy.source, size, fit_unit(size, copy.pixel_bytes / size, copy.n, copy.h, copy.w));
+      pixels.source, size, fit_unit(size, pixels.pixel_bytes / size, pixels.n, pixels.h, pixels.w));
   const dim3 grid(count_loop_blocks(p.units, kThreadUnits * kCopyThreads));
   const auto launch_by = [&]<typename Piece>(Piece) {
     launch_early<copy_pixels_kernel<Piece>>(site, grid, kCopyThreads, 0, p);

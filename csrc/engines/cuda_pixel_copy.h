@@ -4,20 +4,23 @@
 
 #include <cstdint>
 
-#include "cuda/check.h"
-
 namespace convx {
 
+struct LaunchSite;
+
+// A plan has it without its addresses.
 struct CopiedPixels {
-  const void* source;
-  void* copied;  // [pixel][padded_bytes]
-  int64_t element_bytes;
-  int64_t pixel_bytes, padded_bytes;  // of a pixel: without and with what follows it, zeros
-  int64_t rows, columns;              // of an image
-  int64_t n, h, w;                    // elements from a pixel that is wanted to the next
-  int64_t first, count;               // which of [image][row][column]
+  const void* source = nullptr;
+  void* copied = nullptr;  // [pixel][padded_bytes]
+  int64_t element_bytes = 0;
+  int64_t pixel_bytes = 0, padded_bytes = 0;  // of a pixel: without and with the zeros behind it
+  int64_t rows = 0, columns = 0;              // of an image
+  int64_t n = 0, h = 0, w = 0;                // elements from a pixel that is wanted to the next
+  int64_t first = 0, count = 0;               // which of [image][row][column]
+
+  int64_t bytes() const { return count * padded_bytes; }  // of the copy
 };
 
-void copy_pixels(const LaunchSite& site, const CopiedPixels& copy);
+void copy_pixels(const LaunchSite& site, const CopiedPixels& pixels);
 
 }  // namespace convx

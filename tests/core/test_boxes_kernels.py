@@ -190,6 +190,13 @@ def test_tiles_of_so_many_filters(
         assert said is not None or resident
 
 
+def run_planes(
+    core: ModuleType, case: Case, math: tuple[torch.dtype, str], direction: str, **wish: int
+) -> Any:
+    """The same in NCHW; blocks in both orders, by what is wished."""
+    return run(core, case, math, direction, planes=True, descending=wish["filters"] == 128, **wish)
+
+
 PLANES = [
     Case("one_tile_of_planes", (1, 64, 8, 16), (64, 64, 1, 1)),
     Case("lines_of_several_images", (5, 40, 4, 6), (72, 40, 1, 1)),
@@ -208,17 +215,8 @@ def test_planes(core: ModuleType, case: Case, math: tuple[torch.dtype, str], res
     """1x1 layers of NCHW tensors; also at odd addresses."""
     for direction in ("forward", "input_grad"):
         for before, filters in ((0, 0), (0, 256), (1, 64), (0, 128)):
-            said = run(
-                core,
-                case,
-                math,
-                direction,
-                planes=True,
-                resident=resident,
-                filters=filters,
-                before=before,
-                descending=filters == 128,
-            )
+            wish = {"resident": resident, "filters": filters, "before": before}
+            said = run_planes(core, case, math, direction, **wish)
             assert isinstance(said, dict) or resident, said
 
 
@@ -266,18 +264,8 @@ def test_images(core: ModuleType, case: Case, math: tuple[torch.dtype, str], res
     for direction, (pieces, filters, before) in itertools.product(
         ("forward", "input_grad"), wishes
     ):
-        said = run(
-            core,
-            case,
-            math,
-            direction,
-            planes=True,
-            resident=resident,
-            filters=filters,
-            before=before,
-            descending=filters == 128,
-            pieces=pieces,
-        )
+        wish = {"resident": resident, "filters": filters, "before": before, "pieces": pieces}
+        said = run_planes(core, case, math, direction, **wish)
         if said is None:
             # Filters do not fit, or a tile has less than an image, or less than its first piece;
             # pairs always have two.

@@ -1,4 +1,5 @@
 #include "engines/cuda_boxes/boxes_pad.h"
+
 #include "core/arithmetic.h"
 #include "core/gather_view.h"
 #include "engines/cuda_boxes/boxes_shape.h"
@@ -11,23 +12,25 @@ constexpr double kBytesPerMicrosecond = 3e6;  // read and written
 
 }  // namespace
 
-SourcePadding find_source_padding(const ConvProblem& problem) {
+CopiedPixels find_source_padding(const ConvProblem& problem) {
   const GatherTensors view = make_gather_tensors(problem);
   const int64_t channels = view.source_channels, size = size_of(problem.dtype);
   const bool together = channels == 1 || view.source_strides.c == 1;
   if (!together || find_box_form(problem)) return {};
-  SourcePadding padding;
-  padding.images = problem.N, padding.rows = view.source_h, padding.columns = view.source_w;
-  padding.element_bytes = size;
-  padding.pixel_bytes = channels * size;
-  padding.padded_bytes = round_up(padding.pixel_bytes, 16);
-  padding.bytes = padding.images * padding.rows * padding.columns * padding.padded_bytes;
-  padding.from = view.source_strides;
-  return padding;
+  const Strides& from = view.source_strides;
+  return {.element_bytes = size,
+          .pixel_bytes = channels * size,
+          .padded_bytes = round_up(channels * size, 16),
+          .rows = view.source_h,
+          .columns = view.source_w,
+          .n = from.n,
+          .h = from.h,
+          .w = from.w,
+          .count = problem.N * view.source_h * view.source_w};
 }
 
-ConvProblem with_padded_source(const ConvProblem& problem, const SourcePadding& padding) {
-  if (padding.bytes == 0) return problem;
+ConvProblem with_padded_source(const ConvProblem& problem, const CopiedPixels& padding) {
+  if (padding.count == 0) return problem;
   ConvProblem padded = problem;
   const int64_t pitch = padding.padded_bytes / padding.element_bytes;
   (problem.pass == Pass::kForward ? padded.x_strides : padded.y_strides) = {
@@ -35,9 +38,9 @@ ConvProblem with_padded_source(const ConvProblem& problem, const SourcePadding& 
   return padded;
 }
 
-double predict_padding(const SourcePadding& padding) {
-  if (padding.bytes == 0) return 0;
-  return kLaunchMicroseconds + 2 * static_cast<double>(padding.bytes) / kBytesPerMicrosecond;
+double predict_padding(const CopiedPixels& padding) {
+  if (padding.count == 0) return 0;
+  return kLaunchMicroseconds + 2 * static_cast<double>(padding.bytes()) / kBytesPerMicrosecond;
 }
 
 }  // namespace convx

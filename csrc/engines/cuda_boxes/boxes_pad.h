@@ -5,25 +5,18 @@
 #include <cstdint>
 
 #include "core/problem.h"
+#include "engines/cuda_pixel_copy.h"
 
 namespace convx {
 
-struct SourcePadding {
-  int64_t bytes = 0;  // of the copy; 0: there is none
-  int64_t images = 0, rows = 0, columns = 0;
-  int64_t element_bytes = 0, pixel_bytes = 0, padded_bytes = 0;  // of a pixel: without, and with
-  Strides from;                                                  // of the source, in elements
-};
-
-// Nothing where a problem's tensors have boxes as they are, or cannot have any.
-SourcePadding find_source_padding(const ConvProblem& problem);
+// None where a problem's tensors have boxes as they are, or cannot have any.
+CopiedPixels find_source_padding(const ConvProblem& problem);
 
 // The problem of a source that lies as the copy does.
-ConvProblem with_padded_source(const ConvProblem& problem, const SourcePadding& padding);
+ConvProblem with_padded_source(const ConvProblem& problem, const CopiedPixels& padding);
 
-double predict_padding(const SourcePadding& padding);  // microseconds
+double predict_padding(const CopiedPixels& padding);  // microseconds
 
-// Bytes before the copy, in the workspace.
-constexpr int64_t align_padding(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+inline constexpr int64_t kPaddingAlignment = 256;  // of the copy, in the workspace
 
 }  // namespace convx

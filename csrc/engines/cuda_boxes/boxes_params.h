@@ -44,7 +44,7 @@ BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
 struct BoxesPlan {
   ConvProblem problem;
   std::vector<BoxesFit> phases;
-  SourcePadding padding;
+  CopiedPixels padding;
   int64_t padding_offset = 0;  // in the workspace
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/arithmetic.h"
 #include "engines/box_tensors.h"
 #include "engines/cuda_boxes/boxes_params.h"
 #include "engines/cuda_limits.h"
@@ -18,7 +19,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   }
   if (p.groups > 1) return "it computes one group only";
   if (p.N == 0) return "there are no images";
-  const SourcePadding padding = find_source_padding(p);
+  const CopiedPixels padding = find_source_padding(p);
   const ConvProblem padded = with_padded_source(p, padding);
   if (!find_box_form(padded)) {
     return "it takes channels_last tensors, and 1x1 layers whose planes are multiples of 16 bytes, "
@@ -32,8 +33,8 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
     if (shape.packed_bytes > caps.workspace_limit) {
       return "packed filters do not fit in the workspace";
     }
-    if (padding.bytes > 0 &&
-        align_padding(shape.packed_bytes) + padding.bytes > caps.workspace_limit) {
+    if (padding.count > 0 &&
+        round_up(shape.packed_bytes, kPaddingAlignment) + padding.bytes() > caps.workspace_limit) {
       return "a padded source does not fit in the workspace";
     }
     if (shape.tiles() > kMaxExtent) return "it has more than 2^29 tiles";
@@ -44,7 +45,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCudaBoxes;
-  const SourcePadding padding = find_source_padding(problem);
+  const CopiedPixels padding = find_source_padding(problem);
   const ConvProblem padded = with_padded_source(problem, padding);
   const bool pixels = find_box_form(padded) == BoxForm::kPixels;
   BoxesPlan boxes{pixels ? flatten_pixels(padded, 1) : padded, {}, padding};
@@ -55,10 +56,10 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
     plan.workspace_bytes = std::max(plan.workspace_bytes, shape.packed_bytes);
     boxes.phases.push_back(make_boxes_fit(boxes.problem, std::move(shape)));
   }
-  if (padding.bytes > 0) {
+  if (padding.count > 0) {
     plan.predicted_us += predict_padding(padding);
-    boxes.padding_offset = align_padding(plan.workspace_bytes);
-    plan.workspace_bytes = boxes.padding_offset + padding.bytes;
+    boxes.padding_offset = round_up(plan.workspace_bytes, kPaddingAlignment);
+    plan.workspace_bytes = boxes.padding_offset + padding.bytes();
   }
   plan.shape = std::make_shared<BoxesPlan>(std::move(boxes));
   return plan;

@@ -8,12 +8,17 @@
 
 namespace convx {
 
+inline BoxedTensor read_map(const void* map) {
+  BoxedTensor tensor;
+  std::memcpy(&tensor, map, sizeof(tensor));
+  return tensor;
+}
+
 // Calls visit with each unit of 16 bytes of a box: where it is in shared memory and in the tensor,
 // and how many of its bytes the tensor has.
 template <typename Visit>
 void visit_box(uint32_t shared, const void* map, const int (&first)[4], const Visit& visit) {
-  BoxedTensor tensor;
-  std::memcpy(&tensor, map, sizeof(tensor));
+  const BoxedTensor tensor = read_map(map);
   char* const start = shared_pointer<char>(shared, 128);
   const int value = value_bytes(tensor.value), unit = 16 / value;
   const auto swizzle_bits = static_cast<uint32_t>(tensor.swizzle_bytes / 16 - 1);
@@ -45,9 +50,7 @@ void visit_box(uint32_t shared, const void* map, const int (&first)[4], const Vi
 inline void box_copy(uint32_t destination, const void* map, int x0, int x1, int x2, int x3,
                      uint32_t barrier) {
   EmulatedBarrier& counted = find_barrier(barrier);
-  BoxedTensor tensor;
-  std::memcpy(&tensor, map, sizeof(tensor));
-  const bool rounds = tensor.value == BoxValue::kTf32;
+  const bool rounds = read_map(map).value == BoxValue::kTf32;
   visit_box(destination, map, {x0, x1, x2, x3}, [&](char* to, const char* from, uint32_t bytes) {
     std::memset(to, emulator::kPoison, 16);
     counted.copies.push_back({to, from, bytes, 16 - bytes, rounds});
