@@ -254,11 +254,12 @@ PYBIND11_MODULE(convx_core, m) {
                     "chunk_pixels"_a = shape.in_place.chunk_pixels,
                     "workspace_bytes"_a = plan.workspace_bytes);
   });
-  // The same with the kernels of boxes; of the first phase. filters, resident and pieces: see BoxesWish.
+  // The same with the kernels of boxes; of the first phase. filters, resident, pieces and in_turn:
+  // see BoxesWish.
   m.def("run_boxes",
         [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
            uintptr_t y, uintptr_t bias, int filters, int resident, bool descending,
-           int pieces) -> py::object {
+           int pieces, int in_turn) -> py::object {
           const Engine engine = cuda_boxes_engine();
           if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
             return py::str(refusal);
@@ -268,7 +269,7 @@ PYBIND11_MODULE(convx_core, m) {
           for (BoxesFit& fit : boxes.phases) {
             const GatherPhase phase{fit.shape.rows_axis, fit.shape.columns_axis};
             fit = make_boxes_fit(boxes.problem, fit_boxes_shape(boxes.problem, caps, phase,
-                                                                {filters, resident, pieces}));
+                                                                {filters, resident, pieces, in_turn}));
             if (fit.shape.filters == 0) return py::none();
           }
           const BoxesShape shape = boxes.phases[0].shape;
@@ -284,11 +285,12 @@ PYBIND11_MODULE(convx_core, m) {
                           "tiles"_a = shape.tiles(), "chunks"_a = shape.chunks,
                           "filters_in_place"_a = shape.filters_in_place,
                           "resident"_a = shape.resident, "grid"_a = shape.grid,
-                          "pieces"_a = shape.pieces, "workspace_bytes"_a = plan.workspace_bytes);
+                          "pieces"_a = shape.pieces, "in_turn"_a = shape.in_turn,
+                          "workspace_bytes"_a = plan.workspace_bytes);
         },
         py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),
         py::arg("bias"), py::arg("filters") = 0, py::arg("resident") = -1,
-        py::arg("descending") = false, py::arg("pieces") = 0);
+        py::arg("descending") = false, py::arg("pieces") = 0, py::arg("in_turn") = -1);
   // The same with the pointwise kernels. half: values are multiplied as halves first, few: by the
   // kernel of few filters, whether or not that is the faster way.
   m.def("run_pointwise",

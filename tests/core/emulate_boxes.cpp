@@ -6,6 +6,7 @@
 #include "emulated_cuda/workspace.h"
 #include "engines/cuda_boxes/boxes_bfloat16.cu"
 #include "engines/cuda_boxes/boxes_float16.cu"
+#include "engines/cuda_boxes/boxes_order.cu"
 #include "engines/cuda_boxes/boxes_tf32.cu"
 #include "engines/cuda_boxes/cuda_boxes_launch.cpp"
 

@@ -49,6 +49,10 @@ CASES = [
     Case("channels_of_two", (3, 70, 7, 9), (90, 70, 1, 1)),
     Case("odd_units", (2, 100, 8, 9), (60, 100, 1, 1)),
     Case("three_channels", (2, 3, 15, 14), (7, 3, 3, 3), stride=(2, 2), padding=(1, 1)),
+    # All filters of a tile follow each other: stored by units, the last ones value by value.
+    Case("odd_pixels_and_filters", (3, 37, 11, 13), (29, 37, 1, 1)),
+    Case("seven_filters", (2, 24, 9, 17), (7, 24, 1, 1), bias=False),
+    Case("one_filter", (1, 16, 13, 21), (1, 16, 1, 1)),
     Case("one_channel_and_filter_last", (2, 1, 9, 9), (1, 1, 3, 3), padding=(1, 1)),
 ]
 
@@ -96,6 +100,7 @@ def run(
     sm_count: int = 2,
     planes: bool = False,
     pieces: int = 0,
+    in_turn: int = -1,
 ) -> Any:
     """What the problem was fitted to, the refusal, or None if it cannot be as wished; checks the
     result."""
@@ -118,7 +123,9 @@ def run(
     caps = h200(core)
     caps.sm_count = sm_count  # so that blocks have several tiles
     bias = b.data_ptr() if b is not None and forward else 0
-    said = core.run_boxes(problem, caps, *pointers, bias, filters, resident, descending, pieces)
+    said = core.run_boxes(
+        problem, caps, *pointers, bias, filters, resident, descending, pieces, in_turn
+    )
     if said is None or isinstance(said, str):
         return said
     tf32 = precision == "tf32"
@@ -158,6 +165,7 @@ def test_random_cases(core: ModuleType, seed: int) -> None:
             filters=(0, 64, 128, 256)[seed % 4],
             resident=(-1, 0)[seed % 3 > 1],
             descending=seed % 7 > 3,
+            in_turn=seed // 2 % 2,
         )
         assert isinstance(said, dict) or said == "no tap reaches some pixels of the input"
 
@@ -188,6 +196,29 @@ def test_tiles_of_so_many_filters(
             before=1,
         )
         assert said is not None or resident
+
+
+@pytest.mark.parametrize("resident", [0, 1])
+@pytest.mark.parametrize("math", MATH, ids=str)
+def test_tiles_in_turn(core: ModuleType, math: tuple[torch.dtype, str], resident: int) -> None:
+    """Every tile is taken once, by whichever block; those of all filters where filters stay."""
+    for case, planes in (
+        (Case("tiles", (3, 40, 13, 25), (200, 40, 1, 1)), False),
+        (PLANES[2], True),
+    ):
+        for filters, sm_count in itertools.product((64, 128), (1, 3)):
+            said = run(
+                core,
+                case,
+                math,
+                filters=filters,
+                resident=resident,
+                sm_count=sm_count,
+                planes=planes,
+                in_turn=1,
+            )
+            assert said["in_turn"]
+            assert said["tiles"] > said["grid"]
 
 
 def run_planes(

@@ -21,6 +21,9 @@ SHAPES = {  # x, w, stride, padding
     "one_by_one_strided": ((8, 72, 56, 56), (264, 72, 1, 1), 2, 0),
     "few_channels_and_filters": ((8, 16, 112, 112), (24, 16, 1, 1), 1, 0),
     "seven_by_seven": ((33, 128, 7, 7), (512, 128, 1, 1), 1, 0),
+    # Blocks take these in turn.
+    "many_tiles": ((32, 16, 192, 192), (24, 16, 1, 1), 1, 0),
+    "many_tiles_of_filters": ((16, 16, 192, 192), (200, 16, 1, 1), 1, 0),
 }
 ERRORS = {torch.bfloat16: 3e-3, torch.float16: 4e-4, torch.float32: 6e-4}
 ENGINES = {
@@ -69,6 +72,7 @@ PLANES = {  # x, w
     "planes_of_13": ((9, 136, 13, 13), (264, 136, 1, 1)),
     "planes_of_11": ((9, 72, 11, 11), (136, 72, 1, 1)),
     "planes_of_3": ((200, 136, 3, 3), (40, 136, 1, 1)),
+    "many_planes": ((32, 16, 192, 192), (24, 16, 1, 1)),  # taken in turn
     "planes_of_1": ((300, 64, 1, 1), (128, 64, 1, 1)),
 }
 

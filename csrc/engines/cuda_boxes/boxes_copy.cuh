@@ -3,6 +3,7 @@
 
 #include "device/box_copy.cuh"
 #include "device/warp_roles.cuh"
+#include "engines/cuda_boxes/boxes_order.cuh"
 #include "engines/cuda_boxes/boxes_ring.cuh"
 #include "engines/gather_unit.cuh"
 
@@ -204,8 +205,11 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
                                            const void* source_map, const void* filter_map) {
   if (p.resident) copy_resident<kFilters, kChunk>(p, ring, filter_map);
   RingCursor cursor;
+  TileOrder order(p);
 #pragma unroll 1
-  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+  for (; order.index() < p.tiles; order.take_next()) {
+    order.ask_for_next();
+    const int index = order.index();
     const Source source(p, source_map, index);
     const int filter = locate_filter(p, index, kFilters);
     const FilterCopy filters{filter_map, filter,
@@ -225,6 +229,7 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
           }
           __syncwarp();
           if (elect_lane()) {
+            store_word(ring.tile + 4 * cursor.slot, index);
             arrive_expecting(full, filters.bytes() + (p.boxed_source ? source.bytes(chunk) : 0));
             if (p.boxed_source) source.start(stage, chunk, r, s, full);
             filters.start(stage + p.pixel_bytes, chunk * kChunk, r, s, full);
@@ -233,6 +238,13 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
         }
       }
     }
+  }
+  // One more stage, of no tile.
+  wait_barrier(ring.empty + 8 * cursor.slot, cursor.parity ^ 1);
+  __syncwarp();
+  if (elect_lane()) {
+    store_word(ring.tile + 4 * cursor.slot, order.index());
+    arrive(ring.full + 8 * cursor.slot);
   }
 }
 

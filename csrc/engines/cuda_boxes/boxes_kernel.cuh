@@ -1,7 +1,7 @@
 // The convolution of boxes on Hopper's tensor cores.
 //
 // A block: 3 warpgroups. Two multiply and store; of the third, one warp copies. Blocks are
-// persistent: block b takes tiles b, b + gridDim.x, and so on.
+// persistent; the warp that copies says which tile is next.
 #pragma once
 
 #include "cuda/boxed_tensor.h"
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
     BoxStorer<typename Parts::Staging, kFilters, kPieces> storer(p, ring, &maps.target);
     multiplier.take_filters();
 #pragma unroll 1
-    for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+    for (int index; (index = multiplier.find_tile()) < p.tiles;) {
       WgmmaSums<kFilters> sums[kPieces];
       storer.load_bias(index);
       multiplier.multiply(sums);

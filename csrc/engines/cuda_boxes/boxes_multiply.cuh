@@ -34,7 +34,15 @@ class BoxMultiplier {
     if (p_.resident) wait_barrier(ring_.filters_full, 0);
   }
 
-  // Leaves in sums those of the next tile.
+  // The index of the next tile, or a larger one than any.
+  __device__ __forceinline__ int find_tile() const {
+    wait_barrier(ring_.full + 8 * cursor_.slot, cursor_.parity);
+    uint32_t index = 0;  // read by the lane that gives the stage back
+    if (leader_) index = load_word(ring_.tile + 4 * cursor_.slot);
+    return static_cast<int>(__shfl_sync(0xffffffff, index, 0));
+  }
+
+  // Leaves in sums those of that tile.
   __device__ __forceinline__ void multiply(Sums& sums) {
     const int count = p_.tap_rows * p_.tap_columns * p_.chunks;
 #pragma unroll 1

@@ -15,6 +15,8 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
   p.by_filter_tiles = FastDivmod(shape.filter_tiles);
   p.by_column_tiles = FastDivmod(shape.column_tiles);
   p.by_row_tiles = FastDivmod(shape.row_tiles);
+  p.by_tile_kinds = FastDivmod(shape.tile_kinds());
+  p.by_group_targets = FastDivmod(p.group_targets);
   p.by_box_columns = FastDivmod(shape.box.columns);
   p.by_box_rows = FastDivmod(shape.box.rows);
   p.box_columns = shape.box.columns, p.box_rows = shape.box.rows, p.box_images = shape.box.images;
@@ -42,9 +44,13 @@ BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
   const BoxesShape& shape = fit.shape;
   BoxesParams p = fit.params;
   set_tensors(p, problem, shape.rows_axis, shape.columns_axis, buffers, 0, false);
+  if (shape.in_turn) {
+    p.taken = reinterpret_cast<int*>(static_cast<char*>(buffers.workspace) + shape.taken_offset);
+  }
   // A tensor may start anywhere.
   p.boxed_source = is_unit_aligned(p.source);
   p.boxed_target = shape.boxed_target && is_unit_aligned(p.target);
+  p.dense_target = shape.dense_target && is_unit_aligned(p.target);
   p.filters_in_place = shape.filters_in_place && is_unit_aligned(p.filters);
   return p;
 }

@@ -12,6 +12,8 @@ namespace convx {
 struct BoxesParams : TensorParams {
   int tiles;
   FastDivmod by_filter_tiles, by_column_tiles, by_row_tiles;
+  FastDivmod by_tile_kinds;                // see BoxesShape
+  int* taken;                              // of each kind; null: tiles are not counted
   FastDivmod by_box_columns, by_box_rows;  // a tile's pixels
   int box_columns, box_rows, box_images;
   int plane, lines;  // of NCHW: pixels of a plane, lines of all images
@@ -25,6 +27,8 @@ struct BoxesParams : TensorParams {
   FastDivmod by_pack_filters, by_pack_taps, by_tap_columns;
   // Whether tensors start at multiples of 16 bytes; else values are moved one by one.
   int boxed_source, boxed_target;
+  int dense_target;  // units of 16 bytes are
+  FastDivmod by_group_targets;
   int filters_in_place;
 };
 

@@ -84,6 +84,7 @@ __device__ __forceinline__ uint32_t swizzle_line(uint32_t address) {
 // Shared-memory addresses. full: a stage has been copied; empty: it has been multiplied.
 struct BoxesRing {
   uint32_t full, empty, filters_full;  // barriers, 8 bytes each
+  uint32_t tile;                       // [stage]: the index of the tile that it is of
   uint32_t bias;                       // [filter], float32
   uint32_t staging;                    // [2][pixel][128 bytes of filters], see boxes_staging.cuh
   uint32_t resident;                   // [tap][chunk][filter][128 bytes]
@@ -94,6 +95,7 @@ struct BoxesRing {
       : full(memory),
         empty(memory + 8 * kMaxBoxStages),
         filters_full(memory + 16 * kMaxBoxStages),
+        tile(memory + 16 * kMaxBoxStages + 8),
         bias(memory + kBoxBarrierBytes),
         staging(memory + kBoxBarrierBytes + kBoxBiasBytes),
         resident(memory + p.filters_offset),

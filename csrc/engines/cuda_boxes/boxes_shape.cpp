@@ -22,6 +22,7 @@ constexpr double kTileCycles = 665;   // starting and draining a tile's products
 constexpr double kSliceCycles = 600;  // storing 128 bytes of filters of a tile
 constexpr double kTf32SliceCycles = 530;
 constexpr double kValueSliceCycles = 3500;  // value by value, which other blocks wait for
+constexpr double kUnitSliceCycles = 1000;   // the same, by units of 16 bytes
 // Of the copy engine: for a box, for each of its lines, and for lines that end within 128 bytes.
 constexpr double kBoxCycles = 49;
 constexpr double kLineCycles = 2.1;
@@ -32,8 +33,11 @@ constexpr double kResidentLineCycles = 3.5;  // of filters that stay
 // Bytes per cycle: of device memory, and of pixels that other filters have read before, from L2.
 constexpr double kMemoryBytes = 18.2;
 constexpr double kTf32MemoryBytes = 19;
+constexpr double kTurnMemoryBytes = 20.4;  // of 16 bits, where blocks take tiles in turn
 constexpr double kCacheBytes = 83;
 constexpr double kLaunchCycles = 4070;
+constexpr double kTurnCycles = 1700;  // a kernel before it, which clears what is counted
+constexpr int64_t kManyTiles = 32;    // of a block, for which that pays
 // NCHW takes such a share of it, and some microseconds more.
 struct FormCost {
   double share, microseconds;
@@ -63,6 +67,11 @@ class Fitter {
     shape_.boxed_target =
         shape_.form != BoxForm::kPixels ||
         has_boxes(view_.target_strides, view_.target_channels, size_of(problem.dtype));
+    const bool one_row = problem.N == 1 && phase.rows.count == 1;
+    const int64_t pixel_pitch = phase.columns.target_step * view_.target_strides.w;
+    shape_.dense_target = !shape_.boxed_target && !is_tf32() && one_row &&
+                          pixel_pitch == view_.target_channels &&
+                          view_.target_channels <= box_chunk(shape_.math);
     find_filters();
   }
 
@@ -95,6 +104,8 @@ class Fitter {
           shape.filter_tiles = ceil_div(view_.target_channels, filters);
           if (!place_in_shared_memory(shape, blocks)) continue;
           find_grid(shape, blocks);
+          shape.in_turn =
+              wish.in_turn >= 0 ? wish.in_turn > 0 : shape.tiles() >= kManyTiles * shape.grid;
           shape.microseconds = predict_microseconds(shape, blocks);
           if (best.filters == 0 || shape.microseconds < best.microseconds) best = shape;
         }
@@ -118,6 +129,10 @@ class Fitter {
     // Also where they may be in place: that depends on where they start.
     shape_.packed_bytes =
         view_.target_channels * count_taps() * shape_.packed_channels * size_of(problem_.dtype);
+    constexpr auto kCountBytes = static_cast<int64_t>(sizeof(int));
+    shape_.taken_offset = round_up(shape_.packed_bytes, kCountBytes);
+    shape_.workspace_bytes =
+        shape_.taken_offset + kCountBytes * ceil_div(view_.target_channels, kBoxFilters);
   }
 
   int64_t count_taps() const { return shape_.rows_axis.taps * shape_.columns_axis.taps; }
@@ -303,7 +318,10 @@ class Fitter {
     const double slice = is_tf32() ? kTf32SliceCycles : kSliceCycles;
     const double ends = kTileCycles + stages * kStageCycles +
                         (shape.boxed_target ? slices * shape.pieces * slice : 0);
-    const double values = shape.boxed_target ? 0 : slices * shape.pieces * kValueSliceCycles;
+    const double values =
+        shape.boxed_target
+            ? 0
+            : slices * shape.pieces * (shape.dense_target ? kUnitSliceCycles : kValueSliceCycles);
     // Blocks that share a multiprocessor share its units, but wait by themselves.
     const int64_t sms = std::max(1, caps_.sm_count);
     const int64_t sharing = ceil_div(shape.grid, sms);
@@ -315,7 +333,9 @@ class Fitter {
         std::max({products + values + ends / blocks, count_copy_cycles(shape), waiting});
     const double work = static_cast<double>(ceil_div(shape.tiles(), shape.grid) * sharing) * tile;
     const double memory =
-        (count_moved_bytes() / (is_tf32() ? kTf32MemoryBytes : kMemoryBytes) +
+        (count_moved_bytes() / (is_tf32()       ? kTf32MemoryBytes
+                                : shape.in_turn ? kTurnMemoryBytes
+                                                : kMemoryBytes) +
          static_cast<double>(shape.filter_tiles - 1) * count_tap_bytes() / kCacheBytes) /
         static_cast<double>(sms);
     const double resident =
@@ -326,7 +346,8 @@ class Fitter {
         shape.filters_in_place
             ? 0
             : kPackMicroseconds + static_cast<double>(shape.packed_bytes) / kPackBytesPerUs;
-    const double pixels = (kLaunchCycles + resident + both) / (kBoxClockGhz * 1e3);
+    const double start = kLaunchCycles + (shape.in_turn ? kTurnCycles : 0);
+    const double pixels = (start + resident + both) / (kBoxClockGhz * 1e3);
     const FormCost cost = find_form_cost();
     return cost.share * pixels + cost.microseconds + packing;
   }

@@ -107,13 +107,21 @@ struct BoxesShape {
   // The caller's filters can be read by boxes, if they start at a multiple of 16 bytes. Else they
   // are packed: [filter][tap][packed_channels].
   bool filters_in_place = false;
-  bool boxed_target = true;  // else values are stored one by one
+  bool boxed_target = true;  // else values are stored one by one, or
+  // where all filters of all pixels, of 16 bits, follow each other and are a slice, by 16 bytes.
+  bool dense_target = false;
   int64_t packed_channels = 0, packed_bytes = 0;
   int grid = 1;
+  // Blocks take the first tile that none has taken, see boxes_order.cuh: in the workspace it is
+  // counted for each kind how many have been.
+  bool in_turn = false;
+  int64_t taken_offset = 0, workspace_bytes = 0;
   int shared_bytes = 0;
   double microseconds = 0;
 
   int64_t tiles() const { return column_tiles * row_tiles * image_tiles * filter_tiles; }
+  // A block whose filters stay takes tiles of these filters only.
+  int64_t tile_kinds() const { return resident ? filter_tiles : 1; }
 };
 
 // How a problem's tensors can be moved, if at all.
@@ -124,6 +132,7 @@ struct BoxesWish {
   int filters = 0;
   int resident = -1;
   int pieces = 0;
+  int in_turn = -1;
 };
 
 // The best shape for a phase.

@@ -5,6 +5,7 @@
 #include "device/async_copy.cuh"
 #include "device/box_copy.cuh"
 #include "device/convert.cuh"
+#include "device/global_memory.cuh"
 #include "device/shared_memory.cuh"
 #include "engines/cuda_boxes/boxes_ring.cuh"
 #include "engines/tensor_types.cuh"
@@ -114,8 +115,42 @@ class PixelStaging : BoxStaging<kMath> {
                                               uint32_t staged) const {
     box_store(map, filter, tile.column, tile.row, tile.image, staged);
   }
-  // By all threads, where the target has no map: a pixel by a warp.
+  // By all threads, where the target has no map.
   __device__ __forceinline__ void store_values(const BoxTile& tile, int filter,
+                                               uint32_t staged) const {
+    if constexpr (kBytes == 2) {
+      if (p_.dense_target) return store_units(tile, staged);
+    }
+    store_pixels(tile, filter, staged);
+  }
+
+ private:
+  // Of 16 bits, where all filters of all of a tile's pixels follow each other: units of 16 bytes.
+  __device__ __forceinline__ void store_units(const BoxTile& tile, uint32_t staged) const {
+    static_assert(kBytes == 2);
+    auto* const target =
+        static_cast<Element*>(p_.target) + static_cast<int64_t>(tile.column) * p_.group_targets;
+    const int count = min(p_.box_columns, p_.target_width - tile.column) * p_.group_targets;
+    const auto find = [&](int pixel) {
+      const int filter = p_.by_group_targets.split(pixel);
+      return swizzle_line(staged + pixel * kBoxLineBytes + filter * kBytes);
+    };
+    for (int first = threadIdx.x * 8; first < count; first += kBoxMultipliers * 8) {
+      if (first + 8 > count) {  // the last ones
+        for (int i = first; i < count; ++i) target[i] = load_element<Element>(find(i));
+        break;
+      }
+      uint32_t words[4] = {};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        words[i / 2] |= load_half_word(find(first + i)) << 16 * (i % 2);
+      }
+      store_global_16_bytes(target + first, words);
+    }
+  }
+
+  // A pixel by a warp.
+  __device__ __forceinline__ void store_pixels(const BoxTile& tile, int filter,
                                                uint32_t staged) const {
     const int left = p_.group_targets - filter;
     const int pixels = p_.box_columns * p_.box_rows * p_.box_images;

@@ -21,6 +21,7 @@ void launch_cuda_boxes(const LaunchSite& site, const Plan& plan, const Buffers& 
     const auto launch = fit.shape.math == TensorMath::kTf32       ? launch_boxes_tf32
                         : fit.shape.math == TensorMath::kBFloat16 ? launch_boxes_bfloat16
                                                                   : launch_boxes_float16;
+    if (params.taken != nullptr) clear_taken(site, params);
     launch(site, fit.shape, params);
   }
 }

@@ -30,11 +30,11 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   }
   for (const GatherPhase& phase : make_gather_phases(padded)) {
     const BoxesShape shape = fit_boxes_shape(padded, caps, phase);
-    if (shape.packed_bytes > caps.workspace_limit) {
+    if (shape.workspace_bytes > caps.workspace_limit) {
       return "packed filters do not fit in the workspace";
     }
-    if (padding.count > 0 &&
-        round_up(shape.packed_bytes, kPaddingAlignment) + padding.bytes() > caps.workspace_limit) {
+    if (padding.count > 0 && round_up(shape.workspace_bytes, kPaddingAlignment) + padding.bytes() >
+                                 caps.workspace_limit) {
       return "a padded source does not fit in the workspace";
     }
     if (shape.tiles() > kMaxExtent) return "it has more than 2^29 tiles";
@@ -53,7 +53,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
     BoxesShape shape = fit_boxes_shape(boxes.problem, caps, phase);
     plan.tile = {shape.box.pixels(), shape.filters, box_chunk(shape.math)};
     plan.predicted_us += shape.microseconds;
-    plan.workspace_bytes = std::max(plan.workspace_bytes, shape.packed_bytes);
+    plan.workspace_bytes = std::max(plan.workspace_bytes, shape.workspace_bytes);
     boxes.phases.push_back(make_boxes_fit(boxes.problem, std::move(shape)));
   }
   if (padding.count > 0) {

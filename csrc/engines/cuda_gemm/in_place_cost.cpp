@@ -1,4 +1,5 @@
 // What products of tensors as they lie cost.
+#include <algorithm>
 #include <cmath>
 
 #include "engines/cuda_gemm/gemm_in_place.h"
@@ -13,7 +14,8 @@ struct ProductRates {
   double short_reduction;  // a tile costs this many extra terms of the reduction
   double filter_tile;      // whole tiles of filters are computed,
   double channel_tile;     // and of channels
-  double memory;           // bytes per microsecond
+  double memory;           // bytes per microsecond; of very many also
+  double far_memory = 0;   // this, if not 0
   double start_us;
   double overlap;  // of arithmetic and memory, if not wholly
   // Of pixels to which cuBLASLt adds a bias, and of the results for a short reduction: bytes per
@@ -31,6 +33,7 @@ constexpr ProductRates kHalfPixels{.operations = 905e6,
                                    .filter_tile = 64,
                                    .channel_tile = 64,
                                    .memory = 4.95e6,
+                                   .far_memory = 11.8e6,
                                    .start_us = 2.9,
                                    .overlap = 4,
                                    .epilogue_us = 0.8,
@@ -47,6 +50,7 @@ constexpr ProductRates kTf32Pixels{.operations = 495e6,
                                    .filter_tile = 128,
                                    .channel_tile = 16,
                                    .memory = 4.83e6,
+                                   .far_memory = 28.8e6,
                                    .start_us = 5.6,
                                    .overlap = 2,
                                    .pixel_tile = 128};
@@ -80,7 +84,7 @@ constexpr ProductRates kHalfProducts{.operations = 900e6,
                                      .filter_tile = 64,
                                      .channel_tile = 1,
                                      .memory = 3.6e6,
-                                     .start_us = 2.5,
+                                     .start_us = 5,
                                      .overlap = 6,
                                      .aligned8 = 258e6,
                                      .aligned4 = 200e6,
@@ -90,7 +94,7 @@ constexpr ProductRates kTf32Products{.operations = 370e6,
                                      .filter_tile = 128,
                                      .channel_tile = 1,
                                      .memory = 3.6e6,
-                                     .start_us = 4.8,
+                                     .start_us = 6.8,
                                      .overlap = 6,
                                      .aligned8 = 195e6,
                                      .aligned4 = 91e6,
@@ -118,6 +122,7 @@ constexpr ProductRates kFloat64Products{.operations = 45e6,
 constexpr double kPixelTile = 64;         // of an image, where planes are multiplied
 constexpr double kMultiprocessors = 132;  // of the H200
 constexpr int64_t kFewPixels = 256;
+constexpr double kNearBytes = 256e6;
 // The epilogue costs nothing where tiles of filters are whole, and there are enough of them.
 constexpr int64_t kWideTile = 64, kWideFilters = 512;
 constexpr int64_t kNarrowTile = 112;        // nor where all filters are one tile
@@ -152,6 +157,13 @@ double count_rounds(const ProductRates& rates, double pixels, double filters) {
   const double rounds = std::ceil(pixels / static_cast<double>(rates.pixel_tile)) *
                         (filters / rates.filter_tile) / kMultiprocessors;
   return rounds > 1 ? std::ceil(rounds) / rounds : 1;
+}
+
+double predict_memory(const ConvProblem& p, const ProductRates& rates) {
+  const double bytes = count_bytes(p);
+  const double far =
+      rates.far_memory > 0 ? std::max(bytes - kNearBytes, 0.0) / rates.far_memory : 0;
+  return bytes / rates.memory + far;
 }
 
 double rate_at(const ProductRates& rates, int64_t pitch_bytes) {
@@ -200,7 +212,7 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
                             (pad(view.source_channels, rates.channel_tile) + rates.short_reduction);
   const double arithmetic =
       operations / (rate_at(rates, shape.pitches() * size_of(p.dtype)) * product_rate);
-  const double memory = count_bytes(p) / (rates.memory * memory_rate);
+  const double memory = predict_memory(p, rates) / memory_rate;
   const bool few_pixels = planes && p.H * p.W <= kFewPixels;
   const double product =
       std::pow(std::pow(arithmetic, rates.overlap) + std::pow(memory, rates.overlap),

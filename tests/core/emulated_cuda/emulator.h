@@ -98,6 +98,12 @@ inline float __uint_as_float(uint32_t bits) { return convx::bits_to_float(bits);
 inline uint32_t __umulhi(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>((uint64_t{a} * b) >> 32);
 }
+// Threads run one after the other.
+inline int atomicAdd(int* address, int value) {
+  const int before = *address;
+  *address += value;
+  return before;
+}
 // Selects bytes of both words by the nibbles of a selector, b's above a's.
 inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t both = uint64_t{b} << 32 | a;
