@@ -124,9 +124,9 @@ def test_strided_pixels(core: ModuleType, case: Case, dtype: torch.dtype) -> Non
 def test_planes_side_by_side(core: ModuleType, dtype: torch.dtype, direction: str) -> None:
     """Of images whose lines begin anywhere."""
     for case in (
-        Case("of_7x7", (5, 24, 7, 7), (20, 24, 1, 1)),
-        Case("groups_of_7x5", (3, 24, 7, 5), (18, 12, 1, 1), groups=2),
-        Case("of_3x1", (9, 5, 3, 1), (7, 5, 1, 1), bias=False),
+        Case("of_7x7", (24, 320, 7, 7), (300, 320, 1, 1)),
+        Case("groups_of_7x5", (24, 640, 7, 5), (300, 320, 1, 1), groups=2),
+        Case("of_3x1", (120, 257, 3, 1), (260, 257, 1, 1), bias=False),
     ):
         caps = h200(core)
         said, want = run(core, case, dtype, direction, caps, last=False)

@@ -41,7 +41,7 @@ bool reads_whole_pixels(const ConvProblem& p) {
          (p.C == 1 || p.x_strides.c == 1);
 }
 
-bool wants_planes_side_by_side(const ConvProblem& p) {
+bool can_lie_side_by_side(const ConvProblem& p) {
   return p.pass != Pass::kWeightGrad && uses_tensor_cores(p) && p.N > 1 &&
          p.H * p.W <= kMostPlanePixels && p.H * p.W * size_of(p.dtype) % 8 != 0;
 }
@@ -60,7 +60,7 @@ constexpr double kVeryManyBytes = 200e6;
 constexpr int64_t kFewestHalfFilters = 8;  // of two, cuBLAS has something better
 constexpr int64_t kShortReduction = 160, kShortestReduction = 64;
 constexpr int64_t kFewestFilters = 16, kFewFilters = 64, kSomeFilters = 256;
-constexpr int64_t kBlasTile = 128, kFewTiles = 64, kManyTiles = 450;
+constexpr int64_t kBlasTile = 128, kFewestTiles = 4, kFewTiles = 64, kManyTiles = 450;
 constexpr int64_t kFewestBiasedChannels = 24;  // with a bias, of 16 the older ones are slower
 
 // Bytes for cuBLASLt to choose by; nothing: cuBLAS chooses, unless there is a bias.
@@ -87,6 +87,7 @@ std::optional<int64_t> choose_blas_bytes(const ConvProblem& p, const GatherTenso
   const bool is_small =
       tiles <= kManyTiles && (targets <= kSomeFilters || sources <= kShortestReduction);
   if (is_short && targets >= kFewestFilters && (targets <= kFewFilters || is_small)) return 0;
+  if (tiles <= kFewestTiles) return kBlasBytes;  // for the parts of a reduction
   if (targets <= kFewFilters || tiles >= kManyTiles) return kLittleMemory;
   if (tiles < kFewTiles) return targets <= kSomeFilters ? kLittleMemory : kBlasBytes;
   return adds_bias(p) ? std::optional(kLittleMemory) : std::nullopt;
@@ -124,9 +125,7 @@ const char* name_of(InPlaceForm form) {
 InPlaceForm find_in_place_form(const ConvProblem& p) {
   if (p.N == 0) return InPlaceForm::kNone;
   // A product for each image of a single pixel would be none.
-  if (is_pointwise(p) && p.H * p.W > 1) {
-    return wants_planes_side_by_side(p) ? InPlaceForm::kSideBySide : InPlaceForm::kPlanes;
-  }
+  if (is_pointwise(p) && p.H * p.W > 1) return InPlaceForm::kPlanes;
   if (has_dense_pixels(p)) return InPlaceForm::kPixels;
   if (is_pointwise(p)) return InPlaceForm::kPlanes;
   const bool strided = p.pass == Pass::kForward && reads_whole_pixels(p) && find_y_pitch(p) > 0 &&
@@ -150,11 +149,13 @@ FilterMatrix find_filter_matrix(const ConvProblem& p, const GatherTensors& view)
   return {true, false, sources, targets * sources};
 }
 
-InPlaceShape fit_in_place(const ConvProblem& p, const GatherTensors& view,
-                          int64_t workspace_limit) {
+namespace {
+
+InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceForm form,
+                      int64_t workspace_limit) {
   InPlaceShape shape;
-  shape.form = find_in_place_form(p);
-  if (shape.form == InPlaceForm::kNone) return shape;
+  shape.form = form;
+  if (form == InPlaceForm::kNone) return shape;
   const int64_t size = size_of(p.dtype);
   const int64_t sources = p.groups * view.source_channels;
   const int64_t targets = p.groups * view.target_channels;
@@ -209,6 +210,18 @@ InPlaceShape fit_in_place(const ConvProblem& p, const GatherTensors& view,
         std::min(chosen.value_or(kBlasBytes), left / kGemmAlignment * kGemmAlignment);
   }
   return shape;
+}
+
+}  // namespace
+
+InPlaceShape fit_in_place(const ConvProblem& p, const GatherTensors& view,
+                          int64_t workspace_limit) {
+  InPlaceShape shape = fit_form(p, view, find_in_place_form(p), workspace_limit);
+  if (shape.form != InPlaceForm::kPlanes || !can_lie_side_by_side(p)) return shape;
+  InPlaceShape other = fit_form(p, view, InPlaceForm::kSideBySide, workspace_limit);
+  const bool better =
+      predict_in_place(p, view, other, 1, 1) < predict_in_place(p, view, shape, 1, 1);
+  return better && other.workspace_bytes() <= workspace_limit ? other : shape;
 }
 
 }  // namespace convx

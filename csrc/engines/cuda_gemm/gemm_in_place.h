@@ -9,7 +9,7 @@
 //                   copied together first, some at a time
 //   kSideBySide     planes whose lines begin anywhere keep cuBLAS from its fast kernels (7x7 pixels
 //                   of 16 bits: 50 instead of 600 TFLOP/s), so those of all images are copied side
-//                   by side, [channel][image, pixel], and results back
+//                   by side, [channel][image, pixel], and results back, where that pays
 //
 // A bias is added before sums are rounded: to pixels by cuBLASLt's epilogue, which adds along the
 // other axis than planes would need. Those get a matrix of bias values to start from, one for all

@@ -1,6 +1,7 @@
 // What products of tensors as they lie cost.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engines/cuda_gemm/gemm_in_place.h"
 #include "engines/cuda_gemm/gemm_shape.h"
@@ -8,121 +9,145 @@
 namespace convx {
 namespace {
 
-// How fast cuBLAS is on such matrices. Fitted to an H200 in November 2026.
+// How fast cuBLAS is on such matrices, on an H200 in November 2026.
 struct ProductRates {
-  double operations;       // per microsecond
-  double short_reduction;  // a tile costs this many extra terms of the reduction
-  double filter_tile;      // whole tiles of filters are computed,
-  double channel_tile;     // and of channels
-  double memory;           // bytes per microsecond; of very many also
-  double far_memory = 0;   // this, if not 0
+  double operations;  // per microsecond
+  double operands;    // bytes that tiles read for them, mostly from L2, per microsecond
+  double tile_us;     // a tile's beginning and end
+  double last_round;  // how much of the last round of tiles is waited for as if all were in it
   double start_us;
-  double overlap;  // of arithmetic and memory, if not wholly
+  double overlap;  // of products and memory, if not wholly
+  // Bytes per microsecond, read and written: of tensors that stay in L2, and of others.
+  double near_read, near_write, far_read, far_write;
   // Of pixels to which cuBLASLt adds a bias, and of the results for a short reduction: bytes per
   // microsecond.
   double epilogue_us = 0, epilogue_memory = 0;
-  double few_pixels_share = 1;  // of planes of few pixels
-  int64_t pixel_tile = 0;       // not 0: tiles are computed in rounds, as many as fit at once
-  // Operations where lines do not begin at multiples of 16 bytes, but of 8, 4 or 2.
-  double aligned8 = 0, aligned4 = 0, aligned2 = 0;
+  // How much longer products take where lines begin at multiples of 4 or 2 bytes only.
+  double aligned4 = 1, aligned2 = 1;
+  double end_terms = 0;  // what a tile's end takes besides, in terms of the reduction
 };
-// Where all lines are aligned: 1,040 products by what is chosen for them, within 16% (rms), those
-// of TF32 planes within 25%; weighed so that of 424 layers the faster engine is chosen.
-constexpr ProductRates kHalfPixels{.operations = 905e6,
-                                   .short_reduction = 191,
-                                   .filter_tile = 64,
-                                   .channel_tile = 64,
-                                   .memory = 4.95e6,
-                                   .far_memory = 11.8e6,
-                                   .start_us = 2.9,
-                                   .overlap = 4,
+// Fitted to what is chosen for 1,180 products, 930 of them of no network in particular: where all
+// lines are aligned, within 10% (rms) of pixels, 12% of planes of 16 bits and 16% of those of TF32.
+constexpr ProductRates kHalfPixels{.operations = 979e6,
+                                   .operands = 76e6,
+                                   .tile_us = 0.73,
+                                   .last_round = 0,
+                                   .start_us = 2.2,
+                                   .overlap = 2.6,
+                                   .near_read = 7e6,
+                                   .near_write = 2.9e6,
+                                   .far_read = 4.1e6,
+                                   .far_write = 3.5e6,
                                    .epilogue_us = 0.8,
                                    .epilogue_memory = 2.9e6};
-constexpr ProductRates kHalfPlanes{.operations = 1200e6,
-                                   .short_reduction = 167,
-                                   .filter_tile = 32,
-                                   .channel_tile = 64,
-                                   .memory = 4.0e6,
-                                   .start_us = 4.0,
-                                   .overlap = 3};
-constexpr ProductRates kTf32Pixels{.operations = 495e6,
-                                   .short_reduction = 122,
-                                   .filter_tile = 128,
-                                   .channel_tile = 16,
-                                   .memory = 4.83e6,
-                                   .far_memory = 28.8e6,
-                                   .start_us = 5.6,
+constexpr ProductRates kHalfPlanes{.operations = 1018e6,
+                                   .operands = 64e6,
+                                   .tile_us = 0.55,
+                                   .last_round = 0,
+                                   .start_us = 2.45,
                                    .overlap = 2,
-                                   .pixel_tile = 128};
-constexpr ProductRates kTf32Planes{.operations = 287e6,
-                                   .short_reduction = 62,
-                                   .filter_tile = 128,
-                                   .channel_tile = 16,
-                                   .memory = 4.0e6,
-                                   .start_us = 4.3,
-                                   .overlap = 4,
-                                   .few_pixels_share = 1.3};
+                                   .near_read = 6.3e6,
+                                   .near_write = 3.3e6,
+                                   .far_read = 4.4e6,
+                                   .far_write = 4e6};
+constexpr ProductRates kTf32Pixels{.operations = 590e6,
+                                   .operands = 65e6,
+                                   .tile_us = 2.7,
+                                   .last_round = 0.46,
+                                   .start_us = 2.95,
+                                   .overlap = 2.1,
+                                   .near_read = 5.5e6,
+                                   .near_write = 2.8e6,
+                                   .far_read = 4.3e6,
+                                   .far_write = 4.5e6};
+constexpr ProductRates kTf32Planes{.operations = 652e6,
+                                   .operands = 8.8e6,
+                                   .tile_us = 1.8,
+                                   .last_round = 0.83,
+                                   .start_us = 1.9,
+                                   .overlap = 2.6,
+                                   .near_read = 5.5e6,
+                                   .near_write = 2.6e6,
+                                   .far_read = 4.8e6,
+                                   .far_write = 3.35e6};
 // By kernels that need no memory.
-constexpr ProductRates kTf32NarrowPixels{.operations = 222e6,
-                                         .short_reduction = 103,
-                                         .filter_tile = 64,
-                                         .channel_tile = 16,
-                                         .memory = 5.5e6,
-                                         .start_us = 3.3,
-                                         .overlap = 3,
+constexpr ProductRates kTf32NarrowPixels{.operations = 465e6,
+                                         .operands = 10.2e6,
+                                         .tile_us = 1.7,
+                                         .last_round = 0.37,
+                                         .start_us = 1.9,
+                                         .overlap = 2.8,
+                                         .near_read = 12e6,
+                                         .near_write = 2.1e6,
+                                         .far_read = 3.6e6,
+                                         .far_write = 4.5e6,
                                          .epilogue_us = 1.1};
-constexpr ProductRates kTf32NarrowPlanes{.operations = 217e6,
-                                         .short_reduction = 48,
-                                         .filter_tile = 64,
-                                         .channel_tile = 64,
-                                         .memory = 3.6e6,
-                                         .start_us = 3.0,
-                                         .overlap = 6};
-// Others: 53 layers in both layouts, within 22%.
-constexpr ProductRates kHalfProducts{.operations = 900e6,
-                                     .short_reduction = 150,
-                                     .filter_tile = 64,
-                                     .channel_tile = 1,
-                                     .memory = 3.6e6,
-                                     .start_us = 5,
-                                     .overlap = 6,
-                                     .aligned8 = 258e6,
-                                     .aligned4 = 200e6,
-                                     .aligned2 = 73e6};
-constexpr ProductRates kTf32Products{.operations = 370e6,
-                                     .short_reduction = 70,
-                                     .filter_tile = 128,
-                                     .channel_tile = 1,
-                                     .memory = 3.6e6,
-                                     .start_us = 6.8,
-                                     .overlap = 6,
-                                     .aligned8 = 195e6,
-                                     .aligned4 = 91e6,
-                                     .aligned2 = 91e6};
+constexpr ProductRates kTf32NarrowPlanes{.operations = 5280e6,
+                                         .operands = 10.8e6,
+                                         .tile_us = 1.8,
+                                         .last_round = 1,
+                                         .start_us = 2.2,
+                                         .overlap = 6,
+                                         .near_read = 4.7e6,
+                                         .near_write = 2.7e6,
+                                         .far_read = 3.4e6,
+                                         .far_write = 3.5e6};
+// Others: 72 products of 16 bits within 17%, 56 of TF32 within 13%.
+constexpr ProductRates kHalfProducts{.operations = 538e6,
+                                     .operands = 4.4e6,
+                                     .tile_us = 1.8,
+                                     .last_round = 0,
+                                     .start_us = 2.1,
+                                     .overlap = 1.5,
+                                     .near_read = 4.0e6,
+                                     .near_write = 2.0e6,
+                                     .far_read = 4.8e6,
+                                     .far_write = 3.0e6,
+                                     .aligned4 = 1.07,
+                                     .aligned2 = 2.26};
+constexpr ProductRates kTf32Products{.operations = 152e6,
+                                     .operands = 8.8e6,
+                                     .tile_us = 1.9,
+                                     .last_round = 0.15,
+                                     .start_us = 1.9,
+                                     .overlap = 1.5,
+                                     .near_read = 4.0e6,
+                                     .near_write = 3.6e6,
+                                     .far_read = 4.5e6,
+                                     .far_write = 3.0e6,
+                                     .aligned4 = 1.13,
+                                     .aligned2 = 1.13};
+// Those of the vector units, whatever lines they have.
 constexpr ProductRates kFloat32Products{.operations = 44e6,
-                                        .short_reduction = 18,
-                                        .filter_tile = 16,
-                                        .channel_tile = 1,
-                                        .memory = 2.8e6,
+                                        .operands = 300e6,
+                                        .tile_us = 0,
+                                        .last_round = 0.5,
                                         .start_us = 5,
                                         .overlap = 6,
-                                        .aligned8 = 42e6,
-                                        .aligned4 = 31e6,
-                                        .aligned2 = 31e6};
+                                        .near_read = 2.8e6,
+                                        .near_write = 2.8e6,
+                                        .far_read = 2.8e6,
+                                        .far_write = 2.8e6,
+                                        .aligned4 = 1.4,
+                                        .aligned2 = 1.4,
+                                        .end_terms = 18};
 constexpr ProductRates kFloat64Products{.operations = 45e6,
-                                        .short_reduction = 24,
-                                        .filter_tile = 16,
-                                        .channel_tile = 1,
-                                        .memory = 2.8e6,
+                                        .operands = 300e6,
+                                        .tile_us = 0,
+                                        .last_round = 0.5,
                                         .start_us = 5,
                                         .overlap = 6,
-                                        .aligned8 = 45e6,
-                                        .aligned4 = 45e6,
-                                        .aligned2 = 45e6};
-constexpr double kPixelTile = 64;         // of an image, where planes are multiplied
+                                        .near_read = 2.8e6,
+                                        .near_write = 2.8e6,
+                                        .far_read = 2.8e6,
+                                        .far_write = 2.8e6,
+                                        .end_terms = 24};
 constexpr double kMultiprocessors = 132;  // of the H200
-constexpr int64_t kFewPixels = 256;
-constexpr double kNearBytes = 256e6;
+constexpr double kNearBytes = 37e6;       // that stay in its L2; of twice as many nothing does
+constexpr double kFewestProducts = 32;    // filters that are multiplied, of a smaller tile
+constexpr double kReductionStep = 32;     // terms of a reduction come so many at once
+constexpr double kSplitTerms = 128;       // at least, of a reduction that is split
+constexpr double kSplitUs = 1.5;          // adding up its parts
 // The epilogue costs nothing where tiles of filters are whole, and there are enough of them.
 constexpr int64_t kWideTile = 64, kWideFilters = 512;
 constexpr int64_t kNarrowTile = 112;        // nor where all filters are one tile
@@ -140,10 +165,8 @@ const ProductRates& find_rates(const ConvProblem& p, const InPlaceShape& shape) 
   if (p.dtype == DType::kFloat64) return kFloat64Products;
   const bool half = size_of(p.dtype) == 2;
   if (!half && p.precision != Precision::kTf32) return kFloat32Products;
-  if (shape.form == InPlaceForm::kSideBySide || !shape.has_aligned_lines(p.dtype)) {
-    return half ? kHalfProducts : kTf32Products;
-  }
-  const bool planes = shape.form == InPlaceForm::kPlanes;
+  if (!shape.has_aligned_lines(p.dtype)) return half ? kHalfProducts : kTf32Products;
+  const bool planes = shape.form == InPlaceForm::kPlanes || shape.form == InPlaceForm::kSideBySide;
   if (half) return planes && p.N > 1 ? kHalfPlanes : kHalfPixels;  // one image's are no batch
   if (shape.asks_lt && shape.blas_bytes == 0) {
     return planes ? kTf32NarrowPlanes : kTf32NarrowPixels;
@@ -151,24 +174,61 @@ const ProductRates& find_rates(const ConvProblem& p, const InPlaceShape& shape) 
   return planes ? kTf32Planes : kTf32Pixels;
 }
 
-// The share by which the last round of tiles is longer than they are many.
-double count_rounds(const ProductRates& rates, double pixels, double filters) {
-  if (rates.pixel_tile == 0) return 1;
-  const double rounds = std::ceil(pixels / static_cast<double>(rates.pixel_tile)) *
-                        (filters / rates.filter_tile) / kMultiprocessors;
-  return rounds > 1 ? std::ceil(rounds) / rounds : 1;
+// A batch of products of [filter][channel] by [channel][pixel].
+struct ProductSize {
+  double batch, filters, channels, pixels;
+  double element_bytes;
+};
+
+// Microseconds, by tiles of so many filters and pixels. share: what a term takes, of that.
+double predict_tiles(const ProductRates& rates, const ProductSize& size, double share,
+                     double tile_filters, double tile_pixels) {
+  const double tiles =
+      size.batch * std::ceil(size.filters / tile_filters) * std::ceil(size.pixels / tile_pixels);
+  // A multiprocessor's, for a term of the reduction.
+  const double term_us =
+      kMultiprocessors * share *
+      (2 * std::max(tile_filters, kFewestProducts) * tile_pixels / rates.operations +
+       (tile_filters + tile_pixels) * size.element_bytes / rates.operands);
+  const auto predict_tile = [&](double terms) {
+    const double whole_steps = std::ceil(terms / kReductionStep) * kReductionStep;
+    return rates.tile_us + (whole_steps + rates.end_terms) * term_us;
+  };
+  const double rounds = tiles / kMultiprocessors;
+  const double waited =
+      rounds > 1 ? rates.last_round * std::ceil(rounds) + (1 - rates.last_round) * rounds : 1;
+  const double whole = waited * predict_tile(size.channels);
+  // Where few multiprocessors would have work, all get a part of the reduction; but not of batches.
+  const double parts = std::min(std::floor(1 / rounds), std::floor(size.channels / kSplitTerms));
+  if (size.batch > 1 || parts < 2) return whole;
+  return std::min(whole, predict_tile(size.channels / parts) + kSplitUs);
 }
 
-double predict_memory(const ConvProblem& p, const ProductRates& rates) {
-  const double bytes = count_bytes(p);
-  const double far =
-      rates.far_memory > 0 ? std::max(bytes - kNearBytes, 0.0) / rates.far_memory : 0;
-  return bytes / rates.memory + far;
+// The same by the best tiles: cuBLAS has many, and chooses well.
+double predict_products(const ProductRates& rates, const ProductSize& size, double share) {
+  constexpr double kMostValues = 256 * 128;  // of a tile
+  double best = std::numeric_limits<double>::infinity();
+  for (const double filters : {16, 32, 64, 128, 256}) {
+    for (const double pixels : {64, 128, 256}) {
+      if (filters * pixels > kMostValues) continue;
+      best = std::min(best, predict_tiles(rates, size, share, filters, pixels));
+    }
+  }
+  return best;
 }
 
-double rate_at(const ProductRates& rates, int64_t pitch_bytes) {
-  if (pitch_bytes % 16 == 0) return rates.operations;
-  if (pitch_bytes % 8 == 0) return rates.aligned8;
+// All tensors, once.
+double predict_memory(const ProductRates& rates, const ProductSize& size) {
+  const double read =
+      size.element_bytes * size.channels * (size.batch * size.pixels + size.filters);
+  const double written = size.element_bytes * size.batch * size.pixels * size.filters;
+  const double near = std::clamp(2 - (read + written) / kNearBytes, 0.0, 1.0);
+  return near * (read / rates.near_read + written / rates.near_write) +
+         (1 - near) * (read / rates.far_read + written / rates.far_write);
+}
+
+double find_share(const ProductRates& rates, int64_t pitch_bytes) {
+  if (pitch_bytes % 8 == 0) return 1;
   return pitch_bytes % 4 == 0 ? rates.aligned4 : rates.aligned2;
 }
 
@@ -200,26 +260,18 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
   const ProductRates& rates = find_rates(p, shape);
   const bool planes = shape.form == InPlaceForm::kPlanes;
   const bool side_by_side = shape.form == InPlaceForm::kSideBySide;
-  const double size = static_cast<double>(size_of(p.dtype));
-  const auto pad = [](int64_t extent, double tile) {
-    return std::ceil(static_cast<double>(extent) / tile) * tile;
-  };
-  const double pixels = planes ? static_cast<double>(p.N) * pad(p.H * p.W, kPixelTile)
-                               : static_cast<double>(target_pixels(p));
-  const double filters =
-      static_cast<double>(p.groups) * pad(view.target_channels, rates.filter_tile);
-  const double operations = 2 * pixels * filters * count_rounds(rates, pixels, filters) *
-                            (pad(view.source_channels, rates.channel_tile) + rates.short_reduction);
-  const double arithmetic =
-      operations / (rate_at(rates, shape.pitches() * size_of(p.dtype)) * product_rate);
-  const double memory = predict_memory(p, rates) / memory_rate;
-  const bool few_pixels = planes && p.H * p.W <= kFewPixels;
-  const double product =
-      std::pow(std::pow(arithmetic, rates.overlap) + std::pow(memory, rates.overlap),
-               1 / rates.overlap) *
-      (few_pixels ? rates.few_pixels_share : 1);
-  double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0);
+  const double element_bytes = static_cast<double>(size_of(p.dtype));
   const double all_pixels = static_cast<double>(target_pixels(p));
+  const double images = planes ? static_cast<double>(p.N) : 1;
+  const ProductSize size{
+      images * static_cast<double>(p.groups), static_cast<double>(view.target_channels),
+      static_cast<double>(view.source_channels), all_pixels / images, element_bytes};
+  const double share = find_share(rates, shape.pitches() * size_of(p.dtype)) / product_rate;
+  const double arithmetic = predict_products(rates, size, share);
+  const double memory = predict_memory(rates, size) / memory_rate;
+  const double product = std::pow(
+      std::pow(arithmetic, rates.overlap) + std::pow(memory, rates.overlap), 1 / rates.overlap);
+  double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0);
   if (adds_bias(p) && !side_by_side) around += predict_bias(p, view, shape, rates, memory_rate);
   if (shape.chunk_pixels == 0) return around + product;
   const double chunks = std::ceil(all_pixels / static_cast<double>(shape.chunk_pixels));
@@ -228,7 +280,7 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
         chunks * static_cast<double>(shape.chunk_bytes + shape.result_bytes) + count_bytes(p);
     around += 2 * kPlaneLaunchUs * chunks + moved / (kPlaneBytesPerUs * memory_rate);
   } else {
-    const double copied = size * static_cast<double>(p.C) * all_pixels;
+    const double copied = element_bytes * static_cast<double>(p.C) * all_pixels;
     around += (kLaunchUs + rates.start_us) * chunks + 2 * copied / (kCopyBytesPerUs * memory_rate);
   }
   return around + product;
