@@ -5,6 +5,7 @@
 
 #include "engines/cuda_gemm/gemm_in_place.h"
 #include "engines/cuda_gemm/gemm_shape.h"
+#include "engines/device_rates.h"
 
 namespace convx {
 namespace {
@@ -143,7 +144,6 @@ constexpr ProductRates kFloat64Products{.operations = 45e6,
                                         .far_write = 2.8e6,
                                         .end_terms = 24};
 constexpr double kMultiprocessors = 132;  // of the H200
-constexpr double kNearBytes = 37e6;       // that stay in its L2; of twice as many nothing does
 constexpr double kFewestProducts = 32;    // filters that are multiplied, of a smaller tile
 constexpr double kReductionStep = 32;     // terms of a reduction come so many at once
 constexpr double kSplitTerms = 128;       // at least, of a reduction that is split
@@ -222,7 +222,7 @@ double predict_memory(const ProductRates& rates, const ProductSize& size) {
   const double read =
       size.element_bytes * size.channels * (size.batch * size.pixels + size.filters);
   const double written = size.element_bytes * size.batch * size.pixels * size.filters;
-  const double near = std::clamp(2 - (read + written) / kNearBytes, 0.0, 1.0);
+  const double near = find_near_share(read + written);
   return near * (read / rates.near_read + written / rates.near_write) +
          (1 - near) * (read / rates.far_read + written / rates.far_write);
 }

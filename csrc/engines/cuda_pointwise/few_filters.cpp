@@ -6,11 +6,15 @@
 #include "core/gather_view.h"
 #include "engines/cuda_staging.h"
 #include "engines/dense_pixels.h"
+#include "engines/device_rates.h"
 
 namespace convx {
 namespace {
 
-constexpr double kBytesPerUs = 3.9e6;
+// Of up to four filters, and of eight, whose sums leave registers for fewer threads: bytes per
+// microsecond, of tensors that stay in L2 and of others.
+constexpr double kNearBytesPerUs = 7.5e6, kFarBytesPerUs = 3.9e6;
+constexpr double kEightNearBytesPerUs = 3.1e6, kEightFarBytesPerUs = 2.65e6;
 constexpr double kStartUs = 2;
 // Threads of a multiprocessor, with what they have asked for, that keep memory busy.
 constexpr double kBusyThreads = 384;
@@ -49,7 +53,11 @@ std::optional<FewFiltersFit> fit_few_filters(const ConvProblem& problem, const D
   const double threads =
       static_cast<double>(units * kFewParts * problem.groups) / std::max(1, caps.sm_count);
   const double busy = std::min(1.0, threads / kBusyThreads);
-  fit.microseconds = kStartUs + count_bytes(problem) / (kBytesPerUs * busy);
+  const double bytes = count_bytes(problem), near = find_near_share(bytes);
+  const double byte_us = filters > 4
+                             ? near / kEightNearBytesPerUs + (1 - near) / kEightFarBytesPerUs
+                             : near / kNearBytesPerUs + (1 - near) / kFarBytesPerUs;
+  fit.microseconds = kStartUs + bytes * byte_us / busy;
   return fit;
 }
 
