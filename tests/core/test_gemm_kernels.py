@@ -135,6 +135,9 @@ def test_planes_side_by_side(core: ModuleType, dtype: torch.dtype, direction: st
         fewer, got = run(core, case, dtype, direction, caps, last=False)
         assert fewer["chunk_pixels"] < said["chunk_pixels"]
         assert torch.equal(got, want)
+    small = Case("small", (5, 24, 7, 7), (20, 24, 1, 1), bias=False)  # not worth copying
+    said, _ = run(core, small, dtype, direction, h200(core), last=False)
+    assert said["form"] == "planes"
 
 
 def test_bias_of_large_planes(core: ModuleType) -> None:

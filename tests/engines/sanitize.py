@@ -85,8 +85,8 @@ PIXEL_BOXES: tuple[Shape, ...] = (
     ((2, 72, 15, 15), (72, 72, 3, 3), 2),
     ((9, 37, 31, 33), (53, 37, 3, 3), 2),  # whose pixels begin anywhere
     ((3, 24, 31, 33), (50, 24, 1, 1), 1),  # stored by units
-    ((32, 8, 192, 192), (8, 8, 1, 1), 1),  # taken in turn
 )
+MANY_TILES: Shape = ((32, 8, 192, 192), (8, 8, 1, 1), 1)  # which blocks take in turn
 
 
 # NCHW: where blocks of cuda_lines walk, and carry; what cuda_boxes moves as lines of planes, and as
@@ -186,6 +186,7 @@ def run_halved(calls: Counter[str], shape: Shape, precision: str, direction: str
 SHAPES = (
     ("cuda_lines", BOXED, (torch.bfloat16,), True),
     ("cuda_boxes", PIXEL_BOXES, tuple(PRECISIONS), True),
+    ("cuda_boxes", (MANY_TILES,), (torch.bfloat16,), True),
     ("cuda_lines", WALKED, tuple(PRECISIONS), False),
     ("cuda_boxes", PLANES, tuple(PRECISIONS), False),
     ("cuda_pointwise", (FEW_FILTERS,), tuple(PRECISIONS), False),

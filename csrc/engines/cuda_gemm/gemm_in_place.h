@@ -31,7 +31,7 @@ bool adds_bias(const ConvProblem& problem);
 int64_t target_pixels(const ConvProblem& problem);  // of all images
 
 const char* name_of(InPlaceForm form);
-// Weight gradients have the first two of them.
+// Weight gradients have the first two of them. What could lie side by side is kPlanes here.
 InPlaceForm find_in_place_form(const ConvProblem& problem);
 
 // Where the filters lie as a matrix of [target channel][source channel], or transposed.
