@@ -268,8 +268,8 @@ PYBIND11_MODULE(convx_core, m) {
           auto boxes = *static_cast<const BoxesPlan*>(plan.shape.get());
           for (BoxesFit& fit : boxes.phases) {
             const GatherPhase phase{fit.shape.rows_axis, fit.shape.columns_axis};
-            fit = make_boxes_fit(boxes.problem, fit_boxes_shape(boxes.problem, caps, phase,
-                                                                {filters, resident, pieces, in_turn}));
+            const BoxesWish wish{filters, resident, pieces, in_turn};
+            fit = make_boxes_fit(boxes.problem, fit_boxes_shape(boxes.problem, caps, phase, wish));
             if (fit.shape.filters == 0) return py::none();
           }
           const BoxesShape shape = boxes.phases[0].shape;

@@ -12,8 +12,8 @@ namespace convx {
 class TileOrder {
  public:
   __device__ __forceinline__ explicit TileOrder(const BoxesParams& p)
-      : p_(p), index_(static_cast<int>(blockIdx.x)), kind_(index_) {
-    int others = kind_;
+      : p_(p), index_(static_cast<int>(blockIdx.x)) {
+    int others = index_;
     kind_ = p.by_tile_kinds.split(others);
   }
 
@@ -36,7 +36,7 @@ class TileOrder {
  private:
   const BoxesParams& p_;
   int index_;
-  int kind_;
+  int kind_;       // of the tiles that the block may take, see BoxesShape
   int taken_ = 0;  // of the kind, behind those that all blocks start with
 };
 

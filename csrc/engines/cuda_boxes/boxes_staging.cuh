@@ -128,6 +128,7 @@ class PixelStaging : BoxStaging<kMath> {
   // Of 16 bits, where all filters of all of a tile's pixels follow each other: units of 16 bytes.
   __device__ __forceinline__ void store_units(const BoxTile& tile, uint32_t staged) const {
     static_assert(kBytes == 2);
+    constexpr int kValues = 16 / kBytes;  // of a unit
     auto* const target =
         static_cast<Element*>(p_.target) + static_cast<int64_t>(tile.column) * p_.group_targets;
     const int count = min(p_.box_columns, p_.target_width - tile.column) * p_.group_targets;
@@ -135,14 +136,14 @@ class PixelStaging : BoxStaging<kMath> {
       const int filter = p_.by_group_targets.split(pixel);
       return swizzle_line(staged + pixel * kBoxLineBytes + filter * kBytes);
     };
-    for (int first = threadIdx.x * 8; first < count; first += kBoxMultipliers * 8) {
-      if (first + 8 > count) {  // the last ones
+    for (int first = threadIdx.x * kValues; first < count; first += kBoxMultipliers * kValues) {
+      if (first + kValues > count) {  // the last ones
         for (int i = first; i < count; ++i) target[i] = load_element<Element>(find(i));
         break;
       }
       uint32_t words[4] = {};
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < kValues; ++i) {
         words[i / 2] |= load_half_word(find(first + i)) << 16 * (i % 2);
       }
       store_global_16_bytes(target + first, words);

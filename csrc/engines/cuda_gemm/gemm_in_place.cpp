@@ -93,64 +93,6 @@ std::optional<int64_t> choose_blas_bytes(const ConvProblem& p, const GatherTenso
   return adds_bias(p) ? std::optional(kLittleMemory) : std::nullopt;
 }
 
-}  // namespace
-
-bool uses_tensor_cores(const ConvProblem& p) {
-  if (p.dtype == DType::kFloat32) return p.precision == Precision::kTf32;
-  return p.dtype != DType::kFloat64;
-}
-
-bool adds_bias(const ConvProblem& p) { return p.pass == Pass::kForward && p.has_bias; }
-
-int64_t target_pixels(const ConvProblem& p) {
-  return p.N * (p.pass == Pass::kForward ? p.P * p.Q : p.H * p.W);
-}
-
-const char* name_of(InPlaceForm form) {
-  switch (form) {
-    case InPlaceForm::kPlanes:
-      return "planes";
-    case InPlaceForm::kPixels:
-      return "pixels";
-    case InPlaceForm::kStridedPixels:
-      return "strided pixels";
-    case InPlaceForm::kSideBySide:
-      return "side by side";
-    case InPlaceForm::kNone:
-      break;
-  }
-  return "";
-}
-
-InPlaceForm find_in_place_form(const ConvProblem& p) {
-  if (p.N == 0) return InPlaceForm::kNone;
-  // A product for each image of a single pixel would be none.
-  if (is_pointwise(p) && p.H * p.W > 1) return InPlaceForm::kPlanes;
-  if (has_dense_pixels(p)) return InPlaceForm::kPixels;
-  if (is_pointwise(p)) return InPlaceForm::kPlanes;
-  const bool strided = p.pass == Pass::kForward && reads_whole_pixels(p) && find_y_pitch(p) > 0 &&
-                       refuse_many_pixels(p).empty();
-  return strided ? InPlaceForm::kStridedPixels : InPlaceForm::kNone;
-}
-
-FilterMatrix find_filter_matrix(const ConvProblem& p, const GatherTensors& view) {
-  // Lines of one element may lie anywhere, and a single line has no distance to the next.
-  const auto lies = [](int64_t line_stride, int64_t lines, int64_t stride, int64_t elements) {
-    return (elements == 1 || stride == 1) && (lines == 1 || line_stride >= elements);
-  };
-  const int64_t targets = view.target_channels, sources = view.source_channels;
-  const int64_t group_stride = p.filters_per_group() * p.w_strides.n;
-  if (lies(view.weight_target_stride, targets, view.weight_source_stride, sources)) {
-    return {false, false, targets == 1 ? sources : view.weight_target_stride, group_stride};
-  }
-  if (lies(view.weight_source_stride, sources, view.weight_target_stride, targets)) {
-    return {false, true, sources == 1 ? targets : view.weight_source_stride, group_stride};
-  }
-  return {true, false, sources, targets * sources};
-}
-
-namespace {
-
 InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceForm form,
                       int64_t workspace_limit) {
   InPlaceShape shape;
@@ -213,6 +155,60 @@ InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceFo
 }
 
 }  // namespace
+
+bool uses_tensor_cores(const ConvProblem& p) {
+  if (p.dtype == DType::kFloat32) return p.precision == Precision::kTf32;
+  return p.dtype != DType::kFloat64;
+}
+
+bool adds_bias(const ConvProblem& p) { return p.pass == Pass::kForward && p.has_bias; }
+
+int64_t target_pixels(const ConvProblem& p) {
+  return p.N * (p.pass == Pass::kForward ? p.P * p.Q : p.H * p.W);
+}
+
+const char* name_of(InPlaceForm form) {
+  switch (form) {
+    case InPlaceForm::kPlanes:
+      return "planes";
+    case InPlaceForm::kPixels:
+      return "pixels";
+    case InPlaceForm::kStridedPixels:
+      return "strided pixels";
+    case InPlaceForm::kSideBySide:
+      return "side by side";
+    case InPlaceForm::kNone:
+      break;
+  }
+  return "";
+}
+
+InPlaceForm find_in_place_form(const ConvProblem& p) {
+  if (p.N == 0) return InPlaceForm::kNone;
+  // A product for each image of a single pixel would be none.
+  if (is_pointwise(p) && p.H * p.W > 1) return InPlaceForm::kPlanes;
+  if (has_dense_pixels(p)) return InPlaceForm::kPixels;
+  if (is_pointwise(p)) return InPlaceForm::kPlanes;
+  const bool strided = p.pass == Pass::kForward && reads_whole_pixels(p) && find_y_pitch(p) > 0 &&
+                       refuse_many_pixels(p).empty();
+  return strided ? InPlaceForm::kStridedPixels : InPlaceForm::kNone;
+}
+
+FilterMatrix find_filter_matrix(const ConvProblem& p, const GatherTensors& view) {
+  // Lines of one element may lie anywhere, and a single line has no distance to the next.
+  const auto lies = [](int64_t line_stride, int64_t lines, int64_t stride, int64_t elements) {
+    return (elements == 1 || stride == 1) && (lines == 1 || line_stride >= elements);
+  };
+  const int64_t targets = view.target_channels, sources = view.source_channels;
+  const int64_t group_stride = p.filters_per_group() * p.w_strides.n;
+  if (lies(view.weight_target_stride, targets, view.weight_source_stride, sources)) {
+    return {false, false, targets == 1 ? sources : view.weight_target_stride, group_stride};
+  }
+  if (lies(view.weight_source_stride, sources, view.weight_target_stride, targets)) {
+    return {false, true, sources == 1 ? targets : view.weight_source_stride, group_stride};
+  }
+  return {true, false, sources, targets * sources};
+}
 
 InPlaceShape fit_in_place(const ConvProblem& p, const GatherTensors& view,
                           int64_t workspace_limit) {
