@@ -135,6 +135,9 @@ def test_planes_side_by_side(core: ModuleType, dtype: torch.dtype, direction: st
         fewer, got = run(core, case, dtype, direction, caps, last=False)
         assert fewer["chunk_pixels"] < said["chunk_pixels"]
         assert torch.equal(got, want)
+    one = Case("of_one_large_image", (1, 512, 33, 33), (512, 512, 1, 1))
+    said, _ = run(core, one, dtype, direction, h200(core), last=False)
+    assert said["form"] == "side by side"
     small = Case("small", (5, 24, 7, 7), (20, 24, 1, 1), bias=False)  # not worth copying
     said, _ = run(core, small, dtype, direction, h200(core), last=False)
     assert said["form"] == "planes"

@@ -129,7 +129,7 @@ class GemmInPlace {
       dim3 grid = lay_out(view_.source_strides, source_, view_.source_channels, copied_);
       launch_kernel<gather_planes_kernel<T>>(site_, grid, kMoveThreads, 0, p);
       BatchedGemm gemm{};
-      gemm.m = p.pixels;
+      gemm.m = p.pitch;  // with what fills lines up: other numbers of pixels get slow kernels
       gemm.n = view_.target_channels;
       gemm.k = view_.source_channels;
       gemm.left = {copied_, false, p.pitch, gemm.k * p.pitch, 0};
@@ -140,7 +140,7 @@ class GemmInPlace {
       gemm.groups = problem_.groups;
       gemm.rows = 1;
       gemm.wide_result = shape_.wide_results;
-      blas_.multiply(gemm);
+      multiply(gemm);
       grid = lay_out(view_.target_strides, target_, view_.target_channels, results_);
       p.bias = bias_;
       if (shape_.wide_results) {

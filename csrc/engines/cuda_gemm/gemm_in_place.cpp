@@ -21,7 +21,6 @@ constexpr int64_t kChunkBytes = int64_t{32} << 20;
 constexpr int64_t kFewestPixels = 16;
 // Planes side by side, and their results.
 constexpr int64_t kSideBySideBytes = int64_t{96} << 20;
-constexpr int64_t kMostPlanePixels = 1024;  // more are worth few fast kernels
 
 // Of all pixels, so that nothing is left over; 0 if there is no such number.
 int64_t divide_into_pieces(int64_t pixels) {
@@ -42,8 +41,8 @@ bool reads_whole_pixels(const ConvProblem& p) {
 }
 
 bool can_lie_side_by_side(const ConvProblem& p) {
-  return p.pass != Pass::kWeightGrad && uses_tensor_cores(p) && p.N > 1 &&
-         p.H * p.W <= kMostPlanePixels && p.H * p.W * size_of(p.dtype) % 8 != 0;
+  return p.pass != Pass::kWeightGrad && uses_tensor_cores(p) &&
+         p.H * p.W * size_of(p.dtype) % 8 != 0;
 }
 
 // The memory that cuBLASLt may use decides what it offers. On an H200 (cuBLAS 13, 1,040 products):
@@ -73,6 +72,7 @@ std::optional<int64_t> choose_blas_bytes(const ConvProblem& p, const GatherTenso
     const bool wide = form == InPlaceForm::kPixels && targets > kFewFilters;
     return wide && size_of(p.dtype) == 4 ? std::optional<int64_t>(0) : std::nullopt;
   }
+  if (form == InPlaceForm::kSideBySide) return size_of(p.dtype) == 2 ? 0 : kLittleMemory;
   if (size_of(p.dtype) == 2) {
     if (targets < kFewestHalfFilters) return std::nullopt;
     if (count_bytes(p) < kVeryManyBytes) return 0;
@@ -143,9 +143,9 @@ InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceFo
     shape.chunk_pixels = fit_pixels(target_pixels(p), shape.source_pitch, kChunkBytes);
     shape.chunk_bytes = align_bytes(shape.chunk_pixels * shape.source_pitch * size);
   }
-  if (shape.form == InPlaceForm::kSideBySide || p.pass == Pass::kWeightGrad) return shape;
+  if (shape.wide_results || p.pass == Pass::kWeightGrad) return shape;
   const std::optional<int64_t> chosen = choose_blas_bytes(p, view, shape);
-  shape.asks_lt = chosen.has_value() || adds_bias(p);
+  shape.asks_lt = chosen.has_value() || (adds_bias(p) && form != InPlaceForm::kSideBySide);
   if (shape.asks_lt) {
     const int64_t left = std::max<int64_t>(workspace_limit - shape.workspace_bytes(), 0);
     shape.blas_bytes =
