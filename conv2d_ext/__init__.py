@@ -15,16 +15,22 @@ from .explain import Explanation, explain
 from .functional import conv2d
 from .modules import Conv2d, LazyConv2d
 from .settings import set_cuda_workspace_limit
+from .tuning import TuneReport, clear_tuned, load_tuned, save_tuned, tune
 
 __all__ = [
     "Conv2d",
     "ConvertReport",
     "Explanation",
     "LazyConv2d",
+    "TuneReport",
     "__version__",
+    "clear_tuned",
     "conv2d",
     "convert",
     "explain",
+    "load_tuned",
     "restore",
+    "save_tuned",
     "set_cuda_workspace_limit",
+    "tune",
 ]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from ._user_error import UserError
 from ._version import __version__
-from .commands import bench, check, demo, explain, info, plot, scan, step
+from .commands import bench, check, demo, explain, info, plot, scan, step, tune
 
-_COMMANDS = (info, check, explain, bench, plot, scan, step, demo)
+_COMMANDS = (info, check, explain, bench, plot, scan, step, tune, demo)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ._arguments import IntOrPair, PaddingLike, parse_padding, parse_pair
 from ._precision import torch_allows_tf32
-from ._text import html_table, mebibytes_text, time_text
+from ._text import html_table, mebibytes_text, time_text, tuples
 from .bench.precisions import precision_name
 from .bench.timing import measure_ceilings
 
@@ -30,6 +30,7 @@ class Candidate:
     split: int = 1
     halves: bool = False  # float32 values are multiplied as float16, where they allow it
     tile: tuple[int, ...] = ()
+    variants: tuple[str, ...] = ()  # other plans of the engine, which tune() tries
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,13 @@ class Explanation:
     candidates: tuple[Candidate, ...]
     error: str = ""
     floor: Floor | None = None
+    variant: str = ""  # of the engine, where algorithm= or a measurement asked for one
+    tuned: bool = False  # tune() measured it, or load_tuned() took it from a file
+
+    @property
+    def algorithm(self) -> str:
+        """What runs, as algorithm= would ask for it."""
+        return f"{self.engine}:{self.variant}" if self.variant else self.engine
 
     @property
     def ranking(self) -> tuple[Candidate, ...]:
@@ -125,12 +133,18 @@ class Explanation:
     def _verdict(self) -> str:
         if self.error:
             return f"error: {self.error}"
-        return f"{self.engine} runs it: {self._why()}"
+        return f"{self.algorithm} runs it: {self._why()}"
 
     def _why(self) -> str:
+        if self.tuned:
+            return "measured to be the fastest"
         chosen = next(c for c in self.candidates if c.name == self.engine)
         able = [c for c in self.candidates if not c.refusal and not c.by_name_only]
-        if chosen.by_name_only or any(c.predicted_us < chosen.predicted_us for c in able):
+        if (
+            self.variant
+            or chosen.by_name_only
+            or any(c.predicted_us < chosen.predicted_us for c in able)
+        ):
             return "algorithm= asked for it"
         return "the smallest predicted time" if len(able) > 1 else "no other engine can"
 
@@ -177,6 +191,7 @@ def explain(
         list(x.stride()),
         list(w.shape),
         list(w.stride()),
+        list[int](),
         bias is not None,
         list(stride_hw),
         list(pad),
@@ -186,9 +201,7 @@ def explain(
         algorithm,
     )
     answer = json.loads(_explainer(where)(*arguments, where.index or 0))
-    candidates = tuple(
-        Candidate(**{**row, "tile": tuple(row.get("tile", ()))}) for row in answer["candidates"]
-    )
+    candidates = tuple(Candidate(**tuples(row)) for row in answer["candidates"])
     explanation = Explanation(**{**answer, "candidates": candidates})
     if not floor:
         return explanation

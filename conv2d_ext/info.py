@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from ._load import loaded_libraries
+from ._machine import cpu_name
 from ._text import format_table
 from ._version import __version__
 from .bench.host import host_times
 from .bench.measure import PASS_NAMES, explain_shape
 from .bench.precisions import PRECISIONS, dtype_of, precision_argument
-from .bench.report import cpu_name
 from .bench.shapes import Shape
 
 # The layer that engines are asked about.

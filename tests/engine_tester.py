@@ -47,6 +47,7 @@ def explain(
         list(x.stride()),
         list(w.shape),
         list(w.stride()),
+        [],
         case.bias,
         list(case.stride),
         list(case.padding),

@@ -19,6 +19,7 @@ from .. import _ops
 from .._arguments import ConvParams
 from .._text import Progress
 from ..explain import Explanation, explain
+from ..tuning import tune
 from .precisions import dtype_of, precision_argument
 from .reference import sampled_error
 from .shapes import Shape
@@ -220,15 +221,20 @@ def measure(
     timer: Timer,
     ceilings: dict[str, float],
     peers: Sequence[str] = (),
+    tuned: bool = False,
 ) -> list[Row]:
-    """A row per engine that does not refuse; PyTorch and others are measured once, all in turn."""
+    """A row per engine that does not refuse; PyTorch and others are measured once, all in turn.
+    tuned: what "auto" takes is measured before, too."""
     s = case.shape
     operands = Operands(case, timer.device)
+    if tuned:
+        with tune(), torch.no_grad():
+            operands.by_engine("auto").ours()
     tensors = operands.x, operands.w, operands.g
     bytes_moved = s.elements * operands.x.element_size()
     floor_s = max(s.flops / ceilings[case.precision], bytes_moved / ceilings["bytes_per_s"])
     explanation = explain_case(case, timer.device)
-    choice = explanation.engine
+    choice = explanation.algorithm
     refusing = {candidate.name for candidate in explanation.candidates if candidate.refusal}
     able = {name: operands.by_engine(name) for name in engines if name not in refusing}
     rows = []
@@ -280,13 +286,14 @@ def measure_all(
     timer: Timer,
     ceilings: dict[str, float],
     peers: Sequence[str] = (),
+    tuned: bool = False,
 ) -> list[Row]:
     """Rows of all cases, with a progress bar; an interrupt ends it early with what there is."""
     progress = Progress(len(cases))
     rows = []
     for case in cases:
         try:
-            rows += measure(case, engines, timer, ceilings, peers)
+            rows += measure(case, engines, timer, ceilings, peers, tuned)
         except KeyboardInterrupt:  # what has been measured is worth showing
             print(f"interrupted after {progress.done} of {len(cases)} cases", file=sys.stderr)
             break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import math
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .._machine import cpu_name
 from .._text import format_table
 from .._user_error import UserError
 from .._version import __version__
@@ -35,15 +35,6 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "revision": _git_revision(),
     }
-
-
-def cpu_name() -> str:
-    """As Linux tells it; "cpu" where nobody does."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "cpu"
 
 
 def _git_revision() -> str | None:

@@ -46,6 +46,9 @@ def add_parser(commands: Commands) -> None:
         default=["auto"],
         help="auto (the heuristic's choice) or names, separated by commas",
     )
+    parser.add_argument(
+        "--tune", action="store_true", help="let auto be what tune() measures to be the fastest"
+    )
     parser.add_argument("--cold", action="store_true", help="empty the L2 cache before each call")
     parser.add_argument(
         "--graphs", action="store_true", help="time CUDA graphs of calls: for short ones, on a GPU"
@@ -70,7 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
     device = arguments.device
     timer = Timer(device, arguments.cold, arguments.seconds, arguments.graphs)
     ceilings = measure_ceilings(device, arguments.precisions, arguments.seconds)
-    rows = measure_all(_cases(arguments), arguments.engines, timer, ceilings, arguments.vs)
+    rows = measure_all(
+        _cases(arguments), arguments.engines, timer, ceilings, arguments.vs, arguments.tune
+    )
     host = host_times(device)
     show(report.format_rows(rows, peer_name(device)))
     print()
@@ -80,7 +85,13 @@ def run(arguments: argparse.Namespace) -> int:
         f"F.conv2d {host['torch_us']:.1f} us"
     )
     machine = report.describe_machine(device)
-    extra = {"cold": arguments.cold, "graphs": arguments.graphs, "host": host, "ceilings": ceilings}
+    extra = {
+        "cold": arguments.cold,
+        "graphs": arguments.graphs,
+        "tuned": arguments.tune,
+        "host": host,
+        "ceilings": ceilings,
+    }
     if arguments.json:
         report.write_json(arguments.json, rows, machine, extra)
     if arguments.csv:

@@ -11,14 +11,12 @@ std::string list_names(std::span<const Engine> engines) {
   return names;
 }
 
-// Refusals and problem texts are plain ASCII; quotes and backslashes are all that can occur.
-std::string quote(std::string_view text) {
-  std::string quoted = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    quoted += c;
+std::string list_variants(const Candidate& candidate) {
+  std::string names;
+  for (const std::string& variant : candidate.variants) {
+    names += (names.empty() ? "'" : ", '") + (candidate.name + (":" + variant)) + "'";
   }
-  return quoted + "\"";
+  return names;
 }
 
 }  // namespace
@@ -27,19 +25,38 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
                      const DeviceCaps& caps, std::string_view algorithm) {
   Choice choice;
   const bool automatic = algorithm == "auto";
+  const size_t colon = algorithm.find(':');
+  const std::string_view wanted = algorithm.substr(0, colon);
+  if (colon != std::string_view::npos) choice.variant = algorithm.substr(colon + 1);
   bool known = automatic;
   for (const Engine& engine : engines) {
     Candidate candidate{engine.name, engine.refuse(problem, caps), engine.by_name_only, {}};
-    if (candidate.refusal.empty()) candidate.plan = engine.plan(problem, caps);
+    if (candidate.refusal.empty()) {
+      candidate.plan = engine.plan(problem, caps);
+      if (engine.variants) candidate.variants = engine.variants(problem, caps);
+    }
     const int index = static_cast<int>(choice.candidates.size());
-    const bool eligible = automatic ? !engine.by_name_only : algorithm == engine.name;
-    known = known || algorithm == engine.name;
+    const bool asked = wanted == engine.name;
+    const bool eligible = automatic ? !engine.by_name_only : asked;
+    known = known || asked;
+    if (asked && candidate.refusal.empty() && !choice.variant.empty()) {
+      std::optional<Plan> plan;
+      if (engine.plan_variant) plan = engine.plan_variant(problem, caps, choice.variant);
+      if (plan) {
+        candidate.plan = std::move(*plan);
+      } else {
+        choice.error = "algorithm='" + std::string(algorithm) + "' is none for this problem; " +
+                       engine.name + (candidate.variants.empty() ? " has no variants" : " has ") +
+                       list_variants(candidate) + " (" + to_text(problem) + ", " +
+                       name_of(problem.pass) + ")";
+      }
+    }
     if (eligible && candidate.refusal.empty() &&
         (choice.chosen < 0 ||
          candidate.plan.predicted_us < choice.candidates[choice.chosen].plan.predicted_us)) {
       choice.chosen = index;
     }
-    if (!automatic && algorithm == engine.name && !candidate.refusal.empty()) {
+    if (asked && !candidate.refusal.empty()) {
       choice.error = std::string("algorithm='") + engine.name +
                      "' cannot run this problem: " + candidate.refusal + " (" + to_text(problem) +
                      ", " + name_of(problem.pass) + ")";
@@ -66,7 +83,8 @@ std::string describe_choice(const Choice& choice, const ConvProblem& problem) {
       << ", \"flops\": " << count_flops(problem) << ", \"bytes\": " << count_bytes(problem)
       << ", \"error\": " << quote(choice.error)
       << ", \"engine\": " << quote(choice.chosen < 0 ? "" : choice.candidates[choice.chosen].name)
-      << ", \"candidates\": [";
+      << ", \"variant\": " << quote(choice.variant)
+      << ", \"tuned\": " << (choice.tuned ? "true" : "false") << ", \"candidates\": [";
   const char* separator = "";
   for (const Candidate& candidate : choice.candidates) {
     out << separator << "{\"name\": " << quote(candidate.name)
@@ -77,7 +95,13 @@ std::string describe_choice(const Choice& choice, const ConvProblem& problem) {
       out << ", \"predicted_us\": " << plan.predicted_us
           << ", \"workspace_bytes\": " << plan.workspace_bytes << ", \"split\": " << plan.split
           << ", \"halves\": " << (plan.halves ? "true" : "false") << ", \"tile\": [" << plan.tile.m
-          << ", " << plan.tile.n << ", " << plan.tile.k << "]";
+          << ", " << plan.tile.n << ", " << plan.tile.k << "], \"variants\": [";
+      const char* comma = "";
+      for (const std::string& variant : candidate.variants) {
+        out << comma << quote(variant);
+        comma = ", ";
+      }
+      out << "]";
     }
     out << "}";
     separator = ", ";

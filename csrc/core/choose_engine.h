@@ -16,15 +16,18 @@ struct Candidate {
   std::string refusal;  // empty: the engine applies, and plan is set
   bool by_name_only;
   Plan plan;
+  std::vector<std::string> variants;  // names of other plans of the engine
 };
 
 struct Choice {
   std::vector<Candidate> candidates;  // in the order of the engine list
   int chosen = -1;                    // index into candidates
+  std::string variant;                // of the chosen one; empty: its own plan
+  bool tuned = false;                 // not predicted to be the fastest, but measured
   std::string error;                  // why nothing could be chosen; empty on success
 };
 
-// algorithm is "auto" or the name of an engine.
+// algorithm is "auto", the name of an engine, or "engine:variant".
 Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem,
                      const DeviceCaps& caps, std::string_view algorithm);
 

@@ -1,12 +1,15 @@
 // Remembers plans, so that a repeated call decides nothing anew.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "core/choose_engine.h"
 
@@ -26,14 +29,59 @@ class PlanCache {
       std::shared_lock lock(mutex_);
       if (auto found = plans_.find(key); found != plans_.end()) return found->second;
     }
-    Choice choice = choose_engine(engines, problem, caps, algorithm);
+    Choice choice = choose(engines, problem, caps, device, algorithm);
     error = choice.error;
     if (!error.empty()) return nullptr;
     auto plan = std::make_shared<const Plan>(std::move(choice.candidates[choice.chosen].plan));
     std::unique_lock lock(mutex_);
+    if (recording_ && algorithm == "auto") note_call(problem, device);
     // Programs with ever-changing shapes must not grow the cache without bound.
     if (plans_.size() >= kCapacity) plans_.clear();
     return plans_.emplace(Key{problem, caps, device, std::string(algorithm)}, plan).first->second;
+  }
+
+  // The same choice with all that it was made from. "auto" is what was measured to be the fastest,
+  // where that can run within these caps.
+  Choice choose(std::span<const Engine> engines, const ConvProblem& problem, const DeviceCaps& caps,
+                int device, std::string_view algorithm) {
+    std::string preferred;
+    if (algorithm == "auto") {
+      std::shared_lock lock(mutex_);
+      if (auto found = preferred_.find({problem, device}); found != preferred_.end()) {
+        preferred = found->second;
+      }
+    }
+    if (!preferred.empty()) {
+      Choice choice = choose_engine(engines, problem, caps, preferred);
+      choice.tuned = true;
+      if (choice.error.empty()) return choice;
+    }
+    return choose_engine(engines, problem, caps, algorithm);
+  }
+
+  // From now on "auto" means this algorithm for the problem; "auto" itself forgets it.
+  void prefer(const ConvProblem& problem, int device, std::string_view algorithm) {
+    std::unique_lock lock(mutex_);
+    if (algorithm == "auto") {
+      preferred_.erase({problem, device});
+    } else {
+      preferred_.insert_or_assign({problem, device}, std::string(algorithm));
+    }
+    plans_.clear();
+  }
+
+  // Notes what is planned by "auto" until it is switched off; every problem once. Plans are
+  // forgotten first, so that every call is planned.
+  struct Call {
+    ConvProblem problem;
+    int device;
+    bool operator==(const Call&) const = default;
+  };
+  std::vector<Call> record(bool on) {
+    std::unique_lock lock(mutex_);
+    recording_ = on;
+    if (on) plans_.clear();
+    return std::exchange(calls_, {});
   }
 
  private:
@@ -69,8 +117,23 @@ class PlanCache {
     }
   };
 
+  struct CallHash {
+    size_t operator()(const Call& call) const {
+      return hash_value(call.problem) ^ (static_cast<size_t>(call.device) << 8);
+    }
+  };
+
+  void note_call(const ConvProblem& problem, int device) {
+    const Call call{problem, device};
+    if (calls_.size() >= kCapacity) return;
+    if (std::find(calls_.begin(), calls_.end(), call) == calls_.end()) calls_.push_back(call);
+  }
+
   std::shared_mutex mutex_;
   std::unordered_map<Key, std::shared_ptr<const Plan>, KeyHash, KeyEqual> plans_;
+  std::unordered_map<Call, std::string, CallHash> preferred_;  // algorithms
+  std::vector<Call> calls_;
+  bool recording_ = false;
 };
 
 }  // namespace convx

@@ -248,4 +248,34 @@ std::string to_text(const ConvProblem& p) {
   return out.str();
 }
 
+std::string describe(const ConvProblem& p) {
+  Text out;
+  const auto list = [&](const char* name, std::initializer_list<int64_t> values) {
+    out << ", \"" << name << "\": [";
+    const char* comma = "";
+    for (const int64_t value : values) {
+      out << comma << value;
+      comma = ", ";
+    }
+    out << "]";
+  };
+  const auto strides = [&](const char* name, const Strides& s) {
+    list(name, {s.n, s.c, s.h, s.w});
+  };
+  out << "{\"direction\": " << quote(name_of(p.pass)) << ", \"dtype\": " << quote(name_of(p.dtype))
+      << ", \"precision\": " << quote(name_of(p.precision))
+      << ", \"bias\": " << (p.has_bias ? "true" : "false") << ", \"groups\": " << p.groups;
+  list("input", {p.N, p.C, p.H, p.W});
+  list("weight", {p.K, p.channels_per_group(), p.R, p.S});
+  list("output", {p.N, p.K, p.P, p.Q});
+  list("stride", {p.stride.h, p.stride.w});
+  list("padding", {p.pad.top, p.pad.bottom, p.pad.left, p.pad.right});
+  list("dilation", {p.dilation.h, p.dilation.w});
+  strides("input_stride", p.x_strides);
+  strides("weight_stride", p.w_strides);
+  strides("output_stride", p.y_strides);
+  out << "}";
+  return out.str();
+}
+
 }  // namespace convx

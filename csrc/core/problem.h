@@ -111,4 +111,7 @@ bool is_channels_last(int64_t n, int64_t c, int64_t h, int64_t w, const Strides&
 // messages, errors and explanations share.
 std::string to_text(const ConvProblem& problem);
 
+// All of it as JSON text, in the words of Python's explain().
+std::string describe(const ConvProblem& problem);
+
 }  // namespace convx

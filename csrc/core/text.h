@@ -32,4 +32,15 @@ class Text {
   std::string text_;
 };
 
+// As a string of JSON. What is written is plain ASCII; quotes and backslashes are all that can
+// occur.
+inline std::string quote(std::string_view text) {
+  std::string quoted = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
 }  // namespace convx

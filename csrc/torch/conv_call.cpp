@@ -70,11 +70,12 @@ PlanCache& plan_cache() {
 void plan_and_launch(const ConvProblem& problem, std::string_view algorithm, Buffers buffers,
                      const Operand& like) {
   const Backend& here = backend();
-  DeviceCaps caps = here.query_caps(like.device);
+  const int device = std::max(like.device, 0);  // PyTorch's CPU has the index -1
+  DeviceCaps caps = here.query_caps(device);
   while (true) {
     std::string error;
     const auto plan =
-        plan_cache().find_or_choose(here.engines(), problem, caps, like.device, algorithm, error);
+        plan_cache().find_or_choose(here.engines(), problem, caps, device, algorithm, error);
     if (!plan) fail(error);
     std::optional<Tensor> workspace;
     if (plan->workspace_bytes > 0) {
@@ -88,7 +89,7 @@ void plan_and_launch(const ConvProblem& problem, std::string_view algorithm, Buf
       }
       buffers.workspace = workspace->mutable_data_ptr();
     }
-    here.launch(problem, *plan, buffers, like.device);
+    here.launch(problem, *plan, buffers, device);
     return;
   }
 }
@@ -282,7 +283,9 @@ std::tuple<Tensor, Tensor, Tensor> run_backward(const Tensor& grad_output, const
   return {grad_input, grad_weight, grad_bias};
 }
 
-std::string run_explain(const ProblemText& text, const ConvArguments& arguments, int device) {
+namespace {
+
+ConvProblem parse_problem(const ProblemText& text, const ConvArguments& arguments) {
   const auto parse = [](const auto& choices, const std::string& name, const char* what) {
     for (auto choice : choices) {
       if (name == name_of(choice)) return choice;
@@ -310,10 +313,38 @@ std::string run_explain(const ProblemText& text, const ConvArguments& arguments,
   problem.w_strides = to_strides(text.weight_stride);
   const bool channels_last = is_channels_last(x[0], x[1], x[2], x[3], problem.x_strides) ||
                              is_channels_last(w[0], w[1], w[2], w[3], problem.w_strides);
-  problem.y_strides = dense_strides(channels_last, problem.K, problem.P, problem.Q);
+  problem.y_strides = text.output_stride.size() == 4
+                          ? to_strides(text.output_stride)
+                          : dense_strides(channels_last, problem.K, problem.P, problem.Q);
+  return problem;
+}
+
+}  // namespace
+
+std::string run_explain(const ProblemText& text, const ConvArguments& arguments, int device) {
+  const ConvProblem problem = parse_problem(text, arguments);
+  const Choice choice = plan_cache().choose(
+      backend().engines(), problem, backend().query_caps(device), device, arguments.algorithm);
+  return describe_choice(choice, problem);
+}
+
+void run_prefer(const ProblemText& text, const ConvArguments& arguments, int device) {
+  const ConvProblem problem = parse_problem(text, arguments);
   const Choice choice = choose_engine(backend().engines(), problem, backend().query_caps(device),
                                       arguments.algorithm);
-  return describe_choice(choice, problem);
+  if (!choice.error.empty()) fail(choice.error);
+  plan_cache().prefer(problem, device, arguments.algorithm);
+}
+
+std::string run_record(bool on) {
+  Text out;
+  const char* comma = "[";
+  for (const PlanCache::Call& call : plan_cache().record(on)) {
+    out << comma << "{\"device\": " << int64_t{call.device}
+        << ", \"problem\": " << describe(call.problem) << "}";
+    comma = ", ";
+  }
+  return *comma == '[' ? "[]" : out.str() + "]";
 }
 
 }  // namespace convx

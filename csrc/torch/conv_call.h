@@ -56,9 +56,17 @@ struct ProblemText {
   std::vector<int64_t> input_size, input_stride;
   std::vector<int64_t> weight_size, weight_stride;
   bool has_bias;
+  std::vector<int64_t> output_stride = {};  // none: those that the forward pass gives it
 };
 
 // JSON: see describe_choice().
 std::string run_explain(const ProblemText& text, const ConvArguments& arguments, int device);
+
+// From now on algorithm="auto" means that of the arguments, for this problem.
+void run_prefer(const ProblemText& text, const ConvArguments& arguments, int device);
+
+// Begins or ends to note problems that algorithm="auto" is called with. JSON: a list of those noted
+// since, see describe(), each with its device.
+std::string run_record(bool on);
 
 }  // namespace convx

@@ -3,7 +3,9 @@
 #include "torch/ops.h"
 
 STABLE_TORCH_LIBRARY_FRAGMENT(convx, m) {
-  m.def("_explain_cuda" CONVX_EXPLAIN_ARGUMENTS);
+  m.def("_explain_cuda" CONVX_PROBLEM_ARGUMENTS " -> str");
+  m.def("_prefer_cuda" CONVX_PROBLEM_ARGUMENTS " -> ()");
+  m.def("_record_cuda(bool on) -> str");
   m.def("_set_cuda_workspace_limit(int bytes) -> int");
 }
 
@@ -11,5 +13,7 @@ STABLE_TORCH_LIBRARY_IMPL(convx, CUDA, m) { convx::implement_ops(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(convx, CompositeExplicitAutograd, m) {
   m.impl("_explain_cuda", TORCH_BOX(&convx::explain));
+  m.impl("_prefer_cuda", TORCH_BOX(&convx::prefer));
+  m.impl("_record_cuda", TORCH_BOX(&convx::record));
   m.impl("_set_cuda_workspace_limit", TORCH_BOX(&convx::set_workspace_limit));
 }

@@ -115,6 +115,76 @@ def test_cache_works_past_its_capacity(core: ModuleType) -> None:
     assert cache.find("cpu", problem, caps, 4999, "cpu_direct")[0] == address
 
 
+def test_variants_are_other_plans_of_an_engine(core: ModuleType) -> None:
+    caps = h200(core)
+    problem = make_problem(core, Shape.parse("n2c600h13w13 k304r1s1"), dtype="bfloat16")
+    said = choose(core, "cuda", problem, caps)
+    variants = {c["name"]: c.get("variants", []) for c in said["candidates"]}
+    assert variants["cuda_gemm"] == ["planes", "side_by_side", "cublas", "lt_0", "lt_1", "lt_32"]
+    assert not variants["cuda_boxes"]
+
+    def bytes_of(algorithm: str) -> int:
+        said = choose(core, "cuda", problem, caps, algorithm)
+        assert (said["error"], said["engine"]) == ("", "cuda_gemm")
+        assert said["variant"] == algorithm.partition(":")[2]
+        found = next(c for c in said["candidates"] if c["name"] == "cuda_gemm")
+        return found["workspace_bytes"]
+
+    assert bytes_of("cuda_gemm:planes") < bytes_of("cuda_gemm:side_by_side")
+    assert bytes_of("cuda_gemm:lt_1") - bytes_of("cuda_gemm:lt_0") == 1 << 20
+    unknown = choose(core, "cuda", problem, caps, "cuda_gemm:lt_2")["error"]
+    assert "'cuda_gemm:lt_2' is none" in unknown
+    assert "'cuda_gemm:lt_0', 'cuda_gemm:lt_1'" in unknown
+    assert (
+        "cuda_boxes has no variants" in choose(core, "cuda", problem, caps, "cuda_boxes:a")["error"]
+    )
+    problem.has_bias = True  # which cuBLAS cannot add
+    assert choose(core, "cuda", problem, caps, "cuda_gemm:cublas")["error"]
+    other = make_problem(core, Shape.parse("n2c64h13w13 k64r3s3"), dtype="bfloat16")
+    assert "has no variants" in choose(core, "cuda", other, caps, "cuda_gemm:lt_0")["error"]
+
+
+def test_cache_takes_what_was_measured(core: ModuleType) -> None:
+    cache, caps = core.PlanCache(), h200(core)
+    problem = make_problem(core, Shape.parse("n2c600h13w13 k304r1s1"), dtype="bfloat16")
+
+    def engine(device: int = 0, algorithm: str = "auto") -> tuple[str, str, bool]:
+        said = json.loads(cache.choose("cuda", problem, caps, device, algorithm))
+        return said["engine"], said["variant"], said["tuned"]
+
+    default = engine()
+    assert not default[2]
+    before = cache.find("cuda", problem, caps, 0, "auto")
+    cache.prefer(problem, 0, "cuda_lines")
+    assert engine() == ("cuda_lines", "", True)
+    assert cache.find("cuda", problem, caps, 0, "auto") != before
+    assert engine(device=1) == default
+    assert engine(algorithm="cuda_boxes") == ("cuda_boxes", "", False)
+    cache.prefer(problem, 0, "cuda_gemm:lt_32")
+    assert engine() == ("cuda_gemm", "lt_32", True)
+    cache.prefer(problem, 0, "cuda_gemm:side_by_side")
+    caps.workspace_limit = 4096  # not within this
+    assert not engine()[2]
+    caps = h200(core)
+    cache.prefer(problem, 0, "auto")
+    assert engine() == default
+
+
+def test_cache_notes_what_is_called(core: ModuleType) -> None:
+    cache, caps = core.PlanCache(), avx512(core)
+    first, second = make_problem(core, SHAPE), make_problem(core, SHAPE, "weight_grad")
+    cache.find("cpu", first, caps, 0, "auto")
+    assert cache.record(True) == []
+    for problem in (first, second, first):
+        cache.find("cpu", problem, caps, 0, "auto")
+    cache.find("cpu", first, avx512(core, 7), 0, "auto")  # the same problem
+    cache.find("cpu", first, caps, 0, "cpu_gemm")  # not for tuning to decide
+    calls = cache.record(False)
+    assert [json.loads(text)["direction"] for text, _ in calls] == ["forward", "weight_grad"]
+    cache.find("cpu", second, caps, 1, "auto")
+    assert cache.record(True) == []
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 def test_golden_choices(core: ModuleType, machine: str) -> None:
     """A change of the heuristic shows here, shape by shape.

@@ -220,6 +220,7 @@ def test_peak_memory_is_the_stated_workspace(engine: str, direction: str) -> Non
             operands.x.stride(),
             operands.w.shape,
             operands.w.stride(),
+            [],
             False,
             [1, 1],
             [1, 1, 1, 1],

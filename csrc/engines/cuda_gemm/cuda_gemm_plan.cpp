@@ -94,8 +94,7 @@ double predict_columns(const ConvProblem& problem, const GemmShape& shape, doubl
          kCallUs * std::max(shape.calls, 1.0);
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
-  GemmShape shape = fit_gemm_shape(problem, caps.workspace_limit, caps.sm_count);
+Plan make_plan(const ConvProblem& problem, const DeviceCaps& caps, GemmShape shape) {
   Plan plan;
   plan.engine = EngineId::kCudaGemm;
   plan.tile = {shape.chunk.rows, shape.chunk.images * shape.chunk.columns, shape.chunk.images};
@@ -112,8 +111,32 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   return plan;
 }
 
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  return make_plan(problem, caps, fit_gemm_shape(problem, caps.workspace_limit, caps.sm_count));
+}
+
+std::vector<std::string> variants(const ConvProblem& problem, const DeviceCaps&) {
+  return list_wishes(problem);
+}
+
+std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,
+                                 std::string_view variant) {
+  const std::optional<InPlaceWish> wish = find_wish(problem, variant);
+  if (!wish) return std::nullopt;
+  GemmShape shape = fit_gemm_shape(problem, caps.workspace_limit, caps.sm_count, *wish);
+  if (!shape.fits) return std::nullopt;
+  return make_plan(problem, caps, std::move(shape));
+}
+
 }  // namespace
 
-Engine cuda_gemm_engine() { return {EngineId::kCudaGemm, "cuda_gemm", refuse, plan}; }
+Engine cuda_gemm_engine() {
+  return {.id = EngineId::kCudaGemm,
+          .name = "cuda_gemm",
+          .refuse = refuse,
+          .plan = plan,
+          .variants = variants,
+          .plan_variant = plan_variant};
+}
 
 }  // namespace convx

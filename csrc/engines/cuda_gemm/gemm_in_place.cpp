@@ -94,7 +94,7 @@ std::optional<int64_t> choose_blas_bytes(const ConvProblem& p, const GatherTenso
 }
 
 InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceForm form,
-                      int64_t workspace_limit) {
+                      int64_t workspace_limit, const InPlaceWish& wish) {
   InPlaceShape shape;
   shape.form = form;
   if (form == InPlaceForm::kNone) return shape;
@@ -144,7 +144,11 @@ InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceFo
     shape.chunk_bytes = align_bytes(shape.chunk_pixels * shape.source_pitch * size);
   }
   if (shape.wide_results || p.pass == Pass::kWeightGrad) return shape;
-  const std::optional<int64_t> chosen = choose_blas_bytes(p, view, shape);
+  using Algorithm = InPlaceWish::Algorithm;
+  const std::optional<int64_t> chosen =
+      wish.algorithm == Algorithm::kLt       ? std::optional(wish.blas_bytes)
+      : wish.algorithm == Algorithm::kCublas ? std::nullopt
+                                             : choose_blas_bytes(p, view, shape);
   shape.asks_lt = chosen.has_value() || (adds_bias(p) && form != InPlaceForm::kSideBySide);
   if (shape.asks_lt) {
     const int64_t left = std::max<int64_t>(workspace_limit - shape.workspace_bytes(), 0);
@@ -210,11 +214,54 @@ FilterMatrix find_filter_matrix(const ConvProblem& p, const GatherTensors& view)
   return {true, false, sources, targets * sources};
 }
 
-InPlaceShape fit_in_place(const ConvProblem& p, const GatherTensors& view,
-                          int64_t workspace_limit) {
-  InPlaceShape shape = fit_form(p, view, find_in_place_form(p), workspace_limit);
-  if (shape.form != InPlaceForm::kPlanes || !can_lie_side_by_side(p)) return shape;
-  InPlaceShape other = fit_form(p, view, InPlaceForm::kSideBySide, workspace_limit);
+namespace {
+struct NamedWish {
+  const char* name;
+  InPlaceWish wish;
+};
+using Algorithm = InPlaceWish::Algorithm;
+constexpr NamedWish kWishes[] = {
+    {"planes", {.form = InPlaceForm::kPlanes}},
+    {"side_by_side", {.form = InPlaceForm::kSideBySide}},
+    {"cublas", {.algorithm = Algorithm::kCublas}},
+    {"lt_0", {.algorithm = Algorithm::kLt, .blas_bytes = 0}},
+    {"lt_1", {.algorithm = Algorithm::kLt, .blas_bytes = kLittleMemory}},
+    {"lt_32", {.algorithm = Algorithm::kLt, .blas_bytes = kBlasBytes}},
+};
+
+bool can_be_wished(const ConvProblem& p, const InPlaceWish& wish) {
+  const InPlaceForm form = find_in_place_form(p);
+  if (form == InPlaceForm::kNone || p.pass == Pass::kWeightGrad) return false;
+  if (wish.form != InPlaceForm::kNone) {
+    return form == InPlaceForm::kPlanes && can_lie_side_by_side(p);
+  }
+  // A bias is cuBLASLt's to add.
+  return wish.algorithm != Algorithm::kCublas || !adds_bias(p);
+}
+}  // namespace
+
+std::vector<std::string> list_wishes(const ConvProblem& p) {
+  std::vector<std::string> names;
+  for (const NamedWish& known : kWishes) {
+    if (can_be_wished(p, known.wish)) names.emplace_back(known.name);
+  }
+  return names;
+}
+
+std::optional<InPlaceWish> find_wish(const ConvProblem& p, std::string_view name) {
+  for (const NamedWish& known : kWishes) {
+    if (name == known.name && can_be_wished(p, known.wish)) return known.wish;
+  }
+  return std::nullopt;
+}
+
+InPlaceShape fit_in_place(const ConvProblem& p, const GatherTensors& view, int64_t workspace_limit,
+                          const InPlaceWish& wish) {
+  const bool has_form = wish.form != InPlaceForm::kNone;
+  const InPlaceForm form = has_form ? wish.form : find_in_place_form(p);
+  InPlaceShape shape = fit_form(p, view, form, workspace_limit, wish);
+  if (has_form || form != InPlaceForm::kPlanes || !can_lie_side_by_side(p)) return shape;
+  InPlaceShape other = fit_form(p, view, InPlaceForm::kSideBySide, workspace_limit, wish);
   const bool better =
       predict_in_place(p, view, other, 1, 1) < predict_in_place(p, view, shape, 1, 1);
   return better && other.workspace_bytes() <= workspace_limit ? other : shape;

@@ -18,6 +18,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/gather_view.h"
 #include "core/problem.h"
@@ -69,8 +73,19 @@ struct InPlaceShape {
   }
 };
 
+// What a measurement may want to be other than it was fitted.
+struct InPlaceWish {
+  InPlaceForm form = InPlaceForm::kNone;  // none: the one that is predicted to be faster
+  enum class Algorithm : uint8_t { kFitted, kCublas, kLt } algorithm = Algorithm::kFitted;
+  int64_t blas_bytes = 0;  // that cuBLASLt is offered
+};
+// By name, those that change something: "planes", "side_by_side", "cublas", "lt_0", "lt_1", "lt_32"
+// (MiB). Shapes that they do not fit are of no form.
+std::vector<std::string> list_wishes(const ConvProblem& problem);
+std::optional<InPlaceWish> find_wish(const ConvProblem& problem, std::string_view name);
+
 InPlaceShape fit_in_place(const ConvProblem& problem, const GatherTensors& view,
-                          int64_t workspace_limit);
+                          int64_t workspace_limit, const InPlaceWish& wish = {});
 
 // Of a launch, in microseconds on an H200, memory and products scaled by the rates of the device:
 // in_place_cost.cpp.

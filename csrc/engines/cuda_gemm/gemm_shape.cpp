@@ -207,7 +207,8 @@ static void fit_phases(GemmShape& shape, const ConvProblem& problem) {
   shape.workspace_bytes = resident_bytes(problem) + largest;
 }
 
-GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, int sm_count) {
+GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, int sm_count,
+                         const InPlaceWish& wish) {
   ConvProblem viewed = problem;
   if (viewed.pass == Pass::kWeightGrad) viewed.pass = Pass::kForward;
   GemmShape shape;
@@ -221,7 +222,7 @@ GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, in
   for (const AxisPhase& phase : shape.view.columns) {
     shape.columns.push_back(make_gather_axis(phase, false));
   }
-  shape.in_place = fit_in_place(problem, shape.view, workspace_limit);
+  shape.in_place = fit_in_place(problem, shape.view, workspace_limit, wish);
   if (shape.in_place.form == InPlaceForm::kNone) {
     fit_phases(shape, problem);
   } else if (problem.pass == Pass::kWeightGrad) {

@@ -107,7 +107,8 @@ struct GemmShape {
   double staged_bytes = 0;
   double calls = 0;  // GEMM launches
 };
-GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, int sm_count);
+GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, int sm_count,
+                         const InPlaceWish& wish = {});
 
 // The chunk for phases row and column of a fitted shape, given their extents.
 GemmChunk find_gemm_chunk(const GemmShape& shape, const ConvProblem& problem,

@@ -1,0 +1,308 @@
+"""tune: measure what a program computes, and let algorithm="auto" take what was fastest."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _ops
+from ._arguments import ConvParams
+from ._machine import cpu_name
+from ._text import Progress, format_table, html_table, time_text, tuples
+from ._user_error import UserError
+from ._version import __version__
+from .bench.timing import Timer
+
+_FORMAT = 1
+# An engine this many times slower than the best by prediction is not tried.
+_HOPELESS, _HOPELESS_US = 3.0, 20.0
+# What is chosen without measuring stays unless something is faster by more than noise.
+_WORTH_IT = 0.98
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A convolution without its values: what a choice depends on, besides the machine."""
+
+    direction: str
+    dtype: str
+    precision: str
+    bias: bool
+    groups: int
+    input: tuple[int, ...]
+    weight: tuple[int, ...]
+    output: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    input_stride: tuple[int, ...]
+    weight_stride: tuple[int, ...]
+    output_stride: tuple[int, ...]
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Problem:
+        return cls(**tuples(fields))
+
+    def __str__(self) -> str:
+        n, c, h, w = self.input
+        k, _, r, s = self.weight
+        text = f"n{n}c{c}h{h}w{w} k{k}r{r}s{s}"
+        if self.stride != (1, 1):
+            text += f" stride{self.stride[0]}x{self.stride[1]}"
+        if any(self.padding):
+            text += " pad" + ",".join(map(str, self.padding))
+        if self.dilation != (1, 1):
+            text += f" dilation{self.dilation[0]}x{self.dilation[1]}"
+        return text + (f" groups{self.groups}" if self.groups > 1 else "")
+
+    def arguments(self, algorithm: str, device: torch.device) -> tuple[Any, ...]:
+        """Of the operators that take a problem."""
+        lists = self.input, self.input_stride, self.weight, self.weight_stride, self.output_stride
+        geometry = self.stride, self.padding, self.dilation
+        return (
+            self.direction,
+            self.dtype,
+            *map(list, lists),
+            self.bias,
+            *map(list, geometry),
+            self.groups,
+            self.precision,
+            algorithm,
+            device.index or 0,
+        )
+
+    def operands(self, device: torch.device) -> Callable[[str], Tensor]:
+        """A call with random tensors that lie as the problem says; it takes an algorithm."""
+        dtype = getattr(torch, self.dtype)
+
+        def random(size: Sequence[int], stride: Sequence[int]) -> Tensor:
+            extent = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+            values = torch.randn(extent, device=device, dtype=dtype)
+            return values.as_strided(list(size), list(stride))
+
+        def is_last(size: Sequence[int], stride: Sequence[int]) -> bool:
+            return tuple(stride) != torch.empty(tuple(size), device="meta").stride()
+
+        x = random(self.input, self.input_stride)
+        w = random(self.weight, self.weight_stride)
+        g = random(self.output, self.output_stride)
+        b = torch.randn(self.weight[0], device=device, dtype=dtype) if self.bias else None
+
+        def call(algorithm: str) -> Tensor:
+            (sh, sw), (dh, dw), pad = self.stride, self.dilation, self.padding
+            top, bottom, left, right = pad
+            how = self.groups, self.precision, algorithm
+            params = ConvParams(sh, sw, top, bottom, left, right, dh, dw, *how)
+            if self.direction == "forward":
+                return _ops.forward(x, w, b, *params)
+            if self.direction == "input_grad":
+                last = is_last(self.input, self.input_stride)
+                return _ops.input_grad(g, w, *self.input[2:], last, *params)
+            last = is_last(self.weight, self.weight_stride)
+            return _ops.weight_grad(g, x, *self.weight[2:], last, *params)
+
+        return call
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A measured choice; ``default`` is what the heuristic takes."""
+
+    machine: str
+    problem: Problem
+    algorithm: str
+    us: float
+    default: str
+    default_us: float
+
+
+@dataclass
+class TuneReport:
+    """What tune() measured, in the order of the calls. Prints as a table."""
+
+    choices: list[Tuned] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        if not self.choices:
+            return "no convolution was computed"
+        return "\n".join([format_table(_HEADER, self._rows(), left=5), "", self._summary()])
+
+    def _repr_html_(self) -> str:
+        return html_table(_HEADER, self._rows()) + f"<p>{self._summary()}</p>"
+
+    def _rows(self) -> list[list[str]]:
+        return [
+            [
+                str(c.problem),
+                c.problem.direction,
+                c.problem.precision if c.problem.dtype == "float32" else c.problem.dtype,
+                c.default,
+                c.algorithm if c.algorithm != c.default else "the same",
+                time_text(c.default_us),
+                time_text(c.us),
+            ]
+            for c in self.choices
+        ]
+
+    def _summary(self) -> str:
+        changed = sum(c.algorithm != c.default for c in self.choices)
+        before = sum(c.default_us for c in self.choices)
+        after = sum(c.us for c in self.choices)
+        return (
+            f"{changed} of {len(self.choices)} choices changed: "
+            f"{time_text(before)} -> {time_text(after)}"
+        )
+
+
+_HEADER = ["shape", "direction", "precision", "heuristic", "measured", "before", "after"]
+# What was measured or loaded in this process, by machine and problem.
+_tuned: dict[tuple[str, Problem], Tuned] = {}
+
+
+@contextmanager
+def tune(seconds: float = 0.01, *, progress: bool = False) -> Iterator[TuneReport]:
+    """Measure, at the end of the block, every convolution that was computed in it.
+
+    Engines that could be fastest are timed for ``seconds`` each, on random tensors of the same
+    sizes and strides. From then on ``algorithm="auto"`` takes the fastest for these sizes, in
+    this process; :func:`save_tuned` keeps the choices for others. Without tuning, equal calls
+    have equal bits in every process; tuned ones have where the same choices were loaded.
+
+    >>> with conv2d_ext.tune() as report:
+    ...     model(x).sum().backward()
+    >>> print(report)
+    """
+    report = TuneReport()
+    for kind in _kinds():
+        _op("record", kind)(True)
+    try:
+        yield report
+    finally:
+        calls = [
+            (torch.device(kind, call["device"]), Problem.from_json(call["problem"]))
+            for kind in _kinds()
+            for call in json.loads(_op("record", kind)(False))
+        ]
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise UserError("convx.tune: nothing can be measured while a CUDA graph is captured")
+    bar = Progress(len(calls))
+    for device, problem in calls:
+        choice = _measure(problem, device, seconds)
+        _tuned[choice.machine, problem] = choice
+        report.choices.append(choice)
+        if progress:
+            bar.step(f"{problem} {problem.direction}")
+
+
+def save_tuned(path: str | Path) -> int:
+    """Write all choices that this process has measured or loaded, and return their number."""
+    rows = [json.dumps(asdict(choice)) for choice in _tuned.values()]
+    head = f'{{"format": {_FORMAT}, "convx": "{__version__}", "choices": ['
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(head + ",".join("\n" + row for row in rows) + "\n]}\n")  # a choice per line
+    return len(rows)
+
+
+def load_tuned(path: str | Path) -> int:
+    """Take the choices of a file for the machines that are here, and return their number.
+
+    A file of another version of convx is left alone, with a warning: its engines differ.
+    """
+    try:
+        content = json.loads(Path(path).read_text())
+        version, rows = content["convx"], content["choices"]
+        known = content["format"] == _FORMAT
+        choices = [Tuned(**{**r, "problem": Problem.from_json(r["problem"])}) for r in rows]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"convx.load_tuned: cannot read path={str(path)!r}: {error}") from error
+    if not known or version != __version__:
+        warnings.warn(
+            f"convx.load_tuned: {path} is of convx {version}, this is {__version__}: tune again",
+            stacklevel=2,
+        )
+        return 0
+    count = 0
+    for device in _devices():
+        machine = _machine(device)
+        for choice in choices:
+            if choice.machine != machine:
+                continue
+            # An engine may refuse what it did on a machine that is set up otherwise.
+            with suppress(RuntimeError):
+                _op("prefer", device.type)(*choice.problem.arguments(choice.algorithm, device))
+                _tuned[machine, choice.problem] = choice
+                count += 1
+    return count
+
+
+def clear_tuned() -> None:
+    """Forget all measured choices: the heuristic's are taken again."""
+    for device in _devices():
+        for machine, problem in _tuned:
+            if machine == _machine(device):
+                _op("prefer", device.type)(*problem.arguments("auto", device))
+    _tuned.clear()
+
+
+def _measure(problem: Problem, device: torch.device, seconds: float) -> Tuned:
+    _op("prefer", device.type)(*problem.arguments("auto", device))  # forgets an earlier choice
+    said = json.loads(_op("explain", device.type)(*problem.arguments("auto", device)))
+    default = said["engine"]
+    able = [c for c in said["candidates"] if not c["refusal"] and not c["by_name_only"]]
+    limit = _HOPELESS * min(c["predicted_us"] for c in able) + _HOPELESS_US
+    names = [default]
+    for candidate in able:
+        if candidate["predicted_us"] > limit:
+            continue
+        if candidate["name"] != default:
+            names.append(candidate["name"])
+        names += [f"{candidate['name']}:{variant}" for variant in candidate["variants"]]
+    with torch.no_grad():
+        call = problem.operands(device)
+        runnable = [name for name in names if name == default or _fits(call, name)]
+        timer = Timer(device, budget_s=seconds, graphs=device.type == "cuda")
+        times = timer.medians_ms([lambda name=name: call(name) for name in runnable])  # type: ignore[misc]
+    us = {name: time * 1e3 for name, time in zip(runnable, times, strict=True)}
+    best = min(us, key=us.__getitem__)
+    if us[best] > _WORTH_IT * us[default]:
+        best = default
+    _op("prefer", device.type)(*problem.arguments(best, device))
+    return Tuned(_machine(device), problem, best, us[best], default, us[default])
+
+
+def _fits(call: Callable[[str], Tensor], algorithm: str) -> bool:
+    """Whether there is memory for it: larger workspaces are for the heuristic to avoid."""
+    try:
+        call(algorithm)
+    except torch.OutOfMemoryError:
+        return False
+    return True
+
+
+def _op(name: str, kind: str) -> Any:
+    return getattr(torch.ops.convx, f"_{name}_{kind}").default
+
+
+def _kinds() -> list[str]:
+    """Of devices that convx computes on here."""
+    return ["cpu", "cuda"] if hasattr(torch.ops.convx, "_record_cuda") else ["cpu"]
+
+
+def _devices() -> list[torch.device]:
+    gpus = torch.cuda.device_count() if "cuda" in _kinds() else 0
+    return [torch.device("cpu"), *(torch.device("cuda", index) for index in range(gpus))]
+
+
+def _machine(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{cpu_name()}, {torch.get_num_threads()} threads"

@@ -1,0 +1,169 @@
+"""tune(): what was computed is measured, and "auto" takes what was fastest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import conv2d_ext
+from conv2d_ext import tuning
+from conv2d_ext.bench.timing import Call, Timer
+from conv2d_ext.cli import main
+
+ENGINES = ("cpu_direct", "cpu_gemm")
+
+
+@pytest.fixture(autouse=True)
+def _untuned() -> Iterator[None]:
+    yield
+    conv2d_ext.clear_tuned()
+
+
+@pytest.fixture
+def last_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all that is timed, the last is twice as fast as the first: never the heuristic's."""
+
+    def medians_ms(self: Timer, calls: Sequence[Call]) -> list[float]:
+        for call in calls:
+            call()
+        return [2.0] * (len(calls) - 1) + [1.0]
+
+    monkeypatch.setattr(Timer, "medians_ms", medians_ms)
+
+
+def operands() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(2, 6, 9, 9), torch.randn(8, 6, 3, 3)
+
+
+def other(engine: str) -> str:
+    return ENGINES[1 - ENGINES.index(engine)]
+
+
+@pytest.mark.usefixtures("last_wins")
+def test_auto_takes_the_fastest() -> None:
+    x, w = operands()
+    before = conv2d_ext.explain(x, w)
+    with conv2d_ext.tune() as report:
+        conv2d_ext.conv2d(x, w)
+    (choice,) = report.choices
+    assert (choice.default, choice.algorithm) == (before.engine, other(before.engine))
+    assert (choice.default_us, choice.us) == (2000.0, 1000.0)
+    after = conv2d_ext.explain(x, w)
+    assert (after.engine, after.tuned) == (choice.algorithm, True)
+    assert "measured to be the fastest" in str(after)
+    assert torch.equal(conv2d_ext.conv2d(x, w), conv2d_ext.conv2d(x, w, algorithm=after.engine))
+    assert conv2d_ext.explain(x[:1], w).engine == before.engine  # other sizes
+    conv2d_ext.clear_tuned()
+    assert conv2d_ext.explain(x, w) == before
+
+
+def test_the_heuristics_choice_stays_where_it_is_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Timer, "medians_ms", lambda _, calls: [1.0] + [0.99] * (len(calls) - 1))
+    x, w = operands()
+    with conv2d_ext.tune() as report:
+        conv2d_ext.conv2d(x, w)
+    (choice,) = report.choices
+    assert choice.algorithm == choice.default
+    assert "0 of 1 choices changed" in str(report)
+
+
+def test_every_direction_is_measured_once() -> None:
+    model = nn.Sequential(conv2d_ext.Conv2d(3, 4, 3), conv2d_ext.Conv2d(4, 4, 1, bias=False))
+    with conv2d_ext.tune(0.001) as report:
+        for _ in range(2):
+            model(torch.randn(1, 3, 8, 8)).sum().backward()
+    seen = [(str(c.problem), c.problem.direction) for c in report.choices]
+    assert sorted(seen) == [
+        ("n1c3h8w8 k4r3s3", "forward"),
+        ("n1c3h8w8 k4r3s3", "weight_grad"),
+        ("n1c4h6w6 k4r1s1", "forward"),
+        ("n1c4h6w6 k4r1s1", "input_grad"),
+        ("n1c4h6w6 k4r1s1", "weight_grad"),
+    ]
+    assert all(c.us > 0 and c.us <= c.default_us for c in report.choices)
+    assert report.choices[0].problem.bias
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    "geometry", [{}, {"stride": (1, 2), "padding": (2, 1), "groups": 2}], ids=str
+)
+def test_measured_tensors_lie_as_the_programs(last: bool, geometry: dict) -> None:
+    """What is measured is the problem itself, strides and all."""
+    x = torch.randn(2, 4, 9, 20)[..., ::2]
+    w = torch.randn(6, 4 // geometry.get("groups", 1), 3, 3)
+    if last:
+        x, w = (t.contiguous(memory_format=torch.channels_last) for t in (x, w))
+    x, w = x.detach().requires_grad_(), w.requires_grad_()
+    with conv2d_ext.tune(0.001) as report:
+        y = conv2d_ext.conv2d(x, w, **geometry)
+        y.backward(torch.randn_like(y).transpose(2, 3).contiguous().transpose(2, 3))
+    first = [c.problem for c in report.choices]
+    assert len(first) == 3
+    conv2d_ext.clear_tuned()
+    with conv2d_ext.tune(0.001) as again:
+        for problem in first:
+            problem.operands(torch.device("cpu"))("auto")
+    assert [c.problem for c in again.choices] == first
+
+
+@pytest.mark.usefixtures("last_wins")
+def test_choices_are_kept_in_a_file(tmp_path: Path) -> None:
+    x, w = operands()
+    with conv2d_ext.tune():
+        conv2d_ext.conv2d(x, w)
+    tuned = conv2d_ext.explain(x, w)
+    path = tmp_path / "folder" / "tuned.json"
+    assert conv2d_ext.save_tuned(path) == 1
+    conv2d_ext.clear_tuned()
+    assert conv2d_ext.explain(x, w).engine != tuned.engine
+    assert conv2d_ext.load_tuned(path) == 1
+    assert conv2d_ext.explain(x, w) == tuned
+    second = tmp_path / "second.json"
+    conv2d_ext.save_tuned(second)
+    assert second.read_text() == path.read_text()
+
+    content = json.loads(path.read_text())
+    elsewhere = {**content["choices"][0], "machine": "a GPU that is not here"}
+    path.write_text(json.dumps({**content, "choices": [elsewhere]}))
+    assert conv2d_ext.load_tuned(path) == 0
+    path.write_text(json.dumps({**content, "convx": "0.0.1"}))
+    with pytest.warns(UserWarning, match="is of convx 0.0.1"):
+        assert conv2d_ext.load_tuned(path) == 0
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(ValueError, match=r"cannot read path='.*tuned.json'"):
+        conv2d_ext.load_tuned(path)
+
+
+def test_an_error_in_the_block_ends_the_recording() -> None:
+    x, w = operands()
+
+    def fail() -> None:
+        with conv2d_ext.tune():
+            conv2d_ext.conv2d(x, w)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    conv2d_ext.conv2d(*operands())
+    assert json.loads(tuning._op("record", "cpu")(False)) == []
+    assert not conv2d_ext.explain(x, w).tuned
+    with conv2d_ext.tune() as report:
+        pass
+    assert str(report) == "no convolution was computed"
+
+
+def test_the_command_adds_to_its_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path = tmp_path / "tuned.json"
+    command = ["tune", "torch.nn:Conv2d(3, 4, 3)", "--out", str(path), "--seconds", "0.001"]
+    assert main([*command, "--device", "cpu", "--input", "1,3,8,8"]) == 0
+    assert "1 choices in" in capsys.readouterr().out
+    assert main([*command, "--device", "cpu", "--input", "1,3,9,9", "--train"]) == 0
+    assert "3 choices in" in capsys.readouterr().out
+    choices = json.loads(path.read_text())["choices"]
+    assert [c["problem"]["direction"] for c in choices] == ["forward", "forward", "weight_grad"]
