@@ -82,10 +82,11 @@ class Problem:
     def operands(self, device: torch.device) -> Callable[[str], Tensor]:
         """A call with random tensors that lie as the problem says; it takes an algorithm."""
         dtype = getattr(torch, self.dtype)
+        generator = torch.Generator(device)  # the program's own numbers stay as they are
 
         def random(size: Sequence[int], stride: Sequence[int]) -> Tensor:
             extent = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-            values = torch.randn(extent, device=device, dtype=dtype)
+            values = torch.randn(extent, device=device, dtype=dtype, generator=generator)
             return values.as_strided(list(size), list(stride))
 
         def is_last(size: Sequence[int], stride: Sequence[int]) -> bool:
@@ -94,7 +95,7 @@ class Problem:
         x = random(self.input, self.input_stride)
         w = random(self.weight, self.weight_stride)
         g = random(self.output, self.output_stride)
-        b = torch.randn(self.weight[0], device=device, dtype=dtype) if self.bias else None
+        b = random(self.weight[:1], (1,)) if self.bias else None
 
         def call(algorithm: str) -> Tensor:
             (sh, sw), (dh, dw), pad = self.stride, self.dilation, self.padding
@@ -165,6 +166,7 @@ class TuneReport:
 _HEADER = ["shape", "direction", "precision", "heuristic", "measured", "before", "after"]
 # What was measured or loaded in this process, by machine and problem.
 _tuned: dict[tuple[str, Problem], Tuned] = {}
+_recording = False
 
 
 @contextmanager
@@ -180,12 +182,17 @@ def tune(seconds: float = 0.01, *, progress: bool = False) -> Iterator[TuneRepor
     ...     model(x).sum().backward()
     >>> print(report)
     """
+    global _recording
+    if _recording:
+        raise UserError("convx.tune: another block is being recorded; blocks cannot be nested")
+    _recording = True
     report = TuneReport()
     for kind in _kinds():
         _op("record", kind)(True)
     try:
         yield report
     finally:
+        _recording = False
         calls = [
             (torch.device(kind, call["device"]), Problem.from_json(call["problem"]))
             for kind in _kinds()
@@ -195,7 +202,11 @@ def tune(seconds: float = 0.01, *, progress: bool = False) -> Iterator[TuneRepor
         raise UserError("convx.tune: nothing can be measured while a CUDA graph is captured")
     bar = Progress(len(calls))
     for device, problem in calls:
-        choice = _measure(problem, device, seconds)
+        try:
+            choice = _measure(problem, device, seconds)
+        except torch.OutOfMemoryError:
+            warnings.warn(f"convx.tune: there is no memory to measure {problem} with", stacklevel=3)
+            continue
         _tuned[choice.machine, problem] = choice
         report.choices.append(choice)
         if progress:
@@ -266,7 +277,7 @@ def _measure(problem: Problem, device: torch.device, seconds: float) -> Tuned:
         if candidate["name"] != default:
             names.append(candidate["name"])
         names += [f"{candidate['name']}:{variant}" for variant in candidate["variants"]]
-    with torch.no_grad():
+    with torch.no_grad(), torch.cuda.device(device if device.type == "cuda" else -1):
         call = problem.operands(device)
         runnable = [name for name in names if name == default or _fits(call, name)]
         timer = Timer(device, budget_s=seconds, graphs=device.type == "cuda")

@@ -158,6 +158,36 @@ def test_an_error_in_the_block_ends_the_recording() -> None:
     assert str(report) == "no convolution was computed"
 
 
+def test_blocks_cannot_be_nested() -> None:
+    with conv2d_ext.tune() as report:
+        with pytest.raises(ValueError, match="blocks cannot be nested"), conv2d_ext.tune():
+            pass
+        conv2d_ext.conv2d(*operands())
+    assert len(report.choices) == 1
+
+
+def test_measuring_leaves_the_programs_numbers_alone() -> None:
+    x, w = operands()
+    torch.manual_seed(5)
+    want = torch.randn(3)
+    torch.manual_seed(5)
+    with conv2d_ext.tune(0.001):
+        conv2d_ext.conv2d(x, w)
+    assert torch.equal(torch.randn(3), want)
+
+
+def test_without_memory_the_heuristics_choice_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(tuning.Problem, "operands", fail)
+    message = "no memory to measure n2c6h9w9 k8r3s3"
+    with pytest.warns(UserWarning, match=message), conv2d_ext.tune() as report:
+        conv2d_ext.conv2d(*operands())
+    assert report.choices == []
+    assert not conv2d_ext.explain(*operands()).tuned
+
+
 def test_the_command_adds_to_its_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     path = tmp_path / "tuned.json"
     command = ["tune", "torch.nn:Conv2d(3, 4, 3)", "--out", str(path), "--seconds", "0.001"]
