@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/device_caps.h"
 
@@ -13,6 +14,12 @@ namespace convx {
 inline double find_near_share(double bytes) {
   constexpr double kNearBytes = 37e6;
   return std::clamp(2 - bytes / kNearBytes, 0.0, 1.0);
+}
+
+// What the bytes of lines cost that are no whole sectors of memory, compared with those that are.
+inline double find_sector_share(double line_bytes) {
+  constexpr double kSectorBytes = 32, kPartSectors = 1.33;
+  return std::fmod(line_bytes, kSectorBytes) == 0 ? 1 : kPartSectors;
 }
 
 // All relative to an H200: of one multiprocessor, and of the whole memory.

@@ -6,6 +6,7 @@
 #include "core/arithmetic.h"
 #include "engines/box_tensors.h"
 #include "engines/dense_pixels.h"
+#include "engines/device_rates.h"
 
 namespace convx {
 namespace {
@@ -352,17 +353,23 @@ class Fitter {
     return cost.share * pixels + cost.microseconds + packing;
   }
 
-  // Each pixel that some tap sees, once; filters and results.
+  // Each pixel that some tap sees, once; filters and results. Several taps hide what parts of
+  // sectors take.
   double count_moved_bytes() const {
     const auto seen = [](const GatherAxis& axis, int64_t extent) {
       return std::min(extent, axis.count * std::min(axis.source_step, axis.taps));
     };
     const GatherAxis &rows = shape_.rows_axis, &columns = shape_.columns_axis;
-    const int64_t source = problem_.N * view_.source_channels * seen(rows, view_.source_h) *
-                           seen(columns, view_.source_w);
-    const int64_t target = problem_.N * view_.target_channels * rows.count * columns.count;
+    const bool single = shape_.form == BoxForm::kPixels && count_taps() == 1;
+    const auto count = [&](int64_t pixels, int64_t channels) {
+      const auto bytes = static_cast<double>(channels * size_of(problem_.dtype));
+      return static_cast<double>(pixels) * bytes * (single ? find_sector_share(bytes) : 1);
+    };
+    const int64_t source = problem_.N * seen(rows, view_.source_h) * seen(columns, view_.source_w);
+    const int64_t target = problem_.N * rows.count * columns.count;
     const int64_t filters = view_.source_channels * view_.target_channels * count_taps();
-    return static_cast<double>((source + target + filters) * size_of(problem_.dtype));
+    return count(source, view_.source_channels) + count(target, view_.target_channels) +
+           static_cast<double>(filters * size_of(problem_.dtype));
   }
   // Pixels that one tap sees.
   double count_tap_bytes() const {

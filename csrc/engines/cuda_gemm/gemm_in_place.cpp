@@ -45,22 +45,35 @@ bool can_lie_side_by_side(const ConvProblem& p) {
          p.H * p.W * size_of(p.dtype) % 8 != 0;
 }
 
-// The memory that cuBLASLt may use decides what it offers. On an H200 (cuBLAS 13, 1,040 products):
+// The memory that cuBLASLt may use decides what it offers. On an H200 (cuBLAS 13, 2,576 products):
 // - Kernels of 16 bits that need memory have another clear it first, 2 us. Without it the same ones
 //   are 4% faster on average, and never slower but for very many bytes, and where lines begin
 //   anywhere.
-// - Those of TF32 that run well on Hopper need some, but a short reduction by few filters is faster
-//   by the older ones that need none, up to 1.6 times. With 1 MiB the choice is better than with
-//   32 MiB, cuBLAS', for few filters and for many tiles; and it is PyTorch's where there is a bias.
+// - Those of TF32 that run well on Hopper need some. Few products of a short reduction are faster
+//   by the older ones that need none, up to 1.9 times. Of the others, 1 MiB brings a better choice
+//   than 32 MiB, cuBLAS', unless so few pixels want parts of a long reduction. All in all the
+//   choice for pixels is 2% slower than the best of these; cuBLAS' is 8%.
+// - Planes of TF32 have no use for parts, but Hopper's tiles are large: where much of them would be
+//   empty, the older kernels are faster, and so they are for few pixels of a short reduction. 3%
+//   slower than the best; cuBLAS' choice is 5%.
 // - Where lines of TF32 begin anywhere, none is ever needed. Without it the choice is up to 15%
 //   better, but for few filters.
 constexpr int64_t kLittleMemory = int64_t{1} << 20;
 constexpr double kVeryManyBytes = 200e6;
 constexpr int64_t kFewestHalfFilters = 8;  // of two, cuBLAS has something better
-constexpr int64_t kShortReduction = 160, kShortestReduction = 64;
-constexpr int64_t kFewestFilters = 16, kFewFilters = 64, kSomeFilters = 256;
-constexpr int64_t kBlasTile = 128, kFewestTiles = 4, kFewTiles = 64, kManyTiles = 450;
-constexpr int64_t kFewestBiasedChannels = 24;  // with a bias, of 16 the older ones are slower
+constexpr int64_t kShortReduction = 224;
+constexpr double kFewProducts = 400e6;  // multiplications
+constexpr int64_t kFewPixels = 512, kFewPlanePixels = 5000;
+constexpr int64_t kLargeTile = 128;  // filters, and pixels
+constexpr double kMuchEmpty = 0.3;
+constexpr int64_t kFewFilters = 64;
+
+// The share of large tiles of planes that has neither filters nor pixels.
+double find_empty_share(int64_t filters, int64_t pixels) {
+  const int64_t tiles = ceil_div(filters, kLargeTile) * ceil_div(pixels, kLargeTile);
+  return 1 - static_cast<double>(filters * pixels) /
+                 static_cast<double>(tiles * kLargeTile * kLargeTile);
+}
 
 // Bytes for cuBLASLt to choose by; nothing: cuBLAS chooses, unless there is a bias.
 std::optional<int64_t> choose_blas_bytes(const ConvProblem& p, const GatherTensors& view,
@@ -78,19 +91,17 @@ std::optional<int64_t> choose_blas_bytes(const ConvProblem& p, const GatherTenso
     if (count_bytes(p) < kVeryManyBytes) return 0;
     return form == InPlaceForm::kPixels ? std::optional(kBlasBytes) : std::nullopt;
   }
-  const bool is_short =
-      sources <= kShortReduction && (!adds_bias(p) || sources >= kFewestBiasedChannels);
+  const int64_t pixels = target_pixels(p);
+  const bool is_short = sources <= kShortReduction;
   if (form == InPlaceForm::kPlanes) {
-    return is_short && targets <= kFewFilters ? std::optional<int64_t>(0) : std::nullopt;
+    const bool older = pixels <= kFewPlanePixels
+                           ? is_short
+                           : find_empty_share(targets, pixels / p.N) >= kMuchEmpty;
+    return older ? std::optional<int64_t>(0) : std::nullopt;
   }
-  const int64_t tiles = ceil_div(targets, kBlasTile) * ceil_div(target_pixels(p), kBlasTile);
-  const bool is_small =
-      tiles <= kManyTiles && (targets <= kSomeFilters || sources <= kShortestReduction);
-  if (is_short && targets >= kFewestFilters && (targets <= kFewFilters || is_small)) return 0;
-  if (tiles <= kFewestTiles) return kBlasBytes;  // for the parts of a reduction
-  if (targets <= kFewFilters || tiles >= kManyTiles) return kLittleMemory;
-  if (tiles < kFewTiles) return targets <= kSomeFilters ? kLittleMemory : kBlasBytes;
-  return adds_bias(p) ? std::optional(kLittleMemory) : std::nullopt;
+  if (!is_short) return pixels <= kFewPixels ? kBlasBytes : kLittleMemory;
+  const double products = static_cast<double>(sources * targets) * static_cast<double>(pixels);
+  return products <= kFewProducts ? 0 : kLittleMemory;
 }
 
 InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceForm form,

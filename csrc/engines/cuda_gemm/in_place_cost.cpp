@@ -20,79 +20,81 @@ struct ProductRates {
   double overlap;  // of products and memory, if not wholly
   // Bytes per microsecond, read and written: of tensors that stay in L2, and of others.
   double near_read, near_write, far_read, far_write;
-  // Of pixels to which cuBLASLt adds a bias, and of the results for a short reduction: bytes per
-  // microsecond.
+  // Of pixels to which cuBLASLt adds a bias, and of the results: bytes per microsecond.
   double epilogue_us = 0, epilogue_memory = 0;
   // How much longer products take where lines begin at multiples of 4 or 2 bytes only.
   double aligned4 = 1, aligned2 = 1;
   double end_terms = 0;  // what a tile's end takes besides, in terms of the reduction
 };
-// Fitted to what is chosen for 1,132 products, 758 of them of no network in particular: where all
-// lines are aligned, within 11% (rms) of pixels, 13% of planes of 16 bits and 18% of those of TF32.
-constexpr ProductRates kHalfPixels{.operations = 979e6,
-                                   .operands = 76e6,
-                                   .tile_us = 0.73,
-                                   .last_round = 0,
-                                   .start_us = 2.2,
-                                   .overlap = 2.6,
-                                   .near_read = 7e6,
-                                   .near_write = 2.9e6,
-                                   .far_read = 4.1e6,
-                                   .far_write = 3.5e6,
-                                   .epilogue_us = 0.8,
-                                   .epilogue_memory = 2.9e6};
-constexpr ProductRates kHalfPlanes{.operations = 1018e6,
-                                   .operands = 64e6,
+// Fitted to what is chosen for 1,465 products, most of them of no network in particular: where all
+// lines are aligned, within 13% (rms) of pixels of 16 bits and 18% of planes, 10% of pixels of TF32
+// and 13% of planes. Where several sets of rates did about as well, it is the one by which engines
+// were chosen best.
+constexpr ProductRates kHalfPixels{.operations = 1090e6,
+                                   .operands = 42e6,
                                    .tile_us = 0.55,
                                    .last_round = 0,
-                                   .start_us = 2.45,
-                                   .overlap = 2,
-                                   .near_read = 6.3e6,
-                                   .near_write = 3.3e6,
-                                   .far_read = 4.4e6,
-                                   .far_write = 4e6};
-constexpr ProductRates kTf32Pixels{.operations = 590e6,
-                                   .operands = 65e6,
-                                   .tile_us = 2.7,
-                                   .last_round = 0.46,
-                                   .start_us = 2.95,
-                                   .overlap = 2.1,
-                                   .near_read = 5.5e6,
-                                   .near_write = 2.8e6,
-                                   .far_read = 4.3e6,
-                                   .far_write = 4.5e6};
-constexpr ProductRates kTf32Planes{.operations = 652e6,
-                                   .operands = 8.8e6,
-                                   .tile_us = 1.8,
-                                   .last_round = 0.83,
-                                   .start_us = 1.9,
-                                   .overlap = 2.6,
-                                   .near_read = 5.5e6,
-                                   .near_write = 2.6e6,
+                                   .start_us = 2.4,
+                                   .overlap = 4,
+                                   .near_read = 7.2e6,
+                                   .near_write = 3.1e6,
                                    .far_read = 4.8e6,
-                                   .far_write = 3.35e6};
+                                   .far_write = 2.9e6,
+                                   .epilogue_us = 0.3,
+                                   .epilogue_memory = 3e6};
+constexpr ProductRates kHalfPlanes{.operations = 774e6,
+                                   .operands = 300e6,
+                                   .tile_us = 0.61,
+                                   .last_round = 0.21,
+                                   .start_us = 2.45,
+                                   .overlap = 2.75,
+                                   .near_read = 5.7e6,
+                                   .near_write = 3.2e6,
+                                   .far_read = 4.65e6,
+                                   .far_write = 3.4e6};
+constexpr ProductRates kTf32Pixels{.operations = 553e6,
+                                   .operands = 36.5e6,
+                                   .tile_us = 1.24,
+                                   .last_round = 0.5,
+                                   .start_us = 4,
+                                   .overlap = 3.4,
+                                   .near_read = 6.5e6,
+                                   .near_write = 2e6,
+                                   .far_read = 4.2e6,
+                                   .far_write = 3.35e6,
+                                   .epilogue_us = 0.2};
+constexpr ProductRates kTf32Planes{.operations = 724e6,
+                                   .operands = 9.1e6,
+                                   .tile_us = 2.7,
+                                   .last_round = 0.27,
+                                   .start_us = 1.7,
+                                   .overlap = 2.35,
+                                   .near_read = 5.9e6,
+                                   .near_write = 2.95e6,
+                                   .far_read = 4.8e6,
+                                   .far_write = 3.55e6};
 // By kernels that need no memory.
-constexpr ProductRates kTf32NarrowPixels{.operations = 465e6,
-                                         .operands = 10.2e6,
-                                         .tile_us = 1.7,
-                                         .last_round = 0.37,
-                                         .start_us = 1.9,
-                                         .overlap = 2.8,
+constexpr ProductRates kTf32NarrowPixels{.operations = 451e6,
+                                         .operands = 7e6,
+                                         .tile_us = 1.56,
+                                         .last_round = 0.55,
+                                         .start_us = 1.95,
+                                         .overlap = 3.1,
                                          .near_read = 12e6,
-                                         .near_write = 2.1e6,
-                                         .far_read = 3.6e6,
-                                         .far_write = 4.5e6,
-                                         .epilogue_us = 1.1};
-constexpr ProductRates kTf32NarrowPlanes{.operations = 5280e6,
-                                         .operands = 10.8e6,
-                                         .tile_us = 1.8,
-                                         .last_round = 1,
+                                         .near_write = 2.5e6,
+                                         .far_read = 3.5e6,
+                                         .far_write = 2.95e6,
+                                         .epilogue_us = 0.2};
+constexpr ProductRates kTf32NarrowPlanes{.operations = 466e6,
+                                         .operands = 10.3e6,
+                                         .tile_us = 1.22,
+                                         .last_round = 0.68,
                                          .start_us = 2.2,
-                                         .overlap = 6,
-                                         .near_read = 4.7e6,
-                                         .near_write = 2.7e6,
-                                         .far_read = 3.4e6,
-                                         .far_write = 3.5e6};
+                                         .overlap = 2.3,
+                                         .near_read = 5.9e6,
+                                         .near_write = 2.55e6,
+                                         .far_read = 4.8e6,
+                                         .far_write = 3.15e6};
 // Others: 72 products of 16 bits within 17%, 56 of TF32 within 13%.
 constexpr ProductRates kHalfProducts{.operations = 538e6,
                                      .operands = 4.4e6,
@@ -148,18 +150,18 @@ constexpr double kFewestProducts = 32;    // filters that are multiplied, of a s
 constexpr double kReductionStep = 32;     // terms of a reduction come so many at once
 constexpr double kSplitTerms = 128;       // at least, of a reduction that is split
 constexpr double kSplitUs = 1.5;          // adding up its parts
-// The epilogue costs nothing where tiles of filters are whole, and there are enough of them.
-constexpr int64_t kWideTile = 64, kWideFilters = 512;
-constexpr int64_t kNarrowTile = 112;        // nor where all filters are one tile
-constexpr double kLongReduction = 512;      // more and more of it is hidden
+// Adding a bias to results of 16 bits takes a fourth of the time where all filters are one tile, or
+// there are enough of them, and none where tiles of those are whole.
+constexpr int64_t kNarrowTile = 64, kWideFilters = 512;
+constexpr double kQuickEpilogue = 4;
 constexpr double kLaunchUs = 2.5;           // another kernel before the product
 constexpr double kPlaneLaunchUs = 1.8;      // one that copies planes
 constexpr double kCopyBytesPerUs = 3.0e6;   // pixels copied together, read and written
 constexpr double kPlaneBytesPerUs = 2.4e6;  // planes copied side by side, the same
 constexpr double kFillBytesPerUs = 1.8e6;   // results filled with bias values, and read again
 // Results that start from a matrix of bias values.
-constexpr double kHalfBiasMatrixBytesPerUs = 9e6;
-constexpr double kBiasMatrixBytesPerUs = 3e6;
+constexpr double kBiasLaunchUs = 2;
+constexpr double kBiasMatrixBytesPerUs = 6e6;
 
 const ProductRates& find_rates(const ConvProblem& p, const InPlaceShape& shape) {
   if (p.dtype == DType::kFloat64) return kFloat64Products;
@@ -178,6 +180,7 @@ const ProductRates& find_rates(const ConvProblem& p, const InPlaceShape& shape) 
 struct ProductSize {
   double batch, filters, channels, pixels;
   double element_bytes;
+  bool whole_pixels;  // lines are pixels, not planes, and lie at units of 16 bytes
 };
 
 // Microseconds, by tiles of so many filters and pixels. share: what a term takes, of that.
@@ -217,11 +220,18 @@ double predict_products(const ProductRates& rates, const ProductSize& size, doub
   return best;
 }
 
+// Of a pixel.
+double count_pixel_bytes(const ProductSize& size, double channels) {
+  const double bytes = channels * size.element_bytes;
+  return size.whole_pixels ? bytes * find_sector_share(bytes) : bytes;
+}
+
 // All tensors, once.
 double predict_memory(const ProductRates& rates, const ProductSize& size) {
-  const double read =
-      size.element_bytes * size.channels * (size.batch * size.pixels + size.filters);
-  const double written = size.element_bytes * size.batch * size.pixels * size.filters;
+  const double pixels = size.batch * size.pixels;
+  const double read = pixels * count_pixel_bytes(size, size.channels) +
+                      size.element_bytes * size.channels * size.filters;
+  const double written = pixels * count_pixel_bytes(size, size.filters);
   const double near = find_near_share(read + written);
   return near * (read / rates.near_read + written / rates.near_write) +
          (1 - near) * (read / rates.far_read + written / rates.far_write);
@@ -240,17 +250,18 @@ double predict_bias(const ConvProblem& p, const GatherTensors& view, const InPla
   if (shape.bias_pixels > 0) {
     const bool cut = planes && shape.bias_pixels < p.H * p.W;
     const double calls = cut ? static_cast<double>(2 * p.N) : 1;
-    const double rate = size_of(p.dtype) == 2 ? kHalfBiasMatrixBytesPerUs : kBiasMatrixBytesPerUs;
-    return kLaunchUs * calls + results / (rate * memory_rate);
+    return kBiasLaunchUs * calls + results / (kBiasMatrixBytesPerUs * memory_rate);
   }
   if (!shape.has_epilogue(p.dtype, view.target_channels)) {
     // Results are filled with it first.
     return kLaunchUs + results / (kFillBytesPerUs * memory_rate);
   }
-  if (view.target_channels >= kWideFilters && view.target_channels % kWideTile == 0) return 0;
-  if (rates.epilogue_memory == 0 || view.target_channels <= kNarrowTile) return rates.epilogue_us;
-  const double hidden = 1 + static_cast<double>(view.source_channels) / kLongReduction;
-  return rates.epilogue_us + results / (rates.epilogue_memory * memory_rate * hidden);
+  const int64_t filters = view.target_channels;
+  const bool wide = filters >= kWideFilters;
+  if (rates.epilogue_memory == 0 || (wide && filters % kNarrowTile == 0)) return rates.epilogue_us;
+  const bool quick = wide || filters <= kNarrowTile;
+  const double rate = rates.epilogue_memory * (quick ? kQuickEpilogue : 1);
+  return rates.epilogue_us + results / (rate * memory_rate);
 }
 
 }  // namespace
@@ -263,9 +274,14 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
   const double element_bytes = static_cast<double>(size_of(p.dtype));
   const double all_pixels = static_cast<double>(target_pixels(p));
   const double images = planes ? static_cast<double>(p.N) : 1;
-  const ProductSize size{
-      images * static_cast<double>(p.groups), static_cast<double>(view.target_channels),
-      static_cast<double>(view.source_channels), all_pixels / images, element_bytes};
+  const bool whole_pixels =
+      !planes && !side_by_side && uses_tensor_cores(p) && shape.has_aligned_lines(p.dtype);
+  const ProductSize size{images * static_cast<double>(p.groups),
+                         static_cast<double>(view.target_channels),
+                         static_cast<double>(view.source_channels),
+                         all_pixels / images,
+                         element_bytes,
+                         whole_pixels};
   const double share = find_share(rates, shape.pitches() * size_of(p.dtype)) / product_rate;
   const double arithmetic = predict_products(rates, size, share);
   const double memory = predict_memory(rates, size) / memory_rate;

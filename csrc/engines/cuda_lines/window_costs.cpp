@@ -40,8 +40,9 @@ constexpr double kBoxCycles = 60;
 constexpr double kBoxPositionCycles = 1.4;
 // Turning a position, by both warps of a block that walks; seen where that was what limited.
 constexpr double kTurnedPositionCycles = 12;
-constexpr double kHalvedPositionCycles = 21;   // the same where values are made halves
-constexpr double kSingleTapWaits = 1.25;       // of float32, where products hide nothing else
+constexpr double kHalvedPositionCycles = 21;  // the same where values are made halves
+// Of float32, and where channels lie together: products hide nothing else.
+constexpr double kSingleTapWaits = 1.25;
 constexpr double kWindowTileCycles = 1900;     // filling and draining the pipeline
 constexpr double kWindowLaunchCycles = 15000;  // of both kernels, and their first and last tiles
 constexpr double kWindowBatchLaunchCycles = 13000;  // the same for further images
@@ -132,9 +133,9 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
                          : shape.box_columns > 0 ? boxes + filter_cycles
                                                  : (lines / kWindowLineBytes + filter_cycles) *
                                                        (few_sources ? kScarceSourceStages : 1);
-  const bool single_wide = taps == 1 && problem.dtype == DType::kFloat32;
+  const bool waits = taps == 1 && (problem.dtype == DType::kFloat32 || view.source_strides.c == 1);
   return std::max({multiply + kWindowStageCycles * words * shape.columns, sources, store}) *
-             (single_wide ? kSingleTapWaits : 1) +
+             (waits ? kSingleTapWaits : 1) +
          kWindowTileCycles;
 }
 

@@ -30,9 +30,11 @@ constexpr double kPixelMendChecks = 1.8;    // times that where sums may have to
 constexpr double kPixelUnscale = 1.25;      // times that for halves; reckoned
 constexpr double kPixelTileCycles = 2500;   // filling and draining the pipeline
 constexpr double kPixelLaunchCycles = 10000;
-constexpr double kPixelPlaneLoads = 1.6;   // tiles of one tap, of planes: nothing is read twice
-constexpr double kPixelMemoryBytes = 17;   // device memory, per cycle
-constexpr double kPixelPartialBytes = 20;  // partial sums, written and read again
+// Tiles of one tap: nothing is read twice. Many products hide it where channels lie together.
+constexpr double kPixelTapLoads = 1.6;
+constexpr double kPixelShortCopies = 1.35;  // times that, of less than 16 bytes at a time
+constexpr double kPixelMemoryBytes = 17;    // device memory, per cycle
+constexpr double kPixelPartialBytes = 20;   // partial sums, written and read again
 
 }  // namespace
 
@@ -70,9 +72,10 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
                         : is_half(shape.math)           ? kPixelUnscale
                                                         : 1) *
                        shape.window_pixels() * shape.filters;
-  const bool single_tap = problem.R * problem.S == 1 && !shape.channels_last;
-  const double tile = std::max({multiply + split + store, load, bytes / kPixelCacheBytes}) *
-                          (single_tap ? kPixelPlaneLoads : 1) +
+  const bool single_tap = problem.R * problem.S == 1 && (products == 1 || !shape.channels_last);
+  const bool short_copies = products == 1 && shape.vector * element < 16;
+  const double waits = single_tap ? kPixelTapLoads * (short_copies ? kPixelShortCopies : 1) : 1;
+  const double tile = std::max({multiply + split + store, load, bytes / kPixelCacheBytes}) * waits +
                       kPixelTileCycles;
   const int64_t tiles = shape.pixel_tiles * shape.filter_tiles * problem.groups * shape.splits;
   double cycles = static_cast<double>(ceil_div(tiles, caps.sm_count)) * tile;

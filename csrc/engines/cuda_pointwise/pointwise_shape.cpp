@@ -43,6 +43,11 @@ constexpr double kFewNarrowChunks = 0.9, kNarrowChunk = 0.1, kMostNarrowChunks =
 constexpr int64_t kFewNarrowChannels = 32;
 constexpr double kEmptyChunks = 1.3;
 
+// Adding a bias to 16-bit sums of more filters than one block of them, bytes per cycle, unless a
+// reduction of more chunks hides it.
+constexpr double kNarrowBiasBytes = 56;
+constexpr int kMostBiasChunks = 3;
+
 constexpr int kTileAlignment = 1024;
 
 class Fitter {
@@ -187,6 +192,17 @@ class Fitter {
     return shape.math == TensorMath::kHalfTf32 ? kHalfTf32MemoryBytes : kRowMemoryBytes;
   }
 
+  double count_bias_cycles(const PointwiseShape& shape) const {
+    const bool adds = problem_.pass == Pass::kForward && problem_.has_bias;
+    if (!adds || is_float32(shape.math) || view_.target_channels <= kPointwiseFilters ||
+        shape.chunks > kMostBiasChunks) {
+      return 0;
+    }
+    const auto results =
+        static_cast<double>(problem_.N * problem_.K * plane_ * size_of(problem_.dtype));
+    return results / std::max(1, caps_.sm_count) / kNarrowBiasBytes;
+  }
+
   double predict_microseconds(const PointwiseShape& shape, int64_t blocks_of_one) const {
     const double filter_blocks = static_cast<double>(shape.filters) / kPointwiseFilters;
     const double depth = pointwise_chunk(shape.math) / kProductDepth;
@@ -221,7 +237,9 @@ class Fitter {
       chunks = std::min(kMostNarrowChunks, kFewNarrowChunks + kNarrowChunk * shape.chunks);
       if (view_.source_channels < kFewNarrowChannels) chunks *= kEmptyChunks;
     }
-    return chunks * (kLaunchCycles + std::max(work, memory + filters)) / (kPointwiseClockGhz * 1e3);
+    const double cycles =
+        chunks * (kLaunchCycles + std::max(work, memory + filters)) + count_bias_cycles(shape);
+    return cycles / (kPointwiseClockGhz * 1e3);
   }
 
   const ConvProblem& problem_;
