@@ -47,7 +47,8 @@ class PlanCache {
     std::string preferred;
     if (algorithm == "auto") {
       std::shared_lock lock(mutex_);
-      if (auto found = preferred_.find({problem, device}); found != preferred_.end()) {
+      const Call call{drop_unused_strides(problem), device};
+      if (auto found = preferred_.find(call); found != preferred_.end()) {
         preferred = found->second;
       }
     }
@@ -59,13 +60,15 @@ class PlanCache {
     return choose_engine(engines, problem, caps, algorithm);
   }
 
-  // From now on "auto" means this algorithm for the problem; "auto" itself forgets it.
+  // From now on "auto" means this algorithm for the problem, however tensors that lie alike state
+  // their strides; "auto" itself forgets it.
   void prefer(const ConvProblem& problem, int device, std::string_view algorithm) {
+    const Call call{drop_unused_strides(problem), device};
     std::unique_lock lock(mutex_);
     if (algorithm == "auto") {
-      preferred_.erase({problem, device});
+      preferred_.erase(call);
     } else {
-      preferred_.insert_or_assign({problem, device}, std::string(algorithm));
+      preferred_.insert_or_assign(call, std::string(algorithm));
     }
     plans_.clear();
   }

@@ -177,6 +177,19 @@ size_t hash_value(const ConvProblem& p) {
   return hash;
 }
 
+ConvProblem drop_unused_strides(ConvProblem p) {
+  const auto drop = [](Strides& s, int64_t n, int64_t c, int64_t h, int64_t w) {
+    if (n == 1) s.n = 0;
+    if (c == 1) s.c = 0;
+    if (h == 1) s.h = 0;
+    if (w == 1) s.w = 0;
+  };
+  drop(p.x_strides, p.N, p.C, p.H, p.W);
+  drop(p.w_strides, p.K, p.channels_per_group(), p.R, p.S);
+  drop(p.y_strides, p.N, p.K, p.P, p.Q);
+  return p;
+}
+
 int64_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:

@@ -92,6 +92,10 @@ double count_bytes(const ConvProblem& problem);
 
 size_t hash_value(const ConvProblem& problem);
 
+// The same problem, with no stride along axes of one element: tensors that lie alike may differ in
+// those.
+ConvProblem drop_unused_strides(ConvProblem problem);
+
 int64_t size_of(DType dtype);
 // Of the type that sums are kept in: float64 for float64, float32 for the others.
 int64_t accumulate_bytes(DType dtype);

@@ -71,6 +71,8 @@ PYBIND11_MODULE(convx_core, m) {
       .def(py::init<int64_t, int64_t, int64_t, int64_t>());
   py::class_<Strides>(m, "Strides")
       .def(py::init<int64_t, int64_t, int64_t, int64_t>())
+      .def_readwrite("h", &Strides::h)
+      .def_readwrite("w", &Strides::w)
       .def("tuple",
            [](const Strides &s) { return py::make_tuple(s.n, s.c, s.h, s.w); });
   py::class_<ConvProblem>(m, "ConvProblem")

@@ -159,6 +159,8 @@ def test_cache_takes_what_was_measured(core: ModuleType) -> None:
     assert engine() == ("cuda_lines", "", True)
     assert cache.find("cuda", problem, caps, 0, "auto") != before
     assert engine(device=1) == default
+    problem.w_strides.h, problem.w_strides.w = 7, 5  # of a single tap: they say nothing
+    assert engine() == ("cuda_lines", "", True)
     assert engine(algorithm="cuda_boxes") == ("cuda_boxes", "", False)
     cache.prefer(problem, 0, "cuda_gemm:lt_32")
     assert engine() == ("cuda_gemm", "lt_32", True)

@@ -62,6 +62,14 @@ def test_auto_takes_the_fastest() -> None:
     assert conv2d_ext.explain(x, w) == before
 
 
+@pytest.mark.usefixtures("last_wins")
+def test_strides_that_say_nothing_do_not_matter() -> None:
+    x = torch.randn(1, 6, 9, 9).contiguous(memory_format=torch.channels_last)
+    with conv2d_ext.tune():
+        conv2d_ext.conv2d(x, torch.randn(8, 6, 1, 1))
+    assert conv2d_ext.explain(x.shape, (8, 6, 1, 1), channels_last=True).tuned
+
+
 def test_the_heuristics_choice_stays_where_it_is_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Timer, "medians_ms", lambda _, calls: [1.0] + [0.99] * (len(calls) - 1))
     x, w = operands()
