@@ -75,36 +75,23 @@ inline Tensor conv2d_weight_grad(const Tensor& grad_output, const Tensor& input,
 
 inline Tensor conv2d_bias_grad(const Tensor& grad_output) { return run_bias_grad(grad_output); }
 
-// What Python's explain() and tune() ask; no tensor takes part, so each library has operators of
-// its own.
-inline std::string explain(
-    const std::string& direction, const std::string& dtype, const std::vector<int64_t>& input_size,
-    const std::vector<int64_t>& input_stride, const std::vector<int64_t>& weight_size,
-    const std::vector<int64_t>& weight_stride, const std::vector<int64_t>& output_stride,
-    bool has_bias, const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
-    const std::vector<int64_t>& dilation, int64_t groups, const std::string& precision,
-    const std::string& algorithm, int64_t device) {
-  return run_explain({direction, dtype, input_size, input_stride, weight_size, weight_stride,
-                      has_bias, output_stride},
-                     parse_arguments(stride, padding, dilation, groups, precision, algorithm),
-                     static_cast<int>(device));
+// What Python's explain() and tune() say about a problem; no tensor takes part, so each library has
+// operators of its own. kRun: run_explain or run_prefer.
+template <auto kRun>
+auto run_about_problem(const std::string& direction, const std::string& dtype,
+                       const std::vector<int64_t>& input_size,
+                       const std::vector<int64_t>& input_stride,
+                       const std::vector<int64_t>& weight_size,
+                       const std::vector<int64_t>& weight_stride,
+                       const std::vector<int64_t>& output_stride, bool has_bias,
+                       const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
+                       const std::vector<int64_t>& dilation, int64_t groups,
+                       const std::string& precision, const std::string& algorithm, int64_t device) {
+  return kRun({direction, dtype, input_size, input_stride, weight_size, weight_stride, has_bias,
+               output_stride},
+              parse_arguments(stride, padding, dilation, groups, precision, algorithm),
+              static_cast<int>(device));
 }
-
-inline void prefer(const std::string& direction, const std::string& dtype,
-                   const std::vector<int64_t>& input_size, const std::vector<int64_t>& input_stride,
-                   const std::vector<int64_t>& weight_size,
-                   const std::vector<int64_t>& weight_stride,
-                   const std::vector<int64_t>& output_stride, bool has_bias,
-                   const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
-                   const std::vector<int64_t>& dilation, int64_t groups,
-                   const std::string& precision, const std::string& algorithm, int64_t device) {
-  run_prefer({direction, dtype, input_size, input_stride, weight_size, weight_stride, has_bias,
-              output_stride},
-             parse_arguments(stride, padding, dilation, groups, precision, algorithm),
-             static_cast<int>(device));
-}
-
-inline std::string record(bool on) { return run_record(on); }
 
 #define CONVX_PROBLEM_ARGUMENTS                                                            \
   "(str direction, str dtype, int[] input_size, int[] input_stride, int[] weight_size, "   \

@@ -38,7 +38,7 @@ STABLE_TORCH_LIBRARY(convx, m) {
 STABLE_TORCH_LIBRARY_IMPL(convx, CPU, m) { convx::implement_ops(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(convx, CompositeExplicitAutograd, m) {
-  m.impl("_explain_cpu", TORCH_BOX(&convx::explain));
-  m.impl("_prefer_cpu", TORCH_BOX(&convx::prefer));
-  m.impl("_record_cpu", TORCH_BOX(&convx::record));
+  m.impl("_explain_cpu", TORCH_BOX(&convx::run_about_problem<&convx::run_explain>));
+  m.impl("_prefer_cpu", TORCH_BOX(&convx::run_about_problem<&convx::run_prefer>));
+  m.impl("_record_cpu", TORCH_BOX(&convx::run_record));
 }

@@ -12,8 +12,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(convx, m) {
 STABLE_TORCH_LIBRARY_IMPL(convx, CUDA, m) { convx::implement_ops(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(convx, CompositeExplicitAutograd, m) {
-  m.impl("_explain_cuda", TORCH_BOX(&convx::explain));
-  m.impl("_prefer_cuda", TORCH_BOX(&convx::prefer));
-  m.impl("_record_cuda", TORCH_BOX(&convx::record));
+  m.impl("_explain_cuda", TORCH_BOX(&convx::run_about_problem<&convx::run_explain>));
+  m.impl("_prefer_cuda", TORCH_BOX(&convx::run_about_problem<&convx::run_prefer>));
+  m.impl("_record_cuda", TORCH_BOX(&convx::run_record));
   m.impl("_set_cuda_workspace_limit", TORCH_BOX(&convx::set_workspace_limit));
 }
