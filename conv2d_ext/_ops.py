@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._arguments import ConvParams
 from ._load import load
 
 load()
@@ -27,3 +28,21 @@ forward = _resolve("_conv2d")
 input_grad = _resolve("_conv2d_input_grad")
 weight_grad = _resolve("_conv2d_weight_grad")
 bias_grad = _resolve("_conv2d_bias_grad")
+
+
+def run(
+    direction: str,
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    y: Tensor,
+    channels_last: bool,
+    params: ConvParams,
+) -> Tensor:
+    """One pass by its name; a gradient is made in the memory format that is asked for. Reads the
+    sizes alone of what it computes."""
+    if direction == "forward":
+        return forward(x, w, b, *params)
+    if direction == "input_grad":
+        return input_grad(y, w, x.shape[2], x.shape[3], channels_last, *params)
+    return weight_grad(y, x, w.shape[2], w.shape[3], channels_last, *params)

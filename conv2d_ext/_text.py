@@ -25,11 +25,6 @@ def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int
     return "\n".join(out)
 
 
-def tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a frozen dataclass out of JSON, whose lists would not be hashable."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-
-
 def show(report: object) -> None:
     """Prints a report: in colour where rich is installed and standard output is a terminal."""
     console = _find_console() if sys.stdout.isatty() else None

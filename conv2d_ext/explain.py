@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from html import escape
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ._arguments import IntOrPair, PaddingLike, parse_padding, parse_pair
 from ._precision import torch_allows_tf32
-from ._text import html_table, mebibytes_text, time_text, tuples
+from ._text import html_table, mebibytes_text, time_text
 from .bench.precisions import precision_name
 from .bench.timing import measure_ceilings
 
@@ -208,6 +209,11 @@ def explain(
     rate, bandwidth = _measured_rates(where, precision_name(x.dtype, precision))
     times = Floor(explanation.flops / rate * 1e6, explanation.bytes / bandwidth * 1e6)
     return replace(explanation, floor=times)
+
+
+def tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a frozen dataclass out of JSON, whose lists would not be hashable."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
 
 
 @cache

@@ -15,11 +15,14 @@ from torch import Tensor
 
 from . import _ops
 from ._arguments import ConvParams
+from ._layout import is_channels_last
 from ._machine import cpu_name
-from ._text import Progress, format_table, html_table, time_text, tuples
+from ._text import Progress, format_table, html_table, time_text
 from ._user_error import UserError
 from ._version import __version__
+from .bench.shapes import Shape
 from .bench.timing import Timer
+from .explain import tuples
 
 _FORMAT = 1
 # An engine this many times slower than the best by prediction is not tried.
@@ -37,31 +40,24 @@ class Problem:
     precision: str
     bias: bool
     groups: int
-    input: tuple[int, ...]
-    weight: tuple[int, ...]
-    output: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    input_stride: tuple[int, ...]
-    weight_stride: tuple[int, ...]
-    output_stride: tuple[int, ...]
+    input: tuple[int, int, int, int]
+    weight: tuple[int, int, int, int]
+    output: tuple[int, int, int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    input_stride: tuple[int, int, int, int]
+    weight_stride: tuple[int, int, int, int]
+    output_stride: tuple[int, int, int, int]
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Problem:
         return cls(**tuples(fields))
 
     def __str__(self) -> str:
-        n, c, h, w = self.input
         k, _, r, s = self.weight
-        text = f"n{n}c{c}h{h}w{w} k{k}r{r}s{s}"
-        if self.stride != (1, 1):
-            text += f" stride{self.stride[0]}x{self.stride[1]}"
-        if any(self.padding):
-            text += " pad" + ",".join(map(str, self.padding))
-        if self.dilation != (1, 1):
-            text += f" dilation{self.dilation[0]}x{self.dilation[1]}"
-        return text + (f" groups{self.groups}" if self.groups > 1 else "")
+        geometry = self.stride, self.padding, self.dilation
+        return Shape(*self.input, k, r, s, *geometry, self.groups).text
 
     def arguments(self, algorithm: str, device: torch.device) -> tuple[Any, ...]:
         """Of the operators that take a problem."""
@@ -89,26 +85,17 @@ class Problem:
             values = torch.randn(extent, device=device, dtype=dtype, generator=generator)
             return values.as_strided(list(size), list(stride))
 
-        def is_last(size: Sequence[int], stride: Sequence[int]) -> bool:
-            return tuple(stride) != torch.empty(tuple(size), device="meta").stride()
-
         x = random(self.input, self.input_stride)
         w = random(self.weight, self.weight_stride)
         g = random(self.output, self.output_stride)
         b = random(self.weight[:1], (1,)) if self.bias else None
 
+        result = x if self.direction == "input_grad" else w
+
         def call(algorithm: str) -> Tensor:
-            (sh, sw), (dh, dw), pad = self.stride, self.dilation, self.padding
-            top, bottom, left, right = pad
-            how = self.groups, self.precision, algorithm
-            params = ConvParams(sh, sw, top, bottom, left, right, dh, dw, *how)
-            if self.direction == "forward":
-                return _ops.forward(x, w, b, *params)
-            if self.direction == "input_grad":
-                last = is_last(self.input, self.input_stride)
-                return _ops.input_grad(g, w, *self.input[2:], last, *params)
-            last = is_last(self.weight, self.weight_stride)
-            return _ops.weight_grad(g, x, *self.weight[2:], last, *params)
+            geometry = *self.stride, *self.padding, *self.dilation
+            params = ConvParams(*geometry, self.groups, self.precision, algorithm)
+            return _ops.run(self.direction, x, w, b, g, is_channels_last(result), params)
 
         return call
 

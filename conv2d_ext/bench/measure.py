@@ -98,12 +98,8 @@ class Operands:
         return other
 
     def ours(self) -> Tensor:
-        s, nhwc = self.case.shape, self.case.layout == "nhwc"
-        if self.case.direction == "fwd":
-            return _ops.forward(self.x, self.w, self.b, *self.params)
-        if self.case.direction == "dgrad":
-            return _ops.input_grad(self.g, self.w, s.H, s.W, nhwc, *self.params)
-        return _ops.weight_grad(self.g, self.x, s.R, s.S, nhwc, *self.params)
+        direction, last = PASS_NAMES[self.case.direction], self.case.layout == "nhwc"
+        return _ops.run(direction, self.x, self.w, self.b, self.g, last, self.params)
 
     def theirs(self) -> Tensor:
         return torch_convolution(self.case, self.x, self.w, self.b, self.g)

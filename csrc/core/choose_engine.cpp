@@ -13,8 +13,8 @@ std::string list_names(std::span<const Engine> engines) {
 
 std::string list_variants(const Candidate& candidate) {
   std::string names;
-  for (const std::string& variant : candidate.variants) {
-    names += (names.empty() ? "'" : ", '") + (candidate.name + (":" + variant)) + "'";
+  for (const char* variant : candidate.variants) {
+    names += std::string(names.empty() ? "'" : ", '") + candidate.name + ":" + variant + "'";
   }
   return names;
 }
@@ -84,29 +84,21 @@ std::string describe_choice(const Choice& choice, const ConvProblem& problem) {
       << ", \"error\": " << quote(choice.error)
       << ", \"engine\": " << quote(choice.chosen < 0 ? "" : choice.candidates[choice.chosen].name)
       << ", \"variant\": " << quote(choice.variant)
-      << ", \"tuned\": " << (choice.tuned ? "true" : "false") << ", \"candidates\": [";
-  const char* separator = "";
-  for (const Candidate& candidate : choice.candidates) {
-    out << separator << "{\"name\": " << quote(candidate.name)
-        << ", \"refusal\": " << quote(candidate.refusal)
+      << ", \"tuned\": " << (choice.tuned ? "true" : "false") << ", \"candidates\": ";
+  write_list(out, choice.candidates, [&](const Candidate& candidate) {
+    out << "{\"name\": " << quote(candidate.name) << ", \"refusal\": " << quote(candidate.refusal)
         << ", \"by_name_only\": " << (candidate.by_name_only ? "true" : "false");
     if (candidate.refusal.empty()) {
       const Plan& plan = candidate.plan;
       out << ", \"predicted_us\": " << plan.predicted_us
           << ", \"workspace_bytes\": " << plan.workspace_bytes << ", \"split\": " << plan.split
           << ", \"halves\": " << (plan.halves ? "true" : "false") << ", \"tile\": [" << plan.tile.m
-          << ", " << plan.tile.n << ", " << plan.tile.k << "], \"variants\": [";
-      const char* comma = "";
-      for (const std::string& variant : candidate.variants) {
-        out << comma << quote(variant);
-        comma = ", ";
-      }
-      out << "]";
+          << ", " << plan.tile.n << ", " << plan.tile.k << "], \"variants\": ";
+      write_list(out, candidate.variants, [&](const char* variant) { out << quote(variant); });
     }
     out << "}";
-    separator = ", ";
-  }
-  out << "]}";
+  });
+  out << "}";
   return out.str();
 }
 

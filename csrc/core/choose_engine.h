@@ -16,7 +16,7 @@ struct Candidate {
   std::string refusal;  // empty: the engine applies, and plan is set
   bool by_name_only;
   Plan plan;
-  std::vector<std::string> variants;  // names of other plans of the engine
+  std::vector<const char*> variants;  // names of other plans of the engine
 };
 
 struct Choice {

@@ -27,7 +27,7 @@ struct Engine {
 
   // Other plans than plan()'s that a measurement may prefer, where the engine has any: their names,
   // what users write as algorithm="engine:variant". No plan: not for this problem.
-  std::vector<std::string> (*variants)(const ConvProblem&, const DeviceCaps&) = nullptr;
+  std::vector<const char*> (*variants)(const ConvProblem&, const DeviceCaps&) = nullptr;
   std::optional<Plan> (*plan_variant)(const ConvProblem&, const DeviceCaps&,
                                       std::string_view variant) = nullptr;
 };

@@ -17,6 +17,12 @@ namespace convx {
 
 class PlanCache {
  public:
+  struct Call {
+    ConvProblem problem;
+    int device;
+    bool operator==(const Call&) const = default;
+  };
+
   // The plan for the problem on this machine, from memory or from choose_engine. It stays valid
   // while the caller holds it, whatever the cache forgets meanwhile. On failure, error is set and
   // there is no plan; failures are not remembered.
@@ -75,11 +81,6 @@ class PlanCache {
 
   // Notes what is planned by "auto" until it is switched off; every problem once. Plans are
   // forgotten first, so that every call is planned.
-  struct Call {
-    ConvProblem problem;
-    int device;
-    bool operator==(const Call&) const = default;
-  };
   std::vector<Call> record(bool on) {
     std::unique_lock lock(mutex_);
     recording_ = on;

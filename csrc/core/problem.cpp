@@ -264,13 +264,8 @@ std::string to_text(const ConvProblem& p) {
 std::string describe(const ConvProblem& p) {
   Text out;
   const auto list = [&](const char* name, std::initializer_list<int64_t> values) {
-    out << ", \"" << name << "\": [";
-    const char* comma = "";
-    for (const int64_t value : values) {
-      out << comma << value;
-      comma = ", ";
-    }
-    out << "]";
+    out << ", \"" << name << "\": ";
+    write_list(out, values, [&](int64_t value) { out << value; });
   };
   const auto strides = [&](const char* name, const Strides& s) {
     list(name, {s.n, s.c, s.h, s.w});

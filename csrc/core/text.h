@@ -32,6 +32,18 @@ class Text {
   std::string text_;
 };
 
+// "[1, 2]": write(item) puts each one into the text.
+template <typename Items, typename Write>
+void write_list(Text& out, const Items& items, const Write& write) {
+  std::string_view separator = "[";
+  for (const auto& item : items) {
+    out << separator;
+    write(item);
+    separator = ", ";
+  }
+  out << (separator == "[" ? "[]" : "]");
+}
+
 // As a string of JSON. What is written is plain ASCII; quotes and backslashes are all that can
 // occur.
 inline std::string quote(std::string_view text) {

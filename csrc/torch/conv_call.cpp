@@ -59,6 +59,40 @@ Strides dense_strides(bool channels_last, int64_t c, int64_t h, int64_t w) {
   return channels_last ? channels_last_strides(c, h, w) : contiguous_strides(c, h, w);
 }
 
+ConvProblem parse_problem(const ProblemText& text, const ConvArguments& arguments) {
+  const auto parse = [](const auto& choices, const std::string& name, const char* what) {
+    for (auto choice : choices) {
+      if (name == name_of(choice)) return choice;
+    }
+    fail(std::string("unknown ") + what + "='" + name + "'");
+  };
+  constexpr std::array kPasses{Pass::kForward, Pass::kInputGrad, Pass::kWeightGrad};
+  constexpr std::array kDTypes{DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
+  for (const auto* list :
+       {&text.input_size, &text.input_stride, &text.weight_size, &text.weight_stride}) {
+    if (list->size() != 4) fail("expected input and weight to have 4 dimensions");
+  }
+  const auto& x = text.input_size;
+  const auto& w = text.weight_size;
+  const auto to_strides = [](const std::vector<int64_t>& v) {
+    return Strides{v[0], v[1], v[2], v[3]};
+  };
+  ConvProblem problem = start_problem(parse(kPasses, text.direction, "direction"),
+                                      parse(kDTypes, text.dtype, "dtype"), arguments);
+  problem.has_bias = text.has_bias;
+  problem.N = x[0], problem.C = x[1], problem.H = x[2], problem.W = x[3];
+  problem.K = w[0], problem.R = w[2], problem.S = w[3];
+  check_problem(problem, w[1]);
+  problem.x_strides = to_strides(text.input_stride);
+  problem.w_strides = to_strides(text.weight_stride);
+  const bool channels_last = is_channels_last(x[0], x[1], x[2], x[3], problem.x_strides) ||
+                             is_channels_last(w[0], w[1], w[2], w[3], problem.w_strides);
+  problem.y_strides = text.output_stride.size() == 4
+                          ? to_strides(text.output_stride)
+                          : dense_strides(channels_last, problem.K, problem.P, problem.Q);
+  return problem;
+}
+
 // Memory so short that not even this much can be had is for the caller to deal with.
 constexpr int64_t kSmallestWorkspace = 64 << 10;
 
@@ -102,9 +136,7 @@ ConvArguments parse_arguments(const std::vector<int64_t>& stride,
                               std::string_view precision, std::string_view algorithm) {
   const auto list_text = [](const std::vector<int64_t>& values) {
     Text out;
-    out << "[";
-    for (size_t i = 0; i < values.size(); ++i) out << (i ? ", " : "") << values[i];
-    out << "]";
+    write_list(out, values, [&](int64_t value) { out << value; });
     return out.str();
   };
   const auto parse_pair = [&](const char* name, const std::vector<int64_t>& values) -> Hw {
@@ -283,44 +315,6 @@ std::tuple<Tensor, Tensor, Tensor> run_backward(const Tensor& grad_output, const
   return {grad_input, grad_weight, grad_bias};
 }
 
-namespace {
-
-ConvProblem parse_problem(const ProblemText& text, const ConvArguments& arguments) {
-  const auto parse = [](const auto& choices, const std::string& name, const char* what) {
-    for (auto choice : choices) {
-      if (name == name_of(choice)) return choice;
-    }
-    fail(std::string("unknown ") + what + "='" + name + "'");
-  };
-  constexpr std::array kPasses{Pass::kForward, Pass::kInputGrad, Pass::kWeightGrad};
-  constexpr std::array kDTypes{DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
-  for (const auto* list :
-       {&text.input_size, &text.input_stride, &text.weight_size, &text.weight_stride}) {
-    if (list->size() != 4) fail("expected input and weight to have 4 dimensions");
-  }
-  const auto& x = text.input_size;
-  const auto& w = text.weight_size;
-  const auto to_strides = [](const std::vector<int64_t>& v) {
-    return Strides{v[0], v[1], v[2], v[3]};
-  };
-  ConvProblem problem = start_problem(parse(kPasses, text.direction, "direction"),
-                                      parse(kDTypes, text.dtype, "dtype"), arguments);
-  problem.has_bias = text.has_bias;
-  problem.N = x[0], problem.C = x[1], problem.H = x[2], problem.W = x[3];
-  problem.K = w[0], problem.R = w[2], problem.S = w[3];
-  check_problem(problem, w[1]);
-  problem.x_strides = to_strides(text.input_stride);
-  problem.w_strides = to_strides(text.weight_stride);
-  const bool channels_last = is_channels_last(x[0], x[1], x[2], x[3], problem.x_strides) ||
-                             is_channels_last(w[0], w[1], w[2], w[3], problem.w_strides);
-  problem.y_strides = text.output_stride.size() == 4
-                          ? to_strides(text.output_stride)
-                          : dense_strides(channels_last, problem.K, problem.P, problem.Q);
-  return problem;
-}
-
-}  // namespace
-
 std::string run_explain(const ProblemText& text, const ConvArguments& arguments, int device) {
   const ConvProblem problem = parse_problem(text, arguments);
   const Choice choice = plan_cache().choose(
@@ -338,13 +332,11 @@ void run_prefer(const ProblemText& text, const ConvArguments& arguments, int dev
 
 std::string run_record(bool on) {
   Text out;
-  const char* comma = "[";
-  for (const PlanCache::Call& call : plan_cache().record(on)) {
-    out << comma << "{\"device\": " << int64_t{call.device}
-        << ", \"problem\": " << describe(call.problem) << "}";
-    comma = ", ";
-  }
-  return *comma == '[' ? "[]" : out.str() + "]";
+  write_list(out, plan_cache().record(on), [&](const PlanCache::Call& call) {
+    out << "{\"device\": " << int64_t{call.device} << ", \"problem\": " << describe(call.problem)
+        << "}";
+  });
+  return out.str();
 }
 
 }  // namespace convx

@@ -1,5 +1,4 @@
-// The core as a Python module, for tests only: what the libraries decide, seen
-// without tensors.
+// The core as a Python module, for tests only: what the libraries decide, seen without tensors.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -30,27 +29,26 @@ using namespace convx;
 
 namespace {
 
-std::span<const Engine> engines_of(const std::string &device) {
+std::span<const Engine> engines_of(const std::string& device) {
   return device == "cuda" ? cuda_engines() : cpu_engines();
 }
 
-py::object run_grouped_mma(const ConvProblem &problem, const GroupedMmaFit &fit,
-                           const Buffers &buffers) {
-  if (const char *fault = emulate_grouped_mma(problem, fit, buffers)) {
+py::object run_grouped_mma(const ConvProblem& problem, const GroupedMmaFit& fit,
+                           const Buffers& buffers) {
+  if (const char* fault = emulate_grouped_mma(problem, fit, buffers)) {
     throw std::runtime_error(fault);
   }
   using namespace py::literals;
-  const GroupedMmaParams &p = fit.params;
-  return py::dict(
-      "tensor_cores"_a = true, "blocks"_a = fit.blocks, "unit"_a = p.unit,
-      "filters"_a = fit.filters, "cells"_a = fit.cells, "steps"_a = p.steps,
-      "spans"_a = static_cast<int>(p.spans), "pairs"_a = p.pairs,
-      "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
-      "images"_a = p.tile_images, "resident"_a = fit.resident,
-      "shared_bytes"_a = fit.shared_bytes, "microseconds"_a = fit.microseconds);
+  const GroupedMmaParams& p = fit.params;
+  return py::dict("tensor_cores"_a = true, "blocks"_a = fit.blocks, "unit"_a = p.unit,
+                  "filters"_a = fit.filters, "cells"_a = fit.cells, "steps"_a = p.steps,
+                  "spans"_a = static_cast<int>(p.spans), "pairs"_a = p.pairs,
+                  "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
+                  "images"_a = p.tile_images, "resident"_a = fit.resident,
+                  "shared_bytes"_a = fit.shared_bytes, "microseconds"_a = fit.microseconds);
 }
 
-} // namespace
+}  // namespace
 
 PYBIND11_MODULE(convx_core, m) {
   py::enum_<Pass>(m, "Pass")
@@ -67,14 +65,12 @@ PYBIND11_MODULE(convx_core, m) {
       .value("tf32", Precision::kTf32);
 
   py::class_<Hw>(m, "Hw").def(py::init<int64_t, int64_t>());
-  py::class_<Padding>(m, "Padding")
-      .def(py::init<int64_t, int64_t, int64_t, int64_t>());
+  py::class_<Padding>(m, "Padding").def(py::init<int64_t, int64_t, int64_t, int64_t>());
   py::class_<Strides>(m, "Strides")
       .def(py::init<int64_t, int64_t, int64_t, int64_t>())
       .def_readwrite("h", &Strides::h)
       .def_readwrite("w", &Strides::w)
-      .def("tuple",
-           [](const Strides &s) { return py::make_tuple(s.n, s.c, s.h, s.w); });
+      .def("tuple", [](const Strides& s) { return py::make_tuple(s.n, s.c, s.h, s.w); });
   py::class_<ConvProblem>(m, "ConvProblem")
       .def(py::init<>())
       .def_readwrite("pass_", &ConvProblem::pass)
@@ -97,8 +93,7 @@ PYBIND11_MODULE(convx_core, m) {
       .def_readwrite("x_strides", &ConvProblem::x_strides)
       .def_readwrite("w_strides", &ConvProblem::w_strides)
       .def_readwrite("y_strides", &ConvProblem::y_strides)
-      .def("__eq__",
-           [](const ConvProblem &a, const ConvProblem &b) { return a == b; });
+      .def("__eq__", [](const ConvProblem& a, const ConvProblem& b) { return a == b; });
   py::class_<DeviceCaps>(m, "DeviceCaps")
       .def(py::init<>())
       .def_readwrite("threads", &DeviceCaps::threads)
@@ -108,11 +103,10 @@ PYBIND11_MODULE(convx_core, m) {
       .def_readwrite("wgmma", &DeviceCaps::wgmma)
       .def_readwrite("code_arch", &DeviceCaps::code_arch)
       .def_readwrite("compute_minor", &DeviceCaps::compute_minor)
-      .def_readwrite("shared_bytes_per_block",
-                     &DeviceCaps::shared_bytes_per_block)
+      .def_readwrite("shared_bytes_per_block", &DeviceCaps::shared_bytes_per_block)
       .def_readwrite("workspace_limit", &DeviceCaps::workspace_limit);
 
-  m.def("validate", [](ConvProblem &problem, int64_t weight_channels) {
+  m.def("validate", [](ConvProblem& problem, int64_t weight_channels) {
     return validate(problem, weight_channels);
   });
   m.def("output_extent", &output_extent);
@@ -120,348 +114,277 @@ PYBIND11_MODULE(convx_core, m) {
   m.def("count_flops", &count_flops);
   m.def("count_bytes", &count_bytes);
   m.def("hash_value", &hash_value);
-  m.def("is_channels_last",
-        py::overload_cast<int64_t, int64_t, int64_t, int64_t, const Strides &>(
-            &is_channels_last));
+  m.def("is_channels_last", py::overload_cast<int64_t, int64_t, int64_t, int64_t, const Strides&>(
+                                &is_channels_last));
   m.def("contiguous_strides", &contiguous_strides);
   m.def("channels_last_strides", &channels_last_strides);
 
-  // Phases of one axis as (target_start, target_step, count, source_step,
-  // [(tap, offset), ...]).
-  const auto to_python = [](const std::vector<AxisPhase> &phases) {
+  // Phases of one axis as (target_start, target_step, count, source_step, [(tap, offset), ...]).
+  const auto to_python = [](const std::vector<AxisPhase>& phases) {
     py::list result;
-    for (const AxisPhase &phase : phases) {
+    for (const AxisPhase& phase : phases) {
       py::list taps;
-      for (const AxisTap &tap : phase.taps)
-        taps.append(py::make_tuple(tap.tap, tap.offset));
-      result.append(py::make_tuple(phase.target_start, phase.target_step,
-                                   phase.count, phase.source_step, taps));
+      for (const AxisTap& tap : phase.taps) taps.append(py::make_tuple(tap.tap, tap.offset));
+      result.append(py::make_tuple(phase.target_start, phase.target_step, phase.count,
+                                   phase.source_step, taps));
     }
     return result;
   };
-  m.def("forward_phases", [to_python](int64_t output, int64_t kernel,
-                                      int64_t stride, int64_t pad,
+  m.def("forward_phases", [to_python](int64_t output, int64_t kernel, int64_t stride, int64_t pad,
                                       int64_t dilation) {
     return to_python(forward_phases(output, kernel, stride, pad, dilation));
   });
-  m.def("input_grad_phases", [to_python](int64_t input, int64_t kernel,
-                                         int64_t stride, int64_t pad,
+  m.def("input_grad_phases", [to_python](int64_t input, int64_t kernel, int64_t stride, int64_t pad,
                                          int64_t dilation) {
     return to_python(input_grad_phases(input, kernel, stride, pad, dilation));
   });
 
   // The whole choice, as JSON text.
-  m.def("choose", [](const std::string &device, const ConvProblem &problem,
-                     const DeviceCaps &caps, const std::string &algorithm) {
-    return describe_choice(
-        choose_engine(engines_of(device), problem, caps, algorithm), problem);
+  m.def("choose", [](const std::string& device, const ConvProblem& problem, const DeviceCaps& caps,
+                     const std::string& algorithm) {
+    return describe_choice(choose_engine(engines_of(device), problem, caps, algorithm), problem);
   });
-  // What one engine says, without asking the others; empty if it can run the
-  // problem.
-  m.def("refuse", [](const std::string &name, const ConvProblem &problem,
-                     const DeviceCaps &caps) {
-    for (const Engine &engine : cuda_engines()) {
-      if (name == engine.name)
-        return engine.refuse(problem, caps);
+  // What one engine says, without asking the others; empty if it can run the problem.
+  m.def("refuse", [](const std::string& name, const ConvProblem& problem, const DeviceCaps& caps) {
+    for (const Engine& engine : cuda_engines()) {
+      if (name == engine.name) return engine.refuse(problem, caps);
     }
     throw std::runtime_error("no such engine");
   });
   // find: (address of the plan or 0, error)
   py::class_<PlanCache>(m, "PlanCache")
       .def(py::init<>())
-      .def("find",
-           [](PlanCache &cache, const std::string &device,
-              const ConvProblem &problem, const DeviceCaps &caps, int index,
-              const std::string &algorithm) {
-             std::string error;
-             const auto plan = cache.find_or_choose(
-                 engines_of(device), problem, caps, index, algorithm, error);
-             return py::make_tuple(reinterpret_cast<uintptr_t>(plan.get()),
-                                   error);
-           })
+      .def("find", [](PlanCache& cache, const std::string& device, const ConvProblem& problem,
+                      const DeviceCaps& caps, int index, const std::string& algorithm) {
+        std::string error;
+        const auto plan =
+            cache.find_or_choose(engines_of(device), problem, caps, index, algorithm, error);
+        return py::make_tuple(reinterpret_cast<uintptr_t>(plan.get()), error);
+      })
       .def("choose",
-           [](PlanCache &cache, const std::string &device,
-              const ConvProblem &problem, const DeviceCaps &caps, int index,
-              const std::string &algorithm) {
+           [](PlanCache& cache, const std::string& device, const ConvProblem& problem,
+              const DeviceCaps& caps, int index, const std::string& algorithm) {
              const auto engines = engines_of(device);
-             return describe_choice(
-                 cache.choose(engines, problem, caps, index, algorithm),
-                 problem);
+             return describe_choice(cache.choose(engines, problem, caps, index, algorithm),
+                                    problem);
            })
-      .def("prefer",
-           [](PlanCache &cache, const ConvProblem &problem, int index,
-              const std::string &algorithm) {
-             cache.prefer(problem, index, algorithm);
-           })
-      .def("record", [](PlanCache &cache, bool on) {
+      .def("prefer", [](PlanCache& cache, const ConvProblem& problem, int index,
+                        const std::string& algorithm) { cache.prefer(problem, index, algorithm); })
+      .def("record", [](PlanCache& cache, bool on) {
         py::list calls;
-        for (const PlanCache::Call &call : cache.record(on)) {
+        for (const PlanCache::Call& call : cache.record(on)) {
           calls.append(py::make_tuple(describe(call.problem), call.device));
         }
         return calls;
       });
   // The geometry that the window engines fit to a forward problem, or None.
-  m.def("fit_window",
-        [](const ConvProblem &problem, const DeviceCaps &caps) -> py::object {
-          const GatherView view = make_gather_view(problem);
-          const WindowShape s =
-              fit_window_shape(problem, caps, tensor_math(problem),
-                               make_gather_axis(view.rows[0], false),
-                               make_gather_axis(view.columns[0], false));
-          if (s.columns == 0)
-            return py::none();
-          py::list segments;
-          for (const WindowSegment &segment : s.segments) {
-            segments.append(py::make_tuple(segment.shift, segment.row_phase,
-                                           segment.column_phase, segment.line));
-          }
-          using namespace py::literals;
-          return py::dict(
-              "pitch"_a = s.pitch, "rows"_a = s.rows, "strips"_a = s.strips,
-              "strip_columns"_a = s.strip_columns, "row_base"_a = s.row_base,
-              "column_base"_a = s.column_base, "columns"_a = s.columns,
-              "filter_groups"_a = s.filter_groups,
-              "window_step"_a = s.window_step,
-              "second_window"_a = s.second_window,
-              "second_offset"_a = s.second_offset, "pair_rows"_a = s.pair_rows,
-              "column_windows"_a = s.column_windows,
-              "pairs_per_image"_a = s.pairs_per_image,
-              "pixel_tiles"_a = s.pixel_tiles, "segments"_a = segments,
-              "segment_length"_a = s.segment_length,
-              "tap_positions"_a = s.tap_positions, "by_rows"_a = s.by_rows,
-              "shared_bytes"_a = s.shared_bytes, "splits"_a = s.splits,
-              "chunks"_a = s.chunks, "images"_a = s.images, "lines"_a = s.lines,
-              "line_positions"_a = s.line_positions,
-              "lane_bytes"_a = s.lane_bytes,
-              "source_stages"_a = s.source_stages,
-              "filter_stages"_a = s.filter_stages, "resident"_a = s.resident,
-              "microseconds"_a = s.microseconds);
-        });
+  m.def("fit_window", [](const ConvProblem& problem, const DeviceCaps& caps) -> py::object {
+    const GatherView view = make_gather_view(problem);
+    const WindowShape s =
+        fit_window_shape(problem, caps, tensor_math(problem), make_gather_axis(view.rows[0], false),
+                         make_gather_axis(view.columns[0], false));
+    if (s.columns == 0) return py::none();
+    py::list segments;
+    for (const WindowSegment& segment : s.segments) {
+      segments.append(py::make_tuple(segment.shift, segment.row_phase, segment.column_phase,
+                                     segment.line));
+    }
+    using namespace py::literals;
+    return py::dict(
+        "pitch"_a = s.pitch, "rows"_a = s.rows, "strips"_a = s.strips,
+        "strip_columns"_a = s.strip_columns, "row_base"_a = s.row_base,
+        "column_base"_a = s.column_base, "columns"_a = s.columns,
+        "filter_groups"_a = s.filter_groups, "window_step"_a = s.window_step,
+        "second_window"_a = s.second_window, "second_offset"_a = s.second_offset,
+        "pair_rows"_a = s.pair_rows, "column_windows"_a = s.column_windows,
+        "pairs_per_image"_a = s.pairs_per_image, "pixel_tiles"_a = s.pixel_tiles,
+        "segments"_a = segments, "segment_length"_a = s.segment_length,
+        "tap_positions"_a = s.tap_positions, "by_rows"_a = s.by_rows,
+        "shared_bytes"_a = s.shared_bytes, "splits"_a = s.splits, "chunks"_a = s.chunks,
+        "images"_a = s.images, "lines"_a = s.lines, "line_positions"_a = s.line_positions,
+        "lane_bytes"_a = s.lane_bytes, "source_stages"_a = s.source_stages,
+        "filter_stages"_a = s.filter_stages, "resident"_a = s.resident,
+        "microseconds"_a = s.microseconds);
+  });
   bind_pixels(m);
   bind_lines(m);
   bind_mma(m);
-  // Fits a depthwise problem, runs its kernel on the host over tensors given by
-  // their addresses (0 for none) and returns the geometry, or None where no
-  // tile fits.
-  m.def("run_depthwise",
-        [](const ConvProblem &problem, const DeviceCaps &caps, uintptr_t x,
-           uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
-          using namespace py::literals;
-          Buffers buffers = buffers_at(x, w, y, bias);
-          if (problem.pass == Pass::kWeightGrad) {
-            const DepthwiseWeightGradFit grad =
-                fit_depthwise_weight_grad(problem, caps);
-            const auto run = [&](const auto &fit) -> py::object {
-              if (fit.blocks == 0)
-                return py::none();
-              std::vector<float> partials(
-                  static_cast<size_t>(fit.workspace_bytes) / 4, NAN);
-              buffers.workspace = partials.data();
-              if (!emulate_weight_grad(problem, grad, buffers)) {
-                throw std::runtime_error(
-                    "a block wrote behind its shared memory");
-              }
-              py::dict said("parts"_a = fit.parts, "blocks"_a = fit.blocks);
-              if constexpr (requires { fit.columns; }) {
-                said["strips"] = fit.columns;
-              } else {
-                said["kernel_taps"] = fit.kernel_taps;
-                said["item_lanes"] = fit.params.item_lanes;
-                said["block_groups"] = fit.params.block_groups;
-                said["paired"] =
-                    make_pixel_weight_grad_params(problem, fit, buffers).paired;
-              }
-              return said;
-            };
-            return std::visit(run, grad);
-          }
-          const DepthwiseFit fit = fit_depthwise(problem, caps);
-          if (fit.blocks == 0)
-            return py::none();
-          if (!emulate_depthwise(problem, fit, buffers)) {
-            throw std::runtime_error("a block wrote behind its shared memory");
-          }
-          const bool planes = fit.layout == DepthwiseLayout::kPlanes;
-          const StagePlan &stage = planes ? fit.plane.stage : fit.pixel.stage;
-          const bool in_strips = fit.strip.shape >= 0;
-          const int strips =
-              in_strips ? make_strip_launch(problem, fit, buffers).columns : 0;
-          const bool pixel_strips =
-              make_pixel_strip_params(problem, fit, buffers).has_value();
-          return py::dict(
-              "planes"_a = planes, "strips"_a = strips,
-              "pixel_strips"_a = pixel_strips, "blocks"_a = fit.blocks,
-              "unit"_a = stage.unit, "shared_bytes"_a = fit.shared_bytes,
-              "tile_planes"_a = fit.plane.tile_planes,
-              "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
-        });
-  // Runs a problem by cuda_gemm's own source. Returns the refusal, or how
-  // layers are multiplied that need no columns.
-  m.def("run_gemm",
-        [](const ConvProblem &problem, const DeviceCaps &caps, uintptr_t x,
-           uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
-          const Engine engine = cuda_gemm_engine();
-          if (std::string refusal = engine.refuse(problem, caps);
-              !refusal.empty()) {
+  // Fits a depthwise problem, runs its kernel on the host over tensors given by their addresses (0
+  // for none) and returns the geometry, or None where no tile fits.
+  m.def("run_depthwise", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                            uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    using namespace py::literals;
+    Buffers buffers = buffers_at(x, w, y, bias);
+    if (problem.pass == Pass::kWeightGrad) {
+      const DepthwiseWeightGradFit grad = fit_depthwise_weight_grad(problem, caps);
+      const auto run = [&](const auto& fit) -> py::object {
+        if (fit.blocks == 0) return py::none();
+        std::vector<float> partials(static_cast<size_t>(fit.workspace_bytes) / 4, NAN);
+        buffers.workspace = partials.data();
+        if (!emulate_weight_grad(problem, grad, buffers)) {
+          throw std::runtime_error("a block wrote behind its shared memory");
+        }
+        py::dict said("parts"_a = fit.parts, "blocks"_a = fit.blocks);
+        if constexpr (requires { fit.columns; }) {
+          said["strips"] = fit.columns;
+        } else {
+          said["kernel_taps"] = fit.kernel_taps;
+          said["item_lanes"] = fit.params.item_lanes;
+          said["block_groups"] = fit.params.block_groups;
+          said["paired"] = make_pixel_weight_grad_params(problem, fit, buffers).paired;
+        }
+        return said;
+      };
+      return std::visit(run, grad);
+    }
+    const DepthwiseFit fit = fit_depthwise(problem, caps);
+    if (fit.blocks == 0) return py::none();
+    if (!emulate_depthwise(problem, fit, buffers)) {
+      throw std::runtime_error("a block wrote behind its shared memory");
+    }
+    const bool planes = fit.layout == DepthwiseLayout::kPlanes;
+    const StagePlan& stage = planes ? fit.plane.stage : fit.pixel.stage;
+    const bool in_strips = fit.strip.shape >= 0;
+    const int strips = in_strips ? make_strip_launch(problem, fit, buffers).columns : 0;
+    const bool pixel_strips = make_pixel_strip_params(problem, fit, buffers).has_value();
+    return py::dict("planes"_a = planes, "strips"_a = strips,
+                    "pixel_strips"_a = pixel_strips, "blocks"_a = fit.blocks, "unit"_a = stage.unit,
+                    "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,
+                    "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
+  });
+  // Runs a problem by cuda_gemm's own source. Returns the refusal, or how layers are multiplied that
+  // need no columns.
+  m.def("run_gemm", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
+                       uintptr_t y, uintptr_t bias) -> py::object {
+    const Engine engine = cuda_gemm_engine();
+    if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
+      return py::str(refusal);
+    }
+    const Plan plan = engine.plan(problem, caps);
+    if (const char* fault = emulate_gemm(problem, plan, buffers_at(x, w, y, bias))) {
+      throw std::runtime_error(fault);
+    }
+    using namespace py::literals;
+    const auto& shape = *static_cast<const GemmShape*>(plan.shape.get());
+    return py::dict("form"_a = name_of(shape.in_place.form),
+                    "packs_filters"_a = shape.in_place.filters.packed,
+                    "bias_pixels"_a = shape.in_place.bias_pixels,
+                    "chunk_pixels"_a = shape.in_place.chunk_pixels,
+                    "workspace_bytes"_a = plan.workspace_bytes);
+  });
+  // The same with the kernels of boxes; of the first phase. filters, resident, pieces and in_turn:
+  // see BoxesWish.
+  m.def("run_boxes",
+        [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
+           uintptr_t y, uintptr_t bias, int filters, int resident, bool descending,
+           int pieces, int in_turn) -> py::object {
+          const Engine engine = cuda_boxes_engine();
+          if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
             return py::str(refusal);
           }
-          const Plan plan = engine.plan(problem, caps);
-          if (const char *fault =
-                  emulate_gemm(problem, plan, buffers_at(x, w, y, bias))) {
+          Plan plan = engine.plan(problem, caps);
+          auto boxes = *static_cast<const BoxesPlan*>(plan.shape.get());
+          for (BoxesFit& fit : boxes.phases) {
+            const GatherPhase phase{fit.shape.rows_axis, fit.shape.columns_axis};
+            const BoxesWish wish{filters, resident, pieces, in_turn};
+            fit = make_boxes_fit(boxes.problem, fit_boxes_shape(boxes.problem, caps, phase, wish));
+            if (fit.shape.filters == 0) return py::none();
+          }
+          const BoxesShape shape = boxes.phases[0].shape;
+          plan.shape = std::make_shared<BoxesPlan>(std::move(boxes));
+          if (const char* fault =
+                  emulate_boxes(problem, plan, buffers_at(x, w, y, bias), descending)) {
             throw std::runtime_error(fault);
           }
           using namespace py::literals;
-          const auto &shape = *static_cast<const GemmShape *>(plan.shape.get());
-          return py::dict("form"_a = name_of(shape.in_place.form),
-                          "packs_filters"_a = shape.in_place.filters.packed,
-                          "bias_pixels"_a = shape.in_place.bias_pixels,
-                          "chunk_pixels"_a = shape.in_place.chunk_pixels,
+          const PixelBox& box = shape.box;
+          return py::dict("filters"_a = shape.filters, "stages"_a = shape.stages,
+                          "box"_a = py::make_tuple(box.columns, box.rows, box.images),
+                          "tiles"_a = shape.tiles(), "chunks"_a = shape.chunks,
+                          "filters_in_place"_a = shape.filters_in_place,
+                          "resident"_a = shape.resident, "grid"_a = shape.grid,
+                          "pieces"_a = shape.pieces, "in_turn"_a = shape.in_turn,
                           "workspace_bytes"_a = plan.workspace_bytes);
-        });
-  // The same with the kernels of boxes; of the first phase. filters, resident,
-  // pieces and in_turn: see BoxesWish.
-  m.def(
-      "run_boxes",
-      [](const ConvProblem &problem, const DeviceCaps &caps, uintptr_t x,
-         uintptr_t w, uintptr_t y, uintptr_t bias, int filters, int resident,
-         bool descending, int pieces, int in_turn) -> py::object {
-        const Engine engine = cuda_boxes_engine();
-        if (std::string refusal = engine.refuse(problem, caps);
-            !refusal.empty()) {
-          return py::str(refusal);
-        }
-        Plan plan = engine.plan(problem, caps);
-        auto boxes = *static_cast<const BoxesPlan *>(plan.shape.get());
-        for (BoxesFit &fit : boxes.phases) {
-          const GatherPhase phase{fit.shape.rows_axis, fit.shape.columns_axis};
-          const BoxesWish wish{filters, resident, pieces, in_turn};
-          fit = make_boxes_fit(
-              boxes.problem, fit_boxes_shape(boxes.problem, caps, phase, wish));
-          if (fit.shape.filters == 0)
-            return py::none();
-        }
-        const BoxesShape shape = boxes.phases[0].shape;
-        plan.shape = std::make_shared<BoxesPlan>(std::move(boxes));
-        if (const char *fault = emulate_boxes(
-                problem, plan, buffers_at(x, w, y, bias), descending)) {
-          throw std::runtime_error(fault);
-        }
-        using namespace py::literals;
-        const PixelBox &box = shape.box;
-        return py::dict("filters"_a = shape.filters, "stages"_a = shape.stages,
-                        "box"_a =
-                            py::make_tuple(box.columns, box.rows, box.images),
-                        "tiles"_a = shape.tiles(), "chunks"_a = shape.chunks,
-                        "filters_in_place"_a = shape.filters_in_place,
-                        "resident"_a = shape.resident, "grid"_a = shape.grid,
-                        "pieces"_a = shape.pieces, "in_turn"_a = shape.in_turn,
-                        "workspace_bytes"_a = plan.workspace_bytes);
-      },
-      py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"),
-      py::arg("y"), py::arg("bias"), py::arg("filters") = 0,
-      py::arg("resident") = -1, py::arg("descending") = false,
-      py::arg("pieces") = 0, py::arg("in_turn") = -1);
-  // The same with the pointwise kernels. half: values are multiplied as halves
-  // first, few: by the kernel of few filters, whether or not that is the faster
-  // way.
-  m.def(
-      "run_pointwise",
-      [](const ConvProblem &problem, const DeviceCaps &caps, uintptr_t x,
-         uintptr_t w, uintptr_t y, uintptr_t bias, bool half,
-         bool few) -> py::object {
-        PointwiseShape exact =
-            fit_pointwise_shape(problem, caps, tensor_math(problem));
-        if (exact.filters == 0)
-          return py::none();
-        const auto made = std::make_shared<PointwisePlan>();
-        PointwiseShape shape = exact;
-        Plan plan;
-        if (half) {
-          const auto halves = find_halves(problem, 1);
-          if (!halves)
-            return py::none();
-          shape = fit_pointwise_shape(problem, caps, halves->math);
-          if (shape.filters == 0)
-            return py::none();
-          made->products.half = make_pointwise_fit(problem, shape);
-          made->products.half->params.min_terms = halves->min_terms;
-          plan.workspace_bytes = made->products.scale_bytes =
-              halves->scale_bytes;
-        }
-        made->products.exact = make_pointwise_fit(problem, std::move(exact));
-        if (few) {
-          made->few = fit_few_filters(problem, caps);
-          if (!made->few)
-            return py::none();
-        }
-        plan.shape = made;
-        bool unfit = false;
-        if (const char *fault = emulate_pointwise(
-                problem, plan, buffers_at(x, w, y, bias), unfit)) {
-          throw std::runtime_error(fault);
-        }
-        using namespace py::literals;
-        return py::dict("filter_tiles"_a = shape.filter_tiles,
-                        "chunks"_a = shape.chunks, "stages"_a = shape.stages,
-                        "raw_stages"_a = shape.raw_stages,
-                        "whole_rows"_a = shape.whole_rows, "unfit"_a = unfit,
-                        "aligned_source"_a = shape.aligned_source,
-                        "aligned_target"_a = shape.aligned_target);
-      },
-      py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"),
-      py::arg("y"), py::arg("bias"), py::arg("half") = false,
-      py::arg("few") = false);
-  // The same for a grouped problem, with the kernel to take.
-  m.def(
-      "run_grouped",
-      [](const ConvProblem &problem, const DeviceCaps &caps, uintptr_t x,
-         uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
-        using namespace py::literals;
-        const GroupedFit fit = fit_grouped(problem, caps);
-        if (fit.pixels.blocks > 0) {
-          if (!emulate_grouped_pixels(problem, fit.pixels,
-                                      buffers_at(x, w, y, bias))) {
-            throw std::runtime_error("a block wrote behind its shared memory");
+        },
+        py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),
+        py::arg("bias"), py::arg("filters") = 0, py::arg("resident") = -1,
+        py::arg("descending") = false, py::arg("pieces") = 0, py::arg("in_turn") = -1);
+  // The same with the pointwise kernels. half: values are multiplied as halves first, few: by the
+  // kernel of few filters, whether or not that is the faster way.
+  m.def("run_pointwise",
+        [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
+           uintptr_t y, uintptr_t bias, bool half, bool few) -> py::object {
+          PointwiseShape exact = fit_pointwise_shape(problem, caps, tensor_math(problem));
+          if (exact.filters == 0) return py::none();
+          const auto made = std::make_shared<PointwisePlan>();
+          PointwiseShape shape = exact;
+          Plan plan;
+          if (half) {
+            const auto halves = find_halves(problem, 1);
+            if (!halves) return py::none();
+            shape = fit_pointwise_shape(problem, caps, halves->math);
+            if (shape.filters == 0) return py::none();
+            made->products.half = make_pointwise_fit(problem, shape);
+            made->products.half->params.min_terms = halves->min_terms;
+            plan.workspace_bytes = made->products.scale_bytes = halves->scale_bytes;
           }
-          const GroupedPixelParams &p = fit.pixels.params;
-          return py::dict(
-              "pixels"_a = true, "block_quads"_a = p.block_quads,
-              "quad_blocks"_a = p.quad_blocks, "blocks"_a = fit.pixels.blocks,
-              "aligned"_a = p.aligned, "microseconds"_a = fit.microseconds);
-        }
-        if (fit.mma.blocks > 0)
-          return run_grouped_mma(problem, fit.mma, buffers_at(x, w, y, bias));
-        if (fit.blocks == 0)
-          return py::none();
-        if (!emulate_grouped(problem, fit, buffers_at(x, w, y, bias))) {
-          throw std::runtime_error("a block wrote behind its shared memory");
-        }
-        const GroupedParams &p = fit.params;
-        return py::dict(
-            "tensor_cores"_a = false, "blocks"_a = fit.blocks,
-            "threads"_a = fit.threads, "unit"_a = p.stage.unit,
-            "window"_a = static_cast<int>(fit.window),
-            "filters"_a = fit.filters, "store_width"_a = p.store_width,
-            "chunks"_a = p.chunks,
-            "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
-            "images"_a = p.tile_images, "buffers"_a = p.buffers,
-            "shared_bytes"_a = fit.shared_bytes);
-      });
+          made->products.exact = make_pointwise_fit(problem, std::move(exact));
+          if (few) {
+            made->few = fit_few_filters(problem, caps);
+            if (!made->few) return py::none();
+          }
+          plan.shape = made;
+          bool unfit = false;
+          if (const char* fault =
+                  emulate_pointwise(problem, plan, buffers_at(x, w, y, bias), unfit)) {
+            throw std::runtime_error(fault);
+          }
+          using namespace py::literals;
+          return py::dict("filter_tiles"_a = shape.filter_tiles, "chunks"_a = shape.chunks,
+                          "stages"_a = shape.stages, "raw_stages"_a = shape.raw_stages,
+                          "whole_rows"_a = shape.whole_rows, "unfit"_a = unfit,
+                          "aligned_source"_a = shape.aligned_source,
+                          "aligned_target"_a = shape.aligned_target);
+        },
+        py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),
+        py::arg("bias"), py::arg("half") = false, py::arg("few") = false);
+  // The same for a grouped problem, with the kernel to take.
+  m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                          uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    using namespace py::literals;
+    const GroupedFit fit = fit_grouped(problem, caps);
+    if (fit.pixels.blocks > 0) {
+      if (!emulate_grouped_pixels(problem, fit.pixels, buffers_at(x, w, y, bias))) {
+        throw std::runtime_error("a block wrote behind its shared memory");
+      }
+      const GroupedPixelParams& p = fit.pixels.params;
+      return py::dict("pixels"_a = true, "block_quads"_a = p.block_quads,
+                      "quad_blocks"_a = p.quad_blocks, "blocks"_a = fit.pixels.blocks,
+                      "aligned"_a = p.aligned, "microseconds"_a = fit.microseconds);
+    }
+    if (fit.mma.blocks > 0) return run_grouped_mma(problem, fit.mma, buffers_at(x, w, y, bias));
+    if (fit.blocks == 0) return py::none();
+    if (!emulate_grouped(problem, fit, buffers_at(x, w, y, bias))) {
+      throw std::runtime_error("a block wrote behind its shared memory");
+    }
+    const GroupedParams& p = fit.params;
+    return py::dict("tensor_cores"_a = false, "blocks"_a = fit.blocks, "threads"_a = fit.threads,
+                    "unit"_a = p.stage.unit, "window"_a = static_cast<int>(fit.window),
+                    "filters"_a = fit.filters, "store_width"_a = p.store_width,
+                    "chunks"_a = p.chunks,
+                    "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
+                    "images"_a = p.tile_images, "buffers"_a = p.buffers,
+                    "shared_bytes"_a = fit.shared_bytes);
+  });
   // The same by tensor cores, whether or not that is the faster way.
-  m.def("run_grouped_mma",
-        [](const ConvProblem &problem, const DeviceCaps &caps, uintptr_t x,
-           uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
-          const GroupedMmaFit fit = fit_grouped_mma(problem, caps);
-          if (fit.blocks == 0)
-            return py::none();
-          return run_grouped_mma(problem, fit, buffers_at(x, w, y, bias));
-        });
-  m.def("half_to_float",
-        [](uint16_t bits) { return static_cast<float>(Half{bits}); });
-  m.def("float_to_half",
-        [](float value) { return Half::from_float(value).bits; });
-  m.def("bfloat16_to_float",
-        [](uint16_t bits) { return static_cast<float>(BFloat16{bits}); });
-  m.def("float_to_bfloat16",
-        [](float value) { return BFloat16::from_float(value).bits; });
+  m.def("run_grouped_mma", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                              uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    const GroupedMmaFit fit = fit_grouped_mma(problem, caps);
+    if (fit.blocks == 0) return py::none();
+    return run_grouped_mma(problem, fit, buffers_at(x, w, y, bias));
+  });
+  m.def("half_to_float", [](uint16_t bits) { return static_cast<float>(Half{bits}); });
+  m.def("float_to_half", [](float value) { return Half::from_float(value).bits; });
+  m.def("bfloat16_to_float", [](uint16_t bits) { return static_cast<float>(BFloat16{bits}); });
+  m.def("float_to_bfloat16", [](float value) { return BFloat16::from_float(value).bits; });
 }

@@ -115,7 +115,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   return make_plan(problem, caps, fit_gemm_shape(problem, caps.workspace_limit, caps.sm_count));
 }
 
-std::vector<std::string> variants(const ConvProblem& problem, const DeviceCaps&) {
+std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps&) {
   return list_wishes(problem);
 }
 

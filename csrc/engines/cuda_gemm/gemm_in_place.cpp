@@ -104,6 +104,31 @@ std::optional<int64_t> choose_blas_bytes(const ConvProblem& p, const GatherTenso
   return products <= kFewProducts ? 0 : kLittleMemory;
 }
 
+using Algorithm = InPlaceWish::Algorithm;
+
+struct NamedWish {
+  const char* name;
+  InPlaceWish wish;
+};
+constexpr NamedWish kWishes[] = {
+    {"planes", {.form = InPlaceForm::kPlanes}},
+    {"side_by_side", {.form = InPlaceForm::kSideBySide}},
+    {"cublas", {.algorithm = Algorithm::kCublas}},
+    {"lt_0", {.algorithm = Algorithm::kLt, .blas_bytes = 0}},
+    {"lt_1", {.algorithm = Algorithm::kLt, .blas_bytes = kLittleMemory}},
+    {"lt_32", {.algorithm = Algorithm::kLt, .blas_bytes = kBlasBytes}},
+};
+
+bool can_be_wished(const ConvProblem& p, const InPlaceWish& wish) {
+  const InPlaceForm form = find_in_place_form(p);
+  if (form == InPlaceForm::kNone || p.pass == Pass::kWeightGrad) return false;
+  if (wish.form != InPlaceForm::kNone) {
+    return form == InPlaceForm::kPlanes && can_lie_side_by_side(p);
+  }
+  // A bias is cuBLASLt's to add.
+  return wish.algorithm != Algorithm::kCublas || !adds_bias(p);
+}
+
 InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceForm form,
                       int64_t workspace_limit, const InPlaceWish& wish) {
   InPlaceShape shape;
@@ -155,7 +180,6 @@ InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceFo
     shape.chunk_bytes = align_bytes(shape.chunk_pixels * shape.source_pitch * size);
   }
   if (shape.wide_results || p.pass == Pass::kWeightGrad) return shape;
-  using Algorithm = InPlaceWish::Algorithm;
   const std::optional<int64_t> chosen =
       wish.algorithm == Algorithm::kLt       ? std::optional(wish.blas_bytes)
       : wish.algorithm == Algorithm::kCublas ? std::nullopt
@@ -225,36 +249,10 @@ FilterMatrix find_filter_matrix(const ConvProblem& p, const GatherTensors& view)
   return {true, false, sources, targets * sources};
 }
 
-namespace {
-struct NamedWish {
-  const char* name;
-  InPlaceWish wish;
-};
-using Algorithm = InPlaceWish::Algorithm;
-constexpr NamedWish kWishes[] = {
-    {"planes", {.form = InPlaceForm::kPlanes}},
-    {"side_by_side", {.form = InPlaceForm::kSideBySide}},
-    {"cublas", {.algorithm = Algorithm::kCublas}},
-    {"lt_0", {.algorithm = Algorithm::kLt, .blas_bytes = 0}},
-    {"lt_1", {.algorithm = Algorithm::kLt, .blas_bytes = kLittleMemory}},
-    {"lt_32", {.algorithm = Algorithm::kLt, .blas_bytes = kBlasBytes}},
-};
-
-bool can_be_wished(const ConvProblem& p, const InPlaceWish& wish) {
-  const InPlaceForm form = find_in_place_form(p);
-  if (form == InPlaceForm::kNone || p.pass == Pass::kWeightGrad) return false;
-  if (wish.form != InPlaceForm::kNone) {
-    return form == InPlaceForm::kPlanes && can_lie_side_by_side(p);
-  }
-  // A bias is cuBLASLt's to add.
-  return wish.algorithm != Algorithm::kCublas || !adds_bias(p);
-}
-}  // namespace
-
-std::vector<std::string> list_wishes(const ConvProblem& p) {
-  std::vector<std::string> names;
+std::vector<const char*> list_wishes(const ConvProblem& p) {
+  std::vector<const char*> names;
   for (const NamedWish& known : kWishes) {
-    if (can_be_wished(p, known.wish)) names.emplace_back(known.name);
+    if (can_be_wished(p, known.wish)) names.push_back(known.name);
   }
   return names;
 }

@@ -19,7 +19,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -79,9 +78,9 @@ struct InPlaceWish {
   enum class Algorithm : uint8_t { kFitted, kCublas, kLt } algorithm = Algorithm::kFitted;
   int64_t blas_bytes = 0;  // that cuBLASLt is offered
 };
-// By name, those that change something: "planes", "side_by_side", "cublas", "lt_0", "lt_1", "lt_32"
-// (MiB). Shapes that they do not fit are of no form.
-std::vector<std::string> list_wishes(const ConvProblem& problem);
+// By name, those that there are for the problem: "planes", "side_by_side", "cublas", and "lt_0",
+// "lt_1" and "lt_32" for what cuBLASLt is offered, in MiB.
+std::vector<const char*> list_wishes(const ConvProblem& problem);
 std::optional<InPlaceWish> find_wish(const ConvProblem& problem, std::string_view name);
 
 InPlaceShape fit_in_place(const ConvProblem& problem, const GatherTensors& view,
