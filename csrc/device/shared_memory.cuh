@@ -65,8 +65,12 @@ __device__ __forceinline__ void store_turned_matrices(uint32_t address,
 
 template <typename T>
 __device__ __forceinline__ T load_element(uint32_t address) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 2);
-  if constexpr (sizeof(T) == 4) {
+  static_assert(sizeof(T) == 8 || sizeof(T) == 4 || sizeof(T) == 2);
+  if constexpr (sizeof(T) == 8) {
+    uint32_t words[2];
+    load_8_bytes(address, words);
+    return {words[0], words[1]};
+  } else if constexpr (sizeof(T) == 4) {
     uint32_t bits;
     asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(bits) : "r"(address));
     return reinterpret_cast<const T&>(bits);

@@ -287,8 +287,9 @@ PYBIND11_MODULE(convx_core, m) {
           for (BoxesFit& fit : boxes.phases) {
             const GatherPhase phase{fit.shape.rows_axis, fit.shape.columns_axis};
             const BoxesWish wish{filters, resident, pieces, in_turn};
-            fit = make_boxes_fit(boxes.problem, fit_boxes_shape(boxes.problem, caps, phase, wish));
-            if (fit.shape.filters == 0) return py::none();
+            BoxesShape wished = fit_boxes_shape(boxes.problem, caps, phase, wish);
+            if (wished.filters == 0) return py::none();
+            fit = make_boxes_fit(boxes.problem, std::move(wished));
           }
           const BoxesShape shape = boxes.phases[0].shape;
           plan.shape = std::make_shared<BoxesPlan>(std::move(boxes));

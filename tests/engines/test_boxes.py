@@ -21,6 +21,10 @@ SHAPES = {  # x, w, stride, padding
     "one_by_one_strided": ((8, 72, 56, 56), (264, 72, 1, 1), 2, 0),
     "few_channels_and_filters": ((8, 16, 112, 112), (24, 16, 1, 1), 1, 0),
     "seven_by_seven": ((33, 128, 7, 7), (512, 128, 1, 1), 1, 0),
+    # Stored along a row, by pieces of 8, 4 and 2 bytes.
+    "filters_in_fours": ((4, 72, 28, 28), (252, 72, 1, 1), 1, 0),
+    "filters_in_twos": ((4, 72, 28, 28), (254, 72, 1, 1), 1, 0),
+    "odd_filters": ((4, 72, 28, 28), (255, 72, 1, 1), 1, 0),
     # Blocks take these in turn.
     "many_tiles": ((32, 16, 192, 192), (24, 16, 1, 1), 1, 0),
     "many_tiles_of_filters": ((16, 16, 192, 192), (200, 16, 1, 1), 1, 0),

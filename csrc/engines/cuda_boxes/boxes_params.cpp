@@ -51,6 +51,7 @@ BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
   p.boxed_source = is_unit_aligned(p.source);
   p.boxed_target = shape.boxed_target && is_unit_aligned(p.target);
   p.dense_target = shape.dense_target && is_unit_aligned(p.target);
+  p.row_piece = fit_unit_to_address(p.target, size_of(problem.dtype), shape.row_piece);
   p.filters_in_place = shape.filters_in_place && is_unit_aligned(p.filters);
   return p;
 }

@@ -25,8 +25,9 @@ struct BoxesParams : TensorParams {
   int packed_channels;
   int pack_filters, pack_taps;  // that are packed together
   FastDivmod by_pack_filters, by_pack_taps, by_tap_columns;
-  // Whether tensors start at multiples of 16 bytes; else values are moved one by one.
+  // Whether tensors start at multiples of 16 bytes; else values are moved in pieces.
   int boxed_source, boxed_target;
+  int row_piece;     // BoxesShape's
   int dense_target;  // units of 16 bytes are
   FastDivmod by_group_targets;
   int filters_in_place;

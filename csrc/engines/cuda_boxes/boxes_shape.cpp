@@ -5,6 +5,7 @@
 
 #include "core/arithmetic.h"
 #include "engines/box_tensors.h"
+#include "engines/cuda_staging.h"
 #include "engines/dense_pixels.h"
 #include "engines/device_rates.h"
 
@@ -22,8 +23,11 @@ constexpr double kStageCycles = 195;  // waiting for a stage, and giving it back
 constexpr double kTileCycles = 665;   // starting and draining a tile's products
 constexpr double kSliceCycles = 600;  // storing 128 bytes of filters of a tile
 constexpr double kTf32SliceCycles = 530;
-constexpr double kValueSliceCycles = 3500;  // value by value, which other blocks wait for
-constexpr double kUnitSliceCycles = 1000;   // the same, by units of 16 bytes
+// The same by the multiplying warps, which other blocks wait for: value by value; along a row, of
+// 16 bits by pieces or by values, and of TF32; by units of 16 bytes.
+constexpr double kValueSliceCycles = 3500;
+constexpr double kRowSliceCycles = 1700, kRowValueSliceCycles = 2300, kTf32RowSliceCycles = 1350;
+constexpr double kUnitSliceCycles = 1000;
 // Of the copy engine: for a box, for each of its lines, and for lines that end within 128 bytes.
 constexpr double kBoxCycles = 49;
 constexpr double kLineCycles = 2.1;
@@ -70,6 +74,11 @@ class Fitter {
         has_boxes(view_.target_strides, view_.target_channels, size_of(problem.dtype));
     const bool one_row = problem.N == 1 && phase.rows.count == 1;
     const int64_t pixel_pitch = phase.columns.target_step * view_.target_strides.w;
+    if (one_row) {
+      const int64_t size = size_of(problem.dtype);
+      shape_.row_piece = std::min(fit_unit(size, pixel_pitch, view_.target_channels),
+                                  kBoxPieceBytes / static_cast<int>(size));
+    }
     shape_.dense_target = !shape_.boxed_target && !is_tf32() && one_row &&
                           pixel_pitch == view_.target_channels &&
                           view_.target_channels <= box_chunk(shape_.math);
@@ -310,6 +319,14 @@ class Fitter {
                     1 / kFragmentOverlap);
   }
 
+  // Of a slice that the copy engine does not store.
+  double count_store_cycles() const {
+    if (shape_.dense_target) return kUnitSliceCycles;
+    if (shape_.row_piece == 0) return kValueSliceCycles;
+    if (is_tf32()) return kTf32RowSliceCycles;
+    return shape_.row_piece > 1 ? kRowSliceCycles : kRowValueSliceCycles;
+  }
+
   double predict_microseconds(const BoxesShape& shape, int blocks) const {
     const auto stages = static_cast<double>(count_taps() * shape.chunks);
     const double products = stages * shape.pieces * count_piece_cycles(shape);
@@ -319,10 +336,7 @@ class Fitter {
     const double slice = is_tf32() ? kTf32SliceCycles : kSliceCycles;
     const double ends = kTileCycles + stages * kStageCycles +
                         (shape.boxed_target ? slices * shape.pieces * slice : 0);
-    const double values =
-        shape.boxed_target
-            ? 0
-            : slices * shape.pieces * (shape.dense_target ? kUnitSliceCycles : kValueSliceCycles);
+    const double values = shape.boxed_target ? 0 : slices * shape.pieces * count_store_cycles();
     // Blocks that share a multiprocessor share its units, but wait by themselves.
     const int64_t sms = std::max(1, caps_.sm_count);
     const int64_t sharing = ceil_div(shape.grid, sms);

@@ -40,6 +40,7 @@ inline constexpr int kBoxPixels = 128;     // of a tile, or of each of its piece
 inline constexpr int kBoxLineBytes = 128;  // channels of a pixel, or of a filter, in a stage
 inline constexpr int kBoxWords = kBoxLineBytes / 2;  // of 16 bits
 inline constexpr int kBoxFilters = 64;               // of a box of filters; a tile has up to four
+inline constexpr int kBoxPieceBytes = 8;             // of a pixel, that a thread stores at once
 inline constexpr int kBoxThreads = 384;  // two warpgroups that multiply, one of which a warp copies
 inline constexpr int kBoxMultipliers = 256;
 inline constexpr int kMaxBoxStages = 8;
@@ -107,8 +108,11 @@ struct BoxesShape {
   // The caller's filters can be read by boxes, if they start at a multiple of 16 bytes. Else they
   // are packed: [filter][tap][packed_channels].
   bool filters_in_place = false;
-  bool boxed_target = true;  // else values are stored one by one, or
-  // where all filters of all pixels, of 16 bits, follow each other and are a slice, by 16 bytes.
+  // Else values are stored one by one; where a box is one row, by pieces of up to 8 bytes: so many
+  // of them; or, where all filters of all pixels, of 16 bits, follow each other and are a slice, by
+  // 16 bytes.
+  bool boxed_target = true;
+  int row_piece = 0;
   bool dense_target = false;
   int64_t packed_channels = 0, packed_bytes = 0;
   int grid = 1;

@@ -121,7 +121,10 @@ class PixelStaging : BoxStaging<kMath> {
     if constexpr (kBytes == 2) {
       if (p_.dense_target) return store_units(tile, staged);
     }
-    store_pixels(tile, filter, staged);
+    if (p_.row_piece == 0) return store_pixels(tile, filter, staged);
+    if (p_.row_piece * kBytes == 8) return store_row<uint2>(tile, filter, staged);
+    if (p_.row_piece * kBytes == 4) return store_row<uint32_t>(tile, filter, staged);
+    if constexpr (kBytes == 2) store_row<uint16_t>(tile, filter, staged);
   }
 
  private:
@@ -142,11 +145,45 @@ class PixelStaging : BoxStaging<kMath> {
         break;
       }
       uint32_t words[4] = {};
+      if (p_.row_piece == kBoxPieceBytes / kBytes) {
 #pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        words[i / 2] |= load_half_word(find(first + i)) << 16 * (i % 2);
+        for (int i = 0; i < 2; ++i) {
+          const auto piece = load_element<uint2>(find(first + i * kValues / 2));
+          words[2 * i] = piece.x, words[2 * i + 1] = piece.y;
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < kValues; ++i) {
+          words[i / 2] |= load_half_word(find(first + i)) << 16 * (i % 2);
+        }
       }
       store_global_16_bytes(target + first, words);
+    }
+  }
+
+  // Of a box that is one row: by such pieces, a pixel by a warp or by half of one.
+  template <typename Piece>
+  __device__ __forceinline__ void store_row(const BoxTile& tile, int filter,
+                                            uint32_t staged) const {
+    constexpr int kPieceBytes = static_cast<int>(sizeof(Piece));
+    constexpr int kLanes = kBoxLineBytes / (kPieceBytes > 4 ? kPieceBytes : 4);
+    constexpr int kStep = kBoxMultipliers / kLanes;  // from a thread's pixel to its next
+    static_assert(kStep % 8 == 0, "lines that far apart are swizzled alike");
+    const int pixel = static_cast<int>(threadIdx.x) / kLanes;
+    const int left = min(p_.box_columns, p_.target_width - tile.column) - pixel;
+    auto* const target = static_cast<Element*>(p_.target) + tile.image * p_.target_n +
+                         tile.row * p_.target_h + (tile.column + pixel) * p_.target_w + filter;
+#pragma unroll
+    for (int first = 0; first < kBoxLineBytes; first += kLanes * kPieceBytes) {
+      const int byte = first + lane_ % kLanes * kPieceBytes;
+      if (byte >= (p_.group_targets - filter) * kBytes) break;
+      const uint32_t from = swizzle_line(staged + pixel * kBoxLineBytes + byte);
+#pragma unroll
+      for (int i = 0; i < kBoxPixels; i += kStep) {
+        if (i >= left) break;
+        *reinterpret_cast<Piece*>(target + i * p_.target_w + byte / kBytes) =
+            load_element<Piece>(from + i * kBoxLineBytes);
+      }
     }
   }
 
