@@ -30,6 +30,11 @@ weight_grad = _resolve("_conv2d_weight_grad")
 bias_grad = _resolve("_conv2d_bias_grad")
 
 
+def says_out_of_memory(error: Exception) -> bool:
+    """PyTorch's own error, or what becomes of it on its way through our library."""
+    return isinstance(error, torch.OutOfMemoryError) or "could not allocate memory" in str(error)
+
+
 def run(
     direction: str,
     x: Tensor,

@@ -136,6 +136,6 @@ def conv2d(
     except Exception as error:
         # Looked at only when something failed: a wrong type has failed somewhere inside.
         check_types(input, weight, bias, stride, padding, dilation, groups)
-        if input.is_cuda and "could not allocate memory" in str(error):
+        if input.is_cuda and _ops.says_out_of_memory(error):
             raise torch.OutOfMemoryError(str(error)) from error
         raise

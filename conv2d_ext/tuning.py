@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ _FORMAT = 1
 _HOPELESS, _HOPELESS_US = 3.0, 20.0
 # What is chosen without measuring stays unless something is faster by more than noise.
 _WORTH_IT = 0.98
+# Where there are more to measure, a first round finds the fastest of them, in so much of the time.
+_FINALISTS, _FIRST_ROUND = 6, 0.1
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,9 @@ def tune(seconds: float = 0.01, *, progress: bool = False) -> Iterator[TuneRepor
     for device, problem in calls:
         try:
             choice = _measure(problem, device, seconds)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not _ops.says_out_of_memory(error):
+                raise
             warnings.warn(f"convx.tune: there is no memory to measure {problem} with", stacklevel=3)
             continue
         _tuned[choice.machine, problem] = choice
@@ -267,9 +272,17 @@ def _measure(problem: Problem, device: torch.device, seconds: float) -> Tuned:
     with torch.no_grad(), torch.cuda.device(device if device.type == "cuda" else -1):
         call = problem.operands(device)
         runnable = [name for name in names if name == default or _fits(call, name)]
-        timer = Timer(device, budget_s=seconds, graphs=device.type == "cuda")
-        times = timer.medians_ms([lambda name=name: call(name) for name in runnable])  # type: ignore[misc]
-    us = {name: time * 1e3 for name, time in zip(runnable, times, strict=True)}
+
+        def measure(names: Sequence[str], budget_s: float) -> dict[str, float]:
+            timer = Timer(device, budget_s=budget_s, graphs=device.type == "cuda")
+            times = timer.medians_ms([partial(call, name) for name in names])
+            return {name: time * 1e3 for name, time in zip(names, times, strict=True)}
+
+        if len(runnable) > _FINALISTS:
+            first = measure(runnable, _FIRST_ROUND * seconds)
+            fastest = sorted(runnable, key=first.__getitem__)[:_FINALISTS]
+            runnable = list(dict.fromkeys([default, *fastest]))
+        us = measure(runnable, seconds)
     best = min(us, key=us.__getitem__)
     if us[best] > _WORTH_IT * us[default]:
         best = default
@@ -281,7 +294,9 @@ def _fits(call: Callable[[str], Tensor], algorithm: str) -> bool:
     """Whether there is memory for it: larger workspaces are for the heuristic to avoid."""
     try:
         call(algorithm)
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not _ops.says_out_of_memory(error):
+            raise
         return False
     return True
 

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
@@ -70,8 +71,9 @@ class Timer:
         for call in calls:
             for _ in range(2):  # planning, autotuning and allocation happen here
                 call()
-        if self.graphs:
-            calls = [_capture(call) for call in calls]
+        if self.graphs:  # which share their memory: none needs another's results
+            pool = torch.cuda.graph_pool_handle()
+            calls = [_capture(call, pool) for call in calls]
         counts = [self._count_repetitions(call) for call in calls]
         for call, count in zip(calls, counts, strict=True):
             self._repeat(call, max(2, count // 5))
@@ -107,9 +109,9 @@ class Timer:
         return [start.elapsed_time(end) for start, end in marks]
 
 
-def _capture(call: Call) -> Call:
+def _capture(call: Call, pool: Any) -> Call:
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=pool):
         for _ in range(_GRAPH_CALLS):
             call()
     return graph.replay

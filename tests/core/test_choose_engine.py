@@ -120,7 +120,8 @@ def test_variants_are_other_plans_of_an_engine(core: ModuleType) -> None:
     problem = make_problem(core, Shape.parse("n2c600h13w13 k304r1s1"), dtype="bfloat16")
     said = choose(core, "cuda", problem, caps)
     variants = {c["name"]: c.get("variants", []) for c in said["candidates"]}
-    assert variants["cuda_gemm"] == ["planes", "side_by_side", "cublas", "lt_0", "lt_1", "lt_32"]
+    lt_0 = ["lt_0", *(f"lt_0_{which}" for which in range(2, 9))]  # cuBLASLt's proposals
+    assert variants["cuda_gemm"] == ["planes", "side_by_side", "cublas", *lt_0, "lt_1", "lt_32"]
     assert not variants["cuda_boxes"]
 
     def bytes_of(algorithm: str) -> int:
@@ -134,10 +135,14 @@ def test_variants_are_other_plans_of_an_engine(core: ModuleType) -> None:
     assert bytes_of("cuda_gemm:lt_1") - bytes_of("cuda_gemm:lt_0") == 1 << 20
     unknown = choose(core, "cuda", problem, caps, "cuda_gemm:lt_2")["error"]
     assert "'cuda_gemm:lt_2' is none" in unknown
-    assert "'cuda_gemm:lt_0', 'cuda_gemm:lt_1'" in unknown
+    assert "'cuda_gemm:lt_0', 'cuda_gemm:lt_0_2'" in unknown
     assert (
         "cuda_boxes has no variants" in choose(core, "cuda", problem, caps, "cuda_boxes:a")["error"]
     )
+    wide = make_problem(core, Shape.parse("n2c600h13w13 k304r1s1"), precision="tf32")
+    for variant in ("lt_1_8", "lt_32_2"):  # other proposals than without memory
+        assert not choose(core, "cuda", wide, caps, f"cuda_gemm:{variant}")["error"]
+        assert choose(core, "cuda", problem, caps, f"cuda_gemm:{variant}")["error"]
     problem.has_bias = True  # which cuBLAS cannot add
     assert choose(core, "cuda", problem, caps, "cuda_gemm:cublas")["error"]
     other = make_problem(core, Shape.parse("n2c64h13w13 k64r3s3"), dtype="bfloat16")

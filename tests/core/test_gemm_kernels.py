@@ -155,24 +155,22 @@ def test_bias_of_large_planes(core: ModuleType) -> None:
     assert torch.equal(got, want)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize(
-    ("pixels", "piece"),
-    [((4, 40, 51), 4080), ((2, 48, 64), 3072), ((1, 30, 31), 930), ((1, 1, 8209), 0)],
-    ids=str,
-)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("pixels", [(4, 40, 51), (1, 1, 8209)], ids=str)
 def test_bias_of_odd_pixels(
-    core: ModuleType, dtype: torch.dtype, pixels: tuple[int, int, int], piece: int
+    core: ModuleType, dtype: torch.dtype, pixels: tuple[int, int, int]
 ) -> None:
-    """The epilogue would round first: products start from bias values, all of a piece's."""
+    """By cuBLASLt's epilogue; results of float64 are filled with it first."""
     n, h, w = pixels
     case = Case("odd_pixels", (n, 5, h, w), (11, 5, 1, 1))
     said, want = run(core, case, dtype, "forward", h200(core))
-    assert (said["form"], said["bias_pixels"]) == ("pixels", piece)
+    assert (said["form"], said["bias_pixels"]) == ("pixels", 0)
+    exact = torch.nn.functional.conv2d(*(t.double() for t in case.tensors(dtype)))
+    rounded_once = want == exact.to(dtype)
+    assert rounded_once.double().mean() > (0.99 if dtype.itemsize == 2 else 0)
     caps = h200(core)
-    caps.workspace_limit = 1024  # no room for them: results are filled first
-    filled, got = run(core, case, dtype, "forward", caps)
-    assert filled["bias_pixels"] == 0
+    caps.workspace_limit = 1024  # it needs none
+    _, got = run(core, case, dtype, "forward", caps)
     assert torch.equal(got, want)
 
 

@@ -68,6 +68,42 @@ def test_variants(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize(
+    "size",
+    [
+        (2, 64, 96, 16),
+        (1, 256, 64, 56),
+        (2, 1408, 432, 17),
+        (1, 2048, 72, 8),
+        (1, 24, 1244, 20),
+        (8, 26, 162, 24),
+        (1, 188, 44, 80),
+        (2, 2046, 61, 7),
+        (1, 1023, 30, 5),
+    ],
+)
+def test_a_bias_is_added_before_sums_are_rounded(
+    size: tuple[int, int, int, int], memory_format: torch.memory_format, dtype: torch.dtype
+) -> None:
+    n, c, k, h = size
+    torch.manual_seed(0)
+    w = torch.randn(k, c, 1, 1, device="cuda", dtype=dtype)
+    pixel = torch.randn(1, c, 1, 1, device="cuda", dtype=dtype)
+    x = pixel.expand(n, c, h, h).contiguous(memory_format=memory_format)
+    sums = (w.double() * pixel.double()).sum((1, 2, 3))
+    bias = -sums.to(dtype)
+    want = (sums + bias.double())[None, :, None, None]  # nothing, if sums were rounded before
+    said = conv2d_ext.explain(x, w, bias)
+    variants = next(c.variants for c in said.candidates if c.name == "cuda_gemm")
+    assert variants
+    for variant in variants:
+        y = conv2d_ext.conv2d(x, w, bias, algorithm=f"cuda_gemm:{variant}")
+        assert (y.double() - want).abs().max() <= 0.1 * want.abs().max(), variant
+
+
+@pytest.mark.gpu
 def test_tuned_choices_run_and_can_be_captured() -> None:
     x = torch.randn(2, 72, 13, 13, device="cuda", dtype=torch.bfloat16)
     w = torch.randn(40, 72, 1, 1, device="cuda", dtype=torch.bfloat16)

@@ -184,9 +184,16 @@ def test_measuring_leaves_the_programs_numbers_alone() -> None:
     assert torch.equal(torch.randn(3), want)
 
 
-def test_without_memory_the_heuristics_choice_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError(), RuntimeError("convx: PyTorch could not allocate memory")],
+    ids=str,
+)
+def test_without_memory_the_heuristics_choice_stays(
+    monkeypatch: pytest.MonkeyPatch, error: RuntimeError
+) -> None:
     def fail(*_: object) -> None:
-        raise torch.OutOfMemoryError
+        raise error
 
     monkeypatch.setattr(tuning.Problem, "operands", fail)
     message = "no memory to measure n2c6h9w9 k8r3s3"

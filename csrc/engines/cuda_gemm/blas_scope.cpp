@@ -120,6 +120,7 @@ bool BlasScope::multiply_lt(const BatchedGemm& g, const LtExtras& extras) const 
         .matrix = operand(extras.matrix),
         .workspace = extras.workspace,
         .workspace_bytes = extras.workspace_bytes,
+        .rank = extras.rank,
     };
     const cublasStatus_t status = convx::multiply_lt(handle_, site_.stream, types_, product);
     supported = status != CUBLAS_STATUS_NOT_SUPPORTED;

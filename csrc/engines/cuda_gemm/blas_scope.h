@@ -35,6 +35,7 @@ struct LtExtras {
   GemmOperand matrix;  // m x n; or null
   void* workspace;
   int64_t workspace_bytes;
+  int rank;  // LtProduct's
 };
 
 // Sets the handle's math mode to what the problem's precision asks for and restores it. Touches

@@ -54,7 +54,7 @@ class GemmInPlace {
             shape_.filters.pitch, shape_.filters.group_stride, 0};
   }
 
-  LtExtras memory() const { return {{}, {}, blas_workspace_, shape_.blas_bytes}; }
+  LtExtras memory() const { return {{}, {}, blas_workspace_, shape_.blas_bytes, shape_.lt_rank}; }
 
   // Nothing is added. By cuBLASLt where it chooses better.
   void multiply(const BatchedGemm& gemm) const {
@@ -166,31 +166,10 @@ class GemmInPlace {
     if (bias_ == nullptr) return multiply(gemm);
     LtExtras added = memory();
     added.rows = {bias_, false, 0, gemm.m, 0};
-    if (adds_bias_to_sums(source, target) && blas_.multiply_lt(gemm, added)) return;
-    if (shape_.bias_pixels > 0 && add_pieces_to_bias(gemm)) return;
+    if (blas_.multiply_lt(gemm, added)) return;
     fill_bias(target, pixels, problem_.K, gemm.pitch, false);
     gemm.accumulate = true;
     blas_.multiply(gemm);
-  }
-
-  // All pixels as pieces that start from the same bias values.
-  bool add_pieces_to_bias(const BatchedGemm& whole) {
-    const int64_t piece = shape_.bias_pixels;
-    fill_bias(bias_values_, piece, problem_.K, problem_.K, false);
-    BatchedGemm pieces = whole;
-    pieces.n = piece;
-    pieces.rows = whole.n / piece;
-    pieces.right.row_stride = piece * whole.right.pitch;
-    pieces.row_stride = piece * whole.pitch;
-    LtExtras added = memory();
-    added.matrix = {bias_values_, false, problem_.K, whole.m, 0};
-    return blas_.multiply_lt(pieces, added);
-  }
-
-  bool adds_bias_to_sums(const T* source, const T* target) const {
-    const auto aligned = [](auto... data) { return (is_unit_aligned(data) && ...); };
-    return shape_.has_epilogue(problem_.dtype, view_.target_channels) &&
-           (sizeof(T) > 2 || aligned(source, target, filters(true).data, bias_));
   }
 
   void fill_bias(T* to, int64_t lines, int64_t columns, int64_t pitch, bool line_is_channel) {

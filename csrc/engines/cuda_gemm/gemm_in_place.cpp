@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 
 #include "core/arithmetic.h"
 #include "engines/cuda_gemm/gemm_shape.h"
@@ -14,24 +15,11 @@ namespace {
 constexpr int64_t kBlasBytes = int64_t{32} << 20;
 // Bias values of one image where that is not more, or else of a piece of it: they stay in L2.
 constexpr int64_t kBiasBytes = int64_t{4} << 20;
-// Pixels of a piece, where all start from the same bias values: whole tiles if possible.
-constexpr int64_t kMostPiecePixels = 4096, kFewestPiecePixels = 512, kPieceTile = 128;
 // Pixels that are copied together stay in L2 until they are multiplied.
 constexpr int64_t kChunkBytes = int64_t{32} << 20;
 constexpr int64_t kFewestPixels = 16;
 // Planes side by side, and their results.
 constexpr int64_t kSideBySideBytes = int64_t{96} << 20;
-
-// Of all pixels, so that nothing is left over; 0 if there is no such number.
-int64_t divide_into_pieces(int64_t pixels) {
-  if (pixels <= kMostPiecePixels) return pixels;
-  for (const int64_t step : {kPieceTile, int64_t{1}}) {
-    for (int64_t piece = kMostPiecePixels; piece >= kFewestPiecePixels; piece -= step) {
-      if (pixels % piece == 0) return piece;
-    }
-  }
-  return 0;
-}
 
 // 1x1 without padding, the channels of a pixel of x side by side.
 bool reads_whole_pixels(const ConvProblem& p) {
@@ -107,17 +95,30 @@ std::optional<int64_t> choose_blas_bytes(const ConvProblem& p, const GatherTenso
 using Algorithm = InPlaceWish::Algorithm;
 
 struct NamedWish {
-  const char* name;
+  std::string name;
   InPlaceWish wish;
 };
-constexpr NamedWish kWishes[] = {
-    {"planes", {.form = InPlaceForm::kPlanes}},
-    {"side_by_side", {.form = InPlaceForm::kSideBySide}},
-    {"cublas", {.algorithm = Algorithm::kCublas}},
-    {"lt_0", {.algorithm = Algorithm::kLt, .blas_bytes = 0}},
-    {"lt_1", {.algorithm = Algorithm::kLt, .blas_bytes = kLittleMemory}},
-    {"lt_32", {.algorithm = Algorithm::kLt, .blas_bytes = kBlasBytes}},
-};
+
+std::vector<NamedWish> make_wishes() {
+  std::vector<NamedWish> wishes = {
+      {"planes", {.form = InPlaceForm::kPlanes}},
+      {"side_by_side", {.form = InPlaceForm::kSideBySide}},
+      {"cublas", {.algorithm = Algorithm::kCublas}},
+  };
+  for (const int64_t bytes : {int64_t{0}, kLittleMemory, kBlasBytes}) {
+    const std::string name = "lt_" + std::to_string(bytes >> 20);
+    for (int rank = 0; rank < kMostLtProposals; ++rank) {
+      wishes.push_back({rank == 0 ? name : name + "_" + std::to_string(rank + 1),
+                        {.algorithm = Algorithm::kLt, .blas_bytes = bytes, .lt_rank = rank}});
+    }
+  }
+  return wishes;
+}
+
+const std::vector<NamedWish>& all_wishes() {
+  static const std::vector<NamedWish> wishes = make_wishes();
+  return wishes;
+}
 
 bool can_be_wished(const ConvProblem& p, const InPlaceWish& wish) {
   const InPlaceForm form = find_in_place_form(p);
@@ -126,7 +127,9 @@ bool can_be_wished(const ConvProblem& p, const InPlaceWish& wish) {
     return form == InPlaceForm::kPlanes && can_lie_side_by_side(p);
   }
   // A bias is cuBLASLt's to add.
-  return wish.algorithm != Algorithm::kCublas || !adds_bias(p);
+  if (wish.algorithm == Algorithm::kCublas) return !adds_bias(p);
+  // What it proposes for 16 bits with memory is the same, or has to clear it first.
+  return wish.lt_rank == 0 || wish.blas_bytes == 0 || size_of(p.dtype) != 2;
 }
 
 InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceForm form,
@@ -169,12 +172,6 @@ InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceFo
     shape.bias_pixels = fit_pixels(p.H * p.W, p.K, kBiasBytes);
     shape.bias_bytes = align_bytes(shape.bias_pixels * p.K * size);
   }
-  if (adds_bias(p) && shape.form == InPlaceForm::kPixels &&
-      !shape.has_epilogue(p.dtype, view.target_channels)) {
-    const int64_t piece = divide_into_pieces(target_pixels(p)),
-                  bytes = align_bytes(piece * p.K * size);
-    if (bytes <= workspace_limit / 4) shape.bias_pixels = piece, shape.bias_bytes = bytes;
-  }
   if (shape.form == InPlaceForm::kStridedPixels) {
     shape.chunk_pixels = fit_pixels(target_pixels(p), shape.source_pitch, kChunkBytes);
     shape.chunk_bytes = align_bytes(shape.chunk_pixels * shape.source_pitch * size);
@@ -189,6 +186,7 @@ InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceFo
     const int64_t left = std::max<int64_t>(workspace_limit - shape.workspace_bytes(), 0);
     shape.blas_bytes =
         std::min(chosen.value_or(kBlasBytes), left / kGemmAlignment * kGemmAlignment);
+    shape.lt_rank = wish.lt_rank;
   }
   return shape;
 }
@@ -251,14 +249,14 @@ FilterMatrix find_filter_matrix(const ConvProblem& p, const GatherTensors& view)
 
 std::vector<const char*> list_wishes(const ConvProblem& p) {
   std::vector<const char*> names;
-  for (const NamedWish& known : kWishes) {
-    if (can_be_wished(p, known.wish)) names.push_back(known.name);
+  for (const NamedWish& known : all_wishes()) {
+    if (can_be_wished(p, known.wish)) names.push_back(known.name.c_str());
   }
   return names;
 }
 
 std::optional<InPlaceWish> find_wish(const ConvProblem& p, std::string_view name) {
-  for (const NamedWish& known : kWishes) {
+  for (const NamedWish& known : all_wishes()) {
     if (name == known.name && can_be_wished(p, known.wish)) return known.wish;
   }
   return std::nullopt;

@@ -13,8 +13,8 @@
 //
 // A bias is added before sums are rounded: to pixels by cuBLASLt's epilogue, which adds along the
 // other axis than planes would need. Those get a matrix of bias values to start from, one for all
-// images, or for pieces of large ones; or it is added when results are copied. So do pixels that
-// the epilogue is not right for.
+// images, or for pieces of large ones; or it is added when results are copied. Pixels of float64,
+// for which there is no epilogue, are filled with it, and products are added.
 #pragma once
 
 #include <cstdint>
@@ -50,36 +50,35 @@ struct InPlaceShape {
   InPlaceForm form = InPlaceForm::kNone;
   FilterMatrix filters;
   int64_t source_pitch = 0, target_pitch = 0;  // from plane to plane, or from pixel to pixel
-  int64_t bias_pixels = 0;                     // of the matrix of bias values; 0 if there is none
+  int64_t bias_pixels = 0;                     // of planes: of the matrix of bias values
   // That are copied together at a time; side by side, those of some images.
   int64_t chunk_pixels = 0;
   bool wide_results = false;  // side by side: in the accumulation type
   bool asks_lt = false;       // cuBLASLt chooses the algorithm, not cuBLAS
+  int lt_rank = 0;            // and it is this one of those that it proposes, the first or a later
   // The workspace: packed filters, bias values, pixels, results, what cuBLASLt wants.
   int64_t filter_bytes = 0, bias_bytes = 0, chunk_bytes = 0, result_bytes = 0, blas_bytes = 0;
 
   // Lines of all three matrices begin at multiples of what divides this, in elements.
   int64_t pitches() const { return filters.pitch | source_pitch | target_pitch; }
   bool has_aligned_lines(DType dtype) const { return pitches() * size_of(dtype) % 16 == 0; }
-  // Whether cuBLASLt adds a bias to pixels: not to those of float64, and where lines begin
-  // anywhere it adds those of 16 bits after rounding.
-  bool has_epilogue(DType dtype, int64_t target_channels) const {
-    if (size_of(dtype) != 2) return dtype != DType::kFloat64;
-    return ((pitches() | target_channels) * size_of(dtype)) % 16 == 0;
-  }
   int64_t workspace_bytes() const {
     return filter_bytes + bias_bytes + chunk_bytes + result_bytes + blas_bytes;
   }
 };
+
+// That cuBLASLt is asked for.
+inline constexpr int kMostLtProposals = 8;
 
 // What a measurement may want to be other than it was fitted.
 struct InPlaceWish {
   InPlaceForm form = InPlaceForm::kNone;  // none: the one that is predicted to be faster
   enum class Algorithm : uint8_t { kFitted, kCublas, kLt } algorithm = Algorithm::kFitted;
   int64_t blas_bytes = 0;  // that cuBLASLt is offered
+  int lt_rank = 0;         // of its proposals
 };
 // By name, those that there are for the problem: "planes", "side_by_side", "cublas", and "lt_0",
-// "lt_1" and "lt_32" for what cuBLASLt is offered, in MiB.
+// "lt_1" and "lt_32" for what cuBLASLt is offered, in MiB; "lt_1_2" is its second proposal.
 std::vector<const char*> list_wishes(const ConvProblem& problem);
 std::optional<InPlaceWish> find_wish(const ConvProblem& problem, std::string_view name);
 

@@ -245,15 +245,13 @@ double find_share(const ProductRates& rates, int64_t pitch_bytes) {
 // What a bias adds to a product, unless it is added when results are copied.
 double predict_bias(const ConvProblem& p, const GatherTensors& view, const InPlaceShape& shape,
                     const ProductRates& rates, double memory_rate) {
-  const bool planes = shape.form == InPlaceForm::kPlanes;
   const double results = static_cast<double>(size_of(p.dtype) * p.K * target_pixels(p));
-  if (shape.bias_pixels > 0) {
-    const bool cut = planes && shape.bias_pixels < p.H * p.W;
+  if (shape.form == InPlaceForm::kPlanes) {
+    const bool cut = shape.bias_pixels < p.H * p.W;
     const double calls = cut ? static_cast<double>(2 * p.N) : 1;
     return kBiasLaunchUs * calls + results / (kBiasMatrixBytesPerUs * memory_rate);
   }
-  if (!shape.has_epilogue(p.dtype, view.target_channels)) {
-    // Results are filled with it first.
+  if (p.dtype == DType::kFloat64) {  // results are filled with it first
     return kLaunchUs + results / (kFillBytesPerUs * memory_rate);
   }
   const int64_t filters = view.target_channels;

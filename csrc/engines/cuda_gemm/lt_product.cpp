@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 namespace convx {
 namespace {
@@ -38,22 +39,24 @@ class Description {
       take(cublasLtMatmulPreferenceSetAttribute(&wish, name, &value, sizeof(value)));
     };
     want(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(p.workspace_bytes));
-    // Sums of 16-bit products stay in float32 even where the reduction is split.
+    // Sums of 16-bit products stay in float32 even where the reduction is split. But the epilogue
+    // comes after what adds up the parts and rounds, so where it has something to add, none is.
     if (!sums_as_stored) {
       want(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-           static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+           static_cast<uint32_t>(p.rows.data != nullptr ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                                        : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     }
     want(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.left.data));
     want(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.right.data));
     want(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(added_data(p)));
     want(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
          std::min(alignment_of(p.result.data), alignment_of(p.rows.data)));
-    cublasLtMatmulHeuristicResult_t found{};
+    std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(p.rank) + 1);
     int count = 0;
-    take(cublasLtMatmulAlgoGetHeuristic(handle, &multiply, &left, &right, &added, &result, &wish, 1,
-                                        &found, &count));
+    take(cublasLtMatmulAlgoGetHeuristic(handle, &multiply, &left, &right, &added, &result, &wish,
+                                        p.rank + 1, found.data(), &count));
     if (status != CUBLAS_STATUS_SUCCESS || count == 0) return std::nullopt;
-    return found.algo;
+    return found[static_cast<size_t>(count) - 1].algo;
   }
 
   static const void* added_data(const LtProduct& p) {
@@ -100,7 +103,7 @@ class Description {
 // Algorithms that were chosen, since choosing takes longer than all the rest of a call. Handles are
 // of one device each.
 class Chosen {
-  using Key = std::array<int64_t, 20>;
+  using Key = std::array<int64_t, 21>;
   static constexpr size_t kMost = 4096;
 
  public:
@@ -130,6 +133,7 @@ class Chosen {
                   p.matrix.pitch,
                   p.matrix.step,
                   p.workspace_bytes,
+                  p.rank,
                   alignments(p.left.data, p.right.data),
                   alignments(p.result.data, p.rows.data, p.matrix.data)};
     const std::lock_guard lock(mutex_);

@@ -28,7 +28,10 @@ enum cublasLtMatmulPreferenceAttributes_t {
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
 };
 enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
-enum cublasLtReductionScheme_t { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 };
+enum cublasLtReductionScheme_t {
+  CUBLASLT_REDUCTION_SCHEME_NONE = 0,
+  CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
+};
 
 struct cublasLtMatmulDescOpaque_t {
   cublasComputeType_t compute;
@@ -52,6 +55,7 @@ struct cublasLtMatmulPreferenceOpaque_t {
   uint32_t alignment[4];
 };
 struct cublasLtMatmulAlgo_t {
+  bool splits;  // the reduction
   uint64_t workspace_bytes;
   uint32_t alignment[4];
 };
@@ -139,12 +143,14 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   *count = 1;
+  found->algo.splits = wish->schemes != CUBLASLT_REDUCTION_SCHEME_NONE;
   found->algo.workspace_bytes = wish->workspace_bytes;
   std::memcpy(found->algo.alignment, wish->alignment, sizeof(wish->alignment));
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// Once more through the emulated cuBLAS, on results that hold what is added, in float64.
+// Once more through the emulated cuBLAS, on results that hold what is added, in float64. Where the
+// reduction is split, the epilogue adds to sums that are rounded already, as on a GPU.
 inline cublasStatus_t cublasLtMatmul(
     cublasLtHandle_t, const cublasLtMatmulDescOpaque_t* desc, const void* alpha, const void* a,
     const cublasLtMatrixLayoutOpaque_t* left, const void* b,
@@ -173,6 +179,10 @@ inline cublasStatus_t cublasLtMatmul(
   const auto at = [](const void* data, cudaDataType_t type, int64_t elements) {
     return static_cast<const char*>(data) + elements * emulator::size_of_type(type);
   };
+  const auto bias_of = [&](int64_t i, int64_t row) {
+    if (desc->epilogue != CUBLASLT_EPILOGUE_BIAS) return 0.0;
+    return emulator::load_scalar(desc->bias, desc->bias_type, i * desc->bias_step + row);
+  };
   for (int64_t i = 0; i < result->batch; ++i) {
     for (int64_t column = 0; column < n; ++column) {
       for (int64_t row = 0; row < m; ++row) {
@@ -181,9 +191,7 @@ inline cublasStatus_t cublasLtMatmul(
           start = emulator::load_scalar(c, added->type,
                                         i * added->step + column * added->pitch + row);
         }
-        if (desc->epilogue == CUBLASLT_EPILOGUE_BIAS) {
-          start += emulator::load_scalar(desc->bias, desc->bias_type, i * desc->bias_step + row);
-        }
+        if (!algorithm->splits) start += bias_of(i, row);
         emulator::store_scalar(staged.data(), sums, column * m + row, start);
       }
     }
@@ -196,8 +204,12 @@ inline cublasStatus_t cublasLtMatmul(
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     for (int64_t column = 0; column < n; ++column) {
       for (int64_t row = 0; row < m; ++row) {
-        emulator::store_scalar(d, result->type, i * result->step + column * result->pitch + row,
+        const int64_t at_d = i * result->step + column * result->pitch + row;
+        emulator::store_scalar(d, result->type, at_d,
                                emulator::load_scalar(staged.data(), sums, column * m + row));
+        if (!algorithm->splits) continue;
+        emulator::store_scalar(d, result->type, at_d,
+                               emulator::load_scalar(d, result->type, at_d) + bias_of(i, row));
       }
     }
   }
