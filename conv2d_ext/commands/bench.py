@@ -25,8 +25,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--preset",
         "--suite",
-        choices=suite_names(),
-        help="default: full, or cpu without a GPU",
+        type=choices(suite_names()),
+        help="one, or some separated by commas; default: full, or cpu without a GPU",
     )
     parser.add_argument("--batch", type=int, help="images, in place of the shapes' own number")
     parser.add_argument("--directions", type=choices(DIRECTIONS), default=list(DIRECTIONS))
@@ -105,7 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _cases(arguments: argparse.Namespace) -> list[Case]:
     default = "full" if arguments.device.type == "cuda" else "cpu"
-    shapes = arguments.shapes or load_suite(arguments.preset or default)
+    presets = arguments.preset or [default]
+    shapes = arguments.shapes or [shape for preset in presets for shape in load_suite(preset)]
     if arguments.batch is not None:
         shapes = [shape.with_batch(arguments.batch) for shape in shapes]
     product = itertools.product(

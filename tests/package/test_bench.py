@@ -121,13 +121,15 @@ def test_precision_names(name: str) -> None:
     assert 0 < TOLERANCES[name] < 0.1
 
 
-def test_a_preset_with_fewer_images(
+def test_presets_with_fewer_images(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(Timer, "medians_ms", lambda self, calls: [1.0] * len(calls))
-    arguments = ["--preset", "convnext", "--batch", "1", "--device", "cpu", "--directions", "fwd"]
-    assert main(["bench", *arguments]) == 0
-    assert "cnx_56_7x7_96_dw" in capsys.readouterr().out
+    rest = ["--batch", "1", "--device", "cpu", "--directions", "fwd"]
+    assert main(["bench", "--preset", "convnext,check", *rest]) == 0
+    out = capsys.readouterr().out
+    assert "cnx_56_7x7_96_dw" in out
+    assert "chk_3x3" in out
 
 
 def test_inductor_is_a_second_peer(
