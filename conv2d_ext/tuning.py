@@ -259,35 +259,40 @@ def clear_tuned() -> None:
 def _measure(problem: Problem, device: torch.device, seconds: float) -> Tuned:
     _op("prefer", device.type)(*problem.arguments("auto", device))  # forgets an earlier choice
     said = json.loads(_op("explain", device.type)(*problem.arguments("auto", device)))
-    default = said["engine"]
-    able = [c for c in said["candidates"] if not c["refusal"] and not c["by_name_only"]]
-    limit = _HOPELESS * min(c["predicted_us"] for c in able) + _HOPELESS_US
-    names = [default]
-    for candidate in able:
-        if candidate["predicted_us"] > limit:
-            continue
-        if candidate["name"] != default:
-            names.append(candidate["name"])
-        names += [f"{candidate['name']}:{variant}" for variant in candidate["variants"]]
+    default, *others = _promising(said)
     with torch.no_grad(), torch.cuda.device(device if device.type == "cuda" else -1):
         call = problem.operands(device)
-        runnable = [name for name in names if name == default or _fits(call, name)]
-
-        def measure(names: Sequence[str], budget_s: float) -> dict[str, float]:
-            timer = Timer(device, budget_s=budget_s, graphs=device.type == "cuda")
-            times = timer.medians_ms([partial(call, name) for name in names])
-            return {name: time * 1e3 for name, time in zip(names, times, strict=True)}
-
-        if len(runnable) > _FINALISTS:
-            first = measure(runnable, _FIRST_ROUND * seconds)
-            fastest = sorted(runnable, key=first.__getitem__)[:_FINALISTS]
-            runnable = list(dict.fromkeys([default, *fastest]))
-        us = measure(runnable, seconds)
+        names = [default, *(name for name in others if _fits(call, name))]
+        if len(names) > _FINALISTS:
+            first = _times_us(call, names, device, _FIRST_ROUND * seconds)
+            fastest = sorted(names, key=first.__getitem__)[:_FINALISTS]
+            names = list(dict.fromkeys([default, *fastest]))
+        us = _times_us(call, names, device, seconds)
     best = min(us, key=us.__getitem__)
     if us[best] > _WORTH_IT * us[default]:
         best = default
     _op("prefer", device.type)(*problem.arguments(best, device))
     return Tuned(_machine(device), problem, best, us[best], default, us[default])
+
+
+def _promising(said: dict[str, Any]) -> list[str]:
+    """What the heuristic takes, and all else that could be faster, of what explain says."""
+    able = [c for c in said["candidates"] if not c["refusal"] and not c["by_name_only"]]
+    limit = _HOPELESS * min(c["predicted_us"] for c in able) + _HOPELESS_US
+    names = [said["engine"]]
+    for candidate in able:
+        if candidate["predicted_us"] <= limit:
+            name = candidate["name"]
+            names += [name, *(f"{name}:{variant}" for variant in candidate["variants"])]
+    return list(dict.fromkeys(names))
+
+
+def _times_us(
+    call: Callable[[str], Tensor], names: Sequence[str], device: torch.device, seconds: float
+) -> dict[str, float]:
+    timer = Timer(device, budget_s=seconds, graphs=device.type == "cuda")
+    times = timer.medians_ms([partial(call, name) for name in names])
+    return {name: time * 1e3 for name, time in zip(names, times, strict=True)}
 
 
 def _fits(call: Callable[[str], Tensor], algorithm: str) -> bool:

@@ -44,6 +44,28 @@ def other(engine: str) -> str:
     return ENGINES[1 - ENGINES.index(engine)]
 
 
+def test_of_many_a_short_round_finds_those_that_are_timed_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounds: list[tuple[float, list[str]]] = []
+
+    def medians_ms(self: Timer, calls: Sequence[Call]) -> list[float]:
+        names = [call.args[0] for call in calls]
+        rounds.append((self.budget_s, names))
+        return [float(ENGINES.index(name) + 1) for name in names]
+
+    monkeypatch.setattr(Timer, "medians_ms", medians_ms)
+    monkeypatch.setattr(tuning, "_FINALISTS", 1)
+    with conv2d_ext.tune(1.0) as report:
+        conv2d_ext.conv2d(*operands())
+    (choice,) = report.choices
+    assert choice.algorithm == ENGINES[0]
+    (short, all_names), (well, finalists) = rounds
+    assert (short, well) == (0.1, 1.0)
+    assert sorted(all_names) == sorted(ENGINES)
+    assert finalists == list(dict.fromkeys([choice.default, ENGINES[0]]))
+
+
 @pytest.mark.usefixtures("last_wins")
 def test_auto_takes_the_fastest() -> None:
     x, w = operands()
