@@ -21,6 +21,7 @@
 #include "engines/cuda_boxes/cuda_boxes_plan.h"
 #include "engines/cuda_gemm/cuda_gemm_plan.h"
 #include "engines/cuda_gemm/gemm_shape.h"
+#include "engines/cuda_gemm/lt_proposals.h"
 #include "engines/cuda_lines/window_fit.h"
 #include "engines/engine_list.h"
 
@@ -270,8 +271,10 @@ PYBIND11_MODULE(convx_core, m) {
                     "packs_filters"_a = shape.in_place.filters.packed,
                     "bias_pixels"_a = shape.in_place.bias_pixels,
                     "chunk_pixels"_a = shape.in_place.chunk_pixels,
+                    "few_tiles"_a = shape.in_place.lt_rank == kFewTiles,
                     "workspace_bytes"_a = plan.workspace_bytes);
   });
+  m.def("choose_few_tiles", &choose_few_tiles);
   // The same with the kernels of boxes; of the first phase. filters, resident, pieces and in_turn:
   // see BoxesWish.
   m.def("run_boxes",

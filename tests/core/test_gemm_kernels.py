@@ -143,6 +143,31 @@ def test_planes_side_by_side(core: ModuleType, dtype: torch.dtype, direction: st
     assert said["form"] == "planes"
 
 
+def test_few_tiles(core: ModuleType) -> None:
+    # 40 channels, 8 images of 56 x 56, 144 filters: 9.9 us by the first, 5.4 by the next (H200).
+    waves = [0.371, 0.099, 1.11, 0.742, 0.205, 0.591, 1.48, 0.492]
+    assert core.choose_few_tiles(waves, 8) == 1
+    # Both fill it once at most, so the first is as good.
+    assert core.choose_few_tiles([0.9, 0.5], 1) == 0
+    # Some fewer tiles do not make up for the place in the list.
+    assert core.choose_few_tiles([2.0, 1.8, 1.6], 4) == 0
+    assert core.choose_few_tiles([2.0, 1.8, 1.2], 4) == 2
+    assert core.choose_few_tiles([5.0], 64) == 0
+
+
+def test_where_few_tiles_are_wanted(core: ModuleType) -> None:
+    short = Case("short", (2, 64, 8, 8), (24, 64, 1, 1))
+    long = Case("long", (2, 256, 8, 8), (24, 256, 1, 1))
+    for case, dtype, last, want in (
+        (short, torch.bfloat16, False, True),
+        (short, torch.bfloat16, True, False),
+        (short, torch.float32, False, False),
+        (long, torch.bfloat16, False, False),
+    ):
+        said, _ = run(core, case, dtype, "forward", h200(core), last=last)
+        assert said["few_tiles"] == want, (case, dtype, last)
+
+
 def test_bias_of_large_planes(core: ModuleType) -> None:
     """Bias values are made for a piece of an image."""
     case = Case("large_planes", (2, 5, 40, 51), (11, 5, 1, 1))

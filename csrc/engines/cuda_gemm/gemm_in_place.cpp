@@ -6,6 +6,7 @@
 
 #include "core/arithmetic.h"
 #include "engines/cuda_gemm/gemm_shape.h"
+#include "engines/cuda_gemm/lt_proposals.h"
 #include "engines/dense_pixels.h"
 
 namespace convx {
@@ -90,6 +91,15 @@ std::optional<int64_t> choose_blas_bytes(const ConvProblem& p, const GatherTenso
   if (!is_short) return pixels <= kFewPixels ? kBlasBytes : kLittleMemory;
   const double products = static_cast<double>(sources * targets) * static_cast<double>(pixels);
   return products <= kFewProducts ? 0 : kLittleMemory;
+}
+
+// Planes of 16 bits whose results take longer than their products. Of pixels as much would be lost
+// as gained, and of TF32 more.
+constexpr int64_t kStoreBoundChannels = 192;
+
+bool wants_few_tiles(const ConvProblem& p, const GatherTensors& view, const InPlaceShape& shape) {
+  return shape.form == InPlaceForm::kPlanes && size_of(p.dtype) == 2 && shape.blas_bytes == 0 &&
+         view.source_channels <= kStoreBoundChannels;
 }
 
 using Algorithm = InPlaceWish::Algorithm;
@@ -186,7 +196,9 @@ InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceFo
     const int64_t left = std::max<int64_t>(workspace_limit - shape.workspace_bytes(), 0);
     shape.blas_bytes =
         std::min(chosen.value_or(kBlasBytes), left / kGemmAlignment * kGemmAlignment);
-    shape.lt_rank = wish.lt_rank;
+    shape.lt_rank = wish.algorithm == Algorithm::kFitted && wants_few_tiles(p, view, shape)
+                        ? kFewTiles
+                        : wish.lt_rank;
   }
   return shape;
 }

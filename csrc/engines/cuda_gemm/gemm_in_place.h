@@ -55,7 +55,7 @@ struct InPlaceShape {
   int64_t chunk_pixels = 0;
   bool wide_results = false;  // side by side: in the accumulation type
   bool asks_lt = false;       // cuBLASLt chooses the algorithm, not cuBLAS
-  int lt_rank = 0;            // and it is this one of those that it proposes, the first or a later
+  int lt_rank = 0;            // and it is this one of its proposals, see lt_proposals.h
   // The workspace: packed filters, bias values, pixels, results, what cuBLASLt wants.
   int64_t filter_bytes = 0, bias_bytes = 0, chunk_bytes = 0, result_bytes = 0, blas_bytes = 0;
 
@@ -66,9 +66,6 @@ struct InPlaceShape {
     return filter_bytes + bias_bytes + chunk_bytes + result_bytes + blas_bytes;
   }
 };
-
-// That cuBLASLt is asked for.
-inline constexpr int kMostLtProposals = 8;
 
 // What a measurement may want to be other than it was fitted.
 struct InPlaceWish {

@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "engines/cuda_gemm/lt_proposals.h"
+
 namespace convx {
 namespace {
 
@@ -51,12 +53,19 @@ class Description {
     want(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(added_data(p)));
     want(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
          std::min(alignment_of(p.result.data), alignment_of(p.rows.data)));
-    std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(p.rank) + 1);
+    std::array<cublasLtMatmulHeuristicResult_t, kMostLtProposals> found{};
+    const int wanted = p.rank == kFewTiles ? kMostLtProposals : p.rank + 1;
     int count = 0;
     take(cublasLtMatmulAlgoGetHeuristic(handle, &multiply, &left, &right, &added, &result, &wish,
-                                        p.rank + 1, found.data(), &count));
+                                        wanted, found.data(), &count));
     if (status != CUBLAS_STATUS_SUCCESS || count == 0) return std::nullopt;
-    return found[static_cast<size_t>(count) - 1].algo;
+    size_t best = static_cast<size_t>(count) - 1;
+    if (p.rank == kFewTiles) {
+      std::vector<float> waves;
+      for (int i = 0; i < count; ++i) waves.push_back(found[static_cast<size_t>(i)].wavesCount);
+      best = choose_few_tiles(waves, p.batch);
+    }
+    return found[best].algo;
   }
 
   static const void* added_data(const LtProduct& p) {

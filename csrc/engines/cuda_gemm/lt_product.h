@@ -28,7 +28,7 @@ struct LtProduct {
   LtOperand matrix;  // m x n, added; or null
   void* workspace;
   int64_t workspace_bytes;
-  int rank;  // which of the algorithms that are proposed; the last, if there are not so many
+  int rank;  // of the algorithm among those that are proposed: lt_proposals.h
 };
 
 // The handle is cuBLAS'. CUBLAS_STATUS_NOT_SUPPORTED where there is no algorithm, with nothing

@@ -61,6 +61,7 @@ struct cublasLtMatmulAlgo_t {
 };
 struct cublasLtMatmulHeuristicResult_t {
   cublasLtMatmulAlgo_t algo;
+  float wavesCount;
 };
 using cublasLtHandle_t = struct cublasLtContext*;
 
