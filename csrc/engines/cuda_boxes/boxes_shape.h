@@ -108,9 +108,9 @@ struct BoxesShape {
   // The caller's filters can be read by boxes, if they start at a multiple of 16 bytes. Else they
   // are packed: [filter][tap][packed_channels].
   bool filters_in_place = false;
-  // Else values are stored one by one; where a box is one row, by pieces of up to 8 bytes: so many
-  // of them; or, where all filters of all pixels, of 16 bits, follow each other and are a slice, by
-  // 16 bytes.
+  // Else the multiplying warps store: where a box is one row, by pieces of so many values, up to 8
+  // bytes; where all filters of all pixels, of 16 bits, follow each other and are a slice, by 16
+  // bytes; and value by value where a box has several rows.
   bool boxed_target = true;
   int row_piece = 0;
   bool dense_target = false;
