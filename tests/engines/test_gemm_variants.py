@@ -40,6 +40,10 @@ def find_variants(problem: Problem, direction: str, precision: str) -> tuple[str
         direction=direction,
         precision=precision,
     )
+    return variants_of_gemm(said)
+
+
+def variants_of_gemm(said: conv2d_ext.Explanation) -> tuple[str, ...]:
     return next(c.variants for c in said.candidates if c.name == "cuda_gemm")
 
 
@@ -95,8 +99,7 @@ def test_a_bias_is_added_before_sums_are_rounded(
     sums = (w.double() * pixel.double()).sum((1, 2, 3))
     bias = -sums.to(dtype)
     want = (sums + bias.double())[None, :, None, None]  # nothing, if sums were rounded before
-    said = conv2d_ext.explain(x, w, bias)
-    variants = next(c.variants for c in said.candidates if c.name == "cuda_gemm")
+    variants = variants_of_gemm(conv2d_ext.explain(x, w, bias))
     assert variants
     for variant in variants:
         y = conv2d_ext.conv2d(x, w, bias, algorithm=f"cuda_gemm:{variant}")

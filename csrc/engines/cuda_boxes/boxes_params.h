@@ -27,8 +27,8 @@ struct BoxesParams : TensorParams {
   FastDivmod by_pack_filters, by_pack_taps, by_tap_columns;
   // Whether tensors start at multiples of 16 bytes; else values are moved in pieces.
   int boxed_source, boxed_target;
-  int row_piece;     // BoxesShape's
   int dense_target;  // units of 16 bytes are
+  int row_piece;     // BoxesShape's, or what the target's address allows
   FastDivmod by_group_targets;
   int filters_in_place;
 };

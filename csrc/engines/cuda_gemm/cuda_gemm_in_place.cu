@@ -3,7 +3,6 @@
 #include "engines/cuda_gemm/cuda_gemm_passes.h"
 #include "engines/cuda_gemm/gemm_steps.cuh"
 #include "engines/cuda_pixel_copy.h"
-#include "engines/cuda_staging.h"
 
 namespace convx {
 namespace {
