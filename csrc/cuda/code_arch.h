@@ -7,4 +7,7 @@ namespace convx {
 // less than the device's own where it was made from PTX of an older one. 0 if there is none.
 int find_code_arch();
 
+// Whether that code waits for kernels before it: device/dependent_launch.cuh. Asks once a device.
+bool code_can_start_early();
+
 }  // namespace convx

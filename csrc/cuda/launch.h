@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "cuda/check.h"
+#include "cuda/code_arch.h"
 
 namespace convx {
 
@@ -43,11 +44,14 @@ void launch_kernel(const LaunchSite& site, dim3 grid, int threads, size_t shared
 }
 
 // The same for a kernel that starts early, see device/dependent_launch.cuh: what starting takes
-// then overlaps with the kernel before it.
+// then overlaps with the kernel before it. Where code is for older devices, at its turn.
 template <auto kKernel, typename... Args>
 void launch_early(const LaunchSite& site, dim3 grid, int threads, size_t shared_bytes,
                   const Args&... args) {
   if (shared_bytes > kDefaultSharedBytes) opt_in_shared_bytes<kKernel>(site);
+  if (!code_can_start_early()) {
+    return launch_kernel<kKernel>(site, grid, threads, shared_bytes, args...);
+  }
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
