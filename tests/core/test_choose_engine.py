@@ -122,7 +122,10 @@ def test_variants_are_other_plans_of_an_engine(core: ModuleType) -> None:
     variants = {c["name"]: c.get("variants", []) for c in said["candidates"]}
     lt_0 = ["lt_0", *(f"lt_0_{which}" for which in range(2, 9))]  # cuBLASLt's proposals
     assert variants["cuda_gemm"] == ["planes", "side_by_side", "cublas", *lt_0, "lt_1", "lt_32"]
-    assert not variants["cuda_boxes"]
+    boxes = next(c for c in said["candidates"] if c["name"] == "cuda_boxes")
+    others = {64, 128} - {boxes["tile"][1]}  # two images have 256 pixels, so 128 are the most
+    assert variants["cuda_boxes"] == [f"tiles_{filters}" for filters in sorted(others)]
+    assert not variants["cuda_direct"]
 
     def bytes_of(algorithm: str) -> int:
         said = choose(core, "cuda", problem, caps, algorithm)
@@ -136,9 +139,9 @@ def test_variants_are_other_plans_of_an_engine(core: ModuleType) -> None:
     unknown = choose(core, "cuda", problem, caps, "cuda_gemm:lt_2")["error"]
     assert "'cuda_gemm:lt_2' is none" in unknown
     assert "'cuda_gemm:lt_0', 'cuda_gemm:lt_0_2'" in unknown
-    assert (
-        "cuda_boxes has no variants" in choose(core, "cuda", problem, caps, "cuda_boxes:a")["error"]
-    )
+    assert "'cuda_boxes:tiles_" in choose(core, "cuda", problem, caps, "cuda_boxes:a")["error"]
+    direct = choose(core, "cuda", problem, caps, "cuda_direct:a")["error"]
+    assert "cuda_direct has no variants" in direct
     wide = make_problem(core, Shape.parse("n2c600h13w13 k304r1s1"), precision="tf32")
     for variant in ("lt_1_8", "lt_32_2"):  # other proposals than without memory
         assert not choose(core, "cuda", wide, caps, f"cuda_gemm:{variant}")["error"]

@@ -89,8 +89,8 @@ PIXEL_BOXES: tuple[Shape, ...] = (
 MANY_TILES: Shape = ((32, 8, 192, 192), (8, 8, 1, 1), 1)  # which blocks take in turn
 
 
-# NCHW: where blocks of cuda_lines walk, and carry; what cuda_boxes moves as lines of planes, and as
-# whole ones, with two tiles a block, too; few filters.
+# NCHW: where blocks of cuda_lines walk, and carry; what cuda_boxes moves as lines of planes, as
+# whole ones and as spans, with two tiles a block, too; few filters.
 WALKED: tuple[Shape, ...] = (
     ((2, 16, 64, 256), (128, 16, 3, 3), 1),
     ((5, 12, 40, 64), (100, 12, 3, 3), 1),
@@ -105,6 +105,9 @@ PLANES: tuple[Shape, ...] = (
     ((5, 72, 7, 7), (136, 72, 1, 1), 1),
     ((2, 72, 13, 13), (72, 72, 1, 1), 1),
     ((3, 80, 14, 14), (136, 80, 1, 1), 1),
+    # Spans.
+    ((60, 24, 17, 17), (24, 24, 1, 1), 1),
+    ((3, 77, 17, 19), (131, 77, 1, 1), 1),
 )
 FEW_FILTERS: Shape = ((2, 24, 16, 16), (2, 24, 1, 1), 1)
 

@@ -78,6 +78,12 @@ PLANES = {  # x, w
     "planes_of_3": ((200, 136, 3, 3), (40, 136, 1, 1)),
     "many_planes": ((32, 16, 192, 192), (24, 16, 1, 1)),  # taken in turn
     "planes_of_1": ((300, 64, 1, 1), (128, 64, 1, 1)),
+    # Spans of planes that begin anywhere.
+    "planes_of_17": ((5, 200, 17, 17), (136, 200, 1, 1)),
+    "odd_channels_and_filters": ((3, 77, 33, 33), (131, 77, 1, 1)),
+    "one_odd_plane": ((1, 1, 19, 15), (1, 1, 1, 1)),
+    "odd_channels_of_7": ((65, 37, 7, 7), (53, 37, 1, 1)),
+    "many_odd_planes": ((16, 40, 129, 129), (72, 40, 1, 1)),
 }
 
 
@@ -105,6 +111,27 @@ def test_planes(name: str, dtype: torch.dtype, offset: int) -> None:
     (grad,) = torch.autograd.grad(got, x, g)
     want = torch.nn.grad.conv2d_input(x_shape, w.double(), g.double())
     assert (grad.double() - want).norm() <= ERRORS[dtype] * want.norm()
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", ERRORS, ids=str)
+@pytest.mark.parametrize("size", [(5, 200, 136, 17), (9, 72, 264, 7), (4, 40, 120, 28)], ids=str)
+def test_other_tiles(
+    size: tuple[int, ...], dtype: torch.dtype, memory_format: torch.memory_format
+) -> None:
+    """Variants cut the same sums into other tiles."""
+    n, c, k, h = size
+    x = torch.randn(n, c, h, h, device="cuda").to(dtype, memory_format=memory_format)
+    w = torch.randn(k, c, 1, 1, device="cuda").to(dtype)
+    said = conv2d_ext.explain(x, w, precision="tf32")
+    variants = next(q.variants for q in said.candidates if q.name == "cuda_boxes")
+    assert variants
+
+    def run(algorithm: str) -> Tensor:
+        return conv2d_ext.conv2d(x, w, precision="tf32", algorithm=algorithm)
+
+    for variant in variants:
+        assert torch.equal(run(f"cuda_boxes:{variant}"), run("cuda_boxes")), variant
 
 
 @pytest.mark.parametrize("dtype", ERRORS, ids=str)

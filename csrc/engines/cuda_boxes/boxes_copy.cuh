@@ -1,6 +1,7 @@
-// One warp that keeps the ring full.
+// The warps that keep the ring full: one, or several that copy pixels by themselves.
 #pragma once
 
+#include "device/async_copy.cuh"
 #include "device/box_copy.cuh"
 #include "device/warp_roles.cuh"
 #include "engines/cuda_boxes/boxes_order.cuh"
@@ -17,6 +18,8 @@ class PixelCopy {
   static constexpr bool kRounds = kMath == TensorMath::kTf32;
 
  public:
+  static constexpr int kWarps = 1;
+
   __device__ __forceinline__ PixelCopy(const BoxesParams& p, const void* map, int index)
       : p_(p), map_(map), tile_(locate_tile(p, index)) {}
 
@@ -74,6 +77,8 @@ class LineCopy {
   static constexpr bool kRounds = kMath == TensorMath::kTf32;
 
  public:
+  static constexpr int kWarps = 1;
+
   __device__ __forceinline__ LineCopy(const BoxesParams& p, const void* map, int index)
       : p_(p),
         map_(map),
@@ -114,6 +119,8 @@ class ImageCopy {
   static constexpr int kChunk = box_chunk(kMath);
 
  public:
+  static constexpr int kWarps = 1;
+
   __device__ __forceinline__ ImageCopy(const BoxesParams& p, const void*, int index)
       : p_(p), first_(locate_tile(p, index).image), count_(count_images(p, first_)) {}
 
@@ -199,53 +206,108 @@ __device__ __forceinline__ void copy_resident(const BoxesParams& p, const BoxesR
   }
 }
 
-// Source: how a tile's pixels are copied. kChunk: channels of a stage.
+// Stages one after the other, each once it is free. kByLanes: several warps write them.
+template <bool kByLanes>
+class FreeStages {
+ public:
+  __device__ __forceinline__ FreeStages(const BoxesParams& p, const BoxesRing& ring)
+      : p_(p), ring_(ring) {}
+
+  // Its number in the ring.
+  __device__ __forceinline__ int take() {
+    const int slot = cursor_.slot;
+    if constexpr (kByLanes) {
+      if (taken_ >= p_.stages) {
+        wait_for_stage(slot);
+        wait_barrier(ring_.full + 8 * slot, cursor_.parity ^ 1);  // at once; synccheck asks for it
+      }
+      ++taken_;
+    } else {
+      wait_barrier(ring_.empty + 8 * slot, cursor_.parity ^ 1);
+    }
+    cursor_.advance(p_.stages);
+    return slot;
+  }
+
+  // After the last one, which nobody gives back: a block must not end while others are on their
+  // way.
+  __device__ __forceinline__ void finish() {
+    if constexpr (kByLanes) {
+      for (int i = 1; i < p_.stages; ++i, cursor_.advance(p_.stages)) {
+        if (taken_ + i > p_.stages) wait_for_stage(cursor_.slot);
+      }
+    }
+  }
+
+ private:
+  const BoxesParams& p_;
+  const BoxesRing& ring_;
+  RingCursor cursor_;
+  int taken_ = 0;
+};
+
+// Source: how a tile's pixels are copied, by how many warps. kChunk: channels of a stage.
 template <typename Source, int kFilters, int kChunk>
 __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing& ring,
                                            const void* source_map, const void* filter_map) {
-  if (p.resident) copy_resident<kFilters, kChunk>(p, ring, filter_map);
-  RingCursor cursor;
+  constexpr bool kByLanes = Source::kWarps > 1;
+  const bool follows = kByLanes && threadIdx.x >= kBoxMultipliers + 32;  // copies pixels only
+  if (p.resident && !follows) copy_resident<kFilters, kChunk>(p, ring, filter_map);
+  const int tap_rows = kByLanes ? 1 : p.tap_rows, tap_columns = kByLanes ? 1 : p.tap_columns;
+  FreeStages<kByLanes> free(p, ring);
   TileOrder order(p);
 #pragma unroll 1
   for (; order.index() < p.tiles; order.take_next()) {
     order.ask_for_next();
     const int index = order.index();
-    const Source source(p, source_map, index);
+    Source source(p, source_map, index);
     const int filter = locate_filter(p, index, kFilters);
     const FilterCopy filters{filter_map, filter,
                              p.resident ? 0 : count_filter_boxes<kFilters>(p, filter)};
 #pragma unroll 1
-    for (int r = 0; r < p.tap_rows; ++r) {
+    for (int r = 0; r < tap_rows; ++r) {
 #pragma unroll 1
-      for (int s = 0; s < p.tap_columns; ++s) {
+      for (int s = 0; s < tap_columns; ++s) {
 #pragma unroll 1
         for (int chunk = 0; chunk < p.chunks; ++chunk) {
-          const uint32_t full = ring.full + 8 * cursor.slot;
-          const uint32_t stage = ring.first + cursor.slot * p.stage_bytes;
-          wait_barrier(ring.empty + 8 * cursor.slot, cursor.parity ^ 1);
-          if (!p.boxed_source) {
+          const int slot = free.take();
+          const uint32_t full = ring.full + 8 * slot;
+          const uint32_t stage = ring.first + slot * p.stage_bytes;
+          uint32_t bytes = filters.bytes();
+          if constexpr (kByLanes) {
+            source.copy(stage, p.group_sources - chunk * kChunk);
+            expect_copies(full);
+            arrive(full);
+            if (follows) continue;
+          } else if (p.boxed_source) {
+            bytes += source.bytes(chunk);
+          } else {
             source.gather(stage, chunk, r, s);
             fence_async_proxy();
           }
           __syncwarp();
           if (elect_lane()) {
-            store_word(ring.tile + 4 * cursor.slot, index);
-            arrive_expecting(full, filters.bytes() + (p.boxed_source ? source.bytes(chunk) : 0));
-            if (p.boxed_source) source.start(stage, chunk, r, s, full);
+            store_word(ring.tile + 4 * slot, index);
+            arrive_expecting(full, bytes);
+            if constexpr (!kByLanes) {
+              if (p.boxed_source) source.start(stage, chunk, r, s, full);
+            }
             filters.start(stage + p.pixel_bytes, chunk * kChunk, r, s, full);
           }
-          cursor.advance(p.stages);
         }
       }
     }
   }
   // One more stage, of no tile.
-  wait_barrier(ring.empty + 8 * cursor.slot, cursor.parity ^ 1);
+  const int slot = free.take();
+  if constexpr (kByLanes) arrive(ring.full + 8 * slot);
   __syncwarp();
-  if (elect_lane()) {
-    store_word(ring.tile + 4 * cursor.slot, order.index());
-    arrive(ring.full + 8 * cursor.slot);
+  if (!follows && elect_lane()) {
+    store_word(ring.tile + 4 * slot, order.index());
+    arrive(ring.full + 8 * slot);
   }
+  __syncwarp();
+  free.finish();
 }
 
 }  // namespace convx

@@ -9,7 +9,7 @@ namespace convx {
 
 // channels_last: the tensor cores read pixels from where they are.
 struct NoFragments {
-  static constexpr bool kUsed = false;
+  static constexpr bool kUsed = false, kByTile = false;
 
   __device__ __forceinline__ explicit NoFragments(const BoxesParams&) {}
 };
@@ -20,7 +20,7 @@ class LineFragments {
   static constexpr bool kWide = operand_bytes(kMath) == 4;
 
  public:
-  static constexpr bool kUsed = true, kRounds = false;
+  static constexpr bool kUsed = true, kByTile = false, kRounds = false;
 
   __device__ __forceinline__ explicit LineFragments(const BoxesParams&) {
     const int lane = threadIdx.x & 31, matrix = lane / 8, pixel = first_warp_pixel();
@@ -60,7 +60,7 @@ class ImageFragments {
   static constexpr int kOwn = kUnit / 4;     // so many, one behind the other
 
  public:
-  static constexpr bool kUsed = true;
+  static constexpr bool kUsed = true, kByTile = false;
   // Others come by boxes, which are rounded.
   static constexpr bool kRounds = kMath == TensorMath::kTf32;
 

@@ -1,13 +1,14 @@
 // The convolution of boxes on Hopper's tensor cores.
 //
-// A block: 3 warpgroups. Two multiply and store; of the third, one warp copies. Blocks are
-// persistent; the warp that copies says which tile is next.
+// A block: 3 warpgroups. Two multiply and store; of the third, one warp copies, or all do. Blocks
+// are persistent; the warp that copies says which tile is next.
 #pragma once
 
 #include "cuda/boxed_tensor.h"
 #include "device/dependent_launch.cuh"
 #include "engines/cuda_boxes/boxes_copy.cuh"
 #include "engines/cuda_boxes/boxes_multiply.cuh"
+#include "engines/cuda_boxes/boxes_spans.cuh"
 #include "engines/cuda_boxes/boxes_store.cuh"
 
 namespace convx {
@@ -43,6 +44,12 @@ struct BoxParts<kMath, BoxForm::kPairs, kPieces> {
   using Loader = ImageFragments<kMath, kPieces, true>;
   using Staging = ImageStaging<kMath, kPieces, true>;
 };
+template <TensorMath kMath>
+struct BoxParts<kMath, BoxForm::kSpans, 1> {
+  using Source = SpanCopy<kMath>;
+  using Loader = SpanFragments<kMath>;
+  using Staging = SpanStaging<kMath>;
+};
 
 template <TensorMath kMath, int kFilters, BoxForm kForm, int kPieces>
 __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPieces))
@@ -50,15 +57,21 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char unaligned[];
   const BoxesRing ring(p, (shared_address(unaligned) + kBoxAlignment - 1) & -kBoxAlignment);
-  if (threadIdx.x == 0) ring.init(p);
+  using Parts = BoxParts<kMath, kForm, kPieces>;
+  constexpr int kCopyWarps = Parts::Source::kWarps;
+  // Of several warps every lane says what it has copied, besides the one that copies filters.
+  constexpr int kCopies = 1 + (kCopyWarps > 1 ? 32 * kCopyWarps : 0);
+  if (threadIdx.x == 0) ring.init(p, kCopies);
   wait_for_kernels_before();
   let_next_kernel_start();
   __syncthreads();
-  // Together what the block starts with: 80 per thread where two share a multiprocessor, else 168.
-  using Parts = BoxParts<kMath, kForm, kPieces>;
+  // Registers of a thread: together what the block starts with, 80 where two share a
+  // multiprocessor, else 168. Lanes that all copy need some more.
   constexpr bool kShares = most_boxes_per_sm(kFilters, kPieces) == 2;
+  constexpr int kKept = (kShares ? 32 : 40) + (kCopyWarps > 1 ? 16 : 0);
+  constexpr int kTaken = ((kShares ? 80 : 168) * kBoxThreads - kKept * 128) / kBoxMultipliers;
   if (threadIdx.x < kBoxMultipliers) {
-    take_registers<kShares ? 104 : 232>();
+    take_registers<kTaken>();
     BoxMultiplier<kMath, kFilters, kPieces, typename Parts::Loader> multiplier(p, ring);
     BoxStorer<typename Parts::Staging, kFilters, kPieces> storer(p, ring, &maps.target);
     multiplier.take_filters();
@@ -66,13 +79,13 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
     for (int index; (index = multiplier.find_tile()) < p.tiles;) {
       WgmmaSums<kFilters> sums[kPieces];
       storer.load_bias(index);
-      multiplier.multiply(sums);
+      multiplier.multiply(sums, index);
       storer.store(sums, index);
     }
     storer.finish();
   } else {
-    give_registers<kShares ? 32 : 40>();
-    if (threadIdx.x < kBoxMultipliers + 32) {
+    give_registers<kKept>();
+    if (threadIdx.x < kBoxMultipliers + 32 * kCopyWarps) {
       copy_boxes<typename Parts::Source, kFilters, box_chunk(kMath)>(p, ring, &maps.source,
                                                                      &maps.filters);
     }

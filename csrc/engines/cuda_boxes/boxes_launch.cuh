@@ -73,7 +73,7 @@ BoxesMaps map_tensors(const LaunchSite& site, const BoxesShape& shape, const Box
                        p.target_w,
                        1,
                        1};
-  const bool mapped = !has_whole_planes(shape.form);
+  const bool mapped = has_maps(shape.form);
   if (mapped && p.boxed_source) {
     maps.source = make_tensor_map(site, describe_side<kMath>(shape, p, source, read_value(kMath)));
   }
@@ -123,6 +123,7 @@ void launch_boxes(const LaunchSite& site, const BoxesShape& shape, const BoxesPa
   auto multiply = multiply_boxes<kMath, BoxForm::kPixels>;
   if (shape.form == BoxForm::kLines) multiply = multiply_boxes<kMath, BoxForm::kLines>;
   if (shape.form == BoxForm::kImages) multiply = multiply_boxes<kMath, BoxForm::kImages>;
+  if (shape.form == BoxForm::kSpans) multiply = multiply_boxes<kMath, BoxForm::kSpans>;
   if constexpr (operand_bytes(kMath) == 2) {
     if (shape.form == BoxForm::kPairs) multiply = multiply_boxes<kMath, BoxForm::kPairs>;
   }

@@ -43,7 +43,8 @@ class BoxMultiplier {
   }
 
   // Leaves in sums those of that tile.
-  __device__ __forceinline__ void multiply(Sums& sums) {
+  __device__ __forceinline__ void multiply(Sums& sums, int index) {
+    if constexpr (Loader::kByTile) loader_.start_tile(index);
     const int count = p_.tap_rows * p_.tap_columns * p_.chunks;
 #pragma unroll 1
     for (int stage = 0; stage < count; ++stage) {
@@ -125,14 +126,18 @@ class BoxMultiplier {
   }
 
   __device__ __forceinline__ void give_back() {
-    if (leader_) arrive(ring_.empty + 8 * done_.slot);
+    if constexpr (Loader::kByTile) {
+      give_stage_back(done_.slot);
+    } else if (leader_) {
+      arrive(ring_.empty + 8 * done_.slot);
+    }
     done_.advance(p_.stages);
   }
 
   const BoxesParams& p_;
   const BoxesRing& ring_;
   const bool leader_;
-  const Loader loader_;
+  Loader loader_;
   uint32_t first_pixel_;      // bytes to this warpgroup's
   Fragments lower_, upper_;   // take no registers where there are none
   RingCursor cursor_, done_;  // next to multiply, and to give back

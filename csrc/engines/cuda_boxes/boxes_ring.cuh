@@ -3,6 +3,7 @@
 
 #include "device/mbarrier.cuh"
 #include "device/swizzle.cuh"
+#include "device/warp_roles.cuh"
 #include "engines/cuda_boxes/boxes_params.h"
 
 namespace convx {
@@ -81,6 +82,19 @@ __device__ __forceinline__ uint32_t swizzle_line(uint32_t address) {
   return swizzle(address, kBoxLineBytes);
 }
 
+// Where not the copy engine but all lanes of a block's other warps write stages, those that have
+// read one say so at the first of these barriers, or the next, ...: one lane for its warp would do,
+// but racecheck does not see that.
+inline constexpr int kFirstStageBarrier = 2;
+__device__ __forceinline__ void give_stage_back(int slot) {
+  __syncwarp();
+  pass_barrier(kFirstStageBarrier + slot, kBoxThreads);
+}
+__device__ __forceinline__ void wait_for_stage(int slot) {
+  __syncwarp();
+  wait_at_barrier(kFirstStageBarrier + slot, kBoxThreads);
+}
+
 // Shared-memory addresses. full: a stage has been copied; empty: it has been multiplied.
 struct BoxesRing {
   uint32_t full, empty, filters_full;  // barriers, 8 bytes each
@@ -101,10 +115,11 @@ struct BoxesRing {
         resident(memory + p.filters_offset),
         first(memory + p.ring_offset) {}
 
-  __device__ __forceinline__ void init(const BoxesParams& p) const {
+  // copies: arrivals at a stage that has been copied.
+  __device__ __forceinline__ void init(const BoxesParams& p, int copies) const {
     init_barrier(filters_full, 1);
     for (int i = 0; i < p.stages; ++i) {
-      init_barrier(full + 8 * i, 1);
+      init_barrier(full + 8 * i, copies);
       init_barrier(empty + 8 * i, kBoxMultipliers / 32);
     }
     fence_barrier_init();

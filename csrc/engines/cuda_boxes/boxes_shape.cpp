@@ -1,62 +1,17 @@
 #include "engines/cuda_boxes/boxes_shape.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/arithmetic.h"
 #include "engines/box_tensors.h"
+#include "engines/cuda_boxes/boxes_cost.h"
 #include "engines/cuda_staging.h"
 #include "engines/dense_pixels.h"
-#include "engines/device_rates.h"
 
 namespace convx {
 namespace {
 
-// Cycles of a multiprocessor, fitted to 780 timings on an H200 of 16 bits, and to 490 of TF32: all
-// tiles of 59 layers of 1x1 and of a dozen of 3x3 kernels, within 13 and 11% (rms); what is chosen
-// by them is 3 and 1% slower than the best.
-constexpr double kBoxClockGhz = 1.7;
-// Times what the tensor cores take by their data sheet.
-constexpr double kProductRate = 0.80;
-constexpr double kLineProductRate = 1.0;
-constexpr double kStageCycles = 195;  // waiting for a stage, and giving it back
-constexpr double kTileCycles = 665;   // starting and draining a tile's products
-constexpr double kSliceCycles = 600;  // storing 128 bytes of filters of a tile
-constexpr double kTf32SliceCycles = 530;
-// The same by the multiplying warps, which other blocks wait for: value by value; along a row, of
-// 16 bits by pieces or by values, and of TF32; by units of 16 bytes.
-constexpr double kValueSliceCycles = 3500;
-constexpr double kRowSliceCycles = 1700, kRowValueSliceCycles = 2300, kTf32RowSliceCycles = 1350;
-constexpr double kUnitSliceCycles = 1000;
-// Of the copy engine: for a box, for each of its lines, and for lines that end within 128 bytes.
-constexpr double kBoxCycles = 49;
-constexpr double kLineCycles = 2.1;
-constexpr double kPartPixelCycles = 6.8;
-constexpr double kPartFilterCycles = 12.3;
-constexpr double kPartStoreCycles = 2.9;
-constexpr double kResidentLineCycles = 3.5;  // of filters that stay
-// Bytes per cycle: of device memory, and of pixels that other filters have read before, from L2.
-constexpr double kMemoryBytes = 18.2;
-constexpr double kTf32MemoryBytes = 19;
-constexpr double kTurnMemoryBytes = 20.4;  // of 16 bits, where blocks take tiles in turn
-constexpr double kCacheBytes = 83;
-constexpr double kLaunchCycles = 4070;
-constexpr double kTurnCycles = 1700;  // a kernel before it, which clears what is counted
-constexpr int64_t kManyTiles = 32;    // of a block, for which that pays
-// NCHW takes such a share of it, and some microseconds more.
-struct FormCost {
-  double share, microseconds;
-};
-constexpr FormCost kLineCost{0.96, 0.8};
-constexpr FormCost kImageCost{1, 0.3}, kTf32ImageCost{0.9, 2};
-// Whole planes are read value by value, so many cycles for a piece of a stage. That overlaps with
-// its products, if not wholly. Fitted to 150 timings of 25 layers.
-constexpr double kFragmentCycles = 330, kPairFragmentCycles = 150, kTf32FragmentCycles = 300;
-constexpr double kFragmentOverlap = 1.5;
-constexpr double kImageLatencyCycles = 4000;  // from a stage that is free to the same one full
-constexpr double kPackMicroseconds = 2.3;
-constexpr double kPackBytesPerUs = 0.83e6;
-
+constexpr int64_t kManyTiles = 32;        // of a block, for which taking them in turn pays
 constexpr int64_t kReservedBytes = 1024;  // of each block's shared memory, by the system
 
 class Fitter {
@@ -70,8 +25,9 @@ class Fitter {
     // A problem's only pixel may have lost its pitch, which says nothing.
     shape_.form = find_box_form(problem).value_or(BoxForm::kPixels);
     shape_.boxed_target =
-        shape_.form != BoxForm::kPixels ||
-        has_boxes(view_.target_strides, view_.target_channels, size_of(problem.dtype));
+        shape_.form == BoxForm::kPixels
+            ? has_boxes(view_.target_strides, view_.target_channels, size_of(problem.dtype))
+            : shape_.form != BoxForm::kSpans;
     const bool one_row = problem.N == 1 && phase.rows.count == 1;
     const int64_t pixel_pitch = phase.columns.target_step * view_.target_strides.w;
     if (one_row) {
@@ -79,8 +35,8 @@ class Fitter {
       shape_.row_piece = std::min(fit_unit(size, pixel_pitch, view_.target_channels),
                                   kBoxPieceBytes / static_cast<int>(size));
     }
-    shape_.dense_target = !shape_.boxed_target && !is_tf32() && one_row &&
-                          pixel_pitch == view_.target_channels &&
+    shape_.dense_target = shape_.form == BoxForm::kPixels && !shape_.boxed_target && !is_tf32() &&
+                          one_row && pixel_pitch == view_.target_channels &&
                           view_.target_channels <= box_chunk(shape_.math);
     find_filters();
   }
@@ -114,9 +70,11 @@ class Fitter {
           shape.filter_tiles = ceil_div(view_.target_channels, filters);
           if (!place_in_shared_memory(shape, blocks)) continue;
           find_grid(shape, blocks);
+          // Spans are copied by several warps, which would all have to know the next tile.
           shape.in_turn =
-              wish.in_turn >= 0 ? wish.in_turn > 0 : shape.tiles() >= kManyTiles * shape.grid;
-          shape.microseconds = predict_microseconds(shape, blocks);
+              shape.form != BoxForm::kSpans &&
+              (wish.in_turn >= 0 ? wish.in_turn > 0 : shape.tiles() >= kManyTiles * shape.grid);
+          shape.microseconds = predict_boxes(problem_, view_, caps_, shape, blocks);
           if (best.filters == 0 || shape.microseconds < best.microseconds) best = shape;
         }
       }
@@ -138,24 +96,24 @@ class Fitter {
     shape_.packed_channels = round_up(view_.source_channels, unit);
     // Also where they may be in place: that depends on where they start.
     shape_.packed_bytes =
-        view_.target_channels * count_taps() * shape_.packed_channels * size_of(problem_.dtype);
+        view_.target_channels * shape_.taps() * shape_.packed_channels * size_of(problem_.dtype);
     constexpr auto kCountBytes = static_cast<int64_t>(sizeof(int));
     shape_.taken_offset = round_up(shape_.packed_bytes, kCountBytes);
     shape_.workspace_bytes =
         shape_.taken_offset + kCountBytes * ceil_div(view_.target_channels, kBoxFilters);
   }
 
-  int64_t count_taps() const { return shape_.rows_axis.taps * shape_.columns_axis.taps; }
-
   // False if a tile of so many pieces is too small, or larger than it has to be.
   bool find_tiles(BoxesShape& shape) const {
     if (has_whole_planes(shape.form)) return gather_images(shape);
-    if (shape.form == BoxForm::kLines) {
+    shape.pixel_bytes = kBoxPixels * kBoxLineBytes;
+    if (shape.form == BoxForm::kSpans) {
+      cut_spans(shape);
+    } else if (shape.form == BoxForm::kLines) {
       cut_lines(shape);
     } else {
       choose_box(shape);
     }
-    shape.pixel_bytes = kBoxPixels * kBoxLineBytes;
     return true;
   }
 
@@ -182,16 +140,23 @@ class Fitter {
     }
   }
 
-  int64_t count_plane_pixels() const { return shape_.rows_axis.count * shape_.columns_axis.count; }
-
   void cut_lines(BoxesShape& shape) const {
-    const int64_t lines = problem_.N * ceil_div(count_plane_pixels(), line_pixels(shape.math));
+    const int64_t lines = problem_.N * ceil_div(shape_.plane_pixels(), line_pixels(shape.math));
     shape.box = {kBoxPixels, 1, 1};
     shape.column_tiles = ceil_div(lines, tile_lines(shape.math));
   }
 
+  void cut_spans(BoxesShape& shape) const {
+    shape.box = {kBoxPixels, 1, 1};
+    shape.column_tiles = ceil_div(shape.plane_pixels(), kBoxPixels);
+    shape.image_tiles = problem_.N;
+    // Of a stage; a slice has as many filters as that has channels, closer together.
+    const int bytes = box_chunk(shape.math) * span_pitch(shape.math);
+    shape.pixel_bytes = static_cast<int>(round_up(bytes, kBoxAlignment));
+  }
+
   bool gather_images(BoxesShape& shape) const {
-    const int64_t plane = count_plane_pixels();
+    const int64_t plane = shape_.plane_pixels();
     const int64_t images = std::min(problem_.N, shape.pieces * kBoxPixels / plane);
     const bool has_fewer = shape.pieces > fewest_tile_pieces(shape.form);
     if (images == 0 || (has_fewer && images * plane <= (shape.pieces - 1) * kBoxPixels)) {
@@ -207,7 +172,7 @@ class Fitter {
   bool place_in_shared_memory(BoxesShape& shape, int blocks) const {
     const int64_t all = (caps_.shared_bytes_per_block + kReservedBytes) / blocks - kReservedBytes;
     const int64_t filter_bytes = int64_t{shape.filters} * kBoxLineBytes;
-    const int64_t resident = shape.resident ? count_taps() * shape.chunks * filter_bytes : 0;
+    const int64_t resident = shape.resident ? shape_.taps() * shape.chunks * filter_bytes : 0;
     const int64_t offset = kBoxBarrierBytes + kBoxBiasBytes + 2 * shape.pixel_bytes;
     const int64_t stage_bytes = shape.pixel_bytes + (shape.resident ? 0 : filter_bytes);
     const int64_t room = all - kBoxAlignment - offset - resident;
@@ -233,163 +198,6 @@ class Fitter {
   }
 
   bool is_tf32() const { return shape_.math == TensorMath::kTf32; }
-
-  // What the copy engine takes for a tile.
-  double count_copy_cycles(const BoxesShape& shape) const {
-    if (shape.form != BoxForm::kPixels) return count_plane_copy_cycles(shape);
-    const int64_t channel_bytes = view_.source_channels * operand_bytes(shape.math);
-    const auto stages = static_cast<double>(count_taps() * shape.chunks);
-    const double part_stages =
-        channel_bytes % kBoxLineBytes == 0 ? 0 : static_cast<double>(count_taps());
-    const double whole_stages = stages - part_stages;
-    const int64_t of_tile = ceil_div(view_.target_channels, shape.filter_tiles);  // on average
-    const auto boxes = static_cast<double>(shape.resident ? 0 : ceil_div(of_tile, kBoxFilters));
-    const double pixels = shape.box.pixels(), filters = boxes * kBoxFilters;
-    const double loads = stages * (1 + boxes) * kBoxCycles +
-                         whole_stages * (pixels + filters) * kLineCycles +
-                         part_stages * (pixels * kPartPixelCycles + filters * kPartFilterCycles);
-    const int64_t stored = of_tile * size_of(problem_.dtype);
-    const auto slices = static_cast<double>(ceil_div(stored, kBoxLineBytes));
-    const double part_slices = stored % kBoxLineBytes == 0 ? 0 : 1;
-    return loads + slices * kBoxCycles +
-           pixels * ((slices - part_slices) * kLineCycles + part_slices * kPartStoreCycles);
-  }
-
-  // What a tile's pixels of NCHW are copied by, in a stage or a slice.
-  struct PlaneCopies {
-    int64_t boxes;
-    double channel_cycles;  // of all of them, for each channel
-    double missing_cycles;  // the same for channels of a chunk that there are not
-  };
-  PlaneCopies find_plane_copies(const BoxesShape& shape) const {
-    const int64_t plane_bytes = count_plane_pixels() * operand_bytes(shape.math);
-    if (has_whole_planes(shape.form)) {
-      const double lines = static_cast<double>(shape.box.images * plane_bytes) / kBoxLineBytes;
-      return {shape.box.images, lines * kLineCycles, 0};
-    }
-    // One in so many lines ends with its plane.
-    const double part = plane_bytes % kBoxLineBytes == 0
-                            ? 0
-                            : 1 / static_cast<double>(ceil_div(plane_bytes, kBoxLineBytes));
-    const int64_t lines = tile_lines(shape.math);
-    const auto each = static_cast<double>(lines);
-    return {lines, each * (kLineCycles + part * (kPartPixelCycles - kLineCycles)),
-            each * kPartPixelCycles};
-  }
-
-  // The same of planes, whose lines are pixels.
-  double count_plane_copy_cycles(const BoxesShape& shape) const {
-    const int64_t filters = ceil_div(view_.target_channels, shape.filter_tiles);  // on average
-    const int64_t filter_boxes = shape.resident ? 0 : ceil_div(filters, kBoxFilters);
-    const PlaneCopies copies = find_plane_copies(shape);
-    const int64_t missing = shape.chunks * box_chunk(shape.math) - view_.source_channels;
-    const double loads =
-        static_cast<double>(shape.chunks * (copies.boxes + filter_boxes)) * kBoxCycles +
-        static_cast<double>(view_.source_channels) * copies.channel_cycles +
-        static_cast<double>(missing) * copies.missing_cycles +
-        static_cast<double>(shape.chunks * filter_boxes * kBoxFilters) * kLineCycles;
-    const int64_t slices = ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes);
-    return loads + static_cast<double>(slices * copies.boxes) * kBoxCycles +
-           static_cast<double>(filters) * copies.channel_cycles;
-  }
-
-  FormCost find_form_cost() const {
-    switch (shape_.form) {
-      case BoxForm::kPixels:
-        break;
-      case BoxForm::kLines:
-        return kLineCost;
-      case BoxForm::kImages:
-      case BoxForm::kPairs:
-        return is_tf32() ? kTf32ImageCost : kImageCost;
-    }
-    return {1, 0};
-  }
-
-  // Of a stage's products for one piece, by both warpgroups: 32 bytes of channels at a time.
-  double count_piece_cycles(const BoxesShape& shape) const {
-    const double products = kBoxLineBytes / 32 * static_cast<double>(shape.filters);
-    if (!has_whole_planes(shape.form)) {
-      return products * (shape.form == BoxForm::kLines ? kLineProductRate : kProductRate);
-    }
-    const double reads = is_tf32()                       ? kTf32FragmentCycles
-                         : shape.form == BoxForm::kPairs ? kPairFragmentCycles
-                                                         : kFragmentCycles;
-    return std::pow(std::pow(products, kFragmentOverlap) + std::pow(reads, kFragmentOverlap),
-                    1 / kFragmentOverlap);
-  }
-
-  // Of a slice that the copy engine does not store.
-  double count_store_cycles() const {
-    if (shape_.dense_target) return kUnitSliceCycles;
-    if (shape_.row_piece == 0) return kValueSliceCycles;
-    if (is_tf32()) return kTf32RowSliceCycles;
-    return shape_.row_piece > 1 ? kRowSliceCycles : kRowValueSliceCycles;
-  }
-
-  double predict_microseconds(const BoxesShape& shape, int blocks) const {
-    const auto stages = static_cast<double>(count_taps() * shape.chunks);
-    const double products = stages * shape.pieces * count_piece_cycles(shape);
-    const int64_t filters = std::min<int64_t>(shape.filters, view_.target_channels);
-    const auto slices =
-        static_cast<double>(ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes));
-    const double slice = is_tf32() ? kTf32SliceCycles : kSliceCycles;
-    const double ends = kTileCycles + stages * kStageCycles +
-                        (shape.boxed_target ? slices * shape.pieces * slice : 0);
-    const double values = shape.boxed_target ? 0 : slices * shape.pieces * count_store_cycles();
-    // Blocks that share a multiprocessor share its units, but wait by themselves.
-    const int64_t sms = std::max(1, caps_.sm_count);
-    const int64_t sharing = ceil_div(shape.grid, sms);
-    const double waiting =
-        has_whole_planes(shape.form)
-            ? stages * kImageLatencyCycles / static_cast<double>(shape.stages * sharing)
-            : 0;
-    const double tile =
-        std::max({products + values + ends / blocks, count_copy_cycles(shape), waiting});
-    const double work = static_cast<double>(ceil_div(shape.tiles(), shape.grid) * sharing) * tile;
-    const double memory =
-        (count_moved_bytes() / (is_tf32()       ? kTf32MemoryBytes
-                                : shape.in_turn ? kTurnMemoryBytes
-                                                : kMemoryBytes) +
-         static_cast<double>(shape.filter_tiles - 1) * count_tap_bytes() / kCacheBytes) /
-        static_cast<double>(sms);
-    const double resident =
-        shape.resident ? stages * blocks * (kBoxCycles + kResidentLineCycles * shape.filters) : 0;
-    // Work and memory wait for each other, the more the closer they are.
-    const double both = std::cbrt(work * work * work + memory * memory * memory);
-    const double packing =
-        shape.filters_in_place
-            ? 0
-            : kPackMicroseconds + static_cast<double>(shape.packed_bytes) / kPackBytesPerUs;
-    const double start = kLaunchCycles + (shape.in_turn ? kTurnCycles : 0);
-    const double pixels = (start + resident + both) / (kBoxClockGhz * 1e3);
-    const FormCost cost = find_form_cost();
-    return cost.share * pixels + cost.microseconds + packing;
-  }
-
-  // Each pixel that some tap sees, once; filters and results. Several taps hide what parts of
-  // sectors take.
-  double count_moved_bytes() const {
-    const auto seen = [](const GatherAxis& axis, int64_t extent) {
-      return std::min(extent, axis.count * std::min(axis.source_step, axis.taps));
-    };
-    const GatherAxis &rows = shape_.rows_axis, &columns = shape_.columns_axis;
-    const bool single = shape_.form == BoxForm::kPixels && count_taps() == 1;
-    const auto count = [&](int64_t pixels, int64_t channels) {
-      const auto bytes = static_cast<double>(channels * size_of(problem_.dtype));
-      return static_cast<double>(pixels) * bytes * (single ? find_sector_share(bytes) : 1);
-    };
-    const int64_t source = problem_.N * seen(rows, view_.source_h) * seen(columns, view_.source_w);
-    const int64_t target = problem_.N * rows.count * columns.count;
-    const int64_t filters = view_.source_channels * view_.target_channels * count_taps();
-    return count(source, view_.source_channels) + count(target, view_.target_channels) +
-           static_cast<double>(filters * size_of(problem_.dtype));
-  }
-  // Pixels that one tap sees.
-  double count_tap_bytes() const {
-    return static_cast<double>(problem_.N * shape_.rows_axis.count * shape_.columns_axis.count *
-                               view_.source_channels * size_of(problem_.dtype));
-  }
 
   const ConvProblem& problem_;
   const DeviceCaps& caps_;
@@ -418,6 +226,15 @@ bool has_images(const ConvProblem& p) {
          lies_well(p.x_strides, p.C) && lies_well(p.y_strides, p.K);
 }
 
+// Pixels of a plane follow each other, and planes lie apart.
+bool has_spans(const ConvProblem& p) {
+  const auto lies_well = [&](const Strides& s, int64_t channels) {
+    return (p.W == 1 || s.w == 1) && (p.H == 1 || s.h == p.W) &&
+           (channels == 1 || s.c >= p.H * p.W);
+  };
+  return is_one_to_one(p) && lies_well(p.x_strides, p.C) && lies_well(p.y_strides, p.K);
+}
+
 }  // namespace
 
 std::optional<BoxForm> find_box_form(const ConvProblem& p) {
@@ -431,6 +248,7 @@ std::optional<BoxForm> find_box_form(const ConvProblem& p) {
   if (has_images(p)) {
     return bytes == 2 && p.H * p.W % 2 == 0 ? BoxForm::kPairs : BoxForm::kImages;
   }
+  if (has_spans(p)) return BoxForm::kSpans;
   return std::nullopt;
 }
 

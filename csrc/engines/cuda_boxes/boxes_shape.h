@@ -23,7 +23,13 @@
 //
 //     pixels  [image][channel][plane]               which follow each other without a gap
 //
-// Behind the last channel such a stage has no zeros: they are put in its place in registers.
+// Behind the last channel such a stage has no zeros: they are put in its place in registers. Of all
+// others, such as 17 x 17, a tile is 128 pixels of an image: of each channel, the units of 16 bytes
+// that have some of them, in which they begin anywhere. Four warps copy these, unit by unit:
+//
+//     pixels  [channel][span of units]
+//
+// Sums leave the same way, by units, and value by value where pixels have only part of one.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +47,9 @@ inline constexpr int kBoxLineBytes = 128;  // channels of a pixel, or of a filte
 inline constexpr int kBoxWords = kBoxLineBytes / 2;  // of 16 bits
 inline constexpr int kBoxFilters = 64;               // of a box of filters; a tile has up to four
 inline constexpr int kBoxPieceBytes = 8;             // of a pixel, that a thread stores at once
-inline constexpr int kBoxThreads = 384;  // two warpgroups that multiply, one of which a warp copies
+inline constexpr int kBoxThreads = 384;  // two warpgroups that multiply, one of which warps copy
 inline constexpr int kBoxMultipliers = 256;
+inline constexpr int kSpanWarps = 4;  // that copy spans
 inline constexpr int kMaxBoxStages = 8;
 inline constexpr int kBoxBarrierBytes = 1024;  // and what aligns stages
 inline constexpr int kBoxBiasBytes = 1024;     // of a tile's filters, as float32
@@ -55,15 +62,28 @@ constexpr int tile_lines(TensorMath math) { return kBoxPixels / line_pixels(math
 
 constexpr int box_chunk(TensorMath math) { return kBoxLineBytes / operand_bytes(math); }
 
+// Bytes from a channel's span to the next in a stage, and from a filter's in what is to be stored:
+// lanes that read or write at once meet at few banks.
+constexpr int span_pitch(TensorMath math) {
+  return kBoxPixels * operand_bytes(math) + (operand_bytes(math) == 4 ? 32 : 16);
+}
+constexpr int stored_span_pitch(TensorMath math) { return kBoxPixels * operand_bytes(math) + 16; }
+
 // How tensors lie, and what of them is copied at once.
 enum class BoxForm : uint8_t {
   kPixels,  // channels_last: a box of pixels
   kLines,   // NCHW: 128 bytes of the planes of some channels
   kImages,  // NCHW: the whole planes of some channels
   kPairs,   // the same of 16 bits and an even number of pixels: two neighbours are a word
+  kSpans,   // NCHW: all units that have one of 128 pixels
 };
 constexpr bool has_whole_planes(BoxForm form) {
   return form == BoxForm::kImages || form == BoxForm::kPairs;
+}
+
+// What the copy engine reads and stores by maps.
+constexpr bool has_maps(BoxForm form) {
+  return form == BoxForm::kPixels || form == BoxForm::kLines;
 }
 
 // Pieces of a tile, at least and at most. Pairs are of larger planes.
@@ -123,6 +143,8 @@ struct BoxesShape {
   int shared_bytes = 0;
   double microseconds = 0;
 
+  int64_t taps() const { return rows_axis.taps * columns_axis.taps; }
+  int64_t plane_pixels() const { return rows_axis.count * columns_axis.count; }
   int64_t tiles() const { return column_tiles * row_tiles * image_tiles * filter_tiles; }
   // A block whose filters stay takes tiles of these filters only.
   int64_t tile_kinds() const { return resident ? filter_tiles : 1; }

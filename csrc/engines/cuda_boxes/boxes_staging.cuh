@@ -84,9 +84,9 @@ class PixelStaging : BoxStaging<kMath> {
 
   __device__ __forceinline__ BoxTile locate(int index) const { return locate_tile(p_, index); }
 
-  // This warp's sums of a slice, v, which begins with a filter.
-  __device__ __forceinline__ void stage(const float* v, const Bias& bias, uint32_t staged,
-                                        int /*piece*/) const {
+  // This warp's sums of a slice, v, of a tile.
+  __device__ __forceinline__ void stage(const BoxTile&, const float* v, const Bias& bias,
+                                        uint32_t staged, int /*piece*/) const {
     staged += first_warp_pixel() * kBoxLineBytes;
     if constexpr (kBytes == 4) {
       const uint32_t to = staged + lane_ / 4 * kBoxLineBytes + lane_ % 4 * 8;
@@ -229,8 +229,8 @@ class LineStaging : BoxStaging<kMath> {
   // The tile's first line.
   __device__ __forceinline__ int locate(int index) const { return locate_lines<kMath>(p_, index); }
 
-  __device__ __forceinline__ void stage(const float* v, const Bias& bias, uint32_t staged,
-                                        int /*piece*/) const {
+  __device__ __forceinline__ void stage(int /*first*/, const float* v, const Bias& bias,
+                                        uint32_t staged, int /*piece*/) const {
     const int pixel = first_warp_pixel();
     staged += pixel / kLinePixels * kLineBytes + pixel % kLinePixels * kBytes;
     if constexpr (kBytes == 4) {
@@ -296,8 +296,8 @@ class ImageStaging : BoxStaging<kMath> {
   // The tile's first image.
   __device__ __forceinline__ int locate(int index) const { return locate_tile(p_, index).image; }
 
-  __device__ __forceinline__ void stage(const float* v, const Bias& bias, uint32_t staged,
-                                        int piece) const {
+  __device__ __forceinline__ void stage(int /*first*/, const float* v, const Bias& bias,
+                                        uint32_t staged, int piece) const {
     const auto& place = pixels_.place[piece];
     const int plane = p_.plane * kBytes;
     staged += lane_ % 4 * 2 * plane;

@@ -44,9 +44,9 @@ class BoxStorer {
       const auto bias = staging_.read_bias(ring_.bias + 4 * slice * kSliceFilters);
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
-        staging_.stage(sums[piece].value + slice * kSliceSums, bias, staged, piece);
+        staging_.stage(place, sums[piece].value + slice * kSliceSums, bias, staged, piece);
       }
-      fence_async_proxy();
+      if (p_.boxed_target) fence_async_proxy();
       wait_at_barrier<1, kBoxMultipliers>();
       if (!p_.boxed_target) {
         staging_.store_values(place, filter, staged);

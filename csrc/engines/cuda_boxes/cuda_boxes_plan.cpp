@@ -22,8 +22,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   const CopiedPixels padding = find_source_padding(p);
   const ConvProblem padded = with_padded_source(p, padding);
   if (!find_box_form(padded)) {
-    return "it takes channels_last tensors, and 1x1 layers whose planes are multiples of 16 bytes, "
-           "or have up to 256 pixels of channels in units of 16 bytes";
+    return "it takes channels_last tensors, and 1x1 layers of stride 1 whose planes have no gaps";
   }
   if (p.pass == Pass::kForward && std::max(p.stride.h, p.stride.w) > kMaxBoxStep) {
     return "the stride is above 8";
@@ -42,7 +41,9 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   return "";
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+// Empty where a phase has no tile as wished.
+std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps,
+                              const BoxesWish& wish) {
   Plan plan;
   plan.engine = EngineId::kCudaBoxes;
   const CopiedPixels padding = find_source_padding(problem);
@@ -50,7 +51,8 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   const bool pixels = find_box_form(padded) == BoxForm::kPixels;
   BoxesPlan boxes{pixels ? flatten_pixels(padded, 1) : padded, {}, padding};
   for (const GatherPhase& phase : make_gather_phases(boxes.problem)) {
-    BoxesShape shape = fit_boxes_shape(boxes.problem, caps, phase);
+    BoxesShape shape = fit_boxes_shape(boxes.problem, caps, phase, wish);
+    if (shape.filters == 0) return std::nullopt;
     plan.tile = {shape.box.pixels(), shape.filters, box_chunk(shape.math)};
     plan.predicted_us += shape.microseconds;
     plan.workspace_bytes = std::max(plan.workspace_bytes, shape.workspace_bytes);
@@ -65,8 +67,49 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   return plan;
 }
 
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  return make_plan(problem, caps, {}).value();
+}
+
+// Tiles of so many filters.
+struct BoxesVariant {
+  const char* name;
+  BoxesWish wish;
+};
+constexpr BoxesVariant kVariants[] = {{"tiles_64", {.filters = 64}},
+                                      {"tiles_128", {.filters = 128}},
+                                      {"tiles_256", {.filters = 256}}};
+
+std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,
+                                 std::string_view variant) {
+  for (const BoxesVariant& known : kVariants) {
+    if (variant == known.name) return make_plan(problem, caps, known.wish);
+  }
+  return std::nullopt;
+}
+
+// Others than what is chosen, unless half of their filters would be none.
+std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
+  const int64_t chosen = plan(problem, caps).tile.n;
+  const int64_t targets = make_gather_tensors(problem).target_channels;
+  std::vector<const char*> names;
+  for (const BoxesVariant& known : kVariants) {
+    const int64_t filters = known.wish.filters;
+    if (filters == chosen || (filters > chosen && filters / 2 >= targets)) continue;
+    if (make_plan(problem, caps, known.wish)) names.push_back(known.name);
+  }
+  return names;
+}
+
 }  // namespace
 
-Engine cuda_boxes_engine() { return {EngineId::kCudaBoxes, "cuda_boxes", refuse, plan}; }
+Engine cuda_boxes_engine() {
+  return {.id = EngineId::kCudaBoxes,
+          .name = "cuda_boxes",
+          .refuse = refuse,
+          .plan = plan,
+          .variants = variants,
+          .plan_variant = plan_variant};
+}
 
 }  // namespace convx

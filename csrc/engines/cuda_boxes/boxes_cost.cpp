@@ -1,0 +1,253 @@
+#include "engines/cuda_boxes/boxes_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/arithmetic.h"
+#include "engines/device_rates.h"
+
+namespace convx {
+namespace {
+
+// Cycles of a multiprocessor, fitted to 780 timings on an H200 of 16 bits, and to 490 of TF32: all
+// tiles of 59 layers of 1x1 and of a dozen of 3x3 kernels, within 13 and 11% (rms); what is chosen
+// by them is 3 and 1% slower than the best.
+constexpr double kBoxClockGhz = 1.7;
+// Times what the tensor cores take by their data sheet.
+constexpr double kProductRate = 0.80;
+constexpr double kLineProductRate = 1.0;
+constexpr double kStageCycles = 195;  // waiting for a stage, and giving it back
+constexpr double kTileCycles = 665;   // starting and draining a tile's products
+constexpr double kSliceCycles = 600;  // storing 128 bytes of filters of a tile
+constexpr double kTf32SliceCycles = 530;
+// The same by the multiplying warps, which other blocks wait for: value by value; along a row, of
+// 16 bits by pieces or by values, and of TF32; by units of 16 bytes.
+constexpr double kValueSliceCycles = 3500;
+constexpr double kRowSliceCycles = 1700, kRowValueSliceCycles = 2300, kTf32RowSliceCycles = 1350;
+constexpr double kUnitSliceCycles = 1000;
+// Of the copy engine: for a box, for each of its lines, and for lines that end within 128 bytes.
+constexpr double kBoxCycles = 49;
+constexpr double kLineCycles = 2.1;
+constexpr double kPartPixelCycles = 6.8;
+constexpr double kPartFilterCycles = 12.3;
+constexpr double kPartStoreCycles = 2.9;
+constexpr double kResidentLineCycles = 3.5;  // of filters that stay
+// Bytes per cycle: of device memory, and of pixels that other filters have read before, from L2.
+constexpr double kMemoryBytes = 18.2;
+constexpr double kTf32MemoryBytes = 19;
+constexpr double kTurnMemoryBytes = 20.4;  // of 16 bits, where blocks take tiles in turn
+constexpr double kCacheBytes = 83;
+constexpr double kLaunchCycles = 4070;
+constexpr double kTurnCycles = 1700;  // a kernel before it, which clears what is counted
+// NCHW takes such a share of it, and some microseconds more.
+struct FormCost {
+  double share, microseconds;
+};
+constexpr FormCost kLineCost{0.96, 0.8};
+constexpr FormCost kImageCost{1, 0.3}, kTf32ImageCost{0.9, 2};
+// Whole planes and spans are read value by value, so many cycles for a piece of a stage. That
+// overlaps with its products, if not wholly. Fitted to 150 timings of 25 layers.
+constexpr double kFragmentCycles = 330, kPairFragmentCycles = 150, kTf32FragmentCycles = 300;
+constexpr double kFragmentOverlap = 1.5;
+constexpr double kImageLatencyCycles = 4000;  // from a stage that is free to the same one full
+// Of spans: what copying a stage takes four warps, reading it and storing a slice those that
+// multiply. Fitted to 430 timings of 45 layers, within 9% (rms) of 16 bits and 7% of TF32.
+constexpr double kSpanStageCycles = 890;
+constexpr double kSpanFragmentCycles = 150, kTf32SpanFragmentCycles = 370;
+constexpr double kSpanSliceCycles = 2100, kTf32SpanSliceCycles = 1200;
+constexpr FormCost kSpanCost{1.03, 0.2}, kTf32SpanCost{0.9, 0.6};
+constexpr double kPackMicroseconds = 2.3;
+constexpr double kPackBytesPerUs = 0.83e6;
+
+class Predictor {
+ public:
+  Predictor(const ConvProblem& problem, const GatherTensors& view, const DeviceCaps& caps,
+            const BoxesShape& shape, int blocks)
+      : problem_(problem), view_(view), caps_(caps), shape_(shape), blocks_(blocks) {}
+
+  double predict() const {
+    const auto stages = static_cast<double>(shape_.taps() * shape_.chunks);
+    const double products = stages * shape_.pieces * count_piece_cycles();
+    const int64_t filters = std::min<int64_t>(shape_.filters, view_.target_channels);
+    const auto slices =
+        static_cast<double>(ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes));
+    const double slice = is_tf32() ? kTf32SliceCycles : kSliceCycles;
+    const double ends = kTileCycles + stages * kStageCycles +
+                        (shape_.boxed_target ? slices * shape_.pieces * slice : 0);
+    // Half of what spans take is for the filters that there are.
+    const double part = static_cast<double>(filters * size_of(problem_.dtype)) / kBoxLineBytes;
+    const double stored = is_spans() ? (slices + part) / 2 : slices * shape_.pieces;
+    const double values = shape_.boxed_target ? 0 : stored * count_store_cycles();
+    // Blocks that share a multiprocessor share its units, but wait by themselves.
+    const int64_t sms = std::max(1, caps_.sm_count);
+    const int64_t sharing = ceil_div(shape_.grid, sms);
+    const double waiting = !has_maps(shape_.form) ? stages * kImageLatencyCycles /
+                                                        static_cast<double>(shape_.stages * sharing)
+                                                  : 0;
+    const double tile =
+        std::max({products + values + ends / blocks_, count_copy_cycles(), waiting});
+    const double work = static_cast<double>(ceil_div(shape_.tiles(), shape_.grid) * sharing) * tile;
+    const double memory =
+        (count_moved_bytes() / (is_tf32()        ? kTf32MemoryBytes
+                                : shape_.in_turn ? kTurnMemoryBytes
+                                                 : kMemoryBytes) +
+         static_cast<double>(shape_.filter_tiles - 1) * count_tap_bytes() / kCacheBytes) /
+        static_cast<double>(sms);
+    const double resident =
+        shape_.resident ? stages * blocks_ * (kBoxCycles + kResidentLineCycles * shape_.filters)
+                        : 0;
+    // Work and memory wait for each other, the more the closer they are.
+    const double both = std::cbrt(work * work * work + memory * memory * memory);
+    const double packing =
+        shape_.filters_in_place
+            ? 0
+            : kPackMicroseconds + static_cast<double>(shape_.packed_bytes) / kPackBytesPerUs;
+    const double start = kLaunchCycles + (shape_.in_turn ? kTurnCycles : 0);
+    const double pixels = (start + resident + both) / (kBoxClockGhz * 1e3);
+    const FormCost cost = find_form_cost();
+    return cost.share * pixels + cost.microseconds + packing;
+  }
+
+ private:
+  bool is_tf32() const { return shape_.math == TensorMath::kTf32; }
+  bool is_spans() const { return shape_.form == BoxForm::kSpans; }
+
+  // What the copy engine takes for a tile.
+  double count_copy_cycles() const {
+    if (is_spans()) return shape_.chunks * kSpanStageCycles;
+    if (shape_.form != BoxForm::kPixels) return count_plane_copy_cycles();
+    const int64_t channel_bytes = view_.source_channels * operand_bytes(shape_.math);
+    const auto stages = static_cast<double>(shape_.taps() * shape_.chunks);
+    const double part_stages =
+        channel_bytes % kBoxLineBytes == 0 ? 0 : static_cast<double>(shape_.taps());
+    const double whole_stages = stages - part_stages;
+    const int64_t of_tile = ceil_div(view_.target_channels, shape_.filter_tiles);  // on average
+    const auto boxes = static_cast<double>(shape_.resident ? 0 : ceil_div(of_tile, kBoxFilters));
+    const double pixels = shape_.box.pixels(), filters = boxes * kBoxFilters;
+    const double loads = stages * (1 + boxes) * kBoxCycles +
+                         whole_stages * (pixels + filters) * kLineCycles +
+                         part_stages * (pixels * kPartPixelCycles + filters * kPartFilterCycles);
+    const int64_t stored = of_tile * size_of(problem_.dtype);
+    const auto slices = static_cast<double>(ceil_div(stored, kBoxLineBytes));
+    const double part_slices = stored % kBoxLineBytes == 0 ? 0 : 1;
+    return loads + slices * kBoxCycles +
+           pixels * ((slices - part_slices) * kLineCycles + part_slices * kPartStoreCycles);
+  }
+
+  // What a tile's pixels of NCHW are copied by, in a stage or a slice.
+  struct PlaneCopies {
+    int64_t boxes;
+    double channel_cycles;  // of all of them, for each channel
+    double missing_cycles;  // the same for channels of a chunk that there are not
+  };
+  PlaneCopies find_plane_copies() const {
+    const int64_t plane_bytes = shape_.plane_pixels() * operand_bytes(shape_.math);
+    if (has_whole_planes(shape_.form)) {
+      const double lines = static_cast<double>(shape_.box.images * plane_bytes) / kBoxLineBytes;
+      return {shape_.box.images, lines * kLineCycles, 0};
+    }
+    // One in so many lines ends with its plane.
+    const double part = plane_bytes % kBoxLineBytes == 0
+                            ? 0
+                            : 1 / static_cast<double>(ceil_div(plane_bytes, kBoxLineBytes));
+    const int64_t lines = tile_lines(shape_.math);
+    const auto each = static_cast<double>(lines);
+    return {lines, each * (kLineCycles + part * (kPartPixelCycles - kLineCycles)),
+            each * kPartPixelCycles};
+  }
+
+  // The same of planes, whose lines are pixels.
+  double count_plane_copy_cycles() const {
+    const int64_t filters = ceil_div(view_.target_channels, shape_.filter_tiles);  // on average
+    const int64_t filter_boxes = shape_.resident ? 0 : ceil_div(filters, kBoxFilters);
+    const PlaneCopies copies = find_plane_copies();
+    const int64_t missing = shape_.chunks * box_chunk(shape_.math) - view_.source_channels;
+    const double loads =
+        static_cast<double>(shape_.chunks * (copies.boxes + filter_boxes)) * kBoxCycles +
+        static_cast<double>(view_.source_channels) * copies.channel_cycles +
+        static_cast<double>(missing) * copies.missing_cycles +
+        static_cast<double>(shape_.chunks * filter_boxes * kBoxFilters) * kLineCycles;
+    const int64_t slices = ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes);
+    return loads + static_cast<double>(slices * copies.boxes) * kBoxCycles +
+           static_cast<double>(filters) * copies.channel_cycles;
+  }
+
+  FormCost find_form_cost() const {
+    switch (shape_.form) {
+      case BoxForm::kPixels:
+        break;
+      case BoxForm::kLines:
+        return kLineCost;
+      case BoxForm::kImages:
+      case BoxForm::kPairs:
+        return is_tf32() ? kTf32ImageCost : kImageCost;
+      case BoxForm::kSpans:
+        return is_tf32() ? kTf32SpanCost : kSpanCost;
+    }
+    return {1, 0};
+  }
+
+  // Of a stage's products for one piece, by both warpgroups: 32 bytes of channels at a time.
+  double count_piece_cycles() const {
+    const double products = kBoxLineBytes / 32 * static_cast<double>(shape_.filters);
+    if (has_maps(shape_.form)) {
+      return products * (shape_.form == BoxForm::kLines ? kLineProductRate : kProductRate);
+    }
+    return std::pow(
+        std::pow(products, kFragmentOverlap) + std::pow(count_fragment_cycles(), kFragmentOverlap),
+        1 / kFragmentOverlap);
+  }
+  double count_fragment_cycles() const {
+    if (is_spans()) return is_tf32() ? kTf32SpanFragmentCycles : kSpanFragmentCycles;
+    if (is_tf32()) return kTf32FragmentCycles;
+    return shape_.form == BoxForm::kPairs ? kPairFragmentCycles : kFragmentCycles;
+  }
+
+  // Of a slice that the copy engine does not store.
+  double count_store_cycles() const {
+    if (is_spans()) return is_tf32() ? kTf32SpanSliceCycles : kSpanSliceCycles;
+    if (shape_.dense_target) return kUnitSliceCycles;
+    if (shape_.row_piece == 0) return kValueSliceCycles;
+    if (is_tf32()) return kTf32RowSliceCycles;
+    return shape_.row_piece > 1 ? kRowSliceCycles : kRowValueSliceCycles;
+  }
+
+  // Each pixel that some tap sees, once; filters and results. Several taps hide what parts of
+  // sectors take.
+  double count_moved_bytes() const {
+    const auto seen = [](const GatherAxis& axis, int64_t extent) {
+      return std::min(extent, axis.count * std::min(axis.source_step, axis.taps));
+    };
+    const GatherAxis &rows = shape_.rows_axis, &columns = shape_.columns_axis;
+    const bool single = shape_.form == BoxForm::kPixels && shape_.taps() == 1;
+    const auto count = [&](int64_t pixels, int64_t channels) {
+      const auto bytes = static_cast<double>(channels * size_of(problem_.dtype));
+      return static_cast<double>(pixels) * bytes * (single ? find_sector_share(bytes) : 1);
+    };
+    const int64_t source = problem_.N * seen(rows, view_.source_h) * seen(columns, view_.source_w);
+    const int64_t target = problem_.N * rows.count * columns.count;
+    const int64_t filters = view_.source_channels * view_.target_channels * shape_.taps();
+    return count(source, view_.source_channels) + count(target, view_.target_channels) +
+           static_cast<double>(filters * size_of(problem_.dtype));
+  }
+  // Pixels that one tap sees.
+  double count_tap_bytes() const {
+    return static_cast<double>(problem_.N * shape_.rows_axis.count * shape_.columns_axis.count *
+                               view_.source_channels * size_of(problem_.dtype));
+  }
+
+  const ConvProblem& problem_;
+  const GatherTensors& view_;
+  const DeviceCaps& caps_;
+  const BoxesShape& shape_;
+  const int blocks_;
+};
+
+}  // namespace
+
+double predict_boxes(const ConvProblem& problem, const GatherTensors& view, const DeviceCaps& caps,
+                     const BoxesShape& shape, int blocks) {
+  return Predictor(problem, view, caps, shape, blocks).predict();
+}
+
+}  // namespace convx

@@ -1,0 +1,271 @@
+// NCHW planes that begin anywhere: 128 pixels of an image lie, in every channel, in so many units
+// of 16 bytes, the first and the last of which may have others' values too. How they are copied,
+// taken into registers, and how sums leave (boxes_shape.h).
+#pragma once
+
+#include "device/async_copy.cuh"
+#include "engines/cuda_boxes/boxes_ring.cuh"
+#include "engines/cuda_boxes/boxes_staging.cuh"
+#include "engines/gather_unit.cuh"
+
+namespace convx {
+
+// Some pixels of an image, in the planes of all channels of a tensor.
+template <TensorMath kMath>
+struct Span {
+  static constexpr int kBytes = operand_bytes(kMath);
+  static constexpr int kUnit = 16 / kBytes;  // values
+  static constexpr int kWholeUnits = kBoxPixels / kUnit;
+  static constexpr int kMostUnits = kWholeUnits + 1;
+
+  uintptr_t first;  // address of the first pixel in the first channel
+  int pixels;       // that there are
+  int64_t channel;  // bytes from a channel to the next
+
+  __device__ __forceinline__ Span(const BoxesParams& p, int index, const void* tensor, int64_t n,
+                                  int64_t c) {
+    const BoxTile tile = locate_tile(p, index);
+    first = reinterpret_cast<uintptr_t>(tensor) + kBytes * (tile.image * n + tile.column);
+    pixels = min(kBoxPixels, p.plane - tile.column);
+    channel = kBytes * c;
+  }
+
+  __device__ __forceinline__ uintptr_t locate(int64_t of_channel) const {
+    return first + of_channel * channel;
+  }
+  // The address of a channel's unit.
+  __device__ __forceinline__ uintptr_t find_unit(int of_channel, int unit) const {
+    return locate(of_channel) / 16 * 16 + 16 * unit;
+  }
+  // Bytes from the begin of a unit to the first pixel of a channel. It is the same for channels
+  // that are a multiple of kUnit apart.
+  __device__ __forceinline__ int find_shift(int of_channel) const {
+    return static_cast<int>(locate(of_channel) % 16);
+  }
+};
+
+// Chunk after chunk of a tile's channels, by all lanes. A thread copies the same unit of every
+// kStep-th channel: those begin at the same place of a unit, so one pointer goes from one to the
+// next.
+template <TensorMath kMath>
+class SpanCopy {
+  using Pixels = Span<kMath>;
+  static constexpr int kChunk = box_chunk(kMath);
+  static constexpr int kStep = 32 * kSpanWarps / Pixels::kWholeUnits;
+  static_assert(kStep % Pixels::kUnit == 0 && kChunk % kStep == 0);
+
+ public:
+  static constexpr int kWarps = kSpanWarps;
+
+  __device__ __forceinline__ SpanCopy(const BoxesParams& p, const void*, int index) : p_(p) {
+    const Pixels pixels(p, index, p.source, p.source_n, p.source_c);
+    const int thread = find_thread();
+    from_ = pixels.find_unit(thread / Pixels::kWholeUnits, thread % Pixels::kWholeUnits);
+    last_from_ = pixels.find_unit(thread % kChunk, Pixels::kWholeUnits);
+    // Others would be of no pixel, wherever the first one is.
+    const int units = (pixels.pixels + 2 * Pixels::kUnit - 2) / Pixels::kUnit;
+    copies_ = thread % Pixels::kWholeUnits < units;
+    copies_last_ = thread < kChunk && units > Pixels::kWholeUnits;
+  }
+
+  // The next chunk, which has so many channels; behind the last one there are zeros.
+  __device__ __forceinline__ void copy(uint32_t to, int channels) {
+    const int thread = find_thread();
+    const int row = thread / Pixels::kWholeUnits, unit = thread % Pixels::kWholeUnits;
+    const uint32_t unit_to = to + row * span_pitch(kMath) + 16 * unit;
+    const uint32_t last_to = to + thread % kChunk * span_pitch(kMath) + 16 * Pixels::kWholeUnits;
+    if (channels > kChunk) {  // what follows pixels is another channel's
+      if (copies_) {
+#pragma unroll
+        for (int i = 0; i < kChunk; i += kStep) {
+          copy_async<16>(unit_to + i * span_pitch(kMath), locate(from_, i), true);
+        }
+      }
+      if (copies_last_) copy_async<16>(last_to, locate(last_from_, 0), true);
+      from_ = reinterpret_cast<uintptr_t>(locate(from_, kChunk));
+      last_from_ = reinterpret_cast<uintptr_t>(locate(last_from_, kChunk));
+      return;
+    }
+    if (copies_) {
+#pragma unroll 4
+      for (int i = 0; i < kChunk; i += kStep) {
+        copy_unit(unit_to + i * span_pitch(kMath), from_, i, channels - row - i);
+      }
+    }
+    if (copies_last_) copy_unit(last_to, last_from_, 0, channels - thread % kChunk);
+  }
+
+ private:
+  static __device__ __forceinline__ int find_thread() {
+    return static_cast<int>(threadIdx.x) - kBoxMultipliers;
+  }
+  // The same unit so many channels further.
+  __device__ __forceinline__ const void* locate(uintptr_t unit, int channels) const {
+    return reinterpret_cast<const void*>(unit + channels * Pixels::kBytes * p_.source_c);
+  }
+  // Of the last chunk; left: channels from the unit's own on.
+  __device__ __forceinline__ void copy_unit(uint32_t to, uintptr_t unit, int channels,
+                                            int left) const {
+    constexpr uint32_t kZeros[4] = {};
+    if (left < 1) return store_16_bytes(to, kZeros);
+    const void* const from = locate(unit, channels);
+    if (left > 1 || count_bytes(from) >= 16) return copy_async<16>(to, from, true);
+    gather_unit(static_cast<const uint16_t*>(from), static_cast<int>(count_bytes(from)) / 2, to);
+  }
+  // From there to the end of the tensor, which may be within a unit. Where a tensor begins within
+  // one, there is memory before it.
+  __device__ __forceinline__ int64_t count_bytes(const void* from) const {
+    const int64_t values =
+        (p_.images - 1) * p_.source_n + (p_.group_sources - 1) * p_.source_c + p_.plane;
+    return static_cast<const char*>(p_.source) + Pixels::kBytes * values -
+           static_cast<const char*>(from);
+  }
+
+  const BoxesParams& p_;
+  // Of the next chunk: this thread's first unit, and one of those behind all whole ones.
+  uintptr_t from_, last_from_;
+  bool copies_, copies_last_;
+};
+
+// How a warp takes its 16 pixels of a stage into registers, see boxes_fragments.cuh.
+template <TensorMath kMath>
+class SpanFragments {
+  using Pixels = Span<kMath>;
+  static constexpr int kBytes = Pixels::kBytes;
+  static constexpr int kUnit = Pixels::kUnit;  // channels of half a product, of which a lane reads
+  static constexpr int kOwn = kUnit / 4;       // so many, one behind the other
+
+ public:
+  static constexpr bool kUsed = true, kByTile = true;
+  static constexpr bool kRounds = kMath == TensorMath::kTf32;
+
+  __device__ __forceinline__ explicit SpanFragments(const BoxesParams& p) : p_(p) {}
+
+  __device__ __forceinline__ void start_tile(int index) {
+    const Pixels pixels(p_, index, p_.source, p_.source_n, p_.source_c);
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int channel = lane % 4 * kOwn + i;
+      place_[i] = channel * span_pitch(kMath) + pixels.find_shift(channel) +
+                  (first_warp_pixel() + lane / 4) * kBytes;
+    }
+  }
+
+  __device__ __forceinline__ void load(uint32_t from, int /*stage*/, int /*piece*/, int step,
+                                       uint32_t (&words)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // [half of the channels][lower or upper pixel]
+      const uint32_t at =
+          from + (2 * step + i / 2) * kUnit * span_pitch(kMath) + i % 2 * 8 * kBytes;
+      if constexpr (kOwn == 1) {
+        words[i] = load_word(at + place_[0]);
+      } else {
+        words[i] =
+            __byte_perm(load_half_word(at + place_[0]), load_half_word(at + place_[1]), 0x5410);
+      }
+    }
+  }
+
+ private:
+  const BoxesParams& p_;
+  uint32_t place_[kOwn] = {};  // of this lane's channels in a stage, its lower pixel
+};
+
+// A slice is [filter][span of units], pixels at the same place of a unit as in the target.
+template <TensorMath kMath>
+class SpanStaging : BoxStaging<kMath> {
+  using Base = BoxStaging<kMath>;
+  using Base::kBytes, Base::kGroups, Base::p_, Base::lane_;
+  using typename Base::Element;
+  using Pixels = Span<kMath>;
+  static constexpr int kPitch = stored_span_pitch(kMath);
+
+ public:
+  using Base::kSliceFilters, Base::load_bias, Base::read_bias;
+  using typename Base::Bias;
+
+  __device__ __forceinline__ explicit SpanStaging(const BoxesParams& p) : Base(p) {}
+
+  __device__ __forceinline__ Pixels locate(int index) const {
+    return Pixels(p_, index, p_.target, p_.target_n, p_.target_c);
+  }
+
+  __device__ __forceinline__ void stage(const Pixels& pixels, const float* v, const Bias& bias,
+                                        uint32_t staged, int /*piece*/) const {
+    uint32_t to[2];  // this lane's two filters of the first group
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int own = lane_ % 4 * 2 + i;
+      to[i] = staged + own * kPitch + pixels.find_shift(own) +
+              (first_warp_pixel() + lane_ / 4) * kBytes;
+    }
+#pragma unroll
+    for (int g = 0; g < kGroups; g += 2) {
+      uint32_t words[4];
+      if constexpr (kBytes == 2) Base::round_pairs(v + 4 * g, bias.value + 2 * g, words);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {  // [group][lower or upper pixel][filter]
+        const uint32_t at = to[i % 2] + 8 * (g + i / 4) * kPitch + i / 2 % 2 * 8 * kBytes;
+        if constexpr (kBytes == 2) {
+          store_element(at, static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2)));
+        } else {
+          store_element(at, v[4 * g + i] + bias.value[2 * g + i / 4 * 2 + i % 2]);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store_boxes(const void*, const Pixels&, int, uint32_t) const {}
+
+  // By all threads: of every kStep-th filter the same unit, of which pixels have the same values.
+  __device__ __forceinline__ void store_values(const Pixels& pixels, int filter,
+                                               uint32_t staged) const {
+    constexpr int kStep = kBoxMultipliers / Pixels::kWholeUnits;
+    static_assert(kStep % Pixels::kUnit == 0 && kSliceFilters % kStep == 0);
+    const int filters = min(kSliceFilters, p_.group_targets - filter);
+    const int thread = static_cast<int>(threadIdx.x);
+    const int row = thread / Pixels::kWholeUnits, unit = thread % Pixels::kWholeUnits;
+    const UnitPixels own(pixels, filter + row, unit);
+    auto* to = reinterpret_cast<char*>(pixels.find_unit(filter + row, unit));
+    const int64_t step = kStep * kBytes * p_.target_c;
+#pragma unroll
+    for (int i = 0; i < kSliceFilters; i += kStep, to += step) {
+      if (row + i < filters) own.store(to, staged + (row + i) * kPitch + 16 * unit);
+    }
+    if (thread >= filters) return;
+    constexpr int kLast = Pixels::kWholeUnits;
+    to = reinterpret_cast<char*>(pixels.find_unit(filter + thread, kLast));
+    UnitPixels(pixels, filter + thread, kLast).store(to, staged + thread * kPitch + 16 * kLast);
+  }
+
+ private:
+  // Which of a unit's values are pixels of the span: from the first to before the end.
+  struct UnitPixels {
+    int first, end;
+
+    __device__ __forceinline__ UnitPixels(const Pixels& pixels, int filter, int unit) {
+      const int begin = pixels.find_shift(filter) / kBytes - unit * Pixels::kUnit;
+      first = max(begin, 0);
+      end = min(begin + pixels.pixels, Pixels::kUnit);
+    }
+
+    // Values come out of shared memory together, or each would be waited for.
+    __device__ __forceinline__ void store(void* to, uint32_t from) const {
+      uint32_t words[4];
+      load_16_bytes(from, words);
+      if (first == 0 && end == Pixels::kUnit) return store_global_16_bytes(to, words);
+#pragma unroll
+      for (int i = 0; i < Pixels::kUnit; ++i) {
+        if (i < first || i >= end) continue;
+        if constexpr (kBytes == 4) {
+          static_cast<uint32_t*>(to)[i] = words[i];
+        } else {
+          static_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2));
+        }
+      }
+    }
+  };
+};
+
+}  // namespace convx
