@@ -16,7 +16,6 @@ struct Span {
   static constexpr int kBytes = operand_bytes(kMath);
   static constexpr int kUnit = 16 / kBytes;  // values
   static constexpr int kWholeUnits = kBoxPixels / kUnit;
-  static constexpr int kMostUnits = kWholeUnits + 1;
 
   uintptr_t first;  // address of the first pixel in the first channel
   int pixels;       // that there are
