@@ -11,12 +11,18 @@ std::string list_names(std::span<const Engine> engines) {
   return names;
 }
 
-std::string list_variants(const Candidate& candidate) {
+std::vector<const char*> find_variants(const Engine& engine, const ConvProblem& problem,
+                                       const DeviceCaps& caps) {
+  return engine.variants ? engine.variants(problem, caps) : std::vector<const char*>{};
+}
+
+std::string list_variants(const Engine& engine, const ConvProblem& problem,
+                          const DeviceCaps& caps) {
   std::string names;
-  for (const char* variant : candidate.variants) {
-    names += std::string(names.empty() ? "'" : ", '") + candidate.name + ":" + variant + "'";
+  for (const char* variant : find_variants(engine, problem, caps)) {
+    names += std::string(names.empty() ? " has '" : ", '") + engine.name + ":" + variant + "'";
   }
-  return names;
+  return engine.name + (names.empty() ? " has no variants" : names);
 }
 
 }  // namespace
@@ -33,7 +39,6 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
     Candidate candidate{engine.name, engine.refuse(problem, caps), engine.by_name_only, {}};
     if (candidate.refusal.empty()) {
       candidate.plan = engine.plan(problem, caps);
-      if (engine.variants) candidate.variants = engine.variants(problem, caps);
     }
     const int index = static_cast<int>(choice.candidates.size());
     const bool asked = wanted == engine.name;
@@ -46,8 +51,7 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
         candidate.plan = std::move(*plan);
       } else {
         choice.error = "algorithm='" + std::string(algorithm) + "' is none for this problem; " +
-                       engine.name + (candidate.variants.empty() ? " has no variants" : " has ") +
-                       list_variants(candidate) + " (" + to_text(problem) + ", " +
+                       list_variants(engine, problem, caps) + " (" + to_text(problem) + ", " +
                        name_of(problem.pass) + ")";
       }
     }
@@ -75,7 +79,8 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
   return choice;
 }
 
-std::string describe_choice(const Choice& choice, const ConvProblem& problem) {
+std::string describe_choice(std::span<const Engine> engines, const Choice& choice,
+                            const ConvProblem& problem, const DeviceCaps& caps) {
   Text out;
   out << "{\"problem\": " << quote(to_text(problem))
       << ", \"direction\": " << quote(name_of(problem.pass))
@@ -94,7 +99,9 @@ std::string describe_choice(const Choice& choice, const ConvProblem& problem) {
           << ", \"workspace_bytes\": " << plan.workspace_bytes << ", \"split\": " << plan.split
           << ", \"halves\": " << (plan.halves ? "true" : "false") << ", \"tile\": [" << plan.tile.m
           << ", " << plan.tile.n << ", " << plan.tile.k << "], \"variants\": ";
-      write_list(out, candidate.variants, [&](const char* variant) { out << quote(variant); });
+      const Engine& engine = engines[&candidate - choice.candidates.data()];
+      write_list(out, find_variants(engine, problem, caps),
+                 [&](const char* variant) { out << quote(variant); });
     }
     out << "}";
   });

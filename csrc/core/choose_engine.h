@@ -16,7 +16,6 @@ struct Candidate {
   std::string refusal;  // empty: the engine applies, and plan is set
   bool by_name_only;
   Plan plan;
-  std::vector<const char*> variants;  // names of other plans of the engine
 };
 
 struct Choice {
@@ -32,7 +31,9 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
                      const DeviceCaps& caps, std::string_view algorithm);
 
 // The choice as JSON text: the problem, its flops and bytes, every candidate with its predicted
-// time or its refusal, and the winner.
-std::string describe_choice(const Choice& choice, const ConvProblem& problem);
+// time and variants, or its refusal, and the winner. Engines and caps are those that it was made
+// with.
+std::string describe_choice(std::span<const Engine> engines, const Choice& choice,
+                            const ConvProblem& problem, const DeviceCaps& caps);
 
 }  // namespace convx
