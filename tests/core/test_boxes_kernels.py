@@ -348,7 +348,7 @@ SPANS = [
 @pytest.mark.parametrize("math", MATH, ids=str)
 @pytest.mark.parametrize("case", SPANS, ids=str)
 def test_spans(core: ModuleType, case: Case, math: tuple[torch.dtype, str], resident: int) -> None:
-    """Nothing is read behind the source, nothing written around the target; at any address."""
+    """Nothing is written around the target; at any address."""
     for direction in ("forward", "input_grad"):
         for before, filters in ((0, 0), (3, 256), (1, 64), (2, 128)):
             wish = {"resident": resident, "filters": filters, "before": before}

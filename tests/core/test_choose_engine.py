@@ -123,7 +123,7 @@ def test_variants_are_other_plans_of_an_engine(core: ModuleType) -> None:
     lt_0 = ["lt_0", *(f"lt_0_{which}" for which in range(2, 9))]  # cuBLASLt's proposals
     assert variants["cuda_gemm"] == ["planes", "side_by_side", "cublas", *lt_0, "lt_1", "lt_32"]
     boxes = next(c for c in said["candidates"] if c["name"] == "cuda_boxes")
-    others = {64, 128} - {boxes["tile"][1]}  # two images have 256 pixels, so 128 are the most
+    others = {64, 128} - {boxes["tile"][1]}  # of planes of 169 pixels 128 are the most
     assert variants["cuda_boxes"] == [f"tiles_{filters}" for filters in sorted(others)]
     assert not variants["cuda_direct"]
 
