@@ -84,13 +84,14 @@ class Fitter {
   void find_filters() {
     const GatherAxis &rows = shape_.rows_axis, &columns = shape_.columns_axis;
     const int64_t unit = 16 / size_of(problem_.dtype);
-    const auto lies_well = [&](int64_t taps, int64_t step, int64_t stride) {
-      return taps == 1 || (step > 0 && stride % unit == 0);
+    // An expanded weight has a stride of 0, which no map has.
+    const auto lies_well = [&](int64_t count, int64_t step, int64_t stride) {
+      return count == 1 || (step > 0 && stride > 0 && stride % unit == 0);
     };
     const int64_t first_tap =
         rows.tap0 * problem_.w_strides.h + columns.tap0 * problem_.w_strides.w;
-    shape_.filters_in_place = view_.weight_source_stride == 1 &&
-                              view_.weight_target_stride % unit == 0 && first_tap % unit == 0 &&
+    shape_.filters_in_place = view_.weight_source_stride == 1 && first_tap % unit == 0 &&
+                              lies_well(view_.target_channels, 1, view_.weight_target_stride) &&
                               lies_well(rows.taps, rows.tap_step, problem_.w_strides.h) &&
                               lies_well(columns.taps, columns.tap_step, problem_.w_strides.w);
     shape_.packed_channels = round_up(view_.source_channels, unit);
