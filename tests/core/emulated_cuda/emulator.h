@@ -14,9 +14,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
-#include <vector>
 
 #include "core/scalar_types.h"
 
@@ -133,7 +133,7 @@ struct Fiber {
   ucontext_t context;
   jmp_buf place;
   std::unique_ptr<char[]> stack;
-  bool started = false, done = false;
+  bool done = false;
   const unsigned* phase = nullptr;  // of the barrier it waits at, and
   unsigned entered = 0;             // the phase it has to see the end of
 
@@ -143,10 +143,10 @@ struct Fiber {
 inline jmp_buf scheduler;
 inline Fiber* running = nullptr;
 inline const std::function<void()>* body = nullptr;
-inline std::vector<Fiber>* block = nullptr;
-inline int alive = 0;            // threads of the block that have not returned
-inline bool descending = false;  // which thread goes first
-inline int64_t steps = 0;        // waits begun and threads ended: nothing else is progress
+inline std::deque<Fiber> fibers;  // of the block that runs; they stay for others
+inline int alive = 0;             // threads of the block that have not returned
+inline bool descending = false;   // which thread goes first
+inline int64_t steps = 0;         // waits begun and threads ended: nothing else is progress
 
 inline void yield() {
   if (!_setjmp(running->place)) _longjmp(scheduler, 1);
@@ -154,7 +154,7 @@ inline void yield() {
 
 // Lanes of the running thread's warp that have not returned.
 inline int64_t count_lanes() {
-  const auto first = block->begin() + threadIdx.x / 32 * 32;
+  const auto first = fibers.begin() + threadIdx.x / 32 * 32;
   return std::count_if(first, first + 32, [](const Fiber& f) { return !f.done; });
 }
 
@@ -220,39 +220,45 @@ inline Barrier warp_barriers[kMaxWarps];
 
 inline Barrier& warp_barrier() { return warp_barriers[threadIdx.x / 32]; }
 
+// What a fiber does, block after block.
 inline void enter() {
-  (*body)();
-  running->done = true;
-  --alive;
-  ++steps;
-  _longjmp(scheduler, 1);
+  for (;;) {
+    yield();
+    (*body)();
+    running->done = true;
+    --alive;
+    ++steps;
+  }
 }
 
 inline void resume(Fiber& fiber, int thread) {
   running = &fiber;
   threadIdx.x = thread;
-  if (_setjmp(scheduler)) return;
-  if (fiber.started) _longjmp(fiber.place, 1);
-  fiber.started = true;
-  setcontext(&fiber.context);
+  if (!_setjmp(scheduler)) _longjmp(fiber.place, 1);
+}
+
+// From here on it can be resumed.
+inline void start(Fiber& fiber) {
+  constexpr size_t kStackBytes = 64 * 1024;
+  fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = fiber.stack.get();
+  fiber.context.uc_stack.ss_size = kStackBytes;
+  fiber.context.uc_link = nullptr;
+  makecontext(&fiber.context, enter, 0);
+  running = &fiber;
+  if (!_setjmp(scheduler)) setcontext(&fiber.context);
 }
 
 // Runs one block. Threads go on together from barrier to barrier.
-inline void run_block(std::vector<Fiber>& fibers, const std::function<void()>& kernel) {
-  constexpr size_t kStackBytes = 64 * 1024;
+inline void run_block(size_t threads, const std::function<void()>& kernel) {
   body = &kernel;
-  block = &fibers;
-  for (Fiber& fiber : fibers) {
-    if (!fiber.stack) fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
-    fiber.started = fiber.done = false;
-    fiber.phase = nullptr;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, enter, 0);
+  while (fibers.size() < threads) start(fibers.emplace_back());
+  for (size_t i = 0; i < fibers.size(); ++i) {
+    fibers[i].done = i >= threads;
+    fibers[i].phase = nullptr;
   }
-  alive = static_cast<int>(fibers.size());
+  alive = static_cast<int>(threads);
   // Those that wait are asked again only where nobody else can go on.
   int64_t asked_at = -1;  // when they were asked the last time
   for (bool idle = false; alive > 0;) {
@@ -263,8 +269,8 @@ inline void run_block(std::vector<Fiber>& fibers, const std::function<void()>& k
     }
     if (ask_all) asked_at = steps;
     idle = true;
-    for (size_t turn = 0; turn < fibers.size(); ++turn) {
-      const size_t i = descending ? fibers.size() - 1 - turn : turn;
+    for (size_t turn = 0; turn < threads; ++turn) {
+      const size_t i = descending ? threads - 1 - turn : turn;
       if (fibers[i].done || (fibers[i].waits() && !ask_all)) continue;
       idle = false;
       resume(fibers[i], static_cast<int>(i));

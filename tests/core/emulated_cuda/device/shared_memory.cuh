@@ -26,7 +26,7 @@ inline uint32_t shared_address(const void* pointer) {
 
 // Addresses are multiples of what is read or written, or a GPU would fail.
 template <typename T>
-T* shared_pointer(uint32_t address, size_t bytes = sizeof(T)) {
+[[gnu::always_inline]] inline T* shared_pointer(uint32_t address, size_t bytes = sizeof(T)) {
   if (address % bytes != 0) emulator::fault = "misaligned access of shared memory";
   return reinterpret_cast<T*>(emulator::shared_memory + (address - emulator::shared_start));
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <vector>
 
 #include "device/shared_memory.cuh"
 #include "device/wgmma_descriptors.cuh"
@@ -39,7 +40,18 @@ struct WgmmaSums {
 template <typename Value>
 struct EmulatedValue {
   using Bits = uint16_t;
-  static float decode(Bits bits) { return Value{bits}; }
+  [[gnu::always_inline]] static float decode(Bits bits) { return Value{bits}; }
+};
+template <>
+struct EmulatedValue<Half> {
+  using Bits = uint16_t;
+  static float decode(Bits bits) { return kValues[bits]; }
+
+  static inline const std::vector<float> kValues = [] {
+    std::vector<float> values(1 << 16);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = Half{static_cast<Bits>(i)};
+    return values;
+  }();
 };
 template <>
 struct EmulatedValue<Tf32> {
@@ -49,6 +61,10 @@ struct EmulatedValue<Tf32> {
 // Of a product.
 template <typename Value>
 inline constexpr int kEmulatedDepth = 32 / sizeof(typename EmulatedValue<Value>::Bits);
+
+// Most of the time of a test is spent from here on.
+#pragma GCC push_options
+#pragma GCC optimize("O3")
 
 // An operand whose 16-byte pieces are swizzled by address.
 struct EmulatedOperand {
@@ -132,25 +148,41 @@ class EmulatedWgmma {
 
   static void add_product(WgmmaSums<kColumns>& sums, const Rows& rows, const EmulatedOperand& b,
                           int accumulate) {
-    float column[kDepth];
-    for (int i = 0; i < kColumns / 4; ++i) {
-      const int index = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
-      if constexpr (kByColumns) {
-        b.read_column<Value>(index, column);
-      } else {
-        b.read_row<Value>(index, column);
+    // Several columns at a time: a sum's next term waits for the one before.
+    constexpr int kTogether = kColumns % 16 == 0 ? 4 : 2;
+    float columns[kTogether][kDepth];
+    for (int first = 0; first < kColumns / 4; first += kTogether) {
+      float upper[kTogether], lower[kTogether];
+      for (int j = 0; j < kTogether; ++j) {
+        const int i = first + j, index = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+        if constexpr (kByColumns) {
+          b.read_column<Value>(index, columns[j]);
+        } else {
+          b.read_row<Value>(index, columns[j]);
+        }
+        const float* const sum = find_sum(sums, i);
+        upper[j] = accumulate ? sum[0] : 0, lower[j] = accumulate ? sum[2] : 0;
       }
-      float* const sum = &sums.value[i / 2 * 4 + i % 2];
-      float upper = accumulate ? sum[0] : 0, lower = accumulate ? sum[2] : 0;
       for (int k = 0; k < kDepth; ++k) {
-        upper += rows[0][k] * column[k];
-        lower += rows[1][k] * column[k];
+        for (int j = 0; j < kTogether; ++j) {
+          upper[j] += rows[0][k] * columns[j][k];
+          lower[j] += rows[1][k] * columns[j][k];
+        }
       }
-      sum[0] = upper;
-      sum[2] = lower;
+      for (int j = 0; j < kTogether; ++j) {
+        float* const sum = find_sum(sums, first + j);
+        sum[0] = upper[j], sum[2] = lower[j];
+      }
     }
   }
+
+  // Of a thread's i-th column; the lower row's lies two behind the upper's.
+  static float* find_sum(WgmmaSums<kColumns>& sums, int i) {
+    return &sums.value[i / 2 * 4 + i % 2];
+  }
 };
+
+#pragma GCC pop_options
 
 template <typename Operand, int kColumns>
 struct Wgmma : EmulatedWgmma<Operand, kColumns> {};
