@@ -2,7 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
+#include "cuda/per_device.h"
 
 namespace convx {
 namespace {
@@ -22,16 +22,10 @@ int find_code_arch() {
 }
 
 bool code_can_start_early() {
-  constexpr int kDevices = 64;  // more are asked every time
-  static std::atomic<int> archs[kDevices];
+  static PerDevice archs;
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return false;
-  int arch = device < kDevices ? archs[device].load(std::memory_order_relaxed) : 0;
-  if (arch == 0) {
-    arch = find_code_arch();
-    if (device < kDevices) archs[device].store(arch, std::memory_order_relaxed);
-  }
-  return arch >= 90;
+  return archs.get(device, find_code_arch) >= 90;
 }
 
 }  // namespace convx

@@ -4,12 +4,12 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 #include "cuda/check.h"
 #include "cuda/code_arch.h"
+#include "cuda/per_device.h"
 
 namespace convx {
 
@@ -17,22 +17,23 @@ namespace convx {
 constexpr size_t kDefaultSharedBytes = 48 * 1024;
 
 // Raises the kernel's dynamic shared memory limit to the device's, the first time it is needed on
-// each device. Repeating the call is harmless, so devices beyond the table just repeat it.
+// each device; repeating it is harmless.
 template <auto kKernel>
 void opt_in_shared_bytes(const LaunchSite& site) {
-  constexpr int kDevices = 64;
-  static std::atomic<bool> done[kDevices];
+  static PerDevice limits;
   int device = 0;
   check_cuda(site, cudaGetDevice(&device), "reading the current device");
-  if (device < kDevices && done[device].load(std::memory_order_acquire)) return;
-  int limit = 0;
-  check_cuda(site, cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-             "reading the shared memory limit");
-  check_cuda(site,
-             cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel),
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, limit),
-             "raising the shared memory limit");
-  if (device < kDevices) done[device].store(true, std::memory_order_release);
+  limits.get(device, [&] {
+    int limit = 0;
+    check_cuda(site,
+               cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+               "reading the shared memory limit");
+    check_cuda(site,
+               cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel),
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, limit),
+               "raising the shared memory limit");
+    return limit;
+  });
 }
 
 template <auto kKernel, typename... Args>

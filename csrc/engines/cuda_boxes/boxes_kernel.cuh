@@ -56,11 +56,13 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
     boxes_kernel(const __grid_constant__ BoxesParams p, const __grid_constant__ BoxesMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char unaligned[];
-  const BoxesRing ring(p, (shared_address(unaligned) + kBoxAlignment - 1) & -kBoxAlignment);
+  const BoxesRing ring(
+      p, (shared_address(unaligned) + kBoxAlignment - 1) & ~uint32_t{kBoxAlignment - 1});
   using Parts = BoxParts<kMath, kForm, kPieces>;
   constexpr int kCopyWarps = Parts::Source::kWarps;
-  // Of several warps every lane says what it has copied, besides the one that copies filters.
-  constexpr int kCopies = 1 + (kCopyWarps > 1 ? 32 * kCopyWarps : 0);
+  constexpr bool kByLanes = kCopyWarps > 1;
+  // Every lane that writes a stage says so, besides the one that copies filters.
+  constexpr int kCopies = 1 + (kByLanes ? 32 * kCopyWarps : 0);
   if (threadIdx.x == 0) ring.init(p, kCopies);
   wait_for_kernels_before();
   let_next_kernel_start();
@@ -68,11 +70,11 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
   // Registers of a thread: together what the block starts with, 80 where two share a
   // multiprocessor, else 168. Lanes that all copy need some more.
   constexpr bool kShares = most_boxes_per_sm(kFilters, kPieces) == 2;
-  constexpr int kKept = (kShares ? 32 : 40) + (kCopyWarps > 1 ? 16 : 0);
+  constexpr int kKept = (kShares ? 32 : 40) + (kByLanes ? 16 : 0);
   constexpr int kTaken = ((kShares ? 80 : 168) * kBoxThreads - kKept * 128) / kBoxMultipliers;
   if (threadIdx.x < kBoxMultipliers) {
     take_registers<kTaken>();
-    BoxMultiplier<kMath, kFilters, kPieces, typename Parts::Loader> multiplier(p, ring);
+    BoxMultiplier<kMath, kFilters, kPieces, typename Parts::Loader, kByLanes> multiplier(p, ring);
     BoxStorer<typename Parts::Staging, kFilters, kPieces> storer(p, ring, &maps.target);
     multiplier.take_filters();
 #pragma unroll 1

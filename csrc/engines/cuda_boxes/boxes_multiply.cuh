@@ -8,8 +8,8 @@
 
 namespace convx {
 
-// Loader: how pixels are taken into registers, if they are.
-template <TensorMath kMath, int kFilters, int kPieces, typename Loader>
+// Loader: how pixels are taken into registers, if they are. kByLanes: several warps write stages.
+template <TensorMath kMath, int kFilters, int kPieces, typename Loader, bool kByLanes>
 class BoxMultiplier {
   static_assert(kPieces == 1 || Loader::kUsed);
   using Mma = Wgmma<typename TensorTypes<kMath>::Operand, kFilters>;
@@ -126,7 +126,7 @@ class BoxMultiplier {
   }
 
   __device__ __forceinline__ void give_back() {
-    if constexpr (Loader::kByTile) {
+    if constexpr (kByLanes) {
       give_stage_back(done_.slot);
     } else if (leader_) {
       arrive(ring_.empty + 8 * done_.slot);

@@ -181,6 +181,7 @@ class SpanStaging : BoxStaging<kMath> {
   static constexpr int kPitch = stored_span_pitch(kMath);
 
  public:
+  static constexpr bool kHasBoxes = false;
   using Base::kSliceFilters, Base::load_bias, Base::read_bias;
   using typename Base::Bias;
 
@@ -214,8 +215,6 @@ class SpanStaging : BoxStaging<kMath> {
       }
     }
   }
-
-  __device__ __forceinline__ void store_boxes(const void*, const Pixels&, int, uint32_t) const {}
 
   // By all threads: of every kStep-th filter the same unit, of which pixels have the same values.
   __device__ __forceinline__ void store_values(const Pixels& pixels, int filter,

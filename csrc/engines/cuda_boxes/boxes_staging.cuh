@@ -77,6 +77,7 @@ class PixelStaging : BoxStaging<kMath> {
   using typename Base::Element;
 
  public:
+  static constexpr bool kHasBoxes = true;
   using Base::kSliceFilters, Base::load_bias, Base::read_bias;
   using typename Base::Bias;
 
@@ -110,7 +111,7 @@ class PixelStaging : BoxStaging<kMath> {
     }
   }
 
-  // By one lane.
+  // By one lane; not all ways have boxes.
   __device__ __forceinline__ void store_boxes(const void* map, const BoxTile& tile, int filter,
                                               uint32_t staged) const {
     box_store(map, filter, tile.column, tile.row, tile.image, staged);
@@ -221,6 +222,7 @@ class LineStaging : BoxStaging<kMath> {
   static constexpr int kLineBytes = Base::kSliceFilters * kBoxLineBytes;  // of a line's filters
 
  public:
+  static constexpr bool kHasBoxes = true;
   using Base::kSliceFilters, Base::load_bias, Base::read_bias;
   using typename Base::Bias;
 
@@ -288,6 +290,7 @@ class ImageStaging : BoxStaging<kMath> {
   using typename Base::Element;
 
  public:
+  static constexpr bool kHasBoxes = true;
   using Base::kSliceFilters, Base::load_bias, Base::read_bias;
   using typename Base::Bias;
 

@@ -46,13 +46,15 @@ class BoxStorer {
       for (int piece = 0; piece < kPieces; ++piece) {
         staging_.stage(place, sums[piece].value + slice * kSliceSums, bias, staged, piece);
       }
-      if (p_.boxed_target) fence_async_proxy();
+      if (has_boxes()) fence_async_proxy();
       wait_at_barrier<1, kBoxMultipliers>();
-      if (!p_.boxed_target) {
+      if (!has_boxes()) {
         staging_.store_values(place, filter, staged);
-      } else if (threadIdx.x < 32 && elect_lane()) {
-        staging_.store_boxes(map_, place, filter, staged);
-        commit_bulk_stores();
+      } else if constexpr (Staging::kHasBoxes) {
+        if (threadIdx.x < 32 && elect_lane()) {
+          staging_.store_boxes(map_, place, filter, staged);
+          commit_bulk_stores();
+        }
       }
     }
   }
@@ -63,6 +65,10 @@ class BoxStorer {
   }
 
  private:
+  __device__ __forceinline__ bool has_boxes() const {
+    return Staging::kHasBoxes && p_.boxed_target;
+  }
+
   const BoxesParams& p_;
   const BoxesRing& ring_;
   const void* const map_;
