@@ -8,14 +8,16 @@ of one is one of the others with its operands exchanged.
     weight_grad(g, x)   d/dg: forward(x, .)        d/dx: input_grad(g, .)
 
 Each is an autograd.Function around a private operator that has no autograd kernel of its own, so
-that calls without gradients pay for none, and compiled graphs hold private operators only. The
-functions `forward`, `input_grad`, `weight_grad` and `bias_grad` below pick the cheapest way that
-is right: the operator itself, the Function, or its twin for torch.func.
+that calls without gradients pay for none, and compiled graphs hold private operators only. It takes
+the operator's tensors and, as one tuple, all that follows them: every argument of a Function takes
+a call a fraction of a microsecond. The functions `forward`, `input_grad`, `weight_grad` and
+`bias_grad` below pick the cheapest way that is right: the operator itself, the Function, or its
+twin for torch.func.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,8 +34,11 @@ _is_mapped = torch._C._are_functorch_transforms_active
 _unwrap = torch._C._functorch.unwrap_if_dead
 _is_grad_enabled = torch.is_grad_enabled
 
-# Arguments that are not tensors have no gradient.
-_NO_GRADS = (None,) * len(ConvParams._fields)
+
+class _Leaf(tuple[Any, ...]):
+    """A tuple that torch.func takes for one value; it would look for tensors in others."""
+
+    __slots__ = ()
 
 
 class _ConvFunction(torch.autograd.Function):
@@ -54,17 +59,19 @@ class _ConvFunction(torch.autograd.Function):
         if "compute" not in cls.__dict__:
             return
 
+        compute, save = cls.compute, cls.save
+
         def forward(ctx: Any, *inputs: Any) -> Tensor:
-            output = cls.compute(*inputs)
-            cls.save(ctx, inputs, output)
+            output = compute(*inputs)
+            save(ctx, inputs, output)
             return output
 
         cls.forward = staticmethod(forward)  # type: ignore[method-assign]
         # What Function.apply calls in the end; what it asks before takes three microseconds.
         cls.record = super(torch.autograd.Function, cls).apply  # type: ignore[misc]
         pieces = {
-            "forward": staticmethod(cls.compute),
-            "setup_context": staticmethod(cls.save),
+            "forward": staticmethod(compute),
+            "setup_context": staticmethod(save),
             "backward": staticmethod(cls.backward),
             "jvp": staticmethod(cls.jvp),
             "generate_vmap_rule": True,
@@ -87,41 +94,45 @@ def _product_rule(
     return terms
 
 
+def _like(tensor: Tensor) -> tuple[int, int, bool]:
+    """What an operator has to know of a gradient, but for its batch and channels."""
+    _, _, height, width = tensor.shape
+    return height, width, is_channels_last(tensor)
+
+
 def _add(terms: list[Tensor]) -> Tensor | None:
     return sum(terms[1:], terms[0]) if terms else None
 
 
 class _Forward(_ConvFunction):
     @staticmethod
-    def compute(input: Tensor, weight: Tensor, bias: Tensor | None, *params: Any) -> Tensor:
+    def compute(input: Tensor, weight: Tensor, bias: Tensor | None, params: Any) -> Tensor:
         return _ops.forward(input, weight, bias, *params)
 
     @staticmethod
     def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        input, weight, _, *params = inputs
-        ctx.params = ConvParams(*params)
-        ctx.input_like = (input.shape[2], input.shape[3], is_channels_last(input))
-        ctx.weight_like = (weight.shape[2], weight.shape[3], is_channels_last(weight))
-        needs_input, needs_weight = ctx.needs_input_grad[:2]
+        input, weight, _, ctx.params = inputs
+        ctx.input_like, ctx.weight_like = _like(input), _like(weight)
+        needs_input, needs_weight, *_ = ctx.needs_input_grad
         ctx.save_for_backward(input if needs_weight else None, weight if needs_input else None)
         ctx.save_for_forward(input, weight)
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
         input, weight = ctx.saved_tensors
-        needs_input, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
         p = ctx.params
         return (
             input_grad(grad_output, weight, *ctx.input_like, *p) if needs_input else None,
             weight_grad(grad_output, input, *ctx.weight_like, *p) if needs_weight else None,
             bias_grad(grad_output) if needs_bias else None,
-            *_NO_GRADS,
+            None,
         )
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor | None:
         input, weight = ctx.saved_tensors
-        input_t, weight_t, bias_t = tangents[:3]
+        input_t, weight_t, bias_t, _ = tangents
         p = ctx.params
 
         def product(x: Tensor, w: Tensor) -> Tensor:
@@ -130,36 +141,32 @@ class _Forward(_ConvFunction):
         terms = _product_rule(product, (input, weight), (input_t, weight_t))
         if bias_t is not None:
             shift = bias_t[None, :, None, None]
-            terms.append(shift if terms else shift.expand(_output_shape(input, weight, p)))
+            terms.append(shift if terms else shift.expand(_output_shape(input, weight, *p)))
         return _add(terms)
 
 
 class _InputGrad(_ConvFunction):
     @staticmethod
-    def compute(grad_output: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+    def compute(grad_output: Tensor, weight: Tensor, rest: Any) -> Tensor:
         return _ops.input_grad(grad_output, weight, *rest)
 
     @staticmethod
     def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        grad_output, weight, height, width, channels_last, *params = inputs
-        ctx.params = ConvParams(*params)
-        ctx.input_like = (height, width, channels_last)
-        ctx.weight_like = (weight.shape[2], weight.shape[3], is_channels_last(weight))
+        grad_output, weight, rest = inputs
+        ctx.input_like, ctx.params = rest[:3], rest[3:]
+        ctx.weight_like = _like(weight)
         ctx.save_for_backward(grad_output, weight)
         ctx.save_for_forward(grad_output, weight)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         grad_output, weight = ctx.saved_tensors
-        needs_grad_output, needs_weight = ctx.needs_input_grad[:2]
+        needs_grad_output, needs_weight, _ = ctx.needs_input_grad
         p = ctx.params
         return (
             forward(grad, weight, None, *p) if needs_grad_output else None,
             weight_grad(grad_output, grad, *ctx.weight_like, *p) if needs_weight else None,
             None,
-            None,
-            None,
-            *_NO_GRADS,
         )
 
     @staticmethod
@@ -172,30 +179,26 @@ class _InputGrad(_ConvFunction):
 
 class _WeightGrad(_ConvFunction):
     @staticmethod
-    def compute(grad_output: Tensor, input: Tensor, *rest: Any) -> Tensor:
+    def compute(grad_output: Tensor, input: Tensor, rest: Any) -> Tensor:
         return _ops.weight_grad(grad_output, input, *rest)
 
     @staticmethod
     def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        grad_output, input, kernel_h, kernel_w, channels_last, *params = inputs
-        ctx.params = ConvParams(*params)
-        ctx.weight_like = (kernel_h, kernel_w, channels_last)
-        ctx.input_like = (input.shape[2], input.shape[3], is_channels_last(input))
+        grad_output, input, rest = inputs
+        ctx.weight_like, ctx.params = rest[:3], rest[3:]
+        ctx.input_like = _like(input)
         ctx.save_for_backward(grad_output, input)
         ctx.save_for_forward(grad_output, input)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         grad_output, input = ctx.saved_tensors
-        needs_grad_output, needs_input = ctx.needs_input_grad[:2]
+        needs_grad_output, needs_input, _ = ctx.needs_input_grad
         p = ctx.params
         return (
             forward(input, grad, None, *p) if needs_grad_output else None,
             input_grad(grad_output, grad, *ctx.input_like, *p) if needs_input else None,
             None,
-            None,
-            None,
-            *_NO_GRADS,
         )
 
     @staticmethod
@@ -208,19 +211,19 @@ class _WeightGrad(_ConvFunction):
 
 class _BiasGrad(_ConvFunction):
     @staticmethod
-    def compute(grad_output: Tensor) -> Tensor:
-        return _ops.bias_grad(grad_output)
+    def compute(grad_output: Tensor, rest: Any) -> Tensor:
+        return _ops.bias_grad(grad_output, *rest)
 
     @staticmethod
     def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.shape = inputs[0].shape
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad[None, :, None, None].expand(ctx.shape)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad[None, :, None, None].expand(ctx.shape), None
 
     @staticmethod
-    def jvp(ctx: Any, grad_output_t: Tensor) -> Tensor:
+    def jvp(ctx: Any, grad_output_t: Tensor, _: None) -> Tensor:
         return bias_grad(grad_output_t)
 
 
@@ -235,14 +238,13 @@ def is_plain(first: Tensor, second: Tensor | None = None, third: Tensor | None =
     )
 
 
-def _apply(function: type[_ConvFunction], *args: Any) -> Tensor:
+def _apply(function: type[_ConvFunction], tensors: Sequence[Tensor | None], rest: Any) -> Tensor:
     if _is_mapped():
-        return function.for_torch_func.apply(*args)
+        return function.for_torch_func.apply(*tensors, _Leaf(rest))
     if is_compiling():
-        return function.apply(*args)
+        return function.apply(*tensors, rest)
     # Tensors that have outlived a transform of torch.func are what they wrap.
-    tensors = (_unwrap(arg) if isinstance(arg, Tensor) else arg for arg in args[:3])
-    return function.record(*tensors, *args[3:])
+    return function.record(*[t if t is None else _unwrap(t) for t in tensors], rest)
 
 
 # The four below take the arguments of the private operator of the same name.
@@ -254,32 +256,34 @@ def forward(input: Tensor, weight: Tensor, bias: Tensor | None, *params: Any) ->
     return differentiable_forward(input, weight, bias, *params)
 
 
-def differentiable_forward(*args: Any) -> Tensor:
+def differentiable_forward(
+    input: Tensor, weight: Tensor, bias: Tensor | None, *params: Any
+) -> Tensor:
     """`forward` for those who know that the operator alone will not do."""
-    return _apply(_Forward, *args)
+    return _apply(_Forward, (input, weight, bias), params)
 
 
 def input_grad(grad_output: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     if is_plain(grad_output, weight):
         return _ops.input_grad(grad_output, weight, *rest)
-    return _apply(_InputGrad, grad_output, weight, *rest)
+    return _apply(_InputGrad, (grad_output, weight), rest)
 
 
 def weight_grad(grad_output: Tensor, input: Tensor, *rest: Any) -> Tensor:
     if is_plain(grad_output, input):
         return _ops.weight_grad(grad_output, input, *rest)
-    return _apply(_WeightGrad, grad_output, input, *rest)
+    return _apply(_WeightGrad, (grad_output, input), rest)
 
 
 def bias_grad(grad_output: Tensor) -> Tensor:
     if is_plain(grad_output):
         return _ops.bias_grad(grad_output)
-    return _apply(_BiasGrad, grad_output)
+    return _apply(_BiasGrad, (grad_output,), ())
 
 
-def _output_shape(input: Tensor, weight: Tensor, p: ConvParams) -> list[int]:
-    hw = output_hw(input.shape[2], input.shape[3], weight.shape[2], weight.shape[3], p)
-    return [input.shape[0], weight.shape[0], *hw]
+def _output_shape(input: Tensor, weight: Tensor, *params: Any) -> list[int]:
+    (n, _, h, w), (k, _, r, s) = input.shape, weight.shape
+    return [n, k, *output_hw(h, w, r, s, ConvParams(*params))]
 
 
 def _conv2d_autograd(
@@ -294,11 +298,9 @@ def _conv2d_backward_autograd(
     *lists, output_mask = args
     p = parse_lists(*lists, **kwargs)
     check_backward(grad_output, input, weight, p)
-    input_like = (input.shape[2], input.shape[3], is_channels_last(input))
-    weight_like = (weight.shape[2], weight.shape[3], is_channels_last(weight))
     return (
-        input_grad(grad_output, weight, *input_like, *p) if output_mask[0] else None,
-        weight_grad(grad_output, input, *weight_like, *p) if output_mask[1] else None,
+        input_grad(grad_output, weight, *_like(input), *p) if output_mask[0] else None,
+        weight_grad(grad_output, input, *_like(weight), *p) if output_mask[1] else None,
         bias_grad(grad_output) if output_mask[2] else None,
     )
 
