@@ -28,7 +28,7 @@ from torch.compiler import is_compiling
 from . import _ops
 from ._arguments import ConvParams, output_hw, parse_lists
 from ._checks import check_backward
-from ._layout import is_channels_last
+from ._layout import are_channels_last
 
 _is_mapped = torch._C._are_functorch_transforms_active
 _unwrap = torch._C._functorch.unwrap_if_dead
@@ -94,10 +94,12 @@ def _product_rule(
     return terms
 
 
-def _like(tensor: Tensor) -> tuple[int, int, bool]:
-    """What an operator has to know of a gradient, but for its batch and channels."""
-    _, _, height, width = tensor.shape
-    return height, width, is_channels_last(tensor)
+def _like(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int, bool]:
+    """What an operator has to know of a gradient: it is like a tensor of these sizes and strides.
+
+    They are looked at when the gradient is asked for, not when a call is recorded.
+    """
+    return size[2], size[3], are_channels_last(size, stride)
 
 
 def _add(terms: list[Tensor]) -> Tensor | None:
@@ -112,9 +114,10 @@ class _Forward(_ConvFunction):
     @staticmethod
     def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         input, weight, _, ctx.params = inputs
-        ctx.input_like, ctx.weight_like = _like(input), _like(weight)
-        needs_input, needs_weight, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(input if needs_weight else None, weight if needs_input else None)
+        ctx.of_input = input.shape, input.stride()
+        ctx.of_weight = weight.shape, weight.stride()
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None)
         ctx.save_for_forward(input, weight)
 
     @staticmethod
@@ -123,8 +126,8 @@ class _Forward(_ConvFunction):
         needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
         p = ctx.params
         return (
-            input_grad(grad_output, weight, *ctx.input_like, *p) if needs_input else None,
-            weight_grad(grad_output, input, *ctx.weight_like, *p) if needs_weight else None,
+            input_grad(grad_output, weight, *_like(*ctx.of_input), *p) if needs_input else None,
+            weight_grad(grad_output, input, *_like(*ctx.of_weight), *p) if needs_weight else None,
             bias_grad(grad_output) if needs_bias else None,
             None,
         )
@@ -154,7 +157,7 @@ class _InputGrad(_ConvFunction):
     def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         grad_output, weight, rest = inputs
         ctx.input_like, ctx.params = rest[:3], rest[3:]
-        ctx.weight_like = _like(weight)
+        ctx.of_weight = weight.shape, weight.stride()
         ctx.save_for_backward(grad_output, weight)
         ctx.save_for_forward(grad_output, weight)
 
@@ -165,7 +168,7 @@ class _InputGrad(_ConvFunction):
         p = ctx.params
         return (
             forward(grad, weight, None, *p) if needs_grad_output else None,
-            weight_grad(grad_output, grad, *ctx.weight_like, *p) if needs_weight else None,
+            weight_grad(grad_output, grad, *_like(*ctx.of_weight), *p) if needs_weight else None,
             None,
         )
 
@@ -186,7 +189,7 @@ class _WeightGrad(_ConvFunction):
     def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         grad_output, input, rest = inputs
         ctx.weight_like, ctx.params = rest[:3], rest[3:]
-        ctx.input_like = _like(input)
+        ctx.of_input = input.shape, input.stride()
         ctx.save_for_backward(grad_output, input)
         ctx.save_for_forward(grad_output, input)
 
@@ -197,7 +200,7 @@ class _WeightGrad(_ConvFunction):
         p = ctx.params
         return (
             forward(input, grad, None, *p) if needs_grad_output else None,
-            input_grad(grad_output, grad, *ctx.input_like, *p) if needs_input else None,
+            input_grad(grad_output, grad, *_like(*ctx.of_input), *p) if needs_input else None,
             None,
         )
 
@@ -298,9 +301,11 @@ def _conv2d_backward_autograd(
     *lists, output_mask = args
     p = parse_lists(*lists, **kwargs)
     check_backward(grad_output, input, weight, p)
+    input_like = _like(input.shape, input.stride())
+    weight_like = _like(weight.shape, weight.stride())
     return (
-        input_grad(grad_output, weight, *_like(input), *p) if output_mask[0] else None,
-        weight_grad(grad_output, input, *_like(weight), *p) if output_mask[1] else None,
+        input_grad(grad_output, weight, *input_like, *p) if output_mask[0] else None,
+        weight_grad(grad_output, input, *weight_like, *p) if output_mask[1] else None,
         bias_grad(grad_output) if output_mask[2] else None,
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,11 @@ def is_channels_last(tensor: Tensor) -> bool:
     size = tensor.shape
     if size[1] > 1 and size[3] > 1 and tensor.is_contiguous():
         return False  # the common case, decided without looking at every stride
-    stride = tensor.stride()
+    return are_channels_last(size, tensor.stride())
+
+
+def are_channels_last(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """The same of a tensor's sizes and strides."""
     if stride[1] == 0:
         return False
     smallest = 0
