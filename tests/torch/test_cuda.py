@@ -310,11 +310,17 @@ def test_more_than_two_to_the_31_elements(direction: str, layout: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("engine", "groups", "layout"),
-    [("cuda_depthwise", 4, "nchw"), ("cuda_depthwise", 4, "nhwc"), ("cuda_grouped", 2, "nchw")],
+    ("engine", "kind", "layout"),
+    [
+        ("cuda_depthwise", "16384 k4r3s3 pad1,1,1,1 groups4", "nchw"),
+        ("cuda_depthwise", "16384 k4r3s3 pad1,1,1,1 groups4", "nhwc"),
+        ("cuda_grouped", "16384 k4r3s3 pad1,1,1,1 groups2", "nchw"),
+        ("cuda_boxes", "16384 k4r1s1", "nchw"),
+        ("cuda_boxes", "16383 k4r1s1", "nchw"),  # planes begin anywhere
+    ],
 )
-def test_groups_of_more_than_two_to_the_31_elements(engine: str, groups: int, layout: str) -> None:
-    shape = Shape.parse(f"n3c4h16384w16384 k4r3s3 pad1,1,1,1 groups{groups}")
+def test_layers_of_more_than_two_to_the_31_elements(engine: str, kind: str, layout: str) -> None:
+    shape = Shape.parse(f"n3c4h16385w{kind}")
     case = Case(shape, "fwd", "bf16", layout, engine)
     operands = Operands(case, torch.device("cuda"))
     tensors = operands.x, operands.w, operands.g
