@@ -36,10 +36,8 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
   if (colon != std::string_view::npos) choice.variant = algorithm.substr(colon + 1);
   bool known = automatic;
   for (const Engine& engine : engines) {
-    Candidate candidate{engine.name, engine.refuse(problem, caps), engine.by_name_only, {}};
-    if (candidate.refusal.empty()) {
-      candidate.plan = engine.plan(problem, caps);
-    }
+    Candidate candidate{&engine, engine.refuse(problem, caps), {}};
+    if (candidate.refusal.empty()) candidate.plan = engine.plan(problem, caps);
     const int index = static_cast<int>(choice.candidates.size());
     const bool asked = wanted == engine.name;
     const bool eligible = automatic ? !engine.by_name_only : asked;
@@ -73,33 +71,33 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
   } else if (choice.chosen < 0 && choice.error.empty()) {
     choice.error = "no engine can run " + to_text(problem);
     for (const Candidate& candidate : choice.candidates) {
-      choice.error += std::string("; ") + candidate.name + ": " + candidate.refusal;
+      choice.error += std::string("; ") + candidate.engine->name + ": " + candidate.refusal;
     }
   }
   return choice;
 }
 
-std::string describe_choice(std::span<const Engine> engines, const Choice& choice,
-                            const ConvProblem& problem, const DeviceCaps& caps) {
+std::string describe_choice(const Choice& choice, const ConvProblem& problem,
+                            const DeviceCaps& caps) {
   Text out;
   out << "{\"problem\": " << quote(to_text(problem))
       << ", \"direction\": " << quote(name_of(problem.pass))
       << ", \"precision\": " << quote(name_of(problem.precision))
       << ", \"flops\": " << count_flops(problem) << ", \"bytes\": " << count_bytes(problem)
-      << ", \"error\": " << quote(choice.error)
-      << ", \"engine\": " << quote(choice.chosen < 0 ? "" : choice.candidates[choice.chosen].name)
+      << ", \"error\": " << quote(choice.error) << ", \"engine\": "
+      << quote(choice.chosen < 0 ? "" : choice.candidates[choice.chosen].engine->name)
       << ", \"variant\": " << quote(choice.variant)
       << ", \"tuned\": " << (choice.tuned ? "true" : "false") << ", \"candidates\": ";
   write_list(out, choice.candidates, [&](const Candidate& candidate) {
-    out << "{\"name\": " << quote(candidate.name) << ", \"refusal\": " << quote(candidate.refusal)
-        << ", \"by_name_only\": " << (candidate.by_name_only ? "true" : "false");
+    const Engine& engine = *candidate.engine;
+    out << "{\"name\": " << quote(engine.name) << ", \"refusal\": " << quote(candidate.refusal)
+        << ", \"by_name_only\": " << (engine.by_name_only ? "true" : "false");
     if (candidate.refusal.empty()) {
       const Plan& plan = candidate.plan;
       out << ", \"predicted_us\": " << plan.predicted_us
           << ", \"workspace_bytes\": " << plan.workspace_bytes << ", \"split\": " << plan.split
           << ", \"halves\": " << (plan.halves ? "true" : "false") << ", \"tile\": [" << plan.tile.m
           << ", " << plan.tile.n << ", " << plan.tile.k << "], \"variants\": ";
-      const Engine& engine = engines[&candidate - choice.candidates.data()];
       write_list(out, find_variants(engine, problem, caps),
                  [&](const char* variant) { out << quote(variant); });
     }

@@ -12,9 +12,8 @@ namespace convx {
 
 // One row of the table the choice was made from.
 struct Candidate {
-  const char* name;
-  std::string refusal;  // empty: the engine applies, and plan is set
-  bool by_name_only;
+  const Engine* engine;  // of the list, which is static
+  std::string refusal;   // empty: the engine applies, and plan is set
   Plan plan;
 };
 
@@ -31,9 +30,8 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
                      const DeviceCaps& caps, std::string_view algorithm);
 
 // The choice as JSON text: the problem, its flops and bytes, every candidate with its predicted
-// time and variants, or its refusal, and the winner. Engines and caps are those that it was made
-// with.
-std::string describe_choice(std::span<const Engine> engines, const Choice& choice,
-                            const ConvProblem& problem, const DeviceCaps& caps);
+// time and variants, or its refusal, and the winner. Caps: those that it was made with.
+std::string describe_choice(const Choice& choice, const ConvProblem& problem,
+                            const DeviceCaps& caps);
 
 }  // namespace convx

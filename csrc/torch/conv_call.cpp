@@ -317,10 +317,10 @@ std::tuple<Tensor, Tensor, Tensor> run_backward(const Tensor& grad_output, const
 
 std::string run_explain(const ProblemText& text, const ConvArguments& arguments, int device) {
   const ConvProblem problem = parse_problem(text, arguments);
-  const std::span<const Engine> engines = backend().engines();
   const DeviceCaps caps = backend().query_caps(device);
-  const Choice choice = plan_cache().choose(engines, problem, caps, device, arguments.algorithm);
-  return describe_choice(engines, choice, problem, caps);
+  const Choice choice =
+      plan_cache().choose(backend().engines(), problem, caps, device, arguments.algorithm);
+  return describe_choice(choice, problem, caps);
 }
 
 void run_prefer(const ProblemText& text, const ConvArguments& arguments, int device) {

@@ -143,9 +143,8 @@ PYBIND11_MODULE(convx_core, m) {
   // The whole choice, as JSON text.
   m.def("choose", [](const std::string& device, const ConvProblem& problem, const DeviceCaps& caps,
                      const std::string& algorithm) {
-    const std::span<const Engine> engines = engines_of(device);
-    const Choice choice = choose_engine(engines, problem, caps, algorithm);
-    return describe_choice(engines, choice, problem, caps);
+    return describe_choice(choose_engine(engines_of(device), problem, caps, algorithm), problem,
+                           caps);
   });
   // What one engine says, without asking the others; empty if it can run the problem.
   m.def("refuse", [](const std::string& name, const ConvProblem& problem, const DeviceCaps& caps) {
@@ -168,8 +167,8 @@ PYBIND11_MODULE(convx_core, m) {
            [](PlanCache& cache, const std::string& device, const ConvProblem& problem,
               const DeviceCaps& caps, int index, const std::string& algorithm) {
              const auto engines = engines_of(device);
-             const Choice choice = cache.choose(engines, problem, caps, index, algorithm);
-             return describe_choice(engines, choice, problem, caps);
+             return describe_choice(cache.choose(engines, problem, caps, index, algorithm),
+                                    problem, caps);
            })
       .def("prefer", [](PlanCache& cache, const ConvProblem& problem, int index,
                         const std::string& algorithm) { cache.prefer(problem, index, algorithm); })
