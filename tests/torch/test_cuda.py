@@ -310,17 +310,17 @@ def test_more_than_two_to_the_31_elements(direction: str, layout: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("engine", "kind", "layout"),
+    ("engine", "text", "layout"),
     [
-        ("cuda_depthwise", "16384 k4r3s3 pad1,1,1,1 groups4", "nchw"),
-        ("cuda_depthwise", "16384 k4r3s3 pad1,1,1,1 groups4", "nhwc"),
-        ("cuda_grouped", "16384 k4r3s3 pad1,1,1,1 groups2", "nchw"),
-        ("cuda_boxes", "16384 k4r1s1", "nchw"),
-        ("cuda_boxes", "16383 k4r1s1", "nchw"),  # planes begin anywhere
+        ("cuda_depthwise", "n3c4h16384w16384 k4r3s3 pad1,1,1,1 groups4", "nchw"),
+        ("cuda_depthwise", "n3c4h16384w16384 k4r3s3 pad1,1,1,1 groups4", "nhwc"),
+        ("cuda_grouped", "n3c4h16384w16384 k4r3s3 pad1,1,1,1 groups2", "nchw"),
+        ("cuda_boxes", "n3c4h16384w16384 k4r1s1", "nchw"),
+        ("cuda_boxes", "n3c4h16385w16383 k4r1s1", "nchw"),  # planes begin anywhere
     ],
 )
-def test_layers_of_more_than_two_to_the_31_elements(engine: str, kind: str, layout: str) -> None:
-    shape = Shape.parse(f"n3c4h16385w{kind}")
+def test_layers_of_more_than_two_to_the_31_elements(engine: str, text: str, layout: str) -> None:
+    shape = Shape.parse(text)
     case = Case(shape, "fwd", "bf16", layout, engine)
     operands = Operands(case, torch.device("cuda"))
     tensors = operands.x, operands.w, operands.g

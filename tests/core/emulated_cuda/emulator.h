@@ -14,9 +14,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "core/scalar_types.h"
 
@@ -128,9 +128,8 @@ inline EmulatedIndex threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emulator {
 
-// A thread. Its context is for the first time it runs; then jumps are enough, and much faster.
+// A thread.
 struct Fiber {
-  ucontext_t context;
   jmp_buf place;
   std::unique_ptr<char[]> stack;
   bool done = false;
@@ -143,10 +142,10 @@ struct Fiber {
 inline jmp_buf scheduler;
 inline Fiber* running = nullptr;
 inline const std::function<void()>* body = nullptr;
-inline std::deque<Fiber> fibers;  // of the block that runs; they stay for others
-inline int alive = 0;             // threads of the block that have not returned
-inline bool descending = false;   // which thread goes first
-inline int64_t steps = 0;         // waits begun and threads ended: nothing else is progress
+inline std::vector<Fiber> fibers;  // of the block that runs; they stay for others
+inline int alive = 0;              // threads of the block that have not returned
+inline bool descending = false;    // which thread goes first
+inline int64_t steps = 0;          // waits begun and threads ended: nothing else is progress
 
 inline void yield() {
   if (!_setjmp(running->place)) _longjmp(scheduler, 1);
@@ -237,17 +236,19 @@ inline void resume(Fiber& fiber, int thread) {
   if (!_setjmp(scheduler)) _longjmp(fiber.place, 1);
 }
 
-// From here on it can be resumed.
+// From here on it can be resumed. A context is for this first time; then jumps are enough, and much
+// faster.
 inline void start(Fiber& fiber) {
   constexpr size_t kStackBytes = 64 * 1024;
   fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
-  getcontext(&fiber.context);
-  fiber.context.uc_stack.ss_sp = fiber.stack.get();
-  fiber.context.uc_stack.ss_size = kStackBytes;
-  fiber.context.uc_link = nullptr;
-  makecontext(&fiber.context, enter, 0);
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = fiber.stack.get();
+  context.uc_stack.ss_size = kStackBytes;
+  context.uc_link = nullptr;
+  makecontext(&context, enter, 0);
   running = &fiber;
-  if (!_setjmp(scheduler)) setcontext(&fiber.context);
+  if (!_setjmp(scheduler)) setcontext(&context);
 }
 
 // Runs one block. Threads go on together from barrier to barrier.
