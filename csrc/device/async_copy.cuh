@@ -26,12 +26,6 @@ __device__ __forceinline__ void arrive_after_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(barrier) : "memory");
 }
 
-// The barrier's phase waits for these copies, besides the arrivals that it counts; the thread has
-// still to arrive by itself. (CUDA 13.0's synccheck counts both, and reports one too many.)
-__device__ __forceinline__ void expect_copies(uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];\n" ::"r"(barrier) : "memory");
-}
-
 // Copies bytes (a multiple of 16, both addresses aligned to 16) from shared to global memory. What
 // ordinary stores wrote must have been fenced, see fence_async_proxy. Its operands are registers of
 // the whole warp: where the compiler cannot see that one lane calls (elect_lane), a copy takes a

@@ -110,6 +110,16 @@ PLANES: tuple[Shape, ...] = (
     ((3, 77, 17, 19), (131, 77, 1, 1), 1),
 )
 FEW_FILTERS: Shape = ((2, 24, 16, 16), (2, 24, 1, 1), 1)
+# Of cuda_boxes, which gathers what begins within 16 bytes: pixels, lines and whole planes.
+BEGUN_ANYWHERE: dict[bool, tuple[Shape, ...]] = {
+    True: (((2, 40, 14, 14), (72, 40, 3, 3), 1),),
+    False: (((5, 40, 8, 8), (72, 40, 1, 1), 1), ((5, 40, 7, 7), (72, 40, 1, 1), 1)),
+}
+
+
+def output_size(shape: Shape, padding: int) -> tuple[int, ...]:
+    (images, _, *extents), (filters, _, kernel, _), stride = shape
+    return images, filters, *((n + 2 * padding - kernel) // stride + 1 for n in extents)
 
 
 def engine_names(chosen: tuple[str, ...] = tuple(sys.argv[2:])) -> list[str]:
@@ -149,8 +159,8 @@ def run_engine(case: Case, engine: str, precision: str, x: Tensor, w: Tensor, b:
     p = parse_lists(
         case.stride, case.padding, case.dilation, case.groups, precision=precision, algorithm=engine
     )
-    g = torch.randn_like(_ops.forward(x, w, b, *p._replace(algorithm="cuda_direct")))
     last = x.is_contiguous(memory_format=torch.channels_last)
+    g = case.grad_output(x.dtype, "cuda").contiguous(memory_format=LAYOUTS[last])
     return (
         attempt(engine, lambda: _ops.forward(x, w, b, *p))
         + attempt(engine, lambda: _ops.input_grad(g, w, x.shape[2], x.shape[3], last, *p))
@@ -171,7 +181,7 @@ def run_halved(calls: Counter[str], shape: Shape, precision: str, direction: str
     x_shape, w_shape, stride = shape
     x, w = torch.randn(x_shape, device="cuda"), torch.randn(w_shape, device="cuda")
     said = conv2d_ext.explain(x, w, stride=stride, precision=precision, direction=direction)
-    y = torch.randn_like(conv2d_ext.conv2d(x, w, stride=stride, algorithm="cuda_direct"))
+    y = torch.randn(output_size(shape, padding=0), device="cuda")
     halving = [c.name for c in said.candidates if c.halves and c.name in engine_names()]
     for engine in halving:
         p = parse_lists((stride, stride), precision=precision, algorithm=engine)
@@ -196,16 +206,30 @@ SHAPES = (
 )
 
 
+def begin_within_a_unit(x: Tensor) -> Tensor:
+    """The same values, one behind where an allocation begins."""
+    shifted = x.new_empty(x.numel() + 1).as_strided(x.size(), x.stride(), 1)
+    return shifted.copy_(x)
+
+
 def run_shape(
-    calls: Counter[str], shape: Shape, engine: str, dtype: torch.dtype, last: bool
+    calls: Counter[str],
+    shape: Shape,
+    engine: str,
+    dtype: torch.dtype,
+    last: bool,
+    shifted: bool = False,
 ) -> None:
     x_shape, w_shape, stride = shape
     x = torch.randn(x_shape, device="cuda", dtype=dtype)
     x = x.contiguous(memory_format=LAYOUTS[last])
+    if shifted:
+        x = begin_within_a_unit(x)
     w = torch.randn(w_shape, device="cuda", dtype=dtype)
     padding = w_shape[2] // 2
     p = parse_lists((stride, stride), (padding, padding), precision="tf32", algorithm=engine)
-    y = torch.randn_like(_ops.forward(x, w, None, *p._replace(algorithm="cuda_direct")))
+    y = torch.randn(output_size(shape, padding), device="cuda", dtype=dtype)
+    y = y.contiguous(memory_format=LAYOUTS[last])
     calls["shapes"] += attempt(engine, lambda: _ops.forward(x, w, None, *p)) + attempt(
         engine, lambda: _ops.input_grad(y, w, *x_shape[2:], last, *p)
     )
@@ -226,6 +250,14 @@ def make_tasks() -> list[Callable[[Counter[str]], None]]:
             for engine, shapes, dtypes, last in SHAPES
             if engine in engine_names()
             for shape, dtype in itertools.product(shapes, dtypes)
+        ),
+        *(
+            partial(
+                run_shape, shape=shape, engine="cuda_boxes", dtype=dtype, last=last, shifted=True
+            )
+            for last, shapes in BEGUN_ANYWHERE.items()
+            if "cuda_boxes" in engine_names()
+            for shape, dtype in itertools.product(shapes, PRECISIONS)
         ),
     ]
 

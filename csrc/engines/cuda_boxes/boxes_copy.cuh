@@ -246,6 +246,13 @@ class FreeStages {
   int taken_ = 0;
 };
 
+// A lane's arrivals at a stage: once its copies are done, and once what it wrote itself is.
+inline constexpr int kLaneArrivals = 2;
+__device__ __forceinline__ void arrive_twice(uint32_t barrier) {
+  arrive_after_copies(barrier);
+  arrive(barrier);
+}
+
 // Source: how a tile's pixels are copied, by how many warps. kChunk: channels of a stage.
 template <typename Source, int kFilters, int kChunk>
 __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing& ring,
@@ -276,14 +283,14 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
           uint32_t bytes = filters.bytes();
           if constexpr (kByLanes) {
             source.copy(stage, p.group_sources - chunk * kChunk);
-            expect_copies(full);
-            arrive(full);
+            arrive_twice(full);
             if (follows) continue;
           } else if (p.boxed_source) {
             bytes += source.bytes(chunk);
           } else {
             source.gather(stage, chunk, r, s);
             fence_async_proxy();
+            arrive(full);
           }
           __syncwarp();
           if (elect_lane()) {
@@ -300,7 +307,11 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
   }
   // One more stage, of no tile.
   const int slot = free.take();
-  if constexpr (kByLanes) arrive(ring.full + 8 * slot);
+  if constexpr (kByLanes) {
+    arrive_twice(ring.full + 8 * slot);
+  } else if (!p.boxed_source) {
+    arrive(ring.full + 8 * slot);
+  }
   __syncwarp();
   if (!follows && elect_lane()) {
     store_word(ring.tile + 4 * slot, order.index());

@@ -61,9 +61,13 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
   using Parts = BoxParts<kMath, kForm, kPieces>;
   constexpr int kCopyWarps = Parts::Source::kWarps;
   constexpr bool kByLanes = kCopyWarps > 1;
-  // Every lane that writes a stage says so, besides the one that copies filters.
-  constexpr int kCopies = 1 + (kByLanes ? 32 * kCopyWarps : 0);
-  if (threadIdx.x == 0) ring.init(p, kCopies);
+  // Every lane that writes or reads a stage says so where not the copy engine writes it; else one
+  // lane for its warp. (Which would do, but racecheck does not see that.)
+  if (threadIdx.x == 0) {
+    constexpr int kLanes = 32 * kCopyWarps * (kByLanes ? kLaneArrivals : 1);
+    const bool by_lanes = kByLanes || !p.boxed_source;
+    ring.init(p, by_lanes ? 1 + kLanes : 1, by_lanes ? kBoxMultipliers : kBoxMultipliers / 32);
+  }
   wait_for_kernels_before();
   let_next_kernel_start();
   __syncthreads();

@@ -24,7 +24,11 @@ class BoxMultiplier {
   using Sums = WgmmaSums<kFilters>[kPieces];
 
   __device__ __forceinline__ BoxMultiplier(const BoxesParams& p, const BoxesRing& ring)
-      : p_(p), ring_(ring), leader_((threadIdx.x & 31) == 0), loader_(p) {
+      : p_(p),
+        ring_(ring),
+        leader_((threadIdx.x & 31) == 0),
+        says_(leader_ || !p.boxed_source),
+        loader_(p) {
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     first_pixel_ = warpgroup * (kBoxPixels / 2) * kBoxLineBytes;
   }
@@ -128,7 +132,7 @@ class BoxMultiplier {
   __device__ __forceinline__ void give_back() {
     if constexpr (kByLanes) {
       give_stage_back(done_.slot);
-    } else if (leader_) {
+    } else if (says_) {
       arrive(ring_.empty + 8 * done_.slot);
     }
     done_.advance(p_.stages);
@@ -137,6 +141,7 @@ class BoxMultiplier {
   const BoxesParams& p_;
   const BoxesRing& ring_;
   const bool leader_;
+  const bool says_;  // that a stage has been read: a lane for its warp, or every one
   Loader loader_;
   uint32_t first_pixel_;      // bytes to this warpgroup's
   Fragments lower_, upper_;   // take no registers where there are none

@@ -82,9 +82,8 @@ __device__ __forceinline__ uint32_t swizzle_line(uint32_t address) {
   return swizzle(address, kBoxLineBytes);
 }
 
-// Where not the copy engine but all lanes of a block's other warps write stages, those that have
-// read one say so at the first of these barriers, or the next, ...: one lane for its warp would do,
-// but racecheck does not see that.
+// Where all lanes of a block's other warps write stages, those that have read one say so at the first
+// of these barriers, or the next, ...
 inline constexpr int kFirstStageBarrier = 2;
 __device__ __forceinline__ void give_stage_back(int slot) {
   __syncwarp();
@@ -115,12 +114,12 @@ struct BoxesRing {
         resident(memory + p.filters_offset),
         first(memory + p.ring_offset) {}
 
-  // copies: arrivals at a stage that has been copied.
-  __device__ __forceinline__ void init(const BoxesParams& p, int copies) const {
+  // Arrivals at a stage that has been copied, and at one that has been read.
+  __device__ __forceinline__ void init(const BoxesParams& p, int copies, int reads) const {
     init_barrier(filters_full, 1);
     for (int i = 0; i < p.stages; ++i) {
       init_barrier(full + 8 * i, copies);
-      init_barrier(empty + 8 * i, kBoxMultipliers / 32);
+      init_barrier(empty + 8 * i, reads);
     }
     fence_barrier_init();
   }

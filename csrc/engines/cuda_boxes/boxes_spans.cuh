@@ -216,54 +216,64 @@ class SpanStaging : BoxStaging<kMath> {
     }
   }
 
-  // By all threads: of every kStep-th filter the same unit, of which pixels have the same values.
+  // By all threads: units that are all of the span's pixels, a thread's the same of every kStep-th
+  // filter; then one thread for each filter's first unit, and one for its last.
   __device__ __forceinline__ void store_values(const Pixels& pixels, int filter,
                                                uint32_t staged) const {
+    const int filters = min(kSliceFilters, p_.group_targets - filter);
+    store_whole_units(pixels, filter, filters, staged);
+    static_assert(kSliceFilters % 32 == 0 && 2 * kSliceFilters <= kBoxMultipliers);
+    const int row = static_cast<int>(threadIdx.x) % kSliceFilters;
+    const int end = static_cast<int>(threadIdx.x) / kSliceFilters;
+    if (end < 2 && row < filters) store_end(pixels, filter + row, end == 1, staged + row * kPitch);
+  }
+
+ private:
+  __device__ __forceinline__ void store_whole_units(const Pixels& pixels, int filter, int filters,
+                                                    uint32_t staged) const {
     constexpr int kStep = kBoxMultipliers / Pixels::kWholeUnits;
     static_assert(kStep % Pixels::kUnit == 0 && kSliceFilters % kStep == 0);
-    const int filters = min(kSliceFilters, p_.group_targets - filter);
-    const int thread = static_cast<int>(threadIdx.x);
-    const int row = thread / Pixels::kWholeUnits, unit = thread % Pixels::kWholeUnits;
-    const UnitPixels own(pixels, filter + row, unit);
+    const int row = static_cast<int>(threadIdx.x) / Pixels::kWholeUnits;
+    const int unit = static_cast<int>(threadIdx.x) % Pixels::kWholeUnits;
+    const int begin = pixels.find_shift(filter + row) - 16 * unit;
+    if (begin > 0 || begin + pixels.pixels * kBytes < 16) return;
     auto* to = reinterpret_cast<char*>(pixels.find_unit(filter + row, unit));
     const int64_t step = kStep * kBytes * p_.target_c;
 #pragma unroll
     for (int i = 0; i < kSliceFilters; i += kStep, to += step) {
-      if (row + i < filters) own.store(to, staged + (row + i) * kPitch + 16 * unit);
+      if (row + i >= filters) continue;
+      uint32_t words[4];
+      load_16_bytes(staged + (row + i) * kPitch + 16 * unit, words);
+      store_global_16_bytes(to, words);
     }
-    if (thread >= filters) return;
-    constexpr int kLast = Pixels::kWholeUnits;
-    to = reinterpret_cast<char*>(pixels.find_unit(filter + thread, kLast));
-    UnitPixels(pixels, filter + thread, kLast).store(to, staged + thread * kPitch + 16 * kLast);
   }
 
- private:
-  // Which of a unit's values are pixels of the span: from the first to before the end.
-  struct UnitPixels {
-    int first, end;
-
-    __device__ __forceinline__ UnitPixels(const Pixels& pixels, int filter, int unit) {
-      const int begin = pixels.find_shift(filter) / kBytes - unit * Pixels::kUnit;
-      first = max(begin, 0);
-      end = min(begin + pixels.pixels, Pixels::kUnit);
+  // What a filter's first or last unit, if not a whole one, has of the span; staged: the filter's.
+  __device__ __forceinline__ void store_end(const Pixels& pixels, int filter, bool last,
+                                            uint32_t staged) const {
+    int begin = pixels.find_shift(filter), end = begin + pixels.pixels * kBytes;
+    if (last) {
+      if (end < 16) return;  // the first unit has all
+      begin = end / 16 * 16;
+    } else {
+      if (begin == 0 && end >= 16) return;
+      end = min(end, 16);
     }
-
-    // Values come out of shared memory together, or each would be waited for.
-    __device__ __forceinline__ void store(void* to, uint32_t from) const {
-      uint32_t words[4];
-      load_16_bytes(from, words);
-      if (first == 0 && end == Pixels::kUnit) return store_global_16_bytes(to, words);
-#pragma unroll
-      for (int i = 0; i < Pixels::kUnit; ++i) {
-        if (i < first || i >= end) continue;
-        if constexpr (kBytes == 4) {
-          static_cast<uint32_t*>(to)[i] = words[i];
-        } else {
-          static_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2));
-        }
-      }
-    }
-  };
+    auto* const to = reinterpret_cast<char*>(pixels.find_unit(filter, 0));
+    // Pieces of 2, 4, 8 bytes and back: an address is a multiple of what is stored there.
+    const auto store_piece = [&](auto piece, bool is_next) {
+      constexpr int kPiece = static_cast<int>(sizeof(piece));
+      if (!is_next || begin + kPiece > end) return;
+      *reinterpret_cast<decltype(piece)*>(to + begin) =
+          load_element<decltype(piece)>(staged + begin);
+      begin += kPiece;
+    };
+    if constexpr (kBytes == 2) store_piece(uint16_t{}, begin % 4 != 0);
+    store_piece(uint32_t{}, begin % 8 != 0);
+    store_piece(uint2{}, true);
+    store_piece(uint32_t{}, true);
+    if constexpr (kBytes == 2) store_piece(uint16_t{}, true);
+  }
 };
 
 }  // namespace convx

@@ -20,7 +20,6 @@ void copy_async(uint32_t destination, const void* source, bool valid) {
 }
 
 inline void arrive_after_copies(uint32_t barrier) { arrive(barrier); }
-inline void expect_copies(uint32_t) {}
 
 // A copy out of shared memory. The hardware may read its source at any time until that is waited
 // for, so it must stay what it was; and it may write as late as it must.
