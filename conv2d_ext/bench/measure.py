@@ -67,6 +67,9 @@ class Row:
     inductor_ms: float | None = None  # torch.compile's, where it was asked for
     bias: bool = False
     cublas_ms: float | None = None  # of a 1x1 layer's product, where it was asked for
+    # Where ours was measured first: what is taken without, and its time.
+    untuned: str | None = None
+    untuned_ms: float | None = None
 
 
 class Operands:
@@ -220,10 +223,12 @@ def measure(
     tuned: bool = False,
 ) -> list[Row]:
     """A row per engine that does not refuse; PyTorch and others are measured once, all in turn.
-    tuned: what "auto" takes is measured before, too."""
+    tuned: what "auto" takes is measured before; what it takes without is timed, too."""
     s = case.shape
     operands = Operands(case, timer.device)
+    untuned = None
     if tuned:
+        untuned = explain_case(case, timer.device).algorithm
         with tune(), torch.no_grad():
             operands.by_engine("auto").ours()
     tensors = operands.x, operands.w, operands.g
@@ -246,6 +251,8 @@ def measure(
             calls["inductor"] = operands.inductors()
         if "cublas" in peers:
             calls["cublas"] = operands.cublas()
+        if untuned is not None:
+            calls["untuned"] = operands.by_engine(untuned).ours
         calls |= {f"ours {name}": own.ours for name, own in able.items()}
         timed = {name: call for name, call in calls.items() if call is not None}
         ms = dict(zip(timed, timer.medians_ms(list(timed.values())), strict=True))
@@ -271,6 +278,8 @@ def measure(
                     inductor_ms=ms.get("inductor"),
                     bias=operands.b is not None,
                     cublas_ms=ms.get("cublas"),
+                    untuned=untuned,
+                    untuned_ms=ms.get("untuned"),
                 )
             )
     return rows

@@ -16,6 +16,7 @@ from conv2d_ext.bench.reference import sampled_error
 from conv2d_ext.bench.shapes import Shape
 from conv2d_ext.bench.timing import Timer, measure_ceilings
 from conv2d_ext.cli import main
+from conv2d_ext.tuning import clear_tuned
 
 PERFORMANCE = Path(__file__).resolve().parents[2] / "docs/performance"
 TINY = "n1c4h6w7 k4r3s3 pad1,0,2,1"
@@ -65,6 +66,17 @@ def test_what_is_compared_takes_turns() -> None:
     times = Timer(torch.device("cpu"), budget_s=0).medians_ms(calls)
     assert len(times) == 3
     assert order[-15:] == [0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0, 0, 1, 2]
+
+
+def test_tuning_shows_what_is_taken_without(tmp_path: Path) -> None:
+    out = tmp_path / "tuned.json"
+    assert main([*QUICK, "--tune", "--json", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert all(row["untuned"].startswith("cpu_") and row["untuned_ms"] > 0 for row in rows)
+    clear_tuned()
+    assert main([*QUICK, "--json", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert all(row["untuned"] is None and row["untuned_ms"] is None for row in rows)
 
 
 def test_writes_rows_and_judges(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
