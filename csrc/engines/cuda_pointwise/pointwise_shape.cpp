@@ -15,7 +15,7 @@ constexpr double kNarrowProductCycles = 95;  // the same of 16-bit values
 constexpr double kProductsCycles = 300;      // starting and draining those of 64 filters
 constexpr double kStoreCycles = 1100;        // a warpgroup, 64 filters by 128 pixels
 constexpr double kNarrowStoreCycles = 800;   // of 16-bit values
-constexpr double kUnalignedStores = 3;       // times that
+constexpr double kUnalignedStores = 6.5;     // times that
 constexpr double kScatteredStores = 16;      // times that where neighbours are sectors apart
 // The four warps that load: per unit of 16 bytes of each thread, and per chunk.
 constexpr double kNarrowUnitCycles = 40;
@@ -23,7 +23,7 @@ constexpr double kTf32UnitCycles = 110;
 constexpr double kIeeeUnitCycles = 150;
 constexpr double kHalfTf32UnitCycles = 90;
 constexpr double kHalfIeeeUnitCycles = 120;
-constexpr double kElementCycles = 50;      // more, for each value that is loaded alone
+constexpr double kElementCycles = 30;      // more, for each value that is loaded alone
 constexpr double kScatteredElements = 10;  // times that where neighbours are sectors apart
 constexpr double kChunkCycles = 400;
 // Device memory, per cycle, as measured on 64 channels of 1024 x 1024 pixels.
