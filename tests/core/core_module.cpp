@@ -276,23 +276,28 @@ PYBIND11_MODULE(convx_core, m) {
                     "workspace_bytes"_a = plan.workspace_bytes);
   });
   m.def("choose_few_tiles", &choose_few_tiles);
-  // The same with the kernels of boxes; of the first phase. filters, resident, pieces and in_turn:
-  // see BoxesWish.
+  // The same with the kernels of boxes; of the first phase. filters, resident, pieces, in_turn and
+  // parts: see BoxesWish.
   m.def("run_boxes",
         [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
            uintptr_t y, uintptr_t bias, int filters, int resident, bool descending,
-           int pieces, int in_turn) -> py::object {
+           int pieces, int in_turn, int parts) -> py::object {
           const Engine engine = cuda_boxes_engine();
           if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
             return py::str(refusal);
           }
           Plan plan = engine.plan(problem, caps);
           auto boxes = *static_cast<const BoxesPlan*>(plan.shape.get());
+          const int64_t planned_bytes = round_up(plan.workspace_bytes, 256);
           for (BoxesFit& fit : boxes.phases) {
             const GatherPhase phase{fit.shape.rows_axis, fit.shape.columns_axis};
-            const BoxesWish wish{filters, resident, pieces, in_turn};
+            const BoxesWish wish{filters, resident, pieces, in_turn, parts};
             BoxesShape wished = fit_boxes_shape(boxes.problem, caps, phase, wish);
             if (wished.filters == 0) return py::none();
+            if (wished.parts > 1) {  // behind what was planned, where a padded source may be
+              wished.sums_offset += planned_bytes;
+              plan.workspace_bytes = planned_bytes + wished.workspace_bytes;
+            }
             fit = make_boxes_fit(boxes.problem, std::move(wished));
           }
           const BoxesShape shape = boxes.phases[0].shape;
@@ -309,11 +314,13 @@ PYBIND11_MODULE(convx_core, m) {
                           "filters_in_place"_a = shape.filters_in_place,
                           "resident"_a = shape.resident, "grid"_a = shape.grid,
                           "pieces"_a = shape.pieces, "in_turn"_a = shape.in_turn,
+                          "parts"_a = shape.parts,
                           "workspace_bytes"_a = plan.workspace_bytes);
         },
         py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),
         py::arg("bias"), py::arg("filters") = 0, py::arg("resident") = -1,
-        py::arg("descending") = false, py::arg("pieces") = 0, py::arg("in_turn") = -1);
+        py::arg("descending") = false, py::arg("pieces") = 0, py::arg("in_turn") = -1,
+        py::arg("parts") = 0);
   // The same with the pointwise kernels. half: values are multiplied as halves first, few: by the
   // kernel of few filters, whether or not that is the faster way.
   m.def("run_pointwise",

@@ -102,6 +102,7 @@ def run(
     planes: bool = False,
     pieces: int = 0,
     in_turn: int = -1,
+    parts: int = 0,
 ) -> Any:
     """What the problem was fitted to, the refusal, or None if it cannot be as wished; checks the
     result."""
@@ -125,7 +126,7 @@ def run(
     caps.sm_count = sm_count  # so that blocks have several tiles
     bias = b.data_ptr() if b is not None and forward else 0
     said = core.run_boxes(
-        problem, caps, *pointers, bias, filters, resident, descending, pieces, in_turn
+        problem, caps, *pointers, bias, filters, resident, descending, pieces, in_turn, parts
     )
     if said is None or isinstance(said, str):
         return said
@@ -359,6 +360,39 @@ def test_spans(core: ModuleType, case: Case, math: tuple[torch.dtype, str], resi
                 targets = case.w[direction == "input_grad"]
                 assert said["box"] == (128, 1, 1)
                 assert said["tiles"] == tiles * -(-targets // said["filters"])
+
+
+# Of long reductions, whose parts are added: last chunks may have fewer channels, and last parts
+# fewer chunks.
+CUT = [
+    (Case("pixels", (2, 520, 9, 12), (72, 520, 1, 1)), False),
+    (Case("strided_pixels", (2, 264, 9, 12), (136, 264, 1, 1), stride=(2, 2), bias=False), False),
+    (Case("odd_pixels", (2, 523, 5, 7), (75, 523, 1, 1)), False),
+    (Case("lines", (3, 520, 8, 12), (72, 520, 1, 1)), True),
+    (Case("images", (7, 520, 7, 7), (72, 520, 1, 1)), True),
+    (Case("pairs", (3, 520, 14, 14), (72, 520, 1, 1), bias=False), True),
+    (Case("spans", (2, 523, 11, 13), (75, 523, 1, 1)), True),
+]
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+@pytest.mark.parametrize("math", MATH, ids=str)
+@pytest.mark.parametrize(("case", "planes"), CUT, ids=str)
+def test_parts_of_a_reduction(
+    core: ModuleType, case: Case, planes: bool, math: tuple[torch.dtype, str], parts: int
+) -> None:
+    for direction, before in (("forward", 0), ("forward", 1), ("input_grad", 0)):
+        if direction == "input_grad" and case.stride != (1, 1):
+            continue
+        wish = {"planes": planes, "before": before, "parts": parts, "sm_count": 132}
+        said = run(core, case, math, direction, descending=parts == 4, **wish)
+        chunks = -(-case.w[direction == "forward"] // (32 if math[1] == "tf32" else 64))
+        if chunks < 2 * parts:
+            assert said is None
+        else:
+            assert said["chunks"] == chunks
+            assert said["parts"] == -(-chunks // -(-chunks // parts))
+            assert not said["resident"]
 
 
 def test_planes_that_are_refused(core: ModuleType) -> None:

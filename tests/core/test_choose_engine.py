@@ -123,8 +123,11 @@ def test_variants_are_other_plans_of_an_engine(core: ModuleType) -> None:
     lt_0 = ["lt_0", *(f"lt_0_{which}" for which in range(2, 9))]  # cuBLASLt's proposals
     assert variants["cuda_gemm"] == ["planes", "side_by_side", "cublas", *lt_0, "lt_1", "lt_32"]
     boxes = next(c for c in said["candidates"] if c["name"] == "cuda_boxes")
-    others = {64, 128} - {boxes["tile"][1]}  # of planes of 169 pixels 128 are the most
-    assert variants["cuda_boxes"] == [f"tiles_{filters}" for filters in sorted(others)]
+    # Of planes of 169 pixels 128 filters are the most; of ten chunks parts have two at least.
+    filters, parts = boxes["tile"][1], boxes["split"]
+    others = ["tiles_64", "tiles_128", "parts_2", "parts_3", "parts_4"]
+    others.remove(f"tiles_{filters}" if parts == 1 else f"parts_{parts}")
+    assert variants["cuda_boxes"] == others
     assert not variants["cuda_direct"]
 
     def bytes_of(algorithm: str) -> int:

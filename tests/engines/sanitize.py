@@ -109,6 +109,15 @@ PLANES: tuple[Shape, ...] = (
     ((60, 24, 17, 17), (24, 24, 1, 1), 1),
     ((3, 77, 17, 19), (131, 77, 1, 1), 1),
 )
+# Of long reductions, which cuda_boxes cuts into parts: pixels; lines, whole planes and spans.
+CUT: dict[bool, tuple[Shape, ...]] = {
+    True: (((2, 264, 9, 9), (264, 264, 1, 1), 1),),
+    False: (
+        ((3, 264, 8, 8), (264, 264, 1, 1), 1),
+        ((7, 264, 7, 7), (264, 264, 1, 1), 1),
+        ((2, 264, 11, 13), (264, 264, 1, 1), 1),
+    ),
+}
 FEW_FILTERS: Shape = ((2, 24, 16, 16), (2, 24, 1, 1), 1)
 # Of cuda_boxes, which gathers what begins within 16 bytes: pixels, lines and whole planes.
 BEGUN_ANYWHERE: dict[bool, tuple[Shape, ...]] = {
@@ -136,7 +145,7 @@ def renew_memory(engine: str) -> None:
     engine writes, and would call it unwritten: where it does, memory is full of NaN, and what
     nobody has written shows in the results."""
     torch.cuda.empty_cache()
-    if engine in UNSEEN:
+    if engine.partition(":")[0] in UNSEEN:
         # Of every size, since there are gaps between what lives.
         sizes = [1 << 26, *(1 << bits for bits in range(22, 6, -1) for _ in range(4))]
         _ = [torch.full((size,), torch.nan, device="cuda") for size in sizes]
@@ -252,11 +261,13 @@ def make_tasks() -> list[Callable[[Counter[str]], None]]:
             for shape, dtype in itertools.product(shapes, dtypes)
         ),
         *(
-            partial(
-                run_shape, shape=shape, engine="cuda_boxes", dtype=dtype, last=last, shifted=True
+            partial(run_shape, shape=shape, engine=engine, dtype=dtype, last=last, shifted=shifted)
+            for engine, shapes_of, shifted in (
+                ("cuda_boxes", BEGUN_ANYWHERE, True),
+                ("cuda_boxes:parts_2", CUT, False),
             )
-            for last, shapes in BEGUN_ANYWHERE.items()
             if "cuda_boxes" in engine_names()
+            for last, shapes in shapes_of.items()
             for shape, dtype in itertools.product(shapes, PRECISIONS)
         ),
     ]

@@ -115,11 +115,14 @@ def test_planes(name: str, dtype: torch.dtype, offset: int) -> None:
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("dtype", ERRORS, ids=str)
-@pytest.mark.parametrize("size", [(5, 200, 136, 17), (9, 72, 264, 7), (4, 40, 120, 28)], ids=str)
+@pytest.mark.parametrize(
+    "size", [(5, 200, 136, 17), (9, 72, 264, 7), (4, 40, 120, 28), (2, 1080, 136, 14)], ids=str
+)
 def test_other_tiles(
     size: tuple[int, ...], dtype: torch.dtype, memory_format: torch.memory_format
 ) -> None:
-    """Variants cut the same sums into other tiles."""
+    """Variants cut the same sums into other tiles, or each sum into parts: other bits, but the same
+    from call to call."""
     n, c, k, h = size
     x = torch.randn(n, c, h, h, device="cuda").to(dtype, memory_format=memory_format)
     w = torch.randn(k, c, 1, 1, device="cuda").to(dtype)
@@ -130,8 +133,13 @@ def test_other_tiles(
     def run(algorithm: str) -> Tensor:
         return conv2d_ext.conv2d(x, w, precision="tf32", algorithm=algorithm)
 
+    tiles = [run(f"cuda_boxes:{name}") for name in ("tiles_64", "tiles_128")]
+    want = F.conv2d(x.double(), w.double())
     for variant in variants:
-        assert torch.equal(run(f"cuda_boxes:{variant}"), run("cuda_boxes")), variant
+        got = run(f"cuda_boxes:{variant}")
+        assert (got.double() - want).norm() <= ERRORS[dtype] * want.norm(), variant
+        same = [run(f"cuda_boxes:{variant}")] if variant.startswith("parts") else tiles
+        assert all(torch.equal(got, other) for other in same), variant
 
 
 @pytest.mark.parametrize("dtype", ERRORS, ids=str)

@@ -266,9 +266,11 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
 #pragma unroll 1
   for (; order.index() < p.tiles; order.take_next()) {
     order.ask_for_next();
-    const int index = order.index();
-    Source source(p, source_map, index);
-    const int filter = locate_filter(p, index, kFilters);
+    const TilePart part(p, order.index());
+    Source source(p, source_map, part.tile);
+    if constexpr (kByLanes) source.skip(part.first_chunk);
+    const int filter = locate_filter(p, part.tile, kFilters);
+    const int end_chunk = part.first_chunk + part.chunks;
     const FilterCopy filters{filter_map, filter,
                              p.resident ? 0 : count_filter_boxes<kFilters>(p, filter)};
 #pragma unroll 1
@@ -276,7 +278,7 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
 #pragma unroll 1
       for (int s = 0; s < tap_columns; ++s) {
 #pragma unroll 1
-        for (int chunk = 0; chunk < p.chunks; ++chunk) {
+        for (int chunk = part.first_chunk; chunk < end_chunk; ++chunk) {
           const int slot = free.take();
           const uint32_t full = ring.full + 8 * slot;
           const uint32_t stage = ring.first + slot * p.stage_bytes;
@@ -294,7 +296,7 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
           }
           __syncwarp();
           if (elect_lane()) {
-            store_word(ring.tile + 4 * slot, index);
+            store_word(ring.tile + 4 * slot, order.index());
             arrive_expecting(full, bytes);
             if constexpr (!kByLanes) {
               if (p.boxed_source) source.start(stage, chunk, r, s, full);

@@ -44,18 +44,22 @@ struct FormCost {
   double share, microseconds;
 };
 constexpr FormCost kLineCost{0.96, 0.8};
-constexpr FormCost kImageCost{1, 0.3}, kTf32ImageCost{0.9, 2};
+constexpr FormCost kImageCost{1, 0.05}, kTf32ImageCost{0.75, 0.9};
 // Whole planes and spans are read value by value, so many cycles for a piece of a stage. That
-// overlaps with its products, if not wholly. Fitted to 150 timings of 25 layers.
-constexpr double kFragmentCycles = 330, kPairFragmentCycles = 150, kTf32FragmentCycles = 300;
+// overlaps with its products, if not wholly. Fitted to 150 timings of 25 layers, in TF32 to 25
+// of 13.
+constexpr double kFragmentCycles = 330, kPairFragmentCycles = 150, kTf32FragmentCycles = 380;
 constexpr double kFragmentOverlap = 1.5;
 constexpr double kImageLatencyCycles = 4000;  // from a stage that is free to the same one full
 // Of spans: what copying a stage takes four warps, reading it and storing a slice those that
-// multiply. Fitted to 430 timings of 45 layers, within 9% (rms) of 16 bits and 7% of TF32.
+// multiply. Fitted to 78 timings of 16 layers, within 8% (rms) of 16 bits and 6% of TF32.
 constexpr double kSpanStageCycles = 890;
-constexpr double kSpanFragmentCycles = 150, kTf32SpanFragmentCycles = 370;
-constexpr double kSpanSliceCycles = 2100, kTf32SpanSliceCycles = 1200;
-constexpr FormCost kSpanCost{1.03, 0.2}, kTf32SpanCost{0.9, 0.6};
+constexpr double kSpanFragmentCycles = 540, kTf32SpanFragmentCycles = 610;
+constexpr double kSpanSliceCycles = 1200, kTf32SpanSliceCycles = 1050;
+constexpr FormCost kSpanCost{1.03, 0.05}, kTf32SpanCost{0.9, 0.25};
+// Parts of a reduction: the kernel that adds them, for each part of a tile, and for each of a
+// multiprocessor's. Fitted to 246 timings of 33 layers, within 8%.
+constexpr double kPartsCycles = 430, kPartCycles = 940, kPartSumsCycles = 2450;
 constexpr double kPackMicroseconds = 2.3;
 constexpr double kPackBytesPerUs = 0.83e6;
 
@@ -66,7 +70,7 @@ class Predictor {
       : problem_(problem), view_(view), caps_(caps), shape_(shape), blocks_(blocks) {}
 
   double predict() const {
-    const auto stages = static_cast<double>(shape_.taps() * shape_.chunks);
+    const double stages = count_stages();
     const double products = stages * shape_.pieces * count_piece_cycles();
     const int64_t filters = std::min<int64_t>(shape_.filters, view_.target_channels);
     const auto slices =
@@ -77,7 +81,8 @@ class Predictor {
     // Half of what spans take is for the filters that there are.
     const double part = static_cast<double>(filters * size_of(problem_.dtype)) / kBoxLineBytes;
     const double stored = is_spans() ? (slices + part) / 2 : slices * shape_.pieces;
-    const double values = shape_.boxed_target ? 0 : stored * count_store_cycles();
+    const double values =
+        shape_.boxed_target || shape_.parts > 1 ? 0 : stored * count_store_cycles();
     // Blocks that share a multiprocessor share its units, but wait by themselves.
     const int64_t sms = std::max(1, caps_.sm_count);
     const int64_t sharing = ceil_div(shape_.grid, sms);
@@ -86,7 +91,8 @@ class Predictor {
                                                   : 0;
     const double tile =
         std::max({products + values + ends / blocks_, count_copy_cycles(), waiting});
-    const double work = static_cast<double>(ceil_div(shape_.tiles(), shape_.grid) * sharing) * tile;
+    const double work =
+        static_cast<double>(ceil_div(shape_.tiles() * shape_.parts, shape_.grid) * sharing) * tile;
     const double memory =
         (count_moved_bytes() / (is_tf32()        ? kTf32MemoryBytes
                                 : shape_.in_turn ? kTurnMemoryBytes
@@ -103,21 +109,31 @@ class Predictor {
             ? 0
             : kPackMicroseconds + static_cast<double>(shape_.packed_bytes) / kPackBytesPerUs;
     const double start = kLaunchCycles + (shape_.in_turn ? kTurnCycles : 0);
-    const double pixels = (start + resident + both) / (kBoxClockGhz * 1e3);
+    const double adding = shape_.parts > 1 ? count_adding_cycles() : 0;
     const FormCost cost = find_form_cost();
-    return cost.share * pixels + cost.microseconds + packing;
+    const double cycles = cost.share * (start + resident + both) + adding;
+    return cycles / (kBoxClockGhz * 1e3) + cost.microseconds + packing;
   }
 
  private:
   bool is_tf32() const { return shape_.math == TensorMath::kTf32; }
   bool is_spans() const { return shape_.form == BoxForm::kSpans; }
+  // Of a tile, or of a part of one.
+  double count_stages() const { return static_cast<double>(shape_.taps() * shape_.part_chunks()); }
+
+  double count_adding_cycles() const {
+    const auto of_tile = static_cast<double>(shape_.parts * shape_.pieces);
+    const double of_sm =
+        static_cast<double>(shape_.tiles()) * of_tile / std::max(1, caps_.sm_count);
+    return kPartsCycles + of_tile * kPartCycles + of_sm * kPartSumsCycles;
+  }
 
   // What the copy engine takes for a tile.
   double count_copy_cycles() const {
-    if (is_spans()) return shape_.chunks * kSpanStageCycles;
+    if (is_spans()) return count_stages() * kSpanStageCycles;
     if (shape_.form != BoxForm::kPixels) return count_plane_copy_cycles();
     const int64_t channel_bytes = view_.source_channels * operand_bytes(shape_.math);
-    const auto stages = static_cast<double>(shape_.taps() * shape_.chunks);
+    const double stages = count_stages();
     const double part_stages =
         channel_bytes % kBoxLineBytes == 0 ? 0 : static_cast<double>(shape_.taps());
     const double whole_stages = stages - part_stages;
@@ -168,7 +184,7 @@ class Predictor {
         static_cast<double>(missing) * copies.missing_cycles +
         static_cast<double>(shape_.chunks * filter_boxes * kBoxFilters) * kLineCycles;
     const int64_t slices = ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes);
-    return loads + static_cast<double>(slices * copies.boxes) * kBoxCycles +
+    return loads / shape_.parts + static_cast<double>(slices * copies.boxes) * kBoxCycles +
            static_cast<double>(filters) * copies.channel_cycles;
   }
 

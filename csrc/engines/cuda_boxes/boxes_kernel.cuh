@@ -8,6 +8,7 @@
 #include "device/dependent_launch.cuh"
 #include "engines/cuda_boxes/boxes_copy.cuh"
 #include "engines/cuda_boxes/boxes_multiply.cuh"
+#include "engines/cuda_boxes/boxes_parts.cuh"
 #include "engines/cuda_boxes/boxes_spans.cuh"
 #include "engines/cuda_boxes/boxes_store.cuh"
 
@@ -84,9 +85,16 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
 #pragma unroll 1
     for (int index; (index = multiplier.find_tile()) < p.tiles;) {
       WgmmaSums<kFilters> sums[kPieces];
-      storer.load_bias(index);
-      multiplier.multiply(sums, index);
-      storer.store(sums, index);
+      const TilePart part(p, index);
+      storer.load_bias(part.tile);
+      multiplier.multiply(sums, part);
+      if constexpr (kFilters == kPartFilters) {
+        if (p.parts > 1) {
+          leave_sums(p, sums, index);
+          continue;
+        }
+      }
+      storer.store(sums, part.tile);
     }
     storer.finish();
   } else {
@@ -96,6 +104,28 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
                                                                      &maps.filters);
     }
   }
+#endif
+}
+
+// Adds the parts of tiles, in order, and stores the sums.
+template <TensorMath kMath, BoxForm kForm, int kPieces>
+__global__ void __launch_bounds__(kBoxMultipliers)
+    add_parts_kernel(const __grid_constant__ BoxesParams p,
+                     const __grid_constant__ BoxesMaps maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ char unaligned[];
+  const BoxesRing ring(
+      p, (shared_address(unaligned) + kBoxAlignment - 1) & ~uint32_t{kBoxAlignment - 1});
+  using Staging = typename BoxParts<kMath, kForm, kPieces>::Staging;
+  BoxStorer<Staging, kPartFilters, kPieces> storer(p, ring, &maps.target);
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  const int tile = static_cast<int>(blockIdx.x);
+  storer.load_bias(tile);
+  WgmmaSums<kPartFilters> sums[kPieces];
+  add_parts(p, sums, tile);
+  storer.store(sums, tile);
+  storer.finish();
 #endif
 }
 

@@ -108,6 +108,13 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
     const dim3 grid(static_cast<unsigned>(shape.grid));
     launch_early<boxes_kernel<kMath, kFilters, kForm, kPieces>>(site, grid, kBoxThreads,
                                                                 shape.shared_bytes, params, maps);
+    if constexpr (kFilters == kPartFilters) {
+      if (shape.parts > 1) {
+        launch_early<add_parts_kernel<kMath, kForm, kPieces>>(
+            site, dim3(static_cast<unsigned>(shape.tiles())), kBoxMultipliers,
+            kBoxAlignment + shape.filters_offset, params, maps);
+      }
+    }
   } else if constexpr (kFilters > fewest_tile_filters(kForm, kPieces)) {
     multiply_boxes<kMath, kForm, kPieces, kFilters / 2>(site, shape, params, maps);
   } else if constexpr (kPieces > fewest_tile_pieces(kForm)) {

@@ -38,7 +38,7 @@ class BoxMultiplier {
     if (p_.resident) wait_barrier(ring_.filters_full, 0);
   }
 
-  // The index of the next tile, or a larger one than any.
+  // The index of the next tile, or part of one, or a larger one than any.
   __device__ __forceinline__ int find_tile() const {
     wait_barrier(ring_.full + 8 * cursor_.slot, cursor_.parity);
     uint32_t index = 0;  // read by the lane that gives the stage back
@@ -46,10 +46,11 @@ class BoxMultiplier {
     return static_cast<int>(__shfl_sync(0xffffffff, index, 0));
   }
 
-  // Leaves in sums those of that tile.
-  __device__ __forceinline__ void multiply(Sums& sums, int index) {
-    if constexpr (Loader::kByTile) loader_.start_tile(index);
-    const int count = p_.tap_rows * p_.tap_columns * p_.chunks;
+  // Leaves in sums those of that part.
+  __device__ __forceinline__ void multiply(Sums& sums, const TilePart& part) {
+    if constexpr (Loader::kByTile) loader_.start_tile(part.tile);
+    first_chunk_ = part.first_chunk;
+    const int count = p_.tap_rows * p_.tap_columns * part.chunks;
 #pragma unroll 1
     for (int stage = 0; stage < count; ++stage) {
       wait_barrier(ring_.full + 8 * cursor_.slot, cursor_.parity);
@@ -113,7 +114,7 @@ class BoxMultiplier {
   // Of a step's channels. The tensor cores would truncate float32.
   __device__ __forceinline__ void load_fragment(uint32_t pixels, int stage, int piece, int step,
                                                 uint32_t (&words)[4]) const {
-    loader_.load(pixels, stage, piece, step, words);
+    loader_.load(pixels, first_chunk_ + stage, piece, step, words);
     if constexpr (Loader::kRounds) {
 #pragma unroll
       for (uint32_t& word : words) word = round_to_tf32(__uint_as_float(word));
@@ -143,7 +144,8 @@ class BoxMultiplier {
   const bool leader_;
   const bool says_;  // that a stage has been read: a lane for its warp, or every one
   Loader loader_;
-  uint32_t first_pixel_;      // bytes to this warpgroup's
+  uint32_t first_pixel_;  // bytes to this warpgroup's
+  int first_chunk_ = 0;
   Fragments lower_, upper_;   // take no registers where there are none
   RingCursor cursor_, done_;  // next to multiply, and to give back
 };

@@ -11,7 +11,9 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   BoxesParams p{};
   static_cast<TensorParams&>(p) = make_tensor_params(problem, shape.rows_axis, shape.columns_axis);
-  p.tiles = narrow(shape.tiles());
+  p.tiles = narrow(shape.tiles() * shape.parts);
+  p.parts = shape.parts, p.part_chunks = narrow(shape.part_chunks());
+  p.by_parts = FastDivmod(shape.parts);
   p.by_filter_tiles = FastDivmod(shape.filter_tiles);
   p.by_column_tiles = FastDivmod(shape.column_tiles);
   p.by_row_tiles = FastDivmod(shape.row_tiles);
@@ -46,6 +48,9 @@ BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
   set_tensors(p, problem, shape.rows_axis, shape.columns_axis, buffers, 0, false);
   if (shape.in_turn) {
     p.taken = reinterpret_cast<int*>(static_cast<char*>(buffers.workspace) + shape.taken_offset);
+  }
+  if (shape.parts > 1) {
+    p.sums = reinterpret_cast<float*>(static_cast<char*>(buffers.workspace) + shape.sums_offset);
   }
   // A tensor may start anywhere.
   p.boxed_source = is_unit_aligned(p.source);

@@ -10,7 +10,10 @@
 namespace convx {
 
 struct BoxesParams : TensorParams {
-  int tiles;
+  int tiles;  // or parts of them, which follow each other
+  FastDivmod by_parts;
+  int parts, part_chunks;
+  float* sums;  // [part of a tile][piece][4 of a thread's sums][thread][4]
   FastDivmod by_filter_tiles, by_column_tiles, by_row_tiles;
   FastDivmod by_tile_kinds;                // see BoxesShape
   int* taken;                              // of each kind; null: tiles are not counted

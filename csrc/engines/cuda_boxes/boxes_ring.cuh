@@ -13,6 +13,17 @@ __device__ __forceinline__ int locate_filter(const BoxesParams& p, int index, in
   return p.by_filter_tiles.split(index) * filters;
 }
 
+// What the number of a part stands for; where there are no parts, that of a tile.
+struct TilePart {
+  int tile;
+  int first_chunk, chunks;
+
+  __device__ __forceinline__ TilePart(const BoxesParams& p, int index) : tile(index) {
+    first_chunk = p.by_parts.split(tile) * p.part_chunks;
+    chunks = min(p.part_chunks, p.chunks - first_chunk);
+  }
+};
+
 // The first of the 16 pixels of a piece that are this warp's.
 __device__ __forceinline__ int first_warp_pixel() { return threadIdx.x / 32 * 16; }
 
@@ -82,8 +93,8 @@ __device__ __forceinline__ uint32_t swizzle_line(uint32_t address) {
   return swizzle(address, kBoxLineBytes);
 }
 
-// Where all lanes of a block's other warps write stages, those that have read one say so at the first
-// of these barriers, or the next, ...
+// Where all lanes of a block's other warps write stages, those that have read one say so at the
+// first of these barriers, or the next, ...
 inline constexpr int kFirstStageBarrier = 2;
 __device__ __forceinline__ void give_stage_back(int slot) {
   __syncwarp();

@@ -11,7 +11,8 @@
 namespace convx {
 namespace {
 
-constexpr int64_t kManyTiles = 32;        // of a block, for which taking them in turn pays
+constexpr int64_t kManyTiles = 32;  // of a block, for which taking them in turn pays
+constexpr int64_t kSumsAlignment = 256;
 constexpr int64_t kReservedBytes = 1024;  // of each block's shared memory, by the system
 
 class Fitter {
@@ -61,24 +62,46 @@ class Fitter {
     for (int filters = fewest; filters <= most; filters *= 2) {
       const bool too_many = filters > fewest && filters / 2 >= view_.target_channels;
       if (wish.filters > 0 ? filters != wish.filters : too_many) continue;
+      BoxesShape shape = tiles;
+      shape.filters = filters;
+      shape.filter_tiles = ceil_div(view_.target_channels, filters);
       for (const bool resident : {true, false}) {
         if (wish.resident >= 0 && resident != (wish.resident > 0)) continue;
-        for (int blocks = most_boxes_per_sm(filters, tiles.pieces); blocks > 0; --blocks) {
-          BoxesShape shape = tiles;
-          shape.filters = filters;
-          shape.resident = resident;
-          shape.filter_tiles = ceil_div(view_.target_channels, filters);
-          if (!place_in_shared_memory(shape, blocks)) continue;
-          find_grid(shape, blocks);
-          // Spans are copied by several warps, which would all have to know the next tile.
-          shape.in_turn =
-              shape.form != BoxForm::kSpans &&
-              (wish.in_turn >= 0 ? wish.in_turn > 0 : shape.tiles() >= kManyTiles * shape.grid);
-          shape.microseconds = predict_boxes(problem_, view_, caps_, shape, blocks);
-          if (best.filters == 0 || shape.microseconds < best.microseconds) best = shape;
-        }
+        shape.resident = resident;
+        if (wish.parts < 2) take_better(shape, wish, best);
+      }
+      if (wish.resident > 0 || wish.in_turn > 0) continue;
+      shape.resident = false;
+      for (const int parts : {2, 3, 4, 6, 8}) {
+        if (wish.parts > 0 && parts != wish.parts) continue;
+        if (cut_reduction(shape, parts)) take_better(shape, wish, best);
       }
     }
+  }
+
+  // The shape with as many blocks as are best, if it is better.
+  void take_better(BoxesShape shape, const BoxesWish& wish, BoxesShape& best) const {
+    for (int blocks = most_boxes_per_sm(shape.filters, shape.pieces); blocks > 0; --blocks) {
+      if (!place_in_shared_memory(shape, blocks)) continue;
+      find_grid(shape, blocks);
+      // Spans are copied by several warps, which would all have to know the next tile.
+      const bool can_turn = shape.form != BoxForm::kSpans && shape.parts == 1;
+      shape.in_turn = can_turn && (wish.in_turn >= 0 ? wish.in_turn > 0
+                                                     : shape.tiles() >= kManyTiles * shape.grid);
+      shape.microseconds = predict_boxes(problem_, view_, caps_, shape, blocks);
+      if (best.filters == 0 || shape.microseconds < best.microseconds) best = shape;
+    }
+  }
+
+  // False where parts would be too small, or more than what computes them at once.
+  bool cut_reduction(BoxesShape& shape, int parts) const {
+    if (shape.filters != kPartFilters || shape.taps() > 1 || shape.chunks < 2 * parts) return false;
+    if (shape.tiles() * parts > 2 * std::max(1, caps_.sm_count)) return false;
+    shape.parts = parts;
+    shape.parts = static_cast<int>(ceil_div(shape.chunks, shape.part_chunks()));  // none is empty
+    shape.sums_offset = round_up(shape_.workspace_bytes, kSumsAlignment);
+    shape.workspace_bytes = shape.sums_offset + shape.tiles() * shape.parts * shape.sums_bytes();
+    return shape.workspace_bytes <= caps_.workspace_limit;
   }
 
   void find_filters() {
@@ -194,7 +217,7 @@ class Fitter {
     const int64_t grid =
         shape.resident
             ? shape.filter_tiles * std::clamp<int64_t>(slots / shape.filter_tiles, 1, pixel_tiles)
-            : std::min(slots, shape.tiles());
+            : std::min(slots, shape.tiles() * shape.parts);
     shape.grid = static_cast<int>(grid);
   }
 

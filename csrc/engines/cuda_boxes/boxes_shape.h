@@ -103,6 +103,10 @@ constexpr int most_tile_filters(BoxForm form, TensorMath math, int pieces) {
 // multiplies.
 constexpr int most_boxes_per_sm(int filters, int pieces) { return filters * pieces == 64 ? 2 : 1; }
 
+// Tiles of so many filters may have their reduction cut into parts, where there are few of them and
+// many channels. A kernel adds the parts in order, and stores.
+constexpr int kPartFilters = 64;
+
 struct PixelBox {
   int columns = 1, rows = 1, images = 1;
 
@@ -119,6 +123,7 @@ struct BoxesShape {
   PixelBox box;     // of a tile; an image's pixels are one row of it where they lie so
   int64_t column_tiles = 1, row_tiles = 1, image_tiles = 1, filter_tiles = 1;
   int chunks = 0;         // of channels
+  int parts = 1;          // of the reduction: as many chunks each, or fewer
   bool resident = false;  // filters stay, and stages have pixels only
   int stages = 0, stage_bytes = 0;
   // A stage's pixels; and what sums leave through, two of these in turn: 128 bytes of filters of
@@ -139,13 +144,16 @@ struct BoxesShape {
   // Blocks take the first tile that none has taken, see boxes_order.cuh: in the workspace it is
   // counted for each kind how many have been.
   bool in_turn = false;
-  int64_t taken_offset = 0, workspace_bytes = 0;
+  int64_t taken_offset = 0, sums_offset = 0, workspace_bytes = 0;
   int shared_bytes = 0;
   double microseconds = 0;
 
   int64_t taps() const { return rows_axis.taps * columns_axis.taps; }
   int64_t plane_pixels() const { return rows_axis.count * columns_axis.count; }
   int64_t tiles() const { return column_tiles * row_tiles * image_tiles * filter_tiles; }
+  int64_t part_chunks() const { return (chunks + parts - 1) / parts; }
+  // A part's sums of a tile, float32, as registers have them.
+  int64_t sums_bytes() const { return int64_t{pieces} * kBoxPixels * filters * 4; }
   // A block whose filters stay takes tiles of these filters only.
   int64_t tile_kinds() const { return resident ? filter_tiles : 1; }
 };
@@ -159,6 +167,7 @@ struct BoxesWish {
   int resident = -1;
   int pieces = 0;
   int in_turn = -1;
+  int parts = 0;
 };
 
 // The best shape for a phase.

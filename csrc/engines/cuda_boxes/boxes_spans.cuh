@@ -67,6 +67,12 @@ class SpanCopy {
     copies_last_ = thread < kChunk && units > Pixels::kWholeUnits;
   }
 
+  // So many chunks.
+  __device__ __forceinline__ void skip(int chunks) {
+    from_ = reinterpret_cast<uintptr_t>(locate(from_, chunks * kChunk));
+    last_from_ = reinterpret_cast<uintptr_t>(locate(last_from_, chunks * kChunk));
+  }
+
   // The next chunk, which has so many channels; behind the last one there are zeros.
   __device__ __forceinline__ void copy(uint32_t to, int channels) {
     const int thread = find_thread();
@@ -81,9 +87,7 @@ class SpanCopy {
         }
       }
       if (copies_last_) copy_async<16>(last_to, locate(last_from_, 0), true);
-      from_ = reinterpret_cast<uintptr_t>(locate(from_, kChunk));
-      last_from_ = reinterpret_cast<uintptr_t>(locate(last_from_, kChunk));
-      return;
+      return skip(1);
     }
     if (copies_) {
 #pragma unroll 4

@@ -54,6 +54,7 @@ std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps
     BoxesShape shape = fit_boxes_shape(boxes.problem, caps, phase, wish);
     if (shape.filters == 0) return std::nullopt;
     plan.tile = {shape.box.pixels(), shape.filters, box_chunk(shape.math)};
+    plan.split = shape.parts;
     plan.predicted_us += shape.microseconds;
     plan.workspace_bytes = std::max(plan.workspace_bytes, shape.workspace_bytes);
     boxes.phases.push_back(make_boxes_fit(boxes.problem, std::move(shape)));
@@ -71,14 +72,17 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   return make_plan(problem, caps, {}).value();
 }
 
-// Tiles of so many filters.
+// Tiles of so many filters, or of so many parts of a reduction.
 struct BoxesVariant {
   const char* name;
   BoxesWish wish;
 };
-constexpr BoxesVariant kVariants[] = {{"tiles_64", {.filters = 64}},
-                                      {"tiles_128", {.filters = 128}},
-                                      {"tiles_256", {.filters = 256}}};
+constexpr BoxesVariant kVariants[] = {
+    {"tiles_64", {.filters = 64, .parts = 1}},   {"tiles_128", {.filters = 128, .parts = 1}},
+    {"tiles_256", {.filters = 256, .parts = 1}}, {"parts_2", {.filters = 64, .parts = 2}},
+    {"parts_3", {.filters = 64, .parts = 3}},    {"parts_4", {.filters = 64, .parts = 4}},
+    {"parts_6", {.filters = 64, .parts = 6}},    {"parts_8", {.filters = 64, .parts = 8}},
+};
 
 std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,
                                  std::string_view variant) {
@@ -90,13 +94,16 @@ std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& c
 
 // Others than what is chosen, unless half of their filters would be none.
 std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
-  const int64_t chosen = plan(problem, caps).tile.n;
+  const Plan own = plan(problem, caps);
+  const int64_t chosen = own.tile.n;
   const int64_t targets = make_gather_tensors(problem).target_channels;
   std::vector<const char*> names;
   for (const BoxesVariant& known : kVariants) {
     const int64_t filters = known.wish.filters;
-    if (filters == chosen || (filters > chosen && filters / 2 >= targets)) continue;
-    if (make_plan(problem, caps, known.wish)) names.push_back(known.name);
+    if (filters > chosen && filters / 2 >= targets) continue;
+    const std::optional<Plan> other = make_plan(problem, caps, known.wish);
+    if (!other || (other->tile.n == chosen && other->split == own.split)) continue;
+    names.push_back(known.name);
   }
   return names;
 }

@@ -1,0 +1,53 @@
+// Sums of parts of a reduction, which lie in memory as the multiplying threads had them in
+// registers: [part of a tile][piece][4 of a thread's sums][thread][4].
+#pragma once
+
+#include "device/global_memory.cuh"
+#include "device/wgmma.cuh"
+#include "engines/cuda_boxes/boxes_params.h"
+
+namespace convx {
+
+// Calls visit with every four sums of this thread, and where those of a part are.
+template <int kFilters, int kPieces, typename Visit>
+__device__ __forceinline__ void visit_sums(const BoxesParams& p,
+                                           WgmmaSums<kFilters> (&sums)[kPieces], int index,
+                                           const Visit& visit) {
+  constexpr int kFours = kFilters / 8;
+  float* const part = p.sums + static_cast<int64_t>(index) * (kPieces * kBoxPixels * kFilters);
+#pragma unroll
+  for (int i = 0; i < kPieces * kFours; ++i) {
+    visit(sums[i / kFours].value + i % kFours * 4,
+          part + (i * kBoxMultipliers + static_cast<int>(threadIdx.x)) * 4);
+  }
+}
+
+template <int kFilters, int kPieces>
+__device__ __forceinline__ void leave_sums(const BoxesParams& p,
+                                           WgmmaSums<kFilters> (&sums)[kPieces], int index) {
+  visit_sums(p, sums, index, [](const float* own, float* part) {
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = __float_as_uint(own[i]);
+    store_global_16_bytes(part, words);
+  });
+}
+
+// All parts of a tile, in order: the same bits whenever they were computed.
+template <int kFilters, int kPieces>
+__device__ __forceinline__ void add_parts(const BoxesParams& p,
+                                          WgmmaSums<kFilters> (&sums)[kPieces], int tile) {
+  visit_sums(p, sums, tile * p.parts, [](float* own, const float* part) {
+    const float4 first = *reinterpret_cast<const float4*>(part);
+    own[0] = first.x, own[1] = first.y, own[2] = first.z, own[3] = first.w;
+  });
+#pragma unroll 4  // whose loads do not wait for each other
+  for (int i = 1; i < p.parts; ++i) {
+    visit_sums(p, sums, tile * p.parts + i, [](float* own, const float* part) {
+      const float4 more = *reinterpret_cast<const float4*>(part);
+      own[0] += more.x, own[1] += more.y, own[2] += more.z, own[3] += more.w;
+    });
+  }
+}
+
+}  // namespace convx
