@@ -395,6 +395,27 @@ def test_parts_of_a_reduction(
             assert not said["resident"]
 
 
+def test_parts_have_room_in_the_workspace(core: ModuleType) -> None:
+    case = Case("few_tiles", (2, 1408, 17, 17), (432, 1408, 1, 1))
+    problem = make_problem(core, case, torch.bfloat16)
+    caps = h200(core)
+
+    def ask(algorithm: str = "auto") -> dict[str, Any]:
+        said = json.loads(core.choose("cuda", problem, caps, algorithm))
+        assert bool(said["error"]) == (algorithm != "auto")
+        return next(each for each in said["candidates"] if each["name"] == "cuda_boxes")
+
+    cut = ask()
+    assert cut["split"] > 1
+    caps.workspace_limit = cut["workspace_bytes"] - 1
+    whole = ask()
+    assert whole["split"] < cut["split"]
+    assert whole["workspace_bytes"] <= caps.workspace_limit
+    caps.workspace_limit = 2 * problem.K * problem.C + 4096  # packed filters, and little more
+    assert ask()["split"] == 1
+    ask("cuda_boxes:parts_2")
+
+
 def test_planes_that_are_refused(core: ModuleType) -> None:
     for case in (
         Case("strided_images", (2, 16, 7, 7), (16, 16, 1, 1), stride=(2, 2)),

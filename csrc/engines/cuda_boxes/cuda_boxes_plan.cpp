@@ -11,6 +11,10 @@
 namespace convx {
 namespace {
 
+// What is planned unless something else is wished: beside a padded source no room is looked for
+// that parts of a reduction would need.
+BoxesWish default_wish(const CopiedPixels& padding) { return {.parts = padding.count > 0 ? 1 : 0}; }
+
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string refusal = refuse_wgmma_gather(p, caps); !refusal.empty()) return refusal;
   if (std::string many = refuse_many_pixels(p); !many.empty()) return many;
@@ -28,7 +32,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
     return "the stride is above 8";
   }
   for (const GatherPhase& phase : make_gather_phases(padded)) {
-    const BoxesShape shape = fit_boxes_shape(padded, caps, phase);
+    const BoxesShape shape = fit_boxes_shape(padded, caps, phase, default_wish(padding));
     if (shape.workspace_bytes > caps.workspace_limit) {
       return "packed filters do not fit in the workspace";
     }
@@ -41,12 +45,13 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   return "";
 }
 
-// Empty where a phase has no tile as wished.
+// Empty where a phase has no tile as wished, or no room for it.
 std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps,
-                              const BoxesWish& wish) {
+                              std::optional<BoxesWish> wished = std::nullopt) {
   Plan plan;
   plan.engine = EngineId::kCudaBoxes;
   const CopiedPixels padding = find_source_padding(problem);
+  const BoxesWish wish = wished.value_or(default_wish(padding));
   const ConvProblem padded = with_padded_source(problem, padding);
   const bool pixels = find_box_form(padded) == BoxForm::kPixels;
   BoxesPlan boxes{pixels ? flatten_pixels(padded, 1) : padded, {}, padding};
@@ -64,12 +69,13 @@ std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps
     boxes.padding_offset = round_up(plan.workspace_bytes, kPaddingAlignment);
     plan.workspace_bytes = boxes.padding_offset + padding.bytes();
   }
+  if (plan.workspace_bytes > caps.workspace_limit) return std::nullopt;
   plan.shape = std::make_shared<BoxesPlan>(std::move(boxes));
   return plan;
 }
 
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
-  return make_plan(problem, caps, {}).value();
+  return make_plan(problem, caps).value();
 }
 
 // Tiles of so many filters, or of so many parts of a reduction.
