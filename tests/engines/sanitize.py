@@ -110,20 +110,19 @@ PLANES: tuple[Shape, ...] = (
     ((3, 77, 17, 19), (131, 77, 1, 1), 1),
 )
 # Of long reductions, which cuda_boxes cuts into parts: pixels; lines, whole planes and spans.
-CUT: dict[bool, tuple[Shape, ...]] = {
-    True: (((2, 264, 9, 9), (264, 264, 1, 1), 1),),
-    False: (
-        ((3, 264, 8, 8), (264, 264, 1, 1), 1),
-        ((7, 264, 7, 7), (264, 264, 1, 1), 1),
-        ((2, 264, 11, 13), (264, 264, 1, 1), 1),
-    ),
-}
+CUT_PIXELS: Shape = ((2, 264, 9, 9), (264, 264, 1, 1), 1)
+CUT_PLANES: tuple[Shape, ...] = (
+    ((3, 264, 8, 8), (264, 264, 1, 1), 1),
+    ((7, 264, 7, 7), (264, 264, 1, 1), 1),
+    ((2, 264, 11, 13), (264, 264, 1, 1), 1),
+)
 FEW_FILTERS: Shape = ((2, 24, 16, 16), (2, 24, 1, 1), 1)
 # Of cuda_boxes, which gathers what begins within 16 bytes: pixels, lines and whole planes.
-BEGUN_ANYWHERE: dict[bool, tuple[Shape, ...]] = {
-    True: (((2, 40, 14, 14), (72, 40, 3, 3), 1),),
-    False: (((5, 40, 8, 8), (72, 40, 1, 1), 1), ((5, 40, 7, 7), (72, 40, 1, 1), 1)),
-}
+SHIFTED_PIXELS: Shape = ((2, 40, 14, 14), (72, 40, 3, 3), 1)
+SHIFTED_PLANES: tuple[Shape, ...] = (
+    ((5, 40, 8, 8), (72, 40, 1, 1), 1),
+    ((5, 40, 7, 7), (72, 40, 1, 1), 1),
+)
 
 
 def output_size(shape: Shape, padding: int) -> tuple[int, ...]:
@@ -136,6 +135,10 @@ def engine_names(chosen: tuple[str, ...] = tuple(sys.argv[2:])) -> list[str]:
     return [c.name for c in said.candidates if not chosen or c.name in chosen]
 
 
+def engine_of(algorithm: str) -> str:
+    return algorithm.partition(":")[0]
+
+
 # Whose kernels, or cuBLAS's, write by the copy engine's stores.
 UNSEEN = ("cuda_boxes", "cuda_gemm", "cuda_lines", "cuda_pointwise")
 
@@ -145,7 +148,7 @@ def renew_memory(engine: str) -> None:
     engine writes, and would call it unwritten: where it does, memory is full of NaN, and what
     nobody has written shows in the results."""
     torch.cuda.empty_cache()
-    if engine.partition(":")[0] in UNSEEN:
+    if engine_of(engine) in UNSEEN:
         # Of every size, since there are gaps between what lives.
         sizes = [1 << 26, *(1 << bits for bits in range(22, 6, -1) for _ in range(4))]
         _ = [torch.full((size,), torch.nan, device="cuda") for size in sizes]
@@ -204,14 +207,18 @@ def run_halved(calls: Counter[str], shape: Shape, precision: str, direction: str
             )
 
 
-# Engine, shapes, dtypes, whether channels_last.
+# Algorithm, shapes, dtypes, whether channels_last, whether the source begins within 16 bytes.
 SHAPES = (
-    ("cuda_lines", BOXED, (torch.bfloat16,), True),
-    ("cuda_boxes", PIXEL_BOXES, tuple(PRECISIONS), True),
-    ("cuda_boxes", (MANY_TILES,), (torch.bfloat16,), True),
-    ("cuda_lines", WALKED, tuple(PRECISIONS), False),
-    ("cuda_boxes", PLANES, tuple(PRECISIONS), False),
-    ("cuda_pointwise", (FEW_FILTERS,), tuple(PRECISIONS), False),
+    ("cuda_lines", BOXED, (torch.bfloat16,), True, False),
+    ("cuda_boxes", PIXEL_BOXES, tuple(PRECISIONS), True, False),
+    ("cuda_boxes", (MANY_TILES,), (torch.bfloat16,), True, False),
+    ("cuda_lines", WALKED, tuple(PRECISIONS), False, False),
+    ("cuda_boxes", PLANES, tuple(PRECISIONS), False, False),
+    ("cuda_pointwise", (FEW_FILTERS,), tuple(PRECISIONS), False, False),
+    ("cuda_boxes", (SHIFTED_PIXELS,), tuple(PRECISIONS), True, True),
+    ("cuda_boxes", SHIFTED_PLANES, tuple(PRECISIONS), False, True),
+    ("cuda_boxes:parts_2", (CUT_PIXELS,), tuple(PRECISIONS), True, False),
+    ("cuda_boxes:parts_2", CUT_PLANES, tuple(PRECISIONS), False, False),
 )
 
 
@@ -227,7 +234,7 @@ def run_shape(
     engine: str,
     dtype: torch.dtype,
     last: bool,
-    shifted: bool = False,
+    shifted: bool,
 ) -> None:
     x_shape, w_shape, stride = shape
     x = torch.randn(x_shape, device="cuda", dtype=dtype)
@@ -255,20 +262,10 @@ def make_tasks() -> list[Callable[[Counter[str]], None]]:
             )
         ),
         *(
-            partial(run_shape, shape=shape, engine=engine, dtype=dtype, last=last)
-            for engine, shapes, dtypes, last in SHAPES
-            if engine in engine_names()
-            for shape, dtype in itertools.product(shapes, dtypes)
-        ),
-        *(
             partial(run_shape, shape=shape, engine=engine, dtype=dtype, last=last, shifted=shifted)
-            for engine, shapes_of, shifted in (
-                ("cuda_boxes", BEGUN_ANYWHERE, True),
-                ("cuda_boxes:parts_2", CUT, False),
-            )
-            if "cuda_boxes" in engine_names()
-            for last, shapes in shapes_of.items()
-            for shape, dtype in itertools.product(shapes, PRECISIONS)
+            for engine, shapes, dtypes, last, shifted in SHAPES
+            if engine_of(engine) in engine_names()
+            for shape, dtype in itertools.product(shapes, dtypes)
         ),
     ]
 

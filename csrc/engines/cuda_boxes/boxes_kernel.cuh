@@ -57,8 +57,7 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
     boxes_kernel(const __grid_constant__ BoxesParams p, const __grid_constant__ BoxesMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char unaligned[];
-  const BoxesRing ring(
-      p, (shared_address(unaligned) + kBoxAlignment - 1) & ~uint32_t{kBoxAlignment - 1});
+  const BoxesRing ring(p, align_ring(unaligned));
   using Parts = BoxParts<kMath, kForm, kPieces>;
   constexpr int kCopyWarps = Parts::Source::kWarps;
   constexpr bool kByLanes = kCopyWarps > 1;
@@ -114,8 +113,7 @@ __global__ void __launch_bounds__(kBoxMultipliers)
                      const __grid_constant__ BoxesMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char unaligned[];
-  const BoxesRing ring(
-      p, (shared_address(unaligned) + kBoxAlignment - 1) & ~uint32_t{kBoxAlignment - 1});
+  const BoxesRing ring(p, align_ring(unaligned));
   using Staging = typename BoxParts<kMath, kForm, kPieces>::Staging;
   BoxStorer<Staging, kPartFilters, kPieces> storer(p, ring, &maps.target);
   wait_for_kernels_before();

@@ -105,6 +105,11 @@ __device__ __forceinline__ void wait_for_stage(int slot) {
   wait_at_barrier(kFirstStageBarrier + slot, kBoxThreads);
 }
 
+// Where a ring begins in a block's shared memory.
+__device__ __forceinline__ uint32_t align_ring(const void* memory) {
+  return (shared_address(memory) + kBoxAlignment - 1) & ~uint32_t{kBoxAlignment - 1};
+}
+
 // Shared-memory addresses. full: a stage has been copied; empty: it has been multiplied.
 struct BoxesRing {
   uint32_t full, empty, filters_full;  // barriers, 8 bytes each

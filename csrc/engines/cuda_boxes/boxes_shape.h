@@ -35,6 +35,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "core/arithmetic.h"
 #include "core/device_caps.h"
 #include "core/problem.h"
 #include "engines/gather_axis.h"
@@ -151,7 +152,7 @@ struct BoxesShape {
   int64_t taps() const { return rows_axis.taps * columns_axis.taps; }
   int64_t plane_pixels() const { return rows_axis.count * columns_axis.count; }
   int64_t tiles() const { return column_tiles * row_tiles * image_tiles * filter_tiles; }
-  int64_t part_chunks() const { return (chunks + parts - 1) / parts; }
+  int64_t part_chunks() const { return ceil_div(chunks, parts); }
   // A part's sums of a tile, float32, as registers have them.
   int64_t sums_bytes() const { return int64_t{pieces} * kBoxPixels * filters * 4; }
   // A block whose filters stay takes tiles of these filters only.

@@ -100,15 +100,20 @@ std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& c
 
 // Others than what is chosen, unless half of their filters would be none.
 std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
-  const Plan own = plan(problem, caps);
-  const int64_t chosen = own.tile.n;
+  std::vector<Plan> plans = {plan(problem, caps)};
+  const int64_t chosen = plans[0].tile.n;
   const int64_t targets = make_gather_tensors(problem).target_channels;
   std::vector<const char*> names;
   for (const BoxesVariant& known : kVariants) {
     const int64_t filters = known.wish.filters;
     if (filters > chosen && filters / 2 >= targets) continue;
     const std::optional<Plan> other = make_plan(problem, caps, known.wish);
-    if (!other || (other->tile.n == chosen && other->split == own.split)) continue;
+    // Few chunks are as many parts by two wishes.
+    const auto is_same = [&](const Plan& p) {
+      return p.tile.n == other->tile.n && p.split == other->split;
+    };
+    if (!other || std::any_of(plans.begin(), plans.end(), is_same)) continue;
+    plans.push_back(*other);
     names.push_back(known.name);
   }
   return names;
