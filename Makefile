@@ -90,7 +90,7 @@ SANITIZE_PARTS ?= 4
 sanitize:
 	for tool in memcheck racecheck initcheck synccheck; do jobs=; \
 	  for part in $$(seq $(SANITIZE_PARTS)); do \
-	    $(SANITIZE) $$tool $(PYTHON) tests/engines/sanitize.py $$part/$(SANITIZE_PARTS) & \
+	    CONVX_SANITIZER=$$tool $(SANITIZE) $$tool $(PYTHON) tests/engines/sanitize.py $$part/$(SANITIZE_PARTS) & \
 	    jobs="$$jobs $$!"; done; \
 	  for job in $$jobs; do wait $$job || exit 1; done; done
 

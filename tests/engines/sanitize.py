@@ -1,12 +1,13 @@
 """Every CUDA engine and pass once over small, awkward problems: a program for compute-sanitizer.
 
 An argument 2/5 runs the second fifth of it: parts can run side by side. Names of engines behind it
-leave the others out.
+leave the others out. CONVX_SANITIZER names the tool: what another one needs is left out.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -147,6 +148,8 @@ def renew_memory(engine: str) -> None:
     """What the next call is given has not been written to. But initcheck does not see what the copy
     engine writes, and would call it unwritten: where it does, memory is full of NaN, and what
     nobody has written shows in the results."""
+    if os.environ.get("CONVX_SANITIZER", "initcheck") != "initcheck":
+        return  # fills take most of the time
     torch.cuda.empty_cache()
     if engine_of(engine) in UNSEEN:
         # Of every size, since there are gaps between what lives.

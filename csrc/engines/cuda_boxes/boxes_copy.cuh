@@ -19,6 +19,7 @@ class PixelCopy {
 
  public:
   static constexpr int kWarps = 1;
+  static constexpr bool kNamedBarriers = false;
 
   __device__ __forceinline__ PixelCopy(const BoxesParams& p, const void* map, int index)
       : p_(p), map_(map), tile_(locate_tile(p, index)) {}
@@ -78,6 +79,7 @@ class LineCopy {
 
  public:
   static constexpr int kWarps = 1;
+  static constexpr bool kNamedBarriers = false;
 
   __device__ __forceinline__ LineCopy(const BoxesParams& p, const void* map, int index)
       : p_(p),
@@ -120,6 +122,7 @@ class ImageCopy {
 
  public:
   static constexpr int kWarps = 1;
+  static constexpr bool kNamedBarriers = true;
 
   __device__ __forceinline__ ImageCopy(const BoxesParams& p, const void*, int index)
       : p_(p), first_(locate_tile(p, index).image), count_(count_images(p, first_)) {}
@@ -206,8 +209,8 @@ __device__ __forceinline__ void copy_resident(const BoxesParams& p, const BoxesR
   }
 }
 
-// Stages one after the other, each once it is free. kByLanes: several warps write them.
-template <bool kByLanes>
+// Stages one after the other, each once it is free.
+template <typename Source>
 class FreeStages {
  public:
   __device__ __forceinline__ FreeStages(const BoxesParams& p, const BoxesRing& ring)
@@ -216,10 +219,11 @@ class FreeStages {
   // Its number in the ring.
   __device__ __forceinline__ int take() {
     const int slot = cursor_.slot;
-    if constexpr (kByLanes) {
+    if constexpr (Source::kNamedBarriers) {
       if (taken_ >= p_.stages) {
-        wait_for_stage(slot);
-        wait_barrier(ring_.full + 8 * slot, cursor_.parity ^ 1);  // at once; synccheck asks for it
+        wait_for_stage<Source::kWarps>(slot);
+        // At once, but synccheck asks for it where many lanes arrive.
+        if constexpr (Source::kWarps > 1) wait_barrier(ring_.full + 8 * slot, cursor_.parity ^ 1);
       }
       ++taken_;
     } else {
@@ -232,9 +236,9 @@ class FreeStages {
   // After the last one, which nobody gives back: a block must not end while others are on their
   // way.
   __device__ __forceinline__ void finish() {
-    if constexpr (kByLanes) {
+    if constexpr (Source::kNamedBarriers) {
       for (int i = 1; i < p_.stages; ++i, cursor_.advance(p_.stages)) {
-        if (taken_ + i > p_.stages) wait_for_stage(cursor_.slot);
+        if (taken_ + i > p_.stages) wait_for_stage<Source::kWarps>(cursor_.slot);
       }
     }
   }
@@ -253,7 +257,8 @@ __device__ __forceinline__ void arrive_twice(uint32_t barrier) {
   arrive(barrier);
 }
 
-// Source: how a tile's pixels are copied, by how many warps. kChunk: channels of a stage.
+// Source: how a tile's pixels are copied, by how many warps, and where these hear that a stage is
+// free. kChunk: channels of a stage.
 template <typename Source, int kFilters, int kChunk>
 __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing& ring,
                                            const void* source_map, const void* filter_map) {
@@ -261,7 +266,7 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
   const bool follows = kByLanes && threadIdx.x >= kBoxMultipliers + 32;  // copies pixels only
   if (p.resident && !follows) copy_resident<kFilters, kChunk>(p, ring, filter_map);
   const int tap_rows = kByLanes ? 1 : p.tap_rows, tap_columns = kByLanes ? 1 : p.tap_columns;
-  FreeStages<kByLanes> free(p, ring);
+  FreeStages<Source> free(p, ring);
   TileOrder order(p);
 #pragma unroll 1
   for (; order.index() < p.tiles; order.take_next()) {

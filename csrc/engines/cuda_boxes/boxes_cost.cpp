@@ -123,9 +123,10 @@ class Predictor {
 
   double count_adding_cycles() const {
     const auto of_tile = static_cast<double>(shape_.parts * shape_.pieces);
+    const double of_slice = of_tile * box_chunk(shape_.math) / kPartFilters;
     const double of_sm =
         static_cast<double>(shape_.tiles()) * of_tile / std::max(1, caps_.sm_count);
-    return kPartsCycles + of_tile * kPartCycles + of_sm * kPartSumsCycles;
+    return kPartsCycles + of_slice * kPartCycles + of_sm * kPartSumsCycles;
   }
 
   // What the copy engine takes for a tile.

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
   constexpr int kCopyWarps = Parts::Source::kWarps;
   constexpr bool kByLanes = kCopyWarps > 1;
   // Every lane that writes or reads a stage says so where not the copy engine writes it; else one
-  // lane for its warp. (Which would do, but racecheck does not see that.)
+  // lane for its warp.
   if (threadIdx.x == 0) {
     constexpr int kLanes = 32 * kCopyWarps * (kByLanes ? kLaneArrivals : 1);
     const bool by_lanes = kByLanes || !p.boxed_source;
@@ -78,14 +78,16 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
   constexpr int kTaken = ((kShares ? 80 : 168) * kBoxThreads - kKept * 128) / kBoxMultipliers;
   if (threadIdx.x < kBoxMultipliers) {
     take_registers<kTaken>();
-    BoxMultiplier<kMath, kFilters, kPieces, typename Parts::Loader, kByLanes> multiplier(p, ring);
+    BoxMultiplier<kMath, kFilters, kPieces, typename Parts::Loader, typename Parts::Source>
+        multiplier(p, ring);
     BoxStorer<typename Parts::Staging, kFilters, kPieces> storer(p, ring, &maps.target);
     multiplier.take_filters();
 #pragma unroll 1
     for (int index; (index = multiplier.find_tile()) < p.tiles;) {
       WgmmaSums<kFilters> sums[kPieces];
       const TilePart part(p, index);
-      storer.load_bias(part.tile);
+      const int filter = locate_filter(p, part.tile, kFilters);
+      storer.load_bias(filter);
       multiplier.multiply(sums, part);
       if constexpr (kFilters == kPartFilters) {
         if (p.parts > 1) {
@@ -93,7 +95,7 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
           continue;
         }
       }
-      storer.store(sums, part.tile);
+      storer.store(sums, part.tile, filter);
     }
     storer.finish();
   } else {
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
 #endif
 }
 
-// Adds the parts of tiles, in order, and stores the sums.
+// Adds the parts of tiles, in order, and stores the sums. A block: a slice of a tile's filters.
 template <TensorMath kMath, BoxForm kForm, int kPieces>
 __global__ void __launch_bounds__(kBoxMultipliers)
     add_parts_kernel(const __grid_constant__ BoxesParams p,
@@ -115,14 +117,18 @@ __global__ void __launch_bounds__(kBoxMultipliers)
   extern __shared__ char unaligned[];
   const BoxesRing ring(p, align_ring(unaligned));
   using Staging = typename BoxParts<kMath, kForm, kPieces>::Staging;
-  BoxStorer<Staging, kPartFilters, kPieces> storer(p, ring, &maps.target);
+  constexpr int kFilters = Staging::kSliceFilters;
+  BoxStorer<Staging, kFilters, kPieces> storer(p, ring, &maps.target);
   wait_for_kernels_before();
   let_next_kernel_start();
   const int tile = static_cast<int>(blockIdx.x);
-  storer.load_bias(tile);
-  WgmmaSums<kPartFilters> sums[kPieces];
-  add_parts(p, sums, tile);
-  storer.store(sums, tile);
+  const int own = static_cast<int>(blockIdx.y) * kFilters;  // of the tile's filters, from there on
+  const int filter = locate_filter(p, tile, kPartFilters) + own;
+  if (filter >= p.group_targets) return;
+  storer.load_bias(filter);
+  WgmmaSums<kFilters> sums[kPieces];
+  add_parts(p, sums, tile, own);
+  storer.store(sums, tile, filter);
   storer.finish();
 #endif
 }

@@ -110,9 +110,9 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
                                                                 shape.shared_bytes, params, maps);
     if constexpr (kFilters == kPartFilters) {
       if (shape.parts > 1) {
+        const dim3 slices(static_cast<unsigned>(shape.tiles()), kPartFilters / box_chunk(kMath));
         launch_early<add_parts_kernel<kMath, kForm, kPieces>>(
-            site, dim3(static_cast<unsigned>(shape.tiles())), kBoxMultipliers,
-            kBoxAlignment + shape.filters_offset, params, maps);
+            site, slices, kBoxMultipliers, kBoxAlignment + shape.filters_offset, params, maps);
       }
     }
   } else if constexpr (kFilters > fewest_tile_filters(kForm, kPieces)) {

@@ -8,8 +8,8 @@
 
 namespace convx {
 
-// Loader: how pixels are taken into registers, if they are. kByLanes: several warps write stages.
-template <TensorMath kMath, int kFilters, int kPieces, typename Loader, bool kByLanes>
+// Loader: how pixels are taken into registers, if they are. Source: what copied them.
+template <TensorMath kMath, int kFilters, int kPieces, typename Loader, typename Source>
 class BoxMultiplier {
   static_assert(kPieces == 1 || Loader::kUsed);
   using Mma = Wgmma<typename TensorTypes<kMath>::Operand, kFilters>;
@@ -131,8 +131,8 @@ class BoxMultiplier {
   }
 
   __device__ __forceinline__ void give_back() {
-    if constexpr (kByLanes) {
-      give_stage_back(done_.slot);
+    if constexpr (Source::kNamedBarriers) {
+      give_stage_back<Source::kWarps>(done_.slot);
     } else if (says_) {
       arrive(ring_.empty + 8 * done_.slot);
     }

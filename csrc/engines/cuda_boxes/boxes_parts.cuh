@@ -8,24 +8,28 @@
 
 namespace convx {
 
-// Calls visit with every four sums of this thread, and where those of a part are.
+// Calls visit with every four sums of this thread, and where those of a part are: of a tile's
+// filters those from first_filter on.
 template <int kFilters, int kPieces, typename Visit>
 __device__ __forceinline__ void visit_sums(const BoxesParams& p,
                                            WgmmaSums<kFilters> (&sums)[kPieces], int index,
-                                           const Visit& visit) {
-  constexpr int kFours = kFilters / 8;
-  float* const part = p.sums + static_cast<int64_t>(index) * (kPieces * kBoxPixels * kFilters);
+                                           int first_filter, const Visit& visit) {
+  float* const part = p.sums + static_cast<int64_t>(index) * (kPieces * kBoxPixels * kPartFilters);
 #pragma unroll
-  for (int i = 0; i < kPieces * kFours; ++i) {
-    visit(sums[i / kFours].value + i % kFours * 4,
-          part + (i * kBoxMultipliers + static_cast<int>(threadIdx.x)) * 4);
+  for (int piece = 0; piece < kPieces; ++piece) {
+#pragma unroll
+    for (int i = 0; i < kFilters / 8; ++i) {
+      const int four = (piece * kPartFilters + first_filter) / 8 + i;
+      visit(sums[piece].value + 4 * i,
+            part + (four * kBoxMultipliers + static_cast<int>(threadIdx.x)) * 4);
+    }
   }
 }
 
-template <int kFilters, int kPieces>
+template <int kPieces>
 __device__ __forceinline__ void leave_sums(const BoxesParams& p,
-                                           WgmmaSums<kFilters> (&sums)[kPieces], int index) {
-  visit_sums(p, sums, index, [](const float* own, float* part) {
+                                           WgmmaSums<kPartFilters> (&sums)[kPieces], int index) {
+  visit_sums(p, sums, index, 0, [](const float* own, float* part) {
     uint32_t words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = __float_as_uint(own[i]);
@@ -33,17 +37,18 @@ __device__ __forceinline__ void leave_sums(const BoxesParams& p,
   });
 }
 
-// All parts of a tile, in order: the same bits whenever they were computed.
+// All parts of some of a tile's filters, in order: the same bits whenever they were computed.
 template <int kFilters, int kPieces>
 __device__ __forceinline__ void add_parts(const BoxesParams& p,
-                                          WgmmaSums<kFilters> (&sums)[kPieces], int tile) {
-  visit_sums(p, sums, tile * p.parts, [](float* own, const float* part) {
+                                          WgmmaSums<kFilters> (&sums)[kPieces], int tile,
+                                          int first_filter) {
+  visit_sums(p, sums, tile * p.parts, first_filter, [](float* own, const float* part) {
     const float4 first = *reinterpret_cast<const float4*>(part);
     own[0] = first.x, own[1] = first.y, own[2] = first.z, own[3] = first.w;
   });
 #pragma unroll 4  // whose loads do not wait for each other
   for (int i = 1; i < p.parts; ++i) {
-    visit_sums(p, sums, tile * p.parts + i, [](float* own, const float* part) {
+    visit_sums(p, sums, tile * p.parts + i, first_filter, [](float* own, const float* part) {
       const float4 more = *reinterpret_cast<const float4*>(part);
       own[0] += more.x, own[1] += more.y, own[2] += more.z, own[3] += more.w;
     });

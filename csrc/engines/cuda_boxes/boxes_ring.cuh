@@ -93,16 +93,20 @@ __device__ __forceinline__ uint32_t swizzle_line(uint32_t address) {
   return swizzle(address, kBoxLineBytes);
 }
 
-// Where all lanes of a block's other warps write stages, those that have read one say so at the
-// first of these barriers, or the next, ...
+// Where lanes take pixels from a stage, and others write it, those that have read it say so at the
+// first of these barriers, or the next, ... (One lane's word for its warp would do, but racecheck
+// does not see that.) kCopyWarps: those that wait.
 inline constexpr int kFirstStageBarrier = 2;
+static_assert(kFirstStageBarrier + kMaxBoxStages <= 16, "a block has 16 barriers");
+template <int kCopyWarps>
 __device__ __forceinline__ void give_stage_back(int slot) {
   __syncwarp();
-  pass_barrier(kFirstStageBarrier + slot, kBoxThreads);
+  pass_barrier(kFirstStageBarrier + slot, kBoxMultipliers + 32 * kCopyWarps);
 }
+template <int kCopyWarps>
 __device__ __forceinline__ void wait_for_stage(int slot) {
   __syncwarp();
-  wait_at_barrier(kFirstStageBarrier + slot, kBoxThreads);
+  wait_at_barrier(kFirstStageBarrier + slot, kBoxMultipliers + 32 * kCopyWarps);
 }
 
 // Where a ring begins in a block's shared memory.

@@ -55,6 +55,7 @@ class SpanCopy {
 
  public:
   static constexpr int kWarps = kSpanWarps;
+  static constexpr bool kNamedBarriers = true;
 
   __device__ __forceinline__ SpanCopy(const BoxesParams& p, const void*, int index) : p_(p) {
     const Pixels pixels(p, index, p.source, p.source_n, p.source_c);

@@ -19,17 +19,17 @@ class BoxStorer {
                                        const void* target_map)
       : p_(p), ring_(ring), map_(target_map), staging_(p) {}
 
-  // Before the tile with an index is multiplied: a filter's bias for each thread, to have it in
+  // Before filters from this one on are multiplied: the bias of one for each thread, to have it in
   // time.
-  __device__ __forceinline__ void load_bias(int index) {
+  __device__ __forceinline__ void load_bias(int first_filter) {
     if (threadIdx.x >= kFilters) return;
-    bias_ = staging_.load_bias(locate_filter(p_, index, kFilters) + static_cast<int>(threadIdx.x));
+    bias_ = staging_.load_bias(first_filter + static_cast<int>(threadIdx.x));
   }
 
-  // Of that tile.
-  __device__ __forceinline__ void store(const WgmmaSums<kFilters> (&sums)[kPieces], int index) {
-    const int first_filter = locate_filter(p_, index, kFilters);
-    const auto place = staging_.locate(index);
+  // Sums of those, of the pixels of a tile.
+  __device__ __forceinline__ void store(const WgmmaSums<kFilters> (&sums)[kPieces], int tile,
+                                        int first_filter) {
+    const auto place = staging_.locate(tile);
     // The last tile's has been read: its last slice was staged before a barrier.
     if (threadIdx.x < kFilters) store_element(ring_.bias + 4 * threadIdx.x, bias_);
 #pragma unroll
