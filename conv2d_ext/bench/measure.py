@@ -251,7 +251,7 @@ def measure(
             calls["inductor"] = operands.inductors()
         if "cublas" in peers:
             calls["cublas"] = operands.cublas()
-        if untuned is not None:
+        if untuned is not None and (untuned != choice or "auto" not in able):
             calls["untuned"] = operands.by_engine(untuned).ours
         calls |= {f"ours {name}": own.ours for name, own in able.items()}
         timed = {name: call for name, call in calls.items() if call is not None}
@@ -279,7 +279,7 @@ def measure(
                     bias=operands.b is not None,
                     cublas_ms=ms.get("cublas"),
                     untuned=untuned,
-                    untuned_ms=ms.get("untuned"),
+                    untuned_ms=None if untuned is None else ms.get("untuned", ms.get("ours auto")),
                 )
             )
     return rows
