@@ -15,7 +15,7 @@ from .explain import Explanation, explain
 from .functional import conv2d
 from .modules import Conv2d, LazyConv2d
 from .settings import set_cuda_workspace_limit
-from .tuning import TuneReport, clear_tuned, load_tuned, save_tuned, tune
+from .tuning import TuneReport, clear_tuned, load_tuned, save_tuned, set_autotune, tune
 
 __all__ = [
     "Conv2d",
@@ -31,6 +31,7 @@ __all__ = [
     "load_tuned",
     "restore",
     "save_tuned",
+    "set_autotune",
     "set_cuda_workspace_limit",
     "tune",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +33,8 @@ _HOPELESS, _HOPELESS_US = 3.0, 20.0
 _WORTH_IT = 0.98
 # Where there are more to measure, a first round finds the fastest of them, in so much of the time.
 _FINALISTS, _FIRST_ROUND = 6, 0.1
+# For each engine where a first call is measured.
+_FIRST_CALL_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ _HEADER = ["shape", "direction", "precision", "heuristic", "measured", "before",
 # What was measured or loaded in this process, by machine and problem.
 _tuned: dict[tuple[str, Problem], Tuned] = {}
 _recording = False
+_measuring = threading.Lock()  # first calls: two at once would disturb each other
 
 
 @contextmanager
@@ -192,17 +196,44 @@ def tune(seconds: float = 0.01, *, progress: bool = False) -> Iterator[TuneRepor
         raise UserError("convx.tune: nothing can be measured while a CUDA graph is captured")
     bar = Progress(len(calls))
     for device, problem in calls:
-        try:
-            choice = _measure(problem, device, seconds)
-        except RuntimeError as error:
-            if not _ops.says_out_of_memory(error):
-                raise
-            warnings.warn(f"convx.tune: there is no memory to measure {problem} with", stacklevel=3)
+        choice = _measure_within_memory(problem, device, seconds)
+        if choice is None:
             continue
-        _tuned[choice.machine, problem] = choice
         report.choices.append(choice)
         if progress:
             bar.step(f"{problem} {problem.direction}")
+
+
+def set_autotune(on: bool) -> bool:
+    """Measure every convolution at its first call from now on, and return whether it was so before.
+
+    As ``torch.backends.cudnn.benchmark`` does for PyTorch's own: a size that ``algorithm="auto"``
+    has not met takes some 0.1 s more the first time, and what was fastest from then on. Sizes that
+    :func:`tune` has measured, or that were loaded, are not measured again. While a CUDA graph is
+    captured nothing is measured: run once before capturing.
+    """
+    before = [_op("autotune", kind)(bool(on)) for kind in _kinds()]
+    return any(before)
+
+
+def _measure_first_call(kind: str, text: str) -> None:
+    """What the libraries call, from whatever thread computes. It says what was fastest by _prefer;
+    unless it does, it is called again with the next call of that size."""
+    if kind == "cuda" and torch.cuda.is_current_stream_capturing():
+        return
+    call = json.loads(text)
+    device, problem = torch.device(kind, call["device"]), Problem.from_json(call["problem"])
+    with _measuring:
+        known = _tuned.get((_machine(device), problem))  # on an equal GPU, or by another thread
+        choice = known or _measure_within_memory(problem, device, _FIRST_CALL_S)
+        # Without memory it is not tried again: what is predicted stays.
+        algorithm = choice.algorithm if choice else _explain(problem, device)["engine"]
+        _prefer(problem, algorithm, device)
+
+
+_library = torch.library.Library("convx", "FRAGMENT")
+_library.define("_measure(str kind, str call) -> ()")
+_library.impl("_measure", _measure_first_call, "CompositeExplicitAutograd")
 
 
 def save_tuned(path: str | Path) -> int:
@@ -241,7 +272,7 @@ def load_tuned(path: str | Path) -> int:
                 continue
             # An engine may refuse what it did on a machine that is set up otherwise.
             with suppress(RuntimeError):
-                _op("prefer", device.type)(*choice.problem.arguments(choice.algorithm, device))
+                _prefer(choice.problem, choice.algorithm, device)
                 _tuned[machine, choice.problem] = choice
                 count += 1
     return count
@@ -252,14 +283,25 @@ def clear_tuned() -> None:
     for device in _devices():
         for machine, problem in _tuned:
             if machine == _machine(device):
-                _op("prefer", device.type)(*problem.arguments("auto", device))
+                _prefer(problem, "auto", device)
     _tuned.clear()
 
 
+def _measure_within_memory(problem: Problem, device: torch.device, seconds: float) -> Tuned | None:
+    try:
+        choice = _measure(problem, device, seconds)
+    except RuntimeError as error:
+        if not _ops.says_out_of_memory(error):
+            raise
+        warnings.warn(f"convx.tune: there is no memory to measure {problem} with", stacklevel=4)
+        return None
+    _tuned[choice.machine, problem] = choice
+    return choice
+
+
 def _measure(problem: Problem, device: torch.device, seconds: float) -> Tuned:
-    _op("prefer", device.type)(*problem.arguments("auto", device))  # forgets an earlier choice
-    said = json.loads(_op("explain", device.type)(*problem.arguments("auto", device)))
-    default, *others = _promising(said)
+    _prefer(problem, "auto", device)  # forgets an earlier choice
+    default, *others = _promising(_explain(problem, device))
     with torch.no_grad(), torch.cuda.device(device if device.type == "cuda" else -1):
         call = problem.operands(device)
         names = [default, *(name for name in others if _fits(call, name))]
@@ -271,7 +313,7 @@ def _measure(problem: Problem, device: torch.device, seconds: float) -> Tuned:
     best = min(us, key=us.__getitem__)
     if us[best] > _WORTH_IT * us[default]:
         best = default
-    _op("prefer", device.type)(*problem.arguments(best, device))
+    _prefer(problem, best, device)
     return Tuned(_machine(device), problem, best, us[best], default, us[default])
 
 
@@ -308,6 +350,14 @@ def _fits(call: Callable[[str], Tensor], algorithm: str) -> bool:
 
 def _op(name: str, kind: str) -> Any:
     return getattr(torch.ops.convx, f"_{name}_{kind}").default
+
+
+def _explain(problem: Problem, device: torch.device) -> dict[str, Any]:
+    return json.loads(_op("explain", device.type)(*problem.arguments("auto", device)))
+
+
+def _prefer(problem: Problem, algorithm: str, device: torch.device) -> None:
+    _op("prefer", device.type)(*problem.arguments(algorithm, device))
 
 
 def _kinds() -> list[str]:

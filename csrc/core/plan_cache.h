@@ -22,6 +22,8 @@ class PlanCache {
     int device;
     bool operator==(const Call&) const = default;
   };
+  // Measures a problem and calls prefer(), or does not.
+  using Measure = void (*)(const Call&);
 
   // The plan for the problem on this machine, from memory or from choose_engine. It stays valid
   // while the caller holds it, whatever the cache forgets meanwhile. On failure, error is set and
@@ -38,9 +40,13 @@ class PlanCache {
     Choice choice = choose(engines, problem, caps, device, algorithm);
     error = choice.error;
     if (!error.empty()) return nullptr;
+    if (algorithm == "auto" && measure({problem, device})) {
+      choice = choose(engines, problem, caps, device, algorithm);
+    }
     auto plan = std::make_shared<const Plan>(std::move(choice.candidates[choice.chosen].plan));
     std::unique_lock lock(mutex_);
     if (recording_ && algorithm == "auto") note_call(problem, device);
+    if (measure_ && algorithm == "auto" && !find_preferred({problem, device})) return plan;
     // Programs with ever-changing shapes must not grow the cache without bound.
     if (plans_.size() >= kCapacity) plans_.clear();
     return plans_.emplace(Key{problem, caps, device, std::string(algorithm)}, plan).first->second;
@@ -53,10 +59,7 @@ class PlanCache {
     std::string preferred;
     if (algorithm == "auto") {
       std::shared_lock lock(mutex_);
-      const Call call{drop_unused_strides(problem), device};
-      if (auto found = preferred_.find(call); found != preferred_.end()) {
-        preferred = found->second;
-      }
+      if (const std::string* found = find_preferred({problem, device})) preferred = *found;
     }
     if (!preferred.empty()) {
       Choice choice = choose_engine(engines, problem, caps, preferred);
@@ -77,6 +80,16 @@ class PlanCache {
       preferred_.insert_or_assign(call, std::string(algorithm));
     }
     plans_.clear();
+  }
+
+  // From now on this is called for every problem that "auto" plans and nobody has measured, before
+  // it is planned and without a lock; null: no more. While a problem has not been measured its plan
+  // is not remembered, so that it is asked for again. Plans are forgotten first. Returns what was
+  // called before.
+  Measure measure_new(Measure measure) {
+    std::unique_lock lock(mutex_);
+    plans_.clear();
+    return std::exchange(measure_, measure);
   }
 
   // Notes what is planned by "auto" until it is switched off; every problem once. Plans are
@@ -127,6 +140,23 @@ class PlanCache {
     }
   };
 
+  // The algorithm, or null. With a lock held.
+  const std::string* find_preferred(const Call& call) const {
+    const auto found = preferred_.find({drop_unused_strides(call.problem), call.device});
+    return found != preferred_.end() ? &found->second : nullptr;
+  }
+
+  // Whether it was asked to.
+  bool measure(const Call& call) {
+    Measure measure = nullptr;
+    {
+      std::shared_lock lock(mutex_);
+      if (!find_preferred(call)) measure = measure_;
+    }
+    if (measure) measure(call);
+    return measure != nullptr;
+  }
+
   void note_call(const ConvProblem& problem, int device) {
     const Call call{problem, device};
     if (calls_.size() >= kCapacity) return;
@@ -138,6 +168,7 @@ class PlanCache {
   std::unordered_map<Call, std::string, CallHash> preferred_;  // algorithms
   std::vector<Call> calls_;
   bool recording_ = false;
+  Measure measure_ = nullptr;
 };
 
 }  // namespace convx

@@ -10,6 +10,7 @@
 #include "core/text.h"
 #include "torch/backend.h"
 #include "torch/operand.h"
+#include "torch/shim_check.h"
 
 namespace convx {
 namespace {
@@ -99,6 +100,22 @@ constexpr int64_t kSmallestWorkspace = 64 << 10;
 PlanCache& plan_cache() {
   static PlanCache cache;
   return cache;
+}
+
+std::string describe_call(const PlanCache::Call& call) {
+  Text out;
+  out << "{\"device\": " << int64_t{call.device} << ", \"problem\": " << describe(call.problem)
+      << "}";
+  return out.str();
+}
+
+// Python measures (conv2d_ext/tuning.py), and says by _prefer_cpu or _prefer_cuda what was fastest.
+void ask_to_measure(const PlanCache::Call& call) {
+  using torch::stable::detail::from;
+  std::array<StableIValue, 2> stack{from(std::string(backend().device_name)),
+                                    from(describe_call(call))};
+  check_shim(torch_call_dispatcher("convx::_measure", "", stack.data(), TORCH_ABI_VERSION),
+             "measure a convolution");
 }
 
 void plan_and_launch(const ConvProblem& problem, std::string_view algorithm, Buffers buffers,
@@ -333,11 +350,13 @@ void run_prefer(const ProblemText& text, const ConvArguments& arguments, int dev
 
 std::string run_record(bool on) {
   Text out;
-  write_list(out, plan_cache().record(on), [&](const PlanCache::Call& call) {
-    out << "{\"device\": " << int64_t{call.device} << ", \"problem\": " << describe(call.problem)
-        << "}";
-  });
+  write_list(out, plan_cache().record(on),
+             [&](const PlanCache::Call& call) { out << describe_call(call); });
   return out.str();
+}
+
+bool run_autotune(bool on) {
+  return plan_cache().measure_new(on ? ask_to_measure : nullptr) != nullptr;
 }
 
 }  // namespace convx

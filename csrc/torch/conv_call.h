@@ -69,4 +69,8 @@ void run_prefer(const ProblemText& text, const ConvArguments& arguments, int dev
 // since, see describe(), each with its device.
 std::string run_record(bool on);
 
+// Begins or ends to have problems measured that algorithm="auto" is called with, each at its first
+// call. Returns whether it was so before.
+bool run_autotune(bool on);
+
 }  // namespace convx

@@ -33,6 +33,7 @@ STABLE_TORCH_LIBRARY(convx, m) {
   m.def("_explain_cpu" CONVX_PROBLEM_ARGUMENTS " -> str");
   m.def("_prefer_cpu" CONVX_PROBLEM_ARGUMENTS " -> ()");
   m.def("_record_cpu(bool on) -> str");
+  m.def("_autotune_cpu(bool on) -> bool");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(convx, CPU, m) { convx::implement_ops(m); }
@@ -41,4 +42,5 @@ STABLE_TORCH_LIBRARY_IMPL(convx, CompositeExplicitAutograd, m) {
   m.impl("_explain_cpu", TORCH_BOX(&convx::run_about_problem<&convx::run_explain>));
   m.impl("_prefer_cpu", TORCH_BOX(&convx::run_about_problem<&convx::run_prefer>));
   m.impl("_record_cpu", TORCH_BOX(&convx::run_record));
+  m.impl("_autotune_cpu", TORCH_BOX(&convx::run_autotune));
 }
