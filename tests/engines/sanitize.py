@@ -87,7 +87,7 @@ PIXEL_BOXES: tuple[Shape, ...] = (
     ((9, 37, 31, 33), (53, 37, 3, 3), 2),  # whose pixels begin anywhere
     ((3, 24, 31, 33), (50, 24, 1, 1), 1),  # stored by units
 )
-MANY_TILES: Shape = ((32, 8, 192, 192), (8, 8, 1, 1), 1)  # which blocks take in turn
+MANY_TILES: Shape = ((32, 8, 224, 224), (8, 8, 1, 1), 1)  # which blocks take in turn
 
 
 # NCHW: where blocks of cuda_lines walk, and carry; what cuda_boxes moves as lines of planes, as
@@ -147,7 +147,8 @@ UNSEEN = ("cuda_boxes", "cuda_gemm", "cuda_lines", "cuda_pointwise")
 def renew_memory(engine: str) -> None:
     """What the next call is given has not been written to. But initcheck does not see what the copy
     engine writes, and would call it unwritten: where it does, memory is full of NaN, and what
-    nobody has written shows in the results."""
+    nobody has written shows in the results. Fills of 8 MiB leave gaps in the allocator's segments
+    of 20 MiB, so no result may be larger than the one and fit the other."""
     if os.environ.get("CONVX_SANITIZER", "initcheck") != "initcheck":
         return  # fills take most of the time
     torch.cuda.empty_cache()
