@@ -159,6 +159,8 @@ class TuneReport:
 _HEADER = ["shape", "direction", "precision", "heuristic", "measured", "before", "after"]
 # What was measured or loaded in this process, by machine and problem.
 _tuned: dict[tuple[str, Problem], Tuned] = {}
+# First calls that could not be measured, and are not tried again: what is predicted stays.
+_unmeasured: set[tuple[str, Problem]] = set()
 _recording = False
 _measuring = threading.Lock()  # first calls: two at once would disturb each other
 
@@ -225,10 +227,16 @@ def _measure_first_call(kind: str, text: str) -> None:
     device, problem = torch.device(kind, call["device"]), Problem.from_json(call["problem"])
     with _measuring:
         known = _tuned.get((_machine(device), problem))  # on an equal GPU, or by another thread
-        choice = known or _measure_within_memory(problem, device, _FIRST_CALL_S)
-        # Without memory it is not tried again: what is predicted stays.
-        algorithm = choice.algorithm if choice else _explain(problem, device)["engine"]
-        _prefer(problem, algorithm, device)
+        try:
+            choice = known or _measure_within_memory(problem, device, _FIRST_CALL_S)
+        except Exception as error:  # of which the library that calls could not say more than that
+            warnings.warn(f"convx.set_autotune: cannot measure {problem}: {error}", stacklevel=2)
+            choice = None
+        if choice:
+            _prefer(problem, choice.algorithm, device)
+        else:
+            _unmeasured.add((_machine(device), problem))
+            _prefer(problem, _explain(problem, device)["engine"], device)
 
 
 _library = torch.library.Library("convx", "FRAGMENT")
@@ -281,10 +289,11 @@ def load_tuned(path: str | Path) -> int:
 def clear_tuned() -> None:
     """Forget all measured choices: the heuristic's are taken again."""
     for device in _devices():
-        for machine, problem in _tuned:
+        for machine, problem in [*_tuned, *_unmeasured]:
             if machine == _machine(device):
                 _prefer(problem, "auto", device)
     _tuned.clear()
+    _unmeasured.clear()
 
 
 def _measure_within_memory(problem: Problem, device: torch.device, seconds: float) -> Tuned | None:

@@ -150,6 +150,20 @@ def test_without_memory_the_prediction_stays(monkeypatch: pytest.MonkeyPatch) ->
     assert torch.equal(got, conv2d_ext.conv2d(x, w, algorithm=predicted))
     conv2d_ext.conv2d(x, w)
     assert len(tries) == 1
+    conv2d_ext.clear_tuned()
+    assert not conv2d_ext.explain(x, w).tuned
+
+
+def test_what_fails_is_told_and_the_prediction_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("some reason")
+
+    monkeypatch.setattr(tuning, "_times_us", fail)
+    x, w = operands()
+    predicted = conv2d_ext.explain(x, w).engine
+    with pytest.warns(UserWarning, match="cannot measure n2c6h9w9 k8r3s3: some reason"):
+        got = conv2d_ext.conv2d(x, w)
+    assert torch.equal(got, conv2d_ext.conv2d(x, w, algorithm=predicted))
 
 
 def test_an_error_of_the_program_is_its_own() -> None:
