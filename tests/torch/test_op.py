@@ -83,11 +83,9 @@ def test_opcheck_covers_every_op():
         "_conv2d_weight_grad",
         "_conv2d_bias_grad",
     }
-    no_tensors = {"_torch_allows_tf32"}
-    no_tensors |= {
-        f"_{n}_{kind}" for n in ("explain", "prefer", "record") for kind in ("cpu", "cuda")
-    }
-    no_tensors.add("_set_cuda_workspace_limit")
+    no_tensors = {"_torch_allows_tf32", "_set_cuda_workspace_limit", "_measure"}
+    for name in ("_autotune", "_explain", "_prefer", "_record"):
+        no_tensors |= {f"{name}_cpu", f"{name}_cuda"}
     assert names - no_tensors == checked | {"conv2d.int"}
 
 
