@@ -20,6 +20,7 @@ enum class EngineId : uint8_t {
   kCudaPointwise,
   kCudaGrouped,
   kCudaBoxes,
+  kCudaBands,
 };
 
 // Extents of the piece of work one task, thread block or GEMM call takes. Each engine says in its

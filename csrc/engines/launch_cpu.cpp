@@ -22,6 +22,7 @@ void launch_cpu(const ConvProblem& problem, const Plan& plan, const Buffers& buf
     case EngineId::kCudaPointwise:
     case EngineId::kCudaGrouped:
     case EngineId::kCudaBoxes:
+    case EngineId::kCudaBands:
       break;  // never in a plan for the CPU
   }
 }

@@ -1,5 +1,6 @@
 #include "engines/launch_cuda.h"
 
+#include "engines/cuda_bands/cuda_bands_launch.h"
 #include "engines/cuda_boxes/cuda_boxes_launch.h"
 #include "engines/cuda_depthwise/cuda_depthwise_launch.h"
 #include "engines/cuda_direct/cuda_direct_launch.h"
@@ -34,6 +35,8 @@ void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& bu
       return launch_cuda_grouped({"cuda_grouped", &problem, stream}, plan, buffers);
     case EngineId::kCudaBoxes:
       return launch_cuda_boxes({"cuda_boxes", &problem, stream}, plan, buffers);
+    case EngineId::kCudaBands:
+      return launch_cuda_bands({"cuda_bands", &problem, stream}, plan, buffers);
     case EngineId::kCpuGemm:
     case EngineId::kCpuDirect:
       break;

@@ -13,11 +13,13 @@
 #include "core/plan_cache.h"
 #include "core/problem.h"
 #include "core/scalar_types.h"
+#include "emulate_bands.h"
 #include "emulate_boxes.h"
 #include "emulate_depthwise.h"
 #include "emulate_gemm.h"
 #include "emulate_grouped.h"
 #include "emulate_pointwise.h"
+#include "engines/cuda_bands/cuda_bands_plan.h"
 #include "engines/cuda_boxes/cuda_boxes_plan.h"
 #include "engines/cuda_gemm/cuda_gemm_plan.h"
 #include "engines/cuda_gemm/gemm_shape.h"
@@ -360,6 +362,26 @@ PYBIND11_MODULE(convx_core, m) {
         },
         py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),
         py::arg("bias"), py::arg("half") = false, py::arg("few") = false);
+  // The same with the kernel of cuda_bands.
+  m.def("run_bands", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                        uintptr_t w, uintptr_t y, uintptr_t bias) {
+    const Plan plan = cuda_bands_engine().plan(problem, caps);
+    if (const char* fault = emulate_bands(problem, plan, buffers_at(x, w, y, bias))) {
+      throw std::runtime_error(fault);
+    }
+    return true;
+  });
+  m.def("fit_bands", [](const ConvProblem& problem, const DeviceCaps& caps) {
+    using namespace py::literals;
+    const BandsFit fit = fit_bands(problem, caps);
+    const BandsParams& p = fit.params;
+    return py::dict("steps"_a = fit.steps, "tiles"_a = fit.tiles, "groups"_a = p.groups,
+                    "lead"_a = p.lead, "unit"_a = p.unit, "warps"_a = p.warps,
+                    "tile"_a = py::make_tuple(p.tile_images, p.tile_rows),
+                    "row_tiles"_a = p.row_tiles, "column_tiles"_a = p.column_tiles,
+                    "shares"_a = p.shares, "products"_a = fit.products,
+                    "shared_bytes"_a = fit.shared_bytes, "microseconds"_a = fit.microseconds);
+  });
   // The same for a grouped problem, with the kernel to take.
   m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                           uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {

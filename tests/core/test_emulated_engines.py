@@ -23,6 +23,7 @@ from problems import h200
 from torch import Tensor
 
 ENGINES: dict[str, Callable[[ModuleType], Callable[..., Any]]] = {
+    "cuda_bands": lambda core: core.run_bands,
     "cuda_boxes": lambda core: core.run_boxes,
     "cuda_depthwise": lambda core: core.run_depthwise,
     "cuda_gemm": lambda core: core.run_gemm,

@@ -117,6 +117,12 @@ CUT_PLANES: tuple[Shape, ...] = (
     ((7, 264, 7, 7), (264, 264, 1, 1), 1),
     ((2, 264, 11, 13), (264, 264, 1, 1), 1),
 )
+# Depthwise: rows of taps in one group of steps, and in two.
+LARGE_KERNELS: tuple[Shape, ...] = (
+    ((5, 8, 28, 28), (8, 1, 13, 13), 1),
+    ((3, 4, 56, 56), (4, 1, 31, 31), 1),
+    ((9, 2, 7, 9), (4, 1, 51, 51), 1),
+)
 FEW_FILTERS: Shape = ((2, 24, 16, 16), (2, 24, 1, 1), 1)
 # Of cuda_boxes, which gathers what begins within 16 bytes: pixels, lines and whole planes.
 SHIFTED_PIXELS: Shape = ((2, 40, 14, 14), (72, 40, 3, 3), 1)
@@ -223,6 +229,8 @@ SHAPES = (
     ("cuda_boxes", SHIFTED_PLANES, tuple(PRECISIONS), False, True),
     ("cuda_boxes:parts_2", (CUT_PIXELS,), tuple(PRECISIONS), True, False),
     ("cuda_boxes:parts_2", CUT_PLANES, tuple(PRECISIONS), False, False),
+    ("cuda_bands", LARGE_KERNELS, tuple(PRECISIONS), False, False),
+    ("cuda_bands", LARGE_KERNELS[:1], tuple(PRECISIONS), False, True),
 )
 
 
@@ -247,7 +255,10 @@ def run_shape(
         x = begin_within_a_unit(x)
     w = torch.randn(w_shape, device="cuda", dtype=dtype)
     padding = w_shape[2] // 2
-    p = parse_lists((stride, stride), (padding, padding), precision="tf32", algorithm=engine)
+    groups = x_shape[1] // w_shape[1]
+    p = parse_lists(
+        (stride, stride), (padding, padding), groups=groups, precision="tf32", algorithm=engine
+    )
     y = torch.randn(output_size(shape, padding), device="cuda", dtype=dtype)
     y = y.contiguous(memory_format=LAYOUTS[last])
     calls["shapes"] += attempt(engine, lambda: _ops.forward(x, w, None, *p)) + attempt(

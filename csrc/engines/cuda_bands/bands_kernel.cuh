@@ -1,0 +1,289 @@
+// Depthwise convolutions of large kernels in TF32 and 16 bits, by tensor cores (NCHW, sm_80 on).
+//
+//     lines in shared memory            a product of tensor cores, for a row of taps
+//     |000xxxxxxxxxxxxxxxxxxxxxx000|    first operand:   16 rows of results, by 32 bytes of the
+//     |000xxxxxxxxxxxxxxxxxxxxxx000|                     source rows that they see: a step
+//     |000xxx[32 bytes]xxxxxxxxx000|    second operand:  the columns of a step, by 8 results: a
+//                                                        piece of the band of taps
+//             results n
+//         t0   0   0   0   0 ...        A piece depends on the distance of its columns and results
+//     k   t1  t0   0   0   0 ...        alone: a lane's two words of each are read once for a row
+//         t2  t1  t0   0   0 ...        of taps, and serve all columns and all rows of a warp.
+//         ... ... ...
+//
+// 1. A block keeps a filter's taps, and takes some images at a time: while their lines are
+//    multiplied, those of the next come in (bands_stage.cuh).
+// 2. A warp has 32 rows of results, of one image or of several, and up to 64 columns. For each
+//    row of taps it reads its lines, step by step, and multiplies each with the pieces of bands
+//    that results on either side have there. Steps and rows outside of the image are left out.
+// 3. A zero of a band times an infinity is none, so sums that are NaN are computed again, tap by
+//    tap.
+//
+// Grid: column tiles fastest, then row tiles, shares of the images, filters.
+#pragma once
+
+#include "device/mma.cuh"
+#include "device/vectors.cuh"
+#include "engines/cuda_bands/bands_stage.cuh"
+
+namespace convx {
+
+// Storage types, as tensor cores take them.
+template <typename T>
+struct BandOperand {
+  using Type = T;
+};
+template <>
+struct BandOperand<float> {
+  using Type = Tf32;
+};
+
+// Rows of results that a warp multiplies at a time.
+template <typename T, int kSteps, int kTiles>
+struct BandJob {
+  static constexpr int kHalves = kBandRows / 16;
+  static constexpr int kElement = sizeof(T);
+  static constexpr int kDepth = count_band_depth(sizeof(T));
+  static constexpr int kCopies = count_band_copies(sizeof(T));
+  static constexpr int kPieces = kDepth / 8;         // of a band: products side by side
+  static constexpr int kColumns = kPieces * kTiles;  // products side by side, of all bands
+  // Words of bands that a lane has of a row of taps, two of each step. Those of a second piece
+  // begin one before.
+  static constexpr int kWords = 2 * kSteps + kPieces - 1;
+  using Sums = float[kHalves][kColumns][4];
+
+  const BandsParams& p;
+  const BandsBlock& block;
+  uint32_t zeros, bands, stage;  // in shared memory
+  int images;                    // in the stage
+  int first;                     // row of the warp
+
+  // Where a row of the warp is, counted over images: its image, and its row of results.
+  struct Row {
+    int image, row;
+  };
+  __device__ __forceinline__ Row locate(int row) const {
+    const int index = first + row;
+    const int image = index / block.rows;
+    return {image, index - image * block.rows};
+  }
+
+  // A line of shared memory: of the image's row, or of zeros.
+  __device__ __forceinline__ uint32_t find_line(Row at, int source_row) const {
+    const bool inside = at.image < images &&
+                        static_cast<unsigned>(source_row) < static_cast<unsigned>(p.source_height);
+    const int line = at.image * p.span + source_row - block.first_line;
+    return inside ? stage + line * p.line_pitch : zeros;
+  }
+  __device__ __forceinline__ int find_source_row(Row at) const {
+    return (block.first_row + at.row) * p.row.source_step + p.row.offset0;
+  }
+
+  __device__ __forceinline__ void multiply(Sums& sums) const {
+    const int lane = threadIdx.x % 32;
+    Row rows[kHalves];
+    int source_rows[kHalves];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      rows[half] = locate(16 * half + lane % 16);
+      source_rows[half] = find_source_row(rows[half]);
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[half][n][i] = 0;
+      }
+    }
+    // The lane's first word: of one or two elements.
+    const int element = kBandFront - p.lead - 8 * (kPieces - 1) + kCopies * (lane % 4) - lane / 4;
+    const int copy = element % kCopies;
+    uint32_t word = bands + kElement * (element - copy + copy * p.band_elements);
+#pragma unroll 1
+    for (int r = 0; r < p.row.taps; ++r) {
+      uint32_t lines[kHalves];
+      bool any = false;
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        lines[half] = find_line(rows[half], source_rows[half]) + lane / 16 * 16;
+        any |= lines[half] >= stage;
+        source_rows[half] += p.row.offset_step;
+      }
+      if (__any_sync(0xffffffffu, any)) multiply_row(sums, lines, word);
+      word += kElement * kCopies * p.band_elements;
+    }
+  }
+
+  // A row of taps.
+  __device__ __forceinline__ void multiply_row(Sums& sums, const uint32_t (&lines)[kHalves],
+                                               uint32_t word) const {
+#pragma unroll 1
+    for (int group = 0; group < p.groups; ++group) {
+      uint32_t words[kWords];
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) words[i] = load_word(word + 16 * i);
+#pragma unroll
+      for (int j = 0; j < kTiles + kSteps - 1; ++j) {
+        const int step = group * kSteps + j;
+        if (step < block.first_step || step >= block.last_step) continue;
+        uint32_t pixels[kHalves][4];
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          load_matrices(lines[half] + step * kBandBytes, pixels[half]);
+        }
+#pragma unroll
+        for (int i = 0; i < kSteps; ++i) {
+          const int tile = j - i;
+          if (tile < 0 || tile >= kTiles) continue;
+#pragma unroll
+          for (int n = 0; n < kPieces; ++n) {
+            const int first_word = 2 * i - n + kPieces - 1;
+#pragma unroll
+            for (int half = 0; half < kHalves; ++half) {
+              Mma<typename BandOperand<T>::Type>::multiply(sums[half][kPieces * tile + n],
+                                                           pixels[half], words[first_word],
+                                                           words[first_word + 1]);
+            }
+          }
+        }
+      }
+      word += kBandBytes * kSteps;
+    }
+  }
+
+  // Row and column of one of the lane's sums, counted from the warp's and the block's first.
+  static __device__ __forceinline__ int row_of(int half, int i) {
+    return 16 * half + threadIdx.x % 32 / 4 + 8 * (i / 2);
+  }
+  static __device__ __forceinline__ int column_of(int n, int i) {
+    return 8 * n + threadIdx.x % 4 * 2 + i % 2;
+  }
+
+  // The same sum tap by tap.
+  __device__ __noinline__ float add_taps(int row, int column) const {
+    const Row at = locate(row);
+    int source_row = find_source_row(at);
+    float sum = 0;
+    for (int r = 0; r < p.row.taps; ++r) {
+      const uint32_t line = find_line(at, source_row) + kElement * (p.lead + column);
+      const uint32_t taps = bands + kElement * (r * kCopies * p.band_elements + kBandFront);
+      for (int s = 0; s < p.column.taps; ++s) {
+        const int place = kElement * s * p.column.offset_step;
+        sum += to_accumulate(load_element<T>(line + place)) *
+               to_accumulate(load_element<T>(taps + place));
+      }
+      source_row += p.row.offset_step;
+    }
+    return sum;
+  }
+
+  __device__ __forceinline__ void mend(Sums& sums) const {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& sum = sums[half][n][i];
+          if (sum != sum) sum = add_taps(row_of(half, i), column_of(n, i));
+        }
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void store_pair(T* target, const float (&pair)[2]) {
+    if constexpr (kElement == 4) {
+      *reinterpret_cast<float2*>(target) = make_float2(pair[0], pair[1]);
+    } else {
+      *reinterpret_cast<uint32_t*>(target) = narrow(pair, 0, T{});
+    }
+  }
+
+  __device__ __forceinline__ void store(const Sums& sums, int first_image, float bias) const {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        const Row at = locate(row_of(half, i));
+        if (at.image >= images) continue;
+        T* target = static_cast<T*>(p.target) + (first_image + at.image) * p.target_n +
+                    block.filter * p.target_c + (block.first_row + at.row) * p.target_h;
+#pragma unroll
+        for (int n = 0; n < kColumns; ++n) {
+          const int column = block.first_column + column_of(n, i);
+          if (column >= p.column.count) continue;
+          const float pair[2] = {sums[half][n][i] + bias, sums[half][n][i + 1] + bias};
+          if (p.pairs) {
+            store_pair(target + column, pair);
+          } else {
+            target[column] = round_to<T>(pair[0]);
+            if (column + 1 < p.column.count) target[column + 1] = round_to<T>(pair[1]);
+          }
+        }
+      }
+    }
+  }
+};
+
+template <typename T, int kSteps, int kTiles>
+__device__ __forceinline__ void compute_bands(const BandsParams& p, unsigned char* shared_bytes) {
+  const BandsBlock block = locate_bands_block(p, count_band_depth(sizeof(T)), kTiles, kSteps);
+  uint4* const whole = reinterpret_cast<uint4*>(shared_bytes);
+  const int clear_from = p.stages_offset / 16, clear_to = clear_from + 2 * p.stage_bytes / 16;
+  for (int i = threadIdx.x; i < p.bands_offset / 16; i += blockDim.x) whole[i] = uint4{};
+  for (int i = clear_from + static_cast<int>(threadIdx.x); i < clear_to; i += blockDim.x) {
+    whole[i] = uint4{};
+  }
+  stage_bands<T>(p, block.filter, reinterpret_cast<T*>(shared_bytes + p.bands_offset));
+  const float bias =
+      p.bias == nullptr ? 0 : to_accumulate(static_cast<const T*>(p.bias)[block.filter]);
+  __syncthreads();  // zeros are there before copies
+
+  const int stride = p.shares * p.tile_images;
+  const auto count_images = [&](int first) { return min(p.tile_images, p.images - first); };
+  const auto stage_of = [&](int turn) {
+    return shared_bytes + p.stages_offset + turn * p.stage_bytes;
+  };
+  int first_image = block.share * p.tile_images;
+  int turn = 0;
+  if (first_image < p.images) {
+    stage_lines<T>(p, block, first_image, count_images(first_image), stage_of(0));
+  }
+  commit_copies();
+#pragma unroll 1
+  for (; first_image < p.images; first_image += stride) {
+    const int next = first_image + stride;
+    if (next < p.images) stage_lines<T>(p, block, next, count_images(next), stage_of(1 - turn));
+    commit_copies();
+    wait_copies<1>();
+    const int images = count_images(first_image);
+    round_lines<T>(p, block, first_image, images, stage_of(turn));
+    __syncthreads();  // the lines of these images are there
+    const int rows = images * block.rows;
+    for (int first = static_cast<int>(threadIdx.x) / 32 * kBandRows; first < rows;
+         first += p.warps * kBandRows) {
+      const BandJob<T, kSteps, kTiles> job{p,
+                                           block,
+                                           shared_address(shared_bytes),
+                                           shared_address(shared_bytes + p.bands_offset),
+                                           shared_address(stage_of(turn)),
+                                           images,
+                                           first};
+      typename BandJob<T, kSteps, kTiles>::Sums sums;
+      job.multiply(sums);
+      job.mend(sums);
+      job.store(sums, first_image, bias);
+    }
+    __syncthreads();  // and have been read
+    turn = 1 - turn;
+  }
+}
+
+template <typename T, int kSteps, int kTiles>
+__global__ void __launch_bounds__(kBandMostWarps * 32, kBandBlocks)
+    bands_kernel(const __grid_constant__ BandsParams p) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  compute_bands<T, kSteps, kTiles>(p, shared_bytes);
+#endif
+}
+
+}  // namespace convx

@@ -1,0 +1,143 @@
+// Taps and source rows, brought into shared memory.
+#pragma once
+
+#include <type_traits>
+
+#include "device/cp_async.cuh"
+#include "device/tensor_rounding.cuh"
+#include "engines/cuda_bands/bands_params.h"
+
+namespace convx {
+
+// What a block computes: some rows and columns of a filter's plane, of some images.
+struct BandsBlock {
+  int filter, share;
+  int first_row, rows;        // of results
+  int first_column;           // of results
+  int first_line, lines;      // source rows that are staged
+  int origin;                 // source column that is staged first; may lie outside of the image
+  int begin, end;             // staged columns that lie within the image
+  int first_step, last_step;  // steps that have any of these
+};
+
+__device__ __forceinline__ BandsBlock locate_bands_block(const BandsParams& p, int depth, int tiles,
+                                                         int steps) {
+  BandsBlock block;
+  int rest = static_cast<int>(blockIdx.x);
+  block.first_column = rest % p.column_tiles * tiles * depth;
+  rest /= p.column_tiles;
+  block.first_row = rest % p.row_tiles * p.tile_rows;
+  rest /= p.row_tiles;
+  block.share = rest % p.shares;
+  block.filter = rest / p.shares;
+  block.rows = min(p.tile_rows, p.row.count - block.first_row);
+  const int seen = block.first_row * p.row.source_step + p.row.offset0;
+  const int reach = (block.rows - 1) * p.row.source_step + (p.row.taps - 1) * p.row.offset_step + 1;
+  block.first_line = max(seen, 0);
+  block.lines = max(min(seen + reach, p.source_height) - block.first_line, 0);
+  block.origin = block.first_column + p.column.offset0 - p.lead;
+  const int staged = count_staged_steps(tiles, steps, p.groups) * depth;
+  block.begin = max(-block.origin, 0);
+  block.end = min(staged, p.source_width - block.origin);
+  block.first_step = block.begin / depth;
+  block.last_step = block.end > block.begin ? (block.end + depth - 1) / depth : 0;
+  return block;
+}
+
+// What tensor cores multiply.
+__device__ __forceinline__ float round_operand(float value) {
+  return __uint_as_float(round_to_tf32(value));
+}
+template <typename T>
+__device__ __forceinline__ T round_operand(T value) {
+  return value;
+}
+
+template <typename T>
+__device__ __forceinline__ void stage_bands(const BandsParams& p, int filter, T* bands) {
+  const T* weight = static_cast<const T*>(p.weight) + filter * p.weight_k;
+  constexpr int kCopies = count_band_copies(sizeof(T));
+  const int count = p.row.taps * kCopies * p.band_elements;
+  for (int index = threadIdx.x; index < count; index += blockDim.x) {
+    const int line = index / p.band_elements;
+    const int element = index - line * p.band_elements;
+    const int place = element + line % kCopies - kBandFront;
+    const int tap = place / p.column.offset_step;
+    T value = round_to<T>(0.0f);
+    if (place >= 0 && tap < p.column.taps && tap * p.column.offset_step == place) {
+      value = weight[(p.row.tap0 + line / kCopies * p.row.tap_step) * p.weight_r +
+                     (p.column.tap0 + tap * p.column.tap_step) * p.weight_s];
+    }
+    bands[index] = round_operand(value);
+  }
+}
+
+// Calls visit with where each unit of the lines of some images is read, and where it is staged;
+// every thread with its own.
+template <int kUnit, typename T, typename Visit>
+__device__ __forceinline__ void visit_units(const BandsParams& p, const BandsBlock& block,
+                                            int first_image, int images, unsigned char* stage,
+                                            const Visit& visit) {
+  const T* source = static_cast<const T*>(p.source) + first_image * p.source_n +
+                    block.filter / p.multiplier * p.source_c + block.first_line * p.source_h +
+                    (block.origin + block.begin);
+  const int units = (block.end - block.begin) / kUnit;
+  const int count = images * block.lines * units;
+#pragma unroll 4
+  for (int index = threadIdx.x; index < count; index += blockDim.x) {
+    const int line = index / units;
+    const int unit = index - line * units;
+    const int image = line / block.lines;
+    const int row = line - image * block.lines;
+    visit(source + (image * p.source_n + row * p.source_h + unit * kUnit),
+          reinterpret_cast<T*>(stage + (image * p.span + row) * p.line_pitch) +
+              (block.begin + unit * kUnit));
+  }
+}
+
+// Calls visit with the number of elements that are copied at once, as a constant.
+template <typename T, typename Visit>
+__device__ __forceinline__ void visit_unit(const BandsParams& p, const Visit& visit) {
+  if constexpr (sizeof(T) == 2) {
+    if (p.unit == 8) return visit(std::integral_constant<int, 8>{});
+  }
+  if (p.unit == 4) return visit(std::integral_constant<int, 4>{});
+  if (p.unit == 2) return visit(std::integral_constant<int, 2>{});
+  visit(std::integral_constant<int, 1>{});
+}
+
+// Begins to copy the lines of some images.
+template <typename T>
+__device__ __forceinline__ void stage_lines(const BandsParams& p, const BandsBlock& block,
+                                            int first_image, int images, unsigned char* stage) {
+  if (block.last_step == 0) return;
+  visit_unit<T>(p, [&](auto unit) {
+    constexpr int kUnit = decltype(unit)::value;
+    constexpr int kBytes = kUnit * static_cast<int>(sizeof(T));
+    visit_units<kUnit, T>(p, block, first_image, images, stage, [](const T* from, T* to) {
+      if constexpr (kBytes >= 4) {
+        copy_or_clear<kBytes>(to, from, true);
+      } else {
+        *to = __ldg(from);
+      }
+    });
+  });
+}
+
+// Rounds them where that is to be done: each thread what it has copied, once it is there.
+template <typename T>
+__device__ __forceinline__ void round_lines(const BandsParams& p, const BandsBlock& block,
+                                            int first_image, int images, unsigned char* stage) {
+  if constexpr (sizeof(T) == 4) {
+    if (block.last_step == 0) return;
+    visit_unit<T>(p, [&](auto unit) {
+      constexpr int kUnit = decltype(unit)::value;
+      visit_units<kUnit, T>(p, block, first_image, images, stage, [](const T*, T* to) {
+#pragma unroll
+        for (int i = 0; i < kUnit; ++i) to[i] = round_operand(to[i]);
+      });
+    });
+  }
+}
+
+}  // namespace convx

@@ -1,0 +1,58 @@
+#include "engines/cuda_bands/cuda_bands_plan.h"
+
+#include "core/gather_view.h"
+#include "engines/cuda_bands/bands_fit.h"
+#include "engines/cuda_limits.h"
+
+namespace convx {
+namespace {
+
+constexpr int64_t kMostReach = 240;  // columns from a row's first tap to its last
+
+std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
+  if (p.groups != p.C) return "it needs as many groups as channels";
+  if (size_of(p.dtype) != 2 && (p.dtype != DType::kFloat32 || p.precision != Precision::kTf32)) {
+    return "it multiplies 16-bit types and TF32 only";
+  }
+  if (p.pass == Pass::kInputGrad && (p.stride != Hw{1, 1} || p.K != p.C)) {
+    return "it computes the input gradient for stride 1 and one filter per channel only";
+  }
+  if (p.stride.w != 1) return "its columns slide by one";
+  if (caps.compute_major < 8) return "it needs a GPU of compute capability 8.0 or later";
+  if (caps.code_arch < 80) return "this build has no code of sm_80 or later for this GPU";
+  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
+  if (p.N == 0) return "the batch is empty";
+  if ((p.S - 1) * p.dilation.w + 1 > kMostReach)
+    return "taps of a row are more than 240 columns apart";
+  const GatherTensors tensors = make_gather_tensors(p);
+  if ((tensors.source_w > 1 && tensors.source_strides.w != 1) ||
+      (tensors.target_w > 1 && tensors.target_strides.w != 1)) {
+    return "columns are not neighbours in the memory of both input and output";
+  }
+  const BandsFit fit = fit_bands(p, caps);
+  if (fit.blocks == 0) return "no tile fits in shared memory";
+  if (fit.blocks >= int64_t{1} << 31) return "there are more than 2^31 tiles";
+  return "";
+}
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  Plan plan;
+  plan.engine = EngineId::kCudaBands;
+  auto fit = std::make_shared<BandsFit>(fit_bands(problem, caps));
+  const BandsParams& p = fit->params;
+  plan.tile = {int64_t{p.tile_rows} * p.tile_images, fit->columns(),
+               int64_t{fit->steps} * p.groups * fit->depth};
+  plan.predicted_us = fit->microseconds;
+  plan.shape = std::move(fit);
+  return plan;
+}
+
+}  // namespace
+
+Engine cuda_bands_engine() {
+  // Its costs are reckoned, and it has still to be timed on a GPU.
+  return {EngineId::kCudaBands, "cuda_bands", refuse, plan, true};
+}
+
+}  // namespace convx
