@@ -364,13 +364,18 @@ PYBIND11_MODULE(convx_core, m) {
         py::arg("bias"), py::arg("half") = false, py::arg("few") = false);
   // The same with the kernel of cuda_bands.
   m.def("run_bands", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
-                        uintptr_t w, uintptr_t y, uintptr_t bias) {
-    const Plan plan = cuda_bands_engine().plan(problem, caps);
-    if (const char* fault = emulate_bands(problem, plan, buffers_at(x, w, y, bias))) {
+                        uintptr_t w, uintptr_t y, uintptr_t bias, const std::string& variant) {
+    const Engine engine = cuda_bands_engine();
+    const std::optional<Plan> plan =
+        variant.empty() ? engine.plan(problem, caps) : engine.plan_variant(problem, caps, variant);
+    if (!plan) return false;
+    if (const char* fault = emulate_bands(problem, *plan, buffers_at(x, w, y, bias))) {
       throw std::runtime_error(fault);
     }
     return true;
-  });
+  },
+        py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),
+        py::arg("bias"), py::arg("variant") = "");
   m.def("fit_bands", [](const ConvProblem& problem, const DeviceCaps& caps) {
     using namespace py::literals;
     const BandsFit fit = fit_bands(problem, caps);

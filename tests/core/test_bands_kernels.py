@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -82,6 +83,23 @@ def test_infinities_stay_where_they_are_seen(
     assert not bool(result[0, 0, :, 23].isfinite().any())
 
 
+@pytest.mark.parametrize("math", MATH, ids=str)
+def test_tiles_give_the_same_bits(core: ModuleType, math: tuple[torch.dtype, str]) -> None:
+    dtype, precision = math
+    host = HostEngine(core, "cuda_bands", precision)
+    case = Case("wide", (5, 2, 40, 70), (2, 1, 5, 21), padding=(2, 10), groups=2)
+    problem = Problem(case, dtype, COMMON[0], "cpu")
+    described = host.describe_called(problem, "forward")
+    said = json.loads(core.choose("cuda", described, h200(core), "cuda_bands"))
+    (bands,) = [c for c in said["candidates"] if c["name"] == "cuda_bands"]
+    assert len(bands["variants"]) == 5
+    result = host.run(problem, "forward")
+    kernel = host.run_kernel
+    for variant in bands["variants"]:
+        host.run_kernel = partial(kernel, variant=variant)
+        assert torch.equal(host.run(problem, "forward"), result)
+
+
 def fit(core: ModuleType, case: Case) -> dict[str, Any]:
     problem = Problem(case, torch.bfloat16, COMMON[0], "cpu")
     described = HostEngine(core, "cuda_bands").describe_called(problem, "forward")
@@ -102,9 +120,11 @@ def test_steps_outside_of_the_image_are_left_out(core: ModuleType) -> None:
 
 
 def test_small_images_share_a_block(core: ModuleType) -> None:
-    said = fit(core, Case("small", (40, 1, 7, 7), (1, 1, 13, 13), padding=(6, 6), groups=1))
-    assert said["tile"] == (36, 7)
-    assert said["warps"] == 8
+    said = fit(core, Case("small", (64, 256, 7, 7), (256, 1, 13, 13), padding=(6, 6), groups=256))
+    images, rows = said["tile"]
+    assert rows == 7
+    assert images * rows > 32 * (said["warps"] - 1)  # all have something to do
+    assert images in (18, 36)
 
 
 def test_what_it_leaves_to_others(core: ModuleType) -> None:

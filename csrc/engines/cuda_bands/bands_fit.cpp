@@ -24,7 +24,6 @@ constexpr double kCyclesPerUs = 1750;
 constexpr double kBytesPerUs = 3.6e6;
 constexpr double kLaunchUs = 4;
 constexpr double kReferenceSms = 132;
-constexpr int64_t kMostRows = kBandRows * kBandMostWarps;
 
 int64_t count_reach(const CudaAxis& axis) { return int64_t{axis.taps - 1} * axis.offset_step + 1; }
 
@@ -124,8 +123,9 @@ void predict(const ConvProblem& problem, const DeviceCaps& caps, BandsFit& fit) 
   const double sms = std::max(caps.sm_count, 1);
   const int64_t tiles = problem.K * p.row_tiles * p.column_tiles;
   const int64_t groups = ceil_div(problem.N, p.tile_images);
-  const int64_t resident = std::clamp<int64_t>(
-      (caps.shared_bytes_per_block + 1024) / (fit.shared_bytes + 1024), 1, kBandBlocks);
+  const int64_t resident =
+      std::clamp<int64_t>((caps.shared_bytes_per_block + 1024) / (fit.shared_bytes + 1024), 1,
+                          std::max(kBandBlocks * kBandMostWarps / p.warps, 1));
   const auto at_once = static_cast<int64_t>(sms) * resident;
   p.shares = static_cast<int>(std::clamp<int64_t>(ceil_div(at_once, tiles), 1, groups));
   fit.blocks = tiles * p.shares;
@@ -167,33 +167,38 @@ BandsParams make_tensors(const ConvProblem& problem) {
   return p;
 }
 
+BandsFit fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const BandsParams& tensors,
+                  const BandsTile& tile) {
+  BandsFit fit;
+  fit.params = tensors;
+  fit.depth = count_band_depth(size_of(problem.dtype));
+  fit.tiles = tile.columns / fit.depth;
+  const int64_t steps = ceil_div(fit.depth - 1 + count_reach(tensors.column), int64_t{fit.depth});
+  fit.steps = round_up(steps, 3) <= round_up(steps, 2) ? 3 : 2;
+  fit.params.groups = static_cast<int>(ceil_div(steps, fit.steps));
+  choose_lead(problem, fit);
+  const int64_t row_tiles = ceil_div(int64_t{tensors.row.count}, int64_t{tile.rows});
+  int64_t rows = ceil_div(int64_t{tensors.row.count}, row_tiles);
+  int64_t images = std::clamp<int64_t>(tile.rows / rows, 1, problem.N);
+  while (!set_tile(fit, caps, rows, images)) {
+    int64_t& larger = images > 1 ? images : rows;
+    if (larger == 1) return fit;
+    larger = ceil_div(larger, 2);
+  }
+  predict(problem, caps, fit);
+  return fit;
+}
+
 }  // namespace
 
-BandsFit fit_bands(const ConvProblem& problem, const DeviceCaps& caps) {
+BandsFit fit_bands(const ConvProblem& problem, const DeviceCaps& caps,
+                   std::span<const BandsTile> tiles) {
   const BandsParams tensors = make_tensors(problem);
-  const int depth = count_band_depth(size_of(problem.dtype));
-  const int64_t steps = ceil_div(depth - 1 + count_reach(tensors.column), int64_t{depth});
   BandsFit best;
-  for (const int columns : {16, 32, 64}) {
-    BandsFit fit;
-    fit.params = tensors;
-    fit.depth = depth;
-    fit.tiles = columns / depth;
-    fit.steps = round_up(steps, 3) <= round_up(steps, 2) ? 3 : 2;
-    fit.params.groups = static_cast<int>(ceil_div(steps, fit.steps));
-    choose_lead(problem, fit);
-    const int64_t row_tiles = ceil_div(int64_t{tensors.row.count}, kMostRows);
-    int64_t rows = ceil_div(int64_t{tensors.row.count}, row_tiles);
-    int64_t images = std::clamp<int64_t>(kMostRows / rows, 1, problem.N);
-    bool fits = set_tile(fit, caps, rows, images);
-    while (!fits && (images > 1 || rows > 1)) {
-      (images > 1 ? images : rows) = ceil_div(images > 1 ? images : rows, 2);
-      fits = set_tile(fit, caps, rows, images);
-    }
-    if (!fits) continue;
-    predict(problem, caps, fit);
+  for (const BandsTile& tile : tiles) {
+    const BandsFit fit = fit_tile(problem, caps, tensors, tile);
+    if (fit.blocks == 0) continue;
     if (best.blocks == 0 || fit.microseconds < best.microseconds) best = fit;
-    if (tensors.column.count <= columns) break;
   }
   return best;
 }

@@ -1,7 +1,7 @@
 // Which tile a problem takes, and what that would cost. Plain host code.
 #pragma once
 
-#include <string>
+#include <span>
 
 #include "core/buffers.h"
 #include "core/device_caps.h"
@@ -23,8 +23,21 @@ struct BandsFit {
   int64_t columns() const { return int64_t{tiles} * depth; }  // of a block
 };
 
-// For problems that were not refused.
-BandsFit fit_bands(const ConvProblem& problem, const DeviceCaps& caps);
+// What a block computes at most: columns, and rows of all its images.
+struct BandsTile {
+  const char* name;
+  int columns, rows;
+};
+constexpr int kBandMostRows = kBandRows * kBandMostWarps;
+constexpr BandsTile kBandTiles[] = {
+    {"tiles_16x256", 16, kBandMostRows},     {"tiles_32x256", 32, kBandMostRows},
+    {"tiles_64x256", 64, kBandMostRows},     {"tiles_16x128", 16, kBandMostRows / 2},
+    {"tiles_32x128", 32, kBandMostRows / 2}, {"tiles_64x128", 64, kBandMostRows / 2},
+};
+
+// The tile that is predicted to be the fastest, for problems that were not refused.
+BandsFit fit_bands(const ConvProblem& problem, const DeviceCaps& caps,
+                   std::span<const BandsTile> tiles = kBandTiles);
 
 // What the kernel is told for a call.
 BandsParams make_bands_params(const ConvProblem& problem, const BandsFit& fit,

@@ -1,5 +1,8 @@
 #include "engines/cuda_bands/cuda_bands_plan.h"
 
+#include <algorithm>
+#include <span>
+
 #include "core/gather_view.h"
 #include "engines/cuda_bands/bands_fit.h"
 #include "engines/cuda_limits.h"
@@ -36,11 +39,13 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   return "";
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps,
+                              std::span<const BandsTile> tiles) {
+  auto fit = std::make_shared<BandsFit>(fit_bands(problem, caps, tiles));
+  if (fit->blocks == 0) return std::nullopt;
+  const BandsParams& p = fit->params;
   Plan plan;
   plan.engine = EngineId::kCudaBands;
-  auto fit = std::make_shared<BandsFit>(fit_bands(problem, caps));
-  const BandsParams& p = fit->params;
   plan.tile = {int64_t{p.tile_rows} * p.tile_images, fit->columns(),
                int64_t{fit->steps} * p.groups * fit->depth};
   plan.predicted_us = fit->microseconds;
@@ -48,11 +53,44 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   return plan;
 }
 
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  return *make_plan(problem, caps, kBandTiles);
+}
+
+std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,
+                                 std::string_view variant) {
+  for (const BandsTile& tile : kBandTiles) {
+    if (variant == tile.name) return make_plan(problem, caps, {&tile, 1});
+  }
+  return std::nullopt;
+}
+
+// Tiles that differ from what is chosen, and from each other.
+std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
+  std::vector<Plan> plans = {plan(problem, caps)};
+  std::vector<const char*> names;
+  for (const BandsTile& tile : kBandTiles) {
+    const std::optional<Plan> other = make_plan(problem, caps, {&tile, 1});
+    const auto is_same = [&](const Plan& p) {
+      return p.tile.m == other->tile.m && p.tile.n == other->tile.n;
+    };
+    if (!other || std::any_of(plans.begin(), plans.end(), is_same)) continue;
+    plans.push_back(*other);
+    names.push_back(tile.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 Engine cuda_bands_engine() {
-  // Its costs are reckoned, and it has still to be timed on a GPU.
-  return {EngineId::kCudaBands, "cuda_bands", refuse, plan, true};
+  return {.id = EngineId::kCudaBands,
+          .name = "cuda_bands",
+          .refuse = refuse,
+          .plan = plan,
+          .by_name_only = true,  // its costs are reckoned, and it has still to be timed on a GPU
+          .variants = variants,
+          .plan_variant = plan_variant};
 }
 
 }  // namespace convx
