@@ -38,6 +38,11 @@ struct BandOperand<float> {
   using Type = Tf32;
 };
 
+// Where things lie in shared memory.
+struct BandsSpace {
+  uint32_t zeros, bands, stage;
+};
+
 // Rows of results that a warp multiplies at a time.
 template <typename T, int kSteps, int kTiles>
 struct BandJob {
@@ -54,9 +59,9 @@ struct BandJob {
 
   const BandsParams& p;
   const BandsBlock& block;
-  uint32_t zeros, bands, stage;  // in shared memory
-  int images;                    // in the stage
-  int first;                     // row of the warp
+  const BandsSpace& space;
+  int images;  // in the stage
+  int first;   // row of the warp
 
   // Where a row of the warp is, counted over images: its image, and its row of results.
   struct Row {
@@ -68,25 +73,35 @@ struct BandJob {
     return {image, index - image * block.rows};
   }
 
-  // A line of shared memory: of the image's row, or of zeros.
-  __device__ __forceinline__ uint32_t find_line(Row at, int source_row) const {
-    const bool inside = at.image < images &&
-                        static_cast<unsigned>(source_row) < static_cast<unsigned>(p.source_height);
-    const int line = at.image * p.span + source_row - block.first_line;
-    return inside ? stage + line * p.line_pitch : zeros;
+  // Where a row of results begins to read: a source row, or one that is outside whatever tap sees
+  // it, and its line in the stage, which there is where the row is inside.
+  struct Reader {
+    int source_row;
+    uint32_t line;
+  };
+  __device__ __forceinline__ Reader make_reader(int row) const {
+    constexpr int kOutside = -(1 << 30);
+    const Row at = locate(row);
+    const int seen = (block.first_row + at.row) * p.row.source_step + p.row.offset0;
+    const auto line = static_cast<uint32_t>(at.image * p.span + seen - block.first_line);
+    return {at.image < images ? seen : kOutside, space.stage + line * p.line_pitch};
   }
-  __device__ __forceinline__ int find_source_row(Row at) const {
-    return (block.first_row + at.row) * p.row.source_step + p.row.offset0;
+  __device__ __forceinline__ bool is_inside(const Reader& reader) const {
+    return static_cast<unsigned>(reader.source_row) < static_cast<unsigned>(p.source_height);
+  }
+  // To the next row of taps.
+  __device__ __forceinline__ void advance(Reader& reader) const {
+    reader.source_row += p.row.offset_step;
+    reader.line += static_cast<uint32_t>(p.row.offset_step) * p.line_pitch;
   }
 
   __device__ __forceinline__ void multiply(Sums& sums) const {
     const int lane = threadIdx.x % 32;
-    Row rows[kHalves];
-    int source_rows[kHalves];
+    const uint32_t side = lane / 16 * 16;  // of a step
+    Reader readers[kHalves];
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      rows[half] = locate(16 * half + lane % 16);
-      source_rows[half] = find_source_row(rows[half]);
+      readers[half] = make_reader(16 * half + lane % 16);
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
 #pragma unroll
@@ -96,56 +111,64 @@ struct BandJob {
     // The lane's first word: of one or two elements.
     const int element = kBandFront - p.lead - 8 * (kPieces - 1) + kCopies * (lane % 4) - lane / 4;
     const int copy = element % kCopies;
-    uint32_t word = bands + kElement * (element - copy + copy * p.band_elements);
+    uint32_t word = space.bands + kElement * (element - copy + copy * p.band_elements);
 #pragma unroll 1
     for (int r = 0; r < p.row.taps; ++r) {
       uint32_t lines[kHalves];
       bool any = false;
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        lines[half] = find_line(rows[half], source_rows[half]) + lane / 16 * 16;
-        any |= lines[half] >= stage;
-        source_rows[half] += p.row.offset_step;
+        const bool inside = is_inside(readers[half]);
+        lines[half] = (inside ? readers[half].line : space.zeros) + side;
+        any |= inside;
+        advance(readers[half]);
       }
       if (__any_sync(0xffffffffu, any)) multiply_row(sums, lines, word);
       word += kElement * kCopies * p.band_elements;
     }
   }
 
-  // A row of taps.
+  // A row of taps. Steps are read one ahead of the products.
   __device__ __forceinline__ void multiply_row(Sums& sums, const uint32_t (&lines)[kHalves],
                                                uint32_t word) const {
+    constexpr int kReach = kTiles + kSteps - 1;  // steps of a group
+    uint32_t from[kHalves] = {lines[0], lines[1]};
+    int first_step = block.first_step, last_step = block.last_step;  // of the group
 #pragma unroll 1
     for (int group = 0; group < p.groups; ++group) {
-      uint32_t words[kWords];
+      uint32_t words[kWords], pixels[2][kHalves][4];
 #pragma unroll
       for (int i = 0; i < kWords; ++i) words[i] = load_word(word + 16 * i);
 #pragma unroll
-      for (int j = 0; j < kTiles + kSteps - 1; ++j) {
-        const int step = group * kSteps + j;
-        if (step < block.first_step || step >= block.last_step) continue;
-        uint32_t pixels[kHalves][4];
+      for (int next = 0; next <= kReach; ++next) {
+        if (next < kReach && next >= first_step && next < last_step) {
 #pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          load_matrices(lines[half] + step * kBandBytes, pixels[half]);
+          for (int half = 0; half < kHalves; ++half) {
+            load_matrices(from[half] + next * kBandBytes, pixels[next % 2][half]);
+          }
         }
+        const int step = next - 1;
+        if (step < 0 || step < first_step || step >= last_step) continue;
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) {
-          const int tile = j - i;
+          const int tile = step - i;
           if (tile < 0 || tile >= kTiles) continue;
 #pragma unroll
           for (int n = 0; n < kPieces; ++n) {
             const int first_word = 2 * i - n + kPieces - 1;
 #pragma unroll
             for (int half = 0; half < kHalves; ++half) {
-              Mma<typename BandOperand<T>::Type>::multiply(sums[half][kPieces * tile + n],
-                                                           pixels[half], words[first_word],
-                                                           words[first_word + 1]);
+              Mma<typename BandOperand<T>::Type>::multiply(
+                  sums[half][kPieces * tile + n], pixels[step % 2][half], words[first_word],
+                  words[first_word + 1]);
             }
           }
         }
       }
       word += kBandBytes * kSteps;
+      first_step -= kSteps, last_step -= kSteps;
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) from[half] += kBandBytes * kSteps;
     }
   }
 
@@ -158,35 +181,53 @@ struct BandJob {
   }
 
   // The same sum tap by tap.
-  __device__ __noinline__ float add_taps(int row, int column) const {
-    const Row at = locate(row);
-    int source_row = find_source_row(at);
+  __device__ __forceinline__ float add_taps(int row, int column) const {
+    Reader reader = make_reader(row);
+    uint32_t taps = space.bands + kElement * kBandFront;
     float sum = 0;
+#pragma unroll 1
     for (int r = 0; r < p.row.taps; ++r) {
-      const uint32_t line = find_line(at, source_row) + kElement * (p.lead + column);
-      const uint32_t taps = bands + kElement * (r * kCopies * p.band_elements + kBandFront);
+      const uint32_t line =
+          (is_inside(reader) ? reader.line : space.zeros) + kElement * (p.lead + column);
+#pragma unroll 1
       for (int s = 0; s < p.column.taps; ++s) {
         const int place = kElement * s * p.column.offset_step;
         sum += to_accumulate(load_element<T>(line + place)) *
                to_accumulate(load_element<T>(taps + place));
       }
-      source_row += p.row.offset_step;
+      advance(reader);
+      taps += kElement * kCopies * p.band_elements;
     }
     return sum;
   }
 
-  __device__ __forceinline__ void mend(Sums& sums) const {
+  static __device__ __forceinline__ bool any_nan(const Sums& sums) {
+    float all = 0;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& sum = sums[half][n][i];
-          if (sum != sum) sum = add_taps(row_of(half, i), column_of(n, i));
-        }
+        const float (&four)[4] = sums[half][n];
+        all += (four[0] + four[1]) + (four[2] + four[3]);
       }
     }
+    return all != all;  // or infinities of both signs
+  }
+
+  // Computes sums that are NaN again.
+  __device__ __forceinline__ void mend(Sums& sums) const {
+    if (!any_nan(sums)) return;
+    constexpr int kCount = kHalves * kColumns * 4;
+    float all[kCount];  // in memory, so that a loop can go over them
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) all[i] = sums[i / (kColumns * 4)][i / 4 % kColumns][i % 4];
+#pragma unroll 1
+    for (int i = 0; i < kCount; ++i) {
+      if (all[i] == all[i]) continue;
+      all[i] = add_taps(row_of(i / (kColumns * 4), i % 4), column_of(i / 4 % kColumns, i % 4));
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) sums[i / (kColumns * 4)][i / 4 % kColumns][i % 4] = all[i];
   }
 
   static __device__ __forceinline__ void store_pair(T* target, const float (&pair)[2]) {
@@ -242,37 +283,32 @@ __device__ __forceinline__ void compute_bands(const BandsParams& p, unsigned cha
   const auto stage_of = [&](int turn) {
     return shared_bytes + p.stages_offset + turn * p.stage_bytes;
   };
-  int first_image = block.share * p.tile_images;
-  int turn = 0;
-  if (first_image < p.images) {
-    stage_lines<T>(p, block, first_image, count_images(first_image), stage_of(0));
-  }
-  commit_copies();
+  // The images before a block's first are none.
+  int turn = 1;
 #pragma unroll 1
-  for (; first_image < p.images; first_image += stride) {
+  for (int first_image = block.share * p.tile_images - stride; first_image < p.images;
+       first_image += stride) {
     const int next = first_image + stride;
     if (next < p.images) stage_lines<T>(p, block, next, count_images(next), stage_of(1 - turn));
     commit_copies();
-    wait_copies<1>();
-    const int images = count_images(first_image);
-    round_lines<T>(p, block, first_image, images, stage_of(turn));
-    __syncthreads();  // the lines of these images are there
-    const int rows = images * block.rows;
-    for (int first = static_cast<int>(threadIdx.x) / 32 * kBandRows; first < rows;
-         first += p.warps * kBandRows) {
-      const BandJob<T, kSteps, kTiles> job{p,
-                                           block,
-                                           shared_address(shared_bytes),
-                                           shared_address(shared_bytes + p.bands_offset),
-                                           shared_address(stage_of(turn)),
-                                           images,
-                                           first};
-      typename BandJob<T, kSteps, kTiles>::Sums sums;
-      job.multiply(sums);
-      job.mend(sums);
-      job.store(sums, first_image, bias);
+    if (first_image >= 0) {
+      wait_copies<1>();
+      const int images = count_images(first_image);
+      round_lines<T>(p, block, first_image, images, stage_of(turn));
+      __syncthreads();  // the lines of these images are there
+      const BandsSpace space{shared_address(shared_bytes),
+                             shared_address(shared_bytes + p.bands_offset),
+                             shared_address(stage_of(turn))};
+      for (int first = static_cast<int>(threadIdx.x) / 32 * kBandRows; first < images * block.rows;
+           first += p.warps * kBandRows) {
+        const BandJob<T, kSteps, kTiles> job{p, block, space, images, first};
+        typename BandJob<T, kSteps, kTiles>::Sums sums;
+        job.multiply(sums);
+        job.mend(sums);
+        job.store(sums, first_image, bias);
+      }
+      __syncthreads();  // and have been read
     }
-    __syncthreads();  // and have been read
     turn = 1 - turn;
   }
 }
