@@ -21,6 +21,7 @@ enum class EngineId : uint8_t {
   kCudaGrouped,
   kCudaBoxes,
   kCudaBands,
+  kCudaDiagonal,
 };
 
 // Extents of the piece of work one task, thread block or GEMM call takes. Each engine says in its

@@ -23,6 +23,7 @@ void launch_cpu(const ConvProblem& problem, const Plan& plan, const Buffers& buf
     case EngineId::kCudaGrouped:
     case EngineId::kCudaBoxes:
     case EngineId::kCudaBands:
+    case EngineId::kCudaDiagonal:
       break;  // never in a plan for the CPU
   }
 }

@@ -3,6 +3,7 @@
 #include "engines/cuda_bands/cuda_bands_launch.h"
 #include "engines/cuda_boxes/cuda_boxes_launch.h"
 #include "engines/cuda_depthwise/cuda_depthwise_launch.h"
+#include "engines/cuda_diagonal/cuda_diagonal_launch.h"
 #include "engines/cuda_direct/cuda_direct_launch.h"
 #include "engines/cuda_gemm/cuda_gemm_launch.h"
 #include "engines/cuda_grouped/cuda_grouped_launch.h"
@@ -37,6 +38,8 @@ void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& bu
       return launch_cuda_boxes({"cuda_boxes", &problem, stream}, plan, buffers);
     case EngineId::kCudaBands:
       return launch_cuda_bands({"cuda_bands", &problem, stream}, plan, buffers);
+    case EngineId::kCudaDiagonal:
+      return launch_cuda_diagonal({"cuda_diagonal", &problem, stream}, plan, buffers);
     case EngineId::kCpuGemm:
     case EngineId::kCpuDirect:
       break;

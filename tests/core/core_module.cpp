@@ -16,11 +16,13 @@
 #include "emulate_bands.h"
 #include "emulate_boxes.h"
 #include "emulate_depthwise.h"
+#include "emulate_diagonal.h"
 #include "emulate_gemm.h"
 #include "emulate_grouped.h"
 #include "emulate_pointwise.h"
 #include "engines/cuda_bands/cuda_bands_plan.h"
 #include "engines/cuda_boxes/cuda_boxes_plan.h"
+#include "engines/cuda_diagonal/cuda_diagonal_plan.h"
 #include "engines/cuda_gemm/cuda_gemm_plan.h"
 #include "engines/cuda_gemm/gemm_shape.h"
 #include "engines/cuda_gemm/lt_proposals.h"
@@ -386,6 +388,19 @@ PYBIND11_MODULE(convx_core, m) {
                     "row_tiles"_a = p.row_tiles, "column_tiles"_a = p.column_tiles,
                     "shares"_a = p.shares, "products"_a = fit.products,
                     "shared_bytes"_a = fit.shared_bytes, "microseconds"_a = fit.microseconds);
+  });
+  // The same with the kernel of cuda_diagonal.
+  m.def("run_diagonal", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                           uintptr_t w, uintptr_t y, uintptr_t bias) {
+    using namespace py::literals;
+    const Plan plan = cuda_diagonal_engine().plan(problem, caps);
+    if (const char* fault = emulate_diagonal(problem, plan, buffers_at(x, w, y, bias))) {
+      throw std::runtime_error(fault);
+    }
+    const auto& fit = *static_cast<const DiagonalFit*>(plan.shape.get());
+    const DiagonalParams& p = fit.params;
+    return py::dict("chunks"_a = p.chunks, "sets"_a = p.sets, "blocks"_a = fit.blocks,
+                    "tile"_a = py::make_tuple(p.tile_rows, p.tile_columns), "unit"_a = p.unit);
   });
   // The same for a grouped problem, with the kernel to take.
   m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,

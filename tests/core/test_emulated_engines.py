@@ -26,6 +26,7 @@ ENGINES: dict[str, Callable[[ModuleType], Callable[..., Any]]] = {
     "cuda_bands": lambda core: core.run_bands,
     "cuda_boxes": lambda core: core.run_boxes,
     "cuda_depthwise": lambda core: core.run_depthwise,
+    "cuda_diagonal": lambda core: core.run_diagonal,
     "cuda_gemm": lambda core: core.run_gemm,
     "cuda_grouped": lambda core: core.run_grouped,
     "cuda_lines": lambda core: lambda *given: core.run_lines(*given, None, False),

@@ -123,6 +123,11 @@ LARGE_KERNELS: tuple[Shape, ...] = (
     ((3, 4, 56, 56), (4, 1, 31, 31), 1),
     ((9, 2, 7, 9), (4, 1, 51, 51), 1),
 )
+# channels_last, of groups: in one set of chunks, and in two.
+GROUPS_OF_FOUR: tuple[Shape, ...] = (
+    ((3, 64, 20, 20), (64, 4, 3, 3), 1),
+    ((2, 136, 9, 17), (136, 4, 3, 3), 2),
+)
 FEW_FILTERS: Shape = ((2, 24, 16, 16), (2, 24, 1, 1), 1)
 # Of cuda_boxes, which gathers what begins within 16 bytes: pixels, lines and whole planes.
 SHIFTED_PIXELS: Shape = ((2, 40, 14, 14), (72, 40, 3, 3), 1)
@@ -231,6 +236,8 @@ SHAPES = (
     ("cuda_boxes:parts_2", CUT_PLANES, tuple(PRECISIONS), False, False),
     ("cuda_bands", LARGE_KERNELS, tuple(PRECISIONS), False, False),
     ("cuda_bands", LARGE_KERNELS[:1], tuple(PRECISIONS), False, True),
+    ("cuda_diagonal", GROUPS_OF_FOUR, tuple(PRECISIONS), True, False),
+    ("cuda_diagonal", GROUPS_OF_FOUR[:1], tuple(PRECISIONS), True, True),
 )
 
 

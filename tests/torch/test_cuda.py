@@ -38,6 +38,7 @@ def test_the_engines_are_these() -> None:
         "cuda_mma",
         "cuda_pointwise",
         "cuda_grouped",
+        "cuda_diagonal",
         "cuda_depthwise",
         "cuda_bands",
         "cuda_gemm",
@@ -317,6 +318,7 @@ def test_more_than_two_to_the_31_elements(direction: str, layout: str) -> None:
         ("cuda_depthwise", "n3c4h16384w16384 k4r3s3 pad1,1,1,1 groups4", "nchw"),
         ("cuda_depthwise", "n3c4h16384w16384 k4r3s3 pad1,1,1,1 groups4", "nhwc"),
         ("cuda_bands", "n3c4h16384w16384 k4r5s13 pad2,2,6,6 groups4", "nchw"),
+        ("cuda_diagonal", "n3c4h16384w16384 k4r3s3 pad1,1,1,1 groups2", "nhwc"),
         ("cuda_grouped", "n3c4h16384w16384 k4r3s3 pad1,1,1,1 groups2", "nchw"),
         ("cuda_boxes", "n3c4h16384w16384 k4r1s1", "nchw"),
         ("cuda_boxes", "n3c4h16385w16383 k4r1s1", "nchw"),  # planes begin anywhere

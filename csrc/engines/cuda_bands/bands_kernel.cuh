@@ -22,21 +22,11 @@
 // Grid: column tiles fastest, then row tiles, shares of the images, filters.
 #pragma once
 
-#include "device/mma.cuh"
 #include "device/vectors.cuh"
 #include "engines/cuda_bands/bands_stage.cuh"
+#include "engines/mend_sums.cuh"
 
 namespace convx {
-
-// Storage types, as tensor cores take them.
-template <typename T>
-struct BandOperand {
-  using Type = T;
-};
-template <>
-struct BandOperand<float> {
-  using Type = Tf32;
-};
 
 // Where things lie in shared memory.
 struct BandsSpace {
@@ -55,7 +45,10 @@ struct BandJob {
   // Words of bands that a lane has of a row of taps, two of each step. Those of a second piece
   // begin one before.
   static constexpr int kWords = 2 * kSteps + kPieces - 1;
-  using Sums = float[kHalves][kColumns][4];
+  using Sums = float[kHalves * kColumns * 4];
+
+  // Of a product: its first.
+  static constexpr int index_sums(int half, int n) { return (half * kColumns + n) * 4; }
 
   const BandsParams& p;
   const BandsBlock& block;
@@ -102,12 +95,9 @@ struct BandJob {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       readers[half] = make_reader(16 * half + lane % 16);
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[half][n][i] = 0;
-      }
     }
+#pragma unroll
+    for (float& sum : sums) sum = 0;
     // The lane's first word: of one or two elements.
     const int element = kBandFront - p.lead - 8 * (kPieces - 1) + kCopies * (lane % 4) - lane / 4;
     const int copy = element % kCopies;
@@ -158,9 +148,9 @@ struct BandJob {
             const int first_word = 2 * i - n + kPieces - 1;
 #pragma unroll
             for (int half = 0; half < kHalves; ++half) {
-              Mma<typename BandOperand<T>::Type>::multiply(
-                  sums[half][kPieces * tile + n], pixels[step % 2][half], words[first_word],
-                  words[first_word + 1]);
+              multiply_operands<T>(sums + index_sums(half, kPieces * tile + n),
+                                   pixels[step % 2][half], words[first_word],
+                                   words[first_word + 1]);
             }
           }
         }
@@ -201,33 +191,11 @@ struct BandJob {
     return sum;
   }
 
-  static __device__ __forceinline__ bool any_nan(const Sums& sums) {
-    float all = 0;
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-        const float (&four)[4] = sums[half][n];
-        all += (four[0] + four[1]) + (four[2] + four[3]);
-      }
-    }
-    return all != all;  // or infinities of both signs
-  }
-
-  // Computes sums that are NaN again.
   __device__ __forceinline__ void mend(Sums& sums) const {
-    if (!any_nan(sums)) return;
-    constexpr int kCount = kHalves * kColumns * 4;
-    float all[kCount];  // in memory, so that a loop can go over them
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) all[i] = sums[i / (kColumns * 4)][i / 4 % kColumns][i % 4];
-#pragma unroll 1
-    for (int i = 0; i < kCount; ++i) {
-      if (all[i] == all[i]) continue;
-      all[i] = add_taps(row_of(i / (kColumns * 4), i % 4), column_of(i / 4 % kColumns, i % 4));
-    }
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) sums[i / (kColumns * 4)][i / 4 % kColumns][i % 4] = all[i];
+    mend_sums(sums, [&](int i) {
+      const int half = i / (4 * kColumns), n = i / 4 % kColumns;
+      return add_taps(row_of(half, i % 4), column_of(n, i % 4));
+    });
   }
 
   static __device__ __forceinline__ void store_pair(T* target, const float (&pair)[2]) {
@@ -251,7 +219,8 @@ struct BandJob {
         for (int n = 0; n < kColumns; ++n) {
           const int column = block.first_column + column_of(n, i);
           if (column >= p.column.count) continue;
-          const float pair[2] = {sums[half][n][i] + bias, sums[half][n][i + 1] + bias};
+          const float* of_product = sums + index_sums(half, n);
+          const float pair[2] = {of_product[i] + bias, of_product[i + 1] + bias};
           if (p.pairs) {
             store_pair(target + column, pair);
           } else {

@@ -1,11 +1,9 @@
 // Taps and source rows, brought into shared memory.
 #pragma once
 
-#include <type_traits>
-
-#include "device/cp_async.cuh"
-#include "device/tensor_rounding.cuh"
+#include "engines/copy_unit.cuh"
 #include "engines/cuda_bands/bands_params.h"
+#include "engines/mma_operand.cuh"
 
 namespace convx {
 
@@ -42,15 +40,6 @@ __device__ __forceinline__ BandsBlock locate_bands_block(const BandsParams& p, i
   block.first_step = block.begin / depth;
   block.last_step = block.end > block.begin ? (block.end + depth - 1) / depth : 0;
   return block;
-}
-
-// What tensor cores multiply.
-__device__ __forceinline__ float round_operand(float value) {
-  return __uint_as_float(round_to_tf32(value));
-}
-template <typename T>
-__device__ __forceinline__ T round_operand(T value) {
-  return value;
 }
 
 template <typename T>
@@ -95,32 +84,15 @@ __device__ __forceinline__ void visit_units(const BandsParams& p, const BandsBlo
   }
 }
 
-// Calls visit with the number of elements that are copied at once, as a constant.
-template <typename T, typename Visit>
-__device__ __forceinline__ void visit_unit(const BandsParams& p, const Visit& visit) {
-  if constexpr (sizeof(T) == 2) {
-    if (p.unit == 8) return visit(std::integral_constant<int, 8>{});
-  }
-  if (p.unit == 4) return visit(std::integral_constant<int, 4>{});
-  if (p.unit == 2) return visit(std::integral_constant<int, 2>{});
-  visit(std::integral_constant<int, 1>{});
-}
-
 // Begins to copy the lines of some images.
 template <typename T>
 __device__ __forceinline__ void stage_lines(const BandsParams& p, const BandsBlock& block,
                                             int first_image, int images, unsigned char* stage) {
   if (block.last_step == 0) return;
-  visit_unit<T>(p, [&](auto unit) {
+  visit_unit<T>(p.unit, [&](auto unit) {
     constexpr int kUnit = decltype(unit)::value;
-    constexpr int kBytes = kUnit * static_cast<int>(sizeof(T));
-    visit_units<kUnit, T>(p, block, first_image, images, stage, [](const T* from, T* to) {
-      if constexpr (kBytes >= 4) {
-        copy_or_clear<kBytes>(to, from, true);
-      } else {
-        *to = __ldg(from);
-      }
-    });
+    visit_units<kUnit, T>(p, block, first_image, images, stage,
+                          [](const T* from, T* to) { copy_unit<kUnit>(to, from, true); });
   });
 }
 
@@ -130,7 +102,7 @@ __device__ __forceinline__ void round_lines(const BandsParams& p, const BandsBlo
                                             int first_image, int images, unsigned char* stage) {
   if constexpr (sizeof(T) == 4) {
     if (block.last_step == 0) return;
-    visit_unit<T>(p, [&](auto unit) {
+    visit_unit<T>(p.unit, [&](auto unit) {
       constexpr int kUnit = decltype(unit)::value;
       visit_units<kUnit, T>(p, block, first_image, images, stage, [](const T*, T* to) {
 #pragma unroll

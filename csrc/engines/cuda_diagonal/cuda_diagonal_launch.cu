@@ -1,0 +1,31 @@
+#include "engines/cuda_diagonal/cuda_diagonal_launch.h"
+
+#include "cuda/launch.h"
+#include "engines/cuda_diagonal/diagonal_fit.h"
+#include "engines/cuda_diagonal/diagonal_kernel.cuh"
+
+namespace convx {
+namespace {
+
+template <typename T>
+void launch(const LaunchSite& site, const DiagonalFit& fit, const DiagonalParams& params) {
+  const dim3 grid(static_cast<unsigned>(fit.blocks));
+  launch_kernel<diagonal_kernel<T>>(site, grid, kDiagonalThreads,
+                                    static_cast<size_t>(fit.shared_bytes), params);
+}
+
+}  // namespace
+
+void launch_cuda_diagonal(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
+  const DiagonalFit& fit = *static_cast<const DiagonalFit*>(plan.shape.get());
+  const DiagonalParams params = make_diagonal_params(*site.problem, fit, buffers);
+  if (site.problem->dtype == DType::kFloat32) {
+    launch<float>(site, fit, params);
+  } else if (site.problem->dtype == DType::kFloat16) {
+    launch<__half>(site, fit, params);
+  } else {
+    launch<__nv_bfloat16>(site, fit, params);
+  }
+}
+
+}  // namespace convx

@@ -1,0 +1,237 @@
+// Groups of few channels in channels_last, TF32 and 16 bits, by tensor cores (sm_80 on).
+//
+//     pixels in shared memory          a product of tensor cores, for a tap
+//     [row][column][32 bytes, ...]     first operand:   16 pixels, by the 32 bytes of a chunk
+//      x x x x x x x x                 second operand:  the chunk's channels, by 8 filters
+//      x x x x x x x x
+//                                               filters
+//          w w 0 0 0 0 ...             A chunk holds whole groups, and weights are zero where
+//     c    w w 0 0 0 0 ...             channel and filter are of different ones. Tensor cores have
+//          0 0 w w 0 0 ...             time for that: what a chunk of 16 channels in groups of four
+//          0 0 w w 0 0 ...             takes them is a quarter of use, and less than its bytes
+//          take.
+//
+// 1. A block has up to four chunks of channels, whose weights stay in shared memory, and takes
+//    tiles of pixels one after the other (diagonal_stage.cuh). Two blocks share a multiprocessor:
+//    one copies while the other multiplies.
+// 2. A warp has one chunk and 64 pixels at a time. For each tap it reads their 32 bytes and the
+//    lane's words of weights.
+// 3. A lane has four neighbouring filters of a pixel (two of TF32), 8 bytes, and a quad a sector.
+//    Zero times an infinity is none, so sums that are NaN are computed again, tap by tap.
+//
+// Grid: sets of chunks fastest.
+#pragma once
+
+#include "device/vectors.cuh"
+#include "engines/cuda_diagonal/diagonal_stage.cuh"
+#include "engines/mend_sums.cuh"
+
+namespace convx {
+
+template <typename T>
+struct DiagonalJob {
+  static constexpr int kElement = sizeof(T);
+  static constexpr int kChannels = count_chunk_channels(sizeof(T));
+  static constexpr int kPieces = kChannels / 8;
+  static constexpr int kWords = count_chunk_words(sizeof(T));
+  static constexpr int kTiles = kDiagonalPixels / 16;  // products below each other
+  static constexpr int kLaneFilters = 2 * kPieces;
+  using Sums = float[kTiles * kPieces * 4];
+
+  // Of a product: its first.
+  static constexpr int index_sums(int i, int n) { return (i * kPieces + n) * 4; }
+
+  const DiagonalParams& p;
+  const DiagonalTile& tile;
+  uint32_t weights, pixels;  // of the chunk, in shared memory
+  int first_filter;          // of the chunk
+  int first;                 // pixel of the warp, counted in the tile
+
+  struct Place {
+    int row, column;
+  };
+  __device__ __forceinline__ Place locate(int pixel) const {
+    int row = first + pixel;
+    const int column = p.by_tile_columns.split(row);
+    return {row, column};
+  }
+  __device__ __forceinline__ bool exists(const Place& at) const {
+    return at.row < p.tile_rows && tile.first_row + at.row < p.row.count &&
+           tile.first_column + at.column < p.column.count;
+  }
+  // Where it is read under the first tap.
+  __device__ __forceinline__ uint32_t find_pixel(const Place& at) const {
+    const int row = at.row < p.tile_rows ? at.row : 0;
+    return pixels +
+           (row * p.row.source_step * p.staged_columns + at.column * p.column.source_step) *
+               p.pixel_bytes;
+  }
+
+  __device__ __forceinline__ void multiply(Sums& sums) const {
+    const int lane = threadIdx.x % 32;
+    uint32_t from[kTiles];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      from[i] = find_pixel(locate(16 * i + lane % 16)) + lane / 16 * 16;
+    }
+#pragma unroll
+    for (float& sum : sums) sum = 0;
+    uint32_t words_at = weights + lane * (4 * kWords);
+    uint32_t row = 0;
+#pragma unroll 1
+    for (int r = 0; r < p.row.taps; ++r) {
+      uint32_t offset = row;
+#pragma unroll 2
+      for (int s = 0; s < p.column.taps; ++s) {
+        uint32_t words[kWords];
+        if constexpr (kWords == 4) {
+          load_16_bytes(words_at, words);
+        } else {
+          load_8_bytes(words_at, words);
+        }
+        uint32_t chunk[kTiles][4];
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) load_matrices(from[i] + offset, chunk[i]);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+          for (int n = 0; n < kPieces; ++n) {
+            multiply_operands<T>(sums + index_sums(i, n), chunk[i], words[2 * n], words[2 * n + 1]);
+          }
+        }
+        words_at += p.chunks * 32 * 4 * kWords;
+        offset += p.column.offset_step * p.pixel_bytes;
+      }
+      row += p.row.offset_step * p.staged_columns * p.pixel_bytes;
+    }
+  }
+
+  // Pixel of one of the lane's sums, counted from the warp's first, and filter, from the chunk's.
+  static __device__ __forceinline__ int pixel_of(int i, int j) {
+    return 16 * i + threadIdx.x % 32 / 4 + 8 * (j / 2);
+  }
+  static __device__ __forceinline__ int filter_of(int n, int j) {
+    return find_chunk_filter<T>(n, threadIdx.x % 4 * 2 + j % 2);
+  }
+
+  // The same sum tap by tap.
+  __device__ __forceinline__ float add_taps(int pixel, int filter) const {
+    const int group = filter / p.group_channels * p.group_channels;
+    const uint32_t from = find_pixel(locate(pixel)) + kElement * group;
+    float sum = 0;
+#pragma unroll 1
+    for (int tap = 0; tap < p.row.taps * p.column.taps; ++tap) {
+      const int r = tap / p.column.taps, s = tap - r * p.column.taps;
+      const uint32_t at =
+          from +
+          (r * p.row.offset_step * p.staged_columns + s * p.column.offset_step) * p.pixel_bytes;
+#pragma unroll 1
+      for (int c = 0; c < p.group_channels; ++c) {
+        const T weight = load_chunk_weight<T>(p, first_filter, tap, group + c, filter);
+        sum += to_accumulate(load_element<T>(at + kElement * c)) * to_accumulate(weight);
+      }
+    }
+    return sum;
+  }
+
+  __device__ __forceinline__ void mend(Sums& sums) const {
+    mend_sums(sums, [&](int i) {
+      return add_taps(pixel_of(i / (4 * kPieces), i % 4), filter_of(i / 4 % kPieces, i % 4));
+    });
+  }
+
+  // 8 bytes.
+  static __device__ __forceinline__ void store_vector(T* target,
+                                                      const float (&results)[kLaneFilters]) {
+    if constexpr (kElement == 4) {
+      *reinterpret_cast<float2*>(target) = make_float2(results[0], results[1]);
+    } else {
+      *reinterpret_cast<uint2*>(target) = uint2{narrow(results, 0, T{}), narrow(results, 2, T{})};
+    }
+  }
+
+  __device__ __forceinline__ void store(const Sums& sums, const float (&bias)[kLaneFilters]) const {
+    const int filter = first_filter + filter_of(0, 0);
+    if (filter >= p.channels) return;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Place at = locate(pixel_of(i, 2 * half));
+        if (!exists(at)) continue;
+        T* target = static_cast<T*>(p.target) + tile.image * p.target_n +
+                    (tile.first_row + at.row) * p.target_h +
+                    (tile.first_column + at.column) * p.target_w + filter;
+        float results[kLaneFilters];
+#pragma unroll
+        for (int k = 0; k < kLaneFilters; ++k) {
+          results[k] = sums[index_sums(i, k / 2) + 2 * half + k % 2] + bias[k];
+        }
+        if (p.vectors) {
+          store_vector(target, results);
+        } else {
+#pragma unroll
+          for (int k = 0; k < kLaneFilters; ++k) {
+            if (filter + k < p.channels) target[k] = round_to<T>(results[k]);
+          }
+        }
+      }
+    }
+  }
+};
+
+template <typename T>
+__device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
+                                                  unsigned char* shared_bytes) {
+  using Job = DiagonalJob<T>;
+  const int set = static_cast<int>(blockIdx.x) % p.sets;
+  const int first_channel = set * p.chunks * Job::kChannels;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int chunk = warp % p.chunks;
+  const int first_filter = first_channel + chunk * Job::kChannels;
+  float bias[Job::kLaneFilters];
+#pragma unroll
+  for (int k = 0; k < Job::kLaneFilters; ++k) {
+    const int filter = first_filter + Job::filter_of(0, 0) + k;
+    bias[k] = p.bias != nullptr && filter < p.channels
+                  ? to_accumulate(static_cast<const T*>(p.bias)[filter])
+                  : 0.0f;
+  }
+  unsigned char* const staged = shared_bytes + p.pixels_offset;
+  stage_diagonals<T>(p, first_channel, shared_bytes);
+  const int tiles = p.images * p.row_tiles * p.column_tiles;
+  const int step = static_cast<int>(gridDim.x) / p.sets;
+  const int tile_pixels = p.tile_rows * p.tile_columns;
+#pragma unroll 1
+  for (int index = static_cast<int>(blockIdx.x) / p.sets; index < tiles; index += step) {
+    const DiagonalTile tile = locate_diagonal_tile(p, index);
+    stage_pixels<T>(p, tile, first_channel, staged);
+    __syncthreads();  // pixels are there
+#pragma unroll 1
+    for (int first = warp / p.chunks * kDiagonalPixels; first < tile_pixels;
+         first += kDiagonalWarps / p.chunks * kDiagonalPixels) {
+      const Job job{p,
+                    tile,
+                    shared_address(shared_bytes) + chunk * (32 * 4 * Job::kWords),
+                    shared_address(staged) + chunk * kChunkBytes,
+                    first_filter,
+                    first};
+      typename Job::Sums sums;
+      job.multiply(sums);
+      job.mend(sums);
+      job.store(sums, bias);
+    }
+    __syncthreads();  // and have been read
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kDiagonalThreads, kDiagonalBlocks)
+    diagonal_kernel(const __grid_constant__ DiagonalParams p) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  compute_diagonals<T>(p, shared_bytes);
+#endif
+}
+
+}  // namespace convx

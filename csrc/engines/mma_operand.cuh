@@ -1,0 +1,34 @@
+// Storage types, as mma.sync takes them.
+#pragma once
+
+#include "device/mma.cuh"
+#include "device/tensor_rounding.cuh"
+
+namespace convx {
+
+template <typename T>
+struct MmaOperand {
+  using Type = T;
+};
+template <>
+struct MmaOperand<float> {
+  using Type = Tf32;
+};
+
+// sums += a * b (device/mma.cuh).
+template <typename T>
+__device__ __forceinline__ void multiply_operands(float* sums, const uint32_t (&a)[4], uint32_t b0,
+                                                  uint32_t b1) {
+  Mma<typename MmaOperand<T>::Type>::multiply(sums, a, b0, b1);
+}
+
+// What tensor cores multiply.
+__device__ __forceinline__ float round_operand(float value) {
+  return __uint_as_float(round_to_tf32(value));
+}
+template <typename T>
+__device__ __forceinline__ T round_operand(T value) {
+  return value;
+}
+
+}  // namespace convx

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "core/plan.h"
+#include "engines/cuda_diagonal/diagonal_fit.h"
+
+namespace convx {
+
+// Runs a planned problem on the host; says what went wrong, if anything.
+const char* emulate_diagonal(const ConvProblem& problem, const Plan& plan, const Buffers& buffers);
+
+}  // namespace convx

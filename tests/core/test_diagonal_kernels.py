@@ -1,0 +1,112 @@
+"""The kernel of cuda_diagonal, run on the host from its own source."""
+
+from __future__ import annotations
+
+import json
+from types import ModuleType
+from typing import Any
+
+import pytest
+import reference
+import torch
+from cases import Case
+from engine_tester import Problem, nonfinite
+from host_engines import HostEngine, RefusedError
+from layouts import COMMON
+from problems import h200
+
+MATH = [(torch.bfloat16, "ieee"), (torch.float16, "ieee"), (torch.float32, "tf32")]
+LAST = COMMON[1]
+
+CASES = [
+    Case("of_fours", (2, 64, 9, 11), (64, 4, 3, 3), padding=(1, 1), groups=16),
+    Case("of_pairs", (2, 32, 7, 9), (32, 2, 3, 3), padding=(1, 1), groups=16),
+    Case("of_eights", (2, 32, 7, 9), (32, 8, 3, 3), padding=(1, 1), groups=4),
+    Case("of_sixteens", (2, 48, 7, 9), (48, 16, 3, 3), padding=(1, 1), groups=3),
+    Case("of_ones", (1, 24, 9, 9), (24, 1, 3, 3), padding=(1, 1), groups=24),
+    Case("of_one_chunk", (3, 8, 12, 20), (8, 4, 3, 3), padding=(1, 1), groups=2),
+    Case("of_two_chunks", (2, 24, 9, 20), (24, 4, 3, 3), padding=(1, 1), groups=6),
+    Case("of_several_sets", (1, 136, 6, 7), (136, 4, 3, 3), padding=(1, 1), groups=34),
+    Case("of_units_of_two", (2, 6, 8, 9), (6, 2, 3, 3), padding=(1, 1), groups=3),
+    Case("of_odd_channels", (2, 5, 8, 9), (5, 1, 3, 5), padding=(1, 2), groups=5),
+    Case("strided", (2, 32, 15, 17), (32, 4, 3, 3), (2, 2), (1, 1), groups=8),
+    Case("strided_apart", (2, 16, 15, 17), (16, 4, 5, 3), (3, 1), (2, 1), groups=4),
+    Case("dilated", (2, 16, 15, 17), (16, 4, 3, 3), padding=(2, 3), dilation=(2, 3), groups=4),
+    Case("padded_unevenly", (1, 16, 9, 11), (16, 4, 4, 3), padding=(3, 0, 2, 1), groups=4),
+    Case("without_bias", (1, 16, 9, 11), (16, 4, 1, 1), groups=4, bias=False),
+    Case("of_a_large_kernel", (1, 16, 20, 20), (16, 4, 9, 7), padding=(4, 3), groups=4),
+    Case("of_many_columns", (1, 8, 3, 300), (8, 4, 3, 3), padding=(1, 1), groups=2),
+    Case("kernel_beyond_image", (2, 8, 3, 3), (8, 4, 5, 5), padding=(2, 2), groups=2),
+]
+
+
+@pytest.mark.parametrize("math", MATH, ids=str)
+@pytest.mark.parametrize("direction", ["forward", "input_grad"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_diagonals(
+    core: ModuleType, case: Case, direction: str, math: tuple[torch.dtype, str]
+) -> None:
+    dtype, precision = math
+    host = HostEngine(core, "cuda_diagonal", precision)
+    problem = Problem(case, dtype, LAST, "cpu")
+    try:
+        result = host.run(problem, direction)
+    except RefusedError:
+        strided = direction == "input_grad" and case.stride != (1, 1)
+        assert strided or (precision == "tf32" and case.w[1] > 8)
+        return
+    x, w, b, y = problem.x, problem.w, problem.b, problem.y
+    tf32 = precision == "tf32"
+    if direction == "forward":
+        reference.check_forward(result, case, x, w, b, tf32=tf32)
+    else:
+        reference.check_gradients((result, None, None), case, x, w, y, tf32=tf32)
+    for before in (1, 2, 4):  # elements behind a unit of 16 bytes
+        assert torch.equal(host.run(problem, direction, before), result)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
+@pytest.mark.parametrize("math", MATH, ids=str)
+def test_infinities_stay_in_their_group(
+    core: ModuleType, math: tuple[torch.dtype, str], value: float
+) -> None:
+    dtype, precision = math
+    host = HostEngine(core, "cuda_diagonal", precision)
+    case = Case("of_fours", (2, 16, 9, 11), (16, 4, 3, 3), groups=4)
+    for direction, operand, spot in (
+        ("forward", "x", (1, 5, 4, 6)),
+        ("forward", "w", (9, 2, 1, 1)),
+        ("input_grad", "y", (0, 6, 3, 3)),
+    ):
+        problem = Problem(case, dtype, LAST, "cpu")
+        getattr(problem, operand)[spot] = value
+        want = nonfinite(problem.want(direction))
+        assert torch.equal(nonfinite(host.run(problem, direction)), want)
+
+
+def test_what_it_leaves_to_others(core: ModuleType) -> None:
+    def refusal(case: Case, dtype: torch.dtype = torch.bfloat16, **of: Any) -> str:
+        problem = Problem(case, dtype, of.get("layout", LAST), "cpu")
+        host = HostEngine(core, "cuda_diagonal", of.get("precision", "ieee"))
+        return host.refusal(host.describe_called(problem, of.get("direction", "forward")))
+
+    fours = CASES[0]
+    assert refusal(fours) == ""
+    assert "16-bit types and TF32 only" in refusal(fours, torch.float32)
+    assert refusal(fours, torch.float32, precision="tf32") == ""
+    assert "no weight gradient" in refusal(fours, direction="weight_grad")
+    assert "not neighbours" in refusal(fours, layout=COMMON[0])
+    assert "needs groups" in refusal(Case("dense", (1, 16, 8, 8), (16, 16, 3, 3)))
+    assert "as many filters" in refusal(Case("wider", (1, 16, 8, 8), (32, 4, 3, 3), groups=4))
+    assert "no whole groups" in refusal(Case("threes", (1, 12, 8, 8), (12, 3, 3, 3), groups=4))
+
+
+def test_it_runs_by_name_alone(core: ModuleType) -> None:
+    """Until it has been timed."""
+    problem = Problem(CASES[0], torch.bfloat16, LAST, "cpu")
+    described = HostEngine(core, "cuda_diagonal").describe_called(problem, "forward")
+    said = json.loads(core.choose("cuda", described, h200(core), "auto"))
+    assert said["engine"] == "cuda_grouped"
+    (diagonal,) = [c for c in said["candidates"] if c["name"] == "cuda_diagonal"]
+    assert diagonal["by_name_only"]
+    assert diagonal["refusal"] == ""
