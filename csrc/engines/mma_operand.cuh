@@ -1,6 +1,7 @@
 // Storage types, as mma.sync takes them.
 #pragma once
 
+#include "core/problem.h"
 #include "device/mma.cuh"
 #include "device/tensor_rounding.cuh"
 
@@ -20,6 +21,14 @@ template <typename T>
 __device__ __forceinline__ void multiply_operands(float* sums, const uint32_t (&a)[4], uint32_t b0,
                                                   uint32_t b1) {
   Mma<typename MmaOperand<T>::Type>::multiply(sums, a, b0, b1);
+}
+
+// Calls visit with a value of the device type of dtype, of those that are multiplied so.
+template <typename Visit>
+void visit_mma_type(DType dtype, const Visit& visit) {
+  if (dtype == DType::kFloat32) return visit(float{});
+  if (dtype == DType::kFloat16) return visit(__half{});
+  visit(__nv_bfloat16{});
 }
 
 // What tensor cores multiply.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import reference
 import torch
 from engine_tester import Problem
 from problems import h200
@@ -41,6 +42,10 @@ class Result:
 
     def is_whole(self) -> bool:
         return all(bool(part.isnan().all()) for part in self.outside)
+
+
+# What mma.sync multiplies, and with which precision.
+MMA_MATH = [(torch.bfloat16, "ieee"), (torch.float16, "ieee"), (torch.float32, "tf32")]
 
 
 class HostEngine:
@@ -128,3 +133,21 @@ class HostEngine:
             for t in (problem.x, problem.w)
         )
         return self._dense_strides(channels_last and problem.case.x[0] > 0, problem.case.y)
+
+
+def check_on_host(host: HostEngine, problem: Problem, direction: str) -> str:
+    """Compares forward pass or input gradient with float64, and what it is at odd addresses with
+    itself. The refusal, or nothing."""
+    try:
+        result = host.run(problem, direction)
+    except RefusedError as refused:
+        return str(refused)
+    case, x, w, b, y = problem.case, problem.x, problem.w, problem.b, problem.y
+    tf32 = host.precision == "tf32"
+    if direction == "forward":
+        reference.check_forward(result, case, x, w, b, tf32=tf32)
+    else:
+        reference.check_gradients((result, None, None), case, x, w, y, tf32=tf32)
+    for before in (1, 2, 4):  # elements behind a unit of 16 bytes
+        assert torch.equal(host.run(problem, direction, before), result)
+    return ""

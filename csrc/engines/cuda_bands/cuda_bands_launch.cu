@@ -36,13 +36,8 @@ void launch(const LaunchSite& site, const BandsFit& fit, const BandsParams& para
 void launch_cuda_bands(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const BandsFit& fit = *static_cast<const BandsFit*>(plan.shape.get());
   const BandsParams params = make_bands_params(*site.problem, fit, buffers);
-  if (site.problem->dtype == DType::kFloat32) {
-    launch<float>(site, fit, params);
-  } else if (site.problem->dtype == DType::kFloat16) {
-    launch<__half>(site, fit, params);
-  } else {
-    launch<__nv_bfloat16>(site, fit, params);
-  }
+  visit_mma_type(site.problem->dtype,
+                 [&](auto element) { launch<decltype(element)>(site, fit, params); });
 }
 
 }  // namespace convx

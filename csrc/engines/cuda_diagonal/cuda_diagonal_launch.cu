@@ -19,13 +19,8 @@ void launch(const LaunchSite& site, const DiagonalFit& fit, const DiagonalParams
 void launch_cuda_diagonal(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const DiagonalFit& fit = *static_cast<const DiagonalFit*>(plan.shape.get());
   const DiagonalParams params = make_diagonal_params(*site.problem, fit, buffers);
-  if (site.problem->dtype == DType::kFloat32) {
-    launch<float>(site, fit, params);
-  } else if (site.problem->dtype == DType::kFloat16) {
-    launch<__half>(site, fit, params);
-  } else {
-    launch<__nv_bfloat16>(site, fit, params);
-  }
+  visit_mma_type(site.problem->dtype,
+                 [&](auto element) { launch<decltype(element)>(site, fit, params); });
 }
 
 }  // namespace convx
