@@ -214,6 +214,20 @@ def explain_case(case: Case, device: torch.device) -> Explanation:
     )
 
 
+def able_engines(engines: Sequence[str], explanation: Explanation) -> list[str]:
+    """Those that do not refuse, with their variants in place of "engine:*"."""
+    candidates = {candidate.name: candidate for candidate in explanation.candidates}
+    names = []
+    for engine in engines:
+        name, _, variant = engine.partition(":")
+        candidate = candidates.get(name)
+        if candidate is None or variant != "*":  # "auto", or what the library will say is none
+            names += [] if candidate and candidate.refusal else [engine]
+        elif not candidate.refusal:
+            names += [name, *(f"{name}:{other}" for other in candidate.variants)]
+    return names
+
+
 def measure(
     case: Case,
     engines: Sequence[str],
@@ -236,8 +250,7 @@ def measure(
     floor_s = max(s.flops / ceilings[case.precision], bytes_moved / ceilings["bytes_per_s"])
     explanation = explain_case(case, timer.device)
     choice = explanation.algorithm
-    refusing = {candidate.name for candidate in explanation.candidates if candidate.refusal}
-    able = {name: operands.by_engine(name) for name in engines if name not in refusing}
+    able = {name: operands.by_engine(name) for name in able_engines(engines, explanation)}
     rows = []
 
     def find_error(result: Tensor) -> float:

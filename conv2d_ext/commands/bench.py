@@ -44,7 +44,7 @@ def add_parser(commands: Commands) -> None:
         "--engines",
         type=lambda text: text.split(","),
         default=["auto"],
-        help="auto (the heuristic's choice) or names, separated by commas",
+        help="auto (the heuristic's choice) or names, separated by commas; engine:* with variants",
     )
     parser.add_argument(
         "--tune", action="store_true", help="let auto be what tune() measures to be the fastest"

@@ -16,6 +16,7 @@ from conv2d_ext.bench.reference import sampled_error
 from conv2d_ext.bench.shapes import Shape
 from conv2d_ext.bench.timing import Timer, measure_ceilings
 from conv2d_ext.cli import main
+from conv2d_ext.explain import Candidate, Explanation
 from conv2d_ext.tuning import clear_tuned
 
 PERFORMANCE = Path(__file__).resolve().parents[2] / "docs/performance"
@@ -211,6 +212,21 @@ def test_a_failing_inductor_costs_only_its_own_column(
 def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure.Operands, "ours", lambda self: self.theirs() * 1.01)
     assert main(QUICK) == 1
+
+
+def test_engines_by_name_and_with_their_variants() -> None:
+    candidates = (
+        Candidate("one", refusal="it cannot", variants=("large",)),
+        Candidate("two", variants=("large", "small")),
+    )
+    explanation = Explanation("", "forward", "ieee", "two", 0, 0, candidates)
+    for asked, able in {
+        ("auto",): ["auto"],
+        ("one", "two"): ["two"],
+        ("one:*", "two:*"): ["two", "two:large", "two:small"],
+        ("one:large", "two:large", "three"): ["two:large", "three"],
+    }.items():
+        assert measure.able_engines(asked, explanation) == able
 
 
 def test_engines_that_refuse_have_no_row(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
