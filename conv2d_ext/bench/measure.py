@@ -221,10 +221,14 @@ def able_engines(engines: Sequence[str], explanation: Explanation) -> list[str]:
     for engine in engines:
         name, _, variant = engine.partition(":")
         candidate = candidates.get(name)
-        if candidate is None or variant != "*":  # "auto", or what the library will say is none
-            names += [] if candidate and candidate.refusal else [engine]
-        elif not candidate.refusal:
+        if candidate is None:  # "auto", or what the library will say is none
+            names.append(engine)
+        elif candidate.refusal:
+            continue
+        elif variant == "*":
             names += [name, *(f"{name}:{other}" for other in candidate.variants)]
+        else:
+            names.append(engine)
     return names
 
 

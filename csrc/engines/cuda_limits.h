@@ -60,6 +60,20 @@ inline std::string refuse_tensor_cores(const ConvProblem& p, const DeviceCaps& c
   return "";
 }
 
+// What mma.sync cannot do, in any pass: empty, or the refusal.
+inline std::string refuse_before_sm_80(const DeviceCaps& caps) {
+  if (caps.compute_major < 8) return "it needs a GPU of compute capability 8.0 or later";
+  if (caps.code_arch < 80) return "this build has no code of sm_80 or later for this GPU";
+  return "";
+}
+
+// Of the engines that multiply values as they are: empty, or the refusal.
+inline std::string refuse_split_math(const ConvProblem& p) {
+  if (size_of(p.dtype) == 2) return "";
+  if (p.dtype == DType::kFloat32 && p.precision == Precision::kTf32) return "";
+  return "it multiplies 16-bit types and TF32 only";
+}
+
 // What the engines that gather on them leave to others: empty, or the refusal.
 inline std::string refuse_wgmma_gather(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";

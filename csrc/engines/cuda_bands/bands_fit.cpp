@@ -7,6 +7,7 @@
 #include "core/gather_view.h"
 #include "engines/cuda_staging.h"
 #include "engines/device_rates.h"
+#include "engines/gather_buffers.h"
 
 namespace convx {
 namespace {
@@ -107,7 +108,7 @@ bool set_tile(BandsFit& fit, const DeviceCaps& caps, int64_t rows, int64_t image
   p.band_elements = kBandFront + fit.steps * p.groups * fit.depth;
   p.bands_offset = p.line_pitch;
   const int64_t element = kBandBytes / fit.depth;
-  const int64_t bands = p.row.taps * count_band_copies(element) * p.band_elements * element;
+  const int64_t bands = element * p.row.taps * count_band_copies(element) * p.band_elements;
   const int64_t stages = p.bands_offset + round_up(bands, 16);
   const int64_t stage = images * p.span * p.line_pitch;
   fit.shared_bytes = stages + 2 * stage;
@@ -141,12 +142,9 @@ void predict(const ConvProblem& problem, const DeviceCaps& caps, BandsFit& fit) 
   const double block = passes * warp * p.warps + bands;
   const double rounds = std::ceil(static_cast<double>(fit.blocks) / static_cast<double>(at_once));
   const double cycles = rounds * (static_cast<double>(resident) * block + kBlockCycles);
-  const double bytes =
-      static_cast<double>(problem.N) * element *
-      (static_cast<double>(problem.C) * static_cast<double>(problem.H * problem.W) +
-       static_cast<double>(problem.K) * static_cast<double>(problem.P * problem.Q));
-  fit.microseconds = kLaunchUs + std::max(cycles / kCyclesPerUs / rates.tensor,
-                                          bytes / kBytesPerUs / rates.memory * kReferenceSms / sms);
+  fit.microseconds =
+      kLaunchUs + std::max(cycles / kCyclesPerUs / rates.tensor,
+                           count_bytes(problem) / kBytesPerUs / rates.memory * kReferenceSms / sms);
 }
 
 BandsParams make_tensors(const ConvProblem& problem) {
@@ -205,12 +203,8 @@ BandsFit fit_bands(const ConvProblem& problem, const DeviceCaps& caps,
 
 BandsParams make_bands_params(const ConvProblem& problem, const BandsFit& fit,
                               const Buffers& buffers) {
-  const bool forward = problem.pass == Pass::kForward;
   BandsParams p = fit.params;
-  p.source = forward ? buffers.x : buffers.y;
-  p.weight = buffers.w;
-  p.bias = forward && problem.has_bias ? buffers.bias : nullptr;
-  p.target = forward ? buffers.y : buffers.x;
+  set_gather_buffers(p, problem, buffers);
   p.unit = fit_unit_to_address(p.source, size_of(problem.dtype), p.unit);
   const auto is_even = [](int64_t extent, int64_t stride) {
     return extent <= 1 || stride % 2 == 0;

@@ -15,15 +15,12 @@ constexpr int64_t kMostReach = 240;  // columns from a row's first tap to its la
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
   if (p.groups != p.C) return "it needs as many groups as channels";
-  if (size_of(p.dtype) != 2 && (p.dtype != DType::kFloat32 || p.precision != Precision::kTf32)) {
-    return "it multiplies 16-bit types and TF32 only";
-  }
+  if (std::string refusal = refuse_split_math(p); !refusal.empty()) return refusal;
   if (p.pass == Pass::kInputGrad && (p.stride != Hw{1, 1} || p.K != p.C)) {
     return "it computes the input gradient for stride 1 and one filter per channel only";
   }
   if (p.stride.w != 1) return "its columns slide by one";
-  if (caps.compute_major < 8) return "it needs a GPU of compute capability 8.0 or later";
-  if (caps.code_arch < 80) return "this build has no code of sm_80 or later for this GPU";
+  if (std::string refusal = refuse_before_sm_80(caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
   if (p.N == 0) return "the batch is empty";
   if ((p.S - 1) * p.dilation.w + 1 > kMostReach)

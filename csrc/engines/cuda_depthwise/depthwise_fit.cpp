@@ -2,6 +2,7 @@
 
 #include "core/arithmetic.h"
 #include "engines/gather_axis.h"
+#include "engines/gather_buffers.h"
 
 namespace convx {
 namespace {
@@ -33,14 +34,6 @@ DepthwiseTensors make_tensors(const ConvProblem& p, const GatherView& view, bool
   t.by_taps = FastDivmod(p.taps());
   t.by_column_taps = FastDivmod(p.S);
   return t;
-}
-
-void set_buffers(DepthwiseTensors& tensors, const ConvProblem& problem, const Buffers& buffers) {
-  const bool forward = problem.pass == Pass::kForward;
-  tensors.source = forward ? buffers.x : buffers.y;
-  tensors.weight = buffers.w;
-  tensors.bias = forward && problem.has_bias ? buffers.bias : nullptr;
-  tensors.target = forward ? buffers.y : buffers.x;
 }
 
 }  // namespace
@@ -81,7 +74,7 @@ DepthwiseFit fit_depthwise(const ConvProblem& problem, const DeviceCaps& caps) {
 PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fit,
                               const Buffers& buffers) {
   PlaneParams params = fit.plane;
-  set_buffers(params.t, problem, buffers);
+  set_gather_buffers(params.t, problem, buffers);
   const int unit = fit_unit_to_address(params.t.source, size_of(problem.dtype), params.stage.unit);
   if (unit < params.stage.unit) set_plane_unit(params, unit);
   return params;
@@ -90,16 +83,16 @@ PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fi
 StripFit make_strip_launch(const ConvProblem& problem, const DepthwiseFit& fit,
                            const Buffers& buffers) {
   DepthwiseTensors t{};
-  set_buffers(t, problem, buffers);
+  set_gather_buffers(t, problem, buffers);
   StripFit launch = fit_strips_to_addresses(problem, fit.strip, t);
-  set_buffers(launch.params.t, problem, buffers);
+  set_gather_buffers(launch.params.t, problem, buffers);
   return launch;
 }
 
 ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const DepthwiseFit& fit,
                                              const Buffers& buffers) {
   ChannelsLastParams params = fit.pixel;
-  set_buffers(params.t, problem, buffers);
+  set_gather_buffers(params.t, problem, buffers);
   const int unit = fit_unit_to_address(params.t.source, size_of(problem.dtype), params.stage.unit);
   if (unit < params.stage.unit) set_channels_last_unit(params, unit);
   params.vector_stores =
@@ -112,7 +105,7 @@ std::optional<PixelStripParams> make_pixel_strip_params(const ConvProblem& probl
                                                         const Buffers& buffers) {
   if (fit.pixel_strip.blocks == 0) return {};
   PixelStripParams params = fit.pixel_strip.params;
-  set_buffers(params.t, problem, buffers);
+  set_gather_buffers(params.t, problem, buffers);
   const bool aligned = is_aligned(params.t.source, problem.dtype, kDepthwiseVector) &&
                        is_aligned(params.t.target, problem.dtype, kDepthwiseVector);
   if (!aligned) return {};

@@ -9,9 +9,7 @@ namespace {
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
-  if (size_of(p.dtype) != 2 && (p.dtype != DType::kFloat32 || p.precision != Precision::kTf32)) {
-    return "it multiplies 16-bit types and TF32 only";
-  }
+  if (std::string refusal = refuse_split_math(p); !refusal.empty()) return refusal;
   if (p.pass == Pass::kInputGrad && p.stride != Hw{1, 1}) {
     return "it computes the input gradient for stride 1 only";
   }
@@ -20,8 +18,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (count_chunk_channels(size_of(p.dtype)) % p.channels_per_group() != 0) {
     return "32 bytes of channels are no whole groups";
   }
-  if (caps.compute_major < 8) return "it needs a GPU of compute capability 8.0 or later";
-  if (caps.code_arch < 80) return "this build has no code of sm_80 or later for this GPU";
+  if (std::string refusal = refuse_before_sm_80(caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
   if (p.N == 0) return "the batch is empty";
   if (std::string many = refuse_many_pixels(p); !many.empty()) return many;

@@ -7,6 +7,7 @@
 #include "core/gather_view.h"
 #include "engines/cuda_staging.h"
 #include "engines/device_rates.h"
+#include "engines/gather_buffers.h"
 
 namespace convx {
 namespace {
@@ -99,11 +100,10 @@ DiagonalFit fit_tile(const ConvProblem& problem, const DeviceCaps& caps,
   const double turns = std::ceil(static_cast<double>(tiles) / static_cast<double>(shares));
   const double of_sm = std::ceil(static_cast<double>(fit.blocks) / sms);
   const double cycles = of_sm * (turns * tile + static_cast<double>(words) * kWeightCycles);
-  const double bytes = static_cast<double>(problem.N * problem.C * element) *
-                       static_cast<double>(problem.H * problem.W + problem.P * problem.Q);
   const DeviceRates rates = rates_of(caps);
-  fit.microseconds = kLaunchUs + std::max(cycles / kCyclesPerUs / rates.clock,
-                                          bytes / kBytesPerUs / rates.memory * kReferenceSms / sms);
+  fit.microseconds =
+      kLaunchUs + std::max(cycles / kCyclesPerUs / rates.clock,
+                           count_bytes(problem) / kBytesPerUs / rates.memory * kReferenceSms / sms);
   return fit;
 }
 
@@ -131,12 +131,8 @@ DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps) {
 
 DiagonalParams make_diagonal_params(const ConvProblem& problem, const DiagonalFit& fit,
                                     const Buffers& buffers) {
-  const bool forward = problem.pass == Pass::kForward;
   DiagonalParams p = fit.params;
-  p.source = forward ? buffers.x : buffers.y;
-  p.weight = buffers.w;
-  p.bias = forward && problem.has_bias ? buffers.bias : nullptr;
-  p.target = forward ? buffers.y : buffers.x;
+  set_gather_buffers(p, problem, buffers);
   const int64_t element = size_of(problem.dtype);
   p.unit = fit_unit_to_address(p.source, element, p.unit);
   const int vector = narrow(8 / element);

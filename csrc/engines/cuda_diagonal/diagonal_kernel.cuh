@@ -7,9 +7,8 @@
 //                                               filters
 //          w w 0 0 0 0 ...             A chunk holds whole groups, and weights are zero where
 //     c    w w 0 0 0 0 ...             channel and filter are of different ones. Tensor cores have
-//          0 0 w w 0 0 ...             time for that: what a chunk of 16 channels in groups of four
-//          0 0 w w 0 0 ...             takes them is a quarter of use, and less than its bytes
-//          take.
+//          0 0 w w 0 0 ...             time for that: of a chunk of 16 channels in groups of four
+//          0 0 w w 0 0 ...             a quarter is of use, and still bytes take longer.
 //
 // 1. A block has up to four chunks of channels, whose weights stay in shared memory, and takes
 //    tiles of pixels one after the other (diagonal_stage.cuh). Two blocks share a multiprocessor:

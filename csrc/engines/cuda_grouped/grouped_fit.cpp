@@ -7,6 +7,7 @@
 #include "engines/cuda_grouped/grouped_mma_fit.h"
 #include "engines/cuda_grouped/grouped_task.h"
 #include "engines/cuda_grouped/grouped_tiles.h"
+#include "engines/gather_buffers.h"
 
 namespace convx {
 namespace {
@@ -283,7 +284,7 @@ bool fits_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
 GroupedParams make_grouped_params(const ConvProblem& problem, const GroupedFit& fit,
                                   const Buffers& buffers) {
   GroupedParams params = fit.params;
-  set_grouped_buffers(params, problem, buffers);
+  set_gather_buffers(params, problem, buffers);
   const int64_t element = size_of(problem.dtype);
   const int unit = fit_unit_to_address(params.source, element, params.stage.unit);
   if (unit < params.stage.unit) set_unit(params, fit.window, unit, fit.threads);

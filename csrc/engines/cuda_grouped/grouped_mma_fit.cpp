@@ -8,6 +8,7 @@
 #include "engines/cuda_grouped/cuda_grouped_costs.h"
 #include "engines/cuda_grouped/grouped_task.h"
 #include "engines/cuda_grouped/grouped_tiles.h"
+#include "engines/gather_buffers.h"
 
 namespace convx {
 namespace {
@@ -260,7 +261,7 @@ GroupedMmaFit fit_grouped_mma(const ConvProblem& problem, const DeviceCaps& caps
 GroupedMmaParams make_grouped_mma_params(const ConvProblem& problem, const GroupedMmaFit& fit,
                                          const Buffers& buffers) {
   GroupedMmaParams params = fit.params;
-  set_grouped_buffers(params, problem, buffers);
+  set_gather_buffers(params, problem, buffers);
   const int unit = fit_unit_to_address(params.source, kElement, params.unit);
   if (unit < params.unit) set_unit(params, unit);
   params.pairs = params.pairs && fit_unit_to_address(params.target, kElement, 2) == 2;

@@ -7,6 +7,7 @@
 #include "engines/cuda_limits.h"
 #include "engines/cuda_staging.h"
 #include "engines/device_rates.h"
+#include "engines/gather_buffers.h"
 
 namespace convx {
 namespace {
@@ -93,7 +94,7 @@ GroupedPixelFit fit_grouped_pixels(const ConvProblem& problem, const DeviceCaps&
 GroupedPixelParams make_grouped_pixel_params(const ConvProblem& problem, const GroupedPixelFit& fit,
                                              const Buffers& buffers) {
   GroupedPixelParams p = fit.params;
-  set_grouped_buffers(p, problem, buffers);
+  set_gather_buffers(p, problem, buffers);
   p.aligned = p.aligned && is_aligned(p.source, problem.dtype, kPixelQuad) &&
               is_aligned(p.target, problem.dtype, kPixelQuad);
   return p;

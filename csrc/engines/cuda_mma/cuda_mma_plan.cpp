@@ -39,8 +39,7 @@ std::vector<PixelShape> fit_phases(const ConvProblem& problem, const DeviceCaps&
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
   if (p.dtype == DType::kFloat64) return "tensor cores here take no float64";
-  if (caps.compute_major < 8) return "it needs a GPU of compute capability 8.0 or later";
-  if (caps.code_arch < 80) return "this build has no code of sm_80 or later for this GPU";
+  if (std::string refusal = refuse_before_sm_80(caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
   if (std::string large = refuse_large_images(p); !large.empty()) return large;
   if (std::string many = refuse_many_phases(p); !many.empty()) return many;
