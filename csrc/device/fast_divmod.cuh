@@ -1,4 +1,4 @@
-// Division by a number known at launch: one multiplication and a shift.
+// Division by a number that stays the same: one multiplication and a shift.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct FastDivmod {
 
   // Granlund and Montgomery: with shift = ceil(log2 d) the quotient of any n < 2^31 is
   // (umulhi(n, multiplier) + n) >> shift.
-  explicit FastDivmod(int64_t d) : divisor(static_cast<uint32_t>(d)) {
+  constexpr explicit FastDivmod(int64_t d) : divisor(static_cast<uint32_t>(d)) {
     while ((uint64_t{1} << shift) < divisor) ++shift;
     multiplier = static_cast<uint32_t>(
         ((uint64_t{1} << 32) * ((uint64_t{1} << shift) - divisor)) / divisor + 1);

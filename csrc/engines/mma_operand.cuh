@@ -40,4 +40,16 @@ __device__ __forceinline__ T round_operand(T value) {
   return value;
 }
 
+// Rounds as many neighbours in shared memory, read and written at once: up to 16 bytes.
+template <int kCount>
+__device__ __forceinline__ void round_unit(float* values) {
+  struct __align__(4 * kCount) Unit {
+    float of[kCount];
+  };
+  Unit unit = *reinterpret_cast<const Unit*>(values);
+#pragma unroll
+  for (float& value : unit.of) value = round_operand(value);
+  *reinterpret_cast<Unit*>(values) = unit;
+}
+
 }  // namespace convx

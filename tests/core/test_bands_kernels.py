@@ -12,6 +12,7 @@ import torch
 from cases import Case
 from engine_tester import Problem, nonfinite
 from host_engines import MMA_MATH, HostEngine, check_on_host
+from kernel_tester import make_problem
 from layouts import COMMON
 from problems import a100, h200
 
@@ -105,6 +106,15 @@ def test_steps_outside_of_the_image_are_left_out(core: ModuleType) -> None:
         assert (said["steps"], said["groups"], said["lead"], said["unit"]) == (3, 1, lead, unit)
 
 
+@pytest.mark.parametrize("math", MMA_MATH, ids=str)
+def test_a_block_of_many_images(core: ModuleType, math: tuple[torch.dtype, str]) -> None:
+    """On a device of one multiprocessor a block takes them one after the other."""
+    host = HostEngine(core, "cuda_bands", math[1])
+    host.caps.sm_count = 1
+    case = Case("small", (150, 1, 7, 7), (1, 1, 5, 13), padding=(2, 6), groups=1)
+    assert check_on_host(host, Problem(case, math[0], COMMON[0], "cpu"), "forward") == ""
+
+
 def test_small_images_share_a_block(core: ModuleType) -> None:
     said = fit(core, Case("small", (64, 256, 7, 7), (256, 1, 13, 13), padding=(6, 6), groups=256))
     images, rows = said["tile"]
@@ -133,12 +143,14 @@ def test_what_it_leaves_to_others(core: ModuleType) -> None:
     assert "more than 240 columns" in refusal(far)
 
 
-def test_it_runs_by_name_alone(core: ModuleType) -> None:
-    """Until it has been timed."""
-    problem = Problem(CASES[0], torch.bfloat16, COMMON[0], "cpu")
-    described = HostEngine(core, "cuda_bands").describe_called(problem, "forward")
-    said = json.loads(core.choose("cuda", described, h200(core), "auto"))
-    assert said["engine"] != "cuda_bands"
-    (bands,) = [c for c in said["candidates"] if c["name"] == "cuda_bands"]
-    assert bands["by_name_only"]
-    assert bands["refusal"] == ""
+@pytest.mark.parametrize(("taps", "width"), [(3, 56), (5, 28), (7, 14), (9, 28), (13, 7), (31, 56)])
+def test_where_it_is_chosen(core: ModuleType, taps: int, width: int) -> None:
+    """Where it was the fastest on an H200: from 9x9 taps on."""
+    engine = "cuda_bands" if taps >= 9 else "cuda_depthwise"
+    for dtype, precision in ((torch.bfloat16, "ieee"), (torch.float32, "tf32")):
+        shape = (64, 192, width, width), (192, 1, taps, taps)
+        case = Case("same", *shape, padding=(taps // 2, taps // 2), groups=192)
+        problem = make_problem(core, case, dtype)
+        problem.precision = getattr(core.Precision, precision)
+        said = json.loads(core.choose("cuda", problem, h200(core), "auto"))
+        assert said["engine"] == engine

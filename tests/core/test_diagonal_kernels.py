@@ -11,6 +11,7 @@ import torch
 from cases import Case
 from engine_tester import Problem, nonfinite
 from host_engines import MMA_MATH, HostEngine, check_on_host
+from kernel_tester import make_problem
 from layouts import COMMON
 from problems import h200
 
@@ -52,6 +53,15 @@ def test_diagonals(
         assert strided or (precision == "tf32" and case.w[1] > 8), refusal
 
 
+@pytest.mark.parametrize("math", MMA_MATH, ids=str)
+def test_a_block_of_many_tiles(core: ModuleType, math: tuple[torch.dtype, str]) -> None:
+    """On a device of one multiprocessor a block takes them one after the other."""
+    host = HostEngine(core, "cuda_diagonal", math[1])
+    host.caps.sm_count = 1
+    case = Case("of_fours", (5, 80, 12, 30), (80, 4, 3, 3), padding=(1, 1), groups=20)
+    assert check_on_host(host, Problem(case, math[0], LAST, "cpu"), "forward") == ""
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
 @pytest.mark.parametrize("math", MMA_MATH, ids=str)
 def test_infinities_stay_in_their_group(
@@ -88,12 +98,13 @@ def test_what_it_leaves_to_others(core: ModuleType) -> None:
     assert "no whole groups" in refusal(Case("threes", (1, 12, 8, 8), (12, 3, 3, 3), groups=4))
 
 
-def test_it_runs_by_name_alone(core: ModuleType) -> None:
-    """Until it has been timed."""
-    problem = Problem(CASES[0], torch.bfloat16, LAST, "cpu")
-    described = HostEngine(core, "cuda_diagonal").describe_called(problem, "forward")
-    said = json.loads(core.choose("cuda", described, h200(core), "auto"))
-    assert said["engine"] == "cuda_grouped"
-    (diagonal,) = [c for c in said["candidates"] if c["name"] == "cuda_diagonal"]
-    assert diagonal["by_name_only"]
-    assert diagonal["refusal"] == ""
+@pytest.mark.parametrize("math", MMA_MATH, ids=str)
+def test_where_it_is_chosen(core: ModuleType, math: tuple[torch.dtype, str]) -> None:
+    """Where it was the fastest on an H200: not of single channels."""
+    for groups, engine in ((32, "cuda_diagonal"), (128, "cuda_depthwise")):
+        shape = (64, 128, 56, 56), (128, 128 // groups, 3, 3)
+        case = Case("same", *shape, padding=(1, 1), groups=groups)
+        problem = make_problem(core, case, math[0], channels_last=True)
+        problem.precision = getattr(core.Precision, math[1])
+        said = json.loads(core.choose("cuda", problem, h200(core), "auto"))
+        assert said["engine"] == engine

@@ -12,60 +12,52 @@
 namespace convx {
 namespace {
 
-// Reckoned, not fitted: cycles of a multiprocessor for what a warp does. Hopper's tensor cores do
-// 62% of their rate by these instructions, a product of 16 x 8 by 16 in 1.55 cycles.
-constexpr double kProductCycles = 1.55;
-constexpr double kProductShare = 0.7;  // of the time that they are busy
-constexpr double kSharedShare = 0.9;   // the same of shared memory
-constexpr double kRowCycles = 10;      // a row of taps: where its lines are
-constexpr double kStoreCycles = 3;     // two results of a lane
-constexpr double kTapCycles = 6;       // an element of a band, of a lane
-constexpr double kBlockCycles = 4000;  // beginning and end
+// Fitted to an H200. Cycles that a multiprocessor is busy with what a warp does:
+constexpr double kProductCycles = 0.87;  // 16 x 8 results by 16 columns of 16 bits, 8 of TF32
+constexpr double kRowCycles = 8.8;       // a row of taps
+constexpr double kStoreCycles = 8.3;     // two results of a lane
+constexpr double kUnitCycles = 0.27;     // copying a unit
+constexpr double kRoundCycles = 0.09;    // rounding an element
+constexpr double kClearCycles = 0.5;     // writing 16 bytes of zeros
+// and cycles that a block takes besides, however few others there are:
+constexpr double kPassCycles = 2100;     // some images
+constexpr double kProductLatency = 5.5;  // a product of a warp
+constexpr double kGroupLatency = 277;    // a row of taps, or a group of its steps
 constexpr double kCyclesPerUs = 1750;
-constexpr double kBytesPerUs = 3.6e6;
+// Bytes that come in; and what a piece of eight results costs for each sector that it touches.
+constexpr double kBytesPerUs = 3.4e6;
+constexpr double kSectorBytes = 41;
 constexpr double kLaunchUs = 4;
 constexpr double kReferenceSms = 132;
+constexpr int64_t kMostShares = 16;  // that are tried
 
 int64_t count_reach(const CudaAxis& axis) { return int64_t{axis.taps - 1} * axis.offset_step + 1; }
 
-// What a warp does for a row of taps: steps that it reads, and products of a step with a band of 16
-// results. Both of steps that lie within the image.
-struct RowWork {
-  double steps = 0, products = 0;
-};
-
-RowWork count_row_work(const BandsFit& fit, int64_t column_tile) {
+// Products of a step of columns with a band that a warp does for a row of taps: of steps that lie
+// within the image.
+double count_row_products(const BandsFit& fit, int64_t column_tile) {
   const BandsParams& p = fit.params;
-  const int64_t first_column = column_tile * fit.columns();
-  const int64_t origin = first_column + p.column.offset0 - p.lead;
+  const int64_t origin = column_tile * fit.columns() + p.column.offset0 - p.lead;
   const int64_t begin = std::max<int64_t>(-origin, 0) / fit.depth;
   const int64_t end = std::min<int64_t>(
       count_staged_steps(fit.tiles, fit.steps, p.groups),
       ceil_div(std::max<int64_t>(p.source_width - origin, 0), int64_t{fit.depth}));
-  RowWork work;
+  double products = 0;
   for (int64_t step = begin; step < end; ++step) {
-    ++work.steps;
     for (int tile = 0; tile < fit.tiles; ++tile) {
-      work.products += step >= tile && step - tile < fit.steps * p.groups;
+      products += step >= tile && step - tile < fit.steps * p.groups;
     }
   }
-  return work;
+  return products;
 }
 
 // Of all column tiles on average. Those between the first and the last are taken for alike.
-RowWork average_row_work(const BandsFit& fit) {
+double average_row_products(const BandsFit& fit) {
   const int64_t tiles = fit.params.column_tiles;
-  RowWork all;
-  for (const int64_t tile : {int64_t{0}, tiles / 2, tiles - 1}) {
-    const RowWork work = count_row_work(fit, tile);
-    const double share = tile == 0 || tile == tiles - 1 ? 1 : static_cast<double>(tiles - 2);
-    all.steps += share * work.steps;
-    all.products += share * work.products;
-    if (tile == tiles - 1) break;
-  }
-  all.steps /= static_cast<double>(tiles);
-  all.products /= static_cast<double>(tiles);
-  return all;
+  double products = count_row_products(fit, 0);
+  if (tiles > 2) products += static_cast<double>(tiles - 2) * count_row_products(fit, tiles / 2);
+  if (tiles > 1) products += count_row_products(fit, tiles - 1);
+  return products / static_cast<double>(tiles);
 }
 
 // The start that leaves the most steps outside of the image, and of those the one that is copied by
@@ -78,14 +70,14 @@ void choose_lead(const ConvProblem& problem, BandsFit& fit) {
   int best_lead = 0, best_unit = 0;
   for (int lead = 0; lead <= std::min<int64_t>(room, fit.depth - 1); ++lead) {
     p.lead = lead;
-    const RowWork work = average_row_work(fit);
+    const double products = average_row_products(fit);
     const int unit = fit_unit(kBandBytes / fit.depth, int64_t{lead} - p.column.offset0,
                               int64_t{p.source_width}, p.source_height > 1 ? p.source_h : 0,
                               problem.C > 1 ? p.source_c : 0, p.images > 1 ? p.source_n : 0);
-    if (best_unit == 0 || work.products < fit.products ||
-        (work.products == fit.products && unit > best_unit)) {
+    if (best_unit == 0 || products < fit.products ||
+        (products == fit.products && unit > best_unit)) {
       best_lead = lead, best_unit = unit;
-      fit.products = work.products, fit.steps_read = work.steps;
+      fit.products = products;
     }
   }
   p.lead = best_lead;
@@ -118,33 +110,82 @@ bool set_tile(BandsFit& fit, const DeviceCaps& caps, int64_t rows, int64_t image
   return true;
 }
 
+// Blocks that a multiprocessor has at once: by shared memory, and by registers, of which each of
+// its four parts has 16384 and every fourth warp of a block is in the same.
+int64_t count_resident_blocks(const DeviceCaps& caps, const BandsFit& fit) {
+  const int64_t warps_of_part = 16384 / 32 / count_band_registers(static_cast<int>(fit.columns()));
+  return std::clamp<int64_t>((caps.shared_bytes_per_block + 1024) / (fit.shared_bytes + 1024), 1,
+                             warps_of_part / ceil_div(fit.params.warps, 4));
+}
+
+struct BlockCycles {
+  double busy = 0;     // of its multiprocessor
+  double waiting = 0;  // besides
+};
+
+// Of a block that takes its images in so many passes.
+BlockCycles count_block_cycles(const ConvProblem& problem, const BandsFit& fit, int64_t passes) {
+  const BandsParams& p = fit.params;
+  constexpr double kHalves = kBandRows / 16;
+  const int64_t staged = count_staged_steps(fit.tiles, fit.steps, p.groups) * fit.depth;
+  const auto elements =
+      static_cast<double>(p.tile_images * p.span * std::min<int64_t>(staged, p.source_width));
+  const double products = p.row.taps * fit.depth / 8 * kHalves * fit.products;  // of a warp
+  const double warp = products * kProductCycles + p.row.taps * kRowCycles +
+                      kHalves * static_cast<double>(fit.columns()) / 4 * kStoreCycles;
+  const double copies = elements / p.unit * kUnitCycles +
+                        (problem.dtype == DType::kFloat32 ? elements * kRoundCycles : 0);
+  const auto turns = static_cast<double>(passes);
+  // A multiprocessor has four parts, and waits for the one that has most of a block's warps.
+  const auto warps = static_cast<double>(round_up(int64_t{p.warps}, 4));
+  return {.busy = turns * (warps * warp + copies) + 2 * p.stage_bytes / 16 * kClearCycles,
+          .waiting = turns * (kPassCycles + products * kProductLatency +
+                              double{p.row.taps} * p.groups * kGroupLatency)};
+}
+
+// Blocks of all multiprocessors: as many at once as there is room for, then the rest.
+double count_cycles(int64_t blocks, int64_t sms, int64_t resident, const BlockCycles& block) {
+  const int64_t rounds = blocks / (sms * resident);
+  const int64_t rest = ceil_div(blocks - rounds * sms * resident, sms);
+  const auto count_round = [&](int64_t at_once) {
+    return static_cast<double>(at_once) * block.busy + block.waiting;
+  };
+  return static_cast<double>(rounds) * count_round(resident) + (rest > 0 ? count_round(rest) : 0);
+}
+
+// Of all blocks, counted as bytes that come in. Pieces of rows that are not aligned touch two
+// sectors, and where a block has whole rows, those of neighbours are often the same.
+double count_memory_bytes(const ConvProblem& problem, const BandsFit& fit) {
+  const BandsParams& p = fit.params;
+  const auto rows = static_cast<double>(problem.N * problem.K * p.row.count);
+  const auto pieces = static_cast<double>(ceil_div(int64_t{p.column.count}, 8));
+  const double sectors = p.target_h % 8 == 0 ? 1 : p.column_tiles == 1 ? 1.5 : 2;
+  const auto source = static_cast<double>(problem.N * problem.C * p.source_height * p.source_width *
+                                          size_of(problem.dtype));
+  return source + rows * pieces * sectors * kSectorBytes;
+}
+
+// Also says how many blocks share the images of a tile.
 void predict(const ConvProblem& problem, const DeviceCaps& caps, BandsFit& fit) {
   BandsParams& p = fit.params;
-  const DeviceRates rates = rates_of(caps);
-  const double sms = std::max(caps.sm_count, 1);
+  const int64_t sms = std::max(caps.sm_count, 1);
   const int64_t tiles = problem.K * p.row_tiles * p.column_tiles;
-  const int64_t groups = ceil_div(problem.N, p.tile_images);
-  const int64_t resident =
-      std::clamp<int64_t>((caps.shared_bytes_per_block + 1024) / (fit.shared_bytes + 1024), 1,
-                          std::max(kBandBlocks * kBandMostWarps / p.warps, 1));
-  const auto at_once = static_cast<int64_t>(sms) * resident;
-  p.shares = static_cast<int>(std::clamp<int64_t>(ceil_div(at_once, tiles), 1, groups));
+  const int64_t groups = ceil_div(problem.N, int64_t{p.tile_images});
+  const int64_t resident = count_resident_blocks(caps, fit);
+  double best = 0;
+  for (int64_t shares = 1; shares <= std::min(groups, kMostShares); ++shares) {
+    const BlockCycles block = count_block_cycles(problem, fit, ceil_div(groups, shares));
+    const double cycles = count_cycles(tiles * shares, sms, resident, block);
+    if (shares > 1 && cycles >= best) continue;
+    best = cycles;
+    p.shares = static_cast<int>(shares);
+  }
   fit.blocks = tiles * p.shares;
-  const double passes = static_cast<double>(ceil_div(groups, p.shares));
-  constexpr double kHalves = kBandRows / 16;
-  const double products = fit.depth / 8 * kHalves * fit.products * kProductCycles / kProductShare;
-  const double reads =
-      ((2 * fit.steps + 1) * p.groups + 4 * kHalves * fit.steps_read) / kSharedShare;
-  const double warp = p.row.taps * (std::max(products, reads) + kRowCycles) +
-                      kHalves * static_cast<double>(fit.columns()) / 4 * kStoreCycles;
-  const auto element = static_cast<double>(size_of(problem.dtype));
-  const double bands = p.row.taps * 4.0 / element * p.band_elements / 32 * kTapCycles;
-  const double block = passes * warp * p.warps + bands;
-  const double rounds = std::ceil(static_cast<double>(fit.blocks) / static_cast<double>(at_once));
-  const double cycles = rounds * (static_cast<double>(resident) * block + kBlockCycles);
+  const DeviceRates rates = rates_of(caps);
   fit.microseconds =
-      kLaunchUs + std::max(cycles / kCyclesPerUs / rates.tensor,
-                           count_bytes(problem) / kBytesPerUs / rates.memory * kReferenceSms / sms);
+      kLaunchUs + std::max(best / kCyclesPerUs / rates.tensor,
+                           count_memory_bytes(problem, fit) / kBytesPerUs / rates.memory *
+                               kReferenceSms / static_cast<double>(sms));
 }
 
 BandsParams make_tensors(const ConvProblem& problem) {

@@ -17,8 +17,7 @@ struct BandsFit {
   int64_t blocks = 0;        // 0: nothing fits
   int64_t shared_bytes = 0;  // of a block
   double microseconds = 0;   // predicted
-  // For a row of taps, on average: products of a step with a band, and steps that are read.
-  double products = 0, steps_read = 0;
+  double products = 0;       // of a step with a band, for a row of taps, on average
 
   int64_t columns() const { return int64_t{tiles} * depth; }  // of a block
 };

@@ -61,9 +61,9 @@ struct BandJob {
     int image, row;
   };
   __device__ __forceinline__ Row locate(int row) const {
-    const int index = first + row;
-    const int image = index / block.rows;
-    return {image, index - image * block.rows};
+    Row at{first + row, 0};
+    at.row = block.by_rows.split(at.image);
+    return at;
   }
 
   // Where a row of results begins to read: a source row, or one that is outside whatever tap sees
@@ -82,6 +82,18 @@ struct BandJob {
   __device__ __forceinline__ bool is_inside(const Reader& reader) const {
     return static_cast<unsigned>(reader.source_row) < static_cast<unsigned>(p.source_height);
   }
+  // The source rows that the warp's rows see, from one to the other; all, if they are of several
+  // images.
+  struct Sight {
+    int first, last;
+  };
+  __device__ __forceinline__ Sight make_sight() const {
+    constexpr int kFar = 1 << 30;
+    const Row from = locate(0), to = locate(min(kBandRows, images * block.rows - first) - 1);
+    if (from.image != to.image) return {-kFar, kFar};
+    const int offset = block.first_row * p.row.source_step + p.row.offset0;
+    return {from.row * p.row.source_step + offset, to.row * p.row.source_step + offset};
+  }
   // To the next row of taps.
   __device__ __forceinline__ void advance(Reader& reader) const {
     reader.source_row += p.row.offset_step;
@@ -98,6 +110,7 @@ struct BandJob {
     }
 #pragma unroll
     for (float& sum : sums) sum = 0;
+    Sight sight = make_sight();
     // The lane's first word: of one or two elements.
     const int element = kBandFront - p.lead - 8 * (kPieces - 1) + kCopies * (lane % 4) - lane / 4;
     const int copy = element % kCopies;
@@ -105,15 +118,13 @@ struct BandJob {
 #pragma unroll 1
     for (int r = 0; r < p.row.taps; ++r) {
       uint32_t lines[kHalves];
-      bool any = false;
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        const bool inside = is_inside(readers[half]);
-        lines[half] = (inside ? readers[half].line : space.zeros) + side;
-        any |= inside;
+        lines[half] = (is_inside(readers[half]) ? readers[half].line : space.zeros) + side;
         advance(readers[half]);
       }
-      if (__any_sync(0xffffffffu, any)) multiply_row(sums, lines, word);
+      if (sight.last >= 0 && sight.first < p.source_height) multiply_row(sums, lines, word);
+      sight.first += p.row.offset_step, sight.last += p.row.offset_step;
       word += kElement * kCopies * p.band_elements;
     }
   }
@@ -283,8 +294,9 @@ __device__ __forceinline__ void compute_bands(const BandsParams& p, unsigned cha
 }
 
 template <typename T, int kSteps, int kTiles>
-__global__ void __launch_bounds__(kBandMostWarps * 32, kBandBlocks)
-    bands_kernel(const __grid_constant__ BandsParams p) {
+__global__ void __launch_bounds__(kBandMostWarps * 32)
+    __maxnreg__(count_band_registers(kTiles* count_band_depth(sizeof(T))))
+        bands_kernel(const __grid_constant__ BandsParams p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   compute_bands<T, kSteps, kTiles>(p, shared_bytes);

@@ -24,7 +24,8 @@ namespace convx {
 constexpr int kBandBytes = 32;  // of source columns, and of a band's results
 constexpr int kBandRows = 32;   // of a warp: two products below each other
 constexpr int kBandMostWarps = 8;
-constexpr int kBandBlocks = 2;  // of so many, on a multiprocessor, by registers
+// Registers of a lane, by the columns that a warp has: what the compiler may use.
+constexpr int count_band_registers(int columns) { return columns == 64 ? 112 : 80; }
 // Zeros before the first tap: a word of the first band begins 15 elements before it at most, and
 // lead is less than 16.
 constexpr int kBandFront = 32;

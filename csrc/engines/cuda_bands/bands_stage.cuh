@@ -1,6 +1,7 @@
 // Taps and source rows, brought into shared memory.
 #pragma once
 
+#include "device/fast_divmod.cuh"
 #include "engines/copy_unit.cuh"
 #include "engines/cuda_bands/bands_params.h"
 #include "engines/mma_operand.cuh"
@@ -16,6 +17,8 @@ struct BandsBlock {
   int origin;                 // source column that is staged first; may lie outside of the image
   int begin, end;             // staged columns that lie within the image
   int first_step, last_step;  // steps that have any of these
+  FastDivmod by_units;        // of a line, that are copied
+  FastDivmod by_lines, by_rows;
 };
 
 __device__ __forceinline__ BandsBlock locate_bands_block(const BandsParams& p, int depth, int tiles,
@@ -39,25 +42,31 @@ __device__ __forceinline__ BandsBlock locate_bands_block(const BandsParams& p, i
   block.end = min(staged, p.source_width - block.origin);
   block.first_step = block.begin / depth;
   block.last_step = block.end > block.begin ? (block.end + depth - 1) / depth : 0;
+  block.by_units = FastDivmod(max((block.end - block.begin) / p.unit, 1));
+  block.by_lines = FastDivmod(max(block.lines, 1));
+  block.by_rows = FastDivmod(block.rows);
   return block;
 }
 
+// A warp has a row of taps at a time.
 template <typename T>
 __device__ __forceinline__ void stage_bands(const BandsParams& p, int filter, T* bands) {
-  const T* weight = static_cast<const T*>(p.weight) + filter * p.weight_k;
   constexpr int kCopies = count_band_copies(sizeof(T));
-  const int count = p.row.taps * kCopies * p.band_elements;
-  for (int index = threadIdx.x; index < count; index += blockDim.x) {
-    const int line = index / p.band_elements;
-    const int element = index - line * p.band_elements;
-    const int place = element + line % kCopies - kBandFront;
-    const int tap = place / p.column.offset_step;
-    T value = round_to<T>(0.0f);
-    if (place >= 0 && tap < p.column.taps && tap * p.column.offset_step == place) {
-      value = weight[(p.row.tap0 + line / kCopies * p.row.tap_step) * p.weight_r +
-                     (p.column.tap0 + tap * p.column.tap_step) * p.weight_s];
+  const FastDivmod by_dilation(p.column.offset_step);
+  const int lane = threadIdx.x % 32;
+  for (int r = static_cast<int>(threadIdx.x) / 32; r < p.row.taps; r += p.warps) {
+    const T* taps = static_cast<const T*>(p.weight) + filter * p.weight_k +
+                    (p.row.tap0 + r * p.row.tap_step) * p.weight_r + p.column.tap0 * p.weight_s;
+    T* band = bands + r * kCopies * p.band_elements;
+#pragma unroll 4
+    for (int element = lane; element < p.band_elements + kCopies - 1; element += 32) {
+      int tap = max(element - kBandFront, 0);
+      const bool is_tap =
+          by_dilation.split(tap) == 0 && element >= kBandFront && tap < p.column.taps;
+      const T value = is_tap ? taps[tap * p.column.tap_step * p.weight_s] : round_to<T>(0.0f);
+      if (element < p.band_elements) band[element] = round_operand(value);
+      if (kCopies == 2 && element > 0) band[p.band_elements + element - 1] = value;
     }
-    bands[index] = round_operand(value);
   }
 }
 
@@ -74,10 +83,10 @@ __device__ __forceinline__ void visit_units(const BandsParams& p, const BandsBlo
   const int count = images * block.lines * units;
 #pragma unroll 4
   for (int index = threadIdx.x; index < count; index += blockDim.x) {
-    const int line = index / units;
-    const int unit = index - line * units;
-    const int image = line / block.lines;
-    const int row = line - image * block.lines;
+    int line = index;
+    const int unit = block.by_units.split(line);
+    int image = line;
+    const int row = block.by_lines.split(image);
     visit(source + (image * p.source_n + row * p.source_h + unit * kUnit),
           reinterpret_cast<T*>(stage + (image * p.span + row) * p.line_pitch) +
               (block.begin + unit * kUnit));
@@ -104,10 +113,8 @@ __device__ __forceinline__ void round_lines(const BandsParams& p, const BandsBlo
     if (block.last_step == 0) return;
     visit_unit<T>(p.unit, [&](auto unit) {
       constexpr int kUnit = decltype(unit)::value;
-      visit_units<kUnit, T>(p, block, first_image, images, stage, [](const T*, T* to) {
-#pragma unroll
-        for (int i = 0; i < kUnit; ++i) to[i] = round_operand(to[i]);
-      });
+      visit_units<kUnit, T>(p, block, first_image, images, stage,
+                            [](const T*, T* to) { round_unit<kUnit>(to); });
     });
   }
 }

@@ -85,7 +85,6 @@ Engine cuda_bands_engine() {
           .name = "cuda_bands",
           .refuse = refuse,
           .plan = plan,
-          .by_name_only = true,  // its costs are reckoned, and it has still to be timed on a GPU
           .variants = variants,
           .plan_variant = plan_variant};
 }

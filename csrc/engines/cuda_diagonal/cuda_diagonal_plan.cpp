@@ -1,5 +1,7 @@
 #include "engines/cuda_diagonal/cuda_diagonal_plan.h"
 
+#include <algorithm>
+
 #include "core/gather_view.h"
 #include "engines/cuda_diagonal/diagonal_fit.h"
 #include "engines/cuda_limits.h"
@@ -25,11 +27,14 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.x_strides.c != 1 || p.y_strides.c != 1) {
     return "channels are not neighbours in the memory of both input and output";
   }
+  if (std::max({p.x_strides.h, p.x_strides.w, p.y_strides.h, p.y_strides.w}) > kMaxExtent) {
+    return "rows or columns are more than 2^29 elements apart";
+  }
   return fit_diagonal(p, caps).blocks == 0 ? "no tile fits in shared memory" : "";
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
-  auto fit = std::make_shared<DiagonalFit>(fit_diagonal(problem, caps));
+Plan make_plan(const ConvProblem& problem, DiagonalFit found) {
+  auto fit = std::make_shared<DiagonalFit>(std::move(found));
   const DiagonalParams& p = fit->params;
   Plan plan;
   plan.engine = EngineId::kCudaDiagonal;
@@ -40,6 +45,32 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   return plan;
 }
 
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  return make_plan(problem, fit_diagonal(problem, caps));
+}
+
+std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,
+                                 std::string_view variant) {
+  for (const DiagonalTileSize& size : kDiagonalTileSizes) {
+    if (variant != size.name) continue;
+    DiagonalFit fit = fit_diagonal(problem, caps, size);
+    if (fit.blocks > 0) return make_plan(problem, std::move(fit));
+  }
+  return std::nullopt;
+}
+
+// Sizes of tiles other than what is chosen.
+std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
+  const Plan chosen = plan(problem, caps);
+  const int64_t pixels = chosen.tile.m * chosen.tile.n;
+  std::vector<const char*> names;
+  for (const DiagonalTileSize& size : kDiagonalTileSizes) {
+    if (pixels > size.most / 2 && pixels <= size.most) continue;
+    if (fit_diagonal(problem, caps, size).blocks > 0) names.push_back(size.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 Engine cuda_diagonal_engine() {
@@ -47,7 +78,8 @@ Engine cuda_diagonal_engine() {
           .name = "cuda_diagonal",
           .refuse = refuse,
           .plan = plan,
-          .by_name_only = true};  // its costs are reckoned, and it has still to be timed on a GPU
+          .variants = variants,
+          .plan_variant = plan_variant};
 }
 
 }  // namespace convx

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "core/arithmetic.h"
 #include "core/gather_view.h"
@@ -12,17 +13,20 @@
 namespace convx {
 namespace {
 
-// Reckoned, not fitted: cycles of a multiprocessor.
-constexpr double kReadCycles = 4.4;      // 16 pixels' chunk out of shared memory
-constexpr double kWordCycles = 4.4;      // a tap's weights, for 64 pixels
-constexpr double kProductCycles = 2;     // 16 pixels by 8 filters
-constexpr double kUnitCycles = 0.25;     // copying a unit of a thread
-constexpr double kStoreCycles = 24;      // 64 pixels' chunk
-constexpr double kLatencyCycles = 1500;  // until the first pixels are there
-constexpr double kCopyBytes = 18;        // a cycle, of pixels that come in
-constexpr double kWeightCycles = 1.5;    // a word of weights
-constexpr double kCyclesPerUs = 1700;
-constexpr double kBytesPerUs = 3.4e6;
+// Fitted to an H200. Cycles that a multiprocessor is busy with:
+constexpr double kTapCycles = 13.7;      // a tap of 64 pixels' chunk, of 16 bits
+constexpr double kTf32TapCycles = 10.6;  // and of TF32: half as many filters
+constexpr double kStoreCycles = 54;      // 64 pixels' chunk
+constexpr double kUnitCycles = 0.46;     // copying a unit
+constexpr double kRoundCycles = 0.15;    // rounding it
+constexpr double kWordCycles = 0.46;     // a word of weights
+// and cycles that a block takes besides, however few others there are:
+constexpr double kTileLatency = 1960;
+constexpr double kStoreLatency = 1130;  // a warp's 64 pixels
+constexpr double kTapLatency = 82;
+constexpr double kBlockLatency = 790;
+constexpr double kCyclesPerUs = 1750;
+constexpr double kBytesPerUs = 3.2e6;
 constexpr double kLaunchUs = 4;
 constexpr double kReferenceSms = 132;
 
@@ -37,8 +41,8 @@ DiagonalParams make_tensors(const ConvProblem& problem) {
   const Strides& from = view.source_strides;
   const Strides& to = view.target_strides;
   DiagonalParams p{};
-  p.source_n = from.n, p.source_h = from.h, p.source_w = from.w;
-  p.target_n = to.n, p.target_h = to.h, p.target_w = to.w;
+  p.source_n = from.n, p.source_h = narrow(from.h), p.source_w = narrow(from.w);
+  p.target_n = to.n, p.target_h = narrow(to.h), p.target_w = narrow(to.w);
   p.weight_group = problem.filters_per_group() * problem.w_strides.n;
   p.weight_target = view.weight_target_stride, p.weight_source = view.weight_source_stride;
   p.weight_r = problem.w_strides.h, p.weight_s = problem.w_strides.w;
@@ -76,9 +80,16 @@ DiagonalFit fit_tile(const ConvProblem& problem, const DeviceCaps& caps,
   if (staged_rows > caps.shared_bytes_per_block || staged_columns > caps.shared_bytes_per_block) {
     return fit;
   }
-  fit.shared_bytes = words * 4 + staged_rows * staged_columns * p.pixel_bytes;
+  // Places within a tile are counted in 32 bits.
+  const auto is_far = [&](int64_t h, int64_t w) {
+    return staged_rows * h + staged_columns * w + problem.C >= int64_t{1} << 31;
+  };
+  if (is_far(p.source_h, p.source_w) || is_far(p.target_h, p.target_w)) return fit;
+  const int64_t stage = staged_rows * staged_columns * p.pixel_bytes;
+  fit.shared_bytes = words * 4 + 2 * stage;
   if (fit.shared_bytes > caps.shared_bytes_per_block) return fit;
   p.pixels_offset = narrow(words * 4);
+  p.stage_bytes = narrow(stage);
   p.staged_rows = narrow(staged_rows), p.staged_columns = narrow(staged_columns);
 
   const double sms = std::max(caps.sm_count, 1);
@@ -88,18 +99,21 @@ DiagonalFit fit_tile(const ConvProblem& problem, const DeviceCaps& caps,
   const int64_t at_once = static_cast<int64_t>(sms) * resident;
   const int64_t shares = std::clamp<int64_t>(at_once / p.sets, 1, tiles);
   fit.blocks = shares * p.sets;
-  const double jobs = std::ceil(static_cast<double>(rows * columns) / kDiagonalPixels) * p.chunks;
-  const double tap =
-      kWordCycles + 4 * kReadCycles + 4 * kProductCycles * (count_chunk_channels(element) / 8);
-  const auto pixels = static_cast<double>(staged_rows * staged_columns * p.chunks);
-  const double units = pixels * count_chunk_channels(element) / p.unit;
-  const double work = jobs * (static_cast<double>(taps) * tap + kStoreCycles) + units * kUnitCycles;
-  const double copies = pixels * kChunkBytes / kCopyBytes;
-  // One block's copies overlap with another's products.
-  const double tile = resident > 1 ? std::max(work, copies) : work + copies + kLatencyCycles;
-  const double turns = std::ceil(static_cast<double>(tiles) / static_cast<double>(shares));
+  const int64_t groups = ceil_div(rows * columns, int64_t{kDiagonalPixels});  // of pixels
+  const int64_t turns_of_warp = ceil_div(groups, int64_t{kDiagonalWarps / p.chunks});
+  const auto all_taps = static_cast<double>(taps);
+  const bool is_tf32 = problem.dtype == DType::kFloat32;
+  const double units = static_cast<double>(staged_rows * staged_columns * p.chunks) *
+                       count_chunk_channels(element) / p.unit;
+  const double busy = static_cast<double>(groups * p.chunks) *
+                          (all_taps * (is_tf32 ? kTf32TapCycles : kTapCycles) + kStoreCycles) +
+                      units * (kUnitCycles + (is_tf32 ? kRoundCycles : 0));
+  const double waiting =
+      kTileLatency + static_cast<double>(turns_of_warp) * (all_taps * kTapLatency + kStoreLatency);
   const double of_sm = std::ceil(static_cast<double>(fit.blocks) / sms);
-  const double cycles = of_sm * (turns * tile + static_cast<double>(words) * kWeightCycles);
+  const auto turns = static_cast<double>(ceil_div(tiles, shares));
+  const double cycles = turns * (of_sm * busy + waiting) +
+                        of_sm * static_cast<double>(words) * kWordCycles + kBlockLatency;
   const DeviceRates rates = rates_of(caps);
   fit.microseconds =
       kLaunchUs + std::max(cycles / kCyclesPerUs / rates.clock,
@@ -107,26 +121,39 @@ DiagonalFit fit_tile(const ConvProblem& problem, const DeviceCaps& caps,
   return fit;
 }
 
-}  // namespace
-
-DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps) {
+// The fastest of tiles with more pixels than one number and as many as the other at most.
+DiagonalFit fit_tiles(const ConvProblem& problem, const DeviceCaps& caps, int64_t over,
+                      int64_t most) {
   const DiagonalParams tensors = make_tensors(problem);
-  constexpr int64_t kMostPixels = 1024;
   DiagonalFit best;
   for (int64_t cut = 1;; cut = next_size(cut)) {
     const int64_t columns = ceil_div(int64_t{tensors.column.count}, cut);
     for (int64_t rows = 1;; rows = next_size(rows)) {
       rows = std::min<int64_t>(rows, tensors.row.count);
-      if (rows > 1 && rows * columns > kMostPixels) break;
+      if (rows * columns > most) break;
       const DiagonalFit fit = fit_tile(problem, caps, tensors, rows, columns);
       if (fit.blocks == 0) break;
-      if (best.blocks == 0 || fit.microseconds < best.microseconds) best = fit;
+      const bool is_of_size = rows * columns > over;
+      if (is_of_size && (best.blocks == 0 || fit.microseconds < best.microseconds)) best = fit;
       if (rows == tensors.row.count) break;
     }
     if (columns <= 8) break;
   }
-  if (best.blocks > 0) best.params.by_tile_columns = FastDivmod(best.params.tile_columns);
+  if (best.blocks > 0) {
+    best.params.by_tile_columns = FastDivmod(best.params.tile_columns);
+    best.params.by_staged_columns = FastDivmod(best.params.staged_columns);
+  }
   return best;
+}
+
+}  // namespace
+
+DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps) {
+  return fit_tiles(problem, caps, 0, std::end(kDiagonalTileSizes)[-1].most);
+}
+DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps,
+                         const DiagonalTileSize& size) {
+  return fit_tiles(problem, caps, size.most / 2, size.most);
 }
 
 DiagonalParams make_diagonal_params(const ConvProblem& problem, const DiagonalFit& fit,
@@ -135,6 +162,7 @@ DiagonalParams make_diagonal_params(const ConvProblem& problem, const DiagonalFi
   set_gather_buffers(p, problem, buffers);
   const int64_t element = size_of(problem.dtype);
   p.unit = fit_unit_to_address(p.source, element, p.unit);
+  p.by_units = FastDivmod(p.chunks * count_chunk_channels(element) / p.unit);
   const int vector = narrow(8 / element);
   p.vectors =
       fit_unit(element, problem.C, p.images > 1 ? p.target_n : 0, p.row.count > 1 ? p.target_h : 0,

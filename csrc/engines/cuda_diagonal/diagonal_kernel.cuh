@@ -11,8 +11,8 @@
 //          0 0 w w 0 0 ...             a quarter is of use, and still bytes take longer.
 //
 // 1. A block has up to four chunks of channels, whose weights stay in shared memory, and takes
-//    tiles of pixels one after the other (diagonal_stage.cuh). Two blocks share a multiprocessor:
-//    one copies while the other multiplies.
+//    tiles of pixels one after the other: while one is multiplied, the next comes in
+//    (diagonal_stage.cuh).
 // 2. A warp has one chunk and 64 pixels at a time. For each tap it reads their 32 bytes and the
 //    lane's words of weights.
 // 3. A lane has four neighbouring filters of a pixel (two of TF32), 8 bytes, and a quad a sector.
@@ -55,8 +55,7 @@ struct DiagonalJob {
     return {row, column};
   }
   __device__ __forceinline__ bool exists(const Place& at) const {
-    return at.row < p.tile_rows && tile.first_row + at.row < p.row.count &&
-           tile.first_column + at.column < p.column.count;
+    return at.row < tile.rows && at.column < tile.columns;
   }
   // Where it is read under the first tap.
   __device__ __forceinline__ uint32_t find_pixel(const Place& at) const {
@@ -126,7 +125,8 @@ struct DiagonalJob {
           (r * p.row.offset_step * p.staged_columns + s * p.column.offset_step) * p.pixel_bytes;
 #pragma unroll 1
       for (int c = 0; c < p.group_channels; ++c) {
-        const T weight = load_chunk_weight<T>(p, first_filter, tap, group + c, filter);
+        const T weight =
+            load_chunk_weight<T>(p, find_chunk_taps<T>(p, first_filter, group + c, filter), r, s);
         sum += to_accumulate(load_element<T>(at + kElement * c)) * to_accumulate(weight);
       }
     }
@@ -152,15 +152,16 @@ struct DiagonalJob {
   __device__ __forceinline__ void store(const Sums& sums, const float (&bias)[kLaneFilters]) const {
     const int filter = first_filter + filter_of(0, 0);
     if (filter >= p.channels) return;
+    T* const first_target = static_cast<T*>(p.target) + tile.image * p.target_n +
+                            int64_t{tile.first_row} * p.target_h +
+                            int64_t{tile.first_column} * p.target_w + filter;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const Place at = locate(pixel_of(i, 2 * half));
         if (!exists(at)) continue;
-        T* target = static_cast<T*>(p.target) + tile.image * p.target_n +
-                    (tile.first_row + at.row) * p.target_h +
-                    (tile.first_column + at.column) * p.target_w + filter;
+        T* target = first_target + (at.row * p.target_h + at.column * p.target_w);
         float results[kLaneFilters];
 #pragma unroll
         for (int k = 0; k < kLaneFilters; ++k) {
@@ -196,31 +197,44 @@ __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
                   ? to_accumulate(static_cast<const T*>(p.bias)[filter])
                   : 0.0f;
   }
-  unsigned char* const staged = shared_bytes + p.pixels_offset;
+  const auto stage_of = [&](int turn) {
+    return shared_bytes + p.pixels_offset + turn * p.stage_bytes;
+  };
   stage_diagonals<T>(p, first_channel, shared_bytes);
   const int tiles = p.images * p.row_tiles * p.column_tiles;
   const int step = static_cast<int>(gridDim.x) / p.sets;
   const int tile_pixels = p.tile_rows * p.tile_columns;
+  // The tile before a block's first is none.
+  int turn = 1;
 #pragma unroll 1
-  for (int index = static_cast<int>(blockIdx.x) / p.sets; index < tiles; index += step) {
-    const DiagonalTile tile = locate_diagonal_tile(p, index);
-    stage_pixels<T>(p, tile, first_channel, staged);
-    __syncthreads();  // pixels are there
-#pragma unroll 1
-    for (int first = warp / p.chunks * kDiagonalPixels; first < tile_pixels;
-         first += kDiagonalWarps / p.chunks * kDiagonalPixels) {
-      const Job job{p,
-                    tile,
-                    shared_address(shared_bytes) + chunk * (32 * 4 * Job::kWords),
-                    shared_address(staged) + chunk * kChunkBytes,
-                    first_filter,
-                    first};
-      typename Job::Sums sums;
-      job.multiply(sums);
-      job.mend(sums);
-      job.store(sums, bias);
+  for (int index = static_cast<int>(blockIdx.x) / p.sets - step; index < tiles; index += step) {
+    const int next = index + step;
+    if (next < tiles) {
+      stage_pixels<T>(p, locate_diagonal_tile(p, next), first_channel, stage_of(1 - turn));
     }
-    __syncthreads();  // and have been read
+    commit_copies();
+    if (index >= 0) {
+      const DiagonalTile tile = locate_diagonal_tile(p, index);
+      wait_copies<1>();
+      round_pixels<T>(p, tile, first_channel, stage_of(turn));
+      __syncthreads();  // this tile's pixels are there
+#pragma unroll 1
+      for (int first = warp / p.chunks * kDiagonalPixels; first < tile_pixels;
+           first += kDiagonalWarps / p.chunks * kDiagonalPixels) {
+        const Job job{p,
+                      tile,
+                      shared_address(shared_bytes) + chunk * (32 * 4 * Job::kWords),
+                      shared_address(stage_of(turn)) + chunk * kChunkBytes,
+                      first_filter,
+                      first};
+        typename Job::Sums sums;
+        job.multiply(sums);
+        job.mend(sums);
+        job.store(sums, bias);
+      }
+      __syncthreads();  // and have been read
+    }
+    turn = 1 - turn;
   }
 }
 

@@ -6,8 +6,8 @@
 //
 //     16 pixels [pixel][channel of the chunk]  x  [channel][filter of the chunk],  for each tap.
 //
-// Shared memory: weights [tap][chunk][lane][words], in the order of a product's operand; pixels
-// [row][column][pixel_bytes], zeros for padding.
+// Shared memory: weights [tap][chunk][lane][words], in the order of a product's operand; two stages
+// of pixels [row][column][pixel_bytes], zeros for padding.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace convx {
 constexpr int kChunkBytes = 32;
 constexpr int kDiagonalWarps = 8;
 constexpr int kDiagonalThreads = 32 * kDiagonalWarps;
-constexpr int kDiagonalBlocks = 2;      // on a multiprocessor, by registers
+constexpr int kDiagonalBlocks = 3;      // on a multiprocessor, by registers
 constexpr int kDiagonalMostChunks = 4;  // of a block
 constexpr int kDiagonalPixels = 64;     // of a warp at a time: four products below each other
 
@@ -36,8 +36,8 @@ struct DiagonalParams {
   const void* weight;
   const void* bias;  // may be null
   void* target;
-  int64_t source_n, source_h, source_w;  // channels are neighbours
-  int64_t target_n, target_h, target_w;
+  int64_t source_n, target_n;
+  int source_h, source_w, target_h, target_w;  // channels are neighbours
   int64_t weight_group, weight_target, weight_source, weight_r, weight_s;
   int images, channels;  // of the source and of the target alike
   int group_channels;
@@ -48,10 +48,10 @@ struct DiagonalParams {
   int tile_rows, tile_columns;
   int row_tiles, column_tiles;
   int staged_rows, staged_columns;
-  int pixel_bytes, pixels_offset;
-  int unit;      // channels that are copied at once
-  bool vectors;  // a lane's results are stored at once
-  FastDivmod by_tile_columns;
+  int pixel_bytes, pixels_offset, stage_bytes;
+  int unit;                                                 // channels that are copied at once
+  bool vectors;                                             // a lane's results are stored at once
+  FastDivmod by_tile_columns, by_staged_columns, by_units;  // units of a pixel
 };
 
 }  // namespace convx

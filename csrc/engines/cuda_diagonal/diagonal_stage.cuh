@@ -11,6 +11,7 @@ namespace convx {
 struct DiagonalTile {
   int image;
   int first_row, first_column;  // of results
+  int rows, columns;
 };
 
 __device__ __forceinline__ DiagonalTile locate_diagonal_tile(const DiagonalParams& p, int index) {
@@ -19,6 +20,8 @@ __device__ __forceinline__ DiagonalTile locate_diagonal_tile(const DiagonalParam
   index /= p.column_tiles;
   tile.first_row = index % p.row_tiles * p.tile_rows;
   tile.image = index / p.row_tiles;
+  tile.rows = min(p.tile_rows, p.row.count - tile.first_row);
+  tile.columns = min(p.tile_columns, p.column.count - tile.first_column);
   return tile;
 }
 
@@ -29,45 +32,60 @@ __device__ __forceinline__ int find_chunk_filter(int piece, int n) {
   return sizeof(T) == 2 ? 4 * (n / 2) + 2 * piece + n % 2 : n;
 }
 
-// A weight of a chunk, for the source channel and the filter, counted from its first; or zero.
+// Where the weights of a source channel and a filter of a chunk begin, both counted from its
+// first; null where they are zero.
 template <typename T>
-__device__ __forceinline__ T load_chunk_weight(const DiagonalParams& p, int first_channel, int tap,
-                                               int channel, int filter) {
+__device__ __forceinline__ const T* find_chunk_taps(const DiagonalParams& p, int first_channel,
+                                                    int channel, int filter) {
   const int group = channel / p.group_channels;
-  T value = round_to<T>(0.0f);
-  if (filter / p.group_channels == group && first_channel + channel < p.channels) {
-    const int r = tap / p.column.taps, s = tap - r * p.column.taps;
-    value = static_cast<const T*>(
-        p.weight)[(first_channel / p.group_channels + group) * p.weight_group +
-                  (filter - group * p.group_channels) * p.weight_target +
-                  (channel - group * p.group_channels) * p.weight_source +
-                  (p.row.tap0 + r * p.row.tap_step) * p.weight_r +
-                  (p.column.tap0 + s * p.column.tap_step) * p.weight_s];
-  }
-  return round_operand(value);
+  if (filter / p.group_channels != group || first_channel + channel >= p.channels) return nullptr;
+  return static_cast<const T*>(p.weight) +
+         (first_channel / p.group_channels + group) * p.weight_group +
+         (filter - group * p.group_channels) * p.weight_target +
+         (channel - group * p.group_channels) * p.weight_source + p.row.tap0 * p.weight_r +
+         p.column.tap0 * p.weight_s;
+}
+template <typename T>
+__device__ __forceinline__ T load_chunk_weight(const DiagonalParams& p, const T* taps, int r,
+                                               int s) {
+  return taps == nullptr
+             ? round_to<T>(0.0f)
+             : round_operand(
+                   taps[r * p.row.tap_step * p.weight_r + s * p.column.tap_step * p.weight_s]);
 }
 
-// The second operand of all products, [tap][chunk][lane][piece][word] (device/mma.cuh).
+// The second operand of all products, [tap][chunk][lane][piece][word] (device/mma.cuh). A thread
+// keeps to one word of a tap, and finds its weights once.
 template <typename T>
 __device__ __forceinline__ void stage_diagonals(const DiagonalParams& p, int first_channel,
                                                 unsigned char* shared) {
   constexpr int kWords = count_chunk_words(sizeof(T));
   constexpr int kOfWord = 4 / static_cast<int>(sizeof(T));
-  const int count = p.row.taps * p.column.taps * p.chunks * 32 * kWords;
-  for (int index = threadIdx.x; index < count; index += kDiagonalThreads) {
+  const int count = p.chunks * 32 * kWords;  // words of a tap: a power of two
+  const int threads = min(count, kDiagonalThreads);
+  const int first_tap = static_cast<int>(threadIdx.x) / threads;
+  for (int index = static_cast<int>(threadIdx.x) % threads; index < count; index += threads) {
     const int word = index % kWords;
     const int lane = index / kWords % 32;
-    const int chunk = index / (kWords * 32) % p.chunks;
-    const int tap = index / (kWords * 32) / p.chunks;
+    const int chunk_channel =
+        first_channel + index / (kWords * 32) * count_chunk_channels(sizeof(T));
     const int filter = find_chunk_filter<T>(word / 2, lane / 4);
-    const int channel = kOfWord * (lane % 4 + word % 2 * 4);
-    T values[kOfWord];
+    const T* taps[kOfWord];
 #pragma unroll
     for (int i = 0; i < kOfWord; ++i) {
-      values[i] = load_chunk_weight<T>(p, first_channel + chunk * count_chunk_channels(sizeof(T)),
-                                       tap, channel + i, filter);
+      taps[i] =
+          find_chunk_taps<T>(p, chunk_channel, kOfWord * (lane % 4 + word % 2 * 4) + i, filter);
     }
-    memcpy(shared + index * 4, values, 4);
+    int r = 0, s = first_tap;
+#pragma unroll 4
+    for (int tap = first_tap; tap < p.row.taps * p.column.taps; tap += kDiagonalThreads / threads) {
+      for (; s >= p.column.taps; s -= p.column.taps) ++r;
+      T values[kOfWord];
+#pragma unroll
+      for (int i = 0; i < kOfWord; ++i) values[i] = load_chunk_weight<T>(p, taps[i], r, s);
+      memcpy(shared + (tap * count + index) * 4, values, 4);
+      s += kDiagonalThreads / threads;
+    }
   }
 }
 
@@ -81,24 +99,25 @@ __device__ __forceinline__ void visit_units(const DiagonalParams& p, const Diago
   const int count = p.staged_rows * p.staged_columns * units;
   const int top = tile.first_row * p.row.source_step + p.row.offset0;
   const int left = tile.first_column * p.column.source_step + p.column.offset0;
+  const int64_t origin = tile.image * p.source_n + int64_t{top} * p.source_h +
+                         int64_t{left} * p.source_w + first_channel;
 #pragma unroll 4
   for (int index = threadIdx.x; index < count; index += kDiagonalThreads) {
-    const int pixel = index / units;
-    const int channel = (index - pixel * units) * kUnit;
-    const int row = pixel / p.staged_columns;
-    const int y = top + row, x = left + pixel - row * p.staged_columns;
-    const bool inside = static_cast<unsigned>(y) < static_cast<unsigned>(p.source_height) &&
-                        static_cast<unsigned>(x) < static_cast<unsigned>(p.source_width) &&
-                        first_channel + channel < p.channels;
-    const T* from = static_cast<const T*>(p.source);
-    if (inside) {
-      from += tile.image * p.source_n + y * p.source_h + x * p.source_w + first_channel + channel;
-    }
-    visit(from, reinterpret_cast<T*>(pixels + pixel * p.pixel_bytes) + channel, inside);
+    int pixel = index;
+    const int channel = p.by_units.split(pixel) * kUnit;
+    int row = pixel;
+    const int column = p.by_staged_columns.split(row);
+    const bool inside =
+        static_cast<unsigned>(top + row) < static_cast<unsigned>(p.source_height) &&
+        static_cast<unsigned>(left + column) < static_cast<unsigned>(p.source_width) &&
+        first_channel + channel < p.channels;
+    const int64_t at = origin + (row * p.source_h + column * p.source_w + channel);
+    visit(static_cast<const T*>(p.source) + (inside ? at : 0),
+          reinterpret_cast<T*>(pixels + pixel * p.pixel_bytes) + channel, inside);
   }
 }
 
-// Copies a tile's pixels and waits for those of this thread.
+// Begins to copy a tile's pixels.
 template <typename T>
 __device__ __forceinline__ void stage_pixels(const DiagonalParams& p, const DiagonalTile& tile,
                                              int first_channel, unsigned char* pixels) {
@@ -107,15 +126,20 @@ __device__ __forceinline__ void stage_pixels(const DiagonalParams& p, const Diag
     visit_units<kUnit, T>(p, tile, first_channel, pixels, [](const T* from, T* to, bool inside) {
       copy_unit<kUnit>(to, from, inside);
     });
-    commit_copies();
-    wait_copies<0>();
-    if constexpr (sizeof(T) == 4) {
-      visit_units<kUnit, T>(p, tile, first_channel, pixels, [](const T*, T* to, bool) {
-#pragma unroll
-        for (int i = 0; i < kUnit; ++i) to[i] = round_operand(to[i]);
-      });
-    }
   });
+}
+
+// Rounds them where that is to be done: each thread what it has copied, once it is there.
+template <typename T>
+__device__ __forceinline__ void round_pixels(const DiagonalParams& p, const DiagonalTile& tile,
+                                             int first_channel, unsigned char* pixels) {
+  if constexpr (sizeof(T) == 4) {
+    visit_unit<T>(p.unit, [&](auto unit) {
+      constexpr int kUnit = decltype(unit)::value;
+      visit_units<kUnit, T>(p, tile, first_channel, pixels,
+                            [](const T*, T* to, bool) { round_unit<kUnit>(to); });
+    });
+  }
 }
 
 }  // namespace convx

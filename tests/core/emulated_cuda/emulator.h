@@ -29,6 +29,7 @@
 #define __host__
 #define __noinline__
 #define __launch_bounds__(...)
+#define __maxnreg__(...)
 #define __shared__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
