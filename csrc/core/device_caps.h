@@ -19,6 +19,12 @@ struct DeviceCaps {
   int64_t shared_bytes_per_block = 0;
   int64_t workspace_limit = int64_t{256} << 20;  // an engine's scratch memory stays below this
 
+  // Thread blocks with so many bytes of shared memory that a multiprocessor has room for: each
+  // takes a KiB besides.
+  int64_t count_blocks_by_shared(int64_t bytes) const {
+    return (shared_bytes_per_block + 1024) / (bytes + 1024);
+  }
+
   bool operator==(const DeviceCaps&) const = default;
 };
 

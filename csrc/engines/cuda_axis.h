@@ -14,6 +14,11 @@ struct CudaAxis {
 
   int most_class_taps() const { return class_taps + (longer_classes > 0 ? 1 : 0); }
 
+  // Source values from the first to the last that so many neighbouring outputs see.
+  int64_t count_span(int64_t outputs) const {
+    return (outputs - 1) * source_step + int64_t{taps - 1} * offset_step + 1;
+  }
+
 #ifdef __CUDACC__
   __device__ int count_taps(int index) const { return class_taps + (index < longer_classes); }
 #endif

@@ -370,7 +370,7 @@ PYBIND11_MODULE(convx_core, m) {
     const Engine engine = cuda_bands_engine();
     const std::optional<Plan> plan =
         variant.empty() ? engine.plan(problem, caps) : engine.plan_variant(problem, caps, variant);
-    if (!plan) return false;
+    if (!plan) throw std::runtime_error("no such variant");
     if (const char* fault = emulate_bands(problem, *plan, buffers_at(x, w, y, bias))) {
       throw std::runtime_error(fault);
     }
@@ -382,25 +382,19 @@ PYBIND11_MODULE(convx_core, m) {
     using namespace py::literals;
     const BandsFit fit = fit_bands(problem, caps);
     const BandsParams& p = fit.params;
-    return py::dict("steps"_a = fit.steps, "tiles"_a = fit.tiles, "groups"_a = p.groups,
-                    "lead"_a = p.lead, "unit"_a = p.unit, "warps"_a = p.warps,
+    return py::dict("steps"_a = fit.steps, "groups"_a = p.groups, "lead"_a = p.lead,
+                    "unit"_a = p.unit, "warps"_a = p.warps,
                     "tile"_a = py::make_tuple(p.tile_images, p.tile_rows),
-                    "row_tiles"_a = p.row_tiles, "column_tiles"_a = p.column_tiles,
-                    "shares"_a = p.shares, "products"_a = fit.products,
-                    "shared_bytes"_a = fit.shared_bytes, "microseconds"_a = fit.microseconds);
+                    "column_tiles"_a = p.column_tiles, "products"_a = fit.products);
   });
   // The same with the kernel of cuda_diagonal.
   m.def("run_diagonal", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                            uintptr_t w, uintptr_t y, uintptr_t bias) {
-    using namespace py::literals;
     const Plan plan = cuda_diagonal_engine().plan(problem, caps);
     if (const char* fault = emulate_diagonal(problem, plan, buffers_at(x, w, y, bias))) {
       throw std::runtime_error(fault);
     }
-    const auto& fit = *static_cast<const DiagonalFit*>(plan.shape.get());
-    const DiagonalParams& p = fit.params;
-    return py::dict("chunks"_a = p.chunks, "sets"_a = p.sets, "blocks"_a = fit.blocks,
-                    "tile"_a = py::make_tuple(p.tile_rows, p.tile_columns), "unit"_a = p.unit);
+    return true;
   });
   // The same for a grouped problem, with the kernel to take.
   m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,

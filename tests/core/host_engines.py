@@ -11,7 +11,7 @@ from typing import Any
 
 import reference
 import torch
-from engine_tester import Problem
+from engine_tester import Problem, nonfinite
 from problems import h200
 from torch import Tensor
 
@@ -133,6 +133,12 @@ class HostEngine:
             for t in (problem.x, problem.w)
         )
         return self._dense_strides(channels_last and problem.case.x[0] > 0, problem.case.y)
+
+
+def check_nonfinite_on_host(host: HostEngine, problem: Problem, direction: str) -> None:
+    """NaN and infinities are where float64 has them, and nowhere else."""
+    want = nonfinite(problem.want(direction))
+    assert torch.equal(nonfinite(host.run(problem, direction)), want), direction
 
 
 def check_on_host(host: HostEngine, problem: Problem, direction: str) -> str:

@@ -55,14 +55,10 @@ def test_graphs_need_a_gpu(capsys: pytest.CaptureFixture) -> None:
 def test_graphs_take_as_long_as_calls() -> None:
     device = torch.device("cuda")
     x = torch.randn(1 << 26, device=device)
-
-    def are_close() -> bool:
-        calls, graphs = (
-            Timer(device, budget_s=0.05, graphs=graphs).median_ms(x.cos) for graphs in (False, True)
-        )
-        return graphs == pytest.approx(calls, rel=0.2)
-
-    assert any(are_close() for _ in range(10))  # others may be using the GPU
+    timers = [Timer(device, budget_s=0.05, graphs=graphs) for graphs in (False, True)]
+    turns = [[timer.median_ms(x.cos) for timer in timers] for _ in range(10)]
+    times = [min(of_timer) for of_timer in zip(*turns, strict=True)]  # others add to it
+    assert times[1] == pytest.approx(times[0], rel=0.2)
 
 
 def test_what_is_compared_takes_turns() -> None:

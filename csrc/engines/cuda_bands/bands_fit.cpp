@@ -31,8 +31,6 @@ constexpr double kLaunchUs = 4;
 constexpr double kReferenceSms = 132;
 constexpr int64_t kMostShares = 16;  // that are tried
 
-int64_t count_reach(const CudaAxis& axis) { return int64_t{axis.taps - 1} * axis.offset_step + 1; }
-
 // Products of a step of columns with a band that a warp does for a row of taps: of steps that lie
 // within the image.
 double count_row_products(const BandsFit& fit, int64_t column_tile) {
@@ -65,7 +63,7 @@ double average_row_products(const BandsFit& fit) {
 void choose_lead(const ConvProblem& problem, BandsFit& fit) {
   BandsParams& p = fit.params;
   const int64_t room =
-      int64_t{fit.steps} * p.groups * fit.depth - (fit.depth - 1) - count_reach(p.column);
+      int64_t{fit.steps} * p.groups * fit.depth - (fit.depth - 1) - p.column.count_span(1);
   p.column_tiles = static_cast<int>(ceil_div(int64_t{p.column.count}, fit.columns()));
   int best_lead = 0, best_unit = 0;
   for (int lead = 0; lead <= std::min<int64_t>(room, fit.depth - 1); ++lead) {
@@ -92,8 +90,7 @@ bool set_tile(BandsFit& fit, const DeviceCaps& caps, int64_t rows, int64_t image
   p.tile_images = narrow(images);
   p.row_tiles = narrow(ceil_div(p.row.count, rows));
   p.warps = narrow(ceil_div(rows * images, kBandRows));
-  p.span = narrow(
-      std::min<int64_t>(p.source_height, (rows - 1) * p.row.source_step + count_reach(p.row)));
+  p.span = narrow(std::min<int64_t>(p.source_height, p.row.count_span(rows)));
   // An odd number of units of 16 bytes: eight lines' units are in different banks.
   const int staged = count_staged_steps(fit.tiles, fit.steps, p.groups);
   p.line_pitch = staged * kBandBytes + 16;
@@ -114,7 +111,7 @@ bool set_tile(BandsFit& fit, const DeviceCaps& caps, int64_t rows, int64_t image
 // its four parts has 16384 and every fourth warp of a block is in the same.
 int64_t count_resident_blocks(const DeviceCaps& caps, const BandsFit& fit) {
   const int64_t warps_of_part = 16384 / 32 / count_band_registers(static_cast<int>(fit.columns()));
-  return std::clamp<int64_t>((caps.shared_bytes_per_block + 1024) / (fit.shared_bytes + 1024), 1,
+  return std::clamp<int64_t>(caps.count_blocks_by_shared(fit.shared_bytes), 1,
                              warps_of_part / ceil_div(fit.params.warps, 4));
 }
 
@@ -212,7 +209,7 @@ BandsFit fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const Band
   fit.params = tensors;
   fit.depth = count_band_depth(size_of(problem.dtype));
   fit.tiles = tile.columns / fit.depth;
-  const int64_t steps = ceil_div(fit.depth - 1 + count_reach(tensors.column), int64_t{fit.depth});
+  const int64_t steps = ceil_div(fit.depth - 1 + tensors.column.count_span(1), int64_t{fit.depth});
   fit.steps = round_up(steps, 3) <= round_up(steps, 2) ? 3 : 2;
   fit.params.groups = static_cast<int>(ceil_div(steps, fit.steps));
   choose_lead(problem, fit);

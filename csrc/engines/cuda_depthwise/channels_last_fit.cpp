@@ -22,10 +22,8 @@ bool fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
   const CudaAxis& row = t.row;
   const CudaAxis& column = t.column;
   const int64_t element = size_of(problem.dtype);
-  const int64_t staged_rows =
-      (row.lanes * tile.rows - 1) * row.source_step + int64_t{row.taps - 1} * row.offset_step + 1;
-  const int64_t staged_columns =
-      (tile.columns - 1) * column.source_step + int64_t{column.taps - 1} * column.offset_step + 1;
+  const int64_t staged_rows = row.count_span(row.lanes * tile.rows);
+  const int64_t staged_columns = column.count_span(tile.columns);
   const int64_t line_pitch = staged_columns * tile.channels;
   const int64_t taps = int64_t{row.taps} * column.taps;
   const int64_t weights_offset = round_up(staged_rows * line_pitch * element, 16);

@@ -58,10 +58,8 @@ struct DepthwiseWork {
 inline double predict_depthwise_us(const DepthwiseWork& work, const DeviceCaps& caps) {
   const double sms = std::max(caps.sm_count, 1);
   const double scale = sms / kDepthwiseReferenceSms;
-  const double shared_per_sm = static_cast<double>(caps.shared_bytes_per_block) + 1024;
-  const double resident =
-      std::clamp(std::floor(shared_per_sm / (static_cast<double>(work.shared_bytes) + 1024)), 1.0,
-                 static_cast<double>(work.most_blocks));
+  const auto resident = static_cast<double>(
+      std::clamp<int64_t>(caps.count_blocks_by_shared(work.shared_bytes), 1, work.most_blocks));
   const double per_sm = std::max(1.0, work.blocks / sms);
   const double warps = std::min(resident, per_sm) * std::min(work.busy_warps, 4.0);
   const double rate = std::min(kDepthwiseIssuePerCycle, kDepthwiseWarpIssue * warps);

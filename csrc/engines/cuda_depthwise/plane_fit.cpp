@@ -58,8 +58,7 @@ bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) 
   const int64_t segments = int64_t{column.lanes} * column.classes;
   const int64_t chunk = 16 / of.element;
 
-  const int64_t staged_rows =
-      (row.lanes * tile.rows - 1) * row.source_step + int64_t{row.taps - 1} * row.offset_step + 1;
+  const int64_t staged_rows = row.count_span(row.lanes * tile.rows);
   const int64_t segment_pitch =
       round_up(tile.columns + round_up(class_taps - 1, kDepthwiseVector), align);
   // An odd multiple: rows of several groups then spread over the banks.

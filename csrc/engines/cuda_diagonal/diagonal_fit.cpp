@@ -32,10 +32,6 @@ constexpr double kReferenceSms = 132;
 
 int narrow(int64_t value) { return static_cast<int>(value); }
 
-int64_t count_span(const CudaAxis& axis, int64_t results) {
-  return (results - 1) * axis.source_step + int64_t{axis.taps - 1} * axis.offset_step + 1;
-}
-
 DiagonalParams make_tensors(const ConvProblem& problem) {
   const GatherView view = make_gather_view(problem);
   const Strides& from = view.source_strides;
@@ -63,62 +59,69 @@ DiagonalParams make_tensors(const ConvProblem& problem) {
   return p;
 }
 
-// Blocks is 0 where it does not fit.
-DiagonalFit fit_tile(const ConvProblem& problem, const DeviceCaps& caps,
-                     const DiagonalParams& tensors, int64_t rows, int64_t columns) {
-  DiagonalFit fit;
+int64_t count_words(const ConvProblem& problem, const DiagonalParams& p) {
+  return int64_t{p.row.taps} * p.column.taps * p.chunks * 32 *
+         count_chunk_words(size_of(problem.dtype));
+}
+
+// Whether it fits.
+bool set_tile(const ConvProblem& problem, const DeviceCaps& caps, int64_t rows, int64_t columns,
+              DiagonalFit& fit) {
   DiagonalParams& p = fit.params;
-  p = tensors;
   p.tile_rows = narrow(rows), p.tile_columns = narrow(columns);
   p.row_tiles = narrow(ceil_div(int64_t{p.row.count}, rows));
   p.column_tiles = narrow(ceil_div(int64_t{p.column.count}, columns));
-  const int64_t element = size_of(problem.dtype);
-  const int64_t taps = int64_t{p.row.taps} * p.column.taps;
-  const int64_t words = taps * p.chunks * 32 * count_chunk_words(element);
-  const int64_t staged_rows = count_span(p.row, rows);
-  const int64_t staged_columns = count_span(p.column, columns);
+  const int64_t staged_rows = p.row.count_span(rows);
+  const int64_t staged_columns = p.column.count_span(columns);
   if (staged_rows > caps.shared_bytes_per_block || staged_columns > caps.shared_bytes_per_block) {
-    return fit;
+    return false;
   }
   // Places within a tile are counted in 32 bits.
   const auto is_far = [&](int64_t h, int64_t w) {
     return staged_rows * h + staged_columns * w + problem.C >= int64_t{1} << 31;
   };
-  if (is_far(p.source_h, p.source_w) || is_far(p.target_h, p.target_w)) return fit;
+  if (is_far(p.source_h, p.source_w) || is_far(p.target_h, p.target_w)) return false;
+  const int64_t weights = 4 * count_words(problem, p);
   const int64_t stage = staged_rows * staged_columns * p.pixel_bytes;
-  fit.shared_bytes = words * 4 + 2 * stage;
-  if (fit.shared_bytes > caps.shared_bytes_per_block) return fit;
-  p.pixels_offset = narrow(words * 4);
+  fit.shared_bytes = weights + 2 * stage;
+  if (fit.shared_bytes > caps.shared_bytes_per_block) return false;
+  p.pixels_offset = narrow(weights);
   p.stage_bytes = narrow(stage);
   p.staged_rows = narrow(staged_rows), p.staged_columns = narrow(staged_columns);
+  return true;
+}
 
+// Also says how many blocks there are.
+void predict(const ConvProblem& problem, const DeviceCaps& caps, DiagonalFit& fit) {
+  const DiagonalParams& p = fit.params;
   const double sms = std::max(caps.sm_count, 1);
-  const int64_t resident = std::clamp<int64_t>(
-      (caps.shared_bytes_per_block + 1024) / (fit.shared_bytes + 1024), 1, kDiagonalBlocks);
+  const int64_t resident =
+      std::clamp<int64_t>(caps.count_blocks_by_shared(fit.shared_bytes), 1, kDiagonalBlocks);
   const int64_t tiles = problem.N * p.row_tiles * p.column_tiles;
   const int64_t at_once = static_cast<int64_t>(sms) * resident;
   const int64_t shares = std::clamp<int64_t>(at_once / p.sets, 1, tiles);
   fit.blocks = shares * p.sets;
-  const int64_t groups = ceil_div(rows * columns, int64_t{kDiagonalPixels});  // of pixels
+  const int64_t groups =
+      ceil_div(int64_t{p.tile_rows} * p.tile_columns, int64_t{kDiagonalPixels});  // of pixels
   const int64_t turns_of_warp = ceil_div(groups, int64_t{kDiagonalWarps / p.chunks});
-  const auto all_taps = static_cast<double>(taps);
+  const double taps = double{p.row.taps} * p.column.taps;
   const bool is_tf32 = problem.dtype == DType::kFloat32;
-  const double units = static_cast<double>(staged_rows * staged_columns * p.chunks) *
-                       count_chunk_channels(element) / p.unit;
+  const double units = double{p.staged_rows} * p.staged_columns * p.chunks *
+                       count_chunk_channels(size_of(problem.dtype)) / p.unit;
   const double busy = static_cast<double>(groups * p.chunks) *
-                          (all_taps * (is_tf32 ? kTf32TapCycles : kTapCycles) + kStoreCycles) +
+                          (taps * (is_tf32 ? kTf32TapCycles : kTapCycles) + kStoreCycles) +
                       units * (kUnitCycles + (is_tf32 ? kRoundCycles : 0));
   const double waiting =
-      kTileLatency + static_cast<double>(turns_of_warp) * (all_taps * kTapLatency + kStoreLatency);
+      kTileLatency + static_cast<double>(turns_of_warp) * (taps * kTapLatency + kStoreLatency);
   const double of_sm = std::ceil(static_cast<double>(fit.blocks) / sms);
   const auto turns = static_cast<double>(ceil_div(tiles, shares));
-  const double cycles = turns * (of_sm * busy + waiting) +
-                        of_sm * static_cast<double>(words) * kWordCycles + kBlockLatency;
+  const auto words = static_cast<double>(count_words(problem, p));
+  const double cycles =
+      turns * (of_sm * busy + waiting) + of_sm * words * kWordCycles + kBlockLatency;
   const DeviceRates rates = rates_of(caps);
   fit.microseconds =
       kLaunchUs + std::max(cycles / kCyclesPerUs / rates.clock,
                            count_bytes(problem) / kBytesPerUs / rates.memory * kReferenceSms / sms);
-  return fit;
 }
 
 // The fastest of tiles with more pixels than one number and as many as the other at most.
@@ -131,10 +134,12 @@ DiagonalFit fit_tiles(const ConvProblem& problem, const DeviceCaps& caps, int64_
     for (int64_t rows = 1;; rows = next_size(rows)) {
       rows = std::min<int64_t>(rows, tensors.row.count);
       if (rows * columns > most) break;
-      const DiagonalFit fit = fit_tile(problem, caps, tensors, rows, columns);
-      if (fit.blocks == 0) break;
-      const bool is_of_size = rows * columns > over;
-      if (is_of_size && (best.blocks == 0 || fit.microseconds < best.microseconds)) best = fit;
+      DiagonalFit fit{.params = tensors};
+      if (!set_tile(problem, caps, rows, columns, fit)) break;
+      if (rows * columns > over) {
+        predict(problem, caps, fit);
+        if (best.blocks == 0 || fit.microseconds < best.microseconds) best = fit;
+      }
       if (rows == tensors.row.count) break;
     }
     if (columns <= 8) break;

@@ -198,9 +198,8 @@ void estimate_time(GatherShape& shape, const ConvProblem& p, const GatherView& v
   const double warps = config.threads() / 32.0;
   const double issue = count_instructions(shape, view, taps) * warps / kDirectIssuePerCycle *
                        (p.dtype == DType::kFloat64 ? float64_penalty(caps) : 1.0);
-  const int64_t sm_shared = caps.shared_bytes_per_block + 1024;
-  const double resident = std::clamp<double>(
-      static_cast<double>(sm_shared / (shape.shared_bytes + 1024)), 1, 512.0 / config.threads());
+  const auto by_shared = static_cast<double>(caps.count_blocks_by_shared(shape.shared_bytes));
+  const double resident = std::clamp(by_shared, 1.0, 512.0 / config.threads());
   const double sms = std::max(caps.sm_count, 1);
   // Full waves keep every multiprocessor busy; in the last one each has ceil(rest) blocks, and
   // fewer warps than it takes to hide latency issue more slowly.

@@ -167,8 +167,7 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers
 
   const int64_t align = std::max(kCellAlign, of.unit);
   const int64_t class_taps = column.most_class_taps();
-  const int64_t staged_rows =
-      (tile.rows - 1) * row.source_step + int64_t{row.taps - 1} * row.offset_step + 1;
+  const int64_t staged_rows = row.count_span(tile.rows);
   const bool whole = is_whole(of.window);
   // Last column's last tap; behind it, what is only read because vectors are.
   const int64_t copied = whole ? of.margin + (tile.columns - 1) * column.source_step + 2

@@ -176,8 +176,7 @@ bool fit_tile(const MmaProblem& of, const GroupedTile& tile, GroupedMmaFit& fit)
   GroupedMmaParams& p = fit.params;
   const CudaAxis& row = p.row;
   const CudaAxis& column = p.column;
-  const int64_t staged_columns = of.margin + (tile.columns - 1) * column.source_step +
-                                 int64_t{column.taps - 1} * column.offset_step + 1;
+  const int64_t staged_columns = of.margin + column.count_span(tile.columns);
   // An odd multiple of four: four neighbouring lines' pixels then lie in different banks.
   const int64_t line_pitch = round_up(round_up(staged_columns, p.unit) - 4, 8) + 4;
   const int64_t octets = tile.columns / kOctet;
@@ -186,8 +185,7 @@ bool fit_tile(const MmaProblem& of, const GroupedTile& tile, GroupedMmaFit& fit)
   const int64_t many = round_up(windows, kManyCells);
   const int64_t few = round_up(windows, kFewCells);
   fit.cells = many <= few ? kManyCells : kFewCells;
-  const int64_t staged_rows = (std::min(many, few) * of.window_rows - 1) * row.source_step +
-                              int64_t{row.taps - 1} * row.offset_step + 1;
+  const int64_t staged_rows = row.count_span(std::min(many, few) * of.window_rows);
   const int64_t row_bytes = p.quads * line_pitch * kPixelBytes;
   const int64_t line_bytes = round_up(tile.groups * staged_rows * row_bytes, 16);
   const int64_t results = set_spans(of, tile, p);
