@@ -8,7 +8,7 @@ namespace convx {
 namespace {
 
 // A chunk's column matrix stays in a 50 MB L2 cache next to the results it is turned into.
-// Measured on an H200 (60 MB): see docs/engines.
+// Measured on an H200 (60 MB); docs/engines/cuda_gemm.md describes the chunks.
 constexpr int64_t kColumnBudget = int64_t{30} << 20;
 // Where so little would leave multiprocessors idle, more is worth leaving L2 for.
 constexpr int64_t kLargeColumnBudget = int64_t{128} << 20;

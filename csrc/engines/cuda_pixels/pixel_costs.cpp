@@ -7,7 +7,7 @@
 namespace convx {
 namespace {
 
-// Rates in cycles of one multiprocessor, fitted to an H200; see docs/performance.
+// Rates in cycles of one multiprocessor, fitted to an H200; see docs/developers/dense-layers.md.
 constexpr double kPixelClockGhz = 1.7;
 constexpr double kPixelMmaEfficiency = 0.9;
 // What gathering and converting a step's operand of 64 pixels adds, by what is multiplied.
