@@ -1,4 +1,4 @@
-// Integer arithmetic that planning needs everywhere.
+// Integer arithmetic for planning.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Where the operands of a launch lie. Layouts and extents are the problem's; nothing is owned.
+// Addresses of a launch's operands, not owned. The problem has their layouts and extents.
 #pragma once
 
 #include <cstdint>

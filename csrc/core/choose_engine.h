@@ -1,4 +1,4 @@
-// The heuristic: the applicable engine with the smallest predicted time wins.
+// The choice: of the engines that do not refuse, the one with the smallest predicted time runs.
 #pragma once
 
 #include <span>
@@ -10,18 +10,18 @@
 
 namespace convx {
 
-// One row of the table the choice was made from.
+// One engine's answer: a refusal or a plan.
 struct Candidate {
-  const Engine* engine;  // of the list, which is static
-  std::string refusal;   // empty: the engine applies, and plan is set
+  const Engine* engine;  // points into the static engine list
+  std::string refusal;   // if empty, plan is set
   Plan plan;
 };
 
 struct Choice {
   std::vector<Candidate> candidates;  // in the order of the engine list
   int chosen = -1;                    // index into candidates
-  std::string variant;                // of the chosen one; empty: its own plan
-  bool tuned = false;                 // not predicted to be the fastest, but measured
+  std::string variant;                // name of the chosen variant; empty for plan()'s own plan
+  bool tuned = false;                 // true if a measurement, not a prediction, chose it
   std::string error;                  // why nothing could be chosen; empty on success
 };
 
@@ -29,8 +29,8 @@ struct Choice {
 Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem,
                      const DeviceCaps& caps, std::string_view algorithm);
 
-// The choice as JSON text: the problem, its flops and bytes, every candidate with its predicted
-// time and variants, or its refusal, and the winner. Caps: those that it was made with.
+// The choice as JSON: the problem, its flops and bytes, the winner, and every candidate with its
+// predicted time and variants, or its refusal. caps must be those that the choice was made with.
 std::string describe_choice(const Choice& choice, const ConvProblem& problem,
                             const DeviceCaps& caps);
 

@@ -1,4 +1,4 @@
-// The contract of an engine's plan side: what it can do, and what that would cost.
+// The contract of an engine: which problems it can run, and what each would cost.
 #pragma once
 
 #include <optional>
@@ -14,19 +14,20 @@ namespace convx {
 
 struct Engine {
   EngineId id;
-  const char* name;  // what users write as algorithm="..."
+  const char* name;  // users write it as algorithm="..."
 
-  // Empty if the engine can run the problem, else one clause that says why it cannot.
+  // Returns an empty string if the engine can run the problem, else one clause that says why not.
   std::string (*refuse)(const ConvProblem&, const DeviceCaps&);
 
   // Called only for problems that were not refused.
   Plan (*plan)(const ConvProblem&, const DeviceCaps&);
 
-  // Runs only where it is asked for by name: for engines that have still to earn trust.
+  // If true, "auto" never chooses the engine; it runs only where algorithm= names it.
   bool by_name_only = false;
 
-  // Other plans than plan()'s that a measurement may prefer, where the engine has any: their names,
-  // what users write as algorithm="engine:variant". No plan: not for this problem.
+  // Variants: plans that differ from plan()'s and that a measurement may prefer. variants() lists
+  // their names, which users write as algorithm="engine:variant"; plan_variant() returns no plan
+  // if the variant does not exist for the problem. Both are null for engines without variants.
   std::vector<const char*> (*variants)(const ConvProblem&, const DeviceCaps&) = nullptr;
   std::optional<Plan> (*plan_variant)(const ConvProblem&, const DeviceCaps&,
                                       std::string_view variant) = nullptr;

@@ -1,15 +1,17 @@
 // Forward and input gradient as one operation.
 //
-// Both compute, for every target pixel, a sum over channels and taps of a source pixel times a
-// weight:
+// Both are a gather: every target pixel is a sum, over channels and taps, of a source pixel times a
+// weight. Along each axis
 //     target[i] = sum over taps t of  source[i * source_step + t.offset] * weight[t.tap]
-// per axis. For the forward pass the target is y, the source is x, and one phase covers all of y.
-// For the input gradient the target is x and the source is y: x positions that differ by a
-// multiple of the stride see the same subset of taps, so each residue modulo the stride is a
-// phase of its own, a dense stride-1 gather over just the taps that reach it. No scatter, no
-// atomics, no multiplications by the zeros between strides.
+// where source positions outside [0, source extent) count as zero.
 //
-// Source positions outside [0, source extent) count as zero.
+//                   source (read)   target (written)   phases along an axis
+//   forward         x               y                  one
+//   input gradient  y               x                  one for each residue modulo the stride
+//
+// In the input gradient, x positions that differ by a multiple of the stride see the same taps.
+// They form a phase: a dense gather with step 1 over the taps that reach it. So there is no
+// scatter, no atomic, and no multiplication by the zeros between strides.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +23,21 @@
 namespace convx {
 
 struct AxisTap {
-  int64_t tap;     // r or s: index into the kernel
-  int64_t offset;  // source position of target lattice index 0, may be negative
+  int64_t tap;     // r or s: the index into the filter kernel
+  int64_t offset;  // source position that lattice index 0 reads; may be negative
 };
 
 struct AxisPhase {
-  int64_t target_start;  // target position of lattice index i is target_start + i * target_step
+  // The phase's target pixels are lattice points i = 0 ... count - 1, at target position
+  // target_start + i * target_step.
+  int64_t target_start;
   int64_t target_step;
-  int64_t count;  // lattice points; at least 1
+  int64_t count;  // at least 1
   int64_t source_step;
-  std::vector<AxisTap> taps;  // may be empty: those target pixels are zero
+  std::vector<AxisTap> taps;  // if empty, the phase's target pixels are zero
 };
 
-// What is read and what is written.
+// The tensors of a gather: their sizes and memory strides.
 struct GatherTensors {
   int64_t source_h, source_w;
   int64_t target_h, target_w;
@@ -41,14 +45,15 @@ struct GatherTensors {
   int64_t target_channels;  // per group
   Strides source_strides;
   Strides target_strides;
-  // Distances in w, in elements, along the target's and the source's channel axis.
+  // Strides of w, in elements, along the channel axis of the target and of the source.
   int64_t weight_target_stride;
   int64_t weight_source_stride;
 };
 
 struct GatherView : GatherTensors {
-  std::vector<AxisPhase> rows;     // phases along the height
-  std::vector<AxisPhase> columns;  // phases along the width; every pair (row, column) is a piece
+  // Phases along the height and along the width; each pair of them is computed.
+  std::vector<AxisPhase> rows;
+  std::vector<AxisPhase> columns;
 };
 
 inline std::vector<AxisPhase> forward_phases(int64_t output, int64_t kernel, int64_t stride,
@@ -58,8 +63,8 @@ inline std::vector<AxisPhase> forward_phases(int64_t output, int64_t kernel, int
   return {phase};
 }
 
-// x position a receives from tap r of output p where a = p*stride - pad + r*dilation.
-// With a = residue + i*stride that is p = i + (residue + pad - r*dilation) / stride, if exact.
+// Tap r of output p contributes to x position a where a = p*stride - pad + r*dilation. With
+// a = residue + i*stride that is p = i + (residue + pad - r*dilation) / stride, if it divides.
 inline std::vector<AxisPhase> input_grad_phases(int64_t input, int64_t kernel, int64_t stride,
                                                 int64_t pad_before, int64_t dilation) {
   std::vector<AxisPhase> phases;
@@ -74,7 +79,7 @@ inline std::vector<AxisPhase> input_grad_phases(int64_t input, int64_t kernel, i
   return phases;
 }
 
-// These for Pass::kForward and Pass::kInputGrad.
+// For Pass::kForward and Pass::kInputGrad.
 inline GatherTensors make_gather_tensors(const ConvProblem& p) {
   if (p.pass == Pass::kForward) {
     return {p.H,

@@ -1,4 +1,4 @@
-// What the heuristic decides: which engine runs a problem, and with which parameters.
+// A plan: the engine that runs a problem, and the parameters that it runs with.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 namespace convx {
 
-// One value per engine. The launch side switches over it, so that the compiler names every place a
-// new engine has to be added.
+// One value per engine. The launch side switches over it, so the compiler names every place that
+// a new engine must be added to.
 enum class EngineId : uint8_t {
   kCpuGemm,
   kCpuDirect,
@@ -24,8 +24,8 @@ enum class EngineId : uint8_t {
   kCudaDiagonal,
 };
 
-// Extents of the piece of work one task, thread block or GEMM call takes. Each engine says in its
-// plan file what the three mean for it.
+// The extents of what one task, thread block or GEMM call computes. Each engine's plan file says
+// what m, n and k are.
 struct Tile {
   int64_t m = 0;
   int64_t n = 0;
@@ -35,14 +35,14 @@ struct Tile {
 struct Plan {
   EngineId engine = EngineId::kCpuDirect;
   Tile tile;
-  int64_t split = 1;            // parts of the reduction summed afterwards, in a fixed order
-  bool halves = false;          // float32 values are multiplied as float16, where they allow it
+  int64_t split = 1;            // split-K slices, which are added afterwards in a fixed order
+  bool halves = false;          // float32 is multiplied as scaled fp16 if its values are suitable
   int64_t workspace_bytes = 0;  // scratch memory the launch needs
   double predicted_us = 0;      // the cost model's estimate; engines are compared by it
 
-  // The geometry the engine fitted to the problem: made by its plan(), read by its launch, opaque
-  // to everyone else. Fitting takes microseconds that small problems would feel, so it is part of
-  // what the plan cache remembers. It holds nothing of the call: no pointer, no stream.
+  // The geometry that the engine's plan() computed and its launch reads; opaque to everyone else.
+  // Computing it takes microseconds, which small problems would notice, so the plan cache keeps
+  // it. It holds nothing that belongs to one call: no pointer, no stream.
   std::shared_ptr<const void> shape;
 };
 

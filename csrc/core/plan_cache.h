@@ -1,4 +1,4 @@
-// Remembers plans, so that a repeated call decides nothing anew.
+// Caches plans, so that a repeated call decides nothing. Also holds the choices that were measured.
 #pragma once
 
 #include <algorithm>
@@ -22,12 +22,12 @@ class PlanCache {
     int device;
     bool operator==(const Call&) const = default;
   };
-  // Measures a problem and calls prefer(), or does not.
+  // Called with a problem that nobody has measured; may measure it and call prefer().
   using Measure = void (*)(const Call&);
 
-  // The plan for the problem on this machine, from memory or from choose_engine. It stays valid
-  // while the caller holds it, whatever the cache forgets meanwhile. On failure, error is set and
-  // there is no plan; failures are not remembered.
+  // The plan for the problem on this machine, from the cache or from choose_engine. It stays valid
+  // while the caller holds it, even if the cache drops it. On failure error is set and the result
+  // is null; failures are not cached.
   std::shared_ptr<const Plan> find_or_choose(std::span<const Engine> engines,
                                              const ConvProblem& problem, const DeviceCaps& caps,
                                              int device, std::string_view algorithm,
@@ -52,8 +52,8 @@ class PlanCache {
     return plans_.emplace(Key{problem, caps, device, std::string(algorithm)}, plan).first->second;
   }
 
-  // The same choice with all that it was made from. "auto" is what was measured to be the fastest,
-  // where that can run within these caps.
+  // The same choice with all candidates. "auto" means the algorithm that was measured to be the
+  // fastest, if there is one and it can run within these caps.
   Choice choose(std::span<const Engine> engines, const ConvProblem& problem, const DeviceCaps& caps,
                 int device, std::string_view algorithm) {
     std::string preferred;
@@ -69,8 +69,8 @@ class PlanCache {
     return choose_engine(engines, problem, caps, algorithm);
   }
 
-  // From now on "auto" means this algorithm for the problem, however tensors that lie alike state
-  // their strides; "auto" itself forgets it.
+  // Makes "auto" mean this algorithm for the problem. Strides along axes of one element do not
+  // matter. Passing "auto" undoes it.
   void prefer(const ConvProblem& problem, int device, std::string_view algorithm) {
     const Call call{drop_unused_strides(problem), device};
     std::unique_lock lock(mutex_);
@@ -82,18 +82,18 @@ class PlanCache {
     plans_.clear();
   }
 
-  // From now on this is called for every problem that "auto" plans and nobody has measured, before
-  // it is planned and without a lock; null: no more. While a problem has not been measured its plan
-  // is not remembered, so that it is asked for again. Plans are forgotten first. Returns what was
-  // called before.
+  // Sets the function that is called, without a lock, for every problem that "auto" plans and that
+  // nobody has measured; null disables it. The plan of a problem that is still unmeasured is not
+  // cached, so that the next call asks again. Clears the cached plans, and returns the previous
+  // function.
   Measure measure_new(Measure measure) {
     std::unique_lock lock(mutex_);
     plans_.clear();
     return std::exchange(measure_, measure);
   }
 
-  // Notes what is planned by "auto" until it is switched off; every problem once. Plans are
-  // forgotten first, so that every call is planned.
+  // Starts or stops recording the problems that "auto" plans, each once, and returns those recorded
+  // so far. Starting clears the cached plans, so that every call is planned and recorded.
   std::vector<Call> record(bool on) {
     std::unique_lock lock(mutex_);
     recording_ = on;
@@ -104,7 +104,7 @@ class PlanCache {
  private:
   static constexpr size_t kCapacity = 4096;
 
-  // What a plan depends on; the view is what a call looks it up by, without copying anything.
+  // Everything that a plan depends on. Lookups use the view, which copies nothing.
   struct Key {
     ConvProblem problem;
     DeviceCaps caps;
@@ -140,13 +140,13 @@ class PlanCache {
     }
   };
 
-  // The algorithm, or null. With a lock held.
+  // The preferred algorithm, or null. The caller holds the lock.
   const std::string* find_preferred(const Call& call) const {
     const auto found = preferred_.find({drop_unused_strides(call.problem), call.device});
     return found != preferred_.end() ? &found->second : nullptr;
   }
 
-  // Whether it was asked to.
+  // Calls measure_ if the problem has no preferred algorithm; returns whether it did.
   bool measure(const Call& call) {
     Measure measure = nullptr;
     {

@@ -1,4 +1,4 @@
-// The convolution problem: what is to be computed, in plain numbers.
+// The convolution problem: one convolution in plain numbers, without pointers.
 //
 // Letters, everywhere in convx:
 //   x  [N][C][H][W]          input          (channels of group g: C/groups consecutive ones)
@@ -21,7 +21,8 @@ namespace convx {
 
 enum class DType : uint8_t { kFloat32, kFloat64, kFloat16, kBFloat16 };
 
-// What float32 products may be rounded to; other dtypes ignore it.
+// The precision of float32 operands; other dtypes ignore it. kIeee: results as accurate as float32
+// arithmetic. kTf32: operands may be rounded to TF32.
 enum class Precision : uint8_t { kIeee, kTf32 };
 
 enum class Pass : uint8_t { kForward, kInputGrad, kWeightGrad };
@@ -40,8 +41,7 @@ struct Padding {
   bool operator==(const Padding&) const = default;
 };
 
-// Distances in memory, in elements, between neighbours along each axis of a 4-D tensor.
-// For w the axes are (K, C/groups, R, S).
+// Memory strides of a 4-D tensor, in elements. For w the axes are (K, C/groups, R, S).
 struct Strides {
   int64_t n = 0;
   int64_t c = 0;
@@ -76,7 +76,7 @@ struct ConvProblem {
   bool operator==(const ConvProblem&) const = default;
 };
 
-// The extent of the output along one axis; negative or zero where the kernel does not fit.
+// The extent of the output along one axis; zero or negative if the kernel does not fit.
 int64_t output_extent(int64_t input, int64_t pad_before, int64_t pad_after, int64_t kernel,
                       int64_t stride, int64_t dilation);
 
@@ -92,12 +92,12 @@ double count_bytes(const ConvProblem& problem);
 
 size_t hash_value(const ConvProblem& problem);
 
-// The same problem, with no stride along axes of one element: tensors that lie alike may differ in
-// those.
+// The same problem with stride 0 along axes of one element. Such strides have no meaning, and
+// tensors with the same layout may differ in them.
 ConvProblem drop_unused_strides(ConvProblem problem);
 
 int64_t size_of(DType dtype);
-// Of the type that sums are kept in: float64 for float64, float32 for the others.
+// Bytes of the accumulation type: float64 for float64, float32 for the others.
 int64_t accumulate_bytes(DType dtype);
 const char* name_of(DType dtype);
 const char* name_of(Precision precision);
@@ -115,7 +115,7 @@ bool is_channels_last(int64_t n, int64_t c, int64_t h, int64_t w, const Strides&
 // messages, errors and explanations share.
 std::string to_text(const ConvProblem& problem);
 
-// All of it as JSON text, in the words of Python's explain().
+// The whole problem as JSON, with the names that Python's explain() uses.
 std::string describe(const ConvProblem& problem);
 
 }  // namespace convx

@@ -37,7 +37,7 @@ struct Half {
   uint16_t bits;
 
   // Branch-free, so that loops over it vectorise. Shifting the 15 magnitude bits into float
-  // position leaves the exponent short by 112; multiplying by 2^112 mends normals and
+  // position leaves the exponent short by 112; multiplying by 2^112 corrects normals and
   // subnormals alike, and Inf/NaN get the full exponent.
   operator float() const {
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;

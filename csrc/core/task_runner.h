@@ -1,4 +1,4 @@
-// Threads for the CPU engines, lent by whoever calls them.
+// Threads for the CPU engines, provided by the caller.
 #pragma once
 
 #include <atomic>
@@ -6,8 +6,8 @@
 
 namespace convx {
 
-// Calls body(context, slot) once for every slot in [0, slots), on as many threads as there are,
-// and returns when all are done.
+// Calls body(context, slot) once for every slot in [0, slots), on as many threads as are available,
+// and returns when all calls are done.
 struct TaskRunner {
   int slots = 1;
   void (*run)(int slots, void (*body)(void* context, int slot),

@@ -1,4 +1,4 @@
-// Tensors that the copy engine can read or store boxes of (cuda/boxed_tensor.h). Plain host code.
+// Which tensors TMA can read and store as boxes (cuda/boxed_tensor.h). Plain host code.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,13 @@
 
 namespace convx {
 
-inline constexpr int64_t kMaxBoxStep = 8;    // from a value of a box to the next, of any axis
-inline constexpr int64_t kMaxBoxSpan = 256;  // from the first to the last
+// Limits of a tensor map along each axis: the step between a box's elements, and the span from its
+// first element to its last.
+inline constexpr int64_t kMaxBoxStep = 8;
+inline constexpr int64_t kMaxBoxSpan = 256;
 
-// Channels lie together, in whole units of 16 bytes, and pixels follow each other.
+// True if channels are contiguous, every stride is a multiple of 16 bytes, and pixels, rows and
+// images do not overlap.
 inline bool has_boxes(const Strides& strides, int64_t channels, int64_t element_bytes) {
   const int64_t unit = 16 / element_bytes;
   return strides.c == 1 && strides.w % unit == 0 && strides.h % unit == 0 &&

@@ -1,13 +1,14 @@
-// Keeps a ring of packed filters full, for the kernels whose filters lie as they are multiplied:
-//   packed [filter tile][chunk][step][step_bytes], copied stage_steps at a time.
+// The filter producer: one thread keeps a ring of packed filters full by bulk copies.
+//   packed [filter tile][chunk][step][step_bytes], copied stage_steps at a time
+// The packed layout is the one that the tensor cores read.
 #pragma once
 
 #include "device/mbarrier.cuh"
 
 namespace convx {
 
-// One thread starts the copies. Params has the tiles, which locate_tile finds, and the ring's
-// extent; Rings its addresses.
+// Called by one thread. Params has the tiles, which locate_tile finds, and the number of stages;
+// Rings has the shared-memory addresses.
 template <typename Params, typename Rings>
 __device__ __forceinline__ void copy_filters(const Params& p, const Rings& rings, int steps,
                                              int stage_steps, int step_bytes) {
@@ -28,7 +29,7 @@ __device__ __forceinline__ void copy_filters(const Params& p, const Rings& rings
         cursor.advance(p.filter_stages);
       }
     }
-    if (p.resident) return;  // they came once, for all tiles
+    if (p.resident) return;  // all tiles use the filters that are loaded now
   }
 }
 

@@ -1,4 +1,4 @@
-// Copies to shared memory by units of some elements, up to 16 bytes.
+// Asynchronous copies to shared memory, one unit of up to 16 bytes at a time.
 #pragma once
 
 #include <type_traits>
@@ -7,7 +7,7 @@
 
 namespace convx {
 
-// Calls visit with the number of elements of a unit as a constant.
+// Calls visit with the number of elements of a unit as a compile-time constant.
 template <typename T, typename Visit>
 __device__ __forceinline__ void visit_unit(int unit, const Visit& visit) {
   if constexpr (sizeof(T) == 2) {
@@ -18,8 +18,8 @@ __device__ __forceinline__ void visit_unit(int unit, const Visit& visit) {
   visit(std::integral_constant<int, 1>{});
 }
 
-// Begins to copy a unit, or writes zeros where valid is false; source is not read then. A single
-// element of 16 bits goes through a register.
+// Starts the copy of a unit, or writes zeros if valid is false, in which case source is not read.
+// A single 16-bit element goes through a register.
 template <int kUnit, typename T>
 __device__ __forceinline__ void copy_unit(T* destination, const T* source, bool valid) {
   constexpr int kBytes = kUnit * static_cast<int>(sizeof(T));

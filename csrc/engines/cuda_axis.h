@@ -1,4 +1,4 @@
-// GatherAxis (engines/gather_axis.h) in 32 bits, as kernels are told of it. Plain data.
+// GatherAxis (engines/gather_axis.h) in 32 bits, as a kernel parameter. Plain data.
 #pragma once
 
 #include "engines/gather_axis.h"
@@ -14,7 +14,7 @@ struct CudaAxis {
 
   int most_class_taps() const { return class_taps + (longer_classes > 0 ? 1 : 0); }
 
-  // Source values from the first to the last that so many neighbouring outputs see.
+  // Source positions from the first to the last that `outputs` neighbouring outputs read.
   int64_t count_span(int64_t outputs) const {
     return (outputs - 1) * source_step + int64_t{taps - 1} * offset_step + 1;
   }

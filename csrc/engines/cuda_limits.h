@@ -10,10 +10,10 @@
 
 namespace convx {
 
-// Positions within an image, offsets between taps and GEMM dimensions are 32-bit there.
+// CUDA engines keep positions within an image, offsets between taps and GEMM sizes in 32 bits.
 constexpr int64_t kMaxExtent = int64_t{1} << 29;
 
-// Empty, or the refusal.
+// Each function below returns an empty string, or the refusal.
 inline std::string refuse_large_extents(const ConvProblem& p) {
   const int64_t reach_h = p.H + p.pad.top + p.pad.bottom;
   const int64_t reach_w = p.W + p.pad.left + p.pad.right;
@@ -22,8 +22,7 @@ inline std::string refuse_large_extents(const ConvProblem& p) {
   return large ? "an extent is above 2^29" : "";
 }
 
-// Of the engines that count pixels in 32 bits, of forward pass and input gradient: empty, or the
-// refusal.
+// For engines that count the target pixels of all images in 32 bits.
 constexpr int64_t kMaxPixels = int64_t{1} << 30;
 inline std::string refuse_many_pixels(const ConvProblem& p) {
   const bool forward = p.pass == Pass::kForward;
@@ -31,7 +30,7 @@ inline std::string refuse_many_pixels(const ConvProblem& p) {
   return std::string(forward ? "the output" : "the input") + " has 2^30 pixels or more";
 }
 
-// Of those that count an image's offsets so, too.
+// For engines that also keep the element offsets within an image in 32 bits.
 inline std::string refuse_large_images(const ConvProblem& p) {
   if (std::string many = refuse_many_pixels(p); !many.empty()) return many;
   for (const Strides* s : {&p.x_strides, &p.y_strides}) {
@@ -43,8 +42,8 @@ inline std::string refuse_large_images(const ConvProblem& p) {
   return "";
 }
 
-// Of engines that take the phases of an input gradient one after the other: empty, or the refusal.
-// Each phase is a few launches.
+// For engines that run the phases of an input gradient one after the other; each phase takes a few
+// launches.
 constexpr int64_t kMaxPhases = 16;
 inline std::string refuse_many_phases(const ConvProblem& p) {
   if (p.pass != Pass::kInputGrad) return "";
@@ -52,7 +51,7 @@ inline std::string refuse_many_phases(const ConvProblem& p) {
   return phases > kMaxPhases ? "the stride has more than 16 phases" : "";
 }
 
-// What Hopper's tensor cores cannot do, in any pass: empty, or the refusal.
+// For engines that use wgmma, in any pass.
 inline std::string refuse_tensor_cores(const ConvProblem& p, const DeviceCaps& caps) {
   if (caps.compute_major != 9) return "it needs a GPU of compute capability 9.0";
   if (!caps.wgmma) return "this build has no code for sm_90a";
@@ -60,21 +59,21 @@ inline std::string refuse_tensor_cores(const ConvProblem& p, const DeviceCaps& c
   return "";
 }
 
-// What mma.sync cannot do, in any pass: empty, or the refusal.
+// For engines that use mma.sync, in any pass.
 inline std::string refuse_before_sm_80(const DeviceCaps& caps) {
   if (caps.compute_major < 8) return "it needs a GPU of compute capability 8.0 or later";
   if (caps.code_arch < 80) return "this build has no code of sm_80 or later for this GPU";
   return "";
 }
 
-// Of the engines that multiply values as they are: empty, or the refusal.
+// For engines that do not split float32 values, and so have no "ieee" precision.
 inline std::string refuse_split_math(const ConvProblem& p) {
   if (size_of(p.dtype) == 2) return "";
   if (p.dtype == DType::kFloat32 && p.precision == Precision::kTf32) return "";
   return "it multiplies 16-bit types and TF32 only";
 }
 
-// What the engines that gather on them leave to others: empty, or the refusal.
+// For wgmma engines that compute forward passes and input gradients, phase by phase.
 inline std::string refuse_wgmma_gather(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
   if (std::string refusal = refuse_tensor_cores(p, caps); !refusal.empty()) return refusal;

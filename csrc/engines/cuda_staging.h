@@ -1,5 +1,5 @@
-// How the lines of a tile, its source rows, are brought into shared memory. Plain data and host
-// code.
+// How the source rows of a tile are copied to shared memory, and alignment helpers. Plain data and
+// host code. A "line" here is a source row in shared memory, with its padding.
 #pragma once
 
 #include <algorithm>
@@ -10,14 +10,14 @@
 
 namespace convx {
 
-// A line is copied in units of one to 16 bytes. A thread keeps to one unit of the line and goes
-// down the lines, so that it has to find the unit's place only once.
+// A row is copied in units of one element to 16 bytes. A thread keeps the same unit of the row and
+// goes down the rows, so it computes the unit's position only once.
 struct StagePlan {
-  int rows;            // lines of one plane
-  int units;           // of a line
-  int lines_per_pass;  // that the block's threads copy at once
-  int line_pitch;      // elements between lines in shared memory
-  int unit;            // elements
+  int rows;            // rows of one plane
+  int units;           // units of a row
+  int lines_per_pass;  // rows that the block's threads copy at once
+  int line_pitch;      // elements between rows in shared memory
+  int unit;            // elements of a unit
   FastDivmod by_units;
 };
 
@@ -28,8 +28,8 @@ inline void set_stage_units(StagePlan& stage, int64_t units, int unit, int threa
   stage.by_units = FastDivmod(units);
 }
 
-// The most elements, of at most 16 bytes, by which all these extents and strides can be cut.
-// Strides of axes with one element do not count; pass 0 for them.
+// The largest unit, in elements and at most 16 bytes, that divides all these extents and strides.
+// Pass 0 for the stride of an axis with one element.
 template <typename... Extents>
 int fit_unit(int64_t element_bytes, Extents... extents) {
   int64_t unit = 16 / element_bytes;
@@ -37,7 +37,7 @@ int fit_unit(int64_t element_bytes, Extents... extents) {
   return static_cast<int>(unit);
 }
 
-// The most elements, at most `unit`, of whose size the address is a multiple.
+// The largest unit, in elements and at most `unit`, that the address is aligned to.
 inline int fit_unit_to_address(const void* address, int64_t element_bytes, int unit) {
   const auto bytes = static_cast<uintptr_t>(element_bytes);
   while (unit > 1 && reinterpret_cast<uintptr_t>(address) % (unit * bytes) != 0) unit /= 2;
@@ -47,12 +47,12 @@ inline int fit_unit_to_address(const void* address, int64_t element_bytes, int u
 inline bool is_aligned(const void* address, DType dtype, int elements) {
   return fit_unit_to_address(address, size_of(dtype), elements) == elements;
 }
-// To what the widest loads and the copy engine move at once: 16 bytes.
+// Whether the address suits the widest loads and bulk copies: 16 bytes.
 inline bool is_unit_aligned(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % 16 == 0;
 }
 
-// 1, 2, 3, 4, 6, 8, 12, 16, ...: enough sizes of tiles to choose from.
+// 1, 2, 3, 4, 6, 8, 12, 16, ...: the tile sizes that searches try.
 inline int64_t next_size(int64_t size) {
   if (size < 4) return size + 1;
   return (size & (size - 1)) == 0 ? size / 2 * 3 : size / 3 * 4;

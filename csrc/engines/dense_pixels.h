@@ -1,5 +1,5 @@
-// 1x1 layers whose pixels follow each other: those of a plane, or those of all images with their
-// channels side by side, matrices of [pixel][channel]. Plain host code.
+// 1x1 layers whose tensors are matrices as they are: contiguous planes [channel][pixel], or pixels
+// at a constant pitch over all images, [pixel][channel]. Plain host code.
 #pragma once
 
 #include "core/problem.h"
@@ -7,14 +7,14 @@
 
 namespace convx {
 
-// Each pixel of y comes from one of x.
+// True if pixel (h, w) of y depends on pixel (h, w) of x alone.
 inline bool is_one_to_one(const ConvProblem& p) {
   return p.R == 1 && p.S == 1 && p.stride.h == 1 && p.stride.w == 1 && p.P == p.H && p.Q == p.W &&
          p.pad.top == 0 && p.pad.left == 0;
 }
 
-// NCHW: rows of a plane follow each other, planes are whole units of so many elements, and start
-// at multiples of them, if the tensor does.
+// NCHW: true if planes have no gaps between their rows, are a multiple of `unit` elements long, and
+// start at multiples of it if the tensor does.
 inline bool has_plane_units(const Strides& s, int64_t h, int64_t w, int64_t unit) {
   const bool dense = (w == 1 || s.w == 1) && (h == 1 || s.h == w);
   return dense && h * w % unit == 0 && s.n % unit == 0 && s.c % unit == 0;
@@ -24,8 +24,8 @@ struct PixelGrid {
   int64_t images, rows, columns;
 };
 
-// Elements from one pixel to the next where they follow each other so, or 0. Of an axis with one
-// element the stride says nothing.
+// The constant pitch, in elements, from each pixel to the next over all images, or 0 if there is
+// none. Strides of axes with one element are ignored.
 inline int64_t find_pixel_pitch(const Strides& s, const PixelGrid& grid, int64_t channels) {
   const int64_t pitch = grid.columns > 1  ? s.w
                         : grid.rows > 1   ? s.h
@@ -49,8 +49,8 @@ inline bool has_dense_pixels(const ConvProblem& p) {
          find_y_pitch(p) > 0;
 }
 
-// The same layer as one image of a few long rows, so that tiles end with neither rows nor images;
-// or, where that cannot be, as it is.
+// The same layer as one image of `rows` long rows, so that no tile is cut by the end of a row or an
+// image. Returns the problem unchanged if its pixels have no constant pitch.
 inline ConvProblem flatten_pixels(const ConvProblem& problem, int64_t rows) {
   const int64_t pixels = problem.N * problem.H * problem.W;
   if (!has_dense_pixels(problem) || pixels % rows != 0) return problem;

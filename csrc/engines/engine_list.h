@@ -1,4 +1,4 @@
-// The engines of each device, in the order explanations list them.
+// The engines of each device, in the order in which explain() lists them.
 #pragma once
 
 #include <span>

@@ -1,13 +1,14 @@
-// One axis of a gather (core/gather_view.h), rearranged so that windows of source values slide.
+// One axis of a gather (core/gather_view.h), rearranged so that the source values of neighbouring
+// outputs overlap by all but one, whatever the stride and the dilation.
 //
 // The taps of a phase are an arithmetic progression, so with j counting them by growing offset
 //     source position of target lattice index i under tap j  =  i*st + j*d + offset0 .
 // Let g = gcd(st, d). Writing i = e*b + lane with e = d/g lanes, and j = q*m + cls with q = st/g
 // classes, gives
 //     source position  =  M*(b + m)  +  lane*st + cls*d + offset0 ,     M = st*e = d*q .
-// For a fixed lane and class the taps m walk over source values M apart, and so do neighbouring b:
-// stored side by side, they are a dense window that slides by one per tap, whatever the stride
-// and the dilation. Only source values some tap reads are ever stored.
+// For a fixed lane and class, taps m and outputs b step by the same M. Source values that are M
+// apart are stored side by side, so each tap reads the values of the tap before, shifted by one.
+// Only values that some tap reads are stored.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +26,7 @@ struct GatherAxis {
   int64_t target_start = 0;  // target position of lattice index i: target_start + i*target_step
   int64_t target_step = 1;
   int64_t source_step = 1;  // st
-  int64_t taps = 0;         // may be 0: nothing reaches these target points
+  int64_t taps = 0;         // may be 0: no tap reaches these target points
   int64_t tap0 = 0;         // kernel index of tap j: tap0 + j*tap_step; the step may be negative
   int64_t tap_step = 1;
   int64_t offset0 = 0;
@@ -34,12 +35,12 @@ struct GatherAxis {
   int64_t classes = 1;      // q
   int64_t period = 1;       // M
 
-  // Lattice points of one lane, rounded up.
+  // Lattice points of a lane; the last lanes may have one fewer.
   int64_t count_per_lane() const { return (count + lanes - 1) / lanes; }
 };
 
-// slide = false gives every tap a class of its own: more values to store, but one lane only, which
-// wastes less of a tile where the lanes of a large dilation would be short.
+// With slide = false every tap is a class of its own and there is one lane. That stores more
+// values, but wastes less of a tile where a large dilation would make the lanes short.
 inline GatherAxis make_gather_axis(const AxisPhase& phase, bool slide) {
   GatherAxis axis;
   axis.count = phase.count;
@@ -71,7 +72,7 @@ inline GatherAxis make_gather_axis(const AxisPhase& phase, bool slide) {
   return axis;
 }
 
-// Both axes of a phase, for engines that take its taps one by one.
+// Both axes of a phase, with every tap a class of its own.
 struct GatherPhase {
   GatherAxis rows, columns;
 
@@ -89,7 +90,7 @@ inline std::vector<GatherPhase> make_gather_phases(const ConvProblem& problem) {
   return phases;
 }
 
-// A phase as up to so many others, each some of its rows.
+// Cuts a phase into at most `most` bands of rows, each a phase of its own.
 inline std::vector<GatherPhase> cut_bands(const GatherPhase& phase, int64_t most) {
   const int64_t count = ceil_div(phase.rows.count, most);
   std::vector<GatherPhase> bands;
@@ -102,8 +103,8 @@ inline std::vector<GatherPhase> cut_bands(const GatherPhase& phase, int64_t most
   return bands;
 }
 
-// Elements that a phase moves. Of the target also those between its pixels, since memory is written
-// by sectors.
+// The elements that a phase moves. If its target pixels are not contiguous, the elements between
+// them count too, up to a sector, because memory is written in sectors.
 struct PhaseTraffic {
   double source, filters, target;
 

@@ -1,4 +1,4 @@
-// Which of a call's buffers a kernel reads and writes, as core/gather_view.h has it. Plain host
+// Assigns a call's buffers to source and target, as core/gather_view.h defines them. Plain host
 // code.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace convx {
 
-// Of any kernel's params.
+// Params: any kernel's parameters with source, weight, bias and target.
 template <typename Params>
 void set_gather_buffers(Params& params, const ConvProblem& problem, const Buffers& buffers) {
   const bool forward = problem.pass == Pass::kForward;

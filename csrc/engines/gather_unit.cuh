@@ -1,4 +1,5 @@
-// Tensors that start at an odd address, of which no map for the copy engine can be made.
+// Loads 16 bytes of a tensor whose address is not a multiple of 16, which therefore has no tensor
+// map.
 #pragma once
 
 #include "device/shared_memory.cuh"
@@ -6,8 +7,8 @@
 
 namespace convx {
 
-// 16 bytes of such a tensor to shared memory. left: words of 16 bits that there are; zeros follow.
-// kRounds: they are float32, and rounded to TF32.
+// Writes 16 bytes to shared memory: the first `left` 16-bit words from memory, then zeros. With
+// kRounds the words are float32 values and are rounded to TF32.
 template <bool kRounds = false>
 __device__ __forceinline__ void gather_unit(const uint16_t* from, int left, uint32_t to) {
   uint32_t words[4] = {};

@@ -1,5 +1,5 @@
-// Plans of engines that multiply float32 as halves first (half_scales.cuh), with their exact
-// kernels behind a gate.
+// Plans of engines that multiply float32 as scaled fp16 first (half_scales.cuh). Their exact
+// kernels are launched behind it, and return early unless the values were unsuitable (gate.cuh).
 #pragma once
 
 #include <memory>
@@ -17,18 +17,18 @@
 
 namespace convx {
 
-// Of one phase of a gather (core/gather_view.h). Fit: a shape, and params that do not depend on the
-// call.
+// The plan of one phase of a gather (core/gather_view.h). Fit: an engine's shape and the kernel
+// parameters that do not depend on the call.
 template <typename Fit>
 struct HalvedPlan {
   Fit exact;
-  // Values are first multiplied as halves. Where that turns out not to do, exact takes over; else
-  // its kernels have nothing to do.
+  // If set, scaled fp16 runs first, and the kernels of exact return early unless the values are
+  // unsuitable.
   std::optional<Fit> half;
-  int64_t scale_bytes = 0;  // of the workspace, before everything else
+  int64_t scale_bytes = 0;  // size of HalfScales, at the start of the workspace
 };
 
-// A phase after the other, in the same workspace.
+// The phases run one after the other in the same workspace.
 template <typename Fit>
 using PhasedPlan = std::vector<HalvedPlan<Fit>>;
 
@@ -38,21 +38,24 @@ struct Halves {
   int64_t scale_bytes;
 };
 
-// What a phase's values can be multiplied as, before anything is known of them.
+// The scaled fp16 form of a phase with so many taps, or nothing if its dtype or its number of terms
+// rules it out. The values are not known yet.
 inline std::optional<Halves> find_halves(const ConvProblem& problem, int64_t taps) {
   if (problem.dtype != DType::kFloat32) return {};
   const GatherTensors view = make_gather_tensors(problem);
   const bool tf32 = problem.precision == Precision::kTf32;
-  // Halves of TF32's precision are as good as TF32, however few there are. Some terms may be zeros.
+  // One fp16 component is as precise as TF32, however short the sum is. "ieee" needs min_terms
+  // non-zero terms; twice as many terms leave room for zeros.
   const int min_terms = tf32 ? 0 : kMinHalfIeeeTerms;
   if (view.source_channels * taps < 2 * min_terms) return {};
   return Halves{tf32 ? TensorMath::kHalfTf32 : TensorMath::kHalfIeee, min_terms,
                 HalfScales::bytes(problem.groups * view.target_channels)};
 }
 
-// Plans a phase of so many taps, and adds to the whole plan what it takes. fit_shape: from caps and
-// a math, a shape or nothing. take: makes a fit of a shape whose workspace lies behind so many
-// bytes, and sets the plan's tile, split and workspace.
+// Plans a phase of so many taps, and adds its time to the whole plan.
+//   fit_shape(caps, math)  returns a shape, or nothing
+//   take(shape, offset)    makes a Fit whose workspace starts at offset, and sets the plan's tile,
+//                          split and workspace
 template <typename Fit, typename FitShape, typename Take>
 HalvedPlan<Fit> plan_halves(Plan& plan, const ConvProblem& problem, const DeviceCaps& caps,
                             int64_t taps, const FitShape& fit_shape, const Take& take) {
@@ -81,7 +84,7 @@ HalvedPlan<Fit> plan_halves(Plan& plan, const ConvProblem& problem, const Device
   return made;
 }
 
-// The same for phases, one after the other. fit_shape: from the problem, caps, a math and a phase.
+// Plans all phases. fit_shape(problem, caps, math, phase) returns a shape, or nothing.
 template <typename Fit, typename FitShape, typename Take>
 PhasedPlan<Fit> plan_phases(Plan& plan, const ConvProblem& problem, const DeviceCaps& caps,
                             const std::vector<GatherPhase>& phases, const FitShape& fit_shape,
@@ -96,8 +99,9 @@ PhasedPlan<Fit> plan_phases(Plan& plan, const ConvProblem& problem, const Device
   return planned;
 }
 
-// make_params: of a fit, for a call whose workspace starts behind the scales. launch: takes a shape
-// and its params.
+// Launches a phase: scaled fp16, if planned, and then the exact kernels.
+//   make_params(fit)       returns the kernel parameters of the call
+//   launch(shape, params)  launches the kernels
 template <typename Fit, typename MakeParams, typename Launch>
 void launch_halves(const HalvedPlan<Fit>& plan, const Buffers& buffers,
                    const MakeParams& make_params, const Launch& launch) {
@@ -112,7 +116,8 @@ void launch_halves(const HalvedPlan<Fit>& plan, const Buffers& buffers,
   launch(plan.exact.shape, exact);
 }
 
-// make_params: of a fit, whose workspace starts behind so many bytes.
+// Launches all phases. make_params(fit, offset) returns parameters whose workspace starts at
+// offset.
 template <typename Fit, typename MakeParams, typename Launch>
 void launch_phases(const PhasedPlan<Fit>& phases, const Buffers& buffers,
                    const MakeParams& make_params, const Launch& launch) {

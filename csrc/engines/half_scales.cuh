@@ -1,12 +1,12 @@
-// float32 values as float16, scaled by powers of 2.
+// Scaled fp16: float32 values multiplied by powers of 2 and stored as float16 components.
 //
-// float16 has TF32's 11 bits, and two of them nearly float32's 24, but only 2^30 from its smallest
-// normal number to its largest, and below it precision is lost. So each filter is scaled by its
-// largest value, and the source by the largest of a sample, with room above it for what the sample
-// missed. What lies below is at risk: it is known to so many bits of the largest value, not of its
-// own. Among larger values it is lost in their rounding errors, as it would be in float32; where it
-// is not among larger ones, or where a value is too large, infinite, or NaN, the tensors are
-// unfit.
+// float16 has TF32's 11 significant bits, and two components have 23 of float32's 24. Its normal
+// numbers span only 2^30, and below them precision is lost. So each filter is scaled by its largest
+// value, and the source by the largest of a sample, with room above for values that the sample
+// missed. Values below the normal range are at risk: they keep fewer bits. Among larger values that
+// loss disappears in the larger values' rounding errors, as it would in float32. The tensors are
+// unfit if values at risk are not among larger ones, or if a value is too large, infinite or NaN.
+// docs/engines/cuda_lines.md describes the kernels around this.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 
 namespace convx {
 
-// The largest value's binary exponent, scaled. Nothing of a filter is larger; of the source, what
-// the sample missed may be 2^7 times as large.
+// The binary exponent of the largest value after scaling. A filter has nothing larger; the source
+// may have values up to 2^7 times larger that the sample missed.
 inline constexpr int kFilterExponent = 14;
 inline constexpr int kSourceExponent = 8;
 
-// Negative where most of a filter's values have the same sign.
+// The scales of all filters; negative if more than 7/8 of the filter's values have the same sign.
 __device__ __forceinline__ float* filter_scales(HalfScales* scales) {
   return reinterpret_cast<float*>(scales + 1);
 }
@@ -28,15 +28,15 @@ __device__ __forceinline__ const float* filter_scales(const HalfScales* scales) 
   return reinterpret_cast<const float*>(scales + 1);
 }
 
-// The power of 2 that takes a value, given by its bits without the sign, to an exponent.
+// The power of 2 that scales the value with these bits (without sign) to the given exponent.
 __device__ __forceinline__ float find_scale(uint32_t largest, int exponent) {
   if (largest == 0) return 1;
   const int biased = 2 * 127 + exponent - static_cast<int>(largest >> 23);
   return __uint_as_float(static_cast<uint32_t>(min(biased, 253)) << 23);
 }
 
-// What takes a sum of products back: 1 / (source * filter), in two factors, since it may be beyond
-// float32.
+// Undoes the scales of an accumulator: 1 / (source * filter) as two factors, because the product
+// may exceed float32's range.
 struct Unscale {
   float first = 1, second = 1;
 
@@ -50,7 +50,7 @@ struct Unscale {
   }
 };
 
-// Of a scaled value.
+// Classifies a scaled value.
 struct HalfFitness {
   bool at_risk, safe, beyond;
 
@@ -64,11 +64,11 @@ struct HalfFitness {
   }
 };
 
-// Whether values are not among larger ones. A single one may be an accident.
+// Whether the values at risk outnumber the safe ones. A single one is tolerated.
 __device__ __forceinline__ bool is_unfit(int at_risk, int safe) { return at_risk >= safe + 2; }
 
-// Looks at kCount values of each lane. peers: the lanes whose first values belong together, and
-// whose second, and so on; most often nothing is at risk, and that is seen soon.
+// Checks kCount values of each lane, and sets scales->unfit. The i-th values of the lanes in peers
+// are judged together. In the common case nothing is at risk, and the first vote ends the check.
 template <int kCount>
 __device__ __forceinline__ void check_fitness(HalfScales* scales, const float (&scaled)[kCount],
                                               uint32_t peers) {
@@ -87,17 +87,18 @@ __device__ __forceinline__ void check_fitness(HalfScales* scales, const float (&
     const HalfFitness fitness(value);
     const int at_risk = __popc(__ballot_sync(0xffffffff, fitness.at_risk) & peers);
     const int safe = __popc(__ballot_sync(0xffffffff, fitness.safe) & peers);
-    if (fitness.beyond || is_unfit(at_risk, safe)) scales->unfit = 1;  // whoever says so
+    if (fitness.beyond || is_unfit(at_risk, safe)) scales->unfit = 1;  // all writers agree
   }
 }
 
-// Scales some neighbouring values of a filter, of all groups', and says so where they are not fit.
+// Scales neighbouring values of a filter (counted over all groups), and sets scales->unfit and
+// scales->careful where necessary.
 template <int kCount>
 __device__ __forceinline__ void scale_filter(HalfScales* scales, int filter,
                                              float (&values)[kCount]) {
   const float signed_scale = filter_scales(scales)[filter];
   const float scale = fabsf(signed_scale);
-  if (signed_scale < 0 && scales->one_signed != 0) scales->careful = 1;  // whoever says so
+  if (signed_scale < 0 && scales->one_signed != 0) scales->careful = 1;  // all writers agree
   int at_risk = 0, safe = 0;
   bool beyond = false;
 #pragma unroll
@@ -107,7 +108,7 @@ __device__ __forceinline__ void scale_filter(HalfScales* scales, int filter,
     at_risk += fitness.at_risk, safe += fitness.safe;
     beyond |= fitness.beyond;
   }
-  if (beyond || is_unfit(at_risk, safe)) scales->unfit = 1;  // whoever says so
+  if (beyond || is_unfit(at_risk, safe)) scales->unfit = 1;  // all writers agree
 }
 
 }  // namespace convx

@@ -1,6 +1,6 @@
-// What multiplying float32 values as float16 (kHalfTf32, kHalfIeee) needs to know of them. Lies in
-// the workspace, written by measure_halves.cuh and read by all kernels behind it:
-//   HalfScales, then a scale of each filter, of all groups.
+// The scales of scaled fp16 (kHalfTf32, kHalfIeee; see half_scales.cuh). measure_halves.cuh writes
+// them to the workspace, and all later kernels of the call read them:
+//   HalfScales, then one float per filter of all groups
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 namespace convx {
 
 struct HalfScales {
-  int unfit;       // not 0: values lie too far apart, and other kernels run instead
-  float source;    // a power of 2 that source values are multiplied with
-  int one_signed;  // most source values have the same sign
-  int careful;     // and so have most of some filter: errors of sums add up
+  int unfit;       // not 0: the values are unsuitable, and the exact kernels run instead
+  float source;    // the power of 2 that source values are multiplied by
+  int one_signed;  // not 0: more than 7/8 of the sampled source values have the same sign
+  int careful;     // not 0: so do those of some filter; needs short accumulation chains
 
   static constexpr int64_t bytes(int64_t filters) {
     return (static_cast<int64_t>(sizeof(HalfScales)) + 4 * filters + 255) / 256 * 256;
   }
 };
 
-// Sums of fewer terms would show that two halves know values to 23 bits, one fewer than float32; in
-// longer ones it is lost among rounding errors.
+// Two fp16 components have 23 significant bits, one fewer than float32. Sums with fewer terms than
+// this would show it; in longer ones the bit is lost among rounding errors.
 inline constexpr int kMinHalfIeeeTerms = 32;
 
-// Measuring, and the kernels that then have nothing to do.
-inline constexpr double kHalfMicroseconds = 9;  // reckoned
+// Overhead of measuring and of the kernels that return early; estimated, not measured.
+inline constexpr double kHalfMicroseconds = 9;
 
 }  // namespace convx

@@ -10,8 +10,8 @@ namespace convx {
 // The caller has made the tensors' device current.
 struct CudaContext {
   void* stream = nullptr;  // cudaStream_t to launch on
-  // The cublasHandle_t bound to that stream, asked for by engines that need one: getting it takes
-  // a microsecond. Its math mode is restored.
+  // Returns the cublasHandle_t bound to that stream. Only engines that need it call this, because
+  // it takes a microsecond. They restore the handle's math mode.
   void* (*get_blas)() = nullptr;
 };
 

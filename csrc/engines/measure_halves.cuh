@@ -1,5 +1,5 @@
-// Finds the scales of kHalfTf32 and kHalfIeee: of each filter by all its values, of the source by a
-// sample. And whether sums have as many terms as they should.
+// The kernel that finds the scales of scaled fp16: each filter's from all its values, the source's
+// from a sample of 4096. It also estimates from the sample whether sums have enough non-zero terms.
 #pragma once
 
 #include "cuda/launch.h"
@@ -10,11 +10,11 @@
 namespace convx {
 
 inline constexpr int kMeasureThreads = 256;
-inline constexpr int kSampled = 16;  // source values of a thread
+inline constexpr int kSampled = 16;  // source values that each thread samples
 
-// What is found of some values.
+// The largest magnitude and the signs of some values.
 struct Measure {
-  uint32_t largest = 0;            // the bits of its magnitude
+  uint32_t largest = 0;            // bits of the largest magnitude
   int positive = 0, negative = 0;  // how many
 
   __device__ __forceinline__ void look(float value) {
@@ -32,7 +32,7 @@ struct Measure {
   }
 };
 
-// Of all the block's threads; in the first one. shared: one per warp.
+// Joins the measures of the block's threads; thread 0 gets the result. shared: one per warp.
 __device__ __forceinline__ Measure join_block(Measure own, Measure* shared) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
@@ -48,8 +48,8 @@ __device__ __forceinline__ Measure join_block(Measure own, Measure* shared) {
   return own;
 }
 
-// Coordinates of sample i are multiples of irrational numbers, one per axis: they fall evenly, and
-// never all on one row or column.
+// The coordinates of sample i are fractional multiples of irrational numbers, one per axis, so the
+// samples spread evenly and never all fall on one row or column.
 __device__ __forceinline__ Measure sample_source(const TensorParams& p) {
   const auto* source = static_cast<const float*>(p.source);
   const int channels = p.groups * p.group_sources;
@@ -67,7 +67,7 @@ __device__ __forceinline__ Measure sample_source(const TensorParams& p) {
   return measure;
 }
 
-// filter: of all groups.
+// filter: counted over all groups.
 __device__ __forceinline__ Measure measure_filter(const TensorParams& p, int filter) {
   const int group = filter / p.group_targets;
   const float* values = static_cast<const float*>(p.filters) + group * p.filter_group +
@@ -91,7 +91,7 @@ __device__ __forceinline__ Measure measure_filter(const TensorParams& p, int fil
   return measure;
 }
 
-// A block per filter, and one for the source.
+// Block 0 samples the source; block f + 1 measures filter f.
 template <typename Params>  // one copy for all files
 __global__ void __launch_bounds__(kMeasureThreads)
     measure_kernel(const __grid_constant__ Params p) {

@@ -1,17 +1,18 @@
-// Products with zeros that stand for nothing, where a zero times an infinity is NaN.
+// Kernels that multiply padding zeros get NaN where the other operand is infinite, which the
+// definition does not have. This recomputes such accumulators.
 #pragma once
 
 namespace convx {
 
-// Replaces sums that are NaN by what add says, of each by its index. Sums are in registers, and
-// stay there where none is.
+// Replaces every accumulator that is NaN by add(index). If none is, the accumulators stay in
+// registers.
 template <int kCount, typename Add>
 __device__ __forceinline__ void mend_sums(float (&sums)[kCount], const Add& add) {
   float total = 0;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) total += sums[i];
-  if (total == total) return;  // else it may be infinities of both signs, too
-  float all[kCount];           // in memory, so that a loop can go over them
+  if (total == total) return;  // a NaN total may also come from infinities of both signs
+  float all[kCount];           // in local memory, so that a loop can index it
 #pragma unroll
   for (int i = 0; i < kCount; ++i) all[i] = sums[i];
 #pragma unroll 1

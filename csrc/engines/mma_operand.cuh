@@ -1,4 +1,4 @@
-// Storage types, as mma.sync takes them.
+// Storage types as operands of mma.sync.
 #pragma once
 
 #include "core/problem.h"
@@ -23,7 +23,7 @@ __device__ __forceinline__ void multiply_operands(float* sums, const uint32_t (&
   Mma<typename MmaOperand<T>::Type>::multiply(sums, a, b0, b1);
 }
 
-// Calls visit with a value of the device type of dtype, of those that are multiplied so.
+// Calls visit with a value of the device type of dtype: float (multiplied as TF32), half, bfloat16.
 template <typename Visit>
 void visit_mma_type(DType dtype, const Visit& visit) {
   if (dtype == DType::kFloat32) return visit(float{});
@@ -31,7 +31,7 @@ void visit_mma_type(DType dtype, const Visit& visit) {
   visit(__nv_bfloat16{});
 }
 
-// What tensor cores multiply.
+// Rounds a float32 value to TF32; 16-bit values are operands as they are.
 __device__ __forceinline__ float round_operand(float value) {
   return __uint_as_float(round_to_tf32(value));
 }
@@ -40,7 +40,7 @@ __device__ __forceinline__ T round_operand(T value) {
   return value;
 }
 
-// Rounds as many neighbours in shared memory, read and written at once: up to 16 bytes.
+// Rounds kCount neighbours in shared memory with one load and one store of up to 16 bytes.
 template <int kCount>
 __device__ __forceinline__ void round_unit(float* values) {
   struct __align__(4 * kCount) Unit {

@@ -1,4 +1,4 @@
-// Adds up the parts of a split reduction, in order.
+// Adds the partial sums of split-K slices, in order.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 
 namespace convx {
 
-// target = bias + the parts' sums, first part first. Params has the target, its extents and
-// strides, and the parts, dense arrays [image][filter][row][column]. dense: the target is one, too.
+// target = partial sums, first slice first, + bias. Params has the target, its extents and strides,
+// and the slices, dense arrays [image][filter][row][column]. dense: the target is such an array
+// too.
 template <typename T, typename Params>
 __global__ void sum_partials_kernel(const __grid_constant__ Params p, int filters, bool dense) {
   if (is_shut(p)) return;

@@ -1,4 +1,4 @@
-// What the tensor cores multiply, for the engines that use them.
+// The operand formats of the tensor-core engines.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@ namespace convx {
 
 enum class TensorMath : uint8_t {
   kTf32,      // float32 rounded to TF32
-  kIeee,      // float32 as a sum of three bfloat16, six products
+  kIeee,      // float32 as three bfloat16 components, six products
   kBFloat16,  // as stored
   kFloat16,
-  // Where a tensor's values lie near enough to each other (engines/half_scales.cuh):
-  kHalfTf32,  // float32 rounded to TF32's 11 bits, scaled, as float16, at twice TF32's rate
-  kHalfIeee,  // float32, scaled, as a sum of two float16, three products
+  // Scaled fp16, if the values are suitable (engines/half_scales.cuh):
+  kHalfTf32,  // one float16 component, which has TF32's 11 bits, at twice TF32's rate
+  kHalfIeee,  // two float16 components, three products
 };
 
 inline TensorMath tensor_math(const ConvProblem& problem) {
@@ -23,20 +23,20 @@ inline TensorMath tensor_math(const ConvProblem& problem) {
   return problem.precision == Precision::kTf32 ? TensorMath::kTf32 : TensorMath::kIeee;
 }
 
-// As scaled float16.
+// Whether operands are scaled fp16.
 constexpr bool is_half(TensorMath math) {
   return math == TensorMath::kHalfTf32 || math == TensorMath::kHalfIeee;
 }
 
-// Of one value as it is multiplied.
+// Bytes of one component of an operand.
 constexpr int operand_bytes(TensorMath math) { return math == TensorMath::kTf32 ? 4 : 2; }
 
-// Parts that a value is split into.
+// Components that a value is split into.
 constexpr int count_planes(TensorMath math) {
   return math == TensorMath::kIeee ? 3 : math == TensorMath::kHalfIeee ? 2 : 1;
 }
 
-// Chunks of the reduction: rows of the grid that packs filters.
+// The grid that packs filters has a row of blocks per chunk of the reduction: CUDA's limit.
 inline constexpr int64_t kMaxTensorChunks = 65535;
 
 }  // namespace convx

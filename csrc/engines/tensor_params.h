@@ -1,5 +1,5 @@
-// What the kernels of all tensor-core engines are launched with: the tensors and the taps of one
-// phase of a gather (core/gather_view.h).
+// Kernel parameters that all tensor-core engines share: the tensors and the taps of one phase of a
+// gather (core/gather_view.h).
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,23 @@ namespace convx {
 
 struct TensorParams {
   const void* source;
-  const void* filters;  // as the caller has them
-  const void* packed;   // as the tensor cores read them
+  const void* filters;  // the caller's tensor
+  const void* packed;   // filters in the layout that the tensor cores read
   const void* bias;     // may be null
   void* target;
-  float* partials;  // not null: sums of a part of the reduction go here
-  // Not null: kernels do nothing where whether *gate is 0 is not as said.
+  float* partials;  // if set, the partial sums of a split-K slice go here
+  // If set, the kernel returns at once unless (*gate == 0) equals runs_at_zero. An earlier kernel
+  // writes the flag, so the host never waits.
   const int* gate;
   int runs_at_zero;
-  HalfScales* scales;  // of kHalfTf32 and kHalfIeee
-  int min_terms;       // sums of fewer, zeros aside, must not be made of halves
+  HalfScales* scales;  // for kHalfTf32 and kHalfIeee
+  int min_terms;       // scaled fp16 is unsuitable for sums with fewer non-zero terms
 
-  // Distances in elements. Target strides are between neighbours of the phase's lattice.
+  // Strides in elements. Target strides are between neighbours of the phase's lattice.
   int64_t source_n, source_c, source_h, source_w;
   int64_t target_n, target_c, target_h, target_w;
   int64_t filter_target, filter_source, filter_r, filter_s, filter_group;
-  int64_t partial_stride;  // between the parts
+  int64_t partial_stride;  // elements from one split-K slice's sums to the next's
 
   int images, source_height, source_width, target_height, target_width;
   int groups, group_sources, group_targets;  // channels per group
@@ -37,10 +38,10 @@ struct TensorParams {
   int tap_r0, tap_r_step, tap_s0, tap_s_step;  // kernel index of tap (i, j)
   int offset_h0, offset_h_step, offset_w0, offset_w_step;
   int source_step_h, source_step_w;
-  int plane_contiguous;  // rows of a target plane follow each other without a gap
+  int plane_contiguous;  // not 0: a target plane has no gaps between its rows
 };
 
-// All that does not depend on where tensors lie; pointers are null.
+// Everything but the pointers, which are null.
 inline TensorParams make_tensor_params(const ConvProblem& problem, const GatherAxis& rows,
                                        const GatherAxis& columns) {
   const GatherTensors view = make_gather_tensors(problem);
@@ -73,8 +74,8 @@ inline TensorParams make_tensor_params(const ConvProblem& problem, const GatherA
   return p;
 }
 
-// The pointers of a call. The workspace has the packed filters and behind them, where the reduction
-// is split, the parts' sums.
+// Sets the pointers of a call. The workspace holds the packed filters and, if the reduction is
+// split, the partial sums behind them.
 inline void set_tensors(TensorParams& p, const ConvProblem& problem, const GatherAxis& rows,
                         const GatherAxis& columns, const Buffers& buffers, int64_t packed_bytes,
                         bool split) {

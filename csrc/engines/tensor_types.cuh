@@ -1,4 +1,4 @@
-// Device types and conversions by what the tensor cores multiply.
+// Device types and conversions for each operand format (tensor_math.h).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -47,7 +47,7 @@ struct TensorTypes<TensorMath::kHalfIeee> {
   using Element = float;
 };
 
-// Two values in the parts that are multiplied, of 16 bits each; values to be halves are scaled
+// The 16-bit components of two values, packed into words. Values for scaled fp16 are scaled
 // already.
 template <TensorMath kMath>
 struct OperandPair {
@@ -57,7 +57,7 @@ struct OperandPair {
                                             : pack_float16(first, second)} {}
 };
 template <>
-struct OperandPair<TensorMath::kTf32>;  // which has 32
+struct OperandPair<TensorMath::kTf32>;  // does not exist: TF32 operands have 32 bits
 template <>
 struct OperandPair<TensorMath::kIeee> : SplitPair {
   using SplitPair::SplitPair;
@@ -67,7 +67,7 @@ struct OperandPair<TensorMath::kHalfIeee> : HalfPair {
   using HalfPair::HalfPair;
 };
 
-// 16 bytes of each part of consecutive values, as they are multiplied.
+// 16 bytes of each component of consecutive values, as operands.
 template <TensorMath kMath>
 struct OperandWords {
   using Element = typename TensorTypes<kMath>::Element;
@@ -84,7 +84,7 @@ struct OperandWords {
       for (int i = 0; i < count_planes(kMath); ++i) {
         part[i] = make_uint4(a.part[i], b.part[i], c.part[i], d.part[i]);
       }
-    } else {  // they are these already
+    } else {  // exact: the values were of this type
       union {
         uint4 words;
         Element elements[8];
@@ -96,19 +96,19 @@ struct OperandWords {
   }
 };
 
-// Whether a sum of split values must be formed anew: splitting infinities makes NaN of what float32
-// would call infinite, and large values overflow early.
+// Whether an accumulator of split values must be recomputed: splitting an infinity gives NaN where
+// float32 gives an infinity, and large values overflow early.
 __device__ __forceinline__ bool is_spoilt(float sum) { return !(fabsf(sum) <= FLT_MAX); }
 
-// A sum to be formed anew.
+// An accumulator to be recomputed.
 struct SpoiltSum {
   int group, filter;       // the filter within its group
   int image, row, column;  // of the target
-  int first, last;         // channels of this part of the reduction
-  bool folded;             // they count taps too: channel * taps + tap
+  int first, last;         // channels of this split-K slice
+  bool folded;             // first and last count channel * taps + tap
 };
 
-// Forms it in float32.
+// Recomputes it in float32.
 static __device__ __noinline__ float mend_sum(const TensorParams& p, const SpoiltSum& at) {
   const float* source = static_cast<const float*>(p.source) + at.image * p.source_n +
                         static_cast<int64_t>(at.group) * p.group_sources * p.source_c;
@@ -129,7 +129,7 @@ static __device__ __noinline__ float mend_sum(const TensorParams& p, const Spoil
                           (p.tap_s0 + j * p.tap_s_step) * p.filter_s;
     for (int c = 0; c < p.group_sources; ++c) {
       const int lane = at.folded ? c * taps + tap : c;
-      if (lane < at.first || lane >= at.last) continue;  // another part's
+      if (lane < at.first || lane >= at.last) continue;  // another slice's
       sum = fmaf(from[c * p.source_c], weight[c * p.filter_source], sum);
     }
   }

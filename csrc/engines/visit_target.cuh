@@ -1,11 +1,11 @@
-// Where sums go: to the target, or to a part of the reduction's own copy of it, which is float32.
+// Chooses where the epilogue writes: the target, or the float32 partial sums of a split-K slice.
 #pragma once
 
 #include <type_traits>
 
 namespace convx {
 
-// Calls visit with one of them, and with the bias to add: a part's sums get none.
+// Calls visit with one of them and the bias to add; partial sums get none.
 template <typename Whole, typename Part, typename Bias, typename Visit>
 __device__ __forceinline__ void visit_whole_or_part(bool is_part, const Whole& whole,
                                                     const Part& part, const Bias* bias,
