@@ -22,6 +22,7 @@ enum class EngineId : uint8_t {
   kCudaBoxes,
   kCudaBands,
   kCudaDiagonal,
+  kCudaWeightGrad,
 };
 
 // Extents of the piece of work one task, thread block or GEMM call takes. Each engine says in its
