@@ -22,6 +22,7 @@ enum class EngineId : uint8_t {
   kCudaBoxes,
   kCudaBands,
   kCudaDiagonal,
+  kCudaWeightGrad,
 };
 
 // The extents of what one task, thread block or GEMM call computes. Each engine's plan file says

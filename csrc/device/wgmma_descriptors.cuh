@@ -12,6 +12,11 @@ struct Tf32 {};  // operands in 32 bits, of which the tensor cores read the uppe
 template <typename Value>
 struct ByColumns {};
 
+// Both operands of 16-bit values, MN-major: rows of A and columns of B lie side by side. Tiles of
+// [k][32, 64 or 128 bytes], swizzled; see mn_major_descriptor.
+template <typename Value>
+struct MnMajor {};
+
 // The upper half of an operand's descriptor; row_bytes is 32, 64 or 128, and so is the swizzle. The
 // lower half is lower_descriptor of the first row's address. The hardware adds before it swizzles,
 // and it swizzles absolute addresses, so the first row may be any row of a tile that starts at a

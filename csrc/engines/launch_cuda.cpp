@@ -11,6 +11,7 @@
 #include "engines/cuda_mma/cuda_mma_launch.h"
 #include "engines/cuda_pixels/cuda_pixels_launch.h"
 #include "engines/cuda_pointwise/cuda_pointwise_launch.h"
+#include "engines/cuda_weight_grad/cuda_weight_grad_launch.h"
 
 namespace convx {
 
@@ -40,6 +41,8 @@ void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& bu
       return launch_cuda_bands({"cuda_bands", &problem, stream}, plan, buffers);
     case EngineId::kCudaDiagonal:
       return launch_cuda_diagonal({"cuda_diagonal", &problem, stream}, plan, buffers);
+    case EngineId::kCudaWeightGrad:
+      return launch_cuda_weight_grad({"cuda_weight_grad", &problem, stream}, plan, buffers);
     case EngineId::kCpuGemm:
     case EngineId::kCpuDirect:
       break;

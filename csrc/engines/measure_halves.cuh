@@ -2,6 +2,7 @@
 // from a sample of 4096. It also estimates from the sample whether sums have enough non-zero terms.
 #pragma once
 
+#include "core/problem.h"
 #include "cuda/launch.h"
 #include "device/dependent_launch.cuh"
 #include "engines/half_scales.cuh"
@@ -48,23 +49,37 @@ __device__ __forceinline__ Measure join_block(Measure own, Measure* shared) {
   return own;
 }
 
+// A float32 tensor that is sampled.
+struct SampledTensor {
+  const float* values;
+  int images, channels, height, width;
+  Strides strides;
+};
+
 // The coordinates of sample i are fractional multiples of irrational numbers, one per axis, so the
 // samples spread evenly and never all fall on one row or column.
-__device__ __forceinline__ Measure sample_source(const TensorParams& p) {
-  const auto* source = static_cast<const float*>(p.source);
-  const int channels = p.groups * p.group_sources;
+__device__ __forceinline__ Measure sample_tensor(const SampledTensor& tensor) {
   Measure measure;
 #pragma unroll
   for (int i = 0; i < kSampled; ++i) {
     const uint32_t sample = threadIdx.x + i * kMeasureThreads;
-    const int image = static_cast<int>(__umulhi(sample * 0xdb4f0b91u, p.images));
-    const int channel = static_cast<int>(__umulhi(sample * 0xbbe05635u, channels));
-    const int row = static_cast<int>(__umulhi(sample * 0xa0f2ec75u, p.source_height));
-    const int column = static_cast<int>(__umulhi(sample * 0x89e18285u, p.source_width));
-    measure.look(__ldg(source + image * p.source_n + channel * p.source_c + row * p.source_h +
-                       column * p.source_w));
+    const int image = static_cast<int>(__umulhi(sample * 0xdb4f0b91u, tensor.images));
+    const int channel = static_cast<int>(__umulhi(sample * 0xbbe05635u, tensor.channels));
+    const int row = static_cast<int>(__umulhi(sample * 0xa0f2ec75u, tensor.height));
+    const int column = static_cast<int>(__umulhi(sample * 0x89e18285u, tensor.width));
+    measure.look(__ldg(tensor.values + image * tensor.strides.n + channel * tensor.strides.c +
+                       row * tensor.strides.h + column * tensor.strides.w));
   }
   return measure;
+}
+
+__device__ __forceinline__ Measure sample_source(const TensorParams& p) {
+  return sample_tensor({static_cast<const float*>(p.source),
+                        p.images,
+                        p.groups * p.group_sources,
+                        p.source_height,
+                        p.source_width,
+                        {p.source_n, p.source_c, p.source_h, p.source_w}});
 }
 
 // filter: counted over all groups.

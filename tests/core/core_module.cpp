@@ -20,6 +20,7 @@
 #include "emulate_gemm.h"
 #include "emulate_grouped.h"
 #include "emulate_pointwise.h"
+#include "emulate_weight_grad.h"
 #include "engines/cuda_bands/cuda_bands_plan.h"
 #include "engines/cuda_boxes/cuda_boxes_plan.h"
 #include "engines/cuda_diagonal/cuda_diagonal_plan.h"
@@ -27,6 +28,8 @@
 #include "engines/cuda_gemm/gemm_shape.h"
 #include "engines/cuda_gemm/lt_proposals.h"
 #include "engines/cuda_lines/window_fit.h"
+#include "engines/cuda_weight_grad/cuda_weight_grad_plan.h"
+#include "engines/cuda_weight_grad/wgrad_fit.h"
 #include "engines/engine_list.h"
 
 namespace py = pybind11;
@@ -395,6 +398,33 @@ PYBIND11_MODULE(convx_core, m) {
       throw std::runtime_error(fault);
     }
     return true;
+  });
+  // How cuda_weight_grad would run a problem.
+  const auto describe_wgrad = [](const Plan& plan) {
+    using namespace py::literals;
+    const auto& planned = *static_cast<const WgradPlan*>(plan.shape.get());
+    const WgradGeometry& g = (planned.scaled ? *planned.scaled : planned.exact).geometry;
+    return py::dict("columns"_a = g.columns, "atom_channels"_a = g.atom_channels,
+                    "atom_axis"_a = static_cast<int>(g.atom_axis), "folds"_a = g.folds_columns,
+                    "filter_tiles"_a = g.block_filter_tiles, "tap_groups"_a = g.block_tap_groups,
+                    "group_count"_a = g.group_count, "phases"_a = g.phase_count,
+                    "stages"_a = g.stages, "halo"_a = g.halo_stages,
+                    "mirrored"_a = g.mirrored_stages, "slices"_a = g.slices,
+                    "passes"_a = (g.stages_total + g.pass_stages - 1) / g.pass_stages,
+                    "pitch"_a = g.pitch, "rows"_a = g.rows, "tiles"_a = g.tiles(),
+                    "microseconds"_a = plan.predicted_us, "workspace"_a = plan.workspace_bytes);
+  };
+  m.def("plan_weight_grad", [=](const ConvProblem& problem, const DeviceCaps& caps) {
+    return describe_wgrad(cuda_weight_grad_engine().plan(problem, caps));
+  });
+  // Runs it.
+  m.def("run_weight_grad", [=](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                               uintptr_t w, uintptr_t y, uintptr_t bias) {
+    const Plan plan = cuda_weight_grad_engine().plan(problem, caps);
+    if (const char* fault = emulate_cuda_weight_grad(problem, plan, buffers_at(x, w, y, bias))) {
+      throw std::runtime_error(fault);
+    }
+    return describe_wgrad(plan);
   });
   // The same for a grouped problem, with the kernel to take.
   m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,

@@ -92,19 +92,21 @@ struct EmulatedOperand {
       for (const Bits& value : bits) *values++ = EmulatedValue<Value>::decode(value);
     }
   }
-  // 16 values of a column, of operands whose columns lie side by side.
+  // 16 values of a column (of B) or a row (of A), of operands whose columns or rows lie side by
+  // side (MN-major).
   template <typename Value>
   void read_column(int column, float* values) const {
+    const int atom = static_cast<int>(row_bytes) / 2;
     for (int k = 0; k < 16; ++k) {
-      const uint32_t address =
-          start + column / 64 * leading + k / 8 * stride + k % 8 * 128 + column % 64 * 2;
+      const uint32_t address = start + column / atom * leading + k / 8 * stride +
+                               k % 8 * row_bytes + column % atom * 2;
       values[k] = load_element<Value>(swizzle(address));
     }
   }
 };
 
-// Value: of both operands. kByColumns: columns of b lie side by side.
-template <typename Value, int kColumns, bool kByColumns = false>
+// Value: of both operands. kByColumns: columns of b lie side by side. kByRows: so do rows of a.
+template <typename Value, int kColumns, bool kByColumns = false, bool kByRows = false>
 class EmulatedWgmma {
   static constexpr int kDepth = kEmulatedDepth<Value>;
   using Rows = float[2][kDepth];  // of the first operand, this thread's
@@ -116,7 +118,13 @@ class EmulatedWgmma {
       const EmulatedOperand a(a_descriptor);
       const int first = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
       Rows rows;
-      for (int i = 0; i < 2; ++i) a.read_row<Value>(first + 8 * i, rows[i]);
+      for (int i = 0; i < 2; ++i) {
+        if constexpr (kByRows) {
+          a.read_column<Value>(first + 8 * i, rows[i]);
+        } else {
+          a.read_row<Value>(first + 8 * i, rows[i]);
+        }
+      }
       add_product(sums, rows, EmulatedOperand(b_descriptor), accumulate);
     });
   }
@@ -188,5 +196,7 @@ template <typename Operand, int kColumns>
 struct Wgmma : EmulatedWgmma<Operand, kColumns> {};
 template <typename Value, int kColumns>
 struct Wgmma<ByColumns<Value>, kColumns> : EmulatedWgmma<Value, kColumns, true> {};
+template <typename Value, int kColumns>
+struct Wgmma<MnMajor<Value>, kColumns> : EmulatedWgmma<Value, kColumns, true, true> {};
 
 }  // namespace convx

@@ -1,0 +1,54 @@
+#include "engines/cuda_weight_grad/cuda_weight_grad_launch.h"
+
+#include "engines/cuda_weight_grad/wgrad_fit.h"
+#include "engines/cuda_weight_grad/wgrad_passes.h"
+
+namespace convx {
+namespace {
+
+void run(const LaunchSite& site, const WgradFit& fit, const WgradCall& call) {
+  const WgradGeometry& g = fit.geometry;
+  switch (fit.form) {
+    case OperandForm::kBFloat16:
+      return run_wgrad_bfloat16(site, g, call);
+    case OperandForm::kFloat16:
+      return run_wgrad_float16(site, g, call);
+    case OperandForm::kScaledFp16:
+      return run_wgrad_scaled(site, g, call);
+    case OperandForm::kScaledFp16x2:
+      return run_wgrad_scaled_x2(site, g, call);
+    case OperandForm::kBf16x2:
+      return run_wgrad_bf16x2(site, g, call);
+    case OperandForm::kBf16x3:
+      return run_wgrad_bf16x3(site, g, call);
+  }
+}
+
+// The workspace: scales, partial sums, packed X', packed dY'.
+WgradCall make_call(const WgradFit& fit, const Buffers& buffers) {
+  WgradCall call{};
+  call.x = buffers.x, call.y = buffers.y, call.w = buffers.w;
+  char* const memory = static_cast<char*>(buffers.workspace);
+  const int components = count_components(fit.form);
+  call.partials = reinterpret_cast<float*>(memory + kScaleBytes);
+  call.packed_x = memory + kScaleBytes + fit.geometry.partial_bytes();
+  call.packed_y = call.packed_x + fit.geometry.input_bytes(components);
+  return call;
+}
+
+}  // namespace
+
+void launch_cuda_weight_grad(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
+  const auto& planned = *static_cast<const WgradPlan*>(plan.shape.get());
+  WgradCall exact = make_call(planned.exact, buffers);
+  if (planned.scaled) {
+    WgradCall scaled = make_call(*planned.scaled, buffers);
+    scaled.scales = static_cast<HalfScales*>(buffers.workspace);
+    scaled.gate = exact.gate = &scaled.scales->unfit;
+    scaled.runs_at_zero = true;
+    run(site, *planned.scaled, scaled);
+  }
+  run(site, planned.exact, exact);
+}
+
+}  // namespace convx

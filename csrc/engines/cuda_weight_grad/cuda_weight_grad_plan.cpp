@@ -1,0 +1,63 @@
+#include "engines/cuda_weight_grad/cuda_weight_grad_plan.h"
+
+#include <algorithm>
+
+#include "engines/cuda_limits.h"
+#include "engines/cuda_weight_grad/wgrad_fit.h"
+
+namespace convx {
+namespace {
+
+std::optional<WgradPlan> fit(const ConvProblem& problem, const DeviceCaps& caps) {
+  auto exact = fit_wgrad(problem, caps, exact_form(problem));
+  if (!exact) return std::nullopt;
+  WgradPlan plan{.exact = std::move(*exact), .scaled = std::nullopt};
+  if (problem.dtype == DType::kFloat32) {
+    plan.scaled = fit_wgrad(problem, caps, scaled_form(problem));
+  }
+  return plan;
+}
+
+std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.pass != Pass::kWeightGrad) return "it computes the weight gradient only";
+  if (std::string refusal = refuse_tensor_cores(p, caps); !refusal.empty()) return refusal;
+  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
+  if (p.N == 0) return "the batch is empty";
+  if (p.R > kMaxExtent / p.dilation.h || p.S > kMaxExtent / p.dilation.w) {
+    return "the dilated kernel spans more than 2^29 pixels";
+  }
+  return fit(p, caps) ? "" : "no tile fits in shared memory and the workspace";
+}
+
+// What is measured and checked before a scaled form, and the kernels of the exact form that then
+// return at once.
+constexpr double kScalesUs = 8;
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  auto found = std::make_shared<WgradPlan>(*fit(problem, caps));
+  const WgradFit& first = found->scaled ? *found->scaled : found->exact;
+  const WgradGeometry& g = first.geometry;
+  Plan plan;
+  plan.engine = EngineId::kCudaWeightGrad;
+  plan.tile = {g.block_filter_tiles * kTileFilters, g.block_tap_groups * g.columns,
+               kStagePositions};
+  plan.split = g.slices;
+  plan.halves = found->scaled.has_value();
+  plan.workspace_bytes = kScaleBytes + std::max(found->exact.workspace_bytes,
+                                                found->scaled ? found->scaled->workspace_bytes : 0);
+  plan.predicted_us = first.microseconds + (found->scaled ? kScalesUs : 0);
+  plan.shape = std::move(found);
+  return plan;
+}
+
+}  // namespace
+
+Engine cuda_weight_grad_engine() {
+  return {.id = EngineId::kCudaWeightGrad,
+          .name = "cuda_weight_grad",
+          .refuse = refuse,
+          .plan = plan,
+          .by_name_only = true};
+}
+
+}  // namespace convx

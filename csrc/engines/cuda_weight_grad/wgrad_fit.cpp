@@ -1,0 +1,361 @@
+#include "engines/cuda_weight_grad/wgrad_fit.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "core/arithmetic.h"
+#include "engines/device_rates.h"
+
+namespace convx {
+namespace {
+
+// One axis of the image: taps sorted into phases, and how far positions must reach.
+struct PackedAxis {
+  std::vector<int64_t> residues;  // of the phases, ascending
+  std::vector<int64_t> phase_of;  // by tap
+  std::vector<int64_t> shift_of;  // by tap
+  int64_t length;                 // positions along the axis, gaps included
+  int64_t step;                   // taps between neighbours of a phase
+  int64_t step_shift;             // their distance in positions
+};
+
+PackedAxis make_packed_axis(int64_t extent, int64_t out, int64_t kernel, int64_t stride,
+                            int64_t dilation, int64_t pad) {
+  PackedAxis axis;
+  const int64_t common = std::gcd(stride, dilation);
+  axis.step = stride / common;
+  axis.step_shift = dilation / common;
+  axis.length = out;
+  for (int64_t tap = 0; tap < kernel; ++tap) axis.residues.push_back(tap * dilation % stride);
+  std::sort(axis.residues.begin(), axis.residues.end());
+  axis.residues.erase(std::unique(axis.residues.begin(), axis.residues.end()), axis.residues.end());
+  for (int64_t tap = 0; tap < kernel; ++tap) {
+    const int64_t residue = tap * dilation % stride, shift = tap * dilation / stride;
+    const auto phase = std::lower_bound(axis.residues.begin(), axis.residues.end(), residue);
+    axis.phase_of.push_back(phase - axis.residues.begin());
+    axis.shift_of.push_back(shift);
+    // Beyond the last real pixel there are zeros; the next row's (or image's) leading zeros may
+    // stand for them.
+    const int64_t leading = std::max<int64_t>(ceil_div(pad - residue, stride), 0);
+    const int64_t last = extent - 1 + pad - residue;
+    const int64_t real = last < 0 ? 0 : last / stride + 1;
+    const int64_t seen = out + shift;
+    axis.length = std::max({axis.length, std::min(real, seen), seen - leading});
+  }
+  return axis;
+}
+
+// Memory and latencies of an H200, fitted to the timings that docs/engines/cuda_weight_grad.md
+// lists.
+constexpr double kClockGhz = 1.6;          // under load
+constexpr double kBlockCycles = 6000;      // before the first MMA, and the epilogue
+constexpr double kSplitOverhead = 1.12;    // waiting for accumulators before they are promoted
+constexpr double kCopyBytesPerCycle = 40;  // from L2, by one multiprocessor
+constexpr double kMemoryBytesPerUs = 4.0e6;
+constexpr double kNearBytesPerUs = 6.0e6;  // what stays in L2
+constexpr double kReduceBytesPerUs = 3.0e6;
+constexpr double kLaunchUs = 2.5;
+
+class Search {
+ public:
+  Search(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form)
+      : p_(problem), caps_(caps), form_(form), components_(count_components(form)) {}
+
+  std::optional<WgradFit> run() {
+    for (const bool folds : {false, true}) {
+      if (folds && (p_.S == 1 || p_.groups > 1 || p_.S * p_.C > 64)) continue;
+      if (!start(folds)) continue;
+      for (const AtomAxis axis :
+           {AtomAxis::kKernelColumns, AtomAxis::kKernelRows, AtomAxis::kChannels}) {
+        for (const int channels : {64, 32, 16}) visit_atoms(axis, channels);
+      }
+    }
+    return best_;
+  }
+
+ private:
+  // Sets what depends on the problem and on folding alone.
+  bool start(bool folds) {
+    base_ = {};
+    WgradGeometry& g = base_;
+    const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+    g.images = narrow(p_.N), g.height = narrow(p_.H), g.width = narrow(p_.W);
+    g.out_height = narrow(p_.P), g.out_width = narrow(p_.Q);
+    g.channels = narrow(p_.C), g.filters = narrow(p_.K);
+    g.group_channels = narrow(p_.channels_per_group());
+    g.group_filters = narrow(p_.filters_per_group());
+    g.kernel_columns = narrow(p_.S);
+    g.stride_h = narrow(p_.stride.h), g.stride_w = narrow(p_.stride.w);
+    g.pad_top = narrow(p_.pad.top), g.pad_left = narrow(p_.pad.left);
+    g.dilation_h = narrow(p_.dilation.h), g.dilation_w = narrow(p_.dilation.w);
+    g.x_strides = p_.x_strides, g.y_strides = p_.y_strides, g.w_strides = p_.w_strides;
+    g.folds_columns = folds;
+    g.packed_channels = narrow(folds ? p_.S * p_.C : p_.C);
+    row_axis_ = make_packed_axis(p_.H, p_.P, p_.R, p_.stride.h, p_.dilation.h, p_.pad.top);
+    if (folds) {
+      column_axis_ = {.residues = {0},
+                      .phase_of = {0},
+                      .shift_of = {0},
+                      .length = p_.Q,
+                      .step = 1,
+                      .step_shift = 0};
+    } else {
+      column_axis_ = make_packed_axis(p_.W, p_.Q, p_.S, p_.stride.w, p_.dilation.w, p_.pad.left);
+    }
+    const int64_t phases =
+        static_cast<int64_t>(row_axis_.residues.size() * column_axis_.residues.size());
+    if (phases > kMaxPackedPhases) return false;
+    if (p_.N * row_axis_.length >= (int64_t{1} << 30) / column_axis_.length) return false;
+    g.pitch = narrow(column_axis_.length), g.rows = narrow(row_axis_.length);
+    g.by_pitch = FastDivmod(g.pitch), g.by_rows = FastDivmod(g.rows);
+    for (const int64_t row : row_axis_.residues) {
+      for (const int64_t column : column_axis_.residues) {
+        g.phases[g.phase_count++] = {narrow(row), narrow(column)};
+      }
+    }
+    g.stages_total = ceil_div(p_.N * g.rows * g.pitch, kStagePositions);
+    g.flush_stages = 256;
+    return true;
+  }
+
+  void visit_atoms(AtomAxis axis, int atom_channels) {
+    WgradGeometry g = base_;
+    // Narrower atoms are for few channels: they halve what an MMA reads of useful columns.
+    if (atom_channels > 16 && g.packed_channels <= atom_channels / 2) return;
+    g.atom_axis = axis;
+    g.atom_channels = atom_channels;
+    g.row_bytes = 2 * atom_channels;
+    const auto shift = [&](const PackedAxis& of, int64_t pitch) {
+      return static_cast<int>(of.step_shift * pitch);
+    };
+    if (axis == AtomAxis::kKernelColumns) {
+      if (static_cast<int64_t>(column_axis_.shift_of.size()) <= column_axis_.step) return;
+      g.atom_shift = shift(column_axis_, 1), g.atom_s = static_cast<int>(column_axis_.step);
+    } else if (axis == AtomAxis::kKernelRows) {
+      if (p_.R <= row_axis_.step) return;
+      g.atom_shift = shift(row_axis_, g.pitch), g.atom_r = static_cast<int>(row_axis_.step);
+    }
+    const auto visit_all = [&](const auto& widths) {
+      for (const int columns : widths) {
+        if (columns % atom_channels == 0) visit_columns(g, columns);
+      }
+    };
+    components_ > 1 ? visit_all(kSplitColumns) : visit_all(kPlainColumns);
+  }
+
+  void visit_columns(WgradGeometry g, int columns) {
+    g.columns = columns;
+    const int atoms = g.atoms();
+    const int tap_atoms = g.atom_axis == AtomAxis::kChannels ? 1 : atoms;
+    // A narrower MMA does as well where the last atom has no channel; the narrowest must do.
+    if (g.atom_axis == AtomAxis::kChannels && columns > kNarrowestColumns &&
+        (atoms - 1) * g.atom_channels >= g.packed_channels) {
+      return;
+    }
+    if (!collect_groups(g, tap_atoms)) return;
+    g.block_channel_tiles = atoms / tap_atoms;
+    for (int filter_tiles = 1; filter_tiles <= 3; ++filter_tiles) {
+      if (filter_tiles > 1 && (filter_tiles - 1) * kTileFilters >= p_.K) break;
+      for (int tap_groups = 1; filter_tiles * tap_groups <= max_consumers(columns, components_);
+           ++tap_groups) {
+        if (tap_groups > most_phase_groups_) break;
+        g.block_filter_tiles = filter_tiles;
+        g.block_tap_groups = tap_groups;
+        visit_block(g);
+      }
+    }
+  }
+
+  // Cuts the taps of every phase into groups of at most `taps` along the atoms' axis.
+  bool collect_groups(WgradGeometry& g, int taps) {
+    std::vector<TapGroup> groups;
+    const bool along_rows = g.atom_axis == AtomAxis::kKernelRows;
+    const int64_t row_step = along_rows ? row_axis_.step : 1;
+    const int64_t column_step = g.atom_axis == AtomAxis::kKernelColumns ? column_axis_.step : 1;
+    const int64_t row_reach = along_rows ? row_step * taps : 1;
+    const int64_t column_reach = g.atom_axis == AtomAxis::kKernelColumns ? column_step * taps : 1;
+    const auto columns = static_cast<int64_t>(column_axis_.shift_of.size());
+    int most = 0;
+    for (int64_t r = 0; r < p_.R; ++r) {
+      if (r % row_reach >= row_step) continue;  // inside of a group
+      for (int64_t s = 0; s < columns; ++s) {
+        if (s % column_reach >= column_step) continue;
+        const int64_t left =
+            along_rows ? ceil_div(p_.R - r, row_step) : ceil_div(columns - s, column_step);
+        const int64_t own = g.atom_axis == AtomAxis::kChannels ? 1 : std::min<int64_t>(taps, left);
+        const auto phase =
+            row_axis_.phase_of[r] * static_cast<int64_t>(column_axis_.residues.size()) +
+            column_axis_.phase_of[s];
+        const int64_t shift = row_axis_.shift_of[r] * g.pitch + column_axis_.shift_of[s];
+        groups.push_back({static_cast<int>(shift), static_cast<short>(phase),
+                          static_cast<short>(own), static_cast<short>(r), static_cast<short>(s)});
+        most = std::max(most, static_cast<int>(own));
+      }
+    }
+    if (groups.size() > kMaxTapGroups) return false;
+    // An MMA of which no group uses half of the atoms is one that a narrower MMA does as well.
+    if (taps > 1 && 2 * most <= taps) return false;
+    std::sort(groups.begin(), groups.end(), [](const TapGroup& a, const TapGroup& b) {
+      return a.phase != b.phase ? a.phase < b.phase : a.shift < b.shift;
+    });
+    std::copy(groups.begin(), groups.end(), g.groups);
+    g.group_count = static_cast<int>(groups.size());
+    most_phase_groups_ = 0;
+    for (int i = 0, run = 0; i < g.group_count; ++i) {
+      run = i > 0 && g.groups[i].phase == g.groups[i - 1].phase ? run + 1 : 1;
+      most_phase_groups_ = std::max(most_phase_groups_, run);
+    }
+    return true;
+  }
+
+  // Tap groups of a block are of one phase, so that one ring of X' serves them.
+  static void group_blocks(WgradGeometry& g) {
+    g.group_blocks = 0;
+    for (int i = 0, first = 0; i <= g.group_count; ++i) {
+      const bool ends = i == g.group_count || i - first == g.block_tap_groups ||
+                        g.groups[i].phase != g.groups[first].phase;
+      if (i == 0 || !ends) continue;
+      g.block_groups[g.group_blocks++] = static_cast<short>(first);
+      first = i;
+    }
+    g.block_groups[g.group_blocks] = static_cast<short>(g.group_count);
+  }
+
+  void visit_block(WgradGeometry g) {
+    group_blocks(g);
+    g.filter_blocks = static_cast<int>(ceil_div(p_.K, g.block_filter_tiles * kTileFilters));
+    g.filter_tiles = g.filter_blocks * g.block_filter_tiles;
+    count_channel_blocks(g);
+
+    const int reach = (g.atom_axis == AtomAxis::kChannels ? 0 : g.atoms() - 1) * g.atom_shift;
+    int window = 0, last_base = 0;
+    for (int block = 0; block < g.group_blocks; ++block) {
+      const int base = g.groups[g.block_groups[block]].shift / 8 * 8;
+      window = std::max(window, g.groups[g.block_groups[block + 1] - 1].shift - base);
+      last_base = std::max(last_base, base);
+    }
+    g.halo_stages = (kStagePositions - 1 + window + reach) / kStagePositions;
+    g.mirrored_stages = static_cast<int>(ceil_div(15 + reach, kStagePositions));
+    const int64_t input_stage =
+        int64_t{components_} * g.block_channel_tiles * kStagePositions * g.row_bytes;
+    const int64_t gradient_stage =
+        int64_t{components_} * g.block_filter_tiles * kStagePositions * kGradientRowBytes;
+    const int64_t fixed = 2048 + (g.halo_stages + g.mirrored_stages) * input_stage;
+    g.stages = static_cast<int>(std::min<int64_t>(
+        8, (caps_.shared_bytes_per_block - fixed) / (input_stage + gradient_stage)));
+    if (g.stages < 2) return;
+    g.ring_stages = g.stages + g.halo_stages;
+    if (g.mirrored_stages > g.ring_stages) return;
+    g.shared_bytes = static_cast<int>(fixed + g.stages * (input_stage + gradient_stage));
+    choose_slices(g, last_base);
+  }
+
+  void count_channel_blocks(WgradGeometry& g) const {
+    g.channel_blocks = 1;
+    if (p_.groups == 1) {
+      g.channel_blocks =
+          static_cast<int>(ceil_div(g.packed_channels, g.block_channel_tiles * g.atom_channels));
+      g.channel_tiles = g.channel_blocks * g.block_channel_tiles;
+      return;
+    }
+    const int64_t block_filters = g.block_filter_tiles * kTileFilters;
+    g.channel_tiles = 0;
+    for (int64_t first = 0; first < p_.K; first += block_filters) {
+      const int64_t last = std::min(first + block_filters, p_.K) - 1;
+      const int64_t tile = first / g.group_filters * g.group_channels / g.atom_channels;
+      const int64_t end = (last / g.group_filters + 1) * g.group_channels;
+      const int64_t blocks =
+          ceil_div(end - tile * g.atom_channels, g.block_channel_tiles * g.atom_channels);
+      g.channel_blocks = std::max(g.channel_blocks, static_cast<int>(blocks));
+      g.channel_tiles =
+          std::max(g.channel_tiles, static_cast<int>(tile + blocks * g.block_channel_tiles));
+    }
+  }
+
+  // Split-K: slices that fill the GPU once or a few times.
+  void choose_slices(WgradGeometry& g, int last_base) {
+    const int tiles = g.tiles();
+    for (int waves = 0; waves <= 4; ++waves) {
+      const int64_t wanted = waves == 0 ? 1 : int64_t{waves} * caps_.sm_count / tiles;
+      if (wanted < 1 || (waves > 0 && wanted == 1)) continue;
+      g.slices = static_cast<int>(std::min(wanted, g.stages_total));
+      const int64_t rest = caps_.workspace_limit - 4096 - g.partial_bytes();
+      if (!fit_pass(g, last_base, rest)) continue;
+      const double us = predict(g);
+      if (best_ && best_->microseconds <= us) continue;
+      best_ = WgradFit{.form = form_,
+                       .geometry = g,
+                       .workspace_bytes = g.partial_bytes() + g.gradient_bytes(components_) +
+                                          g.input_bytes(components_),
+                       .microseconds = us};
+    }
+  }
+
+  // The longest pass whose packed tensors stay within so many bytes.
+  bool fit_pass(WgradGeometry& g, int last_base, int64_t bytes) const {
+    const int64_t input_unit = kPackedBlockBytes / g.row_bytes;
+    const auto set = [&](int64_t stages) {
+      g.pass_stages = stages;
+      g.gradient_rows = stages * kStagePositions;
+      g.input_rows = round_up((stages + g.halo_stages) * kStagePositions + last_base, input_unit);
+      return g.gradient_bytes(components_) + g.input_bytes(components_) <= bytes;
+    };
+    if (set(g.stages_total)) return true;
+    int64_t low = 0, high = g.stages_total;
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      (set(middle) ? low : high) = middle;
+    }
+    // Passes of equal length, none of which has fewer stages than there are slices.
+    if (low == 0) return false;
+    const int64_t passes = ceil_div(g.stages_total, low);
+    return set(ceil_div(g.stages_total, passes)) && g.pass_stages >= g.slices;
+  }
+
+  double predict(const WgradGeometry& g) const {
+    const double passes = static_cast<double>(ceil_div(g.stages_total, g.pass_stages));
+    const double stages = static_cast<double>(ceil_div(g.pass_stages, g.slices));
+    const double mma = std::max(g.columns / 2.0, 16 + g.columns / 4.0);  // or shared memory's time
+    const double mmas = 4.0 * count_mmas(components_) * g.consumers();
+    const double copied = components_ * kStagePositions *
+                          (g.block_filter_tiles * double{kGradientRowBytes} +
+                           g.block_channel_tiles * double(g.row_bytes));
+    const double overhead = components_ > 1 ? kSplitOverhead : 1;
+    const double stage_cycles = std::max(mmas * mma * overhead, copied / kCopyBytesPerCycle);
+    const double halo = g.halo_stages * copied / kCopyBytesPerCycle;
+    const double waves =
+        static_cast<double>(ceil_div(int64_t{g.tiles()} * g.slices, caps_.sm_count));
+    const double main_us =
+        passes * waves * (kBlockCycles + halo + stages * stage_cycles) / (kClockGhz * 1e3);
+
+    const double reduced = static_cast<double>(g.partial_bytes());
+    const double reduce_us = kLaunchUs + reduced / kReduceBytesPerUs;
+
+    const double packed =
+        static_cast<double>(g.gradient_bytes(components_) + g.input_bytes(components_));
+    const double read = count_bytes(p_);
+    const double near = find_near_share(packed + read);
+    const double rate = near * kNearBytesPerUs + (1 - near) * kMemoryBytesPerUs;
+    const double pack_us = 2 * kLaunchUs * passes + (read + passes * packed) / rate;
+    return main_us + reduce_us + pack_us;
+  }
+
+  const ConvProblem& p_;
+  const DeviceCaps& caps_;
+  OperandForm form_;
+  int components_;
+  WgradGeometry base_;
+  PackedAxis row_axis_, column_axis_;
+  int most_phase_groups_ = 0;
+  std::optional<WgradFit> best_;
+};
+
+}  // namespace
+
+std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
+                                  OperandForm form) {
+  return Search(problem, caps, form).run();
+}
+
+}  // namespace convx

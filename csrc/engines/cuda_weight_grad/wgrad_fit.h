@@ -1,0 +1,44 @@
+// Chooses the geometry of a weight gradient, and predicts its time. Plain host code.
+#pragma once
+
+#include <optional>
+
+#include "core/device_caps.h"
+#include "core/problem.h"
+#include "engines/cuda_weight_grad/wgrad_geometry.h"
+
+namespace convx {
+
+struct WgradFit {
+  OperandForm form{};
+  WgradGeometry geometry{};
+  int64_t workspace_bytes = 0;
+  double microseconds = 0;  // predicted: packing, MMAs and the reduction
+};
+
+// At the start of the workspace: scales (half_scales.h) and the flag that chooses the form.
+inline constexpr int64_t kScaleBytes = 256;
+
+struct WgradPlan {
+  WgradFit exact;
+  // The faster form of float32. Where the GPU finds values that it cannot hold, exact runs instead.
+  std::optional<WgradFit> scaled;
+};
+
+// Widths of an MMA that kernels are compiled for, widest first.
+inline constexpr int kPlainColumns[] = {256, 192, 128, 96, 64};
+inline constexpr int kSplitColumns[] = {128, 96, 64};
+inline constexpr int kNarrowestColumns = 64;
+
+// Consumer warpgroups that a block has at most: registers for the accumulators decide. Split forms
+// have two sets of them.
+constexpr int max_consumers(int columns, int components) {
+  return columns * (components > 1 ? 2 : 1) <= 192 ? 3 : 2;
+}
+
+// The fastest geometry by prediction, or nothing where no tile fits in shared memory or a limit of
+// the geometry is exceeded.
+std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
+                                  OperandForm form);
+
+}  // namespace convx

@@ -1,0 +1,121 @@
+// The weight gradient as a matrix product over pixels: the geometry that its kernels receive.
+//
+//   dW[k][c][r][s] = sum over n, p, q of
+//       dY[n][k][p][q] * X[n][c][p*stride.h + r*dilation.h - top][q*stride.w + s*dilation.w - left]
+//
+// Positions. Output pixels are numbered g = (n * rows + p) * pitch + q, with gaps: rows >= P and
+// pitch >= Q. dY' is dY by position, zero in the gaps. X is split into phases, one for each residue
+// of the tap's offset modulo the stride:
+//   X'[phase][(n * rows + i) * pitch + j] = X[n][i*stride.h + phase.row - top]
+//                                            [j*stride.w + phase.column - left], zero outside.
+// A tap then reads its phase at a fixed distance, its shift:
+//   dW[k][c][r][s] = sum over g of dY'[g][k] * X'[phase(r, s)][g + shift(r, s)][c].
+// Reads past the end of a row see the next row's left border, and past the end of an image the next
+// image's top border. The planner makes pitch and rows large enough that those are zeros wherever
+// dY' is not.
+//
+// Packed tensors. dY' and X' lie in the workspace as [tile of channels][position][row_bytes], in
+// the order that wgmma reads (rows of 128, 64 or 32 bytes, swizzled), so that a copy into shared
+// memory is one bulk copy. Split operands have one such tensor per component. A pass packs a range
+// of positions and multiplies it; several passes keep the workspace within its limit.
+//
+// Folding. Where channels times kernel columns are few, a row holds all kernel columns of its
+// pixel, [s][c]: a partial im2col that leaves only the kernel's rows as taps.
+#pragma once
+
+#include <cstdint>
+
+#include "core/problem.h"
+#include "device/fast_divmod.cuh"
+#include "engines/cuda_weight_grad/operand_form.h"
+
+namespace convx {
+
+inline constexpr int kStagePositions = 64;      // positions of a pipeline stage
+inline constexpr int kTileFilters = 64;         // filters of a warpgroup's tile, the M of wgmma
+inline constexpr int kGradientRowBytes = 128;   // those filters, 16 bits each
+inline constexpr int kPackedBlockBytes = 8192;  // what the packing kernel writes at once
+inline constexpr int kMaxTapGroups = 128;
+inline constexpr int kMaxPackedPhases = 32;
+
+// What the atoms of columns in one MMA are: B is made of atoms of 16, 32 or 64 channels at equal
+// distances in shared memory.
+enum class AtomAxis : uint8_t {
+  kKernelColumns,  // neighbouring taps of a kernel row: the same rows, shifted, so atoms overlap
+  kKernelRows,     // neighbouring taps of a kernel column
+  kChannels,       // tiles of channels, for a single tap
+};
+
+// Taps that one warpgroup accumulates: consecutive ones of a phase along the atoms' axis.
+struct TapGroup {
+  int shift;  // of the first tap, in positions
+  short phase;
+  short taps;  // the MMA may have more atoms; what they accumulate is dropped
+  short r, s;  // the first tap
+};
+
+struct PackedPhase {
+  int row, column;
+};
+
+struct WgradGeometry {
+  // The problem.
+  int images, height, width, out_height, out_width;
+  int channels, filters, group_channels, group_filters;
+  int kernel_columns;  // S
+  int stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
+  Strides x_strides, y_strides, w_strides;
+
+  // Positions.
+  int pitch, rows;
+  FastDivmod by_pitch, by_rows;
+  bool folds_columns;
+  int packed_channels;  // columns that a packed row of X' has: C, or S * C where folded
+  int phase_count;
+  PackedPhase phases[kMaxPackedPhases];
+
+  // Tap groups, sorted by phase and shift. A block takes those of one entry of block_groups.
+  AtomAxis atom_axis;
+  int atom_channels, row_bytes;  // of X', 2 * atom_channels
+  int atom_shift;                // positions between the taps of neighbouring atoms
+  int atom_r, atom_s;            // steps of (r, s) between them
+  int group_count, group_blocks;
+  TapGroup groups[kMaxTapGroups];
+  short block_groups[kMaxTapGroups + 1];  // the first group of each block, and the end
+
+  // Blocks. Consumer warpgroup i takes filter tile i / block_tap_groups of the block, and tap group
+  // i % block_tap_groups.
+  int columns;  // N of an MMA
+  int block_filter_tiles, block_tap_groups, block_channel_tiles;
+  int filter_tiles, channel_tiles;
+  int filter_blocks, channel_blocks;  // channel_blocks: per block of filters
+  int stages;                         // of dY'
+  int ring_stages;                    // of X', without
+  int mirrored_stages;                // the first ones again, behind the ring's end
+  int halo_stages;                    // of X' that a stage of dY' needs beyond its own
+  int flush_stages;                   // MMAs accumulate over so many stages at most
+  int slices;                         // split-K
+  int shared_bytes;
+
+  // Passes.
+  int64_t stages_total, pass_stages;
+  int64_t gradient_rows, input_rows;  // positions of a packed tile, in a pass
+
+  constexpr int consumers() const { return block_filter_tiles * block_tap_groups; }
+  constexpr int tiles() const { return filter_blocks * channel_blocks * group_blocks; }
+  constexpr int atoms() const { return columns / atom_channels; }
+
+  // float4 values of the partial sums of one slice.
+  constexpr int64_t partial_units() const {
+    return int64_t{tiles()} * consumers() * (columns / 8) * 128;
+  }
+  constexpr int64_t gradient_bytes(int components) const {
+    return components * filter_tiles * gradient_rows * kGradientRowBytes;
+  }
+  constexpr int64_t input_bytes(int components) const {
+    return int64_t{components} * phase_count * channel_tiles * input_rows * row_bytes;
+  }
+  constexpr int64_t partial_bytes() const { return slices * partial_units() * 16; }
+};
+
+}  // namespace convx

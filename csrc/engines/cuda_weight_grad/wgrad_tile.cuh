@@ -1,0 +1,34 @@
+// The part of the weight gradient that one block computes.
+#pragma once
+
+#include "engines/cuda_weight_grad/wgrad_geometry.h"
+
+namespace convx {
+
+// What a block accumulates: tiles of filters and of channels, and a range of tap groups. Blocks of
+// grouped convolutions may lie beyond the channels that their filters read: those are empty.
+struct WgradTile {
+  int filter_tile, channel_tile;
+  int first_group, last_group;
+  bool is_empty;
+
+  __device__ WgradTile(const WgradGeometry& g, int index) {
+    const int group_block = index % g.group_blocks;
+    const int channel_block = index / g.group_blocks % g.channel_blocks;
+    const int filter_block = index / g.group_blocks / g.channel_blocks;
+    filter_tile = filter_block * g.block_filter_tiles;
+    first_group = g.block_groups[group_block];
+    last_group = g.block_groups[group_block + 1];
+    const int first_filter = filter_tile * kTileFilters;
+    const int end_filter = first_filter + g.block_filter_tiles * kTileFilters;
+    const int last_filter = (end_filter < g.filters ? end_filter : g.filters) - 1;
+    const int group_tile = first_filter / g.group_filters * g.group_channels / g.atom_channels;
+    const bool is_grouped = g.group_filters < g.filters;
+    channel_tile = (is_grouped ? group_tile : 0) + channel_block * g.block_channel_tiles;
+    const int end_channel =
+        is_grouped ? (last_filter / g.group_filters + 1) * g.group_channels : g.packed_channels;
+    is_empty = channel_tile * g.atom_channels >= end_channel;
+  }
+};
+
+}  // namespace convx

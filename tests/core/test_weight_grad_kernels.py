@@ -1,0 +1,92 @@
+"""The kernels of cuda_weight_grad, run on the host from their own source."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import reference
+import torch
+from cases import CASES as GRID
+from cases import Case
+from engine_tester import Problem
+from host_engines import HostEngine, RefusedError, check_nonfinite_on_host
+from kernel_tester import MATH
+from layouts import COMMON
+
+CASES = [
+    Case("one_tile", (1, 64, 8, 8), (64, 64, 3, 3), padding=(1, 1)),
+    Case("two_filter_tiles", (2, 32, 9, 7), (130, 32, 3, 3), padding=(1, 1)),
+    Case("two_channel_tiles", (2, 72, 9, 7), (24, 72, 3, 3), padding=(1, 1)),
+    Case("dilated", (1, 40, 12, 13), (16, 40, 3, 3), padding=(2, 3), dilation=(2, 3)),
+    Case("far_dilated", (1, 16, 20, 70), (16, 16, 3, 3), padding=(6, 30), dilation=(6, 30)),
+    Case("strided", (2, 24, 15, 14), (40, 24, 3, 3), (2, 2), (1, 1)),
+    Case("stem", (2, 3, 23, 29), (24, 3, 7, 7), (2, 2), (3, 3)),
+    Case("stem_of_four", (1, 3, 35, 37), (16, 3, 11, 11), (4, 4), (2, 2)),
+    Case("asymmetric", (1, 32, 14, 20), (64, 32, 5, 9)),
+    Case("column_kernel", (1, 24, 20, 9), (24, 24, 7, 1), padding=(3, 0)),
+    Case("one_by_one", (2, 200, 7, 9), (72, 200, 1, 1)),
+    Case("one_by_one_strided", (2, 24, 9, 10), (40, 24, 1, 1), (2, 2)),
+    Case("groups_of_four", (2, 64, 9, 11), (64, 4, 3, 3), padding=(1, 1), groups=16),
+    Case("groups_of_48", (1, 96, 9, 11), (144, 48, 3, 3), padding=(1, 1), groups=2),
+    Case("four_sides", (2, 16, 7, 8), (16, 16, 3, 4), padding=(0, 2, 3, 1)),
+    Case("long_rows", (1, 8, 3, 301), (8, 8, 3, 3), padding=(1, 1)),
+]
+
+
+def check(host: HostEngine, problem: Problem, before: int = 0) -> None:
+    tf32 = host.precision == "tf32"
+    result = host.run(problem, "weight_grad", before)
+    reference.check_gradients(
+        (None, result, None), problem.case, problem.x, problem.w, problem.y, tf32=tf32
+    )
+
+
+@pytest.mark.parametrize("layout", COMMON, ids=str)
+@pytest.mark.parametrize("math", MATH, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_weight_gradients(core: ModuleType, case: Case, math, layout) -> None:
+    check(HostEngine(core, "cuda_weight_grad", math[1]), Problem(case, math[0], layout, "cpu"))
+
+
+@pytest.mark.parametrize("math", MATH, ids=str)
+@pytest.mark.parametrize("case", GRID, ids=str)
+def test_every_case(core: ModuleType, case: Case, math) -> None:
+    host = HostEngine(core, "cuda_weight_grad", math[1])
+    try:
+        check(host, Problem(case, math[0], COMMON[0], "cpu"), before=1)
+    except RefusedError as refused:
+        pytest.skip(str(refused))
+
+
+@pytest.mark.parametrize("math", MATH, ids=str)
+def test_several_passes(core: ModuleType, math) -> None:
+    """A small workspace makes several passes, which add to the same partial sums."""
+    host = HostEngine(core, "cuda_weight_grad", math[1])
+    host.caps.workspace_limit = 3 << 20
+    host.caps.sm_count = 2
+    case = Case("passes", (3, 16, 40, 60), (64, 16, 3, 3), padding=(1, 1))
+    check(host, Problem(case, math[0], COMMON[0], "cpu"))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
+@pytest.mark.parametrize("math", MATH, ids=str)
+def test_infinities_reach_what_they_should(core: ModuleType, math, value: float) -> None:
+    host = HostEngine(core, "cuda_weight_grad", math[1])
+    for operand, spot in (("x", (1, 5, 4, 6)), ("y", (0, 9, 2, 3))):
+        case = Case("dilated", (2, 16, 9, 11), (16, 16, 3, 3), dilation=(2, 1))
+        problem = Problem(case, math[0], COMMON[0], "cpu")
+        getattr(problem, operand)[spot] = value
+        check_nonfinite_on_host(host, problem, "weight_grad")
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+@pytest.mark.parametrize("factor", [1e9, 1e-15, 1e18], ids=str)
+def test_wide_ranges(core: ModuleType, precision: str, factor: float) -> None:
+    """Values that scaled float16 cannot hold are multiplied as bfloat16 components."""
+    host = HostEngine(core, "cuda_weight_grad", precision)
+    case = Case("wide", (2, 16, 9, 11), (24, 16, 3, 3), padding=(1, 1))
+    problem = Problem(case, torch.float32, COMMON[0], "cpu")
+    problem.x[:, 5] *= factor
+    problem.y[:, 3] /= factor
+    check(host, problem)
