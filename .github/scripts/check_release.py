@@ -1,6 +1,6 @@
 """Refuses a tag that must not become a release; release.yml starts with it.
 
-    python check_release.py TAG OWNER/NAME
+    python check_release.py TAG REPOSITORY
 
 The tag is v and the version of the package, the changelog has that version, the tagged commit is on
 main, and pyproject.toml names this repository. Every problem is printed.

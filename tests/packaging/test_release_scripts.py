@@ -41,7 +41,9 @@ def make_files(
     version: str, archs: str = "8.0+PTX 9.0a", platform: str = "x86_64"
 ) -> dict[str, bytes]:
     info = {"torch": "2.10.0", "cuda": version, "archs": archs, "revision": "abc1234"}
-    metadata = "Metadata-Version: 2.4\nName: conv2d-ext\nVersion: 1.2.3\nRequires-Dist: torch>=2.10\n"
+    metadata = (
+        "Metadata-Version: 2.4\nName: conv2d-ext\nVersion: 1.2.3\nRequires-Dist: torch>=2.10\n"
+    )
     tag = f"py3-none-manylinux_2_28_{platform}"
     return {
         "conv2d_ext/__init__.py": b"",
@@ -167,8 +169,8 @@ def test_index_links_the_wheels_of_one_cuda_version(tmp_path):
     index.main(tmp_path, json.dumps(pages))
     page = (tmp_path / "whl/cu126/conv2d-ext/index.html").read_text()
     assert page.count("<a href=") == 3
-    for name in (f"1.2.3%2Bcu126-{tags[0]}", f"1.2.3%2Bcu126-{tags[1]}", f"1.2.2%2Bcu126-{tags[0]}"):
-        assert f"conv2d_ext-{name}#sha256={'ab' * 32}" in page
+    for version, tag in (("1.2.3", tags[0]), ("1.2.3", tags[1]), ("1.2.2", tags[0])):
+        assert f"conv2d_ext-{version}%2Bcu126-{tag}#sha256={'ab' * 32}" in page
     assert "9.9.9" not in page
     assert "cu128" not in page
     root = (tmp_path / "whl/index.html").read_text()

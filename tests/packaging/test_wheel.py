@@ -97,7 +97,8 @@ def test_the_page_on_pypi_has_no_relative_links(unpacked):
     urls = dict(line.split(": ", 1)[1].split(", ") for line in lines if "Project-URL: " in line)
     assert set(urls) == {"Homepage", "Documentation", "Source", "Issues", "Changelog"}
     text = "\n".join(lines)
-    links = re.findall(r"\]\(([^)\s]+)", text) + re.findall(r"(?:src|href|srcset)=[\"'](.+?)[\"']", text)
+    links = re.findall(r"\]\(([^)\s]+)", text)
+    links += re.findall(r"(?:src|href|srcset)=[\"'](.+?)[\"']", text)
     assert len(links) > 5, "the README has links"
     assert not [link for link in links if not re.match(r"(https://|mailto:|#)", link)]
     ours = [link.removeprefix(urls["Source"]) for link in links if link.startswith(urls["Source"])]
