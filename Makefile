@@ -68,7 +68,7 @@ CROSS_PACKAGE = g++-$(subst _,-,$(CROSS_MACHINE))-linux-gnu
 .DELETE_ON_ERROR:
 
 demo: $(DEMO_INSTALL)
-	$(DEMO_VENV)/bin/convx demo
+	@$(DEMO_VENV)/bin/convx demo
 
 test: lint matrix docs cross smoke pytest
 
@@ -143,17 +143,20 @@ $(COMPAT_READY):
 
 $(DEMO_READY): pyproject.toml
 	@echo "setting up $(DEMO_VENV) with torch $(DEMO_TORCH)"
-	test -x $(DEMO_VENV)/bin/python || $(PYTHON) -m venv $(DEMO_VENV)
-	$(DEMO_VENV)/bin/python -m pip install --quiet 'pip>=25.1'
-	$(DEMO_VENV)/bin/pip install --quiet $(DEMO_INDEX) torch==$(DEMO_TORCH) --group build
-	rm -f $(DEMO_VENV)/.ready-* && touch $@
+	@test -x $(DEMO_VENV)/bin/python || $(PYTHON) -m venv $(DEMO_VENV)
+	@$(DEMO_VENV)/bin/python -m pip install --quiet 'pip>=25.1'
+	@$(DEMO_VENV)/bin/pip install --quiet $(DEMO_INDEX) torch==$(DEMO_TORCH) numpy --group build
+	@rm -f $(DEMO_VENV)/.ready-* && touch $@
 
 $(DEMO_INSTALL): $(DEMO_READY) $(SOURCES) setup.py README.md LICENSE
-	rm -rf build/demo/lib* build/demo/dist
-	$(DEMO_BUILD) $(DEMO_VENV)/bin/python setup.py --quiet build --build-base build/demo \
-	  bdist_wheel --bdist-dir build/demo/bdist --dist-dir build/demo/dist
-	$(DEMO_VENV)/bin/pip install --quiet --no-deps --force-reinstall build/demo/dist/*.whl
-	touch $@
+	@rm -rf build/demo/lib* build/demo/dist && mkdir -p build/demo
+	@echo "building $(or $(GPU_ARCHS:%=for %),the CPU half); build/demo/log has the compiler's output"
+	@$(DEMO_BUILD) $(DEMO_VENV)/bin/python setup.py --quiet build --build-base build/demo \
+	  bdist_wheel --bdist-dir build/demo/bdist --dist-dir build/demo/dist > build/demo/log 2>&1 \
+	  || { tail -n 40 build/demo/log; exit 1; }
+	@grep '^convx: ' build/demo/log
+	@$(DEMO_VENV)/bin/pip install --quiet --no-deps --force-reinstall build/demo/dist/*.whl
+	@touch $@
 
 # build/lib is removed, since a file that was deleted from the sources would stay in it and get into
 # the wheel. build/temp stays, so that only changed sources are compiled.
