@@ -50,7 +50,7 @@ CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -
 # download; pip takes it from PyTorch's index, and from PyPI where that index cannot be reached.
 ifeq ($(GPU_ARCHS),)
 DEMO_TORCH ?= $(COMPAT_TORCH_VERSION)
-DEMO_INDEX ?= --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
+DEMO_INDEX ?= --retries 1 --timeout 15 --extra-index-url https://download.pytorch.org/whl/cpu
 DEMO_BUILD = CONVX_CUDA=0
 else
 DEMO_TORCH ?= $(TORCH_VERSION)
@@ -144,8 +144,9 @@ $(COMPAT_READY):
 $(DEMO_READY): pyproject.toml
 	@echo "setting up $(DEMO_VENV) with torch $(DEMO_TORCH)"
 	@test -x $(DEMO_VENV)/bin/python || $(PYTHON) -m venv $(DEMO_VENV)
-	@$(DEMO_VENV)/bin/python -m pip install --quiet 'pip>=25.1'
-	@$(DEMO_VENV)/bin/pip install --quiet $(DEMO_INDEX) torch==$(DEMO_TORCH) numpy --group build
+	@$(DEMO_VENV)/bin/python -m pip install -qq 'pip>=25.1'
+	@$(DEMO_VENV)/bin/pip install -qq --no-deps $(DEMO_INDEX) torch==$(DEMO_TORCH)
+	@$(DEMO_VENV)/bin/pip install -qq torch==$(DEMO_TORCH) numpy --group build
 	@rm -f $(DEMO_VENV)/.ready-* && touch $@
 
 $(DEMO_INSTALL): $(DEMO_READY) $(SOURCES) setup.py README.md LICENSE
@@ -154,7 +155,7 @@ $(DEMO_INSTALL): $(DEMO_READY) $(SOURCES) setup.py README.md LICENSE
 	@$(DEMO_BUILD) $(DEMO_VENV)/bin/python setup.py --quiet build --build-base build/demo \
 	  bdist_wheel --bdist-dir build/demo/bdist --dist-dir build/demo/dist > build/demo/log 2>&1 \
 	  || { tail -n 40 build/demo/log; exit 1; }
-	@grep '^convx: ' build/demo/log
+	@grep --max-count=1 '^convx: ' build/demo/log
 	@$(DEMO_VENV)/bin/pip install --quiet --no-deps --force-reinstall build/demo/dist/*.whl
 	@touch $@
 
