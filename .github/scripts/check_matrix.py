@@ -25,7 +25,7 @@ from typing import NamedTuple
 MATRIX = Path(__file__).resolve().parents[1] / "build-matrix.json"
 PYPI = "https://pypi.org/simple"
 PYTORCH = "https://download.pytorch.org/whl"
-# The Python of cibuildwheel and of the workflows' own steps.
+# The Python that cibuildwheel builds with (pyproject.toml).
 BUILD_PYTHON = "3.10"
 
 
