@@ -54,10 +54,23 @@ def library(kind, name, leave_out, flags=(), link=()):
 
 
 def default_archs(nvcc):
-    """Those of a release: of the newest CUDA in the matrix that is not newer than nvcc."""
+    """The architectures of a release with the newest CUDA of the matrix that nvcc reaches."""
     matrix = json.loads(Path(ROOT, ".github/build-matrix.json").read_text())["cuda"]
     known = [entry for entry in matrix if float(entry["version"]) <= float(nvcc)]
     return (known or matrix[:1])[-1]["archs"]
+
+
+def readme_for_pypi():
+    """README.md with absolute links and images: PyPI shows it without the files around it."""
+    source = re.search(r'^Source = "(.+)"$', Path(ROOT, "pyproject.toml").read_text(), re.M)[1]
+    version = re.search(r'"(.+)"', Path(ROOT, "conv2d_ext/_version.py").read_text())[1]
+
+    def make_absolute(link):
+        kind = "raw" if re.search(r"\.(svg|png|gif|jpe?g)$", link[2]) else "blob"
+        return f"{link[1]}{source}/{kind}/v{version}/{link[2]}"
+
+    relative = r"""(\]\(|\b(?:src|srcset|href)=["'])(?![a-z]+:|#)([^)"'\s]+)"""
+    return re.sub(relative, make_absolute, Path(ROOT, "README.md").read_text())
 
 
 libraries = [library(cpp_extension.CppExtension, "_convx_core", r"cuda|\.cu$")]
@@ -93,4 +106,9 @@ class Wheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-setup(ext_modules=libraries, cmdclass={"build_ext": Build, "bdist_wheel": Wheel})
+setup(
+    ext_modules=libraries,
+    cmdclass={"build_ext": Build, "bdist_wheel": Wheel},
+    long_description=readme_for_pypi(),
+    long_description_content_type="text/markdown",
+)

@@ -1,10 +1,12 @@
-"""Makes the wheels of a release out of those built per CUDA version.
+"""Makes the wheels of a release out of the wheels built per machine type and CUDA version.
 
     python assemble_wheels.py BUILT OUT
 
-BUILT has a folder per label (cu126, cu128, ...) with one wheel each. OUT gets
+BUILT has a folder per machine type and label (x86_64-cu126, aarch64-cu130, ...) with one wheel
+each. OUT gets
   index/  each of them under a local version (1.2.3+cu126), so that their names differ
-  pypi/   one wheel with the libraries of several CUDA majors; the loader picks by torch's
+  pypi/   per machine type one wheel with libraries for several CUDA majors; the loader picks the
+          one that torch's CUDA version needs
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 
 MATRIX = Path(__file__).resolve().parents[1] / "build-matrix.json"
 BUILD_INFO = "conv2d_ext/_build_info.json"
-# A wheel is rebuilt with the same bytes from the same parts: zip's earliest date for every file.
+# Every file gets zip's earliest date, so that the same contents give the same bytes.
 DATE = (1980, 1, 1, 0, 0, 0)
 
 Files = dict[str, bytes]
@@ -74,8 +76,8 @@ def add_local_version(files: Files, label: str) -> Files:
 
 
 def merge(wheels: list[Files]) -> Files:
-    """One wheel with every library. All but the CUDA libraries has to agree; the core is the
-    first wheel's, since compilers of two images need not make the same bytes."""
+    """One wheel with every library. All files but the libraries have to agree. The core library is
+    the first wheel's: the compilers of two images need not produce the same bytes."""
     merged = dict(wheels[0])
     for wheel in wheels[1:]:
         for name, content in wheel.items():
@@ -102,13 +104,16 @@ def merge(wheels: list[Files]) -> Files:
 
 def main(built: Path, out: Path) -> None:
     matrix = json.loads(MATRIX.read_text())
-    wheels = {}
-    for entry in matrix["cuda"]:
-        label = entry["label"]
-        (path,) = (built / label).glob("convx-*.whl")
-        wheels[label] = read_wheel(path)
-        print(write_wheel(add_local_version(wheels[label], label), out / "index"))
-    print(write_wheel(merge([wheels[label] for label in matrix["pypi"]]), out / "pypi"))
+    for platform in matrix["platforms"]:
+        wheels = {}
+        for entry in matrix["cuda"]:
+            label = entry["label"]
+            (path,) = (built / f"{platform}-{label}").glob("conv2d_ext-*.whl")
+            if not path.stem.endswith(platform):
+                raise SystemExit(f"{path.name} is not a wheel for {platform}")
+            wheels[label] = read_wheel(path)
+            print(write_wheel(add_local_version(wheels[label], label), out / "index"))
+        print(write_wheel(merge([wheels[label] for label in matrix["pypi"]]), out / "pypi"))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""Installs what a wheel is built and tested with: the torch that build-matrix.json names for the
-nvcc of this machine, and the build requirements of pyproject.toml. cibuildwheel runs it."""
+"""Installs what a wheel is built and tested with: the build tools that requirements/release.txt
+pins by hash, and the torch that build-matrix.json names for the nvcc of this machine. cibuildwheel
+runs it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-MATRIX = Path(__file__).resolve().parents[1] / "build-matrix.json"
+FOLDER = Path(__file__).resolve().parents[1]
+MATRIX = FOLDER / "build-matrix.json"
+TOOLS = FOLDER / "requirements/release.txt"
 WHEELS = "https://download.pytorch.org/whl"
 
 
@@ -36,8 +39,9 @@ def main() -> None:
     entry = find_entry(read_nvcc_version())
     pip = [sys.executable, "-m", "pip", "install", "--quiet"]
     torch = f"torch=={entry['torch']}"
+    # The tools come first: torch then finds the Python packages that it needs, and leaves them.
+    subprocess.run([*pip, "--require-hashes", "--requirement", str(TOOLS)], check=True)
     subprocess.run([*pip, torch, "--index-url", f"{WHEELS}/{entry['label']}"], check=True)
-    subprocess.run([*pip, "setuptools>=77", "wheel", "ninja", "numpy", "pytest"], check=True)
 
 
 if __name__ == "__main__":

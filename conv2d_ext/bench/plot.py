@@ -31,7 +31,7 @@ def require_matplotlib() -> Any:
     try:
         import_module("matplotlib").use("Agg")
     except ImportError as error:
-        problem = "drawing needs matplotlib, which is not installed: pip install 'convx[plot]'"
+        problem = "drawing needs matplotlib, which is not installed: pip install 'conv2d-ext[plot]'"
         raise UserError(problem) from error
     return import_module("matplotlib.pyplot")
 

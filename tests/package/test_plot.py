@@ -18,7 +18,7 @@ H200 = Path(__file__).resolve().parents[2] / "docs/performance/h200.json"
 
 @pytest.fixture
 def matplotlib() -> None:
-    pytest.importorskip("matplotlib", reason="the extra convx[plot] is not installed")
+    pytest.importorskip("matplotlib", reason="the extra conv2d-ext[plot] is not installed")
 
 
 @pytest.mark.usefixtures("matplotlib")
@@ -72,5 +72,5 @@ def test_without_matplotlib_it_says_what_to_install(
     picture = str(tmp_path / "x.svg")
     assert main(["bench", "n1c4h6w7 k4r3s3", "--device", "cpu", "--plot", picture]) == 2
     assert len(measured) == 1, "it must say so before it measures"
-    assert "pip install 'convx[plot]'" in measured[0][0]
+    assert "pip install 'conv2d-ext[plot]'" in measured[0][0]
     assert main(["plot", str(H200), picture]) == 2

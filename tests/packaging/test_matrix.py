@@ -1,4 +1,5 @@
-"""One file holds what releases are built for; setup.py, workflows, pyproject and docs follow it."""
+"""One file says what releases are built for, and setup.py, pyproject.toml, the workflows and the
+documentation agree with it. The order of a release is tested here too."""
 
 from __future__ import annotations
 
@@ -18,10 +19,17 @@ except ModuleNotFoundError:  # Python 3.10; pytest brings this one along there
 ROOT = Path(__file__).resolve().parents[2]
 MATRIX = json.loads((ROOT / ".github/build-matrix.json").read_text())
 CUDA = MATRIX["cuda"]
+PLATFORMS = MATRIX["platforms"]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 BUILDING = (ROOT / "docs/building.md").read_text()
+RELEASING = (ROOT / "docs/releasing.md").read_text()
 OLDEST_TORCH = (2, 10)
+# The keys that read_matrix.py derives, and the columns of their rows.
+DERIVED = {
+    "builds": {"platform", "runner", "image", "label"},
+    "platforms": {"platform", "runner"},
+}
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -42,11 +50,19 @@ def jobs_and_steps(workflow: dict) -> list[dict]:
 @pytest.mark.parametrize("entry", CUDA, ids=lambda entry: entry["label"])
 def test_an_entry_agrees_with_itself(entry):
     assert entry["label"] == "cu" + entry["version"].replace(".", "")
-    assert entry["image"].endswith(":cuda" + entry["version"])
     archs = entry["archs"].split()
     assert len([arch for arch in archs if arch.endswith("+PTX")]) == 1, "newer GPUs need PTX"
     assert [numbers(arch) for arch in archs] == sorted(numbers(arch) for arch in archs)
-    assert "9.0a" in archs, "the tensor-core engine is compiled for sm_90a alone"
+    assert "9.0a" in archs, "the Hopper engines are compiled for sm_90a alone"
+
+
+def test_both_machine_types_are_built_and_tested():
+    """GH200, GB200 and DGX Spark have aarch64 processors."""
+    assert list(PLATFORMS) == ["x86_64", "aarch64"]
+    assert "arm" in PLATFORMS["aarch64"]["runner"]
+    assert "aarch64" in PLATFORMS["aarch64"]["image"]
+    for key in ("cpu_tests", "compat"):
+        assert {row["platform"] for row in MATRIX[key]} == set(PLATFORMS)
 
 
 def test_wheels_are_built_with_the_oldest_torch():
@@ -66,17 +82,18 @@ def test_pypi_gets_the_newest_cuda_of_each_major():
 
 @pytest.mark.parametrize("key", ["cpu_tests", "compat"])
 def test_tests_cover_every_python_and_torch(key):
-    pythons = {row["python"] for row in MATRIX[key]}
-    assert pythons == {"3.10", "3.11", "3.12", "3.13", "3.14", "3.14t"}
+    rows = [row for row in MATRIX[key] if row["platform"] == "x86_64"]
+    assert {row["python"] for row in rows} == {"3.10", "3.11", "3.12", "3.13", "3.14", "3.14t"}
     assert PYPROJECT["project"]["requires-python"] == ">=3.10"
-    torches = {numbers(row["torch"])[:2] for row in MATRIX[key]}
+    torches = {numbers(row["torch"])[:2] for row in rows}
     assert min(torches) == OLDEST_TORCH
     newest = max(minor for _, minor in torches)
     assert torches == {(2, minor) for minor in range(OLDEST_TORCH[1], newest + 1)}
 
 
-def test_compat_installs_every_wheel():
-    labels = {row["label"] for row in MATRIX["compat"]}
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_compat_installs_every_wheel(platform):
+    labels = {row["label"] for row in MATRIX["compat"] if row["platform"] == platform}
     assert labels == {"cpu", *(entry["label"] for entry in CUDA)}
 
 
@@ -99,7 +116,11 @@ def test_setup_takes_architectures_from_the_matrix():
 
 def test_cibuildwheel_uses_an_image_of_the_matrix():
     settings = PYPROJECT["tool"]["cibuildwheel"]
-    assert settings["linux"]["manylinux-x86_64-image"] in [entry["image"] for entry in CUDA]
+    for platform, about in PLATFORMS.items():
+        image = settings["linux"][f"manylinux-{platform}-image"]
+        assert image in [f"{about['image']}:cuda{entry['version']}" for entry in CUDA]
+    assert settings["archs"] == ["auto64"], "the machine type of the runner"
+    assert "manylinux_2_28_$(uname -m)" in settings["linux"]["repair-wheel-command"]
     for key in ("before-build", "before-test"):
         script = settings[key].split("{project}/")[1]
         assert (ROOT / script).exists(), settings[key]
@@ -109,6 +130,13 @@ def test_docs_name_every_version():
     for entry in CUDA:
         row = f"| {entry['version']} | `{entry['label']}` | {entry['torch']} | {entry['archs']} |"
         assert row in BUILDING, f"docs/building.md lacks the row {row}"
+    assert "x86-64" in BUILDING
+    assert "aarch64" in BUILDING
+
+
+def test_docs_name_every_workflow():
+    named = set(re.findall(r"^\| `(\w+\.yml)` \|", RELEASING, re.MULTILINE))
+    assert named == {path.name for path in WORKFLOWS}
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -120,9 +148,10 @@ def test_workflows_take_their_matrices_from_the_file(path):
             continue
         include = job["strategy"]["matrix"]["include"]
         key = re.fullmatch(r"\$\{\{ fromJSON\(needs\.matrix\.outputs\.(\w+)\) \}\}", include)[1]
-        assert key in MATRIX
+        columns = DERIVED[key] if key in DERIVED else {"runner", *MATRIX[key][0]}
         used = set(re.findall(r"matrix\.(\w+)", json.dumps(job))) - {"outputs"}
-        assert used <= set(MATRIX[key][0]), f"{path.name} uses what {key} does not have"
+        assert used <= columns, f"{path.name} uses what {key} does not have"
+        assert job["runs-on"] == "${{ matrix.runner }}", "the row's machine type"
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -158,3 +187,102 @@ def test_workflows_have_no_more_rights_than_they_need(path):
             assert "self-hosted" not in str(job.get("runs-on", ""))
     for name, job in workflow["jobs"].items():
         assert "uses" in job or "timeout-minutes" in job, f"{name} could run for six hours"
+
+
+def workflow(name: str) -> dict:
+    return read_workflow(ROOT / ".github/workflows" / name)
+
+
+def all_needs(jobs: dict, name: str) -> set[str]:
+    """The jobs that a job waits for, directly or not."""
+    needs = jobs[name].get("needs", [])
+    direct = {needs} if isinstance(needs, str) else set(needs)
+    return direct.union(*(all_needs(jobs, need) for need in direct))
+
+
+def run_lines(job: dict) -> str:
+    return "\n".join(step.get("run", "") for step in job["steps"])
+
+
+def test_the_matrix_is_checked_against_the_registries():
+    jobs = workflow("ci.yml")["jobs"].values()
+    runs = "\n".join(run_lines(job) for job in jobs)
+    assert "check_matrix.py --strict" in runs
+    assert re.search(r"^test: .*\bmatrix\b", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_a_release_publishes_last_and_asks_once():
+    jobs = workflow("release.yml")["jobs"]
+    assert all_needs(jobs, "publish") == {"version", "wheels"}
+    assert set(jobs) == {"version", "wheels", "publish"}, "nothing is published beside `publish`"
+    assert "check_release.py" in run_lines(jobs["version"])
+    assert jobs["wheels"]["uses"] == "./.github/workflows/wheels.yml"
+    with_environment = [name for name, job in jobs.items() if "environment" in job]
+    assert with_environment == ["publish"], "each job with an environment asks for an approval"
+
+
+def test_a_release_tests_the_very_wheels():
+    jobs = workflow("wheels.yml")["jobs"]
+    assert "assemble" in all_needs(jobs, "suite")
+    assert "dist/pypi" in run_lines(jobs["suite"])
+    assert 'pytest -n "$(nproc)"' in run_lines(jobs["suite"])
+    assert all_needs(jobs, "compat") >= {"assemble"}
+
+
+def test_publishing_can_be_run_again():
+    job = workflow("release.yml")["jobs"]["publish"]
+    (pypi,) = [step for step in job["steps"] if "pypi-publish" in step.get("uses", "")]
+    assert pypi["with"]["skip-existing"] is True
+    runs = run_lines(job)
+    assert "gh release view" in runs.split("gh release create")[0], "created only if missing"
+    assert "--clobber" in runs
+    assert "gh workflow run pages.yml --ref main" in runs, "the environment of Pages refuses tags"
+    assert set(workflow("pages.yml")["on"]) == {"workflow_dispatch"}
+
+
+def test_the_release_path_is_pinned():
+    """By hash where pip installs build tools; torch by version, from PyTorch's index."""
+    lock = (ROOT / ".github/requirements/release.txt").read_text()
+    wanted = re.findall(
+        r"^([\w-]+)", (ROOT / ".github/requirements/release.in").read_text(), re.MULTILINE
+    )
+    assert {"build", "setuptools", "twine", "wheel"} <= set(wanted)
+    for name in wanted:
+        assert re.search(rf"^{name}==\S+ .*\\\n +--hash=sha256:", lock, re.MULTILINE), name
+    assemble = run_lines(workflow("wheels.yml")["jobs"]["assemble"])
+    for line in assemble.splitlines():
+        if "pip install" in line and ".whl" not in line:
+            assert "--require-hashes" in line or re.search(r"torch==\d", line), line
+
+
+def test_builds_free_the_disk_first():
+    for name, job in (("wheels.yml", "build"), ("ci.yml", "compile")):
+        used = [step.get("uses", "") for step in workflow(name)["jobs"][job]["steps"]]
+        assert used[1] == "./.github/actions/free-disk", f"{name} pulls an image of 20 GB"
+        assert (ROOT / ".github/actions/free-disk/action.yml").exists()
+
+
+def test_pull_requests_build_wheels_from_every_source_of_them():
+    paths = workflow("wheels.yml")["on"]["pull_request"]["paths"]
+    assert {"conv2d_ext/**", "csrc/**", "setup.py", "pyproject.toml"} <= set(paths)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_scheduled_run_that_fails_tells_somebody(path):
+    loaded = read_workflow(path)
+    jobs = loaded["jobs"]
+    reports = [name for name, job in jobs.items() if job.get("uses", "").endswith("/report.yml")]
+    if "schedule" in loaded["on"]:
+        assert reports == ["report"]
+    for name in reports:
+        assert all_needs(jobs, name) == set(jobs) - {name}
+        assert "failure()" in jobs[name]["if"]
+        assert jobs[name]["permissions"] == {"issues": "write"}
+    assert not [job for job in jobs.values() if job.get("continue-on-error")], "it would stay green"
+
+
+def test_only_reports_may_write_issues():
+    for path in WORKFLOWS:
+        for name, job in read_workflow(path)["jobs"].items():
+            if "issues" in job.get("permissions", {}):
+                assert (path.name, name) == ("report.yml", "issue") or name == "report"

@@ -29,7 +29,7 @@ def names(tmp_path_factory) -> set[str]:
         check=True,
         capture_output=True,
     )
-    (archive,) = copy.glob("dist/convx-*.tar.gz")
+    (archive,) = copy.glob("dist/conv2d_ext-*.tar.gz")
     with tarfile.open(archive) as opened:
         return {name.split("/", 1)[1] for name in opened.getnames() if "/" in name}
 

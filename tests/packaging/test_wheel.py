@@ -25,7 +25,7 @@ MEGABYTE = 10**6
 @pytest.fixture(scope="module")
 def wheel() -> Path:
     found = os.environ.get("CONVX_WHEEL")
-    candidates = [Path(found)] if found else sorted(ROOT.glob("dist/convx-*.whl"))
+    candidates = [Path(found)] if found else sorted(ROOT.glob("dist/conv2d_ext-*.whl"))
     if not candidates:
         pytest.skip("no wheel: `make wheel` builds it, CONVX_WHEEL names another")
     return candidates[-1]
@@ -51,7 +51,7 @@ def tool(*command: str) -> str:
 
 
 def metadata(unpacked: Path, name: str) -> str:
-    return next(unpacked.glob(f"convx-*.dist-info/{name}")).read_text()
+    return next(unpacked.glob(f"conv2d_ext-*.dist-info/{name}")).read_text()
 
 
 def build_info(unpacked: Path) -> dict:
@@ -64,14 +64,14 @@ def cuda_versions(unpacked: Path) -> list[str]:
 
 
 def test_tag_serves_every_python(wheel, unpacked):
-    assert re.fullmatch(r"convx-[0-9a-z.+]+-py3-none-(manylinux|linux)\w+\.whl", wheel.name)
+    assert re.fullmatch(r"conv2d_ext-[0-9a-z.+]+-py3-none-(manylinux|linux)\w+\.whl", wheel.name)
     assert "Tag: py3-none-" in metadata(unpacked, "WHEEL")
     assert "Root-Is-Purelib: false" in metadata(unpacked, "WHEEL")
 
 
 def test_metadata(unpacked):
     lines = metadata(unpacked, "METADATA").splitlines()
-    assert "Name: convx" in lines
+    assert "Name: conv2d-ext" in lines
     (version,) = [line for line in lines if line.startswith("Version: ")]
     # Wheels of our own index have a local version.
     labels = "|".join("cu" + number.replace(".", "") for number in cuda_versions(unpacked))
@@ -88,6 +88,24 @@ def test_licence(unpacked):
     assert "License-Expression: BSD-3-Clause" in lines
     assert "License-File: LICENSE" in lines
     assert metadata(unpacked, "licenses/LICENSE") == (ROOT / "LICENSE").read_text()
+
+
+def test_the_page_on_pypi_has_no_relative_links(unpacked):
+    """PyPI shows the README without the files around it."""
+    lines = metadata(unpacked, "METADATA").splitlines()
+    assert "Description-Content-Type: text/markdown" in lines
+    urls = dict(line.split(": ", 1)[1].split(", ") for line in lines if "Project-URL: " in line)
+    assert set(urls) == {"Homepage", "Documentation", "Source", "Issues", "Changelog"}
+    text = "\n".join(lines)
+    links = re.findall(r"\]\(([^)\s]+)", text)
+    links += re.findall(r"(?:src|href|srcset)=[\"'](.+?)[\"']", text)
+    assert len(links) > 5, "the README has links"
+    assert not [link for link in links if not re.match(r"(https://|mailto:|#)", link)]
+    ours = [link.removeprefix(urls["Source"]) for link in links if link.startswith(urls["Source"])]
+    for link in ours:
+        _, _, tag, path = link.split("/", 3)
+        assert tag == f"v{conv2d_ext.__version__}"
+        assert (ROOT / path.split("#")[0]).exists(), path
 
 
 def test_files_are_those_of_the_package(unpacked):
@@ -171,7 +189,8 @@ def test_no_paths_of_the_build_machine(unpacked):
     torch_folder = str(Path(torch.__file__).parents[1])
     paths = {str(ROOT), str(Path.home()), sys.prefix, sys.base_prefix, torch_folder}
     paths -= {"/", "/usr", "/usr/local"}
-    elsewhere = re.compile(rb"/(home|root|tmp|project|__w|Users)/[\w.-]+")  # where CI builds
+    # Folders where CI builds; the character before tells a path from a web address.
+    elsewhere = re.compile(rb"(?<![\w.-])/(home|root|tmp|project|__w|Users)/[\w.-]+")
     for file in unpacked.rglob("*"):
         if file.is_file():
             content = file.read_bytes()
