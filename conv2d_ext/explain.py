@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import _ops
 from ._arguments import IntOrPair, PaddingLike, parse_padding, parse_pair
 from ._precision import torch_allows_tf32
 from ._text import html_table, mebibytes_text, time_text
@@ -240,6 +241,8 @@ def _as_tensor(
 def _explainer(device: torch.device) -> torch._ops.OpOverload:
     if device.type == "cpu":
         return torch.ops.convx._explain_cpu.default
-    if device.type == "cuda" and hasattr(torch.ops.convx, "_explain_cuda"):
+    if device.type == "cuda":
+        if _ops.why_no_cuda() is not None:
+            raise RuntimeError(f"convx.explain: there is no CUDA half: {_ops.why_no_cuda()}")
         return torch.ops.convx._explain_cuda.default
-    raise RuntimeError(f"convx.explain: no engines are loaded for device='{device}'")
+    raise RuntimeError(f"convx.explain: no engines compute on device='{device}', only cpu and cuda")
