@@ -8,7 +8,17 @@
 
 # The order matters: the operators exist once _ops has loaded the libraries.
 from . import _ops  # isort: skip
-from . import _autocast, _autograd, _fake, _flops, _onnx, _precision, _quantization, _sharding, _vmap
+from . import (
+    _autocast,
+    _autograd,
+    _fake,
+    _flops,
+    _onnx,
+    _precision,
+    _quantization,
+    _sharding,
+    _vmap,
+)
 from ._version import __version__
 from .convert import ConvertReport, convert, restore
 from .explain import Explanation, explain

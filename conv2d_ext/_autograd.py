@@ -102,17 +102,18 @@ def _like(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int, bool]:
     return size[2], size[3], are_channels_last(size, stride)
 
 
-def _zeros(like: Tensor, size: Sequence[int]) -> Tensor:
-    """A gradient where the input has no channels: nothing depends on anything, but autograd may
-    ask how it depends on `like`."""
-    return like.sum() + like.new_zeros(size)
-
-
-def _zeros_where(
-    asked: Sequence[bool], like: Tensor, sizes: Sequence[Sequence[int]]
+def _zeros(
+    asked: Sequence[bool], sizes: Sequence[Sequence[int]], *of: Tensor | None
 ) -> list[Tensor | None]:
+    """The gradients that are asked for where the input has no channels.
+
+    All are empty or zero. They still hang on the tensors that others are computed of, so that
+    autograd can ask for their own gradients.
+    """
+    empty = [tensor for tensor in of if tensor is not None]
+    zero = sum((tensor.sum() for tensor in empty[1:]), empty[0].sum())
     pairs = zip(asked, sizes, strict=False)
-    return [_zeros(like, size) if wanted else None for wanted, size in pairs]
+    return [zero + empty[0].new_zeros(size) if wanted else None for wanted, size in pairs]
 
 
 def _add(terms: list[Tensor]) -> Tensor | None:
@@ -140,7 +141,7 @@ class _Forward(_ConvFunction):
         p = ctx.params
         if is_zero(ctx.of_input[0][1]):
             sizes = ctx.of_input[0], ctx.of_weight[0], ctx.of_weight[0][:1]
-            return (*_zeros_where(ctx.needs_input_grad, grad_output, sizes), None)
+            return (*_zeros(ctx.needs_input_grad, sizes, grad_output, input, weight), None)
         return (
             input_grad(grad_output, weight, *_like(*ctx.of_input), *p) if needs_input else None,
             weight_grad(grad_output, input, *_like(*ctx.of_weight), *p) if needs_weight else None,
@@ -186,7 +187,7 @@ class _InputGrad(_ConvFunction):
         p = ctx.params
         if is_zero(ctx.of_weight[0][1]):
             sizes = grad_output.shape, ctx.of_weight[0]
-            return (*_zeros_where(ctx.needs_input_grad, grad, sizes), None)
+            return (*_zeros(ctx.needs_input_grad, sizes, grad, grad_output, weight), None)
         return (
             forward(grad, weight, None, *p) if needs_grad_output else None,
             weight_grad(grad_output, grad, *_like(*ctx.of_weight), *p) if needs_weight else None,
@@ -326,13 +327,18 @@ def _conv2d_backward_autograd(
     check_ranks(grad_output, input)
     if input.dim() == 3:
         batch = grad_output.unsqueeze(0), input.unsqueeze(0)
-        grad_input, *others = _conv2d_backward_autograd(*batch, weight, *args, **kwargs)
-        return (None if grad_input is None else grad_input.squeeze(0), *others)
+        grad_input, grad_weight, grad_bias = _conv2d_backward_autograd(
+            *batch, weight, *args, **kwargs
+        )
+        if grad_input is not None:
+            grad_input = grad_input.squeeze(0)
+        return grad_input, grad_weight, grad_bias
     p = parse_lists(*lists, **kwargs)
     check_backward(grad_output, input, weight, p)
     if is_zero(input.shape[1]):
         sizes = input.shape, weight.shape, weight.shape[:1]
-        return tuple(_zeros_where(output_mask, grad_output, sizes))  # type: ignore[return-value]
+        zeros = _zeros(output_mask, sizes, grad_output, input, weight)
+        return zeros[0], zeros[1], zeros[2]
     input_like = _like(input.shape, input.stride())
     weight_like = _like(weight.shape, weight.stride())
     return (

@@ -6,6 +6,7 @@ messages the same way.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 
 import torch
@@ -99,8 +100,7 @@ def check_params(p: ConvParams) -> None:
     check(
         p.precision in PRECISIONS,
         lambda: (
-            "precision must be 'ieee', 'tf32' or 'torch', but got "
-            f"precision={shown(p.precision)}"
+            f"precision must be 'ieee', 'tf32' or 'torch', but got precision={shown(p.precision)}"
         ),
     )
 
@@ -216,6 +216,8 @@ def check_types(
     padding: object,
     dilation: object,
     groups: object,
+    precision: object,
+    algorithm: object,
 ) -> None:
     """TypeError, as F.conv2d raises, for an argument of a type that no call takes.
 
@@ -224,6 +226,11 @@ def check_types(
     for name, value in (("input", input), ("weight", weight), ("bias", bias)):
         if not isinstance(value, Tensor) and not (name == "bias" and value is None):
             raise _type_error(name, "a Tensor", value) from None
+    check_number_types(stride, padding, dilation, groups)
+    check_word_types(precision, algorithm)
+
+
+def check_number_types(stride: object, padding: object, dilation: object, groups: object) -> None:
     for name, value in (("stride", stride), ("dilation", dilation), ("padding", padding)):
         if name == "padding" and isinstance(value, str):
             continue
@@ -234,11 +241,22 @@ def check_types(
         raise _type_error("groups", "an int", groups) from None
 
 
+def check_word_types(precision: object, algorithm: object) -> None:
+    if precision is not None and not isinstance(precision, str):
+        raise _type_error("precision", "a str or None", precision) from None
+    if not isinstance(algorithm, str):
+        raise _type_error("algorithm", "a str", algorithm) from None
+
+
 def _is_int(value: object) -> bool:
-    # Whatever has __index__ counts: numpy's integers, torch.SymInt, 0-d integer tensors.
-    if isinstance(value, Tensor):
-        return value.dim() == 0 and not (value.is_floating_point() or value.is_complex())
-    return hasattr(value, "__index__") or isinstance(value, torch.SymInt)
+    # Whatever has an index counts: numpy's integers, torch.SymInt, 0-d integer tensors.
+    if isinstance(value, torch.SymInt):
+        return True
+    try:
+        operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
 
 
 def _type_error(name: str, expected: str, value: object) -> TypeError:

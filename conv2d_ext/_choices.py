@@ -14,7 +14,8 @@ from ._values import shown
 
 def check_choices(where: str, precision: object, algorithm: object) -> None:
     """ValueError for a word that no call would take; a call itself makes the same checks."""
-    if precision is not None and precision not in PRECISIONS:
+    is_known = isinstance(precision, str) and precision in PRECISIONS
+    if precision is not None and not is_known:
         raise ValueError(
             f"{where}: precision must be None, 'ieee', 'tf32' or 'torch', "
             f"but got precision={shown(precision)}"

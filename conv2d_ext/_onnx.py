@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -60,7 +61,7 @@ def _register_symbolic(onnx: ModuleType) -> None:
 
 
 def _register_translations(_: ModuleType) -> None:
-    from onnxscript import opset18 as op
+    op = import_module("onnxscript").opset18
     from torch.onnx._internal.exporter._torchlib import _torchlib_registry as registry
 
     def conv(input: Any, weight: Any, bias: Any, p: ConvParams) -> Any:
@@ -102,9 +103,9 @@ def _register_translations(_: ModuleType) -> None:
         precision: str,
         algorithm: str,
     ) -> Any:
-        pad = pad_top, pad_bottom, pad_left, pad_right
-        rest = dilation_h, dilation_w, groups, precision, algorithm
-        return conv(input, weight, bias, ConvParams(stride_h, stride_w, *pad, *rest))
+        stride, dilation = (stride_h, stride_w), (dilation_h, dilation_w)
+        padding = pad_top, pad_bottom, pad_left, pad_right
+        return conv(input, weight, bias, parse_lists(stride, padding, dilation, groups))
 
 
 after_import("torch.onnx", _register_symbolic)

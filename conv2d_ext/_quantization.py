@@ -29,7 +29,8 @@ def _register(mappings: ModuleType) -> None:
     known: dict[Any, Any] = getattr(mappings, "_DEFAULT_OP_LIST_TO_FUSER_METHOD", {})
     for classes, fuse in [*known.items()]:
         if classes[0] is nn.Conv2d:
-            known[(Conv2d, *classes[1:])] = _fuse_as_pytorch(fuse)
+            ours = (Conv2d, *classes[1:])
+            known[ours] = _fuse_as_pytorch(fuse)
 
 
 after_import("torch.ao.quantization.fuser_method_mappings", _register)

@@ -29,5 +29,5 @@ _short = _Short()
 
 
 def shown(value: object) -> str:
-    """The value's repr; a tensor by its size, and a long list by its first values and its length."""
+    """The value's repr; of a tensor its size, of a long list its first values and its length."""
     return _short.repr(value)

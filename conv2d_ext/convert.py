@@ -116,7 +116,7 @@ def restore(model: nn.Module, *, native: bool = False) -> list[str]:
     for name, module in model.named_modules():
         if name in natives:
             original, padding = natives[name]
-            module.padding = padding  # type: ignore[assignment]
+            module.padding = padding
         else:
             original = module.__dict__.pop(_ORIGINAL, None)
         if original is None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from . import _ops
 from ._arguments import IntOrPair, PaddingLike, parse_padding, parse_pair
+from ._checks import check_number_types, check_word_types
 from ._precision import torch_allows_tf32
 from ._text import html_table, mebibytes_text, time_text
 from .bench.precisions import precision_name
@@ -175,6 +176,8 @@ def explain(
     ``direction`` is "forward", "input_grad" or "weight_grad". ``floor=True`` adds the time that
     nothing can beat, for which it measures the device for a moment, once per process.
     """
+    check_number_types(stride, padding, dilation, groups)
+    check_word_types(precision, algorithm)
     x = _as_tensor(input, dtype, channels_last)
     w = _as_tensor(weight, dtype, channels_last)
     where = torch.device(device or (input.device if isinstance(input, Tensor) else "cpu"))

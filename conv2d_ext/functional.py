@@ -150,7 +150,7 @@ def conv2d(
         )
     except Exception as error:
         # Looked at only when something failed: a wrong type has failed somewhere inside.
-        check_types(input, weight, bias, stride, padding, dilation, groups)
+        check_types(input, weight, bias, stride, padding, dilation, groups, precision, algorithm)
         if input.is_cuda and _ops.says_out_of_memory(error):
             raise torch.OutOfMemoryError(str(error)) from error
         if isinstance(error, NotImplementedError):

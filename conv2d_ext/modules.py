@@ -72,7 +72,7 @@ class Conv2d(nn.Conv2d):
         pads_first = self.padding_mode != "zeros"
         if pads_first:
             input = nn.functional.pad(input, sides, mode=self.padding_mode)
-        if torch.jit.is_scripting():
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
             return torch.ops.convx.conv2d(
                 input,
                 weight,
@@ -114,7 +114,7 @@ class LazyConv2d(torch.nn.LazyConv2d):
     It takes nn.LazyConv2d's arguments, and those that `Conv2d` adds.
     """
 
-    cls_to_become = Conv2d  # type: ignore[assignment]
+    cls_to_become = Conv2d
 
     def __init__(
         self,

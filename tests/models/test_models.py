@@ -53,7 +53,7 @@ def subject(request: pytest.FixtureRequest, where: str) -> Subject:
 
 @pytest.fixture
 def strict_float32():
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield
 
 
