@@ -28,7 +28,9 @@ def _attributes(p: ConvParams) -> dict[str, Any]:
 
 
 def _register_symbolic(onnx: ModuleType) -> None:
-    helper = torch.onnx.symbolic_helper
+    helper = getattr(onnx, "symbolic_helper", None)
+    if helper is None:
+        return  # a torch that no longer has this exporter
 
     @helper.parse_args("v", "v", "v", "is", "is", "is", "i", "s", "s")
     def conv2d(
@@ -62,7 +64,10 @@ def _register_symbolic(onnx: ModuleType) -> None:
 
 def _register_translations(_: ModuleType) -> None:
     op = import_module("onnxscript").opset18
-    from torch.onnx._internal.exporter._torchlib import _torchlib_registry as registry
+    try:
+        from torch.onnx._internal.exporter._torchlib import _torchlib_registry as registry
+    except ImportError:
+        return  # a torch that keeps its translations elsewhere: the exporter asks for one of ours
 
     def conv(input: Any, weight: Any, bias: Any, p: ConvParams) -> Any:
         operands = (input, weight) if bias is None else (input, weight, bias)
