@@ -91,6 +91,7 @@ class Build(cpp_extension.BuildExtension.with_options(no_python_abi_suffix=True)
         super().run()
         git = getoutput(f"git --git-dir='{ROOT}/.git' rev-parse --short HEAD 2>/dev/null") or None
         info = {"torch": torch.__version__, "cuda": archs and NVCC[1], "archs": archs}
+        info["why_cpu_only"] = cpu_only
         file = Path(ROOT if self.inplace else self.build_lib, "conv2d_ext", "_build_info.json")
         file.write_text(json.dumps({**info, "revision": git}))
 

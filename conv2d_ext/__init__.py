@@ -1,4 +1,4 @@
-"""convx: 2-D convolution for PyTorch, faster where default NCHW tensors and fp32 live.
+"""convx: 2-D convolution for PyTorch, fast on what its users run by default: NCHW and float32.
 
 >>> import torch, conv2d_ext
 >>> y = torch.ops.convx.conv2d(x, w, b, stride=(1, 2), padding=(2, 4), dilation=(2, 3))
@@ -8,7 +8,17 @@
 
 # The order matters: the operators exist once _ops has loaded the libraries.
 from . import _ops  # isort: skip
-from . import _autocast, _autograd, _fake, _flops, _precision, _sharding, _vmap
+from . import (
+    _autocast,
+    _autograd,
+    _fake,
+    _flops,
+    _onnx,
+    _precision,
+    _quantization,
+    _sharding,
+    _vmap,
+)
 from ._version import __version__
 from .convert import ConvertReport, convert, restore
 from .explain import Explanation, explain

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
+from ._values import shown
+
 # One int, or one per axis. torch.SymInt passes wherever int does.
 IntOrPair = int | Sequence[int]
 PaddingLike = str | int | Sequence[int]
@@ -39,7 +41,7 @@ def parse_pair(name: str, value: IntOrPair) -> tuple[int, int]:
     if len(value) == 2:
         return value[0], value[1]
     raise RuntimeError(
-        f"convx.conv2d: {name} must have 1 or 2 values, but got {name}={list(value)}"
+        f"convx.conv2d: {name} must have 1 or 2 values, but got {name}={shown(list(value))}"
     )
 
 
@@ -63,12 +65,13 @@ def parse_padding(
             return 0, 0, 0, 0
         if padding != "same":
             raise RuntimeError(
-                f"convx.conv2d: padding must be 'same', 'valid' or numbers, but got '{padding}'"
+                "convx.conv2d: padding must be 'same', 'valid' or numbers, but got "
+                f"padding={shown(padding)}"
             )
         if stride[0] != 1 or stride[1] != 1:
             raise RuntimeError(
                 "convx.conv2d: padding='same' is not supported for strided convolutions, "
-                f"but got stride={stride}"
+                f"but got stride={shown(stride)}"
             )
         rows = dilation[0] * (kernel[0] - 1)
         columns = dilation[1] * (kernel[1] - 1)
@@ -79,7 +82,8 @@ def parse_padding(
             return sides
         if len(sides) not in (1, 2):
             raise RuntimeError(
-                f"convx.conv2d: padding must have 1, 2 or 4 values, but got padding={list(sides)}"
+                f"convx.conv2d: padding must have 1, 2 or 4 values, but got "
+                f"padding={shown(list(sides))}"
             )
     pad_h, pad_w = parse_pair("padding", padding)
     return pad_h, pad_h, pad_w, pad_w

@@ -27,7 +27,7 @@ from torch.compiler import is_compiling
 
 from . import _ops
 from ._arguments import ConvParams, output_hw, parse_lists
-from ._checks import check_backward
+from ._checks import check_backward, check_ranks, is_zero
 from ._layout import are_channels_last
 
 _is_mapped = torch._C._are_functorch_transforms_active
@@ -102,6 +102,20 @@ def _like(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int, bool]:
     return size[2], size[3], are_channels_last(size, stride)
 
 
+def _zeros(
+    asked: Sequence[bool], sizes: Sequence[Sequence[int]], *of: Tensor | None
+) -> list[Tensor | None]:
+    """The gradients that are asked for where the input has no channels.
+
+    All are empty or zero. They still hang on the tensors that others are computed of, so that
+    autograd can ask for their own gradients.
+    """
+    empty = [tensor for tensor in of if tensor is not None]
+    zero = sum((tensor.sum() for tensor in empty[1:]), empty[0].sum())
+    pairs = zip(asked, sizes, strict=False)
+    return [zero + empty[0].new_zeros(size) if wanted else None for wanted, size in pairs]
+
+
 def _add(terms: list[Tensor]) -> Tensor | None:
     return sum(terms[1:], terms[0]) if terms else None
 
@@ -125,6 +139,9 @@ class _Forward(_ConvFunction):
         input, weight = ctx.saved_tensors
         needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
         p = ctx.params
+        if is_zero(ctx.of_input[0][1]):
+            sizes = ctx.of_input[0], ctx.of_weight[0], ctx.of_weight[0][:1]
+            return (*_zeros(ctx.needs_input_grad, sizes, grad_output, input, weight), None)
         return (
             input_grad(grad_output, weight, *_like(*ctx.of_input), *p) if needs_input else None,
             weight_grad(grad_output, input, *_like(*ctx.of_weight), *p) if needs_weight else None,
@@ -142,6 +159,8 @@ class _Forward(_ConvFunction):
             return forward(x, w, None, *p)
 
         terms = _product_rule(product, (input, weight), (input_t, weight_t))
+        if is_zero(input.shape[1]):
+            return _add(terms) if terms else product(input, weight)
         if bias_t is not None:
             shift = bias_t[None, :, None, None]
             terms.append(shift if terms else shift.expand(_output_shape(input, weight, *p)))
@@ -166,6 +185,9 @@ class _InputGrad(_ConvFunction):
         grad_output, weight = ctx.saved_tensors
         needs_grad_output, needs_weight, _ = ctx.needs_input_grad
         p = ctx.params
+        if is_zero(ctx.of_weight[0][1]):
+            sizes = grad_output.shape, ctx.of_weight[0]
+            return (*_zeros(ctx.needs_input_grad, sizes, grad, grad_output, weight), None)
         return (
             forward(grad, weight, None, *p) if needs_grad_output else None,
             weight_grad(grad_output, grad, *_like(*ctx.of_weight), *p) if needs_weight else None,
@@ -292,15 +314,31 @@ def _output_shape(input: Tensor, weight: Tensor, *params: Any) -> list[int]:
 def _conv2d_autograd(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    return forward(input, weight, bias, *parse_lists(*args, **kwargs))
+    p = parse_lists(*args, **kwargs)
+    if input.dim() == 3:
+        return forward(input.unsqueeze(0), weight, bias, *p).squeeze(0)
+    return forward(input, weight, bias, *p)
 
 
 def _conv2d_backward_autograd(
     grad_output: Tensor, input: Tensor, weight: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     *lists, output_mask = args
+    check_ranks(grad_output, input)
+    if input.dim() == 3:
+        batch = grad_output.unsqueeze(0), input.unsqueeze(0)
+        grad_input, grad_weight, grad_bias = _conv2d_backward_autograd(
+            *batch, weight, *args, **kwargs
+        )
+        if grad_input is not None:
+            grad_input = grad_input.squeeze(0)
+        return grad_input, grad_weight, grad_bias
     p = parse_lists(*lists, **kwargs)
     check_backward(grad_output, input, weight, p)
+    if is_zero(input.shape[1]):
+        sizes = input.shape, weight.shape, weight.shape[:1]
+        zeros = _zeros(output_mask, sizes, grad_output, input, weight)
+        return zeros[0], zeros[1], zeros[2]
     input_like = _like(input.shape, input.stride())
     weight_like = _like(weight.shape, weight.stride())
     return (

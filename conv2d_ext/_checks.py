@@ -6,12 +6,14 @@ messages the same way.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from ._arguments import ConvParams, output_hw
+from ._values import shown
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 PRECISIONS = ("ieee", "tf32", "torch")
@@ -43,10 +45,12 @@ def check_tensors(**tensors: Tensor | None) -> None:
 
 def _check_tensor(name: str, tensor: Tensor, first_name: str, first: Tensor) -> None:
     rank = 1 if name == "bias" else 4
+    # The public operators have given a single image its batch by now.
+    also = ", or 3 without a batch" if name in ("input", "grad_output") else ""
     check(
         tensor.dim() == rank,
         lambda: (
-            f"expected {name} to have {rank} dimensions, but got {name} of size "
+            f"expected {name} to have {rank} dimensions{also}, but got {name} of size "
             f"{list(tensor.shape)}"
         ),
     )
@@ -95,7 +99,9 @@ def check_params(p: ConvParams) -> None:
         )
     check(
         p.precision in PRECISIONS,
-        lambda: f"precision must be 'ieee', 'tf32' or 'torch', but got precision='{p.precision}'",
+        lambda: (
+            f"precision must be 'ieee', 'tf32' or 'torch', but got precision={shown(p.precision)}"
+        ),
     )
 
 
@@ -106,7 +112,11 @@ def _positive(name: str, value: object) -> str:
 def check_output_size(
     input_size: Sequence[int], weight_size: Sequence[int], p: ConvParams
 ) -> list[int]:
-    """Check extents and return the output's, [N, K, P, Q]."""
+    """Check extents and return the output's, [N, K, P, Q].
+
+    As in PyTorch, an input without channels gives an output without channels, and an image may be
+    empty where the batch or the channels are.
+    """
     n, c, height, width = input_size
     k, weight_channels, kernel_h, kernel_w = weight_size
     check_params(p)
@@ -124,7 +134,7 @@ def check_output_size(
             f"channels, but got input.size(1)={c}"
         ),
     )
-    for extent in (k, weight_channels, kernel_h, kernel_w):
+    for extent in (k, kernel_h, kernel_w):
         check(
             extent >= 1,
             lambda: (
@@ -132,7 +142,8 @@ def check_output_size(
                 f"and kernel size ({kernel_h} x {kernel_w})"
             ),
         )
-    for extent in (height, width):
+    no_channels = is_zero(c)
+    for extent in () if no_channels or is_zero(n) else (height, width):
         check(
             extent >= 1,
             lambda: f"input must have a height and a width, but got input of {height} x {width}",
@@ -140,7 +151,16 @@ def check_output_size(
     out_h, out_w = output_hw(height, width, kernel_h, kernel_w, p)
     for extent in (out_h, out_w):
         check(extent >= 1, lambda: _kernel_too_large(height, width, kernel_h, kernel_w, p))
-    return [n, k, out_h, out_w]
+    return [n, 0 if no_channels else k, out_h, out_w]
+
+
+def is_zero(size: int) -> bool:
+    """Whether a size is zero; no, where it is a symbol that nothing is known about."""
+    if type(size) is int:
+        return size == 0
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return guard_or_false(size == 0)
 
 
 def _kernel_too_large(h: int, w: int, kernel_h: int, kernel_w: int, p: ConvParams) -> str:
@@ -178,6 +198,16 @@ def check_backward(grad_output: Tensor, input: Tensor, weight: Tensor, p: ConvPa
     check_grad_output(grad_output, check_output_size(input.shape, weight.shape, p))
 
 
+def check_ranks(grad_output: Tensor, input: Tensor) -> None:
+    check(
+        grad_output.dim() == input.dim(),
+        lambda: (
+            "expected grad_output and input to have as many dimensions as each other, but got "
+            f"grad_output of size {list(grad_output.shape)} and input of size {list(input.shape)}"
+        ),
+    )
+
+
 def check_types(
     input: object,
     weight: object,
@@ -186,25 +216,48 @@ def check_types(
     padding: object,
     dilation: object,
     groups: object,
+    precision: object,
+    algorithm: object,
 ) -> None:
-    """TypeError, as F.conv2d raises, for an argument of a type that no call takes."""
+    """TypeError, as F.conv2d raises, for an argument of a type that no call takes.
+
+    It hides the error that it is raised in the place of, which may print the whole value.
+    """
     for name, value in (("input", input), ("weight", weight), ("bias", bias)):
         if not isinstance(value, Tensor) and not (name == "bias" and value is None):
-            raise _type_error(name, "a Tensor", value)
+            raise _type_error(name, "a Tensor", value) from None
+    check_number_types(stride, padding, dilation, groups)
+    check_word_types(precision, algorithm)
+
+
+def check_number_types(stride: object, padding: object, dilation: object, groups: object) -> None:
     for name, value in (("stride", stride), ("dilation", dilation), ("padding", padding)):
         if name == "padding" and isinstance(value, str):
             continue
         numbers = value if isinstance(value, tuple | list) else [value]
         if not all(_is_int(number) for number in numbers):
-            raise _type_error(name, "an int or ints", value)
+            raise _type_error(name, "an int or ints", value) from None
     if not _is_int(groups):
-        raise _type_error("groups", "an int", groups)
+        raise _type_error("groups", "an int", groups) from None
+
+
+def check_word_types(precision: object, algorithm: object) -> None:
+    if precision is not None and not isinstance(precision, str):
+        raise _type_error("precision", "a str or None", precision) from None
+    if not isinstance(algorithm, str):
+        raise _type_error("algorithm", "a str", algorithm) from None
 
 
 def _is_int(value: object) -> bool:
-    # Whatever has __index__ counts: numpy's integers, torch.SymInt, 0-d integer tensors.
-    return hasattr(value, "__index__") or isinstance(value, torch.SymInt)
+    # Whatever has an index counts: numpy's integers, torch.SymInt, 0-d integer tensors.
+    if isinstance(value, torch.SymInt):
+        return True
+    try:
+        operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
 
 
 def _type_error(name: str, expected: str, value: object) -> TypeError:
-    return TypeError(f"convx.conv2d: {name} must be {expected}, but got {name}={value!r}")
+    return TypeError(f"convx.conv2d: {name} must be {expected}, but got {name}={shown(value)}")

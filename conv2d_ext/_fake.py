@@ -15,6 +15,7 @@ from ._checks import (
     check_grad_output,
     check_output_size,
     check_params,
+    check_ranks,
     check_tensors,
 )
 from ._layout import is_channels_last, new_dense
@@ -77,7 +78,10 @@ def _(grad_output: Tensor) -> Tensor:
 def _(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    return _output(input, weight, bias, parse_lists(*args, **kwargs))
+    p = parse_lists(*args, **kwargs)
+    if input.dim() == 3:
+        return _output(input.unsqueeze(0), weight, bias, p).squeeze(0)
+    return _output(input, weight, bias, p)
 
 
 @torch.library.register_fake("convx::conv2d_backward")
@@ -86,8 +90,13 @@ def _(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     *lists, output_mask = args
     p = parse_lists(*lists, **kwargs)
+    check_ranks(grad_output, input)
+    has_batch = input.dim() != 3
+    if not has_batch:
+        grad_output, input = grad_output.unsqueeze(0), input.unsqueeze(0)
     check_backward(grad_output, input, weight, p)
     grad_input = new_dense(grad_output, list(input.shape), is_channels_last(input))
+    grad_input = grad_input if has_batch else grad_input.squeeze(0)
     grad_weight = new_dense(grad_output, list(weight.shape), is_channels_last(weight))
     grad_bias = grad_output.new_empty([weight.shape[0]])
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -12,10 +13,9 @@ from . import _ops  # noqa: F401  (defines the operators)
 
 
 def _count(output: Sequence[int], weight: Sequence[int]) -> int:
-    """output [N][K][P][Q] and weight [K][C/groups][R][S]"""
-    n, k, p, q = output
+    """output [N][K][P][Q], or [K][P][Q] without a batch, and weight [K][C/groups][R][S]"""
     _, c, r, s = weight
-    return 2 * n * k * p * q * c * r * s
+    return 2 * prod(output) * c * r * s
 
 
 @register_flop_formula([torch.ops.convx._conv2d, torch.ops.convx.conv2d])

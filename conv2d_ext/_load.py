@@ -7,6 +7,7 @@ import platform
 import re
 import warnings
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,12 @@ def loaded_libraries() -> LoadedLibraries:
 
 
 def load_from(folder: Path) -> LoadedLibraries:
-    """Loads the libraries in ``folder``. ImportError if the core cannot be loaded; a CUDA half
-    that cannot be loaded leaves the CPU half working, with a warning."""
+    """Loads the libraries in ``folder``. ImportError if the core cannot be loaded; where torch has
+    CUDA and the CUDA half is missing or cannot be loaded, the CPU half works, with a warning."""
     build = read_build_info(folder)
     core = folder / "_convx_core.so"
     if not core.exists():
-        raise ImportError(_explain(f"{core} does not exist", build, _how_to_build(folder)))
+        raise ImportError(_explain(f"{core} does not exist", build, _how_to_build(folder, build)))
     if _numbers(torch.__version__)[:2] < OLDEST_TORCH:
         problem = f"torch {torch.__version__} is older than 2.10, the oldest that convx runs on"
         raise ImportError(_explain(problem, build, "pip install --upgrade 'torch>=2.10'"))
@@ -55,31 +56,36 @@ def load_from(folder: Path) -> LoadedLibraries:
         torch.ops.load_library(str(core))
     except OSError as error:
         problem = f"{core.name} could not be loaded: {error.__cause__ or error}"
-        raise ImportError(_explain(problem, build, _how_to_rebuild())) from error
+        raise ImportError(_explain(problem, build, _how_to_reinstall(folder, build))) from error
     cuda, why_no_cuda = _load_cuda(folder, build)
+    if cuda is None and torch.version.cuda is not None:
+        # The fifth frame from here is the program's `import conv2d_ext`.
+        warnings.warn(f"convx works on the CPU only: {why_no_cuda}", RuntimeWarning, stacklevel=5)
     return LoadedLibraries(core, cuda, why_no_cuda, build)
 
 
 def _load_cuda(folder: Path, build: dict[str, Any]) -> tuple[Path | None, str | None]:
     if torch.version.cuda is None:
         return None, f"torch {torch.__version__} is not a CUDA build"
-    library = folder / f"_convx_cu{_numbers(torch.version.cuda)[0]}.so"
+    major = _numbers(torch.version.cuda)[0]
+    library = folder / f"_convx_cu{major}.so"
     if not library.exists():
         others = ", ".join(sorted(p.name for p in folder.glob("_convx_cu*.so"))) or "none"
         problem = f"{library.name} is not in this build of convx (CUDA libraries in it: {others})"
-        return None, _explain(problem, build, "CONVX_CUDA=1 " + _how_to_rebuild())
+        if build.get("why_cpu_only"):
+            problem += f", which was built without CUDA: {build['why_cpu_only']}"
+        return None, _explain(problem, build, _how_to_get_cuda(folder, build, major))
     try:
         torch.ops.load_library(str(library))
     except OSError as error:
         problem = f"{library.name} could not be loaded: {error.__cause__ or error}"
-        reason = _explain(problem, build, "CONVX_CUDA=1 " + _how_to_rebuild())
-        warnings.warn(f"convx works on the CPU only: {reason}", RuntimeWarning, stacklevel=2)
-        return None, reason
+        return None, _explain(problem, build, _how_to_mend_cuda(folder, build, major))
     return library, None
 
 
 def read_build_info(folder: Path) -> dict[str, Any]:
-    """What setup.py noted about the build: torch, cuda, archs, revision; or nothing."""
+    """What setup.py noted about the build: torch, cuda, archs, why_cpu_only, revision; or
+    nothing."""
     try:
         info = json.loads((folder / "_build_info.json").read_text())
     except (OSError, ValueError):
@@ -104,18 +110,59 @@ def _explain(problem: str, build: dict[str, Any], fix: str) -> str:
     )
 
 
-def _how_to_build(folder: Path) -> str:
+def _how_to_build(folder: Path, build: dict[str, Any]) -> str:
     if (folder.parent / "setup.py").exists():
         return (
             f"this is a source checkout without compiled libraries: run `pip install -e . "
             f"--no-build-isolation` in {folder.parent}, or start Python in another folder to use "
             "an installed convx"
         )
-    return _how_to_rebuild()
+    return _how_to_reinstall(folder, build)
 
 
-def _how_to_rebuild() -> str:
-    return "pip install --force-reinstall --no-deps --no-build-isolation <convx checkout or sdist>"
+def _how_to_reinstall(folder: Path, build: dict[str, Any]) -> str:
+    if _was_built_here(folder, build):
+        return (
+            "build it again, with the torch that is installed: `pip install --force-reinstall "
+            "--no-deps --no-build-isolation .` in a checkout of convx"
+        )
+    return "pip install --force-reinstall --no-deps conv2d-ext"
+
+
+def _how_to_get_cuda(folder: Path, build: dict[str, Any], major: int) -> str:
+    if _was_built_here(folder, build):
+        return (
+            f"put the nvcc of CUDA {major} on PATH, then run `CONVX_CUDA=1 pip install "
+            "--force-reinstall --no-deps --no-build-isolation .` in a checkout of convx: it "
+            "builds for the torch that is installed, or says why it cannot"
+        )
+    return (
+        "`pip install --force-reinstall --no-deps conv2d-ext`: the wheel on PyPI has CUDA 12 and "
+        "CUDA 13; wheels from another index, such as +cu130, have one of them"
+    )
+
+
+def _how_to_mend_cuda(folder: Path, build: dict[str, Any], major: int) -> str:
+    return (
+        "the CUDA libraries that it needs come with torch: `pip install --force-reinstall torch`; "
+        f"if that does not help, {_how_to_get_cuda(folder, build, major)}"
+    )
+
+
+def _was_built_here(folder: Path, build: dict[str, Any]) -> bool:
+    """Whether the package was built from source on this machine, and not installed from a wheel
+    of a release."""
+    # Every wheel of a release has a CUDA half.
+    if build.get("why_cpu_only") or (folder.parent / "setup.py").exists():
+        return True
+    try:
+        installed = metadata.distribution("conv2d-ext")
+        # pip notes here what it was given, if that was not a name: a folder, a repository, a file.
+        origin = json.loads(installed.read_text("direct_url.json") or "{}").get("url", "")
+    except (metadata.PackageNotFoundError, ValueError):
+        return False
+    is_this_one = Path(str(installed.locate_file("conv2d_ext"))).resolve() == folder
+    return is_this_one and bool(origin) and not origin.endswith(".whl")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -12,7 +12,32 @@ from torch import Tensor
 from ._arguments import ConvParams
 from ._load import load
 
-load()
+_libraries = load()
+
+
+def why_no_cuda() -> str | None:
+    """Why nothing can be computed on CUDA devices, in the same words wherever it is asked."""
+    return _libraries.why_no_cuda
+
+
+def _refuse_cuda(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError(
+        f"convx.conv2d: a tensor is on a CUDA device, but there is no CUDA half: {why_no_cuda()}"
+    )
+
+
+if _libraries.cuda is None:
+    # Without these, a call with CUDA tensors would end in the dispatcher's own message.
+    _library = torch.library.Library("convx", "IMPL")
+    for _name in (
+        "conv2d",
+        "conv2d_backward",
+        "_conv2d",
+        "_conv2d_input_grad",
+        "_conv2d_weight_grad",
+        "_conv2d_bias_grad",
+    ):
+        _library.impl(_name, _refuse_cuda, "CUDA")
 
 
 def _resolve(name: str) -> Callable[..., Tensor]:

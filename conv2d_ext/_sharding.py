@@ -14,21 +14,16 @@ it is fine.
 
 from __future__ import annotations
 
-import importlib.abc
-import sys
 from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import _ops
-from ._arguments import ConvParams, parse_lists
-from ._autograd import _conv2d_backward_autograd
-
-_DTENSOR_MODULE = "torch.distributed.tensor"
+from ._after_import import after_import
+from ._arguments import ConvParams
+from ._autograd import _conv2d_autograd, _conv2d_backward_autograd
 
 
 class _Operator(NamedTuple):
@@ -199,8 +194,7 @@ def _rule(operator: _Operator) -> Callable[..., Any]:
 
 
 def _conv2d_rule(cls: Any, op: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    input, weight, bias = (*args[:3], None)[:3]
-    return _ops.forward(input, weight, bias, *parse_lists(*args[3:], **(kwargs or {})))
+    return _conv2d_autograd(*args, **(kwargs or {}))
 
 
 def _conv2d_backward_rule(cls: Any, op: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -214,32 +208,4 @@ def _register(cls: type) -> None:
     torch.library.register_torch_dispatch("convx::conv2d_backward", cls, _conv2d_backward_rule)
 
 
-class _RegisterAfterImport(importlib.abc.MetaPathFinder):
-    """Finds one module as the others would, and registers the rules once it has been imported."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != _DTENSOR_MODULE:
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        specs = (finder.find_spec(name, path, target) for finder in others)
-        spec = next((spec for spec in specs if spec is not None), None)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def execute_and_register(module: ModuleType) -> None:
-            execute(module)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-                _register(module.DTensor)
-
-        spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
-        return spec
-
-
-if _DTENSOR_MODULE in sys.modules:
-    _register(sys.modules[_DTENSOR_MODULE].DTensor)
-else:
-    sys.meta_path.insert(0, _RegisterAfterImport())
+after_import("torch.distributed.tensor", lambda module: _register(module.DTensor))

@@ -58,12 +58,13 @@ def _forward(
         w = _into_images(_to_front(weight, in_weight, batch))
         b = None if bias is None else _to_front(bias, in_bias, batch).flatten()
         return _from_channels(_ops.forward(x, w, b, *_widen(params, batch)), batch), 0
-    mapped_bias = bias is not None and in_bias is not None
+    # An input without channels has an output without channels, to which no bias is added.
+    mapped_bias = bias is not None and in_bias is not None and weight.shape[1] != 0
     if in_input is None:  # only the bias is mapped
         y = _ops.forward(input, weight, None, *params).expand(batch, -1, -1, -1, -1)
     else:
         x = _into_images(_to_front(input, in_input, batch))
-        y = _ops.forward(x, weight, None if mapped_bias else bias, *params)
+        y = _ops.forward(x, weight, bias if in_bias is None else None, *params)
         y = y.unflatten(0, (batch, -1))
     if mapped_bias:
         assert bias is not None

@@ -9,10 +9,19 @@ from typing import Any
 from torch import nn
 from torch.nn.utils import parametrize
 
+from ._choices import check_choices
 from .modules import Conv2d, LazyConv2d
 
 # Where a converted module remembers the class it came from.
 _ORIGINAL = "_convx_original_class"
+# Convolutions that are none of convx's, which a report mentions all the same.
+_OTHER_CONVOLUTIONS = (
+    nn.Conv1d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
 
 
 @dataclass
@@ -38,6 +47,9 @@ def convert(
 ) -> ConvertReport:
     """Make every nn.Conv2d in a model compute with convx, in place.
 
+    On CUDA, float32 layers use TF32 wherever PyTorch's settings allow it, and PyTorch's default
+    does; `precision="ieee"` converts to strict float32.
+
     Modules stay the objects they are and only change class: parameters, hooks, shared modules,
     optimizers that hold the parameters, and names are untouched. Lazy modules become convx's when
     they are initialised; parametrized ones (weight norm and the like) keep their parametrization.
@@ -51,10 +63,17 @@ def convert(
         algorithm: sets the converted modules' algorithm.
 
     Returns:
-        A report of what was swapped and what was kept, which prints readably.
+        A report of what was swapped and what was kept, which prints readably. Transposed, 1-D and
+            3-D convolutions are among the kept ones.
+
+    Raises:
+        ValueError: for an unknown precision or algorithm, before anything is changed.
     """
+    check_choices("convx.convert", precision, algorithm)
     report = ConvertReport()
     for name, module in model.named_modules():
+        if isinstance(module, _OTHER_CONVOLUTIONS):
+            report.kept[name] = f"{type(module).__name__}: convx computes nn.Conv2d only"
         if not isinstance(module, nn.Conv2d):
             continue
         reason = why_keep(module)
@@ -72,11 +91,34 @@ def convert(
     return report
 
 
-def restore(model: nn.Module) -> list[str]:
-    """Undo convert(): every module it swapped gets its class back. Returns their names."""
+def restore(model: nn.Module, *, native: bool = False) -> list[str]:
+    """Undo convert(): every module it swapped gets its class back.
+
+    Args:
+        model: the model, or a single layer.
+        native: also turn layers that were made as `conv2d_ext.Conv2d` or `LazyConv2d` into the
+            nn.Conv2d or nn.LazyConv2d of the same parameters, so that nothing of convx is left in
+            the model: for tools that know PyTorch's own classes only. Subclasses of your own stay.
+
+    Returns:
+        The names of the modules that were changed.
+
+    Raises:
+        ValueError: with `native=True`, for a layer with four-sided padding that nn.Conv2d cannot
+            express, before anything is changed.
+    """
+    natives = {}
+    for name, module in model.named_modules() if native else ():
+        cls = _native_class(module)
+        if cls is not None:
+            natives[name] = cls, _two_sided_padding(name, module)
     restored = []
     for name, module in model.named_modules():
-        original = module.__dict__.pop(_ORIGINAL, None)
+        if name in natives:
+            original, padding = natives[name]
+            module.padding = padding
+        else:
+            original = module.__dict__.pop(_ORIGINAL, None)
         if original is None:
             continue
         module.__dict__.pop("precision", None)
@@ -85,6 +127,28 @@ def restore(model: nn.Module) -> list[str]:
         _set_class(module, original.cls_to_become if became else original)
         restored.append(name)
     return restored
+
+
+def _native_class(module: nn.Module) -> type[Any] | None:
+    """PyTorch's class of the same kind, for a layer that was ours from the start."""
+    if _ORIGINAL in module.__dict__:
+        return None
+    return {Conv2d: nn.Conv2d, LazyConv2d: nn.LazyConv2d}.get(_underlying_class(module))
+
+
+def _two_sided_padding(name: str, module: Any) -> Any:
+    padding = module.padding
+    if isinstance(padding, str) or len(padding) == 2:
+        return padding
+    top, bottom, left, right = padding
+    if top == bottom and left == right:
+        return top, left
+    if module.padding_mode != "zeros":
+        return padding  # nn.Conv2d pads by its own list of four sides then
+    raise ValueError(
+        f"convx.restore: layer '{name}' pads (top {top}, bottom {bottom}, left {left}, right "
+        f"{right}), which nn.Conv2d cannot express; put nn.ZeroPad2d before a layer without padding"
+    )
 
 
 def why_keep(module: nn.Conv2d) -> str | None:

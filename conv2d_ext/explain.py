@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import _ops
 from ._arguments import IntOrPair, PaddingLike, parse_padding, parse_pair
+from ._checks import check_number_types, check_word_types
 from ._precision import torch_allows_tf32
 from ._text import html_table, mebibytes_text, time_text
 from .bench.precisions import precision_name
@@ -174,6 +176,8 @@ def explain(
     ``direction`` is "forward", "input_grad" or "weight_grad". ``floor=True`` adds the time that
     nothing can beat, for which it measures the device for a moment, once per process.
     """
+    check_number_types(stride, padding, dilation, groups)
+    check_word_types(precision, algorithm)
     x = _as_tensor(input, dtype, channels_last)
     w = _as_tensor(weight, dtype, channels_last)
     where = torch.device(device or (input.device if isinstance(input, Tensor) else "cpu"))
@@ -240,6 +244,8 @@ def _as_tensor(
 def _explainer(device: torch.device) -> torch._ops.OpOverload:
     if device.type == "cpu":
         return torch.ops.convx._explain_cpu.default
-    if device.type == "cuda" and hasattr(torch.ops.convx, "_explain_cuda"):
+    if device.type == "cuda":
+        if _ops.why_no_cuda() is not None:
+            raise RuntimeError(f"convx.explain: there is no CUDA half: {_ops.why_no_cuda()}")
         return torch.ops.convx._explain_cuda.default
-    raise RuntimeError(f"convx.explain: no engines are loaded for device='{device}'")
+    raise RuntimeError(f"convx.explain: no engines compute on device='{device}', only cpu and cuda")

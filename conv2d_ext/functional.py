@@ -13,6 +13,7 @@ from ._autograd import differentiable_forward, is_plain
 from ._checks import check_types
 from ._precision import torch_allows_tf32
 
+_is_tracing = torch._C._is_tracing
 _is_autocast_on = torch._C._is_any_autocast_enabled
 _float32 = torch.float32
 
@@ -29,7 +30,16 @@ def conv2d(
     precision: str | None = None,
     algorithm: str = "auto",
 ) -> Tensor:
-    """Apply a 2-D convolution; every call that F.conv2d accepts means the same here.
+    """Apply a 2-D convolution: `torch.nn.functional.conv2d`, computed by convx's engines.
+
+    Every call that F.conv2d accepts with float32, float64, float16 or bfloat16 tensors on the CPU
+    or on CUDA means the same here, and padding may have four sides as well. What F.conv2d takes
+    and this does not: integer and complex tensors, and other devices.
+
+    On CUDA, float32 products are rounded to TF32 wherever PyTorch's settings allow it for
+    convolutions, and PyTorch's default does. For strict float32 pass `precision="ieee"`, or set
+    `torch.backends.cudnn.conv.fp32_precision = "ieee"` (older: `torch.backends.cudnn.allow_tf32 =
+    False`).
 
     Args:
         input: (N, C, H, W), or (C, H, W) without a batch; float32, float64, float16 or bfloat16.
@@ -40,13 +50,15 @@ def conv2d(
         padding: one int, (height, width), (top, bottom, left, right), "same" or "valid".
         dilation: one int or (height, width).
         groups: number of groups; must divide C and K.
-        precision: what float32 products may be rounded to on CUDA: "ieee" (nothing), "tf32", or
-            None to follow `torch.backends.cudnn.conv.fp32_precision` (and so also
-            `torch.backends.cudnn.allow_tf32`). Other dtypes ignore it.
+        precision: how float32 values are multiplied on CUDA: "ieee" to float32's own accuracy,
+            "tf32" rounded to TF32, None as PyTorch's settings say now: those of convolutions, or
+            those of matrix products (`torch.backends.cuda.matmul`) where
+            `torch.backends.cudnn.enabled` is False. The CPU and other dtypes ignore it.
         algorithm: "auto", or the name of an engine, as `conv2d_ext.explain` lists them.
 
     Returns:
-        (N, K, P, Q), or (K, P, Q) without a batch; channels_last if input or weight is.
+        (N, K, P, Q), or (K, P, Q) without a batch; channels_last if input or weight is. An input
+            without channels gives an output without channels, as in PyTorch.
 
     Raises:
         RuntimeError: naming the argument at fault and its value.
@@ -96,9 +108,12 @@ def conv2d(
                 padding, kernel, (stride_h, stride_w), (dilation_h, dilation_w)
             )
 
-        if is_compiling():
-            # The public operator: Dynamo puts it in the graph whole, and "torch" is looked up when
-            # the graph runs.
+        compiling = is_compiling()
+        if compiling or _is_tracing():
+            # The public operator: Dynamo and torch.jit.trace put it in the graph whole, and "torch"
+            # is looked up when the graph runs.
+            if not compiling:  # sizes are tensors then, and "same" depends on the kernel's
+                top, bottom, left, right = int(top), int(bottom), int(left), int(right)
             return _ops.conv2d(
                 input,
                 weight,
@@ -135,7 +150,13 @@ def conv2d(
         )
     except Exception as error:
         # Looked at only when something failed: a wrong type has failed somewhere inside.
-        check_types(input, weight, bias, stride, padding, dilation, groups)
+        check_types(input, weight, bias, stride, padding, dilation, groups, precision, algorithm)
         if input.is_cuda and _ops.says_out_of_memory(error):
             raise torch.OutOfMemoryError(str(error)) from error
+        if isinstance(error, NotImplementedError):
+            # The dispatcher found no kernel, and would list those of a private operator.
+            kind = f"{input.layout} tensors on {input.device.type}"
+            raise NotImplementedError(
+                f"convx.conv2d: there is no kernel for {kind}, only for dense ones on cpu and cuda"
+            ) from error
         raise

@@ -58,15 +58,17 @@ def collect() -> dict[str, Any]:
         "engines": {device: _engines(torch.device(device)) for device in devices},
         "host_us": {device: host_times(torch.device(device)) for device in devices},
         "settings": {
-            "torch.backends.cudnn.conv.fp32_precision": _fp32_precision(),
+            "torch.backends.cudnn.conv.fp32_precision": _fp32_precision("conv"),
+            "torch.backends.cuda.matmul.fp32_precision": _fp32_precision("matmul"),
+            "torch.backends.cudnn.enabled": torch.backends.cudnn.enabled,
             "torch.backends.cudnn.benchmark": torch.backends.cudnn.benchmark,
             **{name: os.environ[name] for name in _VARIABLES if name in os.environ},
         },
     }
 
 
-def _fp32_precision() -> str:
-    setting: str = torch._C._get_fp32_precision_getter("cuda", "conv")
+def _fp32_precision(operation: str) -> str:
+    setting: str = torch._C._get_fp32_precision_getter("cuda", operation)
     return setting
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from ._choices import check_choices
 from .functional import conv2d
+
+_IntOrPair = int | tuple[int, int]
+_FourSides = tuple[int, int, int, int]
+_PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 
 
 class Conv2d(nn.Conv2d):
@@ -15,32 +20,73 @@ class Conv2d(nn.Conv2d):
 
     Constructor, initialisation, state_dict and padding modes are nn.Conv2d's. In addition,
     `padding` may have four values (top, bottom, left, right), and two keywords choose how the
-    layer computes; see `conv2d_ext.conv2d`.
+    layer computes; see `conv2d_ext.conv2d`. With `precision=None`, the default, float32 layers use
+    TF32 on CUDA wherever PyTorch's settings allow it, and PyTorch's default does.
+
+    Raises:
+        ValueError: for what nn.Conv2d refuses, and for an unknown precision or algorithm.
     """
 
     # Class attributes, so that modules converted or unpickled from nn.Conv2d have them too.
     precision: str | None = None
     algorithm: str = "auto"
+    __constants__ = [*nn.Conv2d.__constants__, "precision", "algorithm"]  # noqa: RUF012
 
     def __init__(
-        self, *args: Any, precision: str | None = None, algorithm: str = "auto", **kwargs: Any
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: _IntOrPair,
+        stride: _IntOrPair = 1,
+        padding: str | _IntOrPair | _FourSides = 0,
+        dilation: _IntOrPair = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: _PaddingMode = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        precision: str | None = None,
+        algorithm: str = "auto",
     ) -> None:
-        super().__init__(*args, **kwargs)
-        if precision is not None:
-            self.precision = precision
-        if algorithm != "auto":
-            self.algorithm = algorithm
-        if not isinstance(self.padding, str) and len(self.padding) == 4:
-            top, bottom, left, right = self.padding
-            # F.pad counts from the last axis; nn.Conv2d's own value assumes two-sided padding.
-            self._reversed_padding_repeated_twice = [left, right, top, bottom]
+        check_choices("convx.Conv2d", precision, algorithm)
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,  # type: ignore[arg-type]
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            device=device,
+            dtype=dtype,
+        )
+        _set_choices(self, precision, algorithm)
+        _set_four_sides(self)
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        padding: Any = self.padding
-        if self.padding_mode != "zeros":
-            sides = self._reversed_padding_repeated_twice
+        # F.pad counts from the last axis: left, right, top, bottom.
+        sides = self._reversed_padding_repeated_twice
+        pads_first = self.padding_mode != "zeros"
+        if pads_first:
             input = nn.functional.pad(input, sides, mode=self.padding_mode)
-            padding = 0
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            return torch.ops.convx.conv2d(
+                input,
+                weight,
+                bias,
+                self.stride,
+                [0] if pads_first else [sides[2], sides[3], sides[0], sides[1]],
+                self.dilation,
+                self.groups,
+                precision="torch" if self.precision is None else self.precision,
+                algorithm=self.algorithm,
+            )
+        padding: Any = 0 if pads_first else self.padding
+        if padding == "same":  # the weight's size, which conv2d would ask, is a tensor in a trace
+            padding = sides[2], sides[3], sides[0], sides[1]
         return conv2d(
             input,
             weight,
@@ -63,6 +109,55 @@ class Conv2d(nn.Conv2d):
 
 
 class LazyConv2d(torch.nn.LazyConv2d):
-    """A torch.nn.LazyConv2d that becomes a `Conv2d` when it first sees an input."""
+    """A torch.nn.LazyConv2d that becomes a `Conv2d` when it first sees an input.
+
+    It takes nn.LazyConv2d's arguments, and those that `Conv2d` adds.
+    """
 
     cls_to_become = Conv2d
+
+    def __init__(
+        self,
+        out_channels: int,
+        kernel_size: _IntOrPair,
+        stride: _IntOrPair = 1,
+        padding: _IntOrPair | _FourSides = 0,
+        dilation: _IntOrPair = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: _PaddingMode = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        precision: str | None = None,
+        algorithm: str = "auto",
+    ) -> None:
+        check_choices("convx.LazyConv2d", precision, algorithm)
+        super().__init__(
+            out_channels,
+            kernel_size,
+            stride,
+            padding,  # type: ignore[arg-type]
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            device=device,
+            dtype=dtype,
+        )
+        _set_choices(self, precision, algorithm)
+        _set_four_sides(self)
+
+
+def _set_choices(layer: Any, precision: str | None, algorithm: str) -> None:
+    if precision is not None:
+        layer.precision = precision
+    if algorithm != "auto":
+        layer.algorithm = algorithm
+
+
+def _set_four_sides(layer: nn.Conv2d) -> None:
+    """nn.Conv2d took (top, bottom, left, right) for one number per axis."""
+    if not isinstance(layer.padding, str) and len(layer.padding) == 4:
+        top, bottom, left, right = layer.padding
+        layer._reversed_padding_repeated_twice = [left, right, top, bottom]

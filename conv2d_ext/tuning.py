@@ -21,6 +21,7 @@ from ._layout import is_channels_last
 from ._machine import cpu_name
 from ._text import Progress, format_table, html_table, time_text
 from ._user_error import UserError
+from ._values import shown
 from ._version import __version__
 from .bench.shapes import Shape
 from .bench.timing import Timer
@@ -214,7 +215,9 @@ def set_autotune(on: bool) -> bool:
     :func:`tune` has measured, or that were loaded, are not measured again. While a CUDA graph is
     captured nothing is measured: run once before capturing.
     """
-    before = [_op("autotune", kind)(bool(on)) for kind in _kinds()]
+    if not isinstance(on, bool):
+        raise TypeError(f"convx.set_autotune: on must be a bool, but got on={shown(on)}")
+    before = [_op("autotune", kind)(on) for kind in _kinds()]
     return any(before)
 
 

@@ -48,7 +48,7 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
       if (plan) {
         candidate.plan = std::move(*plan);
       } else {
-        choice.error = "algorithm='" + std::string(algorithm) + "' is none for this problem; " +
+        choice.error = "algorithm=" + word_text(algorithm) + " is none for this problem; " +
                        list_variants(engine, problem, caps) + " (" + to_text(problem) + ", " +
                        name_of(problem.pass) + ")";
       }
@@ -66,8 +66,8 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
     choice.candidates.push_back(std::move(candidate));
   }
   if (!known) {
-    choice.error = "unknown algorithm='" + std::string(algorithm) + "'; expected one of " +
-                   list_names(engines);
+    choice.error =
+        "unknown algorithm=" + word_text(algorithm) + "; expected one of " + list_names(engines);
   } else if (choice.chosen < 0 && choice.error.empty()) {
     choice.error = "no engine can run " + to_text(problem);
     for (const Candidate& candidate : choice.candidates) {

@@ -83,10 +83,12 @@ bool taps_fit(const ConvProblem& p) {
 
 std::string check_extents(const ConvProblem& p) {
   Text error;
-  if (p.K < 1 || p.C < 1 || p.R < 1 || p.S < 1) {
+  // As in PyTorch, an image may be empty where the batch or the channels are.
+  const bool needs_pixels = p.N > 0 && p.C > 0;
+  if (p.K < 1 || p.R < 1 || p.S < 1) {
     error << "weight must not be empty, but got " << p.K << " filters of " << p.C / p.groups
           << " channels and kernel size (" << p.R << " x " << p.S << ")";
-  } else if (p.H < 1 || p.W < 1) {
+  } else if (needs_pixels && (p.H < 1 || p.W < 1)) {
     error << "input must have a height and a width, but got input of " << p.H << " x " << p.W;
   } else if (!taps_fit(p)) {
     error << "kernel size times dilation overflows: kernel (" << p.R << " x " << p.S << "), "

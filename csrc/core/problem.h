@@ -69,6 +69,9 @@ struct ConvProblem {
   Strides w_strides;
   Strides y_strides;
 
+  // As in PyTorch, an input without channels gives an output without channels. No engine computes
+  // it, nor anything else that is empty.
+  int64_t output_channels() const { return C == 0 ? 0 : K; }
   int64_t channels_per_group() const { return C / groups; }
   int64_t filters_per_group() const { return K / groups; }
   int64_t taps() const { return R * S; }

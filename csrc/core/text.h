@@ -44,6 +44,31 @@ void write_list(Text& out, const Items& items, const Write& write) {
   out << (separator == "[" ? "[]" : "]");
 }
 
+// A caller's list in a message: the first few values, and how many there are.
+template <typename Items>
+std::string list_text(const Items& items) {
+  constexpr size_t kShown = 8;
+  Text out;
+  out << "[";
+  size_t index = 0;
+  for (int64_t item : items) {
+    if (index == kShown) {
+      out << ", ... (" << static_cast<int64_t>(items.size()) << " values)";
+      break;
+    }
+    out << (index++ ? ", " : "") << item;
+  }
+  out << "]";
+  return out.str();
+}
+
+// A caller's word in a message: "'fp16'", cut where it is long.
+inline std::string word_text(std::string_view word) {
+  constexpr size_t kShown = 60;
+  const bool is_long = word.size() > kShown;
+  return "'" + std::string(word.substr(0, kShown)) + (is_long ? "...'" : "'");
+}
+
 // As a string of JSON. What is written is plain ASCII; quotes and backslashes are all that can
 // occur.
 inline std::string quote(std::string_view text) {

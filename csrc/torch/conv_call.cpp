@@ -18,8 +18,7 @@ namespace {
 Precision parse_precision(std::string_view precision, DType dtype) {
   const bool follow_torch = precision == "torch";
   if (precision != "ieee" && precision != "tf32" && !follow_torch) {
-    fail("precision must be 'ieee', 'tf32' or 'torch', but got precision='" +
-         std::string(precision) + "'");
+    fail("precision must be 'ieee', 'tf32' or 'torch', but got precision=" + word_text(precision));
   }
   if (dtype != DType::kFloat32 || precision == "ieee") return Precision::kIeee;
   if (follow_torch && !backend().torch_allows_tf32()) return Precision::kIeee;
@@ -45,10 +44,9 @@ void check_problem(ConvProblem& problem, int64_t weight_channels) {
 
 void check_grad_output(const Operand& grad_output, const ConvProblem& p) {
   const int64_t* sizes = grad_output.sizes;
-  if (sizes[0] != p.N || sizes[1] != p.K || sizes[2] != p.P || sizes[3] != p.Q) {
-    Text expected;
-    expected << "[" << p.N << ", " << p.K << ", " << p.P << ", " << p.Q << "]";
-    fail("expected grad_output to have size " + expected.str() + ", but got " +
+  const std::array<int64_t, 4> expected{p.N, p.output_channels(), p.P, p.Q};
+  if (!std::equal(expected.begin(), expected.end(), sizes)) {
+    fail("expected grad_output to have size " + list_text(expected) + ", but got " +
          grad_output.sizes_text());
   }
 }
@@ -65,7 +63,7 @@ ConvProblem parse_problem(const ProblemText& text, const ConvArguments& argument
     for (auto choice : choices) {
       if (name == name_of(choice)) return choice;
     }
-    fail(std::string("unknown ") + what + "='" + name + "'");
+    fail(std::string("unknown ") + what + "=" + word_text(name));
   };
   constexpr std::array kPasses{Pass::kForward, Pass::kInputGrad, Pass::kWeightGrad};
   constexpr std::array kDTypes{DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
@@ -84,6 +82,7 @@ ConvProblem parse_problem(const ProblemText& text, const ConvArguments& argument
   problem.N = x[0], problem.C = x[1], problem.H = x[2], problem.W = x[3];
   problem.K = w[0], problem.R = w[2], problem.S = w[3];
   check_problem(problem, w[1]);
+  if (problem.C == 0) fail("an input without channels has no engine: there is nothing to compute");
   problem.x_strides = to_strides(text.input_stride);
   problem.w_strides = to_strides(text.weight_stride);
   const bool channels_last = is_channels_last(x[0], x[1], x[2], x[3], problem.x_strides) ||
@@ -151,11 +150,6 @@ ConvArguments parse_arguments(const std::vector<int64_t>& stride,
                               const std::vector<int64_t>& padding,
                               const std::vector<int64_t>& dilation, int64_t groups,
                               std::string_view precision, std::string_view algorithm) {
-  const auto list_text = [](const std::vector<int64_t>& values) {
-    Text out;
-    write_list(out, values, [&](int64_t value) { out << value; });
-    return out.str();
-  };
   const auto parse_pair = [&](const char* name, const std::vector<int64_t>& values) -> Hw {
     if (values.size() == 1) return {values[0], values[0]};
     if (values.size() == 2) return {values[0], values[1]};
@@ -182,7 +176,7 @@ Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optiona
                    const ConvArguments& arguments) {
   const Operand x(input, "input");
   const Operand w(weight, "weight");
-  check_rank(x, 4);
+  check_image_rank(x);
   check_rank(w, 4);
   ConvProblem problem = start_problem(Pass::kForward, check_dtype(x), arguments);
   check_device(x);
@@ -207,9 +201,10 @@ Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optiona
   const bool channels_last = problem.N > 0 && (x.is_channels_last() || w.is_channels_last());
   problem.x_strides = x.strides();
   problem.w_strides = w.strides();
-  problem.y_strides = dense_strides(channels_last, problem.K, problem.P, problem.Q);
-  Tensor output = allocate_4d(x, {problem.N, problem.K, problem.P, problem.Q}, problem.y_strides);
-  if (problem.N == 0) return output;
+  const int64_t channels = problem.output_channels();
+  problem.y_strides = dense_strides(channels_last, channels, problem.P, problem.Q);
+  Tensor output = allocate_4d(x, {problem.N, channels, problem.P, problem.Q}, problem.y_strides);
+  if (problem.N == 0 || channels == 0) return output;
 
   std::optional<Tensor> packed_bias;
   if (copies_bias) {
@@ -229,7 +224,7 @@ Tensor run_input_grad(const Tensor& grad_output, const Tensor& weight, int64_t h
                       int64_t width, bool channels_last, const ConvArguments& arguments) {
   const Operand y(grad_output, "grad_output");
   const Operand w(weight, "weight");
-  check_rank(y, 4);
+  check_image_rank(y);
   check_rank(w, 4);
   ConvProblem problem = start_problem(Pass::kInputGrad, check_dtype(y), arguments);
   check_device(y);
@@ -245,7 +240,7 @@ Tensor run_input_grad(const Tensor& grad_output, const Tensor& weight, int64_t h
   problem.y_strides = y.strides();
   Tensor grad_input =
       allocate_4d(y, {problem.N, problem.C, problem.H, problem.W}, problem.x_strides);
-  if (problem.N == 0) return grad_input;
+  if (problem.N == 0 || problem.C == 0) return grad_input;
 
   Buffers buffers;
   buffers.x = grad_input.mutable_data_ptr();
@@ -259,8 +254,8 @@ Tensor run_weight_grad(const Tensor& grad_output, const Tensor& input, int64_t k
                        int64_t kernel_w, bool channels_last, const ConvArguments& arguments) {
   const Operand y(grad_output, "grad_output");
   const Operand x(input, "input");
-  check_rank(y, 4);
-  check_rank(x, 4);
+  check_image_rank(y);
+  check_image_rank(x);
   ConvProblem problem = start_problem(Pass::kWeightGrad, check_dtype(y), arguments);
   check_device(y);
   check_like(x, y);
@@ -288,7 +283,7 @@ Tensor run_weight_grad(const Tensor& grad_output, const Tensor& input, int64_t k
 
 Tensor run_bias_grad(const Tensor& grad_output) {
   const Operand y(grad_output, "grad_output");
-  check_rank(y, 4);
+  check_image_rank(y);
   check_device(y);
   ConvProblem problem;
   problem.dtype = check_dtype(y);
@@ -311,8 +306,8 @@ std::tuple<Tensor, Tensor, Tensor> run_backward(const Tensor& grad_output, const
                                                 const ConvArguments& arguments) {
   const Operand x(input, "input");
   const Operand w(weight, "weight");
-  check_rank(Operand(grad_output, "grad_output"), 4);
-  check_rank(x, 4);
+  check_image_rank(Operand(grad_output, "grad_output"));
+  check_image_rank(x);
   check_rank(w, 4);
   if (x.sizes[1] != w.sizes[1] * arguments.groups) {
     fail("expected input to have weight.size(1)=" + std::to_string(w.sizes[1]) +
@@ -320,6 +315,18 @@ std::tuple<Tensor, Tensor, Tensor> run_backward(const Tensor& grad_output, const
          " channels, but got input.size(1)=" + std::to_string(x.sizes[1]));
   }
   Tensor grad_input, grad_weight, grad_bias;
+  if (x.sizes[1] == 0) {
+    // No gradient can be computed from grad_output, which has no channels: all are empty or zero.
+    grad_input = run_input_grad(grad_output, weight, x.sizes[2], x.sizes[3], false, arguments);
+    if (!mask[0]) grad_input = Tensor();
+    const Strides strides = dense_strides(false, 0, w.sizes[2], w.sizes[3]);
+    if (mask[1]) grad_weight = allocate_4d(w, {w.sizes[0], 0, w.sizes[2], w.sizes[3]}, strides);
+    if (mask[2]) {
+      grad_bias = allocate_1d(w, w.sizes[0]);
+      torch::stable::zero_(grad_bias);
+    }
+    return {grad_input, grad_weight, grad_bias};
+  }
   if (mask[0]) {
     grad_input = run_input_grad(grad_output, weight, x.sizes[2], x.sizes[3], x.is_channels_last(),
                                 arguments);
@@ -330,6 +337,12 @@ std::tuple<Tensor, Tensor, Tensor> run_backward(const Tensor& grad_output, const
   }
   if (mask[2]) grad_bias = run_bias_grad(grad_output);
   return {grad_input, grad_weight, grad_bias};
+}
+
+std::string run_engines() {
+  Text out;
+  write_list(out, backend().engines(), [&](const Engine& engine) { out << quote(engine.name); });
+  return out.str();
 }
 
 std::string run_explain(const ProblemText& text, const ConvArguments& arguments, int device) {

@@ -49,6 +49,9 @@ std::tuple<Tensor, Tensor, Tensor> run_backward(const Tensor& grad_output, const
                                                 const Tensor& weight, const std::vector<bool>& mask,
                                                 const ConvArguments& arguments);
 
+// JSON: the names of this library's engines.
+std::string run_engines();
+
 // A problem described without tensors, for explanations.
 struct ProblemText {
   std::string direction;  // "forward", "input_grad" or "weight_grad"

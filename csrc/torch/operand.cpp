@@ -51,17 +51,21 @@ Operand::Operand(const Tensor& of, const char* called) : tensor(of), name(called
 }
 
 std::string Operand::sizes_text() const {
-  Text out;
-  out << "[";
-  for (int64_t d = 0; d < rank; ++d) out << (d ? ", " : "") << sizes[d];
-  out << "]";
-  return out.str();
+  return list_text(std::span(sizes, static_cast<size_t>(rank)));
 }
 
 void check_rank(const Operand& operand, int64_t expected) {
   if (operand.rank != expected) {
     fail(std::string("expected ") + operand.name + " to have " + std::to_string(expected) +
          " dimensions, but got " + operand.name + " of size " + operand.sizes_text());
+  }
+}
+
+void check_image_rank(const Operand& operand) {
+  if (operand.rank != 4) {
+    fail(std::string("expected ") + operand.name +
+         " to have 4 dimensions, or 3 without a batch, but got " + operand.name + " of size " +
+         operand.sizes_text());
   }
 }
 

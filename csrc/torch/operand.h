@@ -39,6 +39,8 @@ struct Operand {
 
 // Checks fail() with a sentence that names the tensor.
 void check_rank(const Operand& operand, int64_t rank);
+// It is a batch of images. The public operators have given a single image its batch by then.
+void check_image_rank(const Operand& operand);
 DType check_dtype(const Operand& operand);
 // It is on the kind of device this library computes on.
 void check_device(const Operand& operand);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
 
 #include <tuple>
 
@@ -9,12 +10,17 @@
 
 namespace convx {
 
+// The public operators also take one image without a batch, (C, H, W), as F.conv2d does.
+
 inline Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                      const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
                      const std::vector<int64_t>& dilation, int64_t groups,
                      const std::string& precision, const std::string& algorithm) {
-  return run_forward(input, weight, bias,
-                     parse_arguments(stride, padding, dilation, groups, precision, algorithm));
+  const ConvArguments arguments =
+      parse_arguments(stride, padding, dilation, groups, precision, algorithm);
+  if (input.dim() != 3) return run_forward(input, weight, bias, arguments);
+  const Tensor batch = torch::stable::unsqueeze(input, 0);
+  return torch::stable::squeeze(run_forward(batch, weight, bias, arguments), 0);
 }
 
 inline std::tuple<Tensor, Tensor, Tensor> conv2d_backward(
@@ -22,8 +28,16 @@ inline std::tuple<Tensor, Tensor, Tensor> conv2d_backward(
     const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
     const std::vector<int64_t>& dilation, int64_t groups, const std::vector<bool>& output_mask,
     const std::string& precision, const std::string& algorithm) {
-  return run_backward(grad_output, input, weight, output_mask,
-                      parse_arguments(stride, padding, dilation, groups, precision, algorithm));
+  const ConvArguments arguments =
+      parse_arguments(stride, padding, dilation, groups, precision, algorithm);
+  if (input.dim() != 3 || grad_output.dim() != 3) {
+    return run_backward(grad_output, input, weight, output_mask, arguments);
+  }
+  auto grads = run_backward(torch::stable::unsqueeze(grad_output, 0),
+                            torch::stable::unsqueeze(input, 0), weight, output_mask, arguments);
+  Tensor& grad_input = std::get<0>(grads);
+  if (grad_input.defined()) grad_input = torch::stable::squeeze(grad_input, 0);
+  return grads;
 }
 
 // The private operators take scalars: boxing a list costs a heap allocation per call.

@@ -30,6 +30,7 @@ STABLE_TORCH_LIBRARY(convx, m) {
       "_conv2d_weight_grad(Tensor grad_output, Tensor input, SymInt kernel_h, SymInt kernel_w, "
       "bool channels_last, " CONVX_SCALAR_ARGUMENTS ") -> Tensor");
   m.def("_conv2d_bias_grad(Tensor grad_output) -> Tensor");
+  m.def("_engines_cpu() -> str");
   m.def("_explain_cpu" CONVX_PROBLEM_ARGUMENTS " -> str");
   m.def("_prefer_cpu" CONVX_PROBLEM_ARGUMENTS " -> ()");
   m.def("_record_cpu(bool on) -> str");
@@ -39,6 +40,7 @@ STABLE_TORCH_LIBRARY(convx, m) {
 STABLE_TORCH_LIBRARY_IMPL(convx, CPU, m) { convx::implement_ops(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(convx, CompositeExplicitAutograd, m) {
+  m.impl("_engines_cpu", TORCH_BOX(&convx::run_engines));
   m.impl("_explain_cpu", TORCH_BOX(&convx::run_about_problem<&convx::run_explain>));
   m.impl("_prefer_cpu", TORCH_BOX(&convx::run_about_problem<&convx::run_prefer>));
   m.impl("_record_cpu", TORCH_BOX(&convx::run_record));

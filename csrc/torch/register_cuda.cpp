@@ -3,6 +3,7 @@
 #include "torch/ops.h"
 
 STABLE_TORCH_LIBRARY_FRAGMENT(convx, m) {
+  m.def("_engines_cuda() -> str");
   m.def("_explain_cuda" CONVX_PROBLEM_ARGUMENTS " -> str");
   m.def("_prefer_cuda" CONVX_PROBLEM_ARGUMENTS " -> ()");
   m.def("_record_cuda(bool on) -> str");
@@ -13,6 +14,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(convx, m) {
 STABLE_TORCH_LIBRARY_IMPL(convx, CUDA, m) { convx::implement_ops(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(convx, CompositeExplicitAutograd, m) {
+  m.impl("_engines_cuda", TORCH_BOX(&convx::run_engines));
   m.impl("_explain_cuda", TORCH_BOX(&convx::run_about_problem<&convx::run_explain>));
   m.impl("_prefer_cuda", TORCH_BOX(&convx::run_about_problem<&convx::run_prefer>));
   m.impl("_record_cuda", TORCH_BOX(&convx::run_record));

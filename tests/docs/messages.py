@@ -16,7 +16,9 @@ PYTHON_CALLS = {"check", "warn", "_explain", "_type_error"}
 # Functions that return such a text.
 PYTHON_FUNCTIONS = {
     "_how_to_build",
-    "_how_to_rebuild",
+    "_how_to_get_cuda",
+    "_how_to_mend_cuda",
+    "_how_to_reinstall",
     "_kernel_too_large",
     "_positive",
     "_type_error",

@@ -97,7 +97,7 @@ def test_errors_are_like_those_of_cudnn(shape: str, kind: str) -> None:
     x, w = KINDS[kind](x, w)
     exact = F.conv2d(x.double(), w.double())
     terms = F.conv2d(x.double().abs(), w.double().abs())
-    with torch.backends.cudnn.flags(allow_tf32=False, benchmark=True):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False, benchmark=True):
         theirs = measure(F.conv2d(x, w), exact, terms)
     # Rounding the result alone is half of the first limit, and all that short sums have.
     limits = max(2 * theirs[0], 1.2e-7), max(2 * theirs[1], 3e-7)

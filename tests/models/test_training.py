@@ -54,7 +54,7 @@ def quadrant_net() -> nn.Module:
 def test_the_loss_curve_is_the_originals(name: str, device: str) -> None:
     torch.manual_seed(0)
     original = quadrant_net() if name == "unet" else MOBILENET.make()
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         exact = train(copy.deepcopy(original), device, torch.float64)
         theirs = train(copy.deepcopy(original), device, torch.float32)
         converted = copy.deepcopy(original)

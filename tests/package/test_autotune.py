@@ -36,6 +36,18 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@pytest.mark.parametrize(
+    "value", ["no", 0, None, torch.zeros(300)], ids=["word", "0", "None", "many"]
+)
+def test_only_bools_are_taken(value: object) -> None:
+    with pytest.raises(
+        TypeError, match=r"convx\.set_autotune: on must be a bool, but got on="
+    ) as error:
+        conv2d_ext.set_autotune(value)  # type: ignore[arg-type]
+    assert len(str(error.value)) < 200
+    assert conv2d_ext.set_autotune(True) is True  # as the fixture left it
+
+
 def operands() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(2, 6, 9, 9), torch.randn(8, 6, 3, 3)
 

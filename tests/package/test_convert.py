@@ -84,10 +84,10 @@ def test_swaps_in_place_and_reports() -> None:
 
 def test_converted_modules_really_use_convx() -> None:
     model = Net()
-    conv2d_ext.convert(model, algorithm="no such engine")
+    conv2d_ext.convert(model, algorithm="cpu_direct:no such variant")
     for name in ("stem", "subclassed"):
         layer = model.get_submodule(name)
-        with pytest.raises(RuntimeError, match="no such engine"):
+        with pytest.raises(RuntimeError, match="no such variant"):
             layer(torch.randn(1, layer.in_channels, 4, 4))
 
 
@@ -142,6 +142,79 @@ def test_restore_leaves_modules_that_were_ours_from_the_start() -> None:
     conv2d_ext.convert(model)
     assert conv2d_ext.restore(model) == ["1"]
     assert type(model[0]) is conv2d_ext.Conv2d
+
+
+def test_other_convolutions_are_mentioned() -> None:
+    others = {
+        "up": nn.ConvTranspose2d(4, 4, 2),
+        "audio": nn.Conv1d(4, 4, 2),
+        "video": nn.Conv3d(4, 4, 2),
+        "lazy": nn.LazyConvTranspose2d(4, 2),
+        "linear": nn.Linear(4, 4),
+    }
+    model = nn.ModuleDict({"conv": nn.Conv2d(4, 4, 2), **others})
+    report = conv2d_ext.convert(model)
+    assert report.swapped == ["conv"]
+    assert report.kept == {
+        name: f"{type(others[name]).__name__}: convx computes nn.Conv2d only"
+        for name in ("up", "audio", "video", "lazy")
+    }
+    assert "1 convolutions swapped, 4 kept" in str(report)
+
+
+class Native(conv2d_ext.Conv2d):
+    """Somebody's own layer on top of ours."""
+
+
+def test_restore_of_native_layers() -> None:
+    model = nn.Sequential(
+        conv2d_ext.Conv2d(3, 4, 3, padding=(1, 1, 2, 2), precision="ieee", algorithm="cpu_direct"),
+        nn.Conv2d(4, 4, 1),
+        weight_norm(conv2d_ext.Conv2d(4, 4, 3, padding="same")),
+        conv2d_ext.Conv2d(4, 4, 3, padding=(1, 0, 2, 0), padding_mode="reflect"),
+        conv2d_ext.LazyConv2d(4, 3),
+        Native(4, 4, 1),
+        Scaled(4, 4, 1),
+    )
+    conv2d_ext.convert(model)
+    x = torch.randn(1, 3, 9, 9)
+    expected = copy.deepcopy(model)(x)
+    state = [*model.state_dict()]
+
+    assert conv2d_ext.restore(model, native=True) == ["0", "1", "2", "3", "4", "6"]
+
+    assert [type(model[i]) for i in (0, 1, 3, 4, 5, 6)] == [
+        nn.Conv2d,
+        nn.Conv2d,
+        nn.Conv2d,
+        nn.LazyConv2d,
+        Native,
+        Scaled,
+    ]
+    assert not isinstance(model[2], conv2d_ext.Conv2d)
+    assert parametrize.is_parametrized(model[2], "weight")
+    assert model[0].padding == (1, 2)
+    assert not {"precision", "algorithm"} & vars(model[0]).keys()
+    assert [*model.state_dict()] == state
+    model[4] = nn.Identity()  # its weights are not there yet
+    kept = copy.deepcopy(model)
+    conv2d_ext.convert(kept)
+    torch.testing.assert_close(model(x), kept(x))
+    assert expected.shape[1] == 4
+
+
+def test_restore_refuses_padding_that_nn_conv2d_has_not() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        conv2d_ext.Conv2d(4, 4, 3),
+        conv2d_ext.Conv2d(4, 4, 3, padding=(2, 0, 1, 1)),
+    )
+    conv2d_ext.convert(model)
+    before = classes(model)
+    with pytest.raises(ValueError, match=r"layer '2' pads \(top 2, bottom 0.*nn.ZeroPad2d"):
+        conv2d_ext.restore(model, native=True)
+    assert classes(model) == before
+    assert conv2d_ext.restore(model) == ["0"]
 
 
 def test_a_single_convolution_is_a_model_too() -> None:
@@ -206,8 +279,8 @@ def test_converting_recompiles_a_compiled_model() -> None:
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     x = torch.randn(1, 3, 6, 6)
     expected = compiled(x)
-    conv2d_ext.convert(model, algorithm="no such engine")
-    with pytest.raises(RuntimeError, match="no such engine"):
+    conv2d_ext.convert(model, algorithm="cpu_direct:no such variant")
+    with pytest.raises(RuntimeError, match="no such variant"):
         compiled(x)
     conv2d_ext.restore(model)
     torch.testing.assert_close(compiled(x), expected)

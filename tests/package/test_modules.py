@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import conv2d_ext
+from conv2d_ext._choices import engine_names
+from conv2d_ext._load import loaded_libraries
 
 CONSTRUCTORS = {
     "plain": dict(in_channels=4, out_channels=6, kernel_size=3),
@@ -140,16 +145,90 @@ def test_deepcopy_and_pickle_keep_settings() -> None:
 
 
 def test_algorithm_reaches_the_operator() -> None:
-    layer = conv2d_ext.Conv2d(4, 6, 3, algorithm="no such engine")
-    with pytest.raises(RuntimeError, match="no such engine"):
+    layer = conv2d_ext.Conv2d(4, 6, 3, algorithm="cpu_direct:no such variant")
+    with pytest.raises(RuntimeError, match="no such variant"):
         layer(torch.randn(1, 4, 5, 5))
 
 
+@pytest.mark.parametrize("ours", [conv2d_ext.Conv2d, conv2d_ext.LazyConv2d])
+def test_the_signature_is_pytorchs_and_two_keywords(ours: type) -> None:
+    theirs = getattr(nn, ours.__name__)
+    mine, other = (inspect.signature(cls.__init__).parameters for cls in (ours, theirs))
+    assert [*mine] == [*other, "precision", "algorithm"]
+    for name, parameter in other.items():
+        assert mine[name].default == parameter.default
+        assert mine[name].kind == parameter.kind
+    for name in ("precision", "algorithm"):
+        assert mine[name].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+SNIPPET = """
+import conv2d_ext
+conv2d_ext.Conv2d(3, 8, 3, padding=(1, 2, 3, 4), precision="ieee", algorithm="auto")
+conv2d_ext.Conv2d(3, 8, (3, 5), 1, "same", dilation=(2, 1), groups=1, bias=False)
+conv2d_ext.Conv2d(3, 8, "3")
+conv2d_ext.Conv2d(3, 8, 3, stride=1.5)
+conv2d_ext.Conv2d(3, 8, 3, kernal=3)
+conv2d_ext.LazyConv2d(8, 3, padding=(1, 2, 3, 4), algorithm=3)
+"""
+
+
+def test_mypy_sees_the_signature(tmp_path: Path) -> None:
+    api = pytest.importorskip("mypy.api")
+    file = tmp_path / "snippet.py"
+    file.write_text(SNIPPET)
+    # The package's own types matter here; checking torch's would take half a minute.
+    config = tmp_path / "mypy.ini"
+    config.write_text("[mypy]\nfollow_imports = silent\n[mypy-torch.*]\nfollow_imports = skip\n")
+    options = ["--config-file", str(config), "--cache-dir", str(tmp_path), "--no-error-summary"]
+    said, errors, _ = api.run([*options, str(file)])
+    assert errors == ""
+    lines = [line.split(":", 2)[1] for line in said.splitlines() if ": error:" in line]
+    assert lines == ["5", "6", "7", "8"], said
+
+
+MISSPELT = {
+    "precision": ("fp16", "precision must be None, 'ieee', 'tf32' or 'torch', .* precision='fp16'"),
+    "algorithm": ("magic", "algorithm must be one of 'auto', 'cpu_.*got algorithm='magic'"),
+}
+
+
+@pytest.mark.parametrize("name", MISSPELT)
+def test_unknown_words_are_refused_at_once(name: str) -> None:
+    word, message = MISSPELT[name]
+    model = nn.Sequential(nn.Conv2d(4, 6, 3))
+    with pytest.raises(ValueError, match=f"convx.Conv2d: {message}"):
+        conv2d_ext.Conv2d(4, 6, 3, **{name: word})
+    with pytest.raises(ValueError, match=f"convx.LazyConv2d: {message}"):
+        conv2d_ext.LazyConv2d(6, 3, **{name: word})
+    with pytest.raises(ValueError, match=f"convx.convert: {message}"):
+        conv2d_ext.convert(model, **{name: word})
+    assert type(model[0]) is nn.Conv2d
+
+
+def test_every_engine_can_be_asked_for() -> None:
+    for name in ("auto", *engine_names(), *(f"{engine}:variant" for engine in engine_names())):
+        assert conv2d_ext.Conv2d(4, 6, 3, algorithm=name).algorithm == name
+
+
+def test_engine_names_are_those_of_the_sources() -> None:
+    """Also of engines whose device is not here."""
+    sources = Path(__file__).resolve().parents[2] / "csrc" / "engines"
+    text = " ".join(path.read_text() for path in sources.rglob("*.cpp"))
+    names = {*re.findall(r'(?:EngineId::\w+,|\.name =)\s*"(\w+)"', text)}
+    if loaded_libraries().cuda is None:
+        names = {name for name in names if name.startswith("cpu_")}
+    assert {*engine_names()} == names
+
+
 def test_lazy_becomes_ours() -> None:
-    layer = conv2d_ext.LazyConv2d(6, 3)
-    layer(torch.randn(1, 4, 5, 5))
+    choices = dict(precision="tf32", algorithm="cpu_direct")
+    layer = conv2d_ext.LazyConv2d(6, 3, padding=(2, 0, 1, 0), **choices)
+    y = layer(torch.randn(1, 4, 5, 5))
+    assert y.shape == (1, 6, 5, 4)
     assert type(layer) is conv2d_ext.Conv2d
     assert layer.weight.shape == (6, 4, 3, 3)
+    assert (layer.precision, layer.algorithm) == ("tf32", "cpu_direct")
 
 
 def test_torch_compile_of_a_module() -> None:

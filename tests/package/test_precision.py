@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -20,15 +22,18 @@ def restored_settings() -> Iterator[None]:
         torch.backends.cudnn.rnn.fp32_precision = value
 
     saved = torch.backends.cudnn.conv.fp32_precision
+    matmul = torch.backends.cuda.matmul.fp32_precision
     set_both("tf32")
     yield
     set_both(saved)
+    torch.backends.cuda.matmul.fp32_precision = matmul
+    torch.backends.cudnn.enabled = True
 
 
 def test_the_older_switch() -> None:
-    with torch.backends.cudnn.flags(allow_tf32=True):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
         assert torch_allows_tf32()
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         assert not torch_allows_tf32()
 
 
@@ -37,6 +42,32 @@ def test_the_newer_switch() -> None:
     assert torch_allows_tf32()
     torch.backends.cudnn.conv.fp32_precision = "ieee"
     assert not torch_allows_tf32()
+
+
+def test_pytorchs_default_allows_tf32() -> None:
+    """As the documentation says; in a process where nobody has touched a switch."""
+    code = "import conv2d_ext._precision as p; raise SystemExit(not p.torch_allows_tf32())"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_without_cudnn_matrix_products_decide() -> None:
+    for setting in ("tf32", "ieee"):
+        torch.backends.cuda.matmul.fp32_precision = setting
+        for convolutions in ("tf32", "ieee"):
+            torch.backends.cudnn.conv.fp32_precision = convolutions
+            torch.backends.cudnn.enabled = False
+            assert torch_allows_tf32() == (setting == "tf32")
+            assert torch.ops.convx._torch_allows_tf32() == (setting == "tf32")
+            torch.backends.cudnn.enabled = True
+            assert torch_allows_tf32() == (convolutions == "tf32")
+
+
+def test_without_cudnn_the_older_switch_of_matrix_products() -> None:
+    with torch.backends.cudnn.flags(enabled=False):
+        for allowed in (True, False):
+            torch.backends.cuda.matmul.allow_tf32 = allowed
+            assert torch_allows_tf32() == allowed
 
 
 def test_the_operator_that_compiled_graphs_ask() -> None:

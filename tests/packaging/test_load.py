@@ -58,15 +58,62 @@ def test_cuda_half_that_does_not_load_leaves_the_cpu_half(folder, monkeypatch):
     assert len(caught) == 1
     assert loaded.cuda is None
     assert "libcublas.so.13: cannot open" in loaded.why_no_cuda
-    assert "CONVX_CUDA=1 pip install" in loaded.why_no_cuda
+    assert "pip install --force-reinstall torch" in loaded.why_no_cuda
+    assert "pip install --force-reinstall --no-deps conv2d-ext" in loaded.why_no_cuda
 
 
 def test_torch_of_another_cuda_major(folder, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "12.8")
-    loaded = _load.load_from(folder)
+    with pytest.warns(RuntimeWarning, match="works on the CPU only: _convx_cu12.so is not in this"):
+        loaded = _load.load_from(folder)
     assert loaded.cuda is None
-    assert "_convx_cu12.so is not in this build" in loaded.why_no_cuda
     assert "_convx_cu13.so" in loaded.why_no_cuda
+    assert "pip install --force-reinstall --no-deps conv2d-ext" in loaded.why_no_cuda
+    assert "nvcc" not in loaded.why_no_cuda  # a wheel's user has none
+
+
+def test_built_from_source_without_cuda(folder, monkeypatch):
+    (folder / "_convx_cu13.so").unlink()
+    why = "torch has CUDA 13.2, nvcc has 12.8"
+    info = {**BUILT, "cuda": None, "archs": None, "why_cpu_only": why}
+    (folder / "_build_info.json").write_text(json.dumps(info))
+    with pytest.warns(RuntimeWarning, match=why) as caught:
+        loaded = _load.load_from(folder)
+    assert len(caught) == 1
+    assert why in loaded.why_no_cuda
+    assert "put the nvcc of CUDA 13 on PATH" in loaded.why_no_cuda
+    assert "--no-build-isolation ." in loaded.why_no_cuda
+
+
+@pytest.mark.parametrize(
+    ("origin", "says"),
+    [
+        (None, "pip install --force-reinstall --no-deps conv2d-ext"),
+        ("file:///tmp/conv2d_ext-1.0-py3-none-linux_x86_64.whl", "conv2d-ext"),
+        ("file:///home/me/convx", "put the nvcc of CUDA 12 on PATH"),
+        ("https://example.org/conv2d_ext-1.0.tar.gz", "put the nvcc of CUDA 12 on PATH"),
+    ],
+)
+def test_wheels_and_sources_have_different_answers(folder, monkeypatch, origin, says):
+    """As pip noted where the package came from."""
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    installed = folder.parent / "conv2d_ext-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: conv2d-ext\nVersion: 1.0\n")
+    if origin:
+        (installed / "direct_url.json").write_text(json.dumps({"url": origin}))
+    monkeypatch.syspath_prepend(str(folder.parent))
+    with pytest.warns(RuntimeWarning):
+        loaded = _load.load_from(folder)
+    assert says in loaded.why_no_cuda
+    assert ("nvcc" in loaded.why_no_cuda) == ("nvcc" in says)
+
+
+def test_setup_notes_why_there_is_no_cuda_half():
+    build = _load.loaded_libraries().build
+    if not build or build.get("revision") is None:
+        pytest.skip("not built by setup.py in a checkout")
+    assert bool(build["why_cpu_only"]) == (build["cuda"] is None)
 
 
 def test_torch_without_cuda(folder, monkeypatch):

@@ -133,9 +133,9 @@ def test_record_lists_every_file(unpacked):
 
 def test_build_info_says_what_it_was_built_with(unpacked):
     info = build_info(unpacked)
-    assert set(info) == {"torch", "cuda", "archs", "revision"}
+    assert set(info) == {"torch", "cuda", "archs", "why_cpu_only", "revision"}
     assert info["torch"]
-    assert bool(info["cuda"]) == bool(info["archs"])
+    assert bool(info["cuda"]) == bool(info["archs"]) == (info["why_cpu_only"] is None)
 
 
 def test_cuda_libraries_have_the_architectures_they_list(unpacked, libraries):

@@ -101,10 +101,30 @@ def test_the_function_follows_pytorchs_switch() -> None:
         return ((y - exact).norm() / exact.norm()).item()
 
     for conv in (conv2d_ext.conv2d, compiled, conv2d_ext.conv2d, compiled):
-        with torch.backends.cudnn.flags(allow_tf32=True):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
             assert error(conv) > 5e-5
-        with torch.backends.cudnn.flags(allow_tf32=False):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             assert error(conv) < 2e-6
+
+
+def test_without_cudnn_the_function_follows_matrix_products() -> None:
+    x, w = torch.randn(2, 64, 32, 32, device="cuda"), torch.randn(64, 64, 3, 3, device="cuda")
+    exact = F.conv2d(x.double(), w.double())
+    compiled = torch.compile(conv2d_ext.conv2d, fullgraph=True, backend="aot_eager")
+    before = torch.backends.cuda.matmul.allow_tf32
+
+    def error(conv) -> float:
+        y = conv(x, w).double()
+        return ((y - exact).norm() / exact.norm()).item()
+
+    try:
+        with torch.backends.cudnn.flags(enabled=False, allow_tf32=True):
+            for allowed in (True, False):
+                torch.backends.cuda.matmul.allow_tf32 = allowed
+                for conv in (F.conv2d, conv2d_ext.conv2d, compiled):
+                    assert (error(conv) > 5e-5) == allowed
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def test_cublas_math_mode_is_left_as_it_was() -> None:

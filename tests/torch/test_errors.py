@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -92,6 +94,7 @@ MISTAKES = [
     Mistake("no_filters", lambda: (x(), w(0, 4, 3, 3)), ("weight", "0")),
     Mistake("no_taps", lambda: (x(), w(6, 4, 0, 3)), ("weight", "0 x 3")),
     Mistake("no_rows", lambda: (x(2, 4, 0, 7), w()), ("input", "0")),
+    Mistake("no_filters_no_channels", lambda: (x(2, 0, 6, 7), w(0, 0, 3, 3)), ("weight", "0")),
     Mistake("no_rows_but_padding", lambda: (x(2, 4, 0, 7), w()), ("input", "0"), {"padding": 2}),
     Mistake("weight_dtype", lambda: (x(), w().double()), ("weight", "dtype", "Double|float64")),
     Mistake("bias_dtype", lambda: (x(), w(), w(6).half()), ("bias", "dtype", "Half|float16")),
@@ -254,6 +257,61 @@ def test_wrong_python_types(argument, value):
         F.conv2d(**arguments)
     with pytest.raises(TypeError, match=argument):
         conv2d_ext.conv2d(**arguments)
+
+
+LONG = {
+    "a large tensor": torch.zeros(300, 300),
+    "tensors": [torch.zeros(300, 300)] * 5,
+    "a long list": list(range(200_000)),
+    "a long tuple": tuple(range(200_000)),
+    "a list of lists": [list(range(200_000))] * 3,
+    "a long list of floats": [0.5] * 200_000,
+    "a long word": "same" * 50_000,
+    "a large array": np.zeros((300, 300)),
+}
+TAKES = ("bias", "stride", "padding", "dilation", "groups", "precision", "algorithm")
+
+
+@pytest.mark.parametrize("value", LONG.values(), ids=LONG.keys())
+@pytest.mark.parametrize("argument", TAKES)
+def test_messages_are_short(argument, value):
+    """No traceback prints a tensor, or a list of 200,000 numbers."""
+
+    def explain():
+        said = conv2d_ext.explain((2, 4, 6, 7), (6, 4, 3, 3), **{argument: value})
+        raise ValueError(said.error)
+
+    calls = [lambda: conv2d_ext.conv2d(x(), w(), **{argument: value})]
+    if argument != "bias":
+        calls.append(explain)
+    if argument in ("precision", "algorithm"):
+        calls.append(lambda: conv2d_ext.Conv2d(4, 6, 3, **{argument: value}))
+    for call in calls:
+        with pytest.raises((RuntimeError, TypeError, ValueError)) as caught:
+            call()
+        printed = "".join(traceback.format_exception_only(caught.value))
+        cause = caught.value.__cause__
+        if cause is None and not caught.value.__suppress_context__:
+            cause = caught.value.__context__
+        printed += str(cause or "")
+        assert len(printed) < 1000, printed[:2000]
+        assert argument in printed
+
+
+@pytest.mark.parametrize("argument", ["stride", "padding", "dilation"])
+@pytest.mark.parametrize("inference", [False, True])
+def test_messages_of_the_operator_are_short(argument, inference):
+    with torch.inference_mode(inference), pytest.raises(RuntimeError) as caught:
+        OPS.conv2d(x(), w(), **{argument: list(range(200_000))})
+    assert f"{argument}=[0, 1, 2, 3, 4, 5, 6, 7, ... (200000 values)]" in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_tensors_of_other_layouts():
+    with pytest.raises(
+        NotImplementedError, match=r"no kernel for torch\.sparse_coo tensors on cpu"
+    ):
+        conv2d_ext.conv2d(x().to_sparse(), w())
 
 
 def test_missing_and_unknown_arguments():

@@ -84,7 +84,7 @@ def test_opcheck_covers_every_op():
         "_conv2d_bias_grad",
     }
     no_tensors = {"_torch_allows_tf32", "_set_cuda_workspace_limit", "_measure"}
-    for name in ("_autotune", "_explain", "_prefer", "_record"):
+    for name in ("_autotune", "_engines", "_explain", "_prefer", "_record"):
         no_tensors |= {f"{name}_cpu", f"{name}_cuda"}
     assert names - no_tensors == checked | {"conv2d.int"}
 

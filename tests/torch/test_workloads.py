@@ -70,7 +70,7 @@ def test_forward_and_backward(case, bias, memory_format, compiled, device):
     x = torch.rand(case.x, device=device).to(memory_format=memory_format)
     x64 = x.double().requires_grad_()
     x.requires_grad_()
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         y = run(x)
         y.mean().backward()
     want = theirs(x64)
@@ -96,7 +96,7 @@ def test_training_follows_nn_conv2d(case, device):
         for step in range(10):
             x = torch.rand(case.x, generator=torch.Generator().manual_seed(step)).to(device, dtype)
             optimizer.zero_grad()
-            with torch.backends.cudnn.flags(allow_tf32=False):
+            with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
                 net(x).square().mean().backward()
             optimizer.step()
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
