@@ -11,7 +11,7 @@ from .._interrupts import saving, uninterrupted
 from .._text import show
 from ..bench.precisions import precision_name
 from ..bench.report import describe_machine
-from ..step import Step, StepReport, copy_and_convert, time_steps
+from ..step import Step, StepReport, copy_and_convert, time_steps, try_steps
 from .models import add_model, make_model, model_dtype, model_precision, run_model
 from .options import Commands, add_json, add_seconds
 from .outputs import Incomplete, check_appendable, check_outputs
@@ -38,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     with model_precision(arguments):
         model, inputs = make_model(arguments)
         original, converted, swapped = copy_and_convert(model)
+        run_model(lambda: try_steps(converted, tuple(inputs)))
         steps: list[Step] = []
 
         def save_incomplete() -> None:
@@ -50,11 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
             if steps:
                 show(*report.parts())
 
-        def time_all() -> None:
-            time_steps(original, converted, tuple(inputs), arguments.seconds, steps, progress=True)
-
         with saving(save_incomplete):
-            run_model(time_all)
+            time_steps(original, converted, tuple(inputs), arguments.seconds, steps, progress=True)
     report = StepReport(tuple(steps), swapped)
     if arguments.json:
         with uninterrupted():
