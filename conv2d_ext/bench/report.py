@@ -19,7 +19,7 @@ from .._machine import cpu_name
 from .._text import format_table
 from .._user_error import UserError
 from .._version import __version__
-from .measure import DIRECTIONS, Row
+from .measure import DIRECTIONS, LAYOUT_NAMES, LAYOUTS, PASS_NAMES, Row
 from .precisions import PRECISIONS
 from .shapes import Shape
 
@@ -66,8 +66,8 @@ def _time_of(row: Row, peer: str) -> float | None:
 
 def _key(row: Row) -> list[str]:
     """What tells a row from others, in the order of _KEY."""
-    direction = row.direction + (" +bias" if row.bias else "")
-    return [row.shape, direction, row.precision, row.layout, row.engine]
+    direction = PASS_NAMES[row.direction] + (" +bias" if row.bias else "")
+    return [row.shape, direction, row.precision, LAYOUT_NAMES[row.layout], row.engine]
 
 
 def _cells(row: Row) -> list[str]:
@@ -102,7 +102,8 @@ def format_means(rows: Sequence[Row]) -> str:
     lines = []
     for kind in kinds:
         ratios = [r.ratio for r in rows if (r.direction, r.precision, r.layout) == kind]
-        lines.append([" ".join(kind), str(len(ratios)), f"{geometric_mean(ratios):.2f}x"])
+        words = PASS_NAMES[kind[0]], kind[1], LAYOUT_NAMES[kind[2]]
+        lines.append([" ".join(words), str(len(ratios)), f"{geometric_mean(ratios):.2f}x"])
     lines.append(["all", str(len(rows)), f"{geometric_mean(r.ratio for r in rows):.2f}x"])
     return format_table(["geometric mean", "rows", "ratio"], lines)
 
@@ -139,8 +140,13 @@ def _read_row(values: dict[str, Any]) -> Row:
         if not isinstance(value, kinds.get(field.type, (object,))):
             raise TypeError(f"{field.name} is {value!r}")
     Shape.parse(row.text)
-    if row.direction not in DIRECTIONS or row.precision not in PRECISIONS:
-        raise ValueError(f"no such direction and precision: {row.direction} {row.precision}")
+    for value, known in (
+        (row.direction, DIRECTIONS),
+        (row.precision, PRECISIONS),
+        (row.layout, LAYOUTS),
+    ):
+        if value not in known:
+            raise ValueError(f"{value!r} is none of {', '.join(known)}")
     return row
 
 

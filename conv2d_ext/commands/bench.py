@@ -14,7 +14,16 @@ from .._text import show
 from .._user_error import UserError
 from ..bench import report
 from ..bench.host import host_times
-from ..bench.measure import PEERS, Case, Row, able_engines, explain_case, measure_all
+from ..bench.measure import (
+    LAYOUT_NAMES,
+    PASS_NAMES,
+    PEERS,
+    Case,
+    Row,
+    able_engines,
+    explain_case,
+    measure_all,
+)
 from ..bench.plot import require_drawing, write_plot
 from ..bench.precisions import TOLERANCES, precision_name
 from ..bench.shapes import Shape
@@ -250,10 +259,10 @@ def _judge(rows: list[Row], arguments: argparse.Namespace) -> int:
     failed = False
     for row in rows:
         if not row.rel_error <= TOLERANCES[row.precision]:
-            print(f"wrong: {row.shape} {row.direction} {row.precision} error {row.rel_error:.1e}")
+            print(f"wrong: {_words(row)} error {row.rel_error:.1e}")
             failed = True
         if arguments.require is not None and row.chosen and row.ratio < arguments.require:
-            print(f"below --require: {row.shape} {row.direction} {row.precision} {row.ratio:.2f}x")
+            print(f"below --require: {_words(row)} {row.ratio:.2f}x")
             failed = True
     mean = report.geometric_mean(row.ratio for row in rows if row.chosen)
     # Without a chosen engine the mean is NaN, which meets no requirement.
@@ -261,3 +270,7 @@ def _judge(rows: list[Row], arguments: argparse.Namespace) -> int:
         print(f"below --require-mean: the geometric mean is {mean:.2f}x")
         failed = True
     return 1 if failed else 0
+
+
+def _words(row: Row) -> str:
+    return f"{row.shape} {PASS_NAMES[row.direction]} {row.precision} {LAYOUT_NAMES[row.layout]}"

@@ -18,9 +18,9 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "demo",
         help="three reference workloads against PyTorch: engine, time, error",
-        description="Measure three reference workloads (a wide asymmetric kernel, a large image, a "
-        "dilated kernel), forward and gradients, against PyTorch's own convolution. On a CPU they "
-        "are reduced in size.",
+        description="Measure three convolutions of the KernelBench suite (an asymmetric kernel, a "
+        "large image, a dilated asymmetric kernel), forward and gradients, against PyTorch's own. "
+        "On a CPU they are reduced in size.",
     )
     add_seconds(parser, 0.5, "measurement")
     add_device(parser)

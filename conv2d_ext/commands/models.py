@@ -46,10 +46,10 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def model_precision(arguments: argparse.Namespace) -> Iterator[None]:
     """Lets float32 convolutions round to TF32, or not, as --precision says."""
-    cudnn = torch.backends.cudnn
-    allow = cudnn.allow_tf32
-    if arguments.precision in ("ieee", "tf32"):
-        allow = arguments.precision == "tf32"
+    if arguments.precision not in ("ieee", "tf32"):
+        yield
+        return
+    cudnn, allow = torch.backends.cudnn, arguments.precision == "tf32"
     with cudnn.flags(enabled=cudnn.enabled, benchmark=cudnn.benchmark, allow_tf32=allow):
         yield
 

@@ -193,7 +193,7 @@ def test_bias_and_cublas_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["bench", shape, *options, *asked]) == 0
     text = capsys.readouterr().out
     assert "cublas ms" in text
-    assert "fwd +bias" in text
+    assert "forward +bias" in text
     rows, _ = report.read_json(out)
     assert all(row.bias and row.cublas_ms > 0 for row in rows)
 
@@ -261,13 +261,19 @@ def test_an_interrupt_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, c
     assert main(QUICK) == 130
     captured = capsys.readouterr()
     assert "stopped: 2 of 3 cases done\nconvx bench: interrupted\n" in captured.err
-    assert "dgrad" in captured.out
+    assert "input_grad" in captured.out
 
 
 def test_a_file_that_is_no_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     wrong = tmp_path / "wrong.json"
     row = json.loads((PERFORMANCE / "cpu.json").read_text())["rows"][0]
-    changes = {"ours_ms": "fast", "text": "n1", "direction": "back", "precision": "fp8"}
+    changes = {
+        "ours_ms": "fast",
+        "text": "n1",
+        "direction": "back",
+        "precision": "fp8",
+        "layout": "chwn",
+    }
     damaged = [{**row, name: value} for name, value in changes.items()]
     for document in ({"rows": [{"shape": 1}]}, [], {"rows": 1}, *({"rows": [r]} for r in damaged)):
         wrong.write_text(json.dumps(document))
