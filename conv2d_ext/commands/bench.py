@@ -47,7 +47,7 @@ from .options import (
     positive_number,
     thread_count,
 )
-from .outputs import Incomplete, check_outputs, check_replaceable
+from .outputs import Incomplete, check_outputs, check_replaceable, save
 
 
 def add_parser(commands: Commands) -> None:
@@ -223,19 +223,14 @@ def _save(
     incomplete: Incomplete | None = None,
 ) -> None:
     """Writes every file that was asked for."""
-
-    def place(path: Path) -> Path:
-        return incomplete.name(path) if incomplete else path
-
     machine = about["machine"]
     extra = {key: value for key, value in about.items() if key != "machine"}
-    if arguments.json:
-        mark = incomplete.mark if incomplete else {}
-        report.write_json(place(arguments.json), rows, machine, {**mark, **extra})
-    if arguments.csv:
-        report.write_csv(place(arguments.csv), rows)
-    if arguments.plot and any(row.chosen for row in rows):
-        write_plot(place(arguments.plot), rows, about)
+    if incomplete:
+        extra = {**incomplete.mark, **extra}
+    save(arguments.json, lambda path: report.write_json(path, rows, machine, extra), incomplete)
+    save(arguments.csv, lambda path: report.write_csv(path, rows), incomplete)
+    if any(row.chosen for row in rows):
+        save(arguments.plot, lambda path: write_plot(path, rows, about), incomplete)
 
 
 def _save_incomplete(

@@ -26,7 +26,7 @@ from .options import (
     dtype_named,
     find_shapes,
 )
-from .outputs import Incomplete, check_outputs, check_replaceable
+from .outputs import Incomplete, check_outputs, check_replaceable, save
 
 
 def add_parser(commands: Commands) -> None:
@@ -66,9 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
             label = shape.name or shape.text
             with progress.step(f"{label} {precision} {LAYOUT_NAMES[layout]}"):
                 findings += check(shape, precision, layout, arguments.device)
-    if arguments.json:
-        with uninterrupted():
-            _save(arguments, findings, {"machine": machine})
+    with uninterrupted():
+        _save(arguments, findings, machine)
     return _conclude(findings)
 
 
@@ -79,9 +78,16 @@ def _precisions(shape: Shape, device: str) -> list[str]:
     return [name for name in PRECISIONS if name != "tf32" or device == "cuda"]
 
 
-def _save(arguments: argparse.Namespace, findings: list[Finding], about: dict[str, Any]) -> None:
+def _save(
+    arguments: argparse.Namespace,
+    findings: list[Finding],
+    machine: dict[str, Any],
+    incomplete: Incomplete | None = None,
+) -> None:
     rows = [{**asdict(found), "passed": found.passed} for found in findings]
-    write_json(arguments.json, {**about, "findings": rows})
+    mark = incomplete.mark if incomplete else {}
+    document = {**mark, "machine": machine, "findings": rows}
+    save(arguments.json, lambda path: write_json(path, document), incomplete)
 
 
 def _save_incomplete(
@@ -89,13 +95,12 @@ def _save_incomplete(
 ) -> None:
     results_per_case = 4
     incomplete = Incomplete(len(findings) // results_per_case, total, "cases")
-    if not arguments.json or not findings:
+    if not findings:
+        return
+    if not arguments.json:
         incomplete.say()
-    else:
-        arguments.json = incomplete.name(arguments.json)
-        _save(arguments, findings, {**incomplete.mark, "machine": machine})
-    if findings:
-        _conclude(findings)
+    _save(arguments, findings, machine, incomplete)
+    _conclude(findings)
 
 
 def _conclude(findings: list[Finding]) -> int:

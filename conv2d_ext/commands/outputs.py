@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def _has_content(path: Path) -> bool:
 
 
 class Incomplete:
-    """Says on standard error what was saved of an interrupted command, and where."""
+    """Saves what an interrupted command has done; says on standard error how much, and where."""
 
     def __init__(self, done: int, total: int, what: str) -> None:
         self.done, self.total, self.what = done, total, what
@@ -67,14 +68,23 @@ class Incomplete:
         """What an incomplete file says besides its results."""
         return {"incomplete": True, "done": self.done, "total": self.total}
 
-    def name(self, path: Path) -> Path:
-        """Where to save instead of `path`; says so."""
+    def save(self, path: Path, write: Callable[[Path], None]) -> None:
+        """Writes to a file of its own beside `path`."""
         name = incomplete_name(path)
+        write(name)
         self.say(f"saved in {name}, marked as incomplete")
-        return name
 
     def say(self, more: str = "") -> None:
-        if not self.done:
-            return
-        counted = f"{self.done} of {self.total} {self.what} done"
-        print(f"stopped: {counted}{', ' + more if more else ''}", file=sys.stderr)
+        if self.done:
+            counted = f"{self.done} of {self.total} {self.what} done"
+            print(f"stopped: {counted}{', ' + more if more else ''}", file=sys.stderr)
+
+
+def save(
+    path: Path | None, write: Callable[[Path], None], incomplete: Incomplete | None = None
+) -> None:
+    """Writes a file if one was asked for, under its own name or that of an incomplete one."""
+    if path and incomplete:
+        incomplete.save(path, write)
+    elif path:
+        write(path)

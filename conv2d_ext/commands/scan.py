@@ -12,7 +12,7 @@ from ..bench.report import describe_machine
 from ..scan import ScanReport, Times, find_convolutions, make_report, time_calls
 from .models import add_model, make_model, model_precision, run_model
 from .options import Commands, add_direction, add_json, add_seconds
-from .outputs import Incomplete, check_outputs, check_replaceable
+from .outputs import Incomplete, check_outputs, check_replaceable, save
 
 
 def add_parser(commands: Commands) -> None:
@@ -43,19 +43,18 @@ def run(arguments: argparse.Namespace) -> int:
         def save_incomplete() -> None:
             report = make_report(calls, directions, device, times)
             incomplete = Incomplete(len(report.layers), len(calls), "convolutions")
-            if report.layers and arguments.json:
-                _save(arguments, report, incomplete)
-            else:
+            if not report.layers:
+                return
+            if not arguments.json:
                 incomplete.say()
-            if report.layers:
-                show(*report.parts())
+            _save(arguments, report, incomplete)
+            show(*report.parts())
 
         with saving(save_incomplete):
             time_calls(calls, directions, device, arguments.seconds, times, progress=True)
         report = make_report(calls, directions, device, times)
-    if arguments.json:
-        with uninterrupted():
-            _save(arguments, report)
+    with uninterrupted():
+        _save(arguments, report)
     show(*report.parts())
     return 0
 
@@ -69,5 +68,5 @@ def _save(
         "model": arguments.model,
         "input": arguments.input,
     }
-    path = incomplete.name(arguments.json) if incomplete else arguments.json
-    write_json(path, {**about, **report.to_dict()})
+    document = {**about, **report.to_dict()}
+    save(arguments.json, lambda path: write_json(path, document), incomplete)

@@ -14,7 +14,7 @@ from ..bench.report import describe_machine
 from ..step import Step, StepReport, copy_and_convert, time_steps, try_steps
 from .models import add_model, make_model, model_dtype, model_precision, run_model
 from .options import Commands, add_json, add_seconds
-from .outputs import Incomplete, check_appendable, check_outputs
+from .outputs import Incomplete, check_appendable, check_outputs, save
 
 _KINDS = 2  # inference and training
 
@@ -44,19 +44,18 @@ def run(arguments: argparse.Namespace) -> int:
         def save_incomplete() -> None:
             report = StepReport(tuple(steps), swapped)
             incomplete = Incomplete(len(steps), _KINDS, "steps")
-            if steps and arguments.json:
-                _save(arguments, report, incomplete)
-            else:
+            if not steps:
+                return
+            if not arguments.json:
                 incomplete.say()
-            if steps:
-                show(*report.parts())
+            _save(arguments, report, incomplete)
+            show(*report.parts())
 
         with saving(save_incomplete):
             time_steps(original, converted, tuple(inputs), arguments.seconds, steps, progress=True)
     report = StepReport(tuple(steps), swapped)
-    if arguments.json:
-        with uninterrupted():
-            _save(arguments, report)
+    with uninterrupted():
+        _save(arguments, report)
     show(*report.parts())
     return 0
 
@@ -75,5 +74,4 @@ def _save(
         **report.to_dict(),
         "machine": describe_machine(arguments.device),
     }
-    path = incomplete.name(arguments.json) if incomplete else arguments.json
-    append_line(path, json.dumps(line))
+    save(arguments.json, lambda path: append_line(path, json.dumps(line)), incomplete)

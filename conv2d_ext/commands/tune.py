@@ -70,5 +70,5 @@ def _save_incomplete(arguments: argparse.Namespace, reports: list[TuneReport]) -
     (report,) = reports or [TuneReport()]
     incomplete = Incomplete(len(report.choices), report.total, "convolutions")
     if report.choices:
-        write_incomplete(incomplete.name(arguments.out), report.choices)
+        incomplete.save(arguments.out, lambda path: write_incomplete(path, report.choices))
         show(*report.parts())
