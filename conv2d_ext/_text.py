@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import import_module
 from typing import Any
 
+# Wider than any table: the terminal wraps long lines, where rich would cut off figures.
+_ANY_WIDTH = 10_000
+# A speed-up, such as 1.25x.
+_RATIO = re.compile(r"\d+\.\d+x")
 
-def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+
+class Table(str):
+    """A table in plain text that remembers its cells, so that rich can draw it on a terminal."""
+
+    header: list[str]
+    rows: list[list[str]]
+    left: int
+
+
+def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
     """A table in plain text. The first `left` columns start at their left edge, others end at
     their right one."""
     lines = [list(header), *map(list, rows)]
@@ -22,23 +36,53 @@ def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int
         ]
         out.append("  ".join(cells).rstrip())
     out.insert(1, "  ".join("-" * width for width in widths).rstrip())
-    return "\n".join(out)
+    table = Table("\n".join(out))
+    table.header, table.rows, table.left = lines[0], lines[1:], left
+    return table
 
 
-def show(report: object) -> None:
-    """Prints a report: in colour where rich is installed and standard output is a terminal."""
+def show(*parts: object) -> None:
+    """Prints texts and tables, one below the other: in colour, with tables by rich, where rich is
+    installed and standard output is a terminal, and in plain text elsewhere."""
     console = _find_console() if sys.stdout.isatty() else None
-    if console is None:
-        print(report)
-    else:
-        console.print(str(report), markup=False, emoji=False)
+    for part in parts:
+        if console is None:
+            print(part)
+        elif isinstance(part, Table):
+            console.print(_rich_table(part))
+        else:
+            console.print(str(part), markup=False, emoji=False)
 
 
 def _find_console() -> Any:
     try:
-        return import_module("rich.console").Console(soft_wrap=True)  # lines stay lines
+        return import_module("rich.console").Console(width=_ANY_WIDTH)
     except ImportError:
         return None
+
+
+def _rich_table(table: Table) -> Any:
+    """The same cells, in columns as wide as their longest one."""
+    text = import_module("rich.text").Text
+    out = import_module("rich.table").Table(
+        box=import_module("rich.box").SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for i, cell in enumerate(table.header):
+        out.add_column(text(cell), justify="left" if i < table.left else "right", no_wrap=True)
+    for row in table.rows:
+        out.add_row(*(text(cell, style=_style(cell)) for cell in row))
+    return out
+
+
+def _style(cell: str) -> str:
+    if cell in ("PASS", "FAIL"):
+        return "green" if cell == "PASS" else "bold red"
+    if _RATIO.fullmatch(cell):
+        return "green" if float(cell[:-1]) >= 1 else "red"
+    return ""
 
 
 def html_table(
@@ -60,22 +104,3 @@ def time_text(microseconds: float) -> str:
 
 def mebibytes_text(count: float) -> str:
     return f"{count / 2**20:.1f} MiB"
-
-
-class Progress:
-    """A bar on standard error; nothing where that is not a terminal."""
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self.done = 0
-
-    def step(self, label: str) -> None:
-        self.done += 1
-        if not sys.stderr.isatty():
-            return
-        filled = 30 * self.done // max(self.total, 1)
-        bar = "#" * filled + "." * (30 - filled)
-        sys.stderr.write(f"\r[{bar}] {self.done}/{self.total} {label:<48.48}")
-        if self.done == self.total:
-            sys.stderr.write("\n")
-        sys.stderr.flush()

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._text import format_table
+from ._text import Table, format_table
 from .bench.accuracy import tolerance
-from .bench.measure import PASS_NAMES, explain_shape
+from .bench.measure import LAYOUT_NAMES, PASS_NAMES, explain_shape
 from .bench.precisions import dtype_of, precision_argument
 from .bench.shapes import Shape
 from .functional import conv2d
@@ -160,13 +160,13 @@ def _float64(s: Shape, x: Tensor, w: Tensor, b: Tensor, g: Tensor) -> tuple[Tens
         return (y.detach(), *torch.autograd.grad(y, leaves, g.double()))
 
 
-def format_findings(findings: Sequence[Finding]) -> str:
+def format_findings(findings: Sequence[Finding]) -> Table:
     header = ["shape", "precision", "layout", "result", "engine", "error", "of allowed", ""]
     rows = [
         [
             found.shape,
             found.precision,
-            found.layout,
+            LAYOUT_NAMES[found.layout],
             found.direction,
             found.engine,
             "-" if found.failure else f"{found.rel_error:.1e}",

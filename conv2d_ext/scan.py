@@ -14,8 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 from ._arguments import parse_padding, parse_pair
 from ._precision import torch_allows_tf32
-from ._text import Progress, format_table, html_table
-from .bench.measure import Case, Operands, explain_case, torch_precision
+from ._progress import Progress
+from ._text import format_table, html_table
+from .bench.measure import PASS_NAMES, Case, Operands, explain_case, torch_precision
 from .bench.precisions import precision_name
 from .bench.shapes import Shape
 from .bench.timing import Timer
@@ -79,9 +80,30 @@ class ScanReport:
         return [name for name, milliseconds in saved.items() if milliseconds > 0]
 
     def __str__(self) -> str:
+        return "\n".join(self.parts())
+
+    def parts(self) -> list[str]:
+        """The table and the line below it."""
         if not self.layers:
-            return "the model computed no 2-D convolution"
-        return "\n".join([format_table(self._header(), self._rows(), left=3), "", self._summary()])
+            return ["the model computed no 2-D convolution"]
+        return [format_table(self._header(), self._rows(), left=3), "", self._summary()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Milliseconds of every convolution, ours and PyTorch's."""
+        layers = [
+            {
+                "module": layer.call.module,
+                "text": layer.call.shape.text,
+                "precision": layer.call.precision,
+                "layout": layer.call.layout,
+                "engine": layer.engine,
+                "ours_ms": layer.ours_ms,
+                "torch_ms": layer.theirs_ms,
+                "kept": layer.call.kept,
+            }
+            for layer in self.layers
+        ]
+        return {"directions": list(self.directions), "layers": layers}
 
     def _repr_html_(self) -> str:
         return html_table(self._header(), self._rows()) + f"<p>{self._summary()}</p>"
@@ -117,7 +139,8 @@ class ScanReport:
             return f"{before:.3f} -> {before - saved:.3f} ms ({-saved / before:+.0%})"
 
         return (
-            f"convert(model), {' + '.join(self.directions)}: {change(self.saved_ms)}; "
+            f"convert(model), {' + '.join(PASS_NAMES[d] for d in self.directions)}: "
+            f"{change(self.saved_ms)}; "
             f"only the {len(gain)} of {len(modules)} modules that gain: {change(best)}"
         )
 
@@ -206,8 +229,15 @@ def find_convolutions(model: nn.Module, *inputs: Any) -> list[Call]:
     return recorder.calls
 
 
+Times = dict[Case, tuple[float, float]]
+
+
 def scan(
-    model: nn.Module, *inputs: Any, directions: Sequence[str] = ("fwd",), seconds: float = 0.1
+    model: nn.Module,
+    *inputs: Any,
+    directions: Sequence[str] = ("forward",),
+    seconds: float = 0.1,
+    progress: bool = False,
 ) -> ScanReport:
     """Say for every convolution of a model which engine takes it, and how long that and PyTorch's
     own take, each on its own and on random numbers.
@@ -215,27 +245,58 @@ def scan(
     Args:
         model: any module; it runs once on the inputs, in the mode it is in.
         inputs: what the model is called with.
-        directions: "fwd" for inference; with "dgrad" and "wgrad" the times are of a training step.
+        directions: "forward" for inference; with "input_grad" and "weight_grad" the times are those
+            of a training step. The benchmark's short names "fwd", "dgrad" and "wgrad" work too.
         seconds: time spent on each measurement.
+        progress: show on standard error how far it is.
     """
     calls = find_convolutions(model, *inputs)
-    device = next((t.device for t in _tensors(model, inputs)), torch.device("cpu"))
+    device = find_device(model, *inputs)
+    short = {long: short for short, long in PASS_NAMES.items()}
+    directions = [short.get(direction, direction) for direction in directions]
+    times: Times = {}
+    time_calls(calls, directions, device, seconds, times, progress)
+    return make_report(calls, directions, device, times)
+
+
+def time_calls(
+    calls: Sequence[Call],
+    directions: Sequence[str],
+    device: torch.device,
+    seconds: float,
+    times: Times,
+    progress: bool = False,
+) -> None:
+    """Adds the milliseconds of every case to `times`, ours and PyTorch's. A caller who is
+    interrupted finds those there that are done. Layers that a model repeats are measured once."""
     timer = Timer(device, budget_s=seconds)
-    peer = "cuDNN" if device.type == "cuda" else "PyTorch"
     cases = list(dict.fromkeys(case for call in calls for case in call.cases(directions)))
-    progress = Progress(len(cases))
-    times: dict[Case, tuple[float, float]] = {}
-    for case in cases:  # models repeat their layers; each is measured once
-        times[case] = _time(case, timer)
-        progress.step(case.shape.text)
+    with Progress(len(cases), shown=progress) as bar:
+        for case in cases:
+            with bar.step(str(case)):
+                times[case] = _time(case, timer)
+
+
+def make_report(
+    calls: Sequence[Call], directions: Sequence[str], device: torch.device, times: Times
+) -> ScanReport:
+    """The report of all calls whose cases have been measured in every direction."""
     layers = []
     for call in calls:
         wanted = call.cases(directions)
+        if any(case not in times for case in wanted):
+            continue
         engines = dict.fromkeys(explain_case(case, device).engine for case in wanted)
         ours = sum(times[case][0] for case in wanted)
         theirs = sum(times[case][1] for case in wanted)
         layers.append(Layer(call, ", ".join(engines), ours, theirs))
+    peer = "cuDNN" if device.type == "cuda" else "PyTorch"
     return ScanReport(tuple(layers), peer, tuple(directions))
+
+
+def find_device(model: nn.Module, *inputs: Any) -> torch.device:
+    """The device of the inputs, or of the model's parameters."""
+    return next((t.device for t in _tensors(model, inputs)), torch.device("cpu"))
 
 
 def _tensors(model: nn.Module, inputs: Sequence[Any]) -> Iterator[Tensor]:

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from ._progress import Progress
 from ._text import format_table, html_table
+from ._user_error import UserError
 from .bench.timing import Timer, autotuned
 from .convert import ConvertReport, convert
 
@@ -40,7 +42,11 @@ class StepReport:
     converted: ConvertReport
 
     def __str__(self) -> str:
-        return "\n".join([format_table(_HEADER, self._rows()), "", self._summary()])
+        return "\n".join(self.parts())
+
+    def parts(self) -> list[str]:
+        """The table and the line below it."""
+        return [format_table(_HEADER, self._rows()), "", self._summary()]
 
     def _repr_html_(self) -> str:
         return html_table(_HEADER, self._rows()) + f"<p>{self._summary()}</p>"
@@ -76,23 +82,47 @@ def measure_steps(model: nn.Module, *inputs: Tensor, seconds: float = 0.5) -> St
         inputs: what it is called with.
         seconds: spent on each measurement.
     """
-    original, converted = copy.deepcopy(model), copy.deepcopy(model)
-    report = convert(converted)
-    timer = Timer(inputs[0].device, budget_s=seconds)
-    kinds: list[tuple[str, Callable[[nn.Module, tuple[Tensor, ...]], Any]]] = [
-        ("inference", _infer),
-        ("training", _train),
-    ]
-    steps = []
-    with autotuned(torch.backends.cudnn.allow_tf32):
-        for name, run in kinds:
-            models = (original, converted)
-            for which in models:
-                which.train(name == "training")
-            steps.append(
-                Step(name, *timer.medians_ms([partial(run, which, inputs) for which in models]))
-            )
+    original, converted, report = copy_and_convert(model)
+    steps: list[Step] = []
+    time_steps(original, converted, inputs, seconds, steps)
     return StepReport(tuple(steps), report)
+
+
+def copy_and_convert(model: nn.Module) -> tuple[nn.Module, nn.Module, ConvertReport]:
+    """Two copies of a model, the second one converted, and what convert() said."""
+    original, converted = copy.deepcopy(model), copy.deepcopy(model)
+    return original, converted, convert(converted)
+
+
+def try_steps(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Takes every kind of step once: what is wrong with the inputs comes out before the timing."""
+    for name, run in _KINDS:
+        model.train(name == "training")
+        run(model, inputs)
+
+
+def time_steps(
+    original: nn.Module,
+    converted: nn.Module,
+    inputs: tuple[Tensor, ...],
+    seconds: float,
+    steps: list[Step],
+    progress: bool = False,
+) -> None:
+    """Adds the times of each kind of step to `steps`. A caller who is interrupted finds those there
+    that are done."""
+    timer = Timer(inputs[0].device, budget_s=seconds)
+    models = (original, converted)
+    with (
+        autotuned(torch.backends.cudnn.allow_tf32),
+        Progress(len(_KINDS), shown=progress) as bar,
+    ):
+        for name, run in _KINDS:
+            with bar.step(f"{name} step"):
+                for which in models:
+                    which.train(name == "training")
+                times = timer.medians_ms([partial(run, which, inputs) for which in models])
+                steps.append(Step(name, *times))
 
 
 def _infer(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
@@ -102,6 +132,19 @@ def _infer(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
 
 def _train(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     model.zero_grad(set_to_none=True)
-    leaves = pytree.tree_leaves(model(*inputs))
-    outputs = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
-    torch.stack([output.float().square().mean() for output in outputs]).sum().backward()
+    run_backward(model(*inputs))
+
+
+def run_backward(outputs: Any) -> None:
+    """The backward pass of a mean square over all outputs, wherever a model puts them."""
+    leaves = pytree.tree_leaves(outputs)
+    useful = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
+    if not useful:
+        raise UserError("no output of the model has a gradient, so it has no training step")
+    torch.stack([output.float().square().mean() for output in useful]).sum().backward()
+
+
+_KINDS: list[tuple[str, Callable[[nn.Module, tuple[Tensor, ...]], Any]]] = [
+    ("inference", _infer),
+    ("training", _train),
+]

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from . import _ops
 from ._arguments import ConvParams
+from ._files import locked, replacing
 from ._layout import is_channels_last
 from ._machine import cpu_name
-from ._text import Progress, format_table, html_table, time_text
+from ._progress import Progress
+from ._text import format_table, html_table, time_text
 from ._user_error import UserError
 from ._values import shown
 from ._version import __version__
@@ -124,11 +126,16 @@ class TuneReport:
     """What tune() measured, in the order of the calls. Prints as a table."""
 
     choices: list[Tuned] = field(default_factory=list)
+    total: int = 0  # convolutions that the block computed, different ones
 
     def __str__(self) -> str:
+        return "\n".join(self.parts())
+
+    def parts(self) -> list[str]:
+        """The table and the line below it."""
         if not self.choices:
-            return "no convolution was computed"
-        return "\n".join([format_table(_HEADER, self._rows(), left=5), "", self._summary()])
+            return ["no convolution was computed"]
+        return [format_table(_HEADER, self._rows(), left=5), "", self._summary()]
 
     def _repr_html_(self) -> str:
         return html_table(_HEADER, self._rows()) + f"<p>{self._summary()}</p>"
@@ -197,14 +204,13 @@ def tune(seconds: float = 0.01, *, progress: bool = False) -> Iterator[TuneRepor
         ]
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise UserError("convx.tune: nothing can be measured while a CUDA graph is captured")
-    bar = Progress(len(calls))
-    for device, problem in calls:
-        choice = _measure_within_memory(problem, device, seconds)
-        if choice is None:
-            continue
-        report.choices.append(choice)
-        if progress:
-            bar.step(f"{problem} {problem.direction}")
+    report.total = len(calls)
+    with Progress(len(calls), shown=progress) as bar:
+        for device, problem in calls:
+            with bar.step(f"{problem} {problem.direction}"):
+                choice = _measure_within_memory(problem, device, seconds)
+                if choice:
+                    report.choices.append(choice)
 
 
 def set_autotune(on: bool) -> bool:
@@ -248,30 +254,52 @@ _library.impl("_measure", _measure_first_call, "CompositeExplicitAutograd")
 
 
 def save_tuned(path: str | Path) -> int:
-    """Write all choices that this process has measured or loaded, and return their number."""
-    rows = [json.dumps(asdict(choice)) for choice in _tuned.values()]
-    head = f'{{"format": {_FORMAT}, "convx": "{__version__}", "choices": ['
+    """Add all choices that this process has measured or loaded to a file, and return how many
+    choices the file then has.
+
+    Choices that the file has already stay in it: those for other sizes, other machines, other
+    numbers of threads and other versions of convx. A choice for the same sizes on the same machine
+    is replaced. Processes may save to one file at the same time. Delete the file to start afresh.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(head + ",".join("\n" + row for row in rows) + "\n]}\n")  # a choice per line
-    return len(rows)
+    with locked(path):
+        merged = {_row_key(row): row for row in rows_to_keep(path)}
+        for choice in list(_tuned.values()):
+            row = _row_of(choice)
+            merged[_row_key(row)] = row
+        _write_rows(path, list(merged.values()))
+    return len(merged)
+
+
+def rows_to_keep(path: Path) -> list[dict[str, Any]]:
+    """What save_tuned() finds in a file, and keeps. UserError if that is no file of choices, which
+    must not be written over."""
+    try:
+        return _read_rows(path) if path.is_file() and path.stat().st_size else []
+    except (OSError, ValueError) as error:
+        raise UserError(f"convx.save_tuned: cannot add to path={str(path)!r}: {error}") from error
+
+
+def write_incomplete(path: Path, choices: Sequence[Tuned]) -> None:
+    """Write the choices of a measurement that was interrupted to a file that says so."""
+    _write_rows(path, [_row_of(choice) for choice in choices], incomplete=True)
 
 
 def load_tuned(path: str | Path) -> int:
     """Take the choices of a file for the machines that are here, and return their number.
 
-    A file of another version of convx is left alone, with a warning: its engines differ.
+    Choices of other versions of convx are left alone, because their engines differ; a file that has
+    no others gives a warning.
     """
     try:
-        content = json.loads(Path(path).read_text())
-        version, rows = content["convx"], content["choices"]
-        known = content["format"] == _FORMAT
-        choices = [Tuned(**{**r, "problem": Problem.from_json(r["problem"])}) for r in rows]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        rows = _read_rows(Path(path))
+        choices = [_choice_of(row) for row in rows if row["convx"] == __version__]
+    except (OSError, ValueError) as error:
         raise UserError(f"convx.load_tuned: cannot read path={str(path)!r}: {error}") from error
-    if not known or version != __version__:
+    if rows and not choices:
+        versions = ", ".join(sorted({row["convx"] for row in rows}))
         warnings.warn(
-            f"convx.load_tuned: {path} is of convx {version}, this is {__version__}: tune again",
+            f"convx.load_tuned: {path} is of convx {versions}, this is {__version__}: tune again",
             stacklevel=2,
         )
         return 0
@@ -287,6 +315,60 @@ def load_tuned(path: str | Path) -> int:
                 _tuned[machine, choice.problem] = choice
                 count += 1
     return count
+
+
+# A file of choices is {"format": 1, "convx": version, "choices": [...]}. A row of "choices" holds
+# the fields of Tuned, and "convx" if another version than the one in the head measured it. In
+# memory every row has its "convx". Rows of other versions are never parsed further, so that they
+# survive whatever they look like.
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file that exists. ValueError if it is no file of choices, or of a format that
+    this version does not know."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or not {"format", "convx", "choices"} <= content.keys():
+        raise ValueError("it is not a file that save_tuned() wrote")
+    if content["format"] != _FORMAT:
+        written = f"format {content['format']} of convx {content['convx']}"
+        raise ValueError(f"it has {written}, which convx {__version__} does not know")
+    rows = content["choices"]
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and {"machine", "problem"} <= row.keys() for row in rows
+    ):
+        raise ValueError("it is not a file that save_tuned() wrote")
+    rows = [{**row, "convx": str(row.get("convx", content["convx"]))} for row in rows]
+    for row in rows:
+        if row["convx"] == __version__:
+            _choice_of(row)
+    return rows
+
+
+def _write_rows(path: Path, rows: Sequence[dict[str, Any]], incomplete: bool = False) -> None:
+    mark = '"incomplete": true, ' if incomplete else ""
+    head = f'{{"format": {_FORMAT}, "convx": "{__version__}", {mark}"choices": ['
+    lines = []
+    for row in rows:
+        shown = {k: v for k, v in row.items() if k != "convx" or v != __version__}
+        lines.append("\n" + json.dumps(shown))  # a choice per line
+    with replacing(path) as file:
+        file.write(head + ",".join(lines) + "\n]}\n")
+
+
+def _row_of(choice: Tuned) -> dict[str, Any]:
+    return {**asdict(choice), "convx": __version__}
+
+
+def _choice_of(row: dict[str, Any]) -> Tuned:
+    fields = {name: value for name, value in row.items() if name != "convx"}
+    try:
+        return Tuned(**{**fields, "problem": Problem.from_json(row["problem"])})
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"a choice in it cannot be read: {error}") from error
+
+
+def _row_key(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["convx"], str(row["machine"]), json.dumps(row["problem"], sort_keys=True)
 
 
 def clear_tuned() -> None:
@@ -312,7 +394,19 @@ def _measure_within_memory(problem: Problem, device: torch.device, seconds: floa
 
 
 def _measure(problem: Problem, device: torch.device, seconds: float) -> Tuned:
-    _prefer(problem, "auto", device)  # forgets an earlier choice
+    """Times the engines, and lets "auto" take the fastest. If that is interrupted, or fails, "auto"
+    takes what it took before."""
+    earlier = _tuned.get((_machine(device), problem))
+    _prefer(problem, "auto", device)
+    try:
+        return _find_fastest(problem, device, seconds)
+    except BaseException:
+        if earlier:
+            _prefer(problem, earlier.algorithm, device)
+        raise
+
+
+def _find_fastest(problem: Problem, device: torch.device, seconds: float) -> Tuned:
     default, *others = _promising(_explain(problem, device))
     with torch.no_grad(), torch.cuda.device(device if device.type == "cuda" else -1):
         call = problem.operands(device)

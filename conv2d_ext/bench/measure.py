@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from .. import _ops
 from .._arguments import ConvParams
-from .._text import Progress
+from .._progress import Progress
 from ..explain import Explanation, explain
 from ..tuning import tune
 from .precisions import dtype_of, precision_argument
@@ -30,6 +29,8 @@ LAYOUTS = ("nchw", "nhwc")
 # What convx can be compared with besides PyTorch's own convolution, which always is.
 PEERS = ("cudnn", "cublas", "inductor")
 
+# The words that options, progress and tables use; rows keep the short ones.
+LAYOUT_NAMES = {"nchw": "nchw", "nhwc": "channels_last"}
 PASS_NAMES = {"fwd": "forward", "dgrad": "input_grad", "wgrad": "weight_grad"}
 
 
@@ -43,6 +44,10 @@ class Case:
     layout: str
     engine: str = "auto"
     bias: bool = False  # of the forward pass
+
+    def __str__(self) -> str:
+        name = self.shape.name or self.shape.text
+        return f"{name} {PASS_NAMES[self.direction]} {self.precision} {LAYOUT_NAMES[self.layout]}"
 
 
 @dataclass
@@ -215,7 +220,8 @@ def explain_case(case: Case, device: torch.device) -> Explanation:
 
 
 def able_engines(engines: Sequence[str], explanation: Explanation) -> list[str]:
-    """Those that do not refuse, with their variants in place of "engine:*"."""
+    """Those that do not refuse and have the variant asked for, with all variants in place of
+    "engine:*"."""
     candidates = {candidate.name: candidate for candidate in explanation.candidates}
     names = []
     for engine in engines:
@@ -227,7 +233,7 @@ def able_engines(engines: Sequence[str], explanation: Explanation) -> list[str]:
             continue
         elif variant == "*":
             names += [name, *(f"{name}:{other}" for other in candidate.variants)]
-        else:
+        elif not variant or variant in candidate.variants:
             names.append(engine)
     return names
 
@@ -309,15 +315,13 @@ def measure_all(
     ceilings: dict[str, float],
     peers: Sequence[str] = (),
     tuned: bool = False,
+    rows: list[Row] | None = None,
 ) -> list[Row]:
-    """Rows of all cases, with a progress bar; an interrupt ends it early with what there is."""
-    progress = Progress(len(cases))
-    rows = []
-    for case in cases:
-        try:
-            rows += measure(case, engines, timer, ceilings, peers, tuned)
-        except KeyboardInterrupt:  # what has been measured is worth showing
-            print(f"interrupted after {progress.done} of {len(cases)} cases", file=sys.stderr)
-            break
-        progress.step(f"{case.shape.name} {case.direction} {case.precision} {case.layout}")
+    """Rows of all cases, with a progress bar. They are added to `rows` as they are measured, so
+    that a caller who is interrupted has those that are done."""
+    rows = [] if rows is None else rows
+    with Progress(len(cases)) as progress:
+        for case in cases:
+            with progress.step(str(case)):
+                rows += measure(case, engines, timer, ceilings, peers, tuned)
     return rows

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from .._files import replacing
 from .._user_error import UserError
 from .measure import DIRECTIONS, Row
 from .precisions import dtype_of
@@ -26,8 +27,11 @@ _ROOF_WIDTH = 5.5  # inches
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def require_matplotlib() -> Any:
-    """matplotlib's pyplot, drawing to files only."""
+def require_drawing(path: Path) -> Any:
+    """matplotlib's pyplot, drawing to files only. UserError if it is not installed, or if the
+    picture's format is unknown."""
+    if path.suffix.lower() not in _SUFFIXES:
+        raise UserError(f"cannot draw {path}: its name must end in {', '.join(_SUFFIXES)}")
     try:
         import_module("matplotlib").use("Agg")
     except ImportError as error:
@@ -41,9 +45,7 @@ def write_plot(path: Path, rows: Sequence[Row], about: dict[str, Any]) -> None:
 
     `about` is what else is in the benchmark's JSON: the machine and its ceilings.
     """
-    if path.suffix not in _SUFFIXES:
-        raise UserError(f"cannot draw {path}: its name must end in {', '.join(_SUFFIXES)}")
-    plt = require_matplotlib()
+    plt = require_drawing(path)
     rows = [row for row in rows if row.chosen]
     kinds = list(dict.fromkeys((row.precision, row.layout) for row in rows))
     if not kinds:
@@ -68,9 +70,10 @@ def write_plot(path: Path, rows: Sequence[Row], about: dict[str, Any]) -> None:
             f"convx {machine.get('convx', '')} on {machine.get('device', 'this machine')}, "
             f"torch {machine.get('torch', '')}"
         )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        dated = {"Date": None} if path.suffix == ".svg" else None
-        figure.savefig(path, dpi=150, metadata=dated)
+        suffix = path.suffix.lower()
+        dated = {"Date": None} if suffix == ".svg" else None
+        with replacing(path, binary=True) as file:
+            figure.savefig(file, format=suffix[1:], dpi=150, metadata=dated)
         plt.close(figure)
 
 

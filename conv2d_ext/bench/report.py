@@ -14,11 +14,14 @@ from typing import Any
 
 import torch
 
+from .. import _files
 from .._machine import cpu_name
 from .._text import format_table
 from .._user_error import UserError
 from .._version import __version__
-from .measure import Row
+from .measure import DIRECTIONS, LAYOUT_NAMES, LAYOUTS, PASS_NAMES, Row
+from .precisions import PRECISIONS
+from .shapes import Shape
 
 _KEY = ("shape", "direction", "precision", "layout", "engine")
 
@@ -63,8 +66,8 @@ def _time_of(row: Row, peer: str) -> float | None:
 
 def _key(row: Row) -> list[str]:
     """What tells a row from others, in the order of _KEY."""
-    direction = row.direction + (" +bias" if row.bias else "")
-    return [row.shape, direction, row.precision, row.layout, row.engine]
+    direction = PASS_NAMES[row.direction] + (" +bias" if row.bias else "")
+    return [row.shape, direction, row.precision, LAYOUT_NAMES[row.layout], row.engine]
 
 
 def _cells(row: Row) -> list[str]:
@@ -99,7 +102,8 @@ def format_means(rows: Sequence[Row]) -> str:
     lines = []
     for kind in kinds:
         ratios = [r.ratio for r in rows if (r.direction, r.precision, r.layout) == kind]
-        lines.append([" ".join(kind), str(len(ratios)), f"{geometric_mean(ratios):.2f}x"])
+        words = PASS_NAMES[kind[0]], kind[1], LAYOUT_NAMES[kind[2]]
+        lines.append([" ".join(words), str(len(ratios)), f"{geometric_mean(ratios):.2f}x"])
     lines.append(["all", str(len(rows)), f"{geometric_mean(r.ratio for r in rows):.2f}x"])
     return format_table(["geometric mean", "rows", "ratio"], lines)
 
@@ -107,33 +111,54 @@ def format_means(rows: Sequence[Row]) -> str:
 def write_json(
     path: Path, rows: Sequence[Row], machine: dict[str, Any], extra: dict[str, Any]
 ) -> None:
+    """`extra` is what else the file says; "incomplete": True marks an interrupted benchmark."""
     document = {"machine": machine, **extra, "rows": [asdict(row) for row in rows]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    _files.write_json(path, document)
 
 
 def read_json(path: Path) -> tuple[list[Row], dict[str, Any]]:
     """The rows of a file that write_json made, and everything else in it."""
     try:
-        document = json.loads(path.read_text())
-        rows = [Row(**row) for row in document.pop("rows")]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        rows = [_read_row(row) for row in document.pop("rows")]
+        if not all(isinstance(document.get(key, {}), dict) for key in ("machine", "ceilings")):
+            raise TypeError("the machine or its ceilings are no tables of values")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"{path} is not a file that `convx bench --json` wrote: {error!r}"
         raise UserError(problem) from error
     return rows, document
 
 
+def _read_row(values: dict[str, Any]) -> Row:
+    """A row whose values have the types that Row says; the file may have been edited."""
+    row = Row(**values)
+    for field in fields(Row):
+        value = getattr(row, field.name)
+        kinds: dict[Any, tuple[type, ...]] = {"str": (str,), "float": (int, float)}
+        if not isinstance(value, kinds.get(field.type, (object,))):
+            raise TypeError(f"{field.name} is {value!r}")
+    Shape.parse(row.text)
+    for value, known in (
+        (row.direction, DIRECTIONS),
+        (row.precision, PRECISIONS),
+        (row.layout, LAYOUTS),
+    ):
+        if value not in known:
+            raise ValueError(f"{value!r} is none of {', '.join(known)}")
+    return row
+
+
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
+    with _files.replacing(path) as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Row)])
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
 
 
-def format_comparison(old_path: Path, rows: Sequence[Row]) -> str:
+def format_comparison(old_rows: Sequence[Row], rows: Sequence[Row]) -> str:
     """Our time now against our time in an earlier run, for rows that are in both."""
-    old_rows, _ = read_json(old_path)
     before = {tuple(_key(row)): row for row in old_rows}
     lines = []
     for row in rows:

@@ -5,127 +5,267 @@ from __future__ import annotations
 import argparse
 import itertools
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from .._interrupts import saving, uninterrupted
 from .._text import show
+from .._user_error import UserError
 from ..bench import report
 from ..bench.host import host_times
-from ..bench.measure import DIRECTIONS, LAYOUTS, PEERS, Case, Row, measure_all
-from ..bench.plot import require_matplotlib, write_plot
-from ..bench.precisions import PRECISIONS, TOLERANCES
-from ..bench.shapes import load_suite, suite_names
+from ..bench.measure import (
+    LAYOUT_NAMES,
+    PASS_NAMES,
+    PEERS,
+    Case,
+    Row,
+    able_engines,
+    explain_case,
+    measure_all,
+)
+from ..bench.plot import require_drawing, write_plot
+from ..bench.precisions import TOLERANCES, precision_name
+from ..bench.shapes import Shape
 from ..bench.timing import Timer, measure_ceilings
-from .options import Commands, add_device, choices, peer_name, shape
+from .options import (
+    Commands,
+    add_device,
+    add_direction,
+    add_json,
+    add_layout,
+    add_precision,
+    add_seconds,
+    add_shapes,
+    check_engine,
+    choices,
+    dtype_named,
+    engines_text,
+    find_shapes,
+    peer_name,
+    positive_int,
+    positive_number,
+    thread_count,
+)
+from .outputs import Incomplete, check_outputs, check_replaceable, save
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("bench", help="measure against PyTorch's own convolution")
-    parser.add_argument("shapes", nargs="*", type=shape, help="by name or text; default: a preset")
-    parser.add_argument(
-        "--preset",
-        "--suite",
-        type=choices(suite_names()),
-        help="one, or some separated by commas; default: full, or cpu without a GPU",
+    parser = commands.add_parser(
+        "bench",
+        help="measure against PyTorch's own convolution",
+        description="Measure convolutions, ours and PyTorch's own (autotuned cuDNN on a GPU), and "
+        "compare them: time, distance from the machine's limits, error. Ctrl-C saves the rows that "
+        "are done to files named *.incomplete.*.",
     )
-    parser.add_argument("--batch", type=int, help="images, in place of the shapes' own number")
-    parser.add_argument("--directions", type=choices(DIRECTIONS), default=list(DIRECTIONS))
-    parser.add_argument("--bias", action="store_true", help="in the forward pass")
-    parser.add_argument("--precisions", type=choices(PRECISIONS), default=["ieee"])
-    parser.add_argument("--layouts", type=choices(LAYOUTS), default=["nchw"])
+    add_shapes(parser, "full, or cpu without a GPU")
+    parser.add_argument(
+        "--batch", type=positive_int, metavar="N", help="images, instead of the shapes' own number"
+    )
+    add_direction(parser, "all")
+    add_precision(parser, several=True, default="the dtype in the shape's text, or ieee")
+    add_layout(parser, several=True)
+    parser.add_argument("--bias", action="store_true", help="add a bias in the forward pass")
     parser.add_argument(
         "--vs",
         type=choices(PEERS),
         default=["cudnn"],
-        help="cudnn (on the CPU: PyTorch's own), which is always measured, cublas (the product "
-        "that a 1x1 layer is) and inductor (torch.compile)",
+        metavar="NAMES",
+        help="cudnn (PyTorch's own convolution, which is always measured), cublas (the matrix "
+        "product that a 1x1 layer is), inductor (torch.compile); several separated by commas "
+        "(default: cudnn)",
     )
     parser.add_argument(
         "--engines",
         type=lambda text: text.split(","),
         default=["auto"],
-        help="auto (the heuristic's choice) or names, separated by commas; engine:* with variants",
+        metavar="NAMES",
+        help=f"auto (what a call gets), {engines_text()}; NAME:VARIANT for one of an engine's "
+        "variants, NAME:* for all; several separated by commas (default: auto)",
     )
     parser.add_argument(
         "--tune", action="store_true", help="let auto be what tune() measures to be the fastest"
     )
     parser.add_argument("--cold", action="store_true", help="empty the L2 cache before each call")
     parser.add_argument(
-        "--graphs", action="store_true", help="time CUDA graphs of calls: for short ones, on a GPU"
+        "--graphs",
+        action="store_true",
+        help="time CUDA graphs of ten calls, for layers of a few microseconds (on a GPU)",
     )
-    parser.add_argument("--seconds", type=float, default=0.5, help="spent on each measurement")
+    add_seconds(parser, 0.5, "measurement")
     add_device(parser)
-    parser.add_argument("--threads", type=int, help="CPU threads")
-    parser.add_argument("--json", type=Path, help="write all rows to this file")
-    parser.add_argument("--csv", type=Path, help="write all rows to this file")
-    parser.add_argument("--plot", type=Path, help="draw speed-ups and roofline (.png, .svg, .pdf)")
-    parser.add_argument("--compare", type=Path, help="show changes against this earlier file")
-    parser.add_argument("--require", type=float, help="fail if a chosen engine's ratio is below")
-    parser.add_argument("--require-mean", type=float, help="fail if their mean is below")
+    parser.add_argument(
+        "--threads", type=thread_count, metavar="N", help="CPU threads (default: PyTorch's choice)"
+    )
+    add_json(parser, "all rows")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write all rows to this file")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw speed-ups and the roofline to this file: .png, .svg or .pdf",
+    )
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        metavar="FILE",
+        help="show how times changed since this earlier file of --json",
+    )
+    parser.add_argument(
+        "--require",
+        type=positive_number,
+        metavar="RATIO",
+        help="status 1 if a chosen engine is less than RATIO times as fast as PyTorch",
+    )
+    parser.add_argument(
+        "--require-mean",
+        type=positive_number,
+        metavar="RATIO",
+        help="status 1 if their geometric mean is less than RATIO",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.plot:
-        require_matplotlib()  # before the time is spent
+    device = arguments.device
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    device = arguments.device
+    cases = _cases(arguments)
+    _check(arguments, cases)
+    earlier, _ = report.read_json(arguments.compare) if arguments.compare else ([], {})
     timer = Timer(device, arguments.cold, arguments.seconds, arguments.graphs)
-    ceilings = measure_ceilings(device, arguments.precisions, arguments.seconds)
-    rows = measure_all(
-        _cases(arguments), arguments.engines, timer, ceilings, arguments.vs, arguments.tune
-    )
-    host = host_times(device)
-    show(report.format_rows(rows, peer_name(device)))
-    print()
-    show(report.format_means(rows))
+    about: dict[str, Any] = {
+        "machine": report.describe_machine(device),
+        "cold": arguments.cold,
+        "graphs": arguments.graphs,
+        "tuned": arguments.tune,
+    }
+    rows: list[Row] = []
+    with saving(lambda: _save_incomplete(arguments, rows, about, len(cases))):
+        precisions = dict.fromkeys(case.precision for case in cases)
+        about["ceilings"] = measure_ceilings(device, precisions, arguments.seconds)
+        measure_all(
+            cases,
+            arguments.engines,
+            timer,
+            about["ceilings"],
+            arguments.vs,
+            arguments.tune,
+            rows,
+        )
+        about["host"] = host_times(device)
+    with uninterrupted():
+        _save(arguments, rows, about)
+    _show(arguments, rows)
+    host = about["host"]
     print(
         f"\nhost time of a call under no_grad: convx {host['ours_us']:.1f} us, "
         f"F.conv2d {host['torch_us']:.1f} us"
     )
-    machine = report.describe_machine(device)
-    extra = {
-        "cold": arguments.cold,
-        "graphs": arguments.graphs,
-        "tuned": arguments.tune,
-        "host": host,
-        "ceilings": ceilings,
-    }
-    if arguments.json:
-        report.write_json(arguments.json, rows, machine, extra)
-    if arguments.csv:
-        report.write_csv(arguments.csv, rows)
-    if arguments.plot:
-        write_plot(arguments.plot, rows, {"machine": machine, **extra})
     if arguments.compare:
-        show("\n" + report.format_comparison(arguments.compare, rows))
+        print()
+        show(report.format_comparison(earlier, rows))
     return _judge(rows, arguments)
 
 
 def _cases(arguments: argparse.Namespace) -> list[Case]:
-    default = "full" if arguments.device.type == "cuda" else "cpu"
-    presets = arguments.preset or [default]
-    shapes = arguments.shapes or [shape for preset in presets for shape in load_suite(preset)]
+    shapes = find_shapes(arguments, "full" if arguments.device.type == "cuda" else "cpu")
     if arguments.batch is not None:
         shapes = [shape.with_batch(arguments.batch) for shape in shapes]
-    product = itertools.product(
-        shapes, arguments.precisions, arguments.layouts, arguments.directions
-    )
-    return [Case(s, d, p, layout, bias=arguments.bias) for s, p, layout, d in product]
+    for shape in shapes:
+        if shape.N == 0:
+            raise UserError(f"{shape.text!r} has no images, so there is nothing to measure")
+    return [
+        Case(shape, direction, precision, layout, bias=arguments.bias)
+        for shape in shapes
+        for precision, layout, direction in itertools.product(
+            _precisions(arguments, shape), arguments.layout, arguments.direction
+        )
+    ]
+
+
+def _precisions(arguments: argparse.Namespace, shape: Shape) -> list[str]:
+    if arguments.precision:
+        return list(arguments.precision)
+    return [precision_name(dtype_named(shape.dtype or "float32"), "ieee")]
+
+
+def _check(arguments: argparse.Namespace, cases: list[Case]) -> None:
+    """UserError for everything that would else be found after minutes of measuring."""
+    check_outputs(arguments.json, arguments.csv, arguments.plot)
+    check_replaceable(arguments.json, "rows", "bench --json")
+    if arguments.plot:
+        require_drawing(arguments.plot)
+    for engine in arguments.engines:
+        check_engine(engine, arguments.device)
+    able: set[str] = set()
+    chosen = False
+    for case in cases:
+        try:
+            explanation = explain_case(case, arguments.device)
+        except RuntimeError as error:  # with --batch a shape may exceed what can be addressed
+            raise UserError(f"{case}: {error}") from error
+        names = able_engines(arguments.engines, explanation)
+        able.update(names)
+        chosen = chosen or "auto" in names or explanation.algorithm in names
+    for engine in arguments.engines:
+        name, _, variant = engine.partition(":")
+        if engine not in able and not (variant == "*" and name in able):
+            raise UserError(f"engine {engine!r} can run none of the cases; see `convx explain`")
+    if arguments.plot and not chosen and not arguments.tune:
+        raise UserError("--plot draws the engine that a call gets: add auto to --engines")
+
+
+def _save(
+    arguments: argparse.Namespace,
+    rows: list[Row],
+    about: dict[str, Any],
+    incomplete: Incomplete | None = None,
+) -> None:
+    """Writes every file that was asked for."""
+    machine = about["machine"]
+    extra = {key: value for key, value in about.items() if key != "machine"}
+    if incomplete:
+        extra = {**incomplete.mark, **extra}
+    save(arguments.json, lambda path: report.write_json(path, rows, machine, extra), incomplete)
+    save(arguments.csv, lambda path: report.write_csv(path, rows), incomplete)
+    if any(row.chosen for row in rows):
+        save(arguments.plot, lambda path: write_plot(path, rows, about), incomplete)
+
+
+def _save_incomplete(
+    arguments: argparse.Namespace, rows: list[Row], about: dict[str, Any], total: int
+) -> None:
+    engines_of = [(row.text, row.direction, row.precision, row.layout) for row in rows]
+    incomplete = Incomplete(len(dict.fromkeys(engines_of)), total, "cases")
+    if not rows:
+        return
+    if not (arguments.json or arguments.csv or arguments.plot):
+        incomplete.say()
+    _save(arguments, rows, about, incomplete)
+    _show(arguments, rows)
+
+
+def _show(arguments: argparse.Namespace, rows: list[Row]) -> None:
+    show(report.format_rows(rows, peer_name(arguments.device)), "", report.format_means(rows))
 
 
 def _judge(rows: list[Row], arguments: argparse.Namespace) -> int:
     failed = False
     for row in rows:
         if not row.rel_error <= TOLERANCES[row.precision]:
-            print(f"wrong: {row.shape} {row.direction} {row.precision} error {row.rel_error:.1e}")
+            print(f"wrong: {_words(row)} error {row.rel_error:.1e}")
             failed = True
         if arguments.require is not None and row.chosen and row.ratio < arguments.require:
-            print(f"below --require: {row.shape} {row.direction} {row.precision} {row.ratio:.2f}x")
+            print(f"below --require: {_words(row)} {row.ratio:.2f}x")
             failed = True
     mean = report.geometric_mean(row.ratio for row in rows if row.chosen)
-    if arguments.require_mean is not None and mean < arguments.require_mean:
+    # Without a chosen engine the mean is NaN, which meets no requirement.
+    if arguments.require_mean is not None and not mean >= arguments.require_mean:
         print(f"below --require-mean: the geometric mean is {mean:.2f}x")
         failed = True
     return 1 if failed else 0
+
+
+def _words(row: Row) -> str:
+    return f"{row.shape} {PASS_NAMES[row.direction]} {row.precision} {LAYOUT_NAMES[row.layout]}"

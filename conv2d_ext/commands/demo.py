@@ -1,19 +1,28 @@
-"""convx demo: the three seed workloads."""
+"""convx demo: three reference workloads against PyTorch."""
 
 from __future__ import annotations
 
 import argparse
 
+from .._interrupts import saving
 from .._text import show
 from ..bench import report
-from ..bench.measure import DIRECTIONS, Case, measure_all
+from ..bench.measure import DIRECTIONS, Case, Row, measure_all
 from ..bench.shapes import load_suite
 from ..bench.timing import Timer, measure_ceilings
-from .options import Commands, add_device, peer_name
+from .options import Commands, add_device, add_seconds, peer_name
+from .outputs import Incomplete
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("demo", help="the three seed workloads: engine, error, time")
+    parser = commands.add_parser(
+        "demo",
+        help="three reference workloads against PyTorch: engine, time, error",
+        description="Measure three convolutions of the KernelBench suite (an asymmetric kernel, a "
+        "large image, a dilated asymmetric kernel), forward and gradients, against PyTorch's own. "
+        "On a CPU they are reduced in size.",
+    )
+    add_seconds(parser, 0.5, "measurement")
     add_device(parser)
     parser.set_defaults(run=run)
 
@@ -28,7 +37,17 @@ def run(arguments: argparse.Namespace) -> int:
         for precision in precisions
         for direction in DIRECTIONS
     ]
-    rows = measure_all(cases, ["auto"], Timer(device), measure_ceilings(device, precisions))
+    rows: list[Row] = []
+
+    def show_some() -> None:
+        Incomplete(len(rows), len(cases), "cases").say()
+        if rows:
+            show(report.format_rows(rows, peer_name(device)))
+
+    with saving(show_some):
+        ceilings = measure_ceilings(device, precisions, arguments.seconds)
+        timer = Timer(device, budget_s=arguments.seconds)
+        measure_all(cases, ["auto"], timer, ceilings, rows=rows)
     machine = report.describe_machine(device)
     if gpu:
         print(f"the three workloads on {machine['device']}, against cuDNN")

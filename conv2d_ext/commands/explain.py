@@ -5,43 +5,84 @@ from __future__ import annotations
 import argparse
 
 from .._text import show
+from .._user_error import UserError
 from ..bench.measure import PASS_NAMES, explain_shape
-from ..bench.shapes import DTYPES
-from .options import Commands, add_device, dtype_named, shape
-
-_DIRECTIONS = [*PASS_NAMES.values(), "all"]
+from ..bench.precisions import dtype_of, precision_argument
+from .options import (
+    Commands,
+    add_device,
+    add_direction,
+    add_dtype,
+    add_layout,
+    add_precision,
+    check_engine,
+    dtype_named,
+    engines_text,
+    shape,
+)
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("explain", help="which engine a shape gets, and why")
-    parser.add_argument("shape", type=shape, help="a suite's shape by name, or its text")
-    parser.add_argument("--direction", choices=_DIRECTIONS, default="forward")
-    parser.add_argument(
-        "--dtype", choices=DTYPES, help="default: the one in the shape's text, or float32"
+    parser = commands.add_parser(
+        "explain",
+        help="which engine a shape gets, and why",
+        description="List the engines that can compute a convolution, with their predicted times, "
+        "and say which one runs it and why. Nothing is computed. Status 1 if no engine can, or if "
+        "the one of --algorithm refuses.",
     )
-    parser.add_argument("--precision", choices=["ieee", "tf32"], default="ieee")
-    parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--algorithm", default="auto", help="an engine's name, to force it")
-    parser.add_argument("--no-floor", action="store_true", help="do not measure the machine")
+    parser.add_argument(
+        "shape",
+        type=shape,
+        help="a preset's shape by name, such as seed80, or any shape as text, such as "
+        '"n8c32h64w64 k64r3s3 pad1,1,1,1"',
+    )
+    add_direction(parser, "forward")
+    add_precision(parser, several=False, default="the dtype in the shape's text, or ieee")
+    add_dtype(parser)
+    add_layout(parser)
+    parser.add_argument(
+        "--channels-last",
+        dest="layout",
+        action="store_const",
+        const="nhwc",
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "--algorithm",
+        default="auto",
+        metavar="NAME",
+        help=f"auto, or an engine to force: {engines_text()} (default: auto)",
+    )
+    parser.add_argument(
+        "--no-floor",
+        action="store_true",
+        help="do not measure the machine, which the lower bound of the time is computed from",
+    )
     add_device(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    every = arguments.direction == "all"
-    directions = list(PASS_NAMES.values()) if every else [arguments.direction]
+    check_engine(arguments.algorithm, arguments.device)
+    dtype = dtype_named(arguments.dtype or arguments.shape.dtype or "float32")
+    precision = arguments.precision or "ieee"
+    if precision not in ("ieee", "tf32"):
+        if (arguments.dtype or arguments.shape.dtype) and dtype != dtype_of(precision):
+            raise UserError(f"the shape is {dtype}, but --precision is {precision}")
+        dtype = dtype_of(precision)
     explanations = [
         explain_shape(
             arguments.shape,
-            precision=arguments.precision,
-            direction=direction,
-            dtype=dtype_named(arguments.dtype or arguments.shape.dtype or "float32"),
+            precision=precision_argument(precision),
+            direction=PASS_NAMES[direction],
+            dtype=dtype,
             device=arguments.device,
-            channels_last=arguments.channels_last,
+            channels_last=arguments.layout == "nhwc",
             algorithm=arguments.algorithm,
             floor=not arguments.no_floor,
         )
-        for direction in directions
+        for direction in arguments.direction
     ]
     show("\n\n".join(str(explanation) for explanation in explanations))
     return 1 if any(explanation.error for explanation in explanations) else 0

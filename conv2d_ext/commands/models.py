@@ -6,15 +6,19 @@ import argparse
 import ast
 import importlib
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from .._ops import says_out_of_memory
 from .._user_error import UserError
-from ..bench.measure import LAYOUTS
-from ..bench.shapes import DTYPES
-from .options import add_device, dtype_named
+from ..bench.precisions import dtype_of
+from .options import add_device, add_dtype, add_layout, add_precision, dtype_named, positive_int
+
+Result = TypeVar("Result")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -28,18 +32,41 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         type=_size,
         action="append",
         required=True,
+        metavar="N,C,H,W",
         help="size of the input, such as 1,3,224,224; once for each input",
     )
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
-    parser.add_argument("--layout", choices=LAYOUTS, default="nchw")
+    add_precision(
+        parser, several=False, default="float32 by PyTorch's settings: tf32 on a GPU, else ieee"
+    )
+    add_dtype(parser)
+    add_layout(parser)
     add_device(parser)
+
+
+@contextmanager
+def model_precision(arguments: argparse.Namespace) -> Iterator[None]:
+    """Lets float32 convolutions round to TF32, or not, as --precision says."""
+    if arguments.precision not in ("ieee", "tf32"):
+        yield
+        return
+    cudnn, allow = torch.backends.cudnn, arguments.precision == "tf32"
+    with cudnn.flags(enabled=cudnn.enabled, benchmark=cudnn.benchmark, allow_tf32=allow):
+        yield
+
+
+def model_dtype(arguments: argparse.Namespace) -> torch.dtype:
+    if arguments.precision and arguments.dtype:
+        raise UserError("--precision says the dtype already: leave out --dtype")
+    if arguments.dtype:
+        return dtype_named(arguments.dtype)
+    return dtype_of(arguments.precision or "ieee")
 
 
 def make_model(arguments: argparse.Namespace) -> tuple[nn.Module, list[Tensor]]:
     """The model and random inputs, on the device, in the dtype and memory format asked for."""
     last = arguments.layout == "nhwc"
     memory_format = torch.channels_last if last else torch.contiguous_format
-    dtype = dtype_named(arguments.dtype)
+    dtype = model_dtype(arguments)
     model = load_model(arguments.model).to(arguments.device, dtype)
     if last:
         model = model.to(memory_format=memory_format)  # type: ignore[call-overload]
@@ -51,11 +78,29 @@ def make_model(arguments: argparse.Namespace) -> tuple[nn.Module, list[Tensor]]:
     return model, inputs
 
 
+def run_model(run: Callable[[], Result]) -> Result:
+    """What run() returns. An error in the model, which is most often an input of the wrong size,
+    becomes a UserError; out of memory stays what it is."""
+    try:
+        return run()
+    except UserError:
+        raise
+    except Exception as error:
+        if says_out_of_memory(error):
+            raise
+        raise UserError(f"the model fails on these inputs: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}"
+
+
 def _size(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(word) for word in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers") from None
+        return tuple(positive_int(word) for word in text.split(","))
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of positive numbers") from None
 
 
 def load_model(text: str) -> nn.Module:
@@ -64,19 +109,23 @@ def load_model(text: str) -> nn.Module:
     module_name, colon, expression = text.partition(":")
     if not colon or not module_name or not expression:
         raise UserError(f"{text!r} is not of the form MODULE:FACTORY")
+    name, args, kwargs = _parse_call(expression)
     if "" not in sys.path:
         sys.path.insert(0, "")  # a file in the current folder is a module too
     try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UserError(f"cannot import {module_name!r}: {error}") from error
-    name, args, kwargs = _parse_call(expression)
-    target: Any = module
+        target: Any = importlib.import_module(module_name)
+    except Exception as error:  # whatever the module does when it is imported
+        raise UserError(f"cannot import {module_name!r}: {_reason(error)}") from error
     for part in name.split("."):
         if not hasattr(target, part):
             raise UserError(f"{module_name!r} has no {name!r}")
         target = getattr(target, part)
-    made = target if isinstance(target, nn.Module) else target(*args, **kwargs)
+    made = target
+    if not isinstance(target, nn.Module) and callable(target):
+        try:
+            made = target(*args, **kwargs)
+        except Exception as error:
+            raise UserError(f"cannot make {text!r}: {_reason(error)}") from error
     if not isinstance(made, nn.Module):
         raise UserError(f"{text!r} is a {type(made).__name__}, not a torch.nn.Module")
     return made

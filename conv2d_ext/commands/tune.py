@@ -7,45 +7,68 @@ from pathlib import Path
 
 import torch
 
+from .._interrupts import saving, uninterrupted
 from .._text import show
 from ..convert import convert
-from ..tuning import load_tuned, save_tuned, tune
-from .models import add_model, make_model
-from .options import Commands
+from ..step import run_backward
+from ..tuning import TuneReport, rows_to_keep, save_tuned, tune, write_incomplete
+from .models import add_model, make_model, model_precision, run_model
+from .options import Commands, add_seconds
+from .outputs import Incomplete, check_outputs
 
 
 def add_parser(commands: Commands) -> None:
-    parser = commands.add_parser("tune", help="measure engines on a model's convolutions")
+    parser = commands.add_parser(
+        "tune",
+        help="measure engines on a model's convolutions",
+        description="Convert a model, run it once, time every engine that could be fastest on each "
+        "of its convolutions, and add the choices to a file for conv2d_ext.load_tuned().",
+    )
     add_model(parser)
-    parser.add_argument("--train", action="store_true", help="gradients too")
-    parser.add_argument("--seconds", type=float, default=0.01, help="spent on each engine")
+    parser.add_argument("--train", action="store_true", help="tune the gradients too")
+    add_seconds(parser, 0.01, "engine")
     parser.add_argument(
         "--out",
         type=Path,
         required=True,
-        help="write choices to this file, for load_tuned(); those that it has are kept",
+        metavar="FILE",
+        help="add the choices to this file; choices that it has for other sizes, machines, "
+        "numbers of threads and versions of convx are kept",
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.out.exists():
-        load_tuned(arguments.out)
-    model, inputs = make_model(arguments)
-    convert(model)
-    model.train(arguments.train)
-    with tune(arguments.seconds, progress=True) as report, torch.set_grad_enabled(arguments.train):
-        outputs = model(*inputs)
-        if arguments.train:
-            _sum(outputs).backward()
-    show(report)
-    print(f"{save_tuned(arguments.out)} choices in {arguments.out}")
+    check_outputs(arguments.out)
+    rows_to_keep(arguments.out)
+    reports: list[TuneReport] = []
+    with model_precision(arguments):
+        model, inputs = make_model(arguments)
+        convert(model)
+        model.train(arguments.train)
+
+        def run_once() -> None:
+            outputs = model(*inputs)
+            if arguments.train:
+                run_backward(outputs)
+
+        with (
+            saving(lambda: _save_incomplete(arguments, reports)),
+            tune(arguments.seconds, progress=True) as report,
+            torch.set_grad_enabled(arguments.train),
+        ):
+            reports.append(report)
+            run_model(run_once)
+    with uninterrupted():
+        count = save_tuned(arguments.out)
+    show(*report.parts())
+    print(f"{count} choices in {arguments.out}, {len(report.choices)} of them measured now")
     return 0
 
 
-def _sum(outputs: object) -> torch.Tensor:
-    """Of all values, wherever a model puts them."""
-    if isinstance(outputs, torch.Tensor):
-        return outputs.float().sum()
-    parts = outputs.values() if isinstance(outputs, dict) else outputs
-    return torch.stack([_sum(part) for part in parts]).sum()  # type: ignore[attr-defined]
+def _save_incomplete(arguments: argparse.Namespace, reports: list[TuneReport]) -> None:
+    (report,) = reports or [TuneReport()]
+    incomplete = Incomplete(len(report.choices), report.total, "convolutions")
+    if report.choices:
+        incomplete.save(arguments.out, lambda path: write_incomplete(path, report.choices))
+        show(*report.parts())

@@ -21,6 +21,7 @@ from conv2d_ext.tuning import clear_tuned
 
 PERFORMANCE = Path(__file__).resolve().parents[2] / "docs/performance"
 TINY = "n1c4h6w7 k4r3s3 pad1,0,2,1"
+CPU = torch.device("cpu")
 QUICK = ["bench", TINY, "--device", "cpu", "--seconds", "0.001"]
 
 
@@ -106,7 +107,7 @@ def test_committed_results_can_be_read(path: Path) -> None:
     rows, about = report.read_json(path)
     assert rows
     assert about["machine"]["torch"]
-    assert "change" in report.format_comparison(path, rows)
+    assert "change" in report.format_comparison(rows, rows)
 
 
 def test_csv_has_what_json_has(tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_bias_and_cublas_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["bench", shape, *options, *asked]) == 0
     text = capsys.readouterr().out
     assert "cublas ms" in text
-    assert "fwd +bias" in text
+    assert "forward +bias" in text
     rows, _ = report.read_json(out)
     assert all(row.bias and row.cublas_ms > 0 for row in rows)
 
@@ -225,6 +226,7 @@ def test_engines_by_name_and_with_their_variants() -> None:
         ("one", "two"): ["two"],
         ("one:*", "two:*"): ["two", "two:large", "two:small"],
         ("one:large", "two:large", "three"): ["two:large", "three"],
+        ("two:small", "two:tiny"): ["two:small"],
     }.items():
         assert measure.able_engines(asked, explanation) == able
 
@@ -256,17 +258,66 @@ def test_an_interrupt_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, c
         return whole(case, *rest)
 
     monkeypatch.setattr(measure, "measure", interrupted)
-    assert main(QUICK) == 0
+    assert main(QUICK) == 130
     captured = capsys.readouterr()
-    assert "interrupted after 2 of 3 cases" in captured.err
-    assert "dgrad" in captured.out
+    assert "stopped: 2 of 3 cases done\nconvx bench: interrupted\n" in captured.err
+    assert "input_grad" in captured.out
 
 
 def test_a_file_that_is_no_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     wrong = tmp_path / "wrong.json"
-    wrong.write_text('{"rows": [{"shape": 1}]}')
-    assert main([*QUICK, "--compare", str(wrong)]) == 2
-    assert "wrong.json is not a file that `convx bench --json` wrote" in capsys.readouterr().err
+    row = json.loads((PERFORMANCE / "cpu.json").read_text())["rows"][0]
+    changes = {
+        "ours_ms": "fast",
+        "text": "n1",
+        "direction": "back",
+        "precision": "fp8",
+        "layout": "chwn",
+    }
+    damaged = [{**row, name: value} for name, value in changes.items()]
+    for document in ({"rows": [{"shape": 1}]}, [], {"rows": 1}, *({"rows": [r]} for r in damaged)):
+        wrong.write_text(json.dumps(document))
+        assert main([*QUICK, "--compare", str(wrong)]) == 2
+        assert "wrong.json is not a file that `convx bench --json` wrote" in capsys.readouterr().err
+
+
+def test_comparison_is_with_what_the_file_had_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """--json may replace the file of --compare."""
+    path = tmp_path / "rows.json"
+    assert main([*QUICK, "--json", str(path)]) == 0
+    document = json.loads(path.read_text())
+    for row in document["rows"]:
+        row["ours_ms"] = 1e6
+    path.write_text(json.dumps(document))
+    capsys.readouterr()
+    assert main([*QUICK, "--json", str(path), "--compare", str(path)]) == 0
+    assert capsys.readouterr().out.count("-100.0%") == 3
+    assert all(row.ours_ms < 1e6 for row in report.read_json(path)[0])
+
+
+def test_the_text_of_a_shape_says_its_precision(capsys: pytest.CaptureFixture) -> None:
+    command = ["bench", f"{TINY} bfloat16", *QUICK[2:], "--direction", "forward"]
+    assert main(command) == 0
+    assert " bf16 " in capsys.readouterr().out
+    assert main([*command, "--precision", "ieee"]) == 0
+    assert " bf16 " not in capsys.readouterr().out
+
+
+def test_a_mean_of_nothing_meets_no_requirement(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    said = measure.explain_case(measure.Case(Shape.parse(TINY), "fwd", "ieee", "nchw"), CPU)
+    (other,) = {"cpu_gemm", "cpu_direct"} - {said.engine}
+    command = [*QUICK, "--direction", "forward", "--engines", other]
+    assert main(command) == 0
+    assert main([*command, "--require-mean", "0.0001"]) == 1
+    capsys.readouterr()
+    assert main([*command, "--plot", str(tmp_path / "x.svg")]) == 2
+    captured = capsys.readouterr()
+    assert "add auto to --engines" in captured.err
+    assert captured.out == "", "there is nothing to draw, so nothing is measured"
 
 
 def test_ceilings_are_of_what_was_asked() -> None:

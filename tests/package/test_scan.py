@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -131,7 +132,9 @@ def test_equal_layers_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None
     report = scan(model, torch.randn(1, 3, 9, 9), directions=["fwd", "dgrad", "wgrad"])
     assert len(timed) == 3
     assert report.saved_ms == 4 * 3 * 2.0
-    assert "fwd + dgrad + wgrad" in str(report)
+    long = ["forward", "input_grad", "weight_grad"]
+    assert scan(model, torch.randn(1, 3, 9, 9), directions=long) == report
+    assert "forward + input_grad + weight_grad" in str(report)
 
 
 def test_a_model_without_convolutions() -> None:
@@ -146,7 +149,14 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Non
     (tmp_path / "scanned_model.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     command = ["scan", "scanned_model:make(6, depth=2)", "--device", "cpu", "--dtype", "float64"]
-    assert main([*command, "--input", "2,6,8,9", "--layout", "nhwc"]) == 0
+    path = tmp_path / "layers.json"
+    where = ["--layout", "nhwc", "--json", str(path)]
+    for _ in range(2):  # a file of its own may be replaced
+        assert main([*command, "--input", "2,6,8,9", *where]) == 0
+    saved = json.loads(path.read_text())
+    assert [layer["text"] for layer in saved["layers"]] == ["n2c6h8w9 k6r3s3", "n2c6h6w7 k6r3s3"]
+    assert saved["layers"][0]["ours_ms"] == 1.0
+    assert "incomplete" not in saved
     out = capsys.readouterr().out
     assert "n2c6h8w9 k6r3s3" in out
     assert "n2c6h6w7 k6r3s3" in out

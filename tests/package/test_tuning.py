@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import nn
 
 import conv2d_ext
 from conv2d_ext import tuning
+from conv2d_ext._files import locked
 from conv2d_ext.bench.timing import Call, Timer
 from conv2d_ext.cli import main
 
@@ -234,3 +236,109 @@ def test_the_command_adds_to_its_file(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "3 choices in" in capsys.readouterr().out
     choices = json.loads(path.read_text())["choices"]
     assert [c["problem"]["direction"] for c in choices] == ["forward", "forward", "weight_grad"]
+
+
+CONV = ["tune", "torch.nn:Conv2d(3, 4, 3)", "--seconds", "0.001", "--device", "cpu"]
+
+
+def test_the_choices_of_other_machines_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """A number of threads is a machine of its own, and a command is a process of its own."""
+    path = tmp_path / "tuned.json"
+    command = [*CONV, "--input", "1,3,8,8", "--out", str(path)]
+    machines = []
+    for threads in (1, 2, 1):
+        torch.set_num_threads(threads)
+        assert main(command) == 0
+        machines = [choice["machine"] for choice in json.loads(path.read_text())["choices"]]
+        conv2d_ext.clear_tuned()
+    assert len(machines) == 2
+    assert machines[0].endswith(" 1 threads")
+    assert machines[1].endswith(" 2 threads")
+    assert "2 choices in" in capsys.readouterr().out
+    assert conv2d_ext.load_tuned(path) == 1
+
+
+@pytest.mark.usefixtures("last_wins")
+def test_the_choices_of_other_versions_stay(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    path = tmp_path / "tuned.json"
+    foreign = {"machine": "abacus", "problem": {"beads": [1, 2]}, "speed": "fair"}
+    path.write_text(json.dumps({"format": 1, "convx": "0.0.1", "choices": [foreign]}))
+    x, w = operands()
+    with conv2d_ext.tune():
+        conv2d_ext.conv2d(x, w)
+    for _ in range(2):
+        assert conv2d_ext.save_tuned(path) == 2
+    content = json.loads(path.read_text())
+    assert content["convx"] == conv2d_ext.__version__
+    assert content["choices"][0] == {**foreign, "convx": "0.0.1"}
+    assert "convx" not in content["choices"][1]
+    conv2d_ext.clear_tuned()
+    assert conv2d_ext.load_tuned(path) == 1
+    assert not recwarn.list
+
+
+@pytest.mark.usefixtures("last_wins")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "my notes\n",
+        "[]",
+        '{"rows": []}',
+        '{"format": 2, "convx": "9.9.9", "choices": []}',
+        '{"format": 1, "convx": "0.1.0", "choices": [1]}',
+        '{"format": 1, "convx": "VERSION", "choices": [{"machine": "m", "problem": 1}]}',
+        '{"format": 1, "convx": "0.1.0", "choices": [{"machine": "m", "pro',
+    ],
+)
+def test_what_is_no_file_of_choices_is_left_alone(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(text.replace("VERSION", conv2d_ext.__version__))
+    before = path.read_text()
+    with conv2d_ext.tune():
+        conv2d_ext.conv2d(*operands())
+    with pytest.raises(ValueError, match=r"cannot add to path='.*file'"):
+        conv2d_ext.save_tuned(path)
+    with pytest.raises(ValueError, match=r"cannot read path='.*file'"):
+        conv2d_ext.load_tuned(path)
+    assert path.read_text() == before
+    path.write_text("")  # as mktemp makes it
+    assert conv2d_ext.save_tuned(path) == 1
+
+
+@pytest.mark.usefixtures("last_wins")
+def test_two_may_save_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.json"
+    with conv2d_ext.tune():
+        conv2d_ext.conv2d(*operands())
+    mine = threading.Thread(target=conv2d_ext.save_tuned, args=(path,))
+    other = {"machine": "abacus", "problem": {}}
+    with locked(path):
+        mine.start()
+        mine.join(0.2)
+        assert mine.is_alive()
+        path.write_text(json.dumps({"format": 1, "convx": "0.0.1", "choices": [other]}))
+    mine.join()
+    assert len(json.loads(path.read_text())["choices"]) == 2
+
+
+def test_an_interrupted_measurement_keeps_the_earlier_choice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, w = operands()
+    monkeypatch.setattr(Timer, "medians_ms", lambda _, calls: [2.0] * (len(calls) - 1) + [1.0])
+    with conv2d_ext.tune():
+        conv2d_ext.conv2d(x, w)
+    tuned = conv2d_ext.explain(x, w)
+    assert tuned.tuned
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Timer, "medians_ms", interrupt)
+    with pytest.raises(KeyboardInterrupt), conv2d_ext.tune():
+        conv2d_ext.conv2d(x, w)
+    assert conv2d_ext.explain(x, w) == tuned

@@ -1,0 +1,90 @@
+"""The files that commands write: checked before the work, marked if the work was interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .._files import incomplete_name, try_to_write
+from .._user_error import UserError
+
+
+def check_outputs(*paths: Path | None) -> None:
+    """UserError unless every file can be written, each to a place of its own."""
+    seen: set[str] = set()
+    for path in paths:
+        if path is None:
+            continue
+        place = os.path.realpath(path)
+        if place in seen and (not path.exists() or path.is_file()):
+            raise UserError(f"{path} is given for two outputs")
+        seen.add(place)
+        try:
+            try_to_write(path)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def check_replaceable(path: Path | None, key: str, command: str) -> None:
+    """UserError if a file exists that the command did not write: all of its files have `key`."""
+    if path is None or not _has_content(path):
+        return
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        document = None
+    if not isinstance(document, dict) or key not in document:
+        raise UserError(f"{path} exists and is not a file of `convx {command}`; it is left alone")
+
+
+def check_appendable(path: Path | None, command: str) -> None:
+    """UserError if a file exists that is not made of JSON objects, one per line."""
+    if path is None or not _has_content(path):
+        return
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        lines = [None]
+    if not all(isinstance(line, dict) for line in lines):
+        raise UserError(f"{path} exists and is not a file of `convx {command}`; it is left alone")
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+class Incomplete:
+    """Saves what an interrupted command has done; says on standard error how much, and where."""
+
+    def __init__(self, done: int, total: int, what: str) -> None:
+        self.done, self.total, self.what = done, total, what
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        """What an incomplete file says besides its results."""
+        return {"incomplete": True, "done": self.done, "total": self.total}
+
+    def save(self, path: Path, write: Callable[[Path], None]) -> None:
+        """Writes to a file of its own beside `path`."""
+        name = incomplete_name(path)
+        write(name)
+        self.say(f"saved in {name}, marked as incomplete")
+
+    def say(self, more: str = "") -> None:
+        if self.done:
+            counted = f"{self.done} of {self.total} {self.what} done"
+            print(f"stopped: {counted}{', ' + more if more else ''}", file=sys.stderr)
+
+
+def save(
+    path: Path | None, write: Callable[[Path], None], incomplete: Incomplete | None = None
+) -> None:
+    """Writes a file if one was asked for, under its own name or that of an incomplete one."""
+    if path and incomplete:
+        incomplete.save(path, write)
+    elif path:
+        write(path)
