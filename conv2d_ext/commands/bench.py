@@ -14,8 +14,9 @@ from ..bench.host import host_times
 from ..bench.measure import DIRECTIONS, LAYOUTS, PEERS, Case, Row, measure_all
 from ..bench.plot import require_matplotlib, write_plot
 from ..bench.precisions import PRECISIONS, TOLERANCES
+from ..bench.roofline import measure_ceilings
 from ..bench.shapes import load_suite, suite_names
-from ..bench.timing import Timer, measure_ceilings
+from ..bench.timing import Timer
 from .options import Commands, add_device, choices, peer_name, shape
 
 

@@ -7,8 +7,9 @@ import argparse
 from .._text import show
 from ..bench import report
 from ..bench.measure import DIRECTIONS, Case, measure_all
+from ..bench.roofline import measure_ceilings
 from ..bench.shapes import load_suite
-from ..bench.timing import Timer, measure_ceilings
+from ..bench.timing import Timer
 from .options import Commands, add_device, peer_name
 
 
