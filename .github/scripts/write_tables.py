@@ -67,7 +67,7 @@ FILES = {
     ),
     "cpu.json": (
         "the suite `cpu`, two threads",
-        "convx bench --device cpu --threads 2 --json docs/performance/cpu.json",
+        "convx bench --device cpu --threads 2 --seconds 0.2 --json docs/performance/cpu.json",
     ),
 }
 

@@ -20,9 +20,9 @@ from .._arguments import ConvParams
 from .._text import Progress
 from ..explain import Explanation, explain
 from ..tuning import tune
-from .precisions import dtype_of, precision_argument
+from .precisions import PRECISIONS, dtype_of, precision_argument
 from .reference import sampled_error
-from .roofline import least_seconds
+from .roofline import least_seconds, measure_ceilings
 from .shapes import Shape
 from .timing import Call, Timer, autotuned, scratch_bytes
 
@@ -326,4 +326,19 @@ def measure_all(
             print(f"interrupted after {progress.done} of {len(cases)} cases", file=sys.stderr)
             break
         progress.step(f"{case.shape.name} {case.direction} {case.precision} {case.layout}")
+    settle_floors(rows, ceilings, timer)
     return rows
+
+
+def settle_floors(rows: Sequence[Row], ceilings: dict[str, float], timer: Timer) -> None:
+    """Measures the ceilings again if a row is faster than its floor: then something else used the
+    machine when they were measured. The higher rates are kept, in `ceilings` itself."""
+    for _ in range(3):
+        if all(row.floor_ms <= min(row.ours_ms, row.cudnn_ms) for row in rows):
+            return
+        names = [name for name in PRECISIONS if name in ceilings]
+        again = measure_ceilings(timer.device, names, timer.budget_s)
+        ceilings.update({name: max(rate, ceilings[name]) for name, rate in again.items()})
+        for row in rows:
+            shape = Shape.parse(row.text)
+            row.floor_ms = max(least_seconds(shape, row.direction, row.precision, ceilings)) * 1e3
