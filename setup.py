@@ -89,7 +89,8 @@ class Build(cpp_extension.BuildExtension.with_options(no_python_abi_suffix=True)
         which = f"the CPU half alone: {cpu_only}" if cpu_only else f"both halves, for {archs}"
         print(f"convx: building {which}", file=sys.stderr)
         super().run()
-        git = getoutput(f"git --git-dir='{ROOT}/.git' rev-parse --short HEAD 2>/dev/null") or None
+        git = f"git --git-dir='{ROOT}/.git' --work-tree='{ROOT}'"  # of no repository around it
+        git = getoutput(f"{git} describe --always --dirty --exclude='*' 2>/dev/null") or None
         info = {"torch": torch.__version__, "cuda": archs and NVCC[1], "archs": archs}
         info["why_cpu_only"] = cpu_only
         file = Path(ROOT if self.inplace else self.build_lib, "conv2d_ext", "_build_info.json")

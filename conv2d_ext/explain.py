@@ -18,7 +18,11 @@ from ._checks import check_number_types, check_word_types
 from ._precision import torch_allows_tf32
 from ._text import html_table, mebibytes_text, time_text
 from .bench.precisions import precision_name
-from .bench.timing import measure_ceilings
+from .bench.roofline import least_seconds, measure_ceilings
+from .bench.shapes import Shape
+
+# Directions as the benchmark calls them.
+_SHORT_NAMES = {"forward": "fwd", "input_grad": "dgrad", "weight_grad": "wgrad"}
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,8 @@ class Candidate:
 class Floor:
     """The time that nothing on this machine can beat, from rates measured on it."""
 
-    flops_us: float  # the products, at the rate of a large matrix product
-    bytes_us: float  # the fewest bytes, at the rate of a large copy
+    flops_us: float  # the products, at the highest rate of a matrix product
+    bytes_us: float  # the fewest bytes, at the highest rates of the memory and of its cache
 
     @property
     def us(self) -> float:
@@ -210,9 +214,10 @@ def explain(
     explanation = Explanation(**{**answer, "candidates": candidates})
     if not floor:
         return explanation
-    rate, bandwidth = _measured_rates(where, precision_name(x.dtype, precision))
-    times = Floor(explanation.flops / rate * 1e6, explanation.bytes / bandwidth * 1e6)
-    return replace(explanation, floor=times)
+    name = precision_name(x.dtype, precision)
+    shape = Shape.parse(explanation.problem)
+    seconds = least_seconds(shape, _SHORT_NAMES[direction], name, _measured_ceilings(where, name))
+    return replace(explanation, floor=Floor(*(time * 1e6 for time in seconds)))
 
 
 def tuples(fields: dict[str, Any]) -> dict[str, Any]:
@@ -221,10 +226,8 @@ def tuples(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _measured_rates(device: torch.device, precision: str) -> tuple[float, float]:
-    """Flops and bytes per second."""
-    ceilings = measure_ceilings(device, [precision], budget_s=0.1)
-    return ceilings[precision], ceilings["bytes_per_s"]
+def _measured_ceilings(device: torch.device, precision: str) -> dict[str, float]:
+    return measure_ceilings(device, [precision], budget_s=0.1)
 
 
 def _as_tensor(

@@ -20,7 +20,14 @@ from .shapes import Shape
 
 _COLOURS = {"fwd": "#3b6fb6", "dgrad": "#e08a2e", "wgrad": "#4f9d69"}
 _WORDS = {"fwd": "forward", "dgrad": "input gradient", "wgrad": "weight gradient"}
-_PRECISION_WORDS = {"ieee": "strict fp32", "tf32": "TF32", "bf16": "bfloat16", "fp16": "float16"}
+_PRECISION_WORDS = {
+    "ieee": 'float32, strict (precision="ieee")',
+    "tf32": "float32 with TF32, PyTorch's default",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp64": "float64",
+}
+_LAYOUT_WORDS = {"nchw": "NCHW", "nhwc": "channels_last"}
 # Text stays text in SVG, and two runs write the same file.
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "convx", "font.size": 9, "axes.titlesize": 10}
 _ROOF_WIDTH = 5.5  # inches
@@ -68,7 +75,7 @@ def write_plot(path: Path, rows: Sequence[Row], about: dict[str, Any]) -> None:
         machine = about.get("machine", {})
         figure.suptitle(
             f"convx {machine.get('convx', '')} on {machine.get('device', 'this machine')}, "
-            f"torch {machine.get('torch', '')}"
+            f"torch {machine.get('torch', '')}, revision {machine.get('revision', 'unknown')}"
         )
         suffix = path.suffix.lower()
         dated = {"Date": None} if suffix == ".svg" else None
@@ -117,7 +124,8 @@ def _draw_speedups(axes: Any, rows: Sequence[Row], about: dict[str, Any]) -> Non
     precision, layout = _kind(rows[0])
     mean = geometric_mean(row.ratio for row in rows)
     words = _PRECISION_WORDS.get(precision, precision)
-    axes.set_title(f"{words}, {layout.upper()}: {mean:.2f}x {_peer(about)} in the geometric mean")
+    where = f"{words}, {_LAYOUT_WORDS[layout]}"
+    axes.set_title(f"{where}: {mean:.2f}x {_peer(about)} in the geometric mean")
     columns = len(directions) if len(shapes) > 18 else 1
     axes.legend(loc="best", ncols=columns, fontsize=8, framealpha=0.9)
 
@@ -139,31 +147,33 @@ def _scale_speedups(axes: Any, ratios: Sequence[float]) -> None:
 
 
 def _draw_roofline(axes: Any, rows: Sequence[Row], about: dict[str, Any]) -> None:
-    """Speed over arithmetic intensity, under the two limits of the machine."""
-    points = [(_intensity(row), row) for row in rows]
+    """Speed over arithmetic intensity, under the limits of the machine."""
+    points = [(*_place(row), row) for row in rows]
     for direction in _directions(rows):
-        mine = [(x, row) for x, row in points if row.direction == direction]
+        mine = [point for point in points if point[2].direction == direction]
         colour, words = _COLOURS[direction], _WORDS[direction]
-        xs = [x for x, _ in mine]
-        axes.scatter(xs, [row.tflops for _, row in mine], s=26, color=colour, label=words, zorder=3)
-        theirs = [row.tflops / row.ratio for _, row in mine]
+        xs = [x for x, _, _ in mine]
+        axes.scatter(xs, [y for _, y, _ in mine], s=26, color=colour, label=words, zorder=3)
+        theirs = [y / row.ratio for _, y, row in mine]
         axes.scatter(xs, theirs, s=26, facecolors="none", edgecolors=colour, zorder=2)
     axes.scatter([], [], s=26, facecolors="none", edgecolors="gray", label=_peer(about))
     axes.set_xscale("log")
     axes.set_yscale("log")
-    xs = [x for x, _ in points]
+    xs = [x for x, _, _ in points]
     left, right = min(xs) / 2, max(xs) * 2
     ceilings = about.get("ceilings", {})
-    rate, bandwidth = ceilings.get(rows[0].precision), ceilings.get("bytes_per_s")
-    if rate and bandwidth:
-        knee = rate / bandwidth
-        corners = sorted({left, min(max(knee, left), right), right})
-        roof = [min(rate, x * bandwidth) / 1e12 for x in corners]
-        axes.plot(corners, roof, color="black", linewidth=1.5, zorder=1)
-        axes.fill_between(corners, roof, max(roof) * 10, color="gray", alpha=0.12, zorder=0)
-        lowest = min(min(row.tflops, row.tflops / row.ratio) for row in rows)
-        axes.set_ylim(min(lowest / 2, roof[0] / 2), max(roof) * 2)
-        limits = f"{rate / 1e12:.3g} TFLOP/s, {bandwidth / 1e9:.4g} GB/s"
+    rate, memory = ceilings.get(rows[0].precision), ceilings.get("bytes_per_s")
+    if rate and memory:
+        cache = ceilings.get("cache_bytes_per_s", memory)
+        roof = _draw_roof(axes, rate, cache, (left, right), color="black", linewidth=1.5)
+        if cache > memory:
+            style = {"color": "black", "linewidth": 1, "linestyle": "--"}
+            _draw_roof(axes, rate, memory, (left, right), label="if nothing is cached", **style)
+        axes.fill_between(*roof, max(roof[1]) * 10, color="gray", alpha=0.12, zorder=0)
+        lowest = min(min(y, y / row.ratio) for _, y, row in points)
+        axes.set_ylim(min(lowest / 2, roof[1][0] / 2), max(roof[1]) * 2)
+        limits = f"{rate / 1e12:.3g} TFLOP/s, {memory / 1e9:.4g} GB/s"
+        limits += f", cached {cache / 1e9:.4g} GB/s" if cache > memory else ""
         axes.set_title(f"roofline: at most {limits}")
     axes.set_xlim(left, right)
     axes.set_xlabel("flops per byte that has to be moved")
@@ -172,6 +182,19 @@ def _draw_roofline(axes: Any, rows: Sequence[Row], about: dict[str, Any]) -> Non
     axes.legend(loc="lower right", fontsize=8, framealpha=0.9)
 
 
-def _intensity(row: Row) -> float:
+def _draw_roof(
+    axes: Any, rate: float, bandwidth: float, span: tuple[float, float], **style: Any
+) -> tuple[list[float], list[float]]:
+    """The line that flops per second cannot exceed, and its corners."""
+    left, right = span
+    xs = sorted({left, min(max(rate / bandwidth, left), right), right})
+    ys = [min(rate, x * bandwidth) / 1e12 for x in xs]
+    axes.plot(xs, ys, zorder=1, **style)
+    return xs, ys
+
+
+def _place(row: Row) -> tuple[float, float]:
+    """Intensity and TFLOP/s, of the flops and bytes that no engine can leave out."""
     shape = Shape.parse(row.text)
-    return shape.flops / (shape.elements * dtype_of(row.precision).itemsize)
+    moved = shape.least_elements(row.direction) * dtype_of(row.precision).itemsize
+    return shape.least_flops / moved, shape.least_flops / row.ours_ms / 1e9

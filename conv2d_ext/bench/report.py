@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
+import os
 import platform
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .. import _files
+from .._load import read_build_info
 from .._machine import cpu_name
-from .._text import format_table
+from .._text import format_table, mebibytes_text
 from .._user_error import UserError
 from .._version import __version__
 from .measure import DIRECTIONS, LAYOUT_NAMES, LAYOUTS, PASS_NAMES, Row
 from .precisions import PRECISIONS
 from .shapes import Shape
 
+_PACKAGE = Path(__file__).resolve().parents[1]
 _KEY = ("shape", "direction", "precision", "layout", "engine")
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
+    """The hardware, the versions, and the revision of convx that is measured."""
     gpu = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if gpu else cpu_name(),
@@ -36,18 +42,27 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if gpu else None,
         "python": platform.python_version(),
-        "revision": _git_revision(),
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "revision": find_revision(_PACKAGE),
+        "library_revision": read_build_info(_PACKAGE).get("revision"),
     }
 
 
-def _git_revision() -> str | None:
-    """The checkout's revision, where the benchmark runs in one."""
-    try:
-        command = ["git", "describe", "--always", "--dirty"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+def find_revision(package: Path) -> str | None:
+    """The commit that a package folder is of, with "-dirty" behind it where files have changed.
+
+    An installed package has the commit that its libraries were built at. Where neither git nor the
+    build knows it, as in a copy of a checkout without its .git, CONVX_REVISION says it.
+    """
+    if (package.parent / ".git").exists():  # else a checkout around site-packages would answer
+        command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(
+                command, cwd=package.parent, capture_output=True, text=True, check=True, timeout=10
+            )
+            return done.stdout.strip()
+    built: str | None = read_build_info(package).get("revision")
+    return built or os.environ.get("CONVX_REVISION")
 
 
 def format_rows(rows: Sequence[Row], peer: str) -> str:
@@ -56,7 +71,15 @@ def format_rows(rows: Sequence[Row], peer: str) -> str:
     header += [f"{peer} ms", "ratio", "error", f"{peer} error"]
     header += [word for name in others for word in (f"{name} ms", "ratio")]
     cells = [_cells(row) + [c for name in others for c in _peer_cells(row, name)] for row in rows]
+    if any(row.workspace_bytes is not None for row in rows):
+        header += ["workspace", f"{peer} workspace"]
+        cells = [line + _workspace_cells(row) for line, row in zip(cells, rows, strict=True)]
     return format_table(header, cells)
+
+
+def _workspace_cells(row: Row) -> list[str]:
+    counts = row.workspace_bytes, row.cudnn_workspace_bytes
+    return ["-" if count is None else mebibytes_text(count) for count in counts]
 
 
 def _time_of(row: Row, peer: str) -> float | None:
@@ -105,7 +128,20 @@ def format_means(rows: Sequence[Row]) -> str:
         words = PASS_NAMES[kind[0]], kind[1], LAYOUT_NAMES[kind[2]]
         lines.append([" ".join(words), str(len(ratios)), f"{geometric_mean(ratios):.2f}x"])
     lines.append(["all", str(len(rows)), f"{geometric_mean(r.ratio for r in rows):.2f}x"])
-    return format_table(["geometric mean", "rows", "ratio"], lines)
+    text = format_table(["geometric mean", "rows", "ratio"], lines)
+    known = [row for row in rows if row.workspace_bytes is not None]
+    if not known:
+        return text
+    ours = max(known, key=lambda row: row.workspace_bytes or 0)
+    theirs = max(known, key=lambda row: row.cudnn_workspace_bytes or 0)
+    return (
+        f"{text}\n\nlargest workspace: convx {_workspace_cells(ours)[0]} ({_case_words(ours)}), "
+        f"PyTorch {_workspace_cells(theirs)[1]} ({_case_words(theirs)})"
+    )
+
+
+def _case_words(row: Row) -> str:
+    return f"{row.shape} {PASS_NAMES[row.direction]} {row.precision} {LAYOUT_NAMES[row.layout]}"
 
 
 def write_json(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 from .._arguments import output_extent
 
@@ -22,6 +23,25 @@ _PAIR = re.compile(r"(stride|dilation)(\d+)x(\d+)$")
 _PAD = re.compile(r"pad(\d+),(\d+),(\d+),(\d+)$")
 _GROUPS = re.compile(r"groups(\d+)$")
 DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+class _Axis(NamedTuple):
+    """What takes part in a convolution along one axis."""
+
+    products: int  # pairs of an output and a tap that meet an input
+    inputs: int
+    taps: int
+    outputs: int
+
+
+@cache
+def _count_axis(
+    extent: int, outputs: int, taps: int, stride: int, padding: int, dilation: int
+) -> _Axis:
+    met = [(p * stride - padding + r * dilation, r, p) for p in range(outputs) for r in range(taps)]
+    met = [(h, r, p) for h, r, p in met if 0 <= h < extent]
+    inputs, used_taps, used_outputs = (len({place[i] for place in met}) for i in range(3))
+    return _Axis(len(met), inputs, used_taps, used_outputs)
 
 
 @dataclass(frozen=True)
@@ -57,9 +77,38 @@ class Shape:
 
     @property
     def elements(self) -> int:
-        """Elements that any pass touches at least once: input, weight and output."""
+        """Elements of input, weight and output."""
         weight = self.K * (self.C // self.groups) * self.R * self.S
         return self.N * self.C * self.H * self.W + weight + self.N * self.K * self.P * self.Q
+
+    @property
+    def least_flops(self) -> int:
+        """The flops without products of padding zeros, which an engine may leave out."""
+        rows, columns = self._axes
+        products = rows.products * columns.products
+        return 2 * self.N * self.K * (self.C // self.groups) * products
+
+    def least_elements(self, direction: str) -> int:
+        """The fewest elements that a pass ("fwd", "dgrad" or "wgrad") reads and writes.
+
+        A pass writes all of its result, and reads what takes part in a product: a 1x1 layer of
+        stride 2 reads a quarter of its input.
+        """
+        rows, columns = self._axes
+        filters = self.K * (self.C // self.groups)
+        x, read_x = self.H * self.W, rows.inputs * columns.inputs
+        w, read_w = self.R * self.S, rows.taps * columns.taps
+        y, read_y = self.P * self.Q, rows.outputs * columns.outputs
+        pixels = {"fwd": (read_x, read_w, y), "dgrad": (x, read_w, read_y)}
+        x, w, y = pixels.get(direction, (read_x, w, read_y))
+        return self.N * self.C * x + filters * w + self.N * self.K * y
+
+    @property
+    def _axes(self) -> tuple[_Axis, _Axis]:
+        return (
+            _count_axis(self.H, self.P, self.R, self.stride[0], self.pad[0], self.dilation[0]),
+            _count_axis(self.W, self.Q, self.S, self.stride[1], self.pad[2], self.dilation[1]),
+        )
 
     @property
     def symmetric_padding(self) -> tuple[int, int] | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .._user_error import UserError
-from .precisions import dtype_of
 
 Call = Callable[[], object]
 
@@ -128,6 +128,24 @@ def _on_cpu(call: Call, count: int) -> list[float]:
     return times
 
 
+def scratch_bytes(call: Callable[[], Tensor], device: torch.device) -> int | None:
+    """The GPU memory that a call takes while it runs, beyond its operands and its result.
+
+    The call must have run before: autotuning takes more than what it chooses. The CPU's allocator
+    does not tell; then it is None.
+    """
+    if device.type != "cuda":
+        return None
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    result = call()
+    peak = torch.cuda.max_memory_allocated(device)
+    # By the allocator's own count of the result, which it rounds up; of a view only what is seen.
+    held = torch.cuda.memory_allocated(device) - before
+    unseen = result.untyped_storage().nbytes() - result.numel() * result.element_size()
+    return max(0, peak - before - held + unseen)
+
+
 def host_us(call: Call, count: int = 2000) -> float:
     """Host time of one call, work on the device not waited for."""
     for _ in range(100):
@@ -141,39 +159,3 @@ def host_us(call: Call, count: int = 2000) -> float:
             call()
         rounds.append((time.perf_counter() - begin) / (count // 5) * 1e6)
     return min(rounds)
-
-
-def measure_ceilings(
-    device: torch.device, precisions: Iterable[str], budget_s: float = 0.5
-) -> dict[str, float]:
-    """What this machine can do at most: bytes per second copied, and for each precision flops per
-    second multiplied.
-
-    "ieee" on a GPU is a third of TF32: three tensor-core products make one of float32 grade.
-    """
-    timer = Timer(device, budget_s=budget_s)
-    size = (1 << 30) if device.type == "cuda" else (1 << 26)
-    source = torch.empty(size, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    copy_ms = timer.best_ms(lambda: target.copy_(source))
-    ceilings = {"bytes_per_s": 2 * size / copy_ms * 1e3}
-    for name in dict.fromkeys(precisions):
-        ceilings[name] = _multiply_rate(name, timer)
-    return ceilings
-
-
-def _multiply_rate(precision: str, timer: Timer) -> float:
-    gpu = timer.device.type == "cuda"
-    dtype = dtype_of(precision)
-    if not gpu and dtype.itemsize == 2:
-        dtype = torch.float32  # 16-bit values are multiplied as float32
-    # Many GPUs have little hardware for float64, and nothing to gain from a larger product.
-    extent = 1024 if not gpu else 2048 if dtype is torch.float64 else 8192
-    a = torch.randn(extent, extent, device=timer.device).to(dtype)
-    saved = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        rate = 2 * extent**3 / timer.best_ms(lambda: a @ a) * 1e3
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = saved
-    return rate / 3 if gpu and precision == "ieee" else rate

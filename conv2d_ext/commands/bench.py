@@ -26,8 +26,9 @@ from ..bench.measure import (
 )
 from ..bench.plot import require_drawing, write_plot
 from ..bench.precisions import TOLERANCES, precision_name
+from ..bench.roofline import measure_ceilings
 from ..bench.shapes import Shape
-from ..bench.timing import Timer, measure_ceilings
+from ..bench.timing import Timer
 from .options import (
     Commands,
     add_device,

@@ -8,8 +8,9 @@ from .._interrupts import saving
 from .._text import show
 from ..bench import report
 from ..bench.measure import DIRECTIONS, Case, Row, measure_all
+from ..bench.roofline import measure_ceilings
 from ..bench.shapes import load_suite
-from ..bench.timing import Timer, measure_ceilings
+from ..bench.timing import Timer
 from .options import Commands, add_device, add_seconds, peer_name
 from .outputs import Incomplete
 

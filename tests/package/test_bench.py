@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from conv2d_ext.bench import measure, report
+from conv2d_ext.bench import measure, report, roofline
 from conv2d_ext.bench.precisions import PRECISIONS, TOLERANCES, dtype_of, precision_name
 from conv2d_ext.bench.reference import sampled_error
+from conv2d_ext.bench.roofline import least_seconds, measure_ceilings
 from conv2d_ext.bench.shapes import Shape
-from conv2d_ext.bench.timing import Timer, measure_ceilings
+from conv2d_ext.bench.timing import Timer, scratch_bytes
 from conv2d_ext.cli import main
 from conv2d_ext.explain import Candidate, Explanation
 from conv2d_ext.tuning import clear_tuned
 
 PERFORMANCE = Path(__file__).resolve().parents[2] / "docs/performance"
+# Rows of layers; that file has rows of models.
+COMMITTED = sorted(set(PERFORMANCE.glob("*.json")) - {PERFORMANCE / "h200-models.json"})
 TINY = "n1c4h6w7 k4r3s3 pad1,0,2,1"
 CPU = torch.device("cpu")
 QUICK = ["bench", TINY, "--device", "cpu", "--seconds", "0.001"]
@@ -87,7 +93,8 @@ def test_writes_rows_and_judges(tmp_path: Path, capsys: pytest.CaptureFixture) -
     assert main(command) == 0
     document = json.loads(out.read_text())
     assert {"device", "torch", "revision"} <= set(document["machine"])
-    assert set(document["ceilings"]) == {"bytes_per_s", "ieee"}
+    limits = {"bytes_per_s", "cache_bytes_per_s", "cache_bytes", "ieee"}
+    assert set(document["ceilings"]) == limits
     assert [row["direction"] for row in document["rows"]] == ["fwd", "dgrad", "wgrad"]
     keys = "shape direction precision layout engine ours_ms cudnn_ms ratio floor_ms rel_error"
     for row in document["rows"]:
@@ -101,7 +108,7 @@ def test_writes_rows_and_judges(tmp_path: Path, capsys: pytest.CaptureFixture) -
     assert "below --require" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("path", sorted(PERFORMANCE.glob("*.json")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.name)
 def test_committed_results_can_be_read(path: Path) -> None:
     """Files that earlier versions wrote, too."""
     rows, about = report.read_json(path)
@@ -320,10 +327,158 @@ def test_a_mean_of_nothing_meets_no_requirement(
     assert captured.out == "", "there is nothing to draw, so nothing is measured"
 
 
+@pytest.mark.parametrize("path", sorted(PERFORMANCE.glob("*.json")), ids=lambda path: path.name)
+def test_committed_results_are_of_clean_revisions(path: Path) -> None:
+    machine = json.loads(path.read_text())["machine"]
+    assert re.fullmatch("[0-9a-f]{7,40}", str(machine["revision"])), machine["revision"]
+    built = machine["library_revision"]
+    assert built is None or built == machine["revision"], "the libraries are of another revision"
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.name)
+def test_no_committed_time_is_below_its_floor(path: Path) -> None:
+    rows, about = report.read_json(path)
+    for row in rows:
+        least = least_seconds(
+            Shape.parse(row.text), row.direction, row.precision, about["ceilings"]
+        )
+        assert row.floor_ms == pytest.approx(max(least) * 1e3)
+        times = row.ours_ms, row.cudnn_ms, row.cublas_ms, row.inductor_ms, row.untuned_ms
+        assert row.floor_ms <= min(time for time in times if time is not None), row
+
+
 def test_ceilings_are_of_what_was_asked() -> None:
     ceilings = measure_ceilings(torch.device("cpu"), ["fp64", "ieee"], budget_s=0.001)
-    assert list(ceilings) == ["bytes_per_s", "fp64", "ieee"]
+    limits = ["bytes_per_s", "cache_bytes_per_s", "cache_bytes"]
+    assert list(ceilings) == [*limits, "fp64", "ieee"]
     assert all(rate > 1e6 for rate in ceilings.values())
+    assert ceilings["cache_bytes_per_s"] >= ceilings["bytes_per_s"]
+
+
+def test_the_least_time_is_of_arithmetic_memory_or_cache() -> None:
+    shape = Shape.parse("n1c1h100w100 k1r1s1")  # 20,000 flops, and 20,001 elements
+    ceilings = {"bytes_per_s": 1e3, "cache_bytes_per_s": 1e4, "cache_bytes": 0.0, "ieee": 1e3}
+    assert least_seconds(shape, "fwd", "ieee", ceilings) == (20.0, pytest.approx(80.004))
+    ceilings["cache_bytes"] = 40_004.0  # what does not fit comes from memory
+    assert least_seconds(shape, "fwd", "ieee", ceilings)[1] == pytest.approx(40.0)
+    ceilings["cache_bytes"] = 1e6  # everything fits, and still has to pass the cache
+    assert least_seconds(shape, "fwd", "ieee", ceilings)[1] == pytest.approx(8.0004)
+    older = {"bytes_per_s": 1e3, "bf16": 1e3}  # a file that says nothing about a cache
+    assert least_seconds(shape, "fwd", "bf16", older)[1] == pytest.approx(40.002)
+
+
+def test_products_are_those_that_a_precision_is_computed_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU float32 is multiplied as scaled float16: three products for one, or one for TF32."""
+    rates = {torch.float16: 900.0, torch.bfloat16: 880.0, torch.float32: 50.0, torch.float64: 60.0}
+
+    def best_rate(self: roofline._ProductRates, dtype: torch.dtype) -> float:
+        tf32 = dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32
+        return 400.0 if tf32 else rates[dtype]
+
+    monkeypatch.setattr(roofline._ProductRates, "_best_rate", best_rate)
+    asked = {"ieee": 300.0, "tf32": 900.0, "bf16": 900.0, "fp16": 900.0, "fp64": 60.0}
+    gpu = roofline._ProductRates(SimpleNamespace(device=torch.device("cuda")))
+    assert {name: gpu.of(name) for name in asked} == asked
+    rates[torch.float32] = 320.0  # a GPU whose float32 units are faster than that
+    gpu = roofline._ProductRates(SimpleNamespace(device=torch.device("cuda")))
+    assert gpu.of("ieee") == 320.0
+    cpu = roofline._ProductRates(SimpleNamespace(device=torch.device("cpu")))
+    rates[torch.bfloat16] = 1.0  # by emulation: then float32 products are what is used
+    assert cpu.of("bf16") == 320.0
+
+
+def test_ceilings_of_a_busy_machine_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a demo would say "143% of floor"."""
+    timer = Timer(torch.device("cpu"), budget_s=0.001)
+    case = measure.Case(Shape.parse(TINY, "tiny"), "fwd", "ieee", "nchw")
+    low = {"bytes_per_s": 1e3, "cache_bytes_per_s": 1e3, "cache_bytes": 0.0, "ieee": 1e3}
+    true = {"bytes_per_s": 1e12, "cache_bytes_per_s": 1e12, "cache_bytes": 1e6, "ieee": 1e15}
+    asked = []
+
+    def measure_again(device: torch.device, precisions: list[str], budget_s: float) -> dict:
+        asked.append(precisions)
+        return dict(true)
+
+    monkeypatch.setattr(measure, "measure_ceilings", measure_again)
+    rows = measure.measure_all([case], ["auto"], timer, low)
+    assert asked == [["ieee"]]
+    assert low == true, "the file must have the ceilings that its floors come from"
+    assert rows[0].floor_ms == max(least_seconds(case.shape, "fwd", "ieee", true)) * 1e3
+    measure.measure_all([case], ["auto"], timer, low)
+    assert len(asked) == 1
+
+
+def test_launches_are_no_part_of_the_caches_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two footprints of a GPU whose cache moves 10 bytes in a ms, after 5 ms for each kernel."""
+
+    def traffic(device: torch.device, footprint: int, timer: Timer) -> list[tuple[int, float]]:
+        return [(footprint, 5.0 + footprint / 10)]
+
+    monkeypatch.setattr(roofline, "_traffic", traffic)
+    rate = roofline._cache_rate(torch.device("cuda"), 400, Timer(torch.device("cpu")))
+    assert rate == pytest.approx(10e3)
+
+
+def test_a_row_says_how_much_memory_was_taken(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(measure, "scratch_bytes", lambda call, device: 3 << 20)
+    assert main(QUICK) == 0
+    out = capsys.readouterr().out
+    assert "workspace" in out
+    assert "3.0 MiB" in out
+    assert "largest workspace: convx 3.0 MiB" in out
+
+
+def test_the_cpu_does_not_tell_how_much_memory_was_taken(capsys) -> None:
+    assert scratch_bytes(lambda: torch.empty(3), torch.device("cpu")) is None
+    assert main(QUICK) == 0
+    assert "workspace" not in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+def test_scratch_is_what_is_beyond_operands_and_result() -> None:
+    device = torch.device("cuda")
+    x = torch.ones(4 << 20, device=device)
+
+    def twice() -> torch.Tensor:
+        return (x + 1) + 1
+
+    assert scratch_bytes(lambda: x + 1, device) == 0
+    assert scratch_bytes(twice, device) == 16 << 20
+    assert scratch_bytes(lambda: (x + 1)[: 1 << 20], device) == 12 << 20  # a view holds all of it
+
+
+def git(folder: Path, *arguments: str) -> str:
+    settings = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    command = ["git", *settings, *arguments]
+    done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_the_revision_is_of_the_package_that_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "checkout/conv2d_ext"
+    package.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONVX_REVISION", raising=False)
+    (package / "a.py").write_text("1")
+    assert report.find_revision(package) is None
+    monkeypatch.setenv("CONVX_REVISION", "1234567")
+    assert report.find_revision(package) == "1234567"
+    git(package.parent, "init", "-q")
+    git(package.parent, "add", ".")
+    git(package.parent, "commit", "-q", "-m", "first")
+    git(package.parent, "tag", "v1.0")  # must not take the place of the commit
+    commit = git(package.parent, "rev-parse", "--short", "HEAD")
+    assert report.find_revision(package) == commit
+    (package / "a.py").write_text("2")
+    assert report.find_revision(package) == f"{commit}-dirty"
+    installed = package.parent / ".venv/site-packages/conv2d_ext"  # inside the checkout, but older
+    installed.mkdir(parents=True)
+    (installed / "_build_info.json").write_text('{"revision": "7654321"}')
+    assert report.find_revision(installed) == "7654321"
 
 
 def test_geometric_mean() -> None:

@@ -80,19 +80,21 @@ def test_ranks_the_runners_up() -> None:
 def test_the_floor_is_the_larger_of_two_times(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def rates(device: torch.device, precision: str) -> tuple[float, float]:
+    def ceilings(device: torch.device, precision: str) -> dict[str, float]:
         asked.append((device.type, precision))
-        return 1e9, 1e6
+        return {precision: 1e9, "bytes_per_s": 1e6}
 
-    monkeypatch.setattr(sys.modules["conv2d_ext.explain"], "_measured_rates", rates)
+    monkeypatch.setattr(sys.modules["conv2d_ext.explain"], "_measured_ceilings", ceilings)
     explanation = conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3), floor=True)
     assert explanation.floor.flops_us == pytest.approx(explanation.flops / 1e3)
     assert explanation.floor.bytes_us == pytest.approx(explanation.bytes)
     assert explanation.floor.us == max(explanation.floor.flops_us, explanation.floor.bytes_us)
     assert explanation.floor.bound == "memory"
     assert "(memory)" in str(explanation)
+    padded = conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3), padding=1, floor=True)
+    assert padded.floor.flops_us < padded.flops / 1e3, "products of padding need not be formed"
     conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3), floor=True, dtype=torch.float64)
-    assert asked == [("cpu", "ieee"), ("cpu", "fp64")]
+    assert asked == [("cpu", "ieee"), ("cpu", "ieee"), ("cpu", "fp64")]
     assert conv2d_ext.explain((1, 8, 9, 9), (8, 8, 3, 3)).floor is None
 
 

@@ -11,9 +11,17 @@ from xml.etree import ElementTree
 import pytest
 
 from conv2d_ext.bench import plot
+from conv2d_ext.bench.measure import Row
 from conv2d_ext.cli import main
 
 H200 = Path(__file__).resolve().parents[2] / "docs/performance/h200.json"
+STRICT = H200.with_name("h200-strict.json")
+
+
+def measured(text: str, ours_ms: float) -> Row:
+    times = {"ours_ms": ours_ms, "cudnn_ms": 2 * ours_ms, "ratio": 2.0, "floor_ms": ours_ms / 2}
+    rest = {"tflops": 1.0, "rel_error": 1e-7, "cudnn_rel_error": 1e-7}
+    return Row(text, text, "fwd", "ieee", "nchw", "cuda_lines", **times, **rest)
 
 
 @pytest.fixture
@@ -24,14 +32,39 @@ def matplotlib() -> None:
 @pytest.mark.usefixtures("matplotlib")
 def test_svg_says_what_was_measured(tmp_path: Path) -> None:
     picture = tmp_path / "folder" / "h200.svg"
-    assert main(["plot", str(H200), str(picture), "--precisions", "ieee"]) == 0
+    assert main(["plot", str(STRICT), str(picture), "--precisions", "ieee"]) == 0
     texts = " ".join(ElementTree.parse(picture).getroot().itertext())
-    rows = [row for row in json.loads(H200.read_text())["rows"] if row["precision"] == "ieee"]
+    rows = json.loads(STRICT.read_text())["rows"]
     for name in {row["shape"] for row in rows}:
         assert name in texts
-    for words in ("NVIDIA H200", "strict fp32", "times as fast as cuDNN", "roofline", "1x"):
+    for words in ("NVIDIA H200", "float32, strict", "times as fast as cuDNN", "roofline", "1x"):
         assert words in texts
     assert "TF32" not in texts
+
+
+@pytest.mark.usefixtures("matplotlib")
+def test_only_what_was_asked_for_is_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "h200.svg"
+    asked = ["--precisions", "tf32", "--layouts", "nchw", "--directions", "dgrad,wgrad"]
+    assert main(["plot", str(H200), str(picture), *asked]) == 0
+    texts = " ".join(ElementTree.parse(picture).getroot().itertext())
+    assert "float32 with TF32, PyTorch's default, NCHW" in texts
+    assert "weight gradient, mean" in texts
+    assert "forward, mean" not in texts
+    assert "channels_last" not in texts
+
+
+@pytest.mark.usefixtures("matplotlib")
+def test_no_point_lies_above_the_roof() -> None:
+    """The place of a point is its rate and its intensity, of the work that cannot be left out."""
+    row = measured("n2c8h6w6 k4r3s3 pad1,1,1,1", ours_ms=1.0)
+    intensity, tflops = plot._place(row)
+    flops, elements = 2 * 2 * 4 * 8 * 16 * 16, 2 * 8 * 36 + 4 * 8 * 9 + 2 * 4 * 36
+    assert tflops == pytest.approx(flops / 1e9)
+    assert intensity == pytest.approx(flops / (4 * elements))
+    axes = importlib.import_module("matplotlib.pyplot").figure().add_subplot()
+    xs, ys = plot._draw_roof(axes, 8e12, 2e12, (1.0, 16.0))
+    assert (xs, ys) == ([1.0, 4.0, 16.0], [2.0, 8.0, 8.0])
 
 
 @pytest.mark.usefixtures("matplotlib")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from cases import CASES, Case
@@ -89,6 +91,34 @@ def test_arithmetic() -> None:
     assert round(shape.flops / 1e9, 1) == 371.5
     assert round(shape.elements * 4 / 1e6) == 785
     assert shape.with_batch(1).flops * 8 == shape.flops
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_least_work_is_what_the_definition_needs(case: Case) -> None:
+    """Counted element by element along both axes."""
+    shape = shape_of(case)
+    met = [
+        (h, v, r, s, p, q)
+        for p, r in itertools.product(range(shape.P), range(shape.R))
+        for q, s in itertools.product(range(shape.Q), range(shape.S))
+        if 0 <= (h := p * shape.stride[0] - shape.pad[0] + r * shape.dilation[0]) < shape.H
+        and 0 <= (v := q * shape.stride[1] - shape.pad[2] + s * shape.dilation[1]) < shape.W
+    ]
+    channels = shape.C // shape.groups
+    assert shape.least_flops == 2 * shape.N * shape.K * channels * len(met)
+    x = shape.N * shape.C * len({(h, v) for h, v, *_ in met})
+    w = shape.K * channels * len({(r, s) for _, _, r, s, _, _ in met})
+    y = shape.N * shape.K * len({(p, q) for *_, p, q in met})
+    whole_x, whole_w = shape.N * shape.C * shape.H * shape.W, shape.K * channels * shape.R * shape.S
+    assert shape.least_elements("fwd") == x + w + shape.N * shape.K * shape.P * shape.Q
+    assert shape.least_elements("dgrad") == whole_x + w + y
+    assert shape.least_elements("wgrad") == x + whole_w + y
+
+
+def test_a_strided_1x1_layer_reads_a_quarter_of_its_input() -> None:
+    shape = Shape.parse("n2c8h6w6 k4r1s1 stride2x2")
+    assert shape.least_elements("fwd") == 2 * 8 * 9 + 8 * 4 + 2 * 4 * 9
+    assert shape.least_elements("dgrad") == 2 * 8 * 36 + 8 * 4 + 2 * 4 * 9
 
 
 def test_of_a_call() -> None:

@@ -1,0 +1,146 @@
+"""Measures whole models, as they are and converted, and writes docs/performance/h200-models.json.
+
+    python .github/scripts/measure_models.py --json docs/performance/h200-models.json
+
+Each model takes an inference and a training step in both memory formats, in float32 with PyTorch's
+defaults (TF32 allowed in convolutions) and under autocast in bfloat16. Weights are random. It needs
+a GPU, torchvision and timm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from conv2d_ext import convert, restore
+from conv2d_ext.bench.report import describe_machine
+from conv2d_ext.bench.timing import autotuned
+from conv2d_ext.step import measure_steps
+
+LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+PRECISIONS = {"tf32": None, "bf16": torch.bfloat16}
+MODES = {"inference": "infer", "training": "train"}
+
+
+def torchvision_model(name: str) -> nn.Module:
+    return getattr(importlib.import_module("torchvision.models"), name)()
+
+
+def timm_model(name: str) -> nn.Module:
+    return importlib.import_module("timm").create_model(name, pretrained=False)
+
+
+MODELS: dict[str, Callable[[str], nn.Module]] = {
+    "resnet50": torchvision_model,
+    "resnext50_32x4d": torchvision_model,
+    "mobilenet_v2": torchvision_model,
+    "convnext_tiny": timm_model,
+    "efficientnet_b0": timm_model,
+    "regnety_016": timm_model,
+}
+
+
+class Autocast(nn.Module):
+    """A model that computes under autocast, or, without a dtype, as it is."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self.model, self.dtype = model, dtype
+
+    def forward(self, x: Tensor) -> Any:
+        with torch.autocast(x.device.type, self.dtype, enabled=self.dtype is not None):
+            return self.model(x)
+
+
+def measure_model(
+    name: str, model: nn.Module, size: Sequence[int], device: torch.device, seconds: float
+) -> list[dict[str, Any]]:
+    """A row for each layout, precision and mode."""
+    rows = []
+    for layout, memory_format in LAYOUTS.items():
+        model = model.to(device, memory_format=memory_format)
+        x = torch.randn(*size, device=device).contiguous(memory_format=memory_format)
+        for precision, dtype in PRECISIONS.items():
+            whole = Autocast(model, dtype)
+            report = measure_steps(whole, x, seconds=seconds)
+            for step in report.steps:
+                train = step.name == "training"
+                theirs = peak_bytes(whole, x, train)
+                convert(whole)
+                ours = peak_bytes(whole, x, train)
+                restore(whole)
+                rows.append(
+                    {
+                        "model": name,
+                        "layout": layout,
+                        "precision": precision,
+                        "mode": MODES[step.name],
+                        "ours_ms": step.converted_ms,
+                        "torch_ms": step.original_ms,
+                        "ratio": step.ratio,
+                        "ours_peak_bytes": ours,
+                        "torch_peak_bytes": theirs,
+                    }
+                )
+                show = f"{step.original_ms:.2f} -> {step.converted_ms:.2f} ms, {step.ratio:.2f}x"
+                print(f"{name} {layout} {precision} {step.name}: {show}", flush=True)
+    return rows
+
+
+def peak_bytes(model: nn.Module, x: Tensor, train: bool) -> int | None:
+    """The GPU memory that a step takes at its peak beyond parameters and input: activations,
+    gradients and workspaces. None on the CPU, whose allocator does not tell."""
+    if x.device.type != "cuda":
+        return None
+    model.train(train)
+    with autotuned(torch.backends.cudnn.allow_tf32):
+        for _ in range(2):  # autotuning takes more than what it chooses
+            model.zero_grad(set_to_none=True)
+            before = torch.cuda.memory_allocated(x.device)
+            torch.cuda.reset_peak_memory_stats(x.device)
+            with torch.set_grad_enabled(train):
+                y = model(x)
+            if train:
+                y.float().square().mean().backward()
+            del y
+            peak = torch.cuda.max_memory_allocated(x.device)
+    model.zero_grad(set_to_none=True)
+    return peak - before
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="*", help=f"some of {', '.join(MODELS)}; default: all")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--extent", type=int, default=224, help="height and width of the images")
+    parser.add_argument("--seconds", type=float, default=0.2, help="spent on each measurement")
+    parser.add_argument("--device", type=torch.device, default="cuda")
+    parser.add_argument("--json", type=Path, required=True)
+    arguments = parser.parse_args(argv)
+    if unknown := set(arguments.models) - set(MODELS):
+        parser.error(f"unknown model {', '.join(sorted(unknown))}")
+    if not os.access(arguments.json.parent, os.W_OK):
+        parser.error(f"cannot write to {arguments.json.parent}")
+    torch.backends.cudnn.allow_tf32 = True  # PyTorch's default, said aloud
+    size = (arguments.batch, 3, arguments.extent, arguments.extent)
+    rows = []
+    for name in arguments.models or MODELS:
+        rows += measure_model(name, MODELS[name](name), size, arguments.device, arguments.seconds)
+    document = {"machine": describe_machine(arguments.device), "input": size, "models": rows}
+    unfinished = arguments.json.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(document, indent=1) + "\n")
+    unfinished.replace(arguments.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Every figure of the pages comes from a committed file."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from pages import ROOT
+from torch import nn
+
+from conv2d_ext.bench.measure import DIRECTIONS, LAYOUTS, Row
+from conv2d_ext.bench.shapes import load_suite
+
+MACHINE = {"device": "a GPU", "torch": "2.11", "cudnn": 91900, "revision": "1234567"}
+
+
+def load_script(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / f".github/scripts/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tables = load_script("write_tables")
+models = load_script("measure_models")
+
+
+@pytest.mark.parametrize("page", tables.PAGES)
+def test_the_page_has_what_the_files_have(page: str) -> None:
+    """If it fails: python .github/scripts/write_tables.py"""
+    text = (ROOT / page).read_text()
+    made, problems = tables.rewrite(text, tables.Measurements(ROOT / "docs/performance"))
+    assert not problems
+    assert made == text
+
+
+def made_up_row(shape, direction: str, precision: str, layout: str) -> Row:
+    """cuDNN is twice as slow in NCHW, and as fast as convx in channels_last, but for one row."""
+    ours, theirs = 2.0, 4.0 if layout == "nchw" else 2.0
+    if (shape.name, direction, layout) == ("kb50", "dgrad", "nchw"):
+        theirs = 0.5
+    return Row(
+        shape=shape.name,
+        text=shape.text,
+        direction=direction,
+        precision=precision,
+        layout=layout,
+        engine="cuda_lines",
+        ours_ms=ours,
+        cudnn_ms=theirs,
+        ratio=theirs / ours,
+        floor_ms=1.0,
+        tflops=1.0,
+        rel_error=4e-7,
+        cudnn_rel_error=3e-3,
+        cublas_ms=1.0,
+        untuned_ms=2.5,
+        workspace_bytes=230_000_000,
+        cudnn_workspace_bytes=9_200_000_000,
+    )
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    every = ("ieee", "tf32", "bf16")
+    suites = {
+        "h200.json": ("full", ("tf32", "bf16")),
+        "h200-strict.json": ("full", ("ieee",)),
+        "h200-accuracy.json": ("accuracy", ("ieee",)),
+        "h200-pointwise.json": ("pointwise", ("tf32", "bf16")),
+        "h200-depthwise.json": ("depthwise", every),
+        "cpu.json": ("cpu", ("ieee",)),
+    }
+    for name, (suite, precisions) in suites.items():
+        rows = [
+            asdict(made_up_row(shape, direction, precision, layout))
+            for shape in load_suite(suite)
+            for direction in DIRECTIONS
+            for precision in precisions
+            for layout in LAYOUTS
+        ]
+        (tmp_path / name).write_text(json.dumps({"machine": MACHINE, "rows": rows}))
+    steps = [
+        {
+            "model": model,
+            "layout": layout,
+            "precision": precision,
+            "mode": mode,
+            "ours_ms": 10.0,
+            "torch_ms": 15.0,
+            "ratio": 1.5,
+            "ours_peak_bytes": 2_000_000_000,
+            "torch_peak_bytes": 3_000_000_000,
+        }
+        for model in models.MODELS
+        for layout in LAYOUTS
+        for precision in ("tf32", "bf16")
+        for mode in ("infer", "train")
+    ]
+    (tmp_path / "h200-models.json").write_text(json.dumps({"machine": MACHINE, "models": steps}))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", tables.PAGES)
+def test_every_table_can_be_made(page: str, measured: Path) -> None:
+    text = (ROOT / page).read_text()
+    assert text.count("<!-- table: ") == len(tables.BLOCK.findall(text)) >= 5
+    made, problems = tables.rewrite(text, tables.Measurements(measured))
+    assert not problems
+    assert tables.rewrite(made, tables.Measurements(measured)) == (made, [])
+
+
+def test_means_count_losses_and_cudnns_better_layout(measured: Path) -> None:
+    lines = tables.means_table(tables.Measurements(measured)).splitlines()
+    default = next(line for line in lines if "TF32 allowed (default), NCHW" in line)
+    _, _, forward, input_grad, weight_grad, behind, slowest, _ = map(str.strip, default.split("|"))
+    assert forward == weight_grad == "2.00x (1.00x)"
+    mean = 2 * (0.25 / 2) ** (1 / 23)
+    better = 0.25 ** (1 / 23)
+    assert input_grad == f"{mean:.2f}x ({better:.2f}x)"
+    assert behind == "1 of 69"
+    assert slowest == "kb50 input gradient, 0.25x"
+
+
+def test_lines_of_memory_and_accuracy(measured: Path) -> None:
+    data = tables.Measurements(measured)
+    assert "0.23 GB for convx" in tables.memory_line(data)
+    assert "9.20 GB for cuDNN" in tables.memory_line(data)
+    line = tables.accuracy_line(data)
+    assert "5x5, 2 groups, 64 channels" in line
+    assert "4e-07 with convx" in line
+    assert "3e-03 with cuDNN" in line
+
+
+def test_a_missing_file_leaves_a_table_alone(tmp_path: Path) -> None:
+    text = "<!-- table: models -->\nold\n<!-- end of table -->"
+    made, problems = tables.rewrite(text, tables.Measurements(tmp_path))
+    assert made == text
+    assert problems == ["models: there is no h200-models.json"]
+
+
+def test_models_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tiny(name: str) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
+
+    monkeypatch.setattr(models, "MODELS", {"tiny": tiny})
+    out = tmp_path / "models.json"
+    small = ["--batch", "1", "--extent", "8", "--seconds", "0.001", "--device", "cpu"]
+    assert models.main([*small, "--json", str(out)]) == 0
+    document = json.loads(out.read_text())
+    assert document["machine"]["torch"]
+    kinds = [(row["layout"], row["precision"], row["mode"]) for row in document["models"]]
+    assert kinds == [
+        (a, b, c) for a in LAYOUTS for b in ("tf32", "bf16") for c in ("infer", "train")
+    ]
+    for row in document["models"]:
+        assert row["ratio"] == pytest.approx(row["torch_ms"] / row["ours_ms"])
+    with pytest.raises(SystemExit):
+        models.main(["nothing", *small, "--json", str(out)])
+    with pytest.raises(SystemExit):
+        models.main([*small, "--json", str(tmp_path / "no folder" / "models.json")])
