@@ -3,8 +3,9 @@
 // A block writes kPackedBlockBytes of one tile: 64 to 256 positions, all channels of a packed row.
 // It assembles them in shared memory, swizzled as wgmma wants them, and stores them with one bulk
 // copy per component: global memory has the same order. A thread makes two units of 8 channels.
-// Where columns are neighbours in memory (NCHW), the lanes of a warp are 32 positions of one unit;
-// where channels are (channels_last), they are neighbouring units, and a unit is one 16-byte load.
+// Where columns are neighbours in memory (NCHW), its units are two neighbouring positions, loaded
+// as pairs where those are aligned, and the lanes of a warp are 64 positions; where channels are
+// (channels_last), lanes are neighbouring units, and a unit is one or two 16-byte loads.
 //
 // Shared memory: one block of kPackedBlockBytes per component. Memory bandwidth limits the kernel.
 #pragma once
@@ -77,7 +78,7 @@ __device__ __forceinline__ PackedPixel find_pixel(const WgradGeometry& g, const 
     pixel.offset = rest * g.y_strides.n + i * g.y_strides.h + j * g.y_strides.w;
   } else {
     const int row = i * g.stride_h + phase.row - g.pad_top;
-    pixel.column = j * g.stride_w + phase.column - g.pad_left;
+    pixel.column = j * g.stride_w + phase.column - g.packed_left;
     pixel.is_inside = row >= 0 && row < g.height &&
                       (g.folds_columns || (pixel.column >= 0 && pixel.column < g.width));
     pixel.offset = rest * g.x_strides.n + row * g.x_strides.h + pixel.column * g.x_strides.w;
@@ -125,7 +126,29 @@ __device__ __forceinline__ void load_unit(const WgradGeometry& g, const T* tenso
   }
 }
 
-// channels_adjacent: units of a position are neighbours in memory. is_vector: see load_unit.
+// The units of two neighbouring positions, whose pixels are an aligned pair in memory.
+template <typename T, PackedSide kSide>
+__device__ __forceinline__ void load_pair(const WgradGeometry& g, const T* tensor,
+                                          const PackedPixel& pixel, int channel,
+                                          float (&values)[2][kUnitChannels]) {
+  struct alignas(2 * sizeof(T)) Pair {
+    T first, second;
+  };
+  constexpr bool kIsInput = kSide == PackedSide::kInput;
+  const int64_t stride = kIsInput ? g.x_strides.c : g.y_strides.c;
+  const int count = kIsInput ? g.channels : g.filters;
+#pragma unroll
+  for (int i = 0; i < kUnitChannels; ++i) {
+    values[0][i] = values[1][i] = 0;
+    if (channel + i >= count) continue;
+    const Pair pair =
+        *reinterpret_cast<const Pair*>(tensor + pixel.offset + (channel + i) * stride);
+    values[0][i] = to_accumulate(pair.first), values[1][i] = to_accumulate(pair.second);
+  }
+}
+
+// channels_adjacent: units of a position are neighbours in memory. is_vector: see load_unit,
+// or all pairs of columns that begin at an even offset are aligned.
 template <typename T, OperandForm kForm, PackedSide kSide>
 __global__ void __launch_bounds__(kPackThreads)
     pack_positions_kernel(const __grid_constant__ WgradGeometry g,
@@ -162,16 +185,29 @@ __global__ void __launch_bounds__(kPackThreads)
     const int64_t first = call.first_stage * kStagePositions + of_positions * block_rows;
 
     float values[2][kUnitChannels];
-    int places[2];
+    int places[2], channels[2];
+    PackedPixel pixels[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int slot = static_cast<int>(threadIdx.x) + i * kPackThreads;
-      const int row = channels_adjacent ? slot / units : slot % block_rows;
-      const int unit = channels_adjacent ? slot % units : slot / block_rows;
+      const int thread = static_cast<int>(threadIdx.x);
+      const int slot = thread + i * kPackThreads;
+      const int row = channels_adjacent ? slot / units : thread % (block_rows / 2) * 2 + i;
+      const int unit = channels_adjacent ? slot % units : thread / (block_rows / 2);
       places[i] = row * row_bytes + unit * 16;
-      const PackedPixel pixel = find_pixel<kSide>(g, g.phases[phase], first + row);
-      load_unit<T, kSide>(g, tensor, pixel, tile * (row_bytes / 2) + unit * kUnitChannels,
-                          is_vector, values[i]);
+      channels[i] = tile * (row_bytes / 2) + unit * kUnitChannels;
+      pixels[i] = find_pixel<kSide>(g, g.phases[phase], first + row);
+    }
+    const bool is_pair = !channels_adjacent && is_vector && !(kIsInput && g.folds_columns) &&
+                         pixels[0].is_inside && pixels[1].is_inside &&
+                         pixels[1].offset == pixels[0].offset + 1 && pixels[0].offset % 2 == 0;
+    if (is_pair) {
+      load_pair<T, kSide>(g, tensor, pixels[0], channels[0], values);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        load_unit<T, kSide>(g, tensor, pixels[i], channels[i], channels_adjacent && is_vector,
+                            values[i]);
+      }
     }
     if (threadIdx.x == 0) wait_bulk_reads();  // of the block before
     __syncthreads();

@@ -11,7 +11,7 @@ struct WgradCall {
   const void *x, *y;  // tensors as the caller has them
   void* w;
   char *packed_x, *packed_y;  // components of the pass's positions
-  float* partials;            // [slice][tile][consumer][8 columns][thread][4]
+  float* partials;            // [slice][tile][consumer][filter][column]
   HalfScales* scales;         // of scaled forms; the scale of dY follows as its only "filter"
   int64_t first_stage;        // of the pass
   int64_t stages;             // of the pass

@@ -20,8 +20,9 @@ struct PackedAxis {
   int64_t step_shift;             // their distance in positions
 };
 
+// pad: the border before the image. extra: how much of it is more than the problem's padding.
 PackedAxis make_packed_axis(int64_t extent, int64_t out, int64_t kernel, int64_t stride,
-                            int64_t dilation, int64_t pad) {
+                            int64_t dilation, int64_t pad, int64_t extra = 0) {
   PackedAxis axis;
   const int64_t common = std::gcd(stride, dilation);
   axis.step = stride / common;
@@ -31,7 +32,7 @@ PackedAxis make_packed_axis(int64_t extent, int64_t out, int64_t kernel, int64_t
   std::sort(axis.residues.begin(), axis.residues.end());
   axis.residues.erase(std::unique(axis.residues.begin(), axis.residues.end()), axis.residues.end());
   for (int64_t tap = 0; tap < kernel; ++tap) {
-    const int64_t residue = tap * dilation % stride, shift = tap * dilation / stride;
+    const int64_t residue = tap * dilation % stride, shift = tap * dilation / stride + extra;
     const auto phase = std::lower_bound(axis.residues.begin(), axis.residues.end(), residue);
     axis.phase_of.push_back(phase - axis.residues.begin());
     axis.shift_of.push_back(shift);
@@ -85,12 +86,15 @@ class Search {
     g.channels = narrow(p_.C), g.filters = narrow(p_.K);
     g.group_channels = narrow(p_.channels_per_group());
     g.group_filters = narrow(p_.filters_per_group());
-    g.kernel_columns = narrow(p_.S);
+    g.kernel_rows = narrow(p_.R), g.kernel_columns = narrow(p_.S);
+    g.by_kernel_rows = FastDivmod(p_.R), g.by_kernel_columns = FastDivmod(p_.S);
+    g.by_group_channels = FastDivmod(p_.channels_per_group());
     g.stride_h = narrow(p_.stride.h), g.stride_w = narrow(p_.stride.w);
     g.pad_top = narrow(p_.pad.top), g.pad_left = narrow(p_.pad.left);
     g.dilation_h = narrow(p_.dilation.h), g.dilation_w = narrow(p_.dilation.w);
     g.x_strides = p_.x_strides, g.y_strides = p_.y_strides, g.w_strides = p_.w_strides;
     g.folds_columns = folds;
+    g.packed_left = g.pad_left;
     g.packed_channels = narrow(folds ? p_.S * p_.C : p_.C);
     row_axis_ = make_packed_axis(p_.H, p_.P, p_.R, p_.stride.h, p_.dilation.h, p_.pad.top);
     if (folds) {
@@ -101,8 +105,16 @@ class Search {
                       .step = 1,
                       .step_shift = 0};
     } else {
-      column_axis_ = make_packed_axis(p_.W, p_.Q, p_.S, p_.stride.w, p_.dilation.w, p_.pad.left);
+      // Pairs of columns are loaded at once where they are aligned: in rows of even pitch that
+      // begin at an even column.
+      const bool pairs = p_.stride.w == 1 && p_.x_strides.w == 1 && p_.W % 2 == 0;
+      const int64_t extra = pairs ? p_.pad.left % 2 : 0;
+      g.packed_left += narrow(extra);
+      column_axis_ = make_packed_axis(p_.W, p_.Q, p_.S, p_.stride.w, p_.dilation.w,
+                                      p_.pad.left + extra, extra);
+      if (pairs) column_axis_.length += column_axis_.length % 2;
     }
+    if (p_.R * p_.S > kMaxWgradTaps) return false;
     const int64_t phases =
         static_cast<int64_t>(row_axis_.residues.size() * column_axis_.residues.size());
     if (phases > kMaxPackedPhases) return false;

@@ -26,14 +26,14 @@ struct WgradPlan {
 };
 
 // Widths of an MMA that kernels are compiled for, widest first.
-inline constexpr int kPlainColumns[] = {256, 192, 128, 96, 64};
+inline constexpr int kPlainColumns[] = {256, 224, 192, 160, 128, 96, 64};
 inline constexpr int kSplitColumns[] = {128, 96, 64};
 inline constexpr int kNarrowestColumns = 64;
 
 // Consumer warpgroups that a block has at most: registers for the accumulators decide. Split forms
 // have two sets of them.
 constexpr int max_consumers(int columns, int components) {
-  return columns * (components > 1 ? 2 : 1) <= 192 ? 3 : 2;
+  return columns * (components > 1 ? 2 : 1) <= 224 ? 3 : 2;
 }
 
 // The fastest geometry by prediction, or nothing where no tile fits in shared memory or a limit of

@@ -36,6 +36,7 @@ inline constexpr int kTileFilters = 64;         // filters of a warpgroup's tile
 inline constexpr int kGradientRowBytes = 128;   // those filters, 16 bits each
 inline constexpr int kPackedBlockBytes = 8192;  // what the packing kernel writes at once
 inline constexpr int kMaxTapGroups = 128;
+inline constexpr int kMaxWgradTaps = 1024;
 inline constexpr int kMaxPackedPhases = 32;
 
 // What the atoms of columns in one MMA are: B is made of atoms of 16, 32 or 64 channels at equal
@@ -62,12 +63,14 @@ struct WgradGeometry {
   // The problem.
   int images, height, width, out_height, out_width;
   int channels, filters, group_channels, group_filters;
-  int kernel_columns;  // S
+  int kernel_rows, kernel_columns;  // R, S
+  FastDivmod by_kernel_rows, by_kernel_columns, by_group_channels;
   int stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
   Strides x_strides, y_strides, w_strides;
 
   // Positions.
   int pitch, rows;
+  int packed_left;  // pad_left, or one more, so that pairs of neighbouring pixels are aligned
   FastDivmod by_pitch, by_rows;
   bool folds_columns;
   int packed_channels;  // columns that a packed row of X' has: C, or S * C where folded
@@ -105,9 +108,9 @@ struct WgradGeometry {
   constexpr int tiles() const { return filter_blocks * channel_blocks * group_blocks; }
   constexpr int atoms() const { return columns / atom_channels; }
 
-  // float4 values of the partial sums of one slice.
-  constexpr int64_t partial_units() const {
-    return int64_t{tiles()} * consumers() * (columns / 8) * 128;
+  // Partial sums of one slice: [tile][consumer][filter][column].
+  constexpr int64_t partial_values() const {
+    return int64_t{tiles()} * consumers() * kTileFilters * columns;
   }
   constexpr int64_t gradient_bytes(int components) const {
     return components * filter_tiles * gradient_rows * kGradientRowBytes;
@@ -115,7 +118,7 @@ struct WgradGeometry {
   constexpr int64_t input_bytes(int components) const {
     return int64_t{components} * phase_count * channel_tiles * input_rows * row_bytes;
   }
-  constexpr int64_t partial_bytes() const { return slices * partial_units() * 16; }
+  constexpr int64_t partial_bytes() const { return slices * partial_values() * 4; }
 };
 
 }  // namespace convx

@@ -198,8 +198,9 @@ class WgradConsumer {
     gradient_component_units_ = g.block_filter_tiles * (kStagePositions * kGradientRowBytes / 16);
     const int64_t part =
         (int64_t{work.slice} * g.tiles() + work.tile_index) * g.consumers() + warpgroup;
-    partial_ =
-        reinterpret_cast<float4*>(call.partials) + part * (kColumns / 8) * 128 + threadIdx.x % 128;
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    const int row = thread / 32 * 16 + thread % 32 / 4;
+    partial_ = call.partials + (part * kTileFilters + row) * kColumns + thread % 4 * 2;
     adds_ = call.adds_to_partials;
   }
 
@@ -305,14 +306,14 @@ class WgradConsumer {
 
   __device__ __forceinline__ void add_to_partials(const WgmmaSums<kColumns>& sums) {
 #pragma unroll
-    for (int i = 0; i < kColumns / 8; ++i) {
-      const float* const v = &sums.value[4 * i];
-      float4 sum{v[0], v[1], v[2], v[3]};
+    for (int i = 0; i < kColumns / 4; ++i) {  // pairs of columns, of two rows alternately
+      auto* const to = reinterpret_cast<float2*>(partial_ + i % 2 * 8 * kColumns + i / 2 * 8);
+      float2 sum{sums.value[2 * i], sums.value[2 * i + 1]};
       if (adds_) {
-        const float4 before = partial_[i * 128];
-        sum.x += before.x, sum.y += before.y, sum.z += before.z, sum.w += before.w;
+        const float2 before = *to;
+        sum.x += before.x, sum.y += before.y;
       }
-      partial_[i * 128] = sum;
+      *to = sum;
     }
     adds_ = true;
   }
@@ -327,7 +328,7 @@ class WgradConsumer {
   uint32_t at_;  // where in the ring the stage's first row for this tap group is
   uint32_t input_lower_, input_upper_, input_component_units_;
   uint32_t gradient_lower_, gradient_component_units_;
-  float4* partial_;
+  float* partial_;  // of this thread's first row and column
 };
 
 template <typename Value, int kComponents, int kColumns>

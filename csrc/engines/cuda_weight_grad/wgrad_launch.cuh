@@ -37,8 +37,12 @@ void pack_side(const LaunchSite& site, const WgradGeometry& g, const WgradCall& 
   const bool channels_adjacent = strides.c == 1 && strides.w != 1;
   const auto is_aligned = [](int64_t elements) { return elements * sizeof(T) % 16 == 0; };
   const auto address = reinterpret_cast<uintptr_t>(kIsInput ? call.x : call.y);
-  const bool is_vector = strides.c == 1 && address % 16 == 0 && is_aligned(strides.n) &&
-                         is_aligned(strides.h) && is_aligned(strides.w);
+  const auto is_even = [](int64_t elements) { return elements % 2 == 0; };
+  const bool is_vector = channels_adjacent
+                             ? address % 16 == 0 && is_aligned(strides.n) &&
+                                   is_aligned(strides.h) && is_aligned(strides.w)
+                             : address % (2 * sizeof(T)) == 0 && strides.w == 1 &&
+                                   is_even(strides.n) && is_even(strides.c) && is_even(strides.h);
   const int64_t bytes = kIsInput ? g.input_bytes(1) : g.gradient_bytes(1);
   const int64_t blocks = std::min<int64_t>(bytes / kPackedBlockBytes, kPackBlocks);
   launch_early<pack_positions_kernel<T, kForm, kSide>>(
@@ -59,6 +63,8 @@ template <OperandForm kForm>
 void multiply_positions(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call) {
   if constexpr (count_components(kForm) == 1) {
     if (g.columns == 256) return launch_mmas<kForm, 256>(site, g, call);
+    if (g.columns == 224) return launch_mmas<kForm, 224>(site, g, call);
+    if (g.columns == 160) return launch_mmas<kForm, 160>(site, g, call);
     if (g.columns == 192) return launch_mmas<kForm, 192>(site, g, call);
   }
   if (g.columns == 128) return launch_mmas<kForm, 128>(site, g, call);

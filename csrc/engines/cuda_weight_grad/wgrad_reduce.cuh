@@ -1,8 +1,14 @@
 // Adds the partial sums of all split-K slices in a fixed order, and writes dW.
 //
-// A block adds 32 units of 4 values: warp i adds slices i, i + 8, ..., and the first warp adds the
-// eight results in order. Latency limits the kernel: partial sums are a few MB, in L2.
+// Threads take the elements of dW in the order of its memory, so that stores are coalesced; the
+// partial sums that a block reads lie in few rows of a tile, so that L1 serves what a load leaves
+// over of a line. A block of 8 warps adds each element with 1 to 8 lanes, a warp apart: lane i adds
+// slices i, i + lanes, ..., and the first adds their results in order.
+//
+// Shared memory: where each tap's accumulators are, 4 KiB; the lanes' sums, 1 KiB.
 #pragma once
+
+#include <algorithm>
 
 #include "cuda/launch.h"
 #include "device/convert.cuh"
@@ -10,45 +16,62 @@
 #include "device/tensor_formats.cuh"
 #include "engines/cuda_weight_grad/wgrad_call.h"
 #include "engines/cuda_weight_grad/wgrad_geometry.h"
+#include "engines/cuda_weight_grad/wgrad_passes.h"
 #include "engines/cuda_weight_grad/wgrad_tile.cuh"
 #include "engines/gate.cuh"
 #include "engines/half_scales.cuh"
 
 namespace convx {
 
-inline constexpr int kReduceWarps = 8;
+inline constexpr int kReduceThreads = 256;
+inline constexpr int kReduceSharedBytes = kMaxWgradTaps * sizeof(int) + kReduceThreads * 8;
 inline constexpr float kLargestFinite = 0x1.fffffep127f;
 
-// One element of dW, or none where a column of a tile stands for nothing.
-struct GradientElement {
-  int filter, channel, r, s;
-  bool exists;
+// One element of dW.
+struct WgradElement {
+  int filter, channel, r, s;  // channel: of all groups
 
-  // row and column: of a warpgroup's tile.
-  __device__ GradientElement(const WgradGeometry& g, const WgradTile& tile, int warpgroup, int row,
-                             int column) {
-    const int index = tile.first_group + warpgroup % g.block_tap_groups;
-    exists = index < tile.last_group;
-    const TapGroup& group = g.groups[exists ? index : tile.first_group];
-    const int atom = column / g.atom_channels;
-    const bool by_channels = g.atom_axis == AtomAxis::kChannels;
-    filter = (tile.filter_tile + warpgroup / g.block_tap_groups) * kTileFilters + row;
-    channel = (tile.channel_tile + (by_channels ? atom : 0)) * g.atom_channels + column -
-              atom * g.atom_channels;
-    r = group.r + (by_channels ? 0 : atom * g.atom_r);
-    s = group.s + (by_channels ? 0 : atom * g.atom_s);
-    exists = exists && (by_channels || atom < group.taps) && filter < g.filters &&
-             channel < g.packed_channels;
-    if (g.folds_columns) {
-      s = channel / g.channels;
-      channel -= s * g.channels;
+  // index: in the order of dense memory, channels_last or contiguous.
+  __device__ WgradElement(const WgradGeometry& g, int index) {
+    int own;
+    if (g.w_strides.c == 1 && g.w_strides.w != 1) {
+      own = g.by_group_channels.split(index);
+      s = g.by_kernel_columns.split(index);
+      r = g.by_kernel_rows.split(index);
+    } else {
+      s = g.by_kernel_columns.split(index);
+      r = g.by_kernel_rows.split(index);
+      own = g.by_group_channels.split(index);
     }
-    exists = exists && filter / g.group_filters == channel / g.group_channels;
+    filter = index;
+    channel = filter / g.group_filters * g.group_channels + own;
   }
 
   __device__ int64_t offset(const WgradGeometry& g) const {
-    const int own = channel - channel / g.group_channels * g.group_channels;
+    const int own = channel - filter / g.group_filters * g.group_channels;
     return filter * g.w_strides.n + own * g.w_strides.c + r * g.w_strides.h + s * g.w_strides.w;
+  }
+
+  // Where the element's partial sum lies within a slice. places: see list_tap_places.
+  __device__ int64_t find_partial(const WgradGeometry& g, const int* places) const {
+    const int place = places[g.folds_columns ? r : r * g.kernel_columns + s];
+    const int atom = place & 31, group_slot = place >> 5 & 3, group_block = place >> 7;
+    const int packed = g.folds_columns ? s * g.channels + channel : channel;
+    const int tile = packed / g.atom_channels;
+    const int filter_tile = filter / kTileFilters;
+    const int filter_block = filter_tile / g.block_filter_tiles;
+    int channel_block = tile - find_first_tile(g, filter_block);
+    int column = packed - tile * g.atom_channels + atom * g.atom_channels;
+    if (g.atom_axis == AtomAxis::kChannels) {
+      column += channel_block % g.block_channel_tiles * g.atom_channels;
+      channel_block /= g.block_channel_tiles;
+    }
+    const int block =
+        (filter_block * g.channel_blocks + channel_block) * g.group_blocks + group_block;
+    const int consumer = filter_tile % g.block_filter_tiles * g.block_tap_groups + group_slot;
+    return ((int64_t{block} * g.consumers() + consumer) * kTileFilters + filter % kTileFilters) *
+               g.columns +
+           column;
   }
 
   // This thread's share of the definition's sum: every step-th output pixel from `first` on.
@@ -74,99 +97,96 @@ struct GradientElement {
   }
 };
 
+// For each tap: its atom, its group's slot in a block, and the block of groups.
+__device__ __forceinline__ void list_tap_places(const WgradGeometry& g, int* places) {
+  for (int block = 0; block < g.group_blocks; ++block) {
+    const int first = g.block_groups[block], end = g.block_groups[block + 1];
+    for (int index = first + static_cast<int>(threadIdx.x); index < end; index += blockDim.x) {
+      const TapGroup& group = g.groups[index];
+      for (int atom = 0; atom < group.taps; ++atom) {
+        const int r = group.r + atom * g.atom_r, s = group.s + atom * g.atom_s;
+        places[g.folds_columns ? r : r * g.kernel_columns + s] =
+            atom | (index - first) << 5 | block << 7;
+      }
+    }
+  }
+}
+
+// lanes: that add one element, a power of two up to 8.
 template <typename T, OperandForm kForm>
-__global__ void __launch_bounds__(32 * kReduceWarps)
+__global__ void __launch_bounds__(kReduceThreads)
     wgrad_reduce_kernel(const __grid_constant__ WgradGeometry g,
-                        const __grid_constant__ WgradCall call) {
+                        const __grid_constant__ WgradCall call, int elements, int lanes) {
+  extern __shared__ char memory[];
+  auto* const places = reinterpret_cast<int*>(memory);
+  auto* const shares = reinterpret_cast<double*>(memory + kMaxWgradTaps * sizeof(int));
+  auto* const sums = reinterpret_cast<float*>(shares);
+  list_tap_places(g, places);
   wait_for_kernels_before();
   let_next_kernel_start();
   if (is_shut(call)) return;
-  extern __shared__ char memory[];
-  auto* const sums = reinterpret_cast<float4*>(memory);  // [warp][lane]
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t units = g.partial_units();
-  const int64_t unit = int64_t{blockIdx.x} * 32 + lane;
+  __syncthreads();
+  Unscale unscale;
+  if constexpr (is_scaled(kForm)) {
+    unscale = Unscale(call.scales->source, filter_scales(call.scales)[0]);
+  } else if constexpr (count_components(kForm) > 1) {
+    unscale.first = kSplitUnscale;
+  }
+  const int thread = static_cast<int>(threadIdx.x);
+  const int together = kReduceThreads / lanes;  // elements of a block at a time
+  const int lane = thread / together, own = thread - lane * together;
+  const int64_t slice_stride = g.partial_values();
 
-  const int units_per_consumer = g.columns / 8 * 128;
-  const int consumer = static_cast<int>(unit / units_per_consumer);
-  const WgradTile tile(g, consumer / g.consumers());
-  const int warpgroup = consumer % g.consumers();
-  const int in_tile = static_cast<int>(unit - int64_t{consumer} * units_per_consumer);
-  const int thread = in_tile % 128;
-  const int row = thread / 32 * 16 + thread % 32 / 4;
-  const int column = in_tile / 128 * 8 + thread % 4 * 2;
-  // All units of a block belong to one warpgroup's tile, so this is the same for all threads.
-  if (tile.is_empty || tile.first_group + warpgroup % g.block_tap_groups >= tile.last_group) return;
-
-  float4 sum{0, 0, 0, 0};
-  const auto* const partials = reinterpret_cast<const float4*>(call.partials);
+  for (int64_t first = int64_t{blockIdx.x} * together; first < elements;
+       first += int64_t{gridDim.x} * together) {
+    const bool exists = first + own < elements;
+    const WgradElement element(g, static_cast<int>(exists ? first + own : first));
+    const float* const partial = call.partials + element.find_partial(g, places);
+    float sum = 0;
 #pragma unroll 4
-  for (int slice = warp; slice < g.slices; slice += kReduceWarps) {
-    const float4 part = partials[slice * units + unit];
-    sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
-  }
-  sums[warp * 32 + lane] = sum;
-  __syncthreads();
-  bool is_wrong[4] = {};
-  if (warp == 0) {
-#pragma unroll
-    for (int i = 1; i < kReduceWarps; ++i) {
-      const float4 part = sums[i * 32 + lane];
-      sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+    for (int slice = lane; slice < g.slices; slice += lanes) sum += partial[slice * slice_stride];
+    if (lanes > 1) {
+      sums[thread] = sum;
+      __syncthreads();
+      for (int i = 1; lane == 0 && i < lanes; ++i) sum += sums[i * together + own];
+      __syncthreads();
     }
-    Unscale unscale;
-    if constexpr (is_scaled(kForm)) {
-      unscale = Unscale(call.scales->source, filter_scales(call.scales)[0]);
-    } else if constexpr (count_components(kForm) > 1) {
-      unscale.first = kSplitUnscale;
-    }
-    const float values[4] = {sum.x, sum.y, sum.z, sum.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const GradientElement element(g, tile, warpgroup, row + i / 2 * 8, column + i % 2);
-      if (!element.exists) continue;
-      const float value = values[i] * unscale.first * unscale.second;
-      is_wrong[i] = !(fabsf(value) <= kLargestFinite);
-      static_cast<T*>(call.w)[element.offset(g)] = round_to<T>(value);
-    }
-  }
-  const bool any_wrong = is_wrong[0] || is_wrong[1] || is_wrong[2] || is_wrong[3];
-  if (!__syncthreads_or(any_wrong)) return;
+    const bool is_mine = lane == 0 && exists;
+    const float value = sum * unscale.first * unscale.second;
+    if (is_mine) static_cast<T*>(call.w)[element.offset(g)] = round_to<T>(value);
+    const bool is_wrong = is_mine && !(fabsf(value) <= kLargestFinite);
+    if (!__syncthreads_or(is_wrong)) continue;
 
-  // Sums that are not finite are computed again, by the definition: MMAs also multiply gaps and
-  // borders, where 0 * Inf is NaN, and split operands of large values overflow.
-  auto* const wrong = reinterpret_cast<int*>(memory);  // [lane], a bit per value
-  auto* const shares = reinterpret_cast<double*>(memory + 32 * sizeof(int));
-  if (warp == 0) wrong[lane] = is_wrong[0] | is_wrong[1] << 1 | is_wrong[2] << 2 | is_wrong[3] << 3;
-  __syncthreads();
-  for (int i = 0; i < 4 * 32; ++i) {
-    const int owner = i / 4, value = i % 4;
-    if ((wrong[owner] >> value & 1) == 0) continue;
-    const int distance = owner - lane;  // the owner's row and column follow from this thread's
-    const int owner_thread = (in_tile + distance) % 128;
-    const GradientElement element(
-        g, tile, warpgroup, owner_thread / 32 * 16 + owner_thread % 32 / 4 + value / 2 * 8,
-        (in_tile + distance) / 128 * 8 + owner_thread % 4 * 2 + value % 2);
-    shares[threadIdx.x] =
-        element.sum_pixels<T>(g, call, static_cast<int>(threadIdx.x), 32 * kReduceWarps);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      double total = 0;
-      for (int j = 0; j < 32 * kReduceWarps; ++j) total += shares[j];
-      static_cast<T*>(call.w)[element.offset(g)] = round_to<T>(static_cast<float>(total));
+    // Sums that are not finite are computed again, by the definition: MMAs also multiply gaps and
+    // borders, where 0 * Inf is NaN, and split operands of large values overflow.
+    for (int i = 0; i < together && first + i < elements; ++i) {
+      if (!__syncthreads_or(is_wrong && own == i)) continue;
+      const WgradElement wrong(g, static_cast<int>(first + i));
+      shares[thread] = wrong.sum_pixels<T>(g, call, thread, kReduceThreads);
+      __syncthreads();
+      if (thread == 0) {
+        double total = 0;
+        for (int j = 0; j < kReduceThreads; ++j) total += shares[j];
+        static_cast<T*>(call.w)[wrong.offset(g)] = round_to<T>(static_cast<float>(total));
+      }
+      __syncthreads();
     }
-    __syncthreads();
   }
 }
 
 // Starts the reduction of a form's partial sums.
 template <typename T, OperandForm kForm>
-void launch_wgrad_reduce(const LaunchSite& site, const WgradGeometry& geometry,
-                         const WgradCall& call) {
-  constexpr int kThreads = 32 * kReduceWarps;
-  const dim3 grid(static_cast<unsigned>(geometry.partial_units() / 32));
-  launch_early<wgrad_reduce_kernel<T, kForm>>(site, grid, kThreads, kThreads * sizeof(float4),
-                                              geometry, call);
+void launch_wgrad_reduce(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call) {
+  const int elements = g.filters * g.group_channels * g.kernel_rows * g.kernel_columns;
+  // As many lanes as keep the GPU busy where elements are few.
+  int lanes = 1;
+  while (lanes < 8 && 2 * lanes <= g.slices && int64_t{elements} * lanes < kReduceParallel) {
+    lanes *= 2;
+  }
+  const int64_t blocks = (int64_t{elements} * lanes + kReduceThreads - 1) / kReduceThreads;
+  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(blocks, kReduceBlocks)));
+  launch_early<wgrad_reduce_kernel<T, kForm>>(site, grid, kReduceThreads, kReduceSharedBytes, g,
+                                              call, elements, lanes);
 }
 
 }  // namespace convx

@@ -5,6 +5,13 @@
 
 namespace convx {
 
+// The first tile of channels that a block of filters reads.
+__device__ __forceinline__ int find_first_tile(const WgradGeometry& g, int filter_block) {
+  if (g.group_filters == g.filters) return 0;
+  const int filter = filter_block * g.block_filter_tiles * kTileFilters;
+  return filter / g.group_filters * g.group_channels / g.atom_channels;
+}
+
 // What a block accumulates: tiles of filters and of channels, and a range of tap groups. Blocks of
 // grouped convolutions may lie beyond the channels that their filters read: those are empty.
 struct WgradTile {
@@ -22,9 +29,8 @@ struct WgradTile {
     const int first_filter = filter_tile * kTileFilters;
     const int end_filter = first_filter + g.block_filter_tiles * kTileFilters;
     const int last_filter = (end_filter < g.filters ? end_filter : g.filters) - 1;
-    const int group_tile = first_filter / g.group_filters * g.group_channels / g.atom_channels;
     const bool is_grouped = g.group_filters < g.filters;
-    channel_tile = (is_grouped ? group_tile : 0) + channel_block * g.block_channel_tiles;
+    channel_tile = find_first_tile(g, filter_block) + channel_block * g.block_channel_tiles;
     const int end_channel =
         is_grouped ? (last_filter / g.group_filters + 1) * g.group_channels : g.packed_channels;
     is_empty = channel_tile * g.atom_channels >= end_channel;
