@@ -8,16 +8,6 @@
 namespace convx {
 namespace {
 
-std::optional<WgradPlan> fit(const ConvProblem& problem, const DeviceCaps& caps) {
-  auto exact = fit_wgrad(problem, caps, exact_form(problem));
-  if (!exact) return std::nullopt;
-  WgradPlan plan{.exact = std::move(*exact), .scaled = std::nullopt};
-  if (problem.dtype == DType::kFloat32) {
-    plan.scaled = fit_wgrad(problem, caps, scaled_form(problem));
-  }
-  return plan;
-}
-
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass != Pass::kWeightGrad) return "it computes the weight gradient only";
   if (std::string refusal = refuse_tensor_cores(p, caps); !refusal.empty()) return refusal;
@@ -26,15 +16,20 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.R > kMaxExtent / p.dilation.h || p.S > kMaxExtent / p.dilation.w) {
     return "the dilated kernel spans more than 2^29 pixels";
   }
-  return fit(p, caps) ? "" : "no tile fits in shared memory and the workspace";
+  return fits_wgrad(p, caps, exact_form(p)) ? ""
+                                            : "no tile fits in shared memory and the workspace";
 }
 
 // What is measured and checked before a scaled form, and the kernels of the exact form that then
 // return at once.
-constexpr double kScalesUs = 8;
+constexpr double kScalesUs = 12;
 
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
-  auto found = std::make_shared<WgradPlan>(*fit(problem, caps));
+  auto found = std::make_shared<WgradPlan>();
+  found->exact = *fit_wgrad(problem, caps, exact_form(problem));
+  if (problem.dtype == DType::kFloat32) {
+    found->scaled = fit_wgrad(problem, caps, scaled_form(problem));
+  }
   const WgradFit& first = found->scaled ? *found->scaled : found->exact;
   const WgradGeometry& g = first.geometry;
   Plan plan;
@@ -53,11 +48,8 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
 }  // namespace
 
 Engine cuda_weight_grad_engine() {
-  return {.id = EngineId::kCudaWeightGrad,
-          .name = "cuda_weight_grad",
-          .refuse = refuse,
-          .plan = plan,
-          .by_name_only = true};
+  return {
+      .id = EngineId::kCudaWeightGrad, .name = "cuda_weight_grad", .refuse = refuse, .plan = plan};
 }
 
 }  // namespace convx

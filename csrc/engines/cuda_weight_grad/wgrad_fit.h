@@ -41,4 +41,7 @@ constexpr int max_consumers(int columns, int components) {
 std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
                                   OperandForm form);
 
+// Whether there is any; much faster.
+bool fits_wgrad(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form);
+
 }  // namespace convx
