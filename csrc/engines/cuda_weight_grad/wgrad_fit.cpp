@@ -57,7 +57,7 @@ constexpr double kLaunchUs = 3;
 // How much longer MMAs take than their issue rate says, where so many warpgroups take turns at the
 // tensor cores. Split forms wait for their accumulators after every stage, which others hide.
 double mma_overhead(int components, int consumers) {
-  return (components == 1 ? 1.1 : 1.05) + (components == 1 ? 0.2 : 0.35) / (consumers * consumers);
+  return (components == 1 ? 1.05 : 1.0) + (components == 1 ? 0.2 : 0.35) / (consumers * consumers);
 }
 
 class Search {
@@ -335,7 +335,8 @@ class Search {
   double predict(const WgradGeometry& g) const {
     const double passes = static_cast<double>(ceil_div(g.stages_total, g.pass_stages));
     const double stages = static_cast<double>(ceil_div(g.pass_stages, g.slices));
-    const double mma = std::max(g.columns / 2.0, 16 + g.columns / 4.0);  // or shared memory's time
+    // Issue, or what shared memory delivers of both operands.
+    const double mma = 4 + std::max(g.columns / 2.0, 16 + g.columns / 4.0);
     const double mmas = 4.0 * count_mmas(components_) * g.consumers();
     const double copied = components_ * kStagePositions *
                           (g.block_filter_tiles * double{kGradientRowBytes} +
