@@ -33,7 +33,7 @@ inline constexpr int kNarrowestColumns = 64;
 // Consumer warpgroups that a block has at most: registers for the accumulators decide. Split forms
 // have two sets of them.
 constexpr int max_consumers(int columns, int components) {
-  return columns * (components > 1 ? 2 : 1) <= 224 ? 3 : 2;
+  return columns * (components > 1 ? 2 : 1) <= 192 ? 3 : 2;
 }
 
 // The fastest geometry by prediction, or nothing where no tile fits in shared memory or a limit of
