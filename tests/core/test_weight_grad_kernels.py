@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import ModuleType
 
 import pytest
@@ -11,8 +12,9 @@ from cases import CASES as GRID
 from cases import Case
 from engine_tester import Problem
 from host_engines import HostEngine, RefusedError, check_nonfinite_on_host
-from kernel_tester import MATH
+from kernel_tester import MATH, make_problem
 from layouts import COMMON
+from problems import h200
 
 CASES = [
     Case("one_tile", (1, 64, 8, 8), (64, 64, 3, 3), padding=(1, 1)),
@@ -25,7 +27,8 @@ CASES = [
     Case("stem_of_four", (1, 3, 35, 37), (16, 3, 11, 11), (4, 4), (2, 2)),
     Case("asymmetric", (1, 32, 14, 20), (64, 32, 5, 9)),
     Case("column_kernel", (1, 24, 20, 9), (24, 24, 7, 1), padding=(3, 0)),
-    Case("one_by_one", (2, 200, 7, 9), (72, 200, 1, 1)),
+    Case("pairs_of_taps", (2, 200, 7, 9), (72, 200, 2, 1)),
+    Case("one_by_one_in_groups", (2, 96, 7, 9), (72, 48, 1, 1), groups=2),
     Case("one_by_one_strided", (2, 24, 9, 10), (40, 24, 1, 1), (2, 2)),
     Case("groups_of_four", (2, 64, 9, 11), (64, 4, 3, 3), padding=(1, 1), groups=16),
     Case("groups_of_48", (1, 96, 9, 11), (144, 48, 3, 3), padding=(1, 1), groups=2),
@@ -90,3 +93,39 @@ def test_wide_ranges(core: ModuleType, precision: str, factor: float) -> None:
     problem.x[:, 5] *= factor
     problem.y[:, 3] /= factor
     check(host, problem)
+
+
+def test_what_it_leaves_to_others(core: ModuleType) -> None:
+    def refusal(case: Case, dtype: torch.dtype, direction: str = "weight_grad") -> str:
+        host = HostEngine(core, "cuda_weight_grad")
+        return host.refusal(host.describe_called(Problem(case, dtype, COMMON[0], "cpu"), direction))
+
+    dense = CASES[0]
+    assert refusal(dense, torch.float32) == ""
+    assert "weight gradient only" in refusal(dense, torch.float32, "forward")
+    assert "float64" in refusal(dense, torch.float64)
+    pointwise = Case("one_by_one", (2, 20, 7, 9), (7, 20, 1, 1))
+    assert "cuda_gemm" in refusal(pointwise, torch.bfloat16)
+    large = Case("large_kernel", (1, 4, 40, 40), (4, 4, 33, 33))
+    assert "no tile fits" in refusal(large, torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("case", "engine"),
+    [
+        (Case("dense", (64, 64, 56, 56), (64, 64, 3, 3), padding=(1, 1)), "cuda_weight_grad"),
+        (Case("stem", (64, 3, 224, 224), (64, 3, 7, 7), (2, 2), (3, 3)), "cuda_weight_grad"),
+        (
+            Case("depthwise", (64, 96, 56, 56), (96, 1, 7, 7), (1, 1), (3, 3), (1, 1), 96),
+            "cuda_depthwise",
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("math", MATH, ids=str)
+def test_where_it_is_chosen(core: ModuleType, case: Case, engine: str, math) -> None:
+    problem = make_problem(core, case, math[0])
+    problem.pass_ = core.Pass.weight_grad
+    problem.precision = getattr(core.Precision, math[1])
+    problem.has_bias = False
+    assert json.loads(core.choose("cuda", problem, h200(core), "auto"))["engine"] == engine

@@ -13,6 +13,9 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string refusal = refuse_tensor_cores(p, caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
   if (p.N == 0) return "the batch is empty";
+  if (p.taps() == 1 && p.groups == 1 && p.stride == Hw{1, 1}) {
+    return "a 1x1 layer of stride 1 is a matrix product of the tensors as they lie: cuda_gemm";
+  }
   if (p.R > kMaxExtent / p.dilation.h || p.S > kMaxExtent / p.dilation.w) {
     return "the dilated kernel spans more than 2^29 pixels";
   }

@@ -1,6 +1,7 @@
 #include "engines/cuda_weight_grad/wgrad_fit.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <vector>
 
@@ -96,6 +97,7 @@ class Search {
     g.kernel_rows = narrow(p_.R), g.kernel_columns = narrow(p_.S);
     g.by_kernel_rows = FastDivmod(p_.R), g.by_kernel_columns = FastDivmod(p_.S);
     g.by_group_channels = FastDivmod(p_.channels_per_group());
+    g.by_group_filters = FastDivmod(p_.filters_per_group());
     g.stride_h = narrow(p_.stride.h), g.stride_w = narrow(p_.stride.w);
     g.pad_top = narrow(p_.pad.top), g.pad_left = narrow(p_.pad.left);
     g.dilation_h = narrow(p_.dilation.h), g.dilation_w = narrow(p_.dilation.w);
@@ -145,6 +147,7 @@ class Search {
     g.atom_axis = axis;
     g.atom_channels = atom_channels;
     g.row_bytes = 2 * atom_channels;
+    g.atom_bits = std::bit_width(static_cast<unsigned>(atom_channels)) - 1;
     const auto shift = [&](const PackedAxis& of, int64_t pitch) {
       return static_cast<int>(of.step_shift * pitch);
     };
@@ -245,6 +248,8 @@ class Search {
     group_blocks(g);
     g.filter_blocks = static_cast<int>(ceil_div(p_.K, g.block_filter_tiles * kTileFilters));
     g.filter_tiles = g.filter_blocks * g.block_filter_tiles;
+    g.by_block_filter_tiles = FastDivmod(g.block_filter_tiles);
+    g.by_block_channel_tiles = FastDivmod(g.block_channel_tiles);
     count_channel_blocks(g);
 
     const int reach = (g.atom_axis == AtomAxis::kChannels ? 0 : g.atoms() - 1) * g.atom_shift;

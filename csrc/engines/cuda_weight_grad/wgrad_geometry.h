@@ -64,7 +64,7 @@ struct WgradGeometry {
   int images, height, width, out_height, out_width;
   int channels, filters, group_channels, group_filters;
   int kernel_rows, kernel_columns;  // R, S
-  FastDivmod by_kernel_rows, by_kernel_columns, by_group_channels;
+  FastDivmod by_kernel_rows, by_kernel_columns, by_group_channels, by_group_filters;
   int stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
   Strides x_strides, y_strides, w_strides;
 
@@ -80,6 +80,7 @@ struct WgradGeometry {
   // Tap groups, sorted by phase and shift. A block takes those of one entry of block_groups.
   AtomAxis atom_axis;
   int atom_channels, row_bytes;  // of X', 2 * atom_channels
+  int atom_bits;                 // log2(atom_channels)
   int atom_shift;                // positions between the taps of neighbouring atoms
   int atom_r, atom_s;            // steps of (r, s) between them
   int group_count, group_blocks;
@@ -90,6 +91,7 @@ struct WgradGeometry {
   // i % block_tap_groups.
   int columns;  // N of an MMA
   int block_filter_tiles, block_tap_groups, block_channel_tiles;
+  FastDivmod by_block_filter_tiles, by_block_channel_tiles;
   int filter_tiles, channel_tiles;
   int filter_blocks, channel_blocks;  // channel_blocks: per block of filters
   int stages;                         // of dY'

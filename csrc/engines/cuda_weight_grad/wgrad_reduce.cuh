@@ -27,29 +27,30 @@ inline constexpr int kReduceThreads = 256;
 inline constexpr int kReduceSharedBytes = kMaxWgradTaps * sizeof(int) + kReduceThreads * 8;
 inline constexpr float kLargestFinite = 0x1.fffffep127f;
 
-// One element of dW.
+// One element of dW. Divisions are by constants of the geometry: a plain one takes as long as all
+// else that the kernel does for an element.
 struct WgradElement {
   int filter, channel, r, s;  // channel: of all groups
+  int own_channel;            // of the group
 
   // index: in the order of dense memory, channels_last or contiguous.
   __device__ WgradElement(const WgradGeometry& g, int index) {
-    int own;
     if (g.w_strides.c == 1 && g.w_strides.w != 1) {
-      own = g.by_group_channels.split(index);
+      own_channel = g.by_group_channels.split(index);
       s = g.by_kernel_columns.split(index);
       r = g.by_kernel_rows.split(index);
     } else {
       s = g.by_kernel_columns.split(index);
       r = g.by_kernel_rows.split(index);
-      own = g.by_group_channels.split(index);
+      own_channel = g.by_group_channels.split(index);
     }
     filter = index;
-    channel = filter / g.group_filters * g.group_channels + own;
+    channel = g.by_group_filters.divide(filter) * g.group_channels + own_channel;
   }
 
   __device__ int64_t offset(const WgradGeometry& g) const {
-    const int own = channel - filter / g.group_filters * g.group_channels;
-    return filter * g.w_strides.n + own * g.w_strides.c + r * g.w_strides.h + s * g.w_strides.w;
+    return filter * g.w_strides.n + own_channel * g.w_strides.c + r * g.w_strides.h +
+           s * g.w_strides.w;
   }
 
   // Where the element's partial sum lies within a slice. places: see list_tap_places.
@@ -57,21 +58,19 @@ struct WgradElement {
     const int place = places[g.folds_columns ? r : r * g.kernel_columns + s];
     const int atom = place & 31, group_slot = place >> 5 & 3, group_block = place >> 7;
     const int packed = g.folds_columns ? s * g.channels + channel : channel;
-    const int tile = packed / g.atom_channels;
-    const int filter_tile = filter / kTileFilters;
-    const int filter_block = filter_tile / g.block_filter_tiles;
-    int channel_block = tile - find_first_tile(g, filter_block);
-    int column = packed - tile * g.atom_channels + atom * g.atom_channels;
+    int filter_block = filter / unsigned{kTileFilters};
+    const int filter_tile = g.by_block_filter_tiles.split(filter_block);
+    int channel_block = (packed >> g.atom_bits) - find_first_tile(g, filter_block);
+    int column = (packed & (g.atom_channels - 1)) + (atom << g.atom_bits);
     if (g.atom_axis == AtomAxis::kChannels) {
-      column += channel_block % g.block_channel_tiles * g.atom_channels;
-      channel_block /= g.block_channel_tiles;
+      column += g.by_block_channel_tiles.split(channel_block) << g.atom_bits;
     }
     const int block =
         (filter_block * g.channel_blocks + channel_block) * g.group_blocks + group_block;
-    const int consumer = filter_tile % g.block_filter_tiles * g.block_tap_groups + group_slot;
-    return ((int64_t{block} * g.consumers() + consumer) * kTileFilters + filter % kTileFilters) *
-               g.columns +
-           column;
+    const int consumer = filter_tile * g.block_tap_groups + group_slot;
+    const int row = filter % unsigned{kTileFilters};
+    return (int64_t{block} * g.consumers() + consumer) * kTileFilters * g.columns +
+           row * g.columns + column;
   }
 
   // This thread's share of the definition's sum: every step-th output pixel from `first` on.

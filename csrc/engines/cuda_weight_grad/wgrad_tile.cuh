@@ -9,7 +9,7 @@ namespace convx {
 __device__ __forceinline__ int find_first_tile(const WgradGeometry& g, int filter_block) {
   if (g.group_filters == g.filters) return 0;
   const int filter = filter_block * g.block_filter_tiles * kTileFilters;
-  return filter / g.group_filters * g.group_channels / g.atom_channels;
+  return g.by_group_filters.divide(filter) * g.group_channels >> g.atom_bits;
 }
 
 // What a block accumulates: tiles of filters and of channels, and a range of tap groups. Blocks of
