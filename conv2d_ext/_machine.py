@@ -6,11 +6,34 @@ import contextlib
 import platform
 from pathlib import Path
 
+# Linux tells an ARM core's implementer and part only. These are Arm's own (implementer 0x41).
+_ARM_PARTS = {
+    "0xd0c": "Neoverse-N1",
+    "0xd40": "Neoverse-V1",
+    "0xd49": "Neoverse-N2",
+    "0xd4f": "Neoverse-V2",
+}
+
 
 def cpu_name() -> str:
-    """As Linux tells it; "cpu" where nobody does."""
+    """As Linux tells it; the machine's architecture where nobody does."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "cpu"
+        if name := read_name(Path("/proc/cpuinfo").read_text()):
+            return name
+    return platform.processor() or f"{platform.machine()} CPU"
+
+
+def read_name(cpuinfo: str) -> str | None:
+    """The first processor's name in the text of /proc/cpuinfo."""
+    fields: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    if name := fields.get("model name"):
+        return name
+    implementer, part = fields.get("CPU implementer"), fields.get("CPU part")
+    if implementer is None or part is None:
+        return None
+    if implementer == "0x41" and part in _ARM_PARTS:
+        return f"Arm {_ARM_PARTS[part]}"
+    return f"Arm core, implementer {implementer}, part {part}"

@@ -118,3 +118,20 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(info.Path, "read_text", missing)
     monkeypatch.setattr(info.shutil, "which", lambda name: None)
     assert info._driver_version() is None
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\n", "Some CPU @ 2 GHz"),
+        ("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", "Arm Neoverse-V2"),
+        (
+            "CPU implementer\t: 0xc0\nCPU part\t: 0xac3\n",
+            "Arm core, implementer 0xc0, part 0xac3",
+        ),
+        ("processor\t: 0\n", None),
+    ],
+)
+def test_processors_have_names(cpuinfo: str, name: str | None) -> None:
+    """Tuned choices are kept by this name, so two kinds of processors must not share one."""
+    assert read_name(cpuinfo) == name
