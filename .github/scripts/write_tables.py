@@ -37,33 +37,23 @@ FILES = {
     "h200.json": (
         "the suite `full` in TF32 and bfloat16: all passes, both memory formats",
         "convx bench --preset full --precision tf32,bf16 --layout nchw,channels_last "
-        "--seconds 0.03 --json docs/performance/h200.json",
+        "--seconds 0.008 --json docs/performance/h200.json",
     ),
     "h200-strict.json": (
-        "the same in strict float32",
-        "convx bench --preset full --precision ieee --layout nchw,channels_last "
-        "--seconds 0.03 --json docs/performance/h200-strict.json",
+        "the same in strict float32, NCHW",
+        "convx bench --preset full --precision ieee --layout nchw "
+        "--seconds 0.008 --json docs/performance/h200-strict.json",
     ),
     "h200-models.json": (
         "whole models, 64 images of 224 x 224",
-        "python .github/scripts/measure_models.py --seconds 0.1 "
+        "python .github/scripts/measure_models.py resnet50 convnext_tiny efficientnet_b0 "
+        "--seconds 0.05 "
         "--json docs/performance/h200-models.json",
     ),
     "h200-accuracy.json": (
         "errors of strict float32 against float64",
-        "convx bench --preset accuracy --precision ieee --seconds 0.01 "
+        "convx bench --preset accuracy --precision ieee --seconds 0.005 "
         "--json docs/performance/h200-accuracy.json",
-    ),
-    "h200-pointwise.json": (
-        "1x1 layers, also against cuBLAS, untuned and tuned",
-        "convx bench --preset pointwise --direction forward --precision tf32,bf16 "
-        "--layout nchw,channels_last --vs cudnn,cublas --graphs --seconds 0.01 --tune "
-        "--json docs/performance/h200-pointwise.json",
-    ),
-    "h200-depthwise.json": (
-        "depthwise layers from 3x3 to 51x5",
-        "convx bench --preset depthwise --direction forward --precision ieee,tf32,bf16 --graphs "
-        "--seconds 0.01 --json docs/performance/h200-depthwise.json",
     ),
     "cpu.json": (
         "the suite `cpu`, two threads",
@@ -386,29 +376,6 @@ def files_table(data: Measurements) -> str:
     return table(["file", "content", "measured with", "command"], lines)
 
 
-def pointwise_table(data: Measurements) -> str:
-    rows = data.rows("h200-pointwise.json")
-    lines = []
-    for layout, layout_words in LAYOUTS.items():
-        for precision in ("tf32", "bf16"):
-            mine = select(rows, layout=layout, precision=precision)
-            peers = [min(row.cudnn_ms, row.cublas_ms or row.cudnn_ms) for row in mine]
-            as_chosen = [
-                peer / (row.untuned_ms or row.ours_ms)
-                for row, peer in zip(mine, peers, strict=True)
-            ]
-            tuned = [peer / row.ours_ms for row, peer in zip(mine, peers, strict=True)]
-            cells = [summary for each in (as_chosen, tuned) for summary in summaries(each)]
-            lines.append([f"{PRECISIONS[precision]}, {layout_words}", str(len(mine)), *cells])
-    header = ["", "layers", "mean", "slower than 0.97x", "slowest"]
-    return table([*header, "tuned: mean", "slower than 0.97x", "slowest"], lines)
-
-
-def summaries(ratios: Sequence[float]) -> list[str]:
-    slow = sum(ratio < 0.97 for ratio in ratios)
-    return [times_text(geometric_mean(ratios)), str(slow), times_text(min(ratios))]
-
-
 def cpu_table(data: Measurements) -> str:
     rows = data.rows("cpu.json")
     lines = []
@@ -425,7 +392,6 @@ TABLES: dict[str, Callable[[Measurements], str]] = {
     "accuracy-line": accuracy_line,
     "accuracy": accuracy_table,
     "cpu": cpu_table,
-    "depthwise": direction_table(lambda data: data.rows("h200-depthwise.json"), "fwd", "nchw"),
     "files": files_table,
     "layers": layers_table,
     "means": means_table,
@@ -433,7 +399,6 @@ TABLES: dict[str, Callable[[Measurements], str]] = {
     "models": models_table,
     "models-memory": models_memory_table,
     "names": names_table,
-    "pointwise": pointwise_table,
     "workspace": workspace_table,
     **{
         f"{direction}-{layout}": direction_table(Measurements.suite, direction, layout)

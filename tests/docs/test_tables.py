@@ -65,13 +65,10 @@ def made_up_row(shape, direction: str, precision: str, layout: str) -> Row:
 
 @pytest.fixture
 def measured(tmp_path: Path) -> Path:
-    every = ("ieee", "tf32", "bf16")
     suites = {
         "h200.json": ("full", ("tf32", "bf16")),
         "h200-strict.json": ("full", ("ieee",)),
         "h200-accuracy.json": ("accuracy", ("ieee",)),
-        "h200-pointwise.json": ("pointwise", ("tf32", "bf16")),
-        "h200-depthwise.json": ("depthwise", every),
         "cpu.json": ("cpu", ("ieee",)),
     }
     for name, (suite, precisions) in suites.items():

@@ -9,6 +9,7 @@ import torch
 
 import conv2d_ext
 from conv2d_ext import info
+from conv2d_ext._machine import read_name
 from conv2d_ext.cli import main
 
 
