@@ -108,6 +108,12 @@ def test_what_it_leaves_to_others(core: ModuleType) -> None:
     assert "cuda_gemm" in refusal(pointwise, torch.bfloat16)
     large = Case("large_kernel", (1, 4, 40, 40), (4, 4, 33, 33))
     assert "no tile fits" in refusal(large, torch.bfloat16)
+    # More elements of dW than the workspace has room for.
+    problem = make_problem(
+        core, Case("wide", (1, 1 << 20, 2, 2), (1 << 20, 1 << 20, 2, 2)), torch.float16
+    )
+    problem.pass_ = core.Pass.weight_grad
+    assert "no tile fits" in core.refuse("cuda_weight_grad", problem, h200(core))
 
 
 @pytest.mark.parametrize(

@@ -151,8 +151,8 @@ def engine_of(algorithm: str) -> str:
     return algorithm.partition(":")[0]
 
 
-# Whose kernels, or cuBLAS's, write by the copy engine's stores.
-UNSEEN = ("cuda_boxes", "cuda_gemm", "cuda_lines", "cuda_pointwise")
+# Engines whose kernels, or cuBLAS's, write by bulk stores, which the tool does not see.
+UNSEEN = ("cuda_boxes", "cuda_gemm", "cuda_lines", "cuda_pointwise", "cuda_weight_grad")
 
 
 def renew_memory(engine: str) -> None:

@@ -124,6 +124,10 @@ class Search {
       if (pairs) column_axis_.length += column_axis_.length % 2;
     }
     if (p_.R * p_.S > kMaxWgradTaps) return false;
+    // Partial sums of every element of dW must fit, so that counts of tiles fit 32 bits as well.
+    const double elements = static_cast<double>(p_.K) * static_cast<double>(p_.C) *
+                            static_cast<double>(p_.taps()) / static_cast<double>(p_.groups);
+    if (4 * elements > static_cast<double>(caps_.workspace_limit)) return false;
     const int64_t phases =
         static_cast<int64_t>(row_axis_.residues.size() * column_axis_.residues.size());
     if (phases > kMaxPackedPhases) return false;
