@@ -407,10 +407,10 @@ PYBIND11_MODULE(convx_core, m) {
     return py::dict("columns"_a = g.columns, "atom_channels"_a = g.atom_channels,
                     "atom_axis"_a = static_cast<int>(g.atom_axis), "folds"_a = g.folds_columns,
                     "filter_tiles"_a = g.block_filter_tiles, "tap_groups"_a = g.block_tap_groups,
-                    "group_count"_a = g.group_count, "phases"_a = g.phase_count,
+                    "group_count"_a = g.group_count, "residues"_a = g.residue_count,
                     "stages"_a = g.stages, "halo"_a = g.halo_stages,
                     "mirrored"_a = g.mirrored_stages, "slices"_a = g.slices,
-                    "passes"_a = (g.stages_total + g.pass_stages - 1) / g.pass_stages,
+                    "rounds"_a = (g.stages_total + g.round_stages - 1) / g.round_stages,
                     "pitch"_a = g.pitch, "rows"_a = g.rows, "tiles"_a = g.tiles(),
                     "microseconds"_a = plan.predicted_us, "workspace"_a = plan.workspace_bytes);
   };

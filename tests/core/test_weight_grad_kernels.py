@@ -63,13 +63,16 @@ def test_every_case(core: ModuleType, case: Case, math) -> None:
 
 
 @pytest.mark.parametrize("math", MATH, ids=str)
-def test_several_passes(core: ModuleType, math) -> None:
-    """A small workspace makes several passes, which add to the same partial sums."""
+def test_several_rounds(core: ModuleType, math) -> None:
+    """A small workspace makes several rounds, which add to the same partial sums."""
     host = HostEngine(core, "cuda_weight_grad", math[1])
     host.caps.workspace_limit = 3 << 20
     host.caps.sm_count = 2
-    case = Case("passes", (3, 16, 40, 60), (64, 16, 3, 3), padding=(1, 1))
-    check(host, Problem(case, math[0], COMMON[0], "cpu"))
+    case = Case("rounds", (3, 16, 40, 60), (64, 16, 3, 3), padding=(1, 1))
+    problem = Problem(case, math[0], COMMON[0], "cpu")
+    described = host.describe_called(problem, "weight_grad")
+    assert core.plan_weight_grad(described, host.caps)["rounds"] > 1
+    check(host, problem)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)

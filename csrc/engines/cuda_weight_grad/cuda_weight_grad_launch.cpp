@@ -1,7 +1,7 @@
 #include "engines/cuda_weight_grad/cuda_weight_grad_launch.h"
 
 #include "engines/cuda_weight_grad/wgrad_fit.h"
-#include "engines/cuda_weight_grad/wgrad_passes.h"
+#include "engines/cuda_weight_grad/wgrad_forms.h"
 
 namespace convx {
 namespace {

@@ -66,8 +66,8 @@ struct PackedPixel {
 };
 
 template <PackedSide kSide>
-__device__ __forceinline__ PackedPixel find_pixel(const WgradGeometry& g, const PackedPhase& phase,
-                                                  int64_t position) {
+__device__ __forceinline__ PackedPixel find_pixel(const WgradGeometry& g,
+                                                  const StrideResidue& residue, int64_t position) {
   int rest = static_cast<int>(position);
   const int j = g.by_pitch.split(rest);
   const int i = g.by_rows.split(rest);
@@ -77,8 +77,8 @@ __device__ __forceinline__ PackedPixel find_pixel(const WgradGeometry& g, const 
     pixel.is_inside = i < g.out_height && j < g.out_width;
     pixel.offset = rest * g.y_strides.n + i * g.y_strides.h + j * g.y_strides.w;
   } else {
-    const int row = i * g.stride_h + phase.row - g.pad_top;
-    pixel.column = j * g.stride_w + phase.column - g.packed_left;
+    const int row = i * g.stride_h + residue.row - g.pad_top;
+    pixel.column = j * g.stride_w + residue.column - g.packed_left;
     pixel.is_inside = row >= 0 && row < g.height &&
                       (g.folds_columns || (pixel.column >= 0 && pixel.column < g.width));
     pixel.offset = rest * g.x_strides.n + row * g.x_strides.h + pixel.column * g.x_strides.w;
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kPackThreads)
   const int64_t tile_rows = kIsInput ? g.input_rows : g.gradient_rows;
   const int tiles = kIsInput ? g.channel_tiles : g.filter_tiles;
   const int64_t tile_bytes = tile_rows * row_bytes;
-  const int64_t component_bytes = (kIsInput ? g.phase_count : 1) * tiles * tile_bytes;
+  const int64_t component_bytes = (kIsInput ? g.residue_count : 1) * tiles * tile_bytes;
   const int64_t tile_blocks = tile_rows / block_rows;
   const int64_t blocks = component_bytes / kPackedBlockBytes;
   float scale = 1;
@@ -180,8 +180,8 @@ __global__ void __launch_bounds__(kPackThreads)
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
     // Neighbouring blocks are tiles of the same positions, which lie near each other in memory.
     const int64_t of_positions = block / (blocks / tile_blocks);
-    const int phase_tile = static_cast<int>(block - of_positions * (blocks / tile_blocks));
-    const int phase = kIsInput ? phase_tile / tiles : 0, tile = phase_tile - phase * tiles;
+    const int residue_tile = static_cast<int>(block - of_positions * (blocks / tile_blocks));
+    const int residue = kIsInput ? residue_tile / tiles : 0, tile = residue_tile - residue * tiles;
     const int64_t first = call.first_stage * kStagePositions + of_positions * block_rows;
 
     float values[2][kUnitChannels];
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kPackThreads)
       const int unit = channels_adjacent ? slot % units : thread / (block_rows / 2);
       places[i] = row * row_bytes + unit * 16;
       channels[i] = tile * (row_bytes / 2) + unit * kUnitChannels;
-      pixels[i] = find_pixel<kSide>(g, g.phases[phase], first + row);
+      pixels[i] = find_pixel<kSide>(g, g.residues[residue], first + row);
     }
     const bool is_pair = !channels_adjacent && is_vector && !(kIsInput && g.folds_columns) &&
                          pixels[0].is_inside && pixels[1].is_inside &&
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kPackThreads)
     fence_async_proxy();
     __syncthreads();
     if (threadIdx.x == 0) {
-      char* const to = packed + phase_tile * tile_bytes + of_positions * kPackedBlockBytes;
+      char* const to = packed + residue_tile * tile_bytes + of_positions * kPackedBlockBytes;
       for (int component = 0; component < kComponents; ++component) {
         bulk_store(to + component * component_bytes, shared + component * kPackedBlockBytes,
                    kPackedBlockBytes);

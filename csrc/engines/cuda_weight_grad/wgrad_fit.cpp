@@ -10,14 +10,14 @@
 namespace convx {
 namespace {
 
-// One axis of the image: taps sorted into phases, and how far positions must reach.
+// One axis of the image: the residues of its taps, and how far positions must reach.
 struct PackedAxis {
-  std::vector<int64_t> residues;  // of the phases, ascending
-  std::vector<int64_t> phase_of;  // by tap
-  std::vector<int64_t> shift_of;  // by tap
-  int64_t length;                 // positions along the axis, gaps included
-  int64_t step;                   // taps between neighbours of a phase
-  int64_t step_shift;             // their distance in positions
+  std::vector<int64_t> residues;    // of the taps' offsets modulo the stride, ascending
+  std::vector<int64_t> residue_of;  // by tap, the index of its residue
+  std::vector<int64_t> shift_of;    // by tap
+  int64_t length;                   // positions along the axis, gaps included
+  int64_t step;                     // taps between neighbours of the same residue
+  int64_t step_shift;               // their distance in positions
 };
 
 // pad: the border before the image. extra: how much of it is more than the problem's padding.
@@ -33,8 +33,8 @@ PackedAxis make_packed_axis(int64_t extent, int64_t out, int64_t kernel, int64_t
   axis.residues.erase(std::unique(axis.residues.begin(), axis.residues.end()), axis.residues.end());
   for (int64_t tap = 0; tap < kernel; ++tap) {
     const int64_t residue = tap * dilation % stride, shift = tap * dilation / stride + extra;
-    const auto phase = std::lower_bound(axis.residues.begin(), axis.residues.end(), residue);
-    axis.phase_of.push_back(phase - axis.residues.begin());
+    const auto found = std::lower_bound(axis.residues.begin(), axis.residues.end(), residue);
+    axis.residue_of.push_back(found - axis.residues.begin());
     axis.shift_of.push_back(shift);
     // Beyond the last real pixel there are zeros; the next row's (or image's) leading zeros may
     // stand for them.
@@ -108,7 +108,7 @@ class Search {
     row_axis_ = make_packed_axis(p_.H, p_.P, p_.R, p_.stride.h, p_.dilation.h, p_.pad.top);
     if (folds) {
       column_axis_ = {.residues = {0},
-                      .phase_of = {0},
+                      .residue_of = {0},
                       .shift_of = {0},
                       .length = p_.Q,
                       .step = 1,
@@ -128,15 +128,15 @@ class Search {
     const double elements = static_cast<double>(p_.K) * static_cast<double>(p_.C) *
                             static_cast<double>(p_.taps()) / static_cast<double>(p_.groups);
     if (4 * elements > static_cast<double>(caps_.workspace_limit)) return false;
-    const int64_t phases =
+    const int64_t residues =
         static_cast<int64_t>(row_axis_.residues.size() * column_axis_.residues.size());
-    if (phases > kMaxPackedPhases) return false;
+    if (residues > kMaxResidues) return false;
     if (p_.N * row_axis_.length >= (int64_t{1} << 30) / column_axis_.length) return false;
     g.pitch = narrow(column_axis_.length), g.rows = narrow(row_axis_.length);
     g.by_pitch = FastDivmod(g.pitch), g.by_rows = FastDivmod(g.rows);
     for (const int64_t row : row_axis_.residues) {
       for (const int64_t column : column_axis_.residues) {
-        g.phases[g.phase_count++] = {narrow(row), narrow(column)};
+        g.residues[g.residue_count++] = {narrow(row), narrow(column)};
       }
     }
     g.stages_total = ceil_div(p_.N * g.rows * g.pitch, kStagePositions);
@@ -185,7 +185,7 @@ class Search {
       if (filter_tiles > 1 && (filter_tiles - 1) * kTileFilters >= p_.K) break;
       for (int tap_groups = 1; filter_tiles * tap_groups <= max_consumers(columns, components_);
            ++tap_groups) {
-        if (tap_groups > most_phase_groups_) break;
+        if (tap_groups > most_residue_groups_) break;
         g.block_filter_tiles = filter_tiles;
         g.block_tap_groups = tap_groups;
         visit_block(g);
@@ -193,7 +193,7 @@ class Search {
     }
   }
 
-  // Cuts the taps of every phase into groups of at most `taps` along the atoms' axis.
+  // Cuts the taps of every residue into groups of at most `taps` along the atoms' axis.
   bool collect_groups(WgradGeometry& g, int taps) {
     std::vector<TapGroup> groups;
     const bool along_rows = g.atom_axis == AtomAxis::kKernelRows;
@@ -210,11 +210,11 @@ class Search {
         const int64_t left =
             along_rows ? ceil_div(p_.R - r, row_step) : ceil_div(columns - s, column_step);
         const int64_t own = g.atom_axis == AtomAxis::kChannels ? 1 : std::min<int64_t>(taps, left);
-        const auto phase =
-            row_axis_.phase_of[r] * static_cast<int64_t>(column_axis_.residues.size()) +
-            column_axis_.phase_of[s];
+        const auto residue =
+            row_axis_.residue_of[r] * static_cast<int64_t>(column_axis_.residues.size()) +
+            column_axis_.residue_of[s];
         const int64_t shift = row_axis_.shift_of[r] * g.pitch + column_axis_.shift_of[s];
-        groups.push_back({static_cast<int>(shift), static_cast<short>(phase),
+        groups.push_back({static_cast<int>(shift), static_cast<short>(residue),
                           static_cast<short>(own), static_cast<short>(r), static_cast<short>(s)});
         most = std::max(most, static_cast<int>(own));
       }
@@ -223,24 +223,24 @@ class Search {
     // An MMA of which no group uses half of the atoms is one that a narrower MMA does as well.
     if (taps > 1 && 2 * most <= taps) return false;
     std::sort(groups.begin(), groups.end(), [](const TapGroup& a, const TapGroup& b) {
-      return a.phase != b.phase ? a.phase < b.phase : a.shift < b.shift;
+      return a.residue != b.residue ? a.residue < b.residue : a.shift < b.shift;
     });
     std::copy(groups.begin(), groups.end(), g.groups);
     g.group_count = static_cast<int>(groups.size());
-    most_phase_groups_ = 0;
+    most_residue_groups_ = 0;
     for (int i = 0, run = 0; i < g.group_count; ++i) {
-      run = i > 0 && g.groups[i].phase == g.groups[i - 1].phase ? run + 1 : 1;
-      most_phase_groups_ = std::max(most_phase_groups_, run);
+      run = i > 0 && g.groups[i].residue == g.groups[i - 1].residue ? run + 1 : 1;
+      most_residue_groups_ = std::max(most_residue_groups_, run);
     }
     return true;
   }
 
-  // Tap groups of a block are of one phase, so that one ring of X' serves them.
+  // Tap groups of a block have the same residue, so that one ring of X' serves them.
   static void group_blocks(WgradGeometry& g) {
     g.group_blocks = 0;
     for (int i = 0, first = 0; i <= g.group_count; ++i) {
       const bool ends = i == g.group_count || i - first == g.block_tap_groups ||
-                        g.groups[i].phase != g.groups[first].phase;
+                        g.groups[i].residue != g.groups[first].residue;
       if (i == 0 || !ends) continue;
       g.block_groups[g.group_blocks++] = static_cast<short>(first);
       first = i;
@@ -309,7 +309,7 @@ class Search {
       if (wanted < 1 || (waves > 0 && wanted == 1)) continue;
       g.slices = static_cast<int>(std::min(wanted, g.stages_total));
       const int64_t rest = caps_.workspace_limit - 4096 - g.partial_bytes();
-      if (!fit_pass(g, last_base, rest)) continue;
+      if (!fit_round(g, last_base, rest)) continue;
       const double us = predict(g);
       if (best_ && best_->microseconds <= us) continue;
       best_ = WgradFit{.form = form_,
@@ -320,11 +320,11 @@ class Search {
     }
   }
 
-  // The longest pass whose packed tensors stay within so many bytes.
-  bool fit_pass(WgradGeometry& g, int last_base, int64_t bytes) const {
+  // The longest round whose packed tensors stay within so many bytes.
+  bool fit_round(WgradGeometry& g, int last_base, int64_t bytes) const {
     const int64_t input_unit = kPackedBlockBytes / g.row_bytes;
     const auto set = [&](int64_t stages) {
-      g.pass_stages = stages;
+      g.round_stages = stages;
       g.gradient_rows = stages * kStagePositions;
       g.input_rows = round_up((stages + g.halo_stages) * kStagePositions + last_base, input_unit);
       return g.gradient_bytes(components_) + g.input_bytes(components_) <= bytes;
@@ -335,15 +335,15 @@ class Search {
       const int64_t middle = (low + high) / 2;
       (set(middle) ? low : high) = middle;
     }
-    // Passes of equal length, none of which has fewer stages than there are slices.
+    // Rounds of equal length, none of which has fewer stages than there are slices.
     if (low == 0) return false;
-    const int64_t passes = ceil_div(g.stages_total, low);
-    return set(ceil_div(g.stages_total, passes)) && g.pass_stages >= g.slices;
+    const int64_t rounds = ceil_div(g.stages_total, low);
+    return set(ceil_div(g.stages_total, rounds)) && g.round_stages >= g.slices;
   }
 
   double predict(const WgradGeometry& g) const {
-    const double passes = static_cast<double>(ceil_div(g.stages_total, g.pass_stages));
-    const double stages = static_cast<double>(ceil_div(g.pass_stages, g.slices));
+    const double rounds = static_cast<double>(ceil_div(g.stages_total, g.round_stages));
+    const double stages = static_cast<double>(ceil_div(g.round_stages, g.slices));
     // Issue, or what shared memory delivers of both operands.
     const double mma = 4 + std::max(g.columns / 2.0, 16 + g.columns / 4.0);
     const double mmas = 4.0 * count_mmas(components_) * g.consumers();
@@ -356,14 +356,14 @@ class Search {
     const double waves =
         static_cast<double>(ceil_div(int64_t{g.tiles()} * g.slices, caps_.sm_count));
     const double main_us =
-        passes * waves * (kBlockCycles + halo + stages * stage_cycles) / (kClockGhz * 1e3);
+        rounds * waves * (kBlockCycles + halo + stages * stage_cycles) / (kClockGhz * 1e3);
 
     const double reduced = static_cast<double>(g.partial_bytes());
     const double reduce_us = kLaunchUs + reduced / kReduceBytesPerUs;
 
     const double packed =
-        passes * static_cast<double>(g.gradient_bytes(components_) + g.input_bytes(components_));
-    const double pack_us = 2 * kLaunchUs * passes + (count_bytes(p_) + packed) / kPackBytesPerUs;
+        rounds * static_cast<double>(g.gradient_bytes(components_) + g.input_bytes(components_));
+    const double pack_us = 2 * kLaunchUs * rounds + (count_bytes(p_) + packed) / kPackBytesPerUs;
     return main_us + reduce_us + pack_us;
   }
 
@@ -374,7 +374,7 @@ class Search {
   WgradGeometry base_;
   PackedAxis row_axis_, column_axis_;
   bool is_any_ = false;
-  int most_phase_groups_ = 0;
+  int most_residue_groups_ = 0;
   std::optional<WgradFit> best_;
 };
 

@@ -4,20 +4,20 @@
 //       dY[n][k][p][q] * X[n][c][p*stride.h + r*dilation.h - top][q*stride.w + s*dilation.w - left]
 //
 // Positions. Output pixels are numbered g = (n * rows + p) * pitch + q, with gaps: rows >= P and
-// pitch >= Q. dY' is dY by position, zero in the gaps. X is split into phases, one for each residue
-// of the tap's offset modulo the stride:
-//   X'[phase][(n * rows + i) * pitch + j] = X[n][i*stride.h + phase.row - top]
-//                                            [j*stride.w + phase.column - left], zero outside.
-// A tap then reads its phase at a fixed distance, its shift:
-//   dW[k][c][r][s] = sum over g of dY'[g][k] * X'[phase(r, s)][g + shift(r, s)][c].
+// pitch >= Q. dY' is dY by position, zero in the gaps. X is split by the residue of the tap's
+// offset modulo the stride:
+//   X'[residue][(n * rows + i) * pitch + j] = X[n][i*stride.h + residue.row - top]
+//                                            [j*stride.w + residue.column - left], zero outside.
+// A tap then reads the part of its residue at a fixed distance, its shift:
+//   dW[k][c][r][s] = sum over g of dY'[g][k] * X'[residue(r, s)][g + shift(r, s)][c].
 // Reads past the end of a row see the next row's left border, and past the end of an image the next
 // image's top border. The planner makes pitch and rows large enough that those are zeros wherever
 // dY' is not.
 //
 // Packed tensors. dY' and X' lie in the workspace as [tile of channels][position][row_bytes], in
 // the order that wgmma reads (rows of 128, 64 or 32 bytes, swizzled), so that a copy into shared
-// memory is one bulk copy. Split operands have one such tensor per component. A pass packs a range
-// of positions and multiplies it; several passes keep the workspace within its limit.
+// memory is one bulk copy. Split operands have one such tensor per component. A round packs a range
+// of positions and multiplies it; several rounds keep the workspace within its limit.
 //
 // Folding. Where channels times kernel columns are few, a row holds all kernel columns of its
 // pixel, [s][c]: a partial im2col that leaves only the kernel's rows as taps.
@@ -37,7 +37,7 @@ inline constexpr int kGradientRowBytes = 128;   // those filters, 16 bits each
 inline constexpr int kPackedBlockBytes = 8192;  // what the packing kernel writes at once
 inline constexpr int kMaxTapGroups = 128;
 inline constexpr int kMaxWgradTaps = 1024;
-inline constexpr int kMaxPackedPhases = 32;
+inline constexpr int kMaxResidues = 32;
 
 // What the atoms of columns in one MMA are: B is made of atoms of 16, 32 or 64 channels at equal
 // distances in shared memory.
@@ -47,15 +47,15 @@ enum class AtomAxis : uint8_t {
   kChannels,       // tiles of channels, for a single tap
 };
 
-// Taps that one warpgroup accumulates: consecutive ones of a phase along the atoms' axis.
+// Taps that one warpgroup accumulates: consecutive ones of the same residue along the atoms' axis.
 struct TapGroup {
   int shift;  // of the first tap, in positions
-  short phase;
+  short residue;
   short taps;  // the MMA may have more atoms; what they accumulate is dropped
   short r, s;  // the first tap
 };
 
-struct PackedPhase {
+struct StrideResidue {
   int row, column;
 };
 
@@ -74,10 +74,10 @@ struct WgradGeometry {
   FastDivmod by_pitch, by_rows;
   bool folds_columns;
   int packed_channels;  // columns that a packed row of X' has: C, or S * C where folded
-  int phase_count;
-  PackedPhase phases[kMaxPackedPhases];
+  int residue_count;
+  StrideResidue residues[kMaxResidues];
 
-  // Tap groups, sorted by phase and shift. A block takes those of one entry of block_groups.
+  // Tap groups, sorted by residue and shift. A block takes those of one entry of block_groups.
   AtomAxis atom_axis;
   int atom_channels, row_bytes;  // of X', 2 * atom_channels
   int atom_bits;                 // log2(atom_channels)
@@ -102,9 +102,9 @@ struct WgradGeometry {
   int slices;                         // split-K
   int shared_bytes;
 
-  // Passes.
-  int64_t stages_total, pass_stages;
-  int64_t gradient_rows, input_rows;  // positions of a packed tile, in a pass
+  // Rounds.
+  int64_t stages_total, round_stages;
+  int64_t gradient_rows, input_rows;  // positions of a packed tile, in a round
 
   constexpr int consumers() const { return block_filter_tiles * block_tap_groups; }
   constexpr int tiles() const { return filter_blocks * channel_blocks * group_blocks; }
@@ -118,7 +118,7 @@ struct WgradGeometry {
     return components * filter_tiles * gradient_rows * kGradientRowBytes;
   }
   constexpr int64_t input_bytes(int components) const {
-    return int64_t{components} * phase_count * channel_tiles * input_rows * row_bytes;
+    return int64_t{components} * residue_count * channel_tiles * input_rows * row_bytes;
   }
   constexpr int64_t partial_bytes() const { return slices * partial_values() * 4; }
 };

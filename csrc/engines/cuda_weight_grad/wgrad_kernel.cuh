@@ -47,7 +47,7 @@ namespace convx {
 struct WgradWork {
   WgradTile tile;
   int tile_index, slice;
-  int64_t first_stage;  // of the pass
+  int64_t first_stage;  // of the round
   int stages;
 
   __device__ WgradWork(const WgradGeometry& g, const WgradCall& call, int index)
@@ -93,9 +93,9 @@ class WgradProducer {
       : g_(g), memory_(memory), work_(work) {
     const TapGroup& group = g.groups[work.tile.first_group];
     const int64_t base = work.first_stage * kStagePositions + group.shift / 8 * 8;
-    const int64_t input_tile = int64_t{group.phase} * g.channel_tiles + work.tile.channel_tile;
+    const int64_t input_tile = int64_t{group.residue} * g.channel_tiles + work.tile.channel_tile;
     input_tile_bytes_ = g.input_rows * g.row_bytes;
-    input_component_bytes_ = int64_t{g.phase_count} * g.channel_tiles * input_tile_bytes_;
+    input_component_bytes_ = int64_t{g.residue_count} * g.channel_tiles * input_tile_bytes_;
     input_ = call.packed_x + input_tile * input_tile_bytes_ + base * g.row_bytes;
     gradient_tile_bytes_ = g.gradient_rows * kGradientRowBytes;
     gradient_component_bytes_ = g.filter_tiles * gradient_tile_bytes_;
@@ -321,7 +321,7 @@ class WgradConsumer {
   const WgradGeometry& g_;
   const WgradMemory& memory_;
   const WgradWork& work_;
-  bool is_active_;  // the last block of a phase may have fewer tap groups than warpgroups
+  bool is_active_;  // the last block of a residue may have fewer tap groups than warpgroups
   bool adds_;       // the partial sums hold earlier stages already
   RingCursor stage_;
   uint32_t row_units_, ring_units_;

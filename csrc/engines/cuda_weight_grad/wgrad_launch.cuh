@@ -1,4 +1,4 @@
-// Launches the kernels of one operand form: packing, MMAs and the reduction, pass by pass.
+// Launches the kernels of one operand form: packing, MMAs and the reduction, round by round.
 #pragma once
 
 #include <algorithm>
@@ -6,8 +6,8 @@
 #include "cuda/launch.h"
 #include "engines/cuda_weight_grad/measure_scales.cuh"
 #include "engines/cuda_weight_grad/pack_positions.cuh"
+#include "engines/cuda_weight_grad/wgrad_forms.h"
 #include "engines/cuda_weight_grad/wgrad_kernel.cuh"
-#include "engines/cuda_weight_grad/wgrad_passes.h"
 #include "engines/cuda_weight_grad/wgrad_reduce.cuh"
 
 namespace convx {
@@ -79,9 +79,9 @@ void run_wgrad(const LaunchSite& site, const WgradGeometry& g, WgradCall call) {
     launch_early<measure_scales_kernel<WgradGeometry>>(
         site, dim3(2), kMeasureThreads, kMeasureThreads / 32 * sizeof(Measure), g, call);
   }
-  for (int64_t first = 0; first < g.stages_total; first += g.pass_stages) {
+  for (int64_t first = 0; first < g.stages_total; first += g.round_stages) {
     call.first_stage = first;
-    call.stages = std::min(g.pass_stages, g.stages_total - first);
+    call.stages = std::min(g.round_stages, g.stages_total - first);
     call.adds_to_partials = first > 0;
     pack_side<T, kForm, PackedSide::kInput>(site, g, call);
     pack_side<T, kForm, PackedSide::kGradient>(site, g, call);
