@@ -130,11 +130,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unknown model {', '.join(sorted(unknown))}")
     if not os.access(arguments.json.parent, os.W_OK):
         parser.error(f"cannot write to {arguments.json.parent}")
-    torch.backends.cudnn.allow_tf32 = True  # PyTorch's default, said aloud
     size = (arguments.batch, 3, arguments.extent, arguments.extent)
     rows = []
-    for name in arguments.models or MODELS:
-        rows += measure_model(name, MODELS[name](name), size, arguments.device, arguments.seconds)
+    with autotuned(allow_tf32=True):  # PyTorch's default, said aloud
+        for name in arguments.models or MODELS:
+            model = MODELS[name](name)
+            rows += measure_model(name, model, size, arguments.device, arguments.seconds)
     document = {"machine": describe_machine(arguments.device), "input": size, "models": rows}
     unfinished = arguments.json.with_suffix(".tmp")
     unfinished.write_text(json.dumps(document, indent=1) + "\n")

@@ -15,7 +15,9 @@ from conv2d_ext._precision import torch_allows_tf32
 
 @pytest.fixture(autouse=True)
 def restored_settings() -> Iterator[None]:
-    """The older switch refuses to speak where convolutions and RNNs differ."""
+    """The older switch refuses to speak where convolutions and RNNs differ. And
+    `torch.backends.cudnn.enabled` cannot be set once PyTorch's own test utilities are imported, as
+    another test file does, so the tests here set what it sets."""
 
     def set_both(value: str) -> None:
         torch.backends.cudnn.conv.fp32_precision = value
@@ -27,7 +29,7 @@ def restored_settings() -> Iterator[None]:
     yield
     set_both(saved)
     torch.backends.cuda.matmul.fp32_precision = matmul
-    torch.backends.cudnn.enabled = True
+    torch._C._set_cudnn_enabled(True)
 
 
 def test_the_older_switch() -> None:
@@ -56,10 +58,10 @@ def test_without_cudnn_matrix_products_decide() -> None:
         torch.backends.cuda.matmul.fp32_precision = setting
         for convolutions in ("tf32", "ieee"):
             torch.backends.cudnn.conv.fp32_precision = convolutions
-            torch.backends.cudnn.enabled = False
+            torch._C._set_cudnn_enabled(False)
             assert torch_allows_tf32() == (setting == "tf32")
             assert torch.ops.convx._torch_allows_tf32() == (setting == "tf32")
-            torch.backends.cudnn.enabled = True
+            torch._C._set_cudnn_enabled(True)
             assert torch_allows_tf32() == (convolutions == "tf32")
 
 
