@@ -66,7 +66,7 @@ def test_every_case(core: ModuleType, case: Case, math) -> None:
 def test_several_rounds(core: ModuleType, math) -> None:
     """A small workspace makes several rounds, which add to the same partial sums."""
     host = HostEngine(core, "cuda_weight_grad", math[1])
-    host.caps.workspace_limit = 3 << 20
+    host.caps.workspace_limit = 700 << 10
     host.caps.sm_count = 2
     case = Case("rounds", (3, 16, 40, 60), (64, 16, 3, 3), padding=(1, 1))
     problem = Problem(case, math[0], COMMON[0], "cpu")
