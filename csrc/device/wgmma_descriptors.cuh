@@ -13,7 +13,8 @@ template <typename Value>
 struct ByColumns {};
 
 // Both operands of 16-bit values, MN-major: rows of A and columns of B lie side by side. Tiles of
-// [k][32, 64 or 128 bytes], swizzled; see mn_major_descriptor.
+// [k][32, 64 or 128 bytes], swizzled: atoms of 16, 32 or 64 rows or columns. A descriptor is
+// lower_columns_descriptor and upper_descriptor.
 template <typename Value>
 struct MnMajor {};
 
@@ -30,8 +31,9 @@ __device__ __forceinline__ uint32_t lower_descriptor(uint32_t shared_address) {
   return (shared_address >> 4) | (1u << 16);
 }
 
-// For ByColumns. Both distances are between tiles' starts, in bytes: from 64 columns to the next
-// ("leading"), and from 8 k to the next ("stride"). A product of depth 16 reads two tiles along k.
+// For ByColumns and MnMajor. Both distances are between tiles' starts, in bytes: from an atom of
+// columns to the next ("leading"), and from 8 k to the next ("stride"). A product of depth 16 reads
+// two tiles along k.
 __device__ __forceinline__ uint32_t lower_columns_descriptor(uint32_t shared_address,
                                                              uint32_t columns_distance) {
   return (shared_address >> 4) | (columns_distance >> 4 << 16);

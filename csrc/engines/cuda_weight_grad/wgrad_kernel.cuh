@@ -187,10 +187,10 @@ class WgradConsumer {
     ring_units_ = g.ring_stages * kStagePositions * row_units_;
     at_ = static_cast<uint32_t>(shift) * row_units_;
     if (at_ >= ring_units_) at_ -= ring_units_;
-    const uint32_t leading = g.atom_axis == AtomAxis::kChannels
-                                 ? memory.ring_bytes / 16
-                                 : static_cast<uint32_t>(g.atom_shift) * row_units_;
-    input_lower_ = memory.input / 16 | leading << 16;
+    const uint32_t atom_distance = g.atom_axis == AtomAxis::kChannels
+                                       ? memory.ring_bytes
+                                       : static_cast<uint32_t>(g.atom_shift * g.row_bytes);
+    input_lower_ = lower_columns_descriptor(memory.input, atom_distance);
     input_upper_ = upper_descriptor(g.row_bytes);
     input_component_units_ = g.block_channel_tiles * memory.ring_bytes / 16;
     gradient_lower_ =
