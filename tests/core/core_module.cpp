@@ -237,10 +237,13 @@ PYBIND11_MODULE(convx_core, m) {
         if constexpr (requires { fit.columns; }) {
           said["strips"] = fit.columns;
         } else {
-          said["kernel_taps"] = fit.kernel_taps;
-          said["item_lanes"] = fit.params.item_lanes;
-          said["block_groups"] = fit.params.block_groups;
-          said["paired"] = make_pixel_weight_grad_params(problem, fit, buffers).paired;
+          said["core"] = py::make_tuple(kPixelGradCores[fit.core].taps,
+                                        kPixelGradCores[fit.core].stride);
+          said["unit"] = make_pixel_weight_grad_params(problem, fit, buffers).unit;
+          said["stages"] = fit.params.stages;
+          said["shared_bytes"] = fit.shared_bytes;
+          said["threads"] = fit.threads;
+          said["microseconds"] = fit.microseconds;
         }
         return said;
       };

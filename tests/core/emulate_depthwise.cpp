@@ -2,6 +2,7 @@
 #include "emulated_cuda/run_grid.h"
 #include "emulated_cuda/warps.h"
 //
+#include <iterator>
 #include <utility>
 
 #include "emulate_depthwise.h"
@@ -11,7 +12,7 @@
 #include "engines/cuda_depthwise/plane_kernel.cuh"
 #include "engines/cuda_depthwise/strip_kernel.cuh"
 #include "engines/cuda_depthwise/strip_weight_grad_kernel.cuh"
-#include "engines/sum_partials.cuh"
+#include "engines/cuda_depthwise/weight_grad_sums_kernel.cuh"
 
 namespace convx {
 namespace {
@@ -85,22 +86,22 @@ bool run_parts(const ConvProblem& problem, const StripWeightGradFit& fit, const 
       [&](auto element) { run_weight_grad<decltype(element)>(made, kIndices); });
 }
 
-template <typename T, int kTaps>
-void run_weight_grad(const PixelWeightGradFit& fit, const PixelWeightGradParams& params) {
-  if (fit.kernel_taps != kTaps) return;
-  params.t.column.source_step == 1 ? pixel_weight_grad_kernel<T, kTaps, 1>(params)
-                                   : pixel_weight_grad_kernel<T, kTaps, 2>(params);
+template <typename T, int... kCores>
+void run_weight_grad(const PixelWeightGradFit& fit, const PixelWeightGradParams& params,
+                     std::integer_sequence<int, kCores...>) {
+  const auto run_if_fitted = [&]<int kCore>() {
+    constexpr PixelGradCore core = kPixelGradCores[kCore];
+    if (fit.core == kCore) pixel_weight_grad_kernel<T, core.taps, core.stride>(params);
+  };
+  (run_if_fitted.template operator()<kCores>(), ...);
 }
 
 bool run_parts(const ConvProblem& problem, const PixelWeightGradFit& fit, const Buffers& buffers) {
   const PixelWeightGradParams params = make_pixel_weight_grad_params(problem, fit, buffers);
+  constexpr auto kCores = std::make_integer_sequence<int, std::size(kPixelGradCores)>{};
   return emulator::run_grid(
-      problem.dtype, fit.blocks, fit.threads, fit.shared_bytes, [&](auto element) {
-        using T = decltype(element);
-        run_weight_grad<T, kPixelGradTaps[0]>(fit, params);
-        run_weight_grad<T, kPixelGradTaps[1]>(fit, params);
-        run_weight_grad<T, kPixelGradTaps[2]>(fit, params);
-      });
+      problem.dtype, fit.blocks, fit.threads, fit.shared_bytes,
+      [&](auto element) { run_weight_grad<decltype(element)>(fit, params, kCores); });
 }
 
 }  // namespace
@@ -125,9 +126,10 @@ bool emulate_weight_grad(const ConvProblem& problem, const DepthwiseWeightGradFi
   const auto run = [&](const auto& fit) {
     const bool whole = run_parts(problem, fit, buffers);
     const WeightGradSums sums = make_weight_grad_sums(problem, fit.parts, buffers);
-    emulator::visit_type(problem.dtype,
-                         [&](auto element) { sum_partials<decltype(element)>(LaunchSite{}, sums); });
-    return whole;
+    return emulator::run_grid(
+               problem.dtype, sums.count_blocks(), kWeightGradSumsThreads, kWeightGradSumsBytes,
+               [&](auto element) { weight_grad_sums_kernel<decltype(element)>(sums); }) &&
+           whole;
   };
   return std::visit(run, grad);
 }

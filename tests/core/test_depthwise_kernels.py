@@ -237,39 +237,59 @@ def test_weight_gradients(core: ModuleType, case: Case, dtype: torch.dtype) -> N
         assert torch.equal(elsewhere["result"], wide["result"])
 
 
-# Weight gradients of channels_last, and the taps of the kernel that computes them.
+# Weight gradients of channels_last, and the kernel that computes them: taps and stride.
 PIXEL_GRADIENTS = [
-    (depthwise("dw3", 2, 12, 20, 32, 3, 3, padding=(1, 1)), 3),
-    (depthwise("dw3_valid", 2, 70, 13, 19, 3, 3), 3),
-    (depthwise("dw3_odd_channels", 2, 67, 9, 11, 3, 3, padding=(1, 1)), 3),
-    (depthwise("dw3_of_7", 9, 40, 7, 7, 3, 3, padding=(1, 1)), 3),
-    (depthwise("dw3_one_pixel", 3, 8, 1, 1, 3, 3, padding=(1, 1)), 3),
-    (depthwise("dw3_more_padding", 2, 8, 9, 10, 3, 3, padding=(5, 3, 4, 2)), 3),
-    (depthwise("dw3_stride_two", 2, 36, 28, 28, 3, 3, stride=(2, 2), padding=(1, 1)), 3),
-    (depthwise("dw5", 2, 20, 15, 14, 5, 5, padding=(2, 2)), 5),
-    (depthwise("dw5_stride_two", 1, 20, 15, 14, 5, 5, stride=(2, 2), padding=(2, 2)), 5),
-    (depthwise("dw7", 1, 96, 14, 14, 7, 7, padding=(3, 3)), 7),
-    (depthwise("dw_row", 1, 16, 5, 40, 1, 31, padding=(0, 15)), 7),
-    (depthwise("dw_column", 1, 16, 40, 5, 31, 1, padding=(15, 0)), 3),
-    (depthwise("dw13", 1, 6, 17, 20, 13, 13, padding=(6, 6)), 7),
-    (depthwise("dw1", 2, 16, 6, 7, 1, 1), 3),
+    (depthwise("dw3", 2, 12, 20, 32, 3, 3, padding=(1, 1)), (3, 1)),
+    (depthwise("dw3_valid", 2, 70, 13, 19, 3, 3), (3, 1)),
+    (depthwise("dw3_odd_channels", 2, 67, 9, 11, 3, 3, padding=(1, 1)), (3, 1)),
+    (depthwise("dw3_of_7", 9, 40, 7, 7, 3, 3, padding=(1, 1)), (3, 1)),
+    (depthwise("dw3_one_pixel", 3, 8, 1, 1, 3, 3, padding=(1, 1)), (3, 1)),
+    (depthwise("dw3_more_padding", 2, 8, 9, 10, 3, 3, padding=(5, 3, 4, 2)), (3, 1)),
+    (depthwise("dw3_stride_two", 2, 36, 28, 28, 3, 3, stride=(2, 2), padding=(1, 1)), (3, 2)),
+    (depthwise("dw5", 2, 20, 15, 14, 5, 5, padding=(2, 2)), (5, 1)),
+    (depthwise("dw5_stride_two", 1, 20, 15, 14, 5, 5, stride=(2, 2), padding=(2, 2)), (5, 2)),
+    (depthwise("dw7", 1, 96, 14, 14, 7, 7, padding=(3, 3)), (7, 1)),
+    (depthwise("dw_row", 1, 16, 5, 40, 1, 31, padding=(0, 15)), None),
+    (depthwise("dw_column", 1, 16, 40, 5, 31, 1, padding=(15, 0)), None),
+    (depthwise("dw13", 1, 6, 17, 20, 13, 13, padding=(6, 6)), None),
+    (depthwise("dw1", 2, 16, 6, 7, 1, 1), (3, 1)),
 ]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("case", "taps"), PIXEL_GRADIENTS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("case", "core_shape"), PIXEL_GRADIENTS, ids=lambda value: str(value))
 def test_weight_gradients_of_channels_last(
-    core: ModuleType, case: Case, taps: int, dtype: torch.dtype
+    core: ModuleType, case: Case, core_shape: tuple[int, int] | None, dtype: torch.dtype
 ) -> None:
     small = h200(core)
-    small.sm_count = 1  # several items for each warp
+    small.sm_count = 1  # several items for each block
     run = partial(run_and_check, core, case, dtype, "nhwc", direction="weight_grad")
-    assert run()["kernel_taps"] == taps
+    run()
     few = run(caps=small)
-    assert few["paired"] == (case.x[1] % 2 == 0)
+    assert core_shape is None or few["core"] == core_shape
+    if case.x[1] % 8 == 0:
+        assert few["unit"] * dtype.itemsize == 16
     elsewhere = run(before=1, caps=small)
-    assert not elsewhere["paired"]
+    assert elsewhere["unit"] == 1
     assert torch.equal(elsewhere["result"], few["result"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.w[0] == case.x[1]], ids=str)
+def test_weight_gradients_of_every_case(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
+    """Any stride, dilation and padding."""
+    run_and_check(core, case, dtype, "nhwc", direction="weight_grad")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_weight_gradients_of_random_cases(core: ModuleType, seed: int) -> None:
+    case = random_case(seed)
+    if case.w[0] != case.x[1]:
+        pytest.skip("several filters per channel")
+    caps = h200(core)
+    caps.sm_count = [1, 7, 132][seed % 3]
+    dtype = DTYPES[seed % len(DTYPES)]
+    run_and_check(core, case, dtype, "nhwc", seed % 5, "weight_grad", caps)
 
 
 @pytest.mark.parametrize("channels_last", [False, True], ids=FORMATS)

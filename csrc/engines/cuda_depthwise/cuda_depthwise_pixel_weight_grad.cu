@@ -1,3 +1,6 @@
+#include <iterator>
+#include <utility>
+
 #include "cuda/launch.h"
 #include "engines/cuda_depthwise/depthwise_launch.h"
 #include "engines/cuda_depthwise/pixel_weight_grad_kernel.cuh"
@@ -7,24 +10,24 @@ namespace convx {
 void launch_weight_grad_parts(const LaunchSite& site, const PixelWeightGradFit& fit,
                               const Buffers& buffers) {
   const PixelWeightGradParams params = make_pixel_weight_grad_params(*site.problem, fit, buffers);
+  bool launched = false;
   visit_device_type(site.problem->dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto launch = [&]<int kTaps, int kStride>() {
-      launch_kernel<pixel_weight_grad_kernel<T, kTaps, kStride>>(
+    const auto launch_if_fitted = [&]<int kCore>() {
+      constexpr PixelGradCore core = kPixelGradCores[kCore];
+      if (fit.core != kCore) return;
+      launch_kernel<pixel_weight_grad_kernel<T, core.taps, core.stride>>(
           site, dim3(static_cast<unsigned>(fit.blocks)), fit.threads,
           static_cast<size_t>(fit.shared_bytes), params);
-    };
-    const auto launch_taps = [&]<int kTaps>() {
-      if (fit.kernel_taps != kTaps) return;
-      params.t.column.source_step == 1 ? launch.template operator()<kTaps, 1>()
-                                       : launch.template operator()<kTaps, 2>();
+      launched = true;
     };
     if constexpr (sizeof(T) <= 4) {
-      launch_taps.template operator()<kPixelGradTaps[0]>();
-      launch_taps.template operator()<kPixelGradTaps[1]>();
-      launch_taps.template operator()<kPixelGradTaps[2]>();
+      [&]<int... kCores>(std::integer_sequence<int, kCores...>) {
+        (launch_if_fitted.template operator()<kCores>(), ...);
+      }(std::make_integer_sequence<int, std::size(kPixelGradCores)>{});
     }
   });
+  if (!launched) throw_launch_error(site, "launching the weight gradient", "no such kernel");
 }
 
 }  // namespace convx

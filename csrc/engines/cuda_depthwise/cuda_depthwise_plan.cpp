@@ -20,7 +20,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
     const auto is_none = [](const auto& fit) { return fit.blocks == 0; };
     if (!std::visit(is_none, fit_depthwise_weight_grad(p, caps))) return "";
     return "it computes the weight gradient of dense NCHW tensors for some kernel sizes only, and "
-           "that of channels_last for strides of 1 or 2 along both axes, without dilation";
+           "that of channels_last for one filter per channel";
   }
   if (find_depthwise_layout(p) == DepthwiseLayout::kOther) {
     return "neither columns nor channels are neighbours in the memory of both input and output";
@@ -38,7 +38,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
       plan.tile = {strips->params.segment_rows, strips->columns, 1};
     } else {
       const auto& pixels = std::get<PixelWeightGradFit>(*grad).params;
-      plan.tile = {pixels.segment_rows, kPixelGradColumns, 2 * pixels.pairs};
+      plan.tile = {pixels.segment_rows, pixels.tile_columns, pixels.chunk};
     }
     const auto cost = [](const auto& fit) -> WeightGradCost { return fit; };
     const WeightGradCost found = std::visit(cost, *grad);

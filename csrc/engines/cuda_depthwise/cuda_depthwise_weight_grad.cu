@@ -3,7 +3,7 @@
 #include "cuda/launch.h"
 #include "engines/cuda_depthwise/depthwise_launch.h"
 #include "engines/cuda_depthwise/strip_weight_grad_kernel.cuh"
-#include "engines/sum_partials.cuh"
+#include "engines/cuda_depthwise/weight_grad_sums_kernel.cuh"
 
 namespace convx {
 namespace {
@@ -49,7 +49,11 @@ void launch_weight_grad_parts(const LaunchSite& site, const StripWeightGradFit& 
 void launch_weight_grad_sums(const LaunchSite& site, const WeightGradSums& sums) {
   visit_device_type(site.problem->dtype, [&](auto zero) {
     using T = decltype(zero);
-    if constexpr (sizeof(T) <= 4) sum_partials<T>(site, sums);
+    if constexpr (sizeof(T) <= 4) {
+      launch_kernel<weight_grad_sums_kernel<T>>(
+          site, dim3(static_cast<unsigned>(sums.count_blocks())), kWeightGradSumsThreads,
+          kWeightGradSumsBytes, sums);
+    }
   });
 }
 

@@ -114,29 +114,41 @@ struct StripWeightGradParams {
   FastDivmod by_strips, by_segments, by_filters, by_multiplier;
 };
 
-// The same over pixels: a thread sums over strips for two channels and a group of taps, so many
-// kernel rows and, by kernel, columns at most.
+// The same over pixels (pixel_weight_grad_kernel.cuh): a block sums for a chunk of channels and a
+// group of at most taps x taps taps.
+struct PixelGradCore {  // a compiled kernel
+  int taps, stride;
+};
+inline constexpr PixelGradCore kPixelGradCores[] = {{3, 1}, {5, 1}, {7, 1}, {3, 2}, {5, 2}};
 constexpr int kPixelGradThreads = 256;  // at most
-constexpr int kPixelGradColumns = 2;
-constexpr int kPixelGradRows = 3;
-constexpr int kPixelGradTaps[] = {3, 5, 7};
-// Blocks whose registers fit on a multiprocessor.
-constexpr int pixel_grad_blocks(int64_t element_bytes, int taps, int stride) {
-  if (taps == 7 && stride == 2) return 1;
-  return taps == 3 && stride == 1 && element_bytes == 2 ? 3 : 2;
-}
+constexpr int kPixelGradColumns = 4;    // outputs of a thread
+constexpr int kPixelGradMostStages = 4;
+// Channels of a thread, rows of dY that a step multiplies, and blocks whose registers fit on a
+// multiprocessor.
+constexpr int pixel_grad_channels(int taps) { return taps == 3 ? 2 : 1; }
+constexpr int pixel_grad_window(int taps, int stride) { return (taps + stride - 1) / stride; }
+constexpr int pixel_grad_blocks(int taps) { return taps == 7 ? 2 : 3; }
 struct PixelWeightGradParams {
-  DepthwiseTensors t;  // as above
-  float* partials;     // [part][filter][tap]
+  // Those of the forward pass, but that the target is read. Along each axis the source position of
+  // output b * lanes + lane and tap m * classes + cls is
+  //     period * (b * core stride + m) + lane * source_step + cls * offset_step + offset0 .
+  DepthwiseTensors t;
+  float* partials;  // [part][filter][tap]
   int64_t partial_stride;
   int taps;
-  int items, items_per_part;  // strips of all images: of a channel, of a block
-  int segment_rows;
-  int pairs, item_lanes, block_groups;  // of a block: pairs of channels, strips at a time, groups
-  int group_rows, group_columns;        // taps of a group
-  bool paired;                          // two channels are loaded together
-  FastDivmod by_chunks, by_group_blocks, by_pairs, by_item_lanes;  // chunks of channels
-  FastDivmod by_column_groups, by_strips, by_segments;
+  int items, items_per_part;
+  int segment_rows, tile_columns;     // outputs of an item, of one lane
+  int chunk, vectors, strips;         // channels of a block; threads: vectors of channels x strips
+  int group_rows, group_columns;      // taps of a group, of one class
+  int stages, stage_elements;         // stages in shared memory, and their size
+  int target_offset;                  // where dY begins in a stage, in elements
+  int row_pixels, pitch;              // source pixels of a row; elements from pixel to pixel
+  // Elements that a thread copies at once. The block copies pixel_units units of each of pixel_lanes
+  // pixels at once.
+  int unit, pixel_units, pixel_lanes;
+  FastDivmod by_chunks, by_row_groups, by_column_groups;
+  FastDivmod by_tiles, by_column_lanes, by_segments, by_row_lanes;  // of an item
+  FastDivmod by_vectors, by_pixel_units, by_row_pixels, by_tile_columns;
 };
 
 // The pixel kernel: channels are neighbours in memory.

@@ -10,8 +10,13 @@ DepthwiseWeightGradFit fit_depthwise_weight_grad(const ConvProblem& problem,
   ConvProblem forward = problem;
   forward.pass = Pass::kForward;
   switch (find_depthwise_layout(forward)) {
-    case DepthwiseLayout::kPlanes:
-      return fit_strip_weight_grad(forward, caps);
+    case DepthwiseLayout::kPlanes: {
+      const StripWeightGradFit strips = fit_strip_weight_grad(forward, caps);
+      // A tensor of one channel may be both.
+      const bool in_pixels = forward.x_strides.c == 1 && forward.y_strides.c == 1;
+      if (strips.blocks > 0 || !in_pixels) return strips;
+      return fit_pixel_weight_grad(forward, caps);
+    }
     case DepthwiseLayout::kPixels:
       return fit_pixel_weight_grad(forward, caps);
     case DepthwiseLayout::kOther:
@@ -38,14 +43,12 @@ WeightGradSums make_weight_grad_sums(const ConvProblem& problem, int64_t parts,
                                      const Buffers& buffers) {
   WeightGradSums sums{};
   sums.partials = static_cast<const float*>(buffers.workspace);
-  sums.partial_stride = problem.K * problem.taps();
-  sums.splits = static_cast<int>(parts);
-  sums.images = 1;
-  sums.target_height = static_cast<int>(problem.R);
-  sums.target_width = static_cast<int>(problem.S);
-  sums.target_c = problem.w_strides.n;
-  sums.target_h = problem.w_strides.h, sums.target_w = problem.w_strides.w;
   sums.target = buffers.w;
+  sums.weights = problem.K * problem.taps();
+  sums.target_k = problem.w_strides.n;
+  sums.target_r = problem.w_strides.h, sums.target_s = problem.w_strides.w;
+  sums.parts = static_cast<int>(parts);
+  sums.rows = static_cast<int>(problem.R), sums.columns = static_cast<int>(problem.S);
   return sums;
 }
 

@@ -32,7 +32,7 @@ struct StripWeightGradFit : WeightGradCost {
 
 // Over pixels whose channels are neighbours.
 struct PixelWeightGradFit : WeightGradCost {
-  int kernel_taps = 0;  // of kPixelGradTaps
+  int core = -1;  // in kPixelGradCores
   int threads = 0;
   PixelWeightGradParams params{};
 };
@@ -87,15 +87,18 @@ PixelWeightGradParams make_pixel_weight_grad_params(const ConvProblem& problem,
                                                     const PixelWeightGradFit& fit,
                                                     const Buffers& buffers);
 
-// How the partial sums in the workspace become the gradient; as sum_partials.cuh wants it.
+// How the partial sums in the workspace become the gradient (weight_grad_sums_kernel.cuh).
+constexpr int kWeightGradSumsThreads = 256;
+constexpr int kWeightGradSumsWeights = 32;  // of a block
+constexpr int kWeightGradSumsBytes = kWeightGradSumsThreads * 4;  // of shared memory
 struct WeightGradSums {
-  const float* partials;
-  int64_t partial_stride;  // weights
-  int splits;
-  int images, target_height, target_width;
-  int64_t target_n, target_c, target_h, target_w;
+  const float* partials;  // [part][weight]
   void* target;
-  const void* bias;
+  int64_t weights;  // filters * rows * columns
+  int64_t target_k, target_r, target_s;
+  int parts, rows, columns;
+
+  int64_t count_blocks() const { return ceil_div(weights, kWeightGradSumsWeights); }
 };
 WeightGradSums make_weight_grad_sums(const ConvProblem& problem, int64_t parts,
                                      const Buffers& buffers);

@@ -1,213 +1,315 @@
-// Depthwise weight gradient over pixels whose channels are neighbours in memory (channels_last).
+// Depthwise weight gradient over pixels whose channels are neighbours in memory (channels_last):
 //
-// As strip_weight_grad_kernel.cuh: a thread walks down a strip of columns, and each source row is
-// multiplied with the rows of the output gradient that see it, the last few of which stay in
-// registers. Here it does so for two channels, and for a part of the taps (a group): up to 3 kernel
-// rows of kTaps columns, whose sums fit in registers.
+//     dW[c][r][s] = sum over n, p, q of  dY[n][p][q][c] * X[n][p*st + r*d - pad][q*st + s*d - pad][c]
 //
-//      columns  --->                 a block: some channels, and for them several groups, which
-//      find
-//      +---+---+---+---+             in L1 what others have read, and several strips at a time
-//      | # | # | # | # |  source row
-//      +---+---+---+---+
-//      |   |   |   |   |  next row
+// A block sums over some items (a band of rows of a column tile of one image) for one chunk of
+// channels and one group of taps: kTaps x kTaps of the kernel's R x S.
 //
-// Sums of a block's strips are added up, then those of all blocks (sum_partials.cuh), in a fixed
-// order. Grid: channels fastest, then blocks of groups, then parts of the strips of all images.
+//       shared memory, one stage              registers of a thread
+//       (kWindow steps down the rows)         (kChannels channels, 4 output columns)
+//
+//       <- column tile + halo ->
+//      +------------------------+   one row   x: 3*kStride + kTaps pixels
+//   X  | pixels x channels      | ----------> dY: kWindow rows x 4 pixels, the newest from the stage
+//      | kWindow*kStride rows   |             accumulators: kTaps x kTaps
+//      +------------------------+
+//      +-------------------+
+//   dY | kWindow rows      |
+//      +-------------------+
+//
+// A step multiplies one row of X (kStride rows) with the last kWindow = kTaps / kStride rows of dY.
+// A stage is kWindow steps, so that the place of a dY row in registers is known at compile time. All
+// threads copy (cp.async, 16 bytes at a time where channels allow), a stage or more ahead and across
+// items; one barrier per stage. Thread = strip of 4 columns * vectors + vector of channels.
+//
+// Stride and dilation: kStride is 1 or 2. Any other pair is rearranged as in gather_axis.h: each
+// lane of outputs is an item of its own, each class of taps a group of its own, and both slide by one.
+//
+// Shared memory: p.stages stages, at least 2. The block's accumulators are added there, row of taps
+// by row of taps, and written as partial sums, which weight_grad_sums_kernel.cuh adds. The order of
+// all additions is fixed.
+//
+// What limits it (instruction counts, not measured): memory for 3x3; the issue of multiply-adds from
+// 5x5 on: a step of a 7x7 group has 196 of them beside 14 loads from shared memory.
 #pragma once
 
 #include "device/vectors.cuh"
+#include "engines/copy_unit.cuh"
 #include "engines/cuda_depthwise/depthwise_params.h"
 
 namespace convx {
 
-// Two channels of some neighbouring pixels.
-template <typename T, int kPixels>
-struct ChannelPairs {
-  static constexpr int kWords = 2 * sizeof(T) / 4;
-  uint32_t words[kPixels][kWords];
-
-  // at: of the first pixel. is_inside: of pixels. channels: how many of the two there are.
-  template <typename IsInside>
-  __device__ __forceinline__ void load(const T* at, int64_t pixel_step, bool paired, int channels,
-                                       const IsInside& is_inside) {
-#pragma unroll
-    for (int i = 0; i < kPixels; ++i, at += pixel_step) {
-      const bool valid = is_inside(i);
-      if (paired) {
-        load_words<kWords>(words[i], at, valid);
-      } else {
-        const uint32_t first = load_single(at, valid);
-        const uint32_t second = load_single(at + 1, valid && channels == 2);
-        words[i][kWords - 1] = kWords == 2 ? second : first | second << 16;
-        if constexpr (kWords == 2) words[i][0] = first;
-      }
-    }
+// One or two neighbouring channels of shared memory.
+template <int kChannels, typename T>
+__device__ __forceinline__ void load_channels(float (&to)[kChannels], const T* from) {
+  if constexpr (kChannels == 1) {
+    to[0] = to_accumulate(*from);
+  } else if constexpr (sizeof(T) == 4) {
+    const float2 pair = *reinterpret_cast<const float2*>(from);
+    to[0] = pair.x, to[1] = pair.y;
+  } else {
+    widen(to, 0, *reinterpret_cast<const uint32_t*>(from), T{});
   }
-  __device__ __forceinline__ void widen_to(float (&pairs)[kPixels][2]) const {
-#pragma unroll
-    for (int i = 0; i < kPixels; ++i) {
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) widen(pairs[i], w, words[i][w], T{});
-    }
+}
+
+// A band of rows of a column tile of one image; of one lane along each axis.
+struct PixelGradItem {
+  int64_t source, target;  // where the image's chunk of channels begins, in elements
+  int y, x;                // source position of step 0, pixel 0; may be outside the image
+  int row, column;         // output position of step 0
+  int rows, columns;       // outputs
+  int steps;               // of the band: its rows and those that only older rows of dY see
+};
+
+// The group of taps of a block along one axis.
+struct PixelGradTaps {
+  int first, count;  // within the class; count <= 0: the class has fewer groups
+  int offset;        // source position of the first tap and output 0 of lane 0
+  int class_index;
+
+  __device__ __forceinline__ PixelGradTaps(const CudaAxis& axis, int group, int group_taps) {
+    const int part = group / axis.classes;
+    class_index = group - part * axis.classes;
+    first = part * group_taps;
+    count = min(group_taps, axis.count_taps(class_index) - first);
+    offset = axis.offset0 + class_index * axis.offset_step + first * axis.period;
   }
 };
 
 template <typename T, int kTaps, int kStride>
-class PixelGradStrip {
+struct PixelGrad {
   static constexpr int kColumns = kPixelGradColumns;
+  static constexpr int kChannels = pixel_grad_channels(kTaps);
   static constexpr int kPixels = (kColumns - 1) * kStride + kTaps;
-  static constexpr int kRows = (kPixelGradRows + kStride - 1) / kStride;  // that see a step
-  using Window = float[kPixels][2];
-  using Grads = float[kColumns][2];
+  static constexpr int kWindow = pixel_grad_window(kTaps, kStride);
+  using Sums = float[kTaps][kTaps][kChannels];
+  using Grads = float[kWindow][kColumns][kChannels];
 
- public:
-  using Sums = float[kPixelGradRows][kTaps][2];
+  const PixelWeightGradParams& p;
+  T* const stages;
+  const int channel;  // the chunk's first
+  const PixelGradTaps row_taps, column_taps;
 
-  // first_row_tap, first_tap: of the group; row_taps: how many rows it has.
-  __device__ __forceinline__ PixelGradStrip(const PixelWeightGradParams& p, int channel,
-                                            int first_row_tap, int row_taps, int first_tap)
-      : p_(p),
-        t_(p.t),
-        channel_(channel),
-        channels_(min(p.t.channels - channel, 2)),
-        row_taps_(row_taps),
-        offset_h_(p.t.row.offset0 + first_row_tap),
-        offset_w_(p.t.column.offset0 + first_tap) {}
+  __device__ __forceinline__ PixelGradItem find_item(int item) const {
+    const DepthwiseTensors& t = p.t;
+    int image = item;
+    const int tile = p.by_tiles.split(image) * p.tile_columns;
+    const int column_lane = p.by_column_lanes.split(image);
+    const int segment = p.by_segments.split(image) * p.segment_rows;
+    const int row_lane = p.by_row_lanes.split(image);
+    PixelGradItem at;
+    at.source = image * t.source_n + channel;
+    at.target = image * t.target_n + channel;
+    at.y = row_taps.offset + row_lane * t.row.source_step + segment * kStride * t.row.period;
+    at.x = column_taps.offset + column_lane * t.column.source_step +
+           tile * kStride * t.column.period;
+    at.row = row_lane + segment * t.row.lanes;
+    at.column = column_lane + tile * t.column.lanes;
+    at.rows = min(p.segment_rows, p.by_row_lanes.divide(t.row.count - 1 - at.row + t.row.lanes));
+    at.columns = min(p.tile_columns,
+                     p.by_column_lanes.divide(t.column.count - 1 - at.column + t.column.lanes));
+    if (at.row >= t.row.count) at.rows = 0;
+    if (at.column >= t.column.count) at.rows = 0;
+    at.steps = at.rows == 0 ? 0 : at.rows + (row_taps.count + kStride - 1) / kStride - 1;
+    return at;
+  }
 
-  // Adds all products of a strip's rows.
-  __device__ __forceinline__ void add(int image, int column, int first_row, int end_row,
-                                      Sums& sum) const {
-    const int outputs = t_.column.count - column;
-    const int x = column * kStride + offset_w_;
-    int y = first_row * kStride + offset_h_;
-    int next_row = first_row;
-    const T* source = static_cast<const T*>(t_.source) + image * t_.source_n + y * t_.source_h +
-                      x * t_.source_w + channel_;
-    const T* target = static_cast<const T*>(t_.target) + image * t_.target_n +
-                      first_row * t_.target_h + column * t_.target_w + channel_;
-    ChannelPairs<T, kPixels> rows[kStride];
-    ChannelPairs<T, kColumns> grad_row;
-    const auto load_step = [&] {
+  // Starts copying the stage that begins with step `first`.
+  __device__ __forceinline__ void copy_stage(T* stage, const PixelGradItem& at, int first) const {
+    int pixel_lane = threadIdx.x;
+    const int unit_lane = p.by_pixel_units.split(pixel_lane);
+    if (pixel_lane >= p.pixel_lanes) return;
+    const int end = min(p.chunk, p.t.channels - channel);
+    visit_unit<T>(p.unit, [&](auto unit) {
+      constexpr int kUnit = decltype(unit)::value;
+#pragma unroll 1
+      for (int place = unit_lane * kUnit; place < end; place += p.pixel_units * kUnit) {
+        copy_stage<kUnit>(stage, at, first, pixel_lane, place);
+      }
+    });
+  }
+  // place: the unit's first channel within the chunk.
+  template <int kUnit>
+  __device__ __forceinline__ void copy_stage(T* stage, const PixelGradItem& at, int first,
+                                             int pixel_lane, int place) const {
+    const DepthwiseTensors& t = p.t;
+    const T* const source = static_cast<const T*>(t.source) + at.source + place;
+    const int source_pixels = min(kWindow, at.steps - first) * kStride * p.row_pixels;
+    const int y = at.y + first * kStride * t.row.period;
+#pragma unroll 2
+    for (int i = pixel_lane; i < source_pixels; i += p.pixel_lanes) {
+      int row = i;
+      const int from_x = at.x + p.by_row_pixels.split(row) * t.column.period;
+      const int from_y = y + row * t.row.period;
+      const bool inside = static_cast<unsigned>(from_y) < static_cast<unsigned>(t.source_height) &&
+                          static_cast<unsigned>(from_x) < static_cast<unsigned>(t.source_width);
+      const T* from = inside ? source + from_y * t.source_h + from_x * t.source_w : source;
+      copy_unit<kUnit>(stage + i * p.pitch + place, from, inside);
+    }
+    const T* const target = static_cast<const T*>(t.target) + at.target + place;
+    const int target_pixels = min(kWindow, at.rows - first) * p.tile_columns;
+    const int first_row = at.row + first * t.row.lanes;
+#pragma unroll 2
+    for (int i = pixel_lane; i < target_pixels; i += p.pixel_lanes) {
+      int row = i;
+      const int column = p.by_tile_columns.split(row);
+      const bool inside = column < at.columns;
+      const int64_t from = (first_row + row * t.row.lanes) * t.target_h +
+                           (at.column + column * t.column.lanes) * t.target_w;
+      copy_unit<kUnit>(stage + p.target_offset + i * p.pitch + place, target + (inside ? from : 0),
+                       inside);
+    }
+  }
+
+  // Adds the products of a stage. source, target: the thread's first pixel there. columns: outputs
+  // of the thread; the others must not be multiplied even by zero, since x may be infinite. kWhole:
+  // all of the block's threads have kColumns.
+  template <bool kWhole>
+  __device__ __forceinline__ void multiply(const T* source, const T* target,
+                                           const PixelGradItem& at, int first, int columns,
+                                           Grads& grad, Sums& sum) const {
+#pragma unroll
+    for (int j = 0; j < kWindow; ++j) {
+      const int step = first + j;
+      if (step >= at.steps) break;
+      if (step < at.rows) {
+        const T* from = target + j * p.tile_columns * p.pitch;
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i, from += p.pitch) load_channels(grad[j][i], from);
+      }
+      // Row tap r multiplies the row of dY that is r / kStride before the newest.
+      const int first_tap = max(step - at.rows + 1, 0) * kStride;
+      const int end_tap = min((step + 1) * kStride, row_taps.count);
+      const unsigned wanted = (1u << end_tap) - (1u << first_tap);
 #pragma unroll
       for (int c = 0; c < kStride; ++c) {
-        const bool in_rows = static_cast<unsigned>(y) < static_cast<unsigned>(t_.source_height);
-        rows[c].load(source, t_.source_w, p_.paired, channels_, [&](int i) {
-          return in_rows && static_cast<unsigned>(x + i) < static_cast<unsigned>(t_.source_width);
-        });
-        source += t_.source_h;
-        ++y;
-      }
-      const bool in_rows = next_row < end_row;
-      grad_row.load(target, t_.target_w, p_.paired, channels_,
-                    [&](int i) { return in_rows && i < outputs; });
-      target += t_.target_h;
-      ++next_row;
-    };
-    load_step();
-    Grads grad[kRows] = {};
-#pragma unroll 1
-    for (int step = first_row; step < end_row + kRows - 1; ++step) {
+        float window[kPixels][kChannels];
+        const T* from = source + (j * kStride + c) * p.row_pixels * p.pitch;
 #pragma unroll
-      for (int m = kRows - 1; m > 0; --m) {
+        for (int i = 0; i < kPixels; ++i, from += p.pitch) load_channels(window[i], from);
 #pragma unroll
-        for (int i = 0; i < kColumns; ++i) {
-          grad[m][i][0] = grad[m - 1][i][0], grad[m][i][1] = grad[m - 1][i][1];
-        }
-      }
-      grad_row.widen_to(grad[0]);
-      Window window[kStride];
+        for (int r = c; r < kTaps; r += kStride) {
+          if ((wanted >> r & 1) == 0) continue;
+          const auto& row = grad[(j + kWindow - r / kStride) % kWindow];
 #pragma unroll
-      for (int c = 0; c < kStride; ++c) rows[c].widen_to(window[c]);
-      load_step();  // the next one's
-      // Zeros must not be multiplied in place of others: a source may be infinite.
-      multiply(window, grad, step - (end_row - 1), step - first_row, outputs, sum);
-    }
-  }
-
- private:
-  // grad[m] is the row m before the newest; those of the strip are from first to last.
-  __device__ __forceinline__ void multiply(const Window (&window)[kStride],
-                                           const Grads (&grad)[kRows], int first, int last,
-                                           int outputs, Sums& sum) const {
+          for (int i = 0; i < kColumns; ++i) {
+            if (!kWhole && i >= columns) continue;
 #pragma unroll
-    for (int row_tap = 0; row_tap < kPixelGradRows; ++row_tap) {
-      const int m = row_tap / kStride, c = row_tap % kStride;
-      if (row_tap >= row_taps_ || m < first || m > last) continue;
+            for (int s = 0; s < kTaps; ++s) {
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-        if (i >= outputs) continue;
-#pragma unroll
-        for (int s = 0; s < kTaps; ++s) {
-          sum[row_tap][s][0] += grad[m][i][0] * window[c][i * kStride + s][0];
-          sum[row_tap][s][1] += grad[m][i][1] * window[c][i * kStride + s][1];
+              for (int k = 0; k < kChannels; ++k) {
+                sum[r][s][k] += row[i][k] * window[i * kStride + s][k];
+              }
+            }
+          }
         }
       }
     }
   }
 
-  const PixelWeightGradParams& p_;
-  const DepthwiseTensors& t_;
-  const int channel_, channels_;
-  const int row_taps_;
-  const int offset_h_, offset_w_;
+  // Adds the accumulators of the block's strips and writes its partial sums.
+  __device__ __forceinline__ void store(const Sums& sum, int part) const {
+    float* const sums = reinterpret_cast<float*>(stages);  // [tap][channel of a vector][thread]
+    const int threads = static_cast<int>(blockDim.x);
+    const int row_weights = column_taps.count * kChannels * p.vectors;
+    float* const partials = p.partials + part * p.partial_stride;
+#pragma unroll
+    for (int r = 0; r < kTaps; ++r) {
+      if (r >= row_taps.count) break;
+      __syncthreads();  // the stages, or the row before, have been read
+#pragma unroll
+      for (int i = 0; i < kTaps * kChannels; ++i) {
+        sums[i * threads + threadIdx.x] = sum[r][i / kChannels][i % kChannels];
+      }
+      __syncthreads();
+      for (int i = threadIdx.x; i < row_weights; i += threads) {
+        int slot = i;
+        const int vector = p.by_vectors.split(slot);
+        const int filter = channel + vector * kChannels + slot % kChannels;
+        if (filter >= p.t.channels) continue;
+        float total = 0;
+        for (int strip = 0; strip < p.strips; ++strip) {
+          total += sums[slot * threads + strip * p.vectors + vector];
+        }
+        const CudaAxis& rows = p.t.row;
+        const CudaAxis& columns = p.t.column;
+        const int tap_row = (row_taps.first + r) * rows.classes + row_taps.class_index;
+        const int tap_column =
+            (column_taps.first + slot / kChannels) * columns.classes + column_taps.class_index;
+        partials[filter * int64_t{p.taps} + tap_row * columns.taps + tap_column] = total;
+      }
+    }
+  }
 };
 
 template <typename T, int kTaps, int kStride>
-__global__ void __launch_bounds__(kPixelGradThreads, pixel_grad_blocks(sizeof(T), kTaps, kStride))
+__global__ void __launch_bounds__(kPixelGradThreads, pixel_grad_blocks(kTaps))
     pixel_weight_grad_kernel(const __grid_constant__ PixelWeightGradParams p) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  using Strip = PixelGradStrip<T, kTaps, kStride>;
-  const DepthwiseTensors& t = p.t;
+  using Grad = PixelGrad<T, kTaps, kStride>;
   int part = blockIdx.x;
-  const int chunk = p.by_chunks.split(part);
-  int group = p.by_group_blocks.split(part) * p.block_groups;
-  // Threads: channels fastest, then strips, then groups.
-  int rest = threadIdx.x;
-  const int channel = 2 * (chunk * p.pairs + p.by_pairs.split(rest));
-  const int item_lane = p.by_item_lanes.split(rest);
-  group += rest;
-  const int first_tap = p.by_column_groups.split(group) * p.group_columns;
-  const int first_row_tap = group * p.group_rows;
-  const int row_taps = min(p.group_rows, t.row.taps - first_row_tap);
-  const bool some = channel < t.channels && row_taps > 0;
+  const int channel = p.by_chunks.split(part) * p.chunk;
+  const int row_group = p.by_row_groups.split(part);
+  const int column_group = p.by_column_groups.split(part);
+  const Grad grad{p, reinterpret_cast<T*>(shared_bytes), channel,
+                  PixelGradTaps(p.t.row, row_group, p.group_rows),
+                  PixelGradTaps(p.t.column, column_group, p.group_columns)};
+  if (grad.row_taps.count <= 0 || grad.column_taps.count <= 0) return;
 
-  typename Strip::Sums sum = {};
-  if (some) {
-    const Strip strip(p, channel, first_row_tap, row_taps, first_tap);
-    const int end_item = min((part + 1) * p.items_per_part, p.items);
-#pragma unroll 1
-    for (int item = part * p.items_per_part + item_lane; item < end_item; item += p.item_lanes) {
-      int image = item;
-      const int column = p.by_strips.split(image) * kPixelGradColumns;
-      const int first_row = p.by_segments.split(image) * p.segment_rows;
-      strip.add(image, column, first_row, min(first_row + p.segment_rows, t.row.count), sum);
-    }
-  }
+  int strip = threadIdx.x;
+  const int place = p.by_vectors.split(strip) * Grad::kChannels;
+  const int first_pixel = strip * Grad::kColumns;
+  const int source_place = first_pixel * kStride * p.pitch + place;
+  const int target_place = p.target_offset + first_pixel * p.pitch + place;
 
-  // Row by row: sums [tap][channel of the pair][thread].
-  float* const sums = reinterpret_cast<float*>(shared_bytes);
-  const int last_tap = min(p.group_columns, t.column.taps - first_tap);
-#pragma unroll
-  for (int row = 0; row < kPixelGradRows; ++row) {
-    __syncthreads();  // what is there has been read
-#pragma unroll
-    for (int i = 0; i < 2 * kTaps; ++i) {
-      sums[i * blockDim.x + threadIdx.x] = sum[row][i / 2][i % 2];
-    }
-    __syncthreads();
-    if (!some || item_lane > 0 || row >= row_taps) continue;
-    for (int i = 0; i < 2 * last_tap; ++i) {
-      const int of = channel + i % 2;
-      if (of >= t.channels) continue;
-      float total = 0;
-      for (int lane = 0; lane < p.item_lanes; ++lane) {
-        total += sums[i * blockDim.x + threadIdx.x + lane * p.pairs];
+  // The producer's position is up to stages - 1 ahead of the consumer's.
+  const int end_item = min((part + 1) * p.items_per_part, p.items);
+  int next_item = part * p.items_per_part, next_step = 0, next_slot = 0;
+  PixelGradItem next = grad.find_item(next_item);
+  const auto copy_next = [&] {
+    if (next_item < end_item) {
+      grad.copy_stage(grad.stages + next_slot * p.stage_elements, next, next_step);
+      next_step += Grad::kWindow;
+      if (next_step >= next.steps) {
+        next_step = 0;
+        if (++next_item < end_item) next = grad.find_item(next_item);
       }
-      const int tap = (first_row_tap + row) * t.column.taps + first_tap + i / 2;
-      p.partials[part * p.partial_stride + of * int64_t{p.taps} + tap] = total;
     }
+    if (++next_slot == p.stages) next_slot = 0;
+    commit_copies();  // perhaps an empty group: waits count them
+  };
+#pragma unroll 1
+  for (int i = 1; i < p.stages; ++i) copy_next();
+
+  typename Grad::Sums sum = {};
+  int slot = 0;
+#pragma unroll 1
+  for (int item = part * p.items_per_part; item < end_item; ++item) {
+    const PixelGradItem at = grad.find_item(item);
+    const int columns = at.columns - first_pixel;
+    typename Grad::Grads rows = {};
+    int first = 0;
+    do {  // an item without rows has one empty stage
+      p.stages == 2 ? wait_copies<0>() : p.stages == 3 ? wait_copies<1>() : wait_copies<2>();
+      __syncthreads();  // the stage is there, and the one before has been read
+      copy_next();
+      const T* stage = grad.stages + slot * p.stage_elements;
+      const auto multiply = [&]<bool kWhole>() {
+        grad.template multiply<kWhole>(stage + source_place, stage + target_place, at, first,
+                                       columns, rows, sum);
+      };
+      // The many multiply-adds of larger kernels are worth neither a second copy of the code nor
+      // a branch: theirs are predicated, at no cost.
+      if (kTaps == 3 && at.columns == p.tile_columns) {
+        multiply.template operator()<kTaps == 3>();
+      } else {
+        multiply.template operator()<false>();
+      }
+      if (++slot == p.stages) slot = 0;
+      first += Grad::kWindow;
+    } while (first < at.steps);
   }
+  grad.store(sum, part);
 }
 
 }  // namespace convx

@@ -16,7 +16,8 @@ struct StripShape {
 
 inline constexpr StripShape kStripShapes[] = {
     {3, 3, 1, 1, false}, {3, 3, 2, 1, false}, {5, 5, 1, 2, false}, {5, 5, 2, 2, false},
-    {7, 7, 1, 3, false}, {3, 3, 1, 0, true},  {3, 7, 1, 0, true},
+    {7, 7, 1, 3, false}, {3, 3, 1, 0, true},  {3, 7, 1, 0, true},  {3, 1, 1, 0, false},
+    {1, 3, 1, 1, false},
 };
 inline constexpr int kStripShapeCount = sizeof(kStripShapes) / sizeof(StripShape);
 
@@ -26,6 +27,7 @@ inline constexpr int kStripColumns[] = {8, 4, 2, 1};
 
 // 8 columns pay where there are few products to hide loads and stores behind; 16-bit types only.
 constexpr bool has_strip_kernel(const StripShape& shape, int64_t element_bytes, int columns) {
+  if (shape.row_taps == 1 || shape.column_taps == 1) return false;  // tiles are as fast
   if (shape.shifted) return element_bytes == 2 && (columns == 8 || columns == 1);
   return columns < 8 || (element_bytes == 2 && shape.row_taps == 3 && shape.stride == 1);
 }
@@ -63,7 +65,7 @@ constexpr int strip_steps_ahead(const StripShape& shape, int columns) {
   const int taps = shape.row_taps * shape.column_taps;
   if (shape.stride == 2) return columns <= 2 ? 3 : 2;
   if (columns <= 2) return shape.row_taps == 3 ? 4 : 3;
-  return taps == 9 ? 3 : 2;
+  return taps <= 9 ? 3 : 2;
 }
 
 // How a thread reads a source row: its own columns and those beside them that its outputs see, in
