@@ -85,6 +85,15 @@ STRIPS = [
     (depthwise("dw3_by_7_half", 1, 2, 26, 200, 3, 7), 0, 8),
 ]
 
+# Kernels of one row or one column, whose weight gradient alone is in strips.
+GRADIENT_STRIPS = [
+    depthwise("dw3_by_1", 2, 3, 40, 64, 3, 1),
+    depthwise("dw3_by_1_padded", 2, 3, 13, 30, 3, 1, m=2, padding=(1, 0)),
+    depthwise("dw3_by_1_odd", 9, 3, 13, 27, 3, 1),
+    depthwise("dw1_by_3", 2, 3, 40, 64, 1, 3, padding=(0, 1)),
+    depthwise("dw1_by_3_odd", 2, 3, 11, 27, 1, 3, padding=(2, 1)),
+]
+
 
 def random_case(seed: int) -> Case:
     draw = random.Random(seed)
@@ -223,7 +232,7 @@ def test_what_pixel_strips_are_not_for(core: ModuleType, change: dict[str, Any])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("case", [case for case, *_ in STRIPS], ids=str)
+@pytest.mark.parametrize("case", [case for case, *_ in STRIPS] + GRADIENT_STRIPS, ids=str)
 def test_weight_gradients(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
     small = h200(core)
     small.sm_count = 1  # several strips for each thread
@@ -274,22 +283,26 @@ def test_weight_gradients_of_channels_last(
     assert torch.equal(elsewhere["result"], few["result"])
 
 
+@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", [case for case in CASES if case.w[0] == case.x[1]], ids=str)
-def test_weight_gradients_of_every_case(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
+def test_weight_gradients_of_every_case(
+    core: ModuleType, case: Case, dtype: torch.dtype, format: str
+) -> None:
     """Any stride, dilation and padding."""
-    run_and_check(core, case, dtype, "nhwc", direction="weight_grad")
+    run_and_check(core, case, dtype, format, direction="weight_grad")
 
 
+@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("seed", range(60))
-def test_weight_gradients_of_random_cases(core: ModuleType, seed: int) -> None:
+def test_weight_gradients_of_random_cases(core: ModuleType, seed: int, format: str) -> None:
     case = random_case(seed)
     if case.w[0] != case.x[1]:
         pytest.skip("several filters per channel")
     caps = h200(core)
     caps.sm_count = [1, 7, 132][seed % 3]
     dtype = DTYPES[seed % len(DTYPES)]
-    run_and_check(core, case, dtype, "nhwc", seed % 5, "weight_grad", caps)
+    run_and_check(core, case, dtype, format, seed % 5, "weight_grad", caps)
 
 
 @pytest.mark.parametrize("channels_last", [False, True], ids=FORMATS)

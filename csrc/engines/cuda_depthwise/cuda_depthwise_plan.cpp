@@ -19,8 +19,8 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass == Pass::kWeightGrad) {
     const auto is_none = [](const auto& fit) { return fit.blocks == 0; };
     if (!std::visit(is_none, fit_depthwise_weight_grad(p, caps))) return "";
-    return "it computes the weight gradient of dense NCHW tensors for some kernel sizes only, and "
-           "that of channels_last for one filter per channel";
+    return "it computes the weight gradient of dense tensors, and with several filters per channel "
+           "only in NCHW for some kernel sizes";
   }
   if (find_depthwise_layout(p) == DepthwiseLayout::kOther) {
     return "neither columns nor channels are neighbours in the memory of both input and output";

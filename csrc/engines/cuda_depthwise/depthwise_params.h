@@ -114,7 +114,7 @@ struct StripWeightGradParams {
   FastDivmod by_strips, by_segments, by_filters, by_multiplier;
 };
 
-// The same over pixels (pixel_weight_grad_kernel.cuh): a block sums for a chunk of channels and a
+// The same over tiles in shared memory (pixel_weight_grad_kernel.cuh): a block sums for a chunk of channels and a
 // group of at most taps x taps taps.
 struct PixelGradCore {  // a compiled kernel
   int taps, stride;
@@ -146,9 +146,14 @@ struct PixelWeightGradParams {
   // Elements that a thread copies at once. The block copies pixel_units units of each of pixel_lanes
   // pixels at once.
   int unit, pixel_units, pixel_lanes;
+  // Columns are neighbours in memory, not channels. The block copies pixel_lanes pixels of each of
+  // line_lanes lines at once, element by element; a line is a row of one channel.
+  bool in_planes;
+  int line_lanes;
   FastDivmod by_chunks, by_row_groups, by_column_groups;
   FastDivmod by_tiles, by_column_lanes, by_segments, by_row_lanes;  // of an item
   FastDivmod by_vectors, by_pixel_units, by_row_pixels, by_tile_columns;
+  FastDivmod by_pixel_lanes, by_chunk;
 };
 
 // The pixel kernel: channels are neighbours in memory.

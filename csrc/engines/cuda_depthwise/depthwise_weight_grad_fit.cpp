@@ -11,10 +11,9 @@ DepthwiseWeightGradFit fit_depthwise_weight_grad(const ConvProblem& problem,
   forward.pass = Pass::kForward;
   switch (find_depthwise_layout(forward)) {
     case DepthwiseLayout::kPlanes: {
+      // Strips need no shared memory and no element-wise copies; tiles serve the sizes without.
       const StripWeightGradFit strips = fit_strip_weight_grad(forward, caps);
-      // A tensor of one channel may be both.
-      const bool in_pixels = forward.x_strides.c == 1 && forward.y_strides.c == 1;
-      if (strips.blocks > 0 || !in_pixels) return strips;
+      if (strips.blocks > 0) return strips;
       return fit_pixel_weight_grad(forward, caps);
     }
     case DepthwiseLayout::kPixels:

@@ -40,10 +40,14 @@ struct TapGroups {
 // The elements from one pixel to the next in shared memory: the channels of a chunk, and as many
 // units more as spread the threads of a warp that work on different strips over the banks best.
 int64_t choose_pitch(int64_t chunk, int64_t unit, int64_t element, const PixelGradCore& core,
-                     int64_t vectors, int64_t threads) {
+                     int64_t vectors, int64_t threads, bool in_planes) {
   constexpr int64_t kBanks = 32, kMostPads = 8;
   const int64_t channels = pixel_grad_channels(core.taps);
   const int64_t step = std::max<int64_t>(unit, std::max<int64_t>(channels, 4 / element));
+  if (in_planes) {  // neighbouring threads write neighbouring pixels
+    const int64_t pitch = round_up(chunk, step);
+    return pitch / step % 2 == 0 ? pitch + step : pitch;
+  }
   const int64_t lanes = std::min<int64_t>(32, 32 * 4 / std::max<int64_t>(4, channels * element));
   const auto count_wavefronts = [&](int64_t pitch) {
     int64_t total = 0;
@@ -78,13 +82,17 @@ int64_t choose_pitch(int64_t chunk, int64_t unit, int64_t element, const PixelGr
 struct BlockShape {
   int64_t unit, chunks, chunk, vectors, strips, tiles;
   int64_t row_pixels, pitch, target_offset, stage_elements;
+  bool in_planes;
 
   BlockShape(const ConvProblem& problem, const DepthwiseTensors& t, const PixelGradCore& core,
              int64_t most_vectors, int64_t extra_tiles) {
     const int64_t element = size_of(problem.dtype);
     const int64_t channels = pixel_grad_channels(core.taps);
-    unit = fit_unit(element, t.channels, problem.N > 1 ? t.source_n : 0, t.source_h, t.source_w,
-                    problem.N > 1 ? t.target_n : 0, t.target_h, t.target_w);
+    in_planes = t.source_c != 1 || t.target_c != 1;
+    unit = in_planes ? 1
+                     : fit_unit(element, t.channels, problem.N > 1 ? t.source_n : 0, t.source_h,
+                                t.source_w, problem.N > 1 ? t.target_n : 0, t.target_h,
+                                t.target_w);
     const int64_t whole = std::max(unit, channels);
     chunks = ceil_div(t.channels, most_vectors * channels);
     chunk = round_up(ceil_div(t.channels, chunks), whole);
@@ -97,7 +105,7 @@ struct BlockShape {
     tiles = ceil_div(all_strips, strips);
     const TapGroups columns(t.column, core.taps);
     row_pixels = (tile_columns() - 1) * core.stride + columns.taps;
-    pitch = choose_pitch(chunk, unit, element, core, vectors, threads());
+    pitch = choose_pitch(chunk, unit, element, core, vectors, threads(), in_planes);
     const int64_t window = pixel_grad_window(core.taps, core.stride);
     target_offset = round_up(window * core.stride * row_pixels * pitch, 16 / element);
     // Threads read up to core.taps pixels from their first one on, wanted or not.
@@ -184,9 +192,10 @@ void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
                              std::max(0.0, moved - least) / kDepthwiseExcessBytesPerUs) /
                             scale / spread;
       const double block_stages = block_items * static_cast<double>(ceil_div(steps, window));
+      // Single 16-bit elements are not copied asynchronously.
+      const double ahead = block.in_planes && element == 2 ? 0.5 : static_cast<double>(c.stages - 1);
       const double latency = std::ceil(per_sm / static_cast<double>(c.resident)) *
-                             (1 + block_stages / static_cast<double>(c.stages - 1)) *
-                             kStripLatencyUs;
+                             (1 + block_stages / ahead) * kStripLatencyUs;
       const double us = kDepthwiseLaunchUs + kStripSecondPassUs +
                         std::max({compute, memory, latency}) +
                         0.15 * std::min(compute, memory);  // neither hides the other entirely
@@ -216,13 +225,19 @@ void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
       p.by_vectors = FastDivmod(block.vectors);
       p.by_row_pixels = FastDivmod(block.row_pixels);
       p.by_tile_columns = FastDivmod(block.tile_columns());
-      p.unit = narrow(block.unit);
+      p.unit = narrow(block.unit), p.in_planes = block.in_planes;
     }
   }
 }
 
 void set_unit(PixelWeightGradParams& p, int unit, int threads) {
   p.unit = unit;
+  if (p.in_planes) {
+    p.pixel_lanes = std::min(p.row_pixels, threads);
+    p.line_lanes = threads / p.pixel_lanes;
+    p.by_pixel_lanes = FastDivmod(p.pixel_lanes), p.by_chunk = FastDivmod(p.chunk);
+    return;
+  }
   p.pixel_units = narrow(std::min<int64_t>(ceil_div(p.chunk, unit), threads));
   p.by_pixel_units = FastDivmod(p.pixel_units);
   p.pixel_lanes = threads / p.pixel_units;

@@ -1,4 +1,5 @@
-// Depthwise weight gradient over pixels whose channels are neighbours in memory (channels_last):
+// Depthwise weight gradient of any kernel size, stride, dilation and padding, over tiles in shared
+// memory:
 //
 //     dW[c][r][s] = sum over n, p, q of  dY[n][p][q][c] * X[n][p*st + r*d - pad][q*st + s*d - pad][c]
 //
@@ -20,7 +21,9 @@
 // A step multiplies one row of X (kStride rows) with the last kWindow = kTaps / kStride rows of dY.
 // A stage is kWindow steps, so that the place of a dY row in registers is known at compile time. All
 // threads copy (cp.async, 16 bytes at a time where channels allow), a stage or more ahead and across
-// items; one barrier per stage. Thread = strip of 4 columns * vectors + vector of channels.
+// items; one barrier per stage. Thread = strip of 4 columns * vectors + vector of channels. In NCHW
+// the same kernel transposes while it copies, element by element: for sizes without strips
+// (strip_weight_grad_kernel.cuh).
 //
 // Stride and dilation: kStride is 1 or 2. Any other pair is rearranged as in gather_axis.h: each
 // lane of outputs is an item of its own, each class of taps a group of its own, and both slide by one.
@@ -61,6 +64,21 @@ struct PixelGradItem {
   int steps;               // of the band: its rows and those that only older rows of dY see
 };
 
+// Rows of one image that a stage holds, of x or dY.
+template <typename T>
+struct StagedRows {
+  const T* image;   // the chunk's first channel at row 0, column 0
+  int64_t h, w, c;  // strides
+  int y, row_step, height;
+  int x, column_step, width;
+  int rows, pixels;  // staged; what is not inside height and width becomes zeros
+
+  __device__ __forceinline__ bool contains(int at_y, int at_x) const {
+    return static_cast<unsigned>(at_y) < static_cast<unsigned>(height) &&
+           static_cast<unsigned>(at_x) < static_cast<unsigned>(width);
+  }
+};
+
 // The group of taps of a block along one axis.
 struct PixelGradTaps {
   int first, count;  // within the class; count <= 0: the class has fewer groups
@@ -98,8 +116,8 @@ struct PixelGrad {
     const int segment = p.by_segments.split(image) * p.segment_rows;
     const int row_lane = p.by_row_lanes.split(image);
     PixelGradItem at;
-    at.source = image * t.source_n + channel;
-    at.target = image * t.target_n + channel;
+    at.source = image * t.source_n + channel * t.source_c;
+    at.target = image * t.target_n + channel * t.target_c;
     at.y = row_taps.offset + row_lane * t.row.source_step + segment * kStride * t.row.period;
     at.x = column_taps.offset + column_lane * t.column.source_step +
            tile * kStride * t.column.period;
@@ -116,48 +134,73 @@ struct PixelGrad {
 
   // Starts copying the stage that begins with step `first`.
   __device__ __forceinline__ void copy_stage(T* stage, const PixelGradItem& at, int first) const {
-    int pixel_lane = threadIdx.x;
-    const int unit_lane = p.by_pixel_units.split(pixel_lane);
-    if (pixel_lane >= p.pixel_lanes) return;
-    const int end = min(p.chunk, p.t.channels - channel);
+    const DepthwiseTensors& t = p.t;
+    const StagedRows<T> source{
+        static_cast<const T*>(t.source) + at.source,
+        t.source_h, t.source_w, t.source_c,
+        at.y + first * kStride * t.row.period, t.row.period, t.source_height,
+        at.x, t.column.period, t.source_width,
+        min(kWindow, at.steps - first) * kStride, p.row_pixels};
+    const StagedRows<T> target{
+        static_cast<const T*>(t.target) + at.target,
+        t.target_h, t.target_w, t.target_c,
+        at.row + first * t.row.lanes, t.row.lanes, t.row.count,
+        at.column, t.column.lanes, at.column + at.columns * t.column.lanes,
+        min(kWindow, at.rows - first), p.tile_columns};
+    const int end = min(p.chunk, t.channels - channel);
+    int lane = threadIdx.x;
+    if (p.in_planes) {
+      const int pixel_lane = p.by_pixel_lanes.split(lane);
+      if (lane >= p.line_lanes) return;
+      copy_planes(stage, source, end, pixel_lane, lane);
+      copy_planes(stage + p.target_offset, target, end, pixel_lane, lane);
+      return;
+    }
+    const int unit_lane = p.by_pixel_units.split(lane);
+    if (lane >= p.pixel_lanes) return;
     visit_unit<T>(p.unit, [&](auto unit) {
       constexpr int kUnit = decltype(unit)::value;
 #pragma unroll 1
       for (int place = unit_lane * kUnit; place < end; place += p.pixel_units * kUnit) {
-        copy_stage<kUnit>(stage, at, first, pixel_lane, place);
+        copy_pixels<kUnit>(stage + place, source, place, p.by_row_pixels, lane);
+        copy_pixels<kUnit>(stage + p.target_offset + place, target, place, p.by_tile_columns, lane);
       }
     });
   }
-  // place: the unit's first channel within the chunk.
+  // Channels are neighbours in memory: a unit of every pixel_lanes-th pixel. place: the unit's first
+  // channel within the chunk.
   template <int kUnit>
-  __device__ __forceinline__ void copy_stage(T* stage, const PixelGradItem& at, int first,
-                                             int pixel_lane, int place) const {
-    const DepthwiseTensors& t = p.t;
-    const T* const source = static_cast<const T*>(t.source) + at.source + place;
-    const int source_pixels = min(kWindow, at.steps - first) * kStride * p.row_pixels;
-    const int y = at.y + first * kStride * t.row.period;
+  __device__ __forceinline__ void copy_pixels(T* to, const StagedRows<T>& rows, int place,
+                                              const FastDivmod& by_pixels, int pixel_lane) const {
+    const T* const image = rows.image + place;
 #pragma unroll 2
-    for (int i = pixel_lane; i < source_pixels; i += p.pixel_lanes) {
-      int row = i;
-      const int from_x = at.x + p.by_row_pixels.split(row) * t.column.period;
-      const int from_y = y + row * t.row.period;
-      const bool inside = static_cast<unsigned>(from_y) < static_cast<unsigned>(t.source_height) &&
-                          static_cast<unsigned>(from_x) < static_cast<unsigned>(t.source_width);
-      const T* from = inside ? source + from_y * t.source_h + from_x * t.source_w : source;
-      copy_unit<kUnit>(stage + i * p.pitch + place, from, inside);
+    for (int i = pixel_lane; i < rows.rows * rows.pixels; i += p.pixel_lanes) {
+      int y = i;
+      const int x = rows.x + by_pixels.split(y) * rows.column_step;
+      y = rows.y + y * rows.row_step;
+      const bool inside = rows.contains(y, x);
+      copy_unit<kUnit>(to + i * p.pitch, inside ? image + y * rows.h + x * rows.w : image, inside);
     }
-    const T* const target = static_cast<const T*>(t.target) + at.target + place;
-    const int target_pixels = min(kWindow, at.rows - first) * p.tile_columns;
-    const int first_row = at.row + first * t.row.lanes;
-#pragma unroll 2
-    for (int i = pixel_lane; i < target_pixels; i += p.pixel_lanes) {
-      int row = i;
-      const int column = p.by_tile_columns.split(row);
-      const bool inside = column < at.columns;
-      const int64_t from = (first_row + row * t.row.lanes) * t.target_h +
-                           (at.column + column * t.column.lanes) * t.target_w;
-      copy_unit<kUnit>(stage + p.target_offset + i * p.pitch + place, target + (inside ? from : 0),
-                       inside);
+  }
+  // Columns are neighbours in memory: an element of every line_lanes-th line, a row of one channel.
+  // This transposes.
+  __device__ __forceinline__ void copy_planes(T* to, const StagedRows<T>& rows, int channels,
+                                              int pixel_lane, int line_lane) const {
+#pragma unroll 1
+    for (int pixel = pixel_lane; pixel < rows.pixels; pixel += p.pixel_lanes) {
+      const int x = rows.x + pixel * rows.column_step;
+      const T* const column = rows.image + x * rows.w;
+      T* const to_pixel = to + pixel * p.pitch;
+      const int row_pitch = rows.pixels * p.pitch;
+#pragma unroll 4
+      for (int line = line_lane; line < rows.rows * p.chunk; line += p.line_lanes) {
+        int row = line;
+        const int place = p.by_chunk.split(row);
+        const int y = rows.y + row * rows.row_step;
+        const bool inside = place < channels && rows.contains(y, x);
+        copy_unit<1>(to_pixel + row * row_pitch + place,
+                     inside ? column + y * rows.h + place * rows.c : rows.image, inside);
+      }
     }
   }
 
