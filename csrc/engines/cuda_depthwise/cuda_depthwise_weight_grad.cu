@@ -50,9 +50,9 @@ void launch_weight_grad_sums(const LaunchSite& site, const WeightGradSums& sums)
   visit_device_type(site.problem->dtype, [&](auto zero) {
     using T = decltype(zero);
     if constexpr (sizeof(T) <= 4) {
-      launch_kernel<weight_grad_sums_kernel<T>>(
-          site, dim3(static_cast<unsigned>(sums.count_blocks())), kWeightGradSumsThreads,
-          kWeightGradSumsBytes, sums);
+      launch_early<weight_grad_sums_kernel<T>>(site,
+                                               dim3(static_cast<unsigned>(sums.count_blocks())),
+                                               kWeightGradSumsThreads, kWeightGradSumsBytes, sums);
     }
   });
 }

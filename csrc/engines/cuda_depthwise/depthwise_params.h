@@ -114,12 +114,12 @@ struct StripWeightGradParams {
   FastDivmod by_strips, by_segments, by_filters, by_multiplier;
 };
 
-// The same over tiles in shared memory (pixel_weight_grad_kernel.cuh): a block sums for a chunk of channels and a
-// group of at most taps x taps taps.
+// The same over tiles in shared memory (pixel_weight_grad_kernel.cuh): a block sums for a chunk of
+// channels and a group of at most taps x taps taps.
 struct PixelGradCore {  // a compiled kernel
   int taps, stride;
 };
-inline constexpr PixelGradCore kPixelGradCores[] = {{3, 1}, {5, 1}, {7, 1}, {3, 2}, {5, 2}};
+inline constexpr PixelGradCore kPixelGradCores[] = {{3, 2}, {5, 2}, {3, 1}, {5, 1}, {7, 1}};
 constexpr int kPixelGradThreads = 256;  // at most
 constexpr int kPixelGradColumns = 4;    // outputs of a thread
 constexpr int kPixelGradMostStages = 4;
@@ -137,14 +137,14 @@ struct PixelWeightGradParams {
   int64_t partial_stride;
   int taps;
   int items, items_per_part;
-  int segment_rows, tile_columns;     // outputs of an item, of one lane
-  int chunk, vectors, strips;         // channels of a block; threads: vectors of channels x strips
-  int group_rows, group_columns;      // taps of a group, of one class
-  int stages, stage_elements;         // stages in shared memory, and their size
-  int target_offset;                  // where dY begins in a stage, in elements
-  int row_pixels, pitch;              // source pixels of a row; elements from pixel to pixel
-  // Elements that a thread copies at once. The block copies pixel_units units of each of pixel_lanes
-  // pixels at once.
+  int segment_rows, tile_columns;  // outputs of an item, of one lane
+  int chunk, vectors, strips;      // channels of a block; threads: vectors of channels x strips
+  int group_rows, group_columns;   // taps of a group, of one class
+  int stages, stage_elements;      // stages in shared memory, and their size
+  int target_offset;               // where dY begins in a stage, in elements
+  int row_pixels, pitch;           // source pixels of a row; elements from pixel to pixel
+  // Elements that a thread copies at once. The block copies pixel_units units of each of
+  // pixel_lanes pixels at once.
   int unit, pixel_units, pixel_lanes;
   // Columns are neighbours in memory, not channels. The block copies pixel_lanes pixels of each of
   // line_lanes lines at once, element by element; a line is a row of one channel.

@@ -89,7 +89,7 @@ PixelWeightGradParams make_pixel_weight_grad_params(const ConvProblem& problem,
 
 // How the partial sums in the workspace become the gradient (weight_grad_sums_kernel.cuh).
 constexpr int kWeightGradSumsThreads = 256;
-constexpr int kWeightGradSumsWeights = 32;  // of a block
+constexpr int kWeightGradSumsWeights = 32;                        // of a block
 constexpr int kWeightGradSumsBytes = kWeightGradSumsThreads * 4;  // of shared memory
 struct WeightGradSums {
   const float* partials;  // [part][weight]

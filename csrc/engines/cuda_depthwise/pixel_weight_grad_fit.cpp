@@ -91,8 +91,7 @@ struct BlockShape {
     in_planes = t.source_c != 1 || t.target_c != 1;
     unit = in_planes ? 1
                      : fit_unit(element, t.channels, problem.N > 1 ? t.source_n : 0, t.source_h,
-                                t.source_w, problem.N > 1 ? t.target_n : 0, t.target_h,
-                                t.target_w);
+                                t.source_w, problem.N > 1 ? t.target_n : 0, t.target_h, t.target_w);
     const int64_t whole = std::max(unit, channels);
     chunks = ceil_div(t.channels, most_vectors * channels);
     chunk = round_up(ceil_div(t.channels, chunks), whole);
@@ -109,8 +108,8 @@ struct BlockShape {
     const int64_t window = pixel_grad_window(core.taps, core.stride);
     target_offset = round_up(window * core.stride * row_pixels * pitch, 16 / element);
     // Threads read up to core.taps pixels from their first one on, wanted or not.
-    stage_elements = round_up(target_offset + (window * tile_columns() + core.taps) * pitch,
-                              16 / element);
+    stage_elements =
+        round_up(target_offset + (window * tile_columns() + core.taps) * pitch, 16 / element);
   }
   int64_t threads() const { return vectors * strips; }
   int64_t tile_columns() const { return strips * kPixelGradColumns; }
@@ -144,7 +143,7 @@ double count_step_issue(const Candidate& c) {
 
 // Cuts rows into segments and shares the items out among blocks; keeps the fastest.
 void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
-  constexpr double kIssuePerCycle = 2.8, kWarpIssue = 0.45, kItemIssue = 120;
+  constexpr double kIssuePerCycle = 2.8, kWarpIssue = 0.3, kItemIssue = 120;
   const ConvProblem& problem = c.problem;
   const PixelGradCore& core = kPixelGradCores[c.core];
   const BlockShape& block = c.block;
@@ -153,6 +152,10 @@ void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
   const double scale = sms / kDepthwiseReferenceSms;
   const double warps = static_cast<double>(ceil_div(block.threads(), 32));
   const double step_issue = count_step_issue(c);
+  // Pieces of a pixel of less than 64 bytes share what DRAM delivers at once with other blocks.
+  const bool is_narrow =
+      block.chunks > 1 && !block.in_planes && static_cast<double>(block.chunk) * element < 64;
+  const double narrow_chunks = is_narrow ? 1.2 : 1;
   const int64_t lane_rows = ceil_div(c.t.row.count, c.t.row.lanes);
   const int64_t lanes = int64_t{c.t.row.lanes} * c.t.column.lanes;
   const int64_t part_blocks = block.chunks * c.rows.groups * c.columns.groups;
@@ -177,23 +180,23 @@ void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
       const double together = std::min<double>(per_sm, static_cast<double>(c.resident));
       const double rate = std::min(kIssuePerCycle, kWarpIssue * together * warps);
       const double block_items = static_cast<double>(per_part);
-      const double block_issue = kStripSetupIssue +
-                                 static_cast<double>(c.rows.taps * core.taps) * kStripSumIssue +
-                                 block_items * (kItemIssue + static_cast<double>(steps) * step_issue);
+      const double block_issue =
+          kStripSetupIssue + static_cast<double>(c.rows.taps * core.taps) * kStripSumIssue +
+          block_items * (kItemIssue + static_cast<double>(steps) * step_issue);
       const double compute = per_sm * warps * block_issue / rate / kDepthwiseCyclesPerUs;
       const double least = count_bytes(problem) + 2.0 * static_cast<double>(workspace);
-      const double moved =
-          static_cast<double>(items * part_blocks * block.chunk) * element *
-          static_cast<double>(steps * core.stride * block.row_pixels +
-                              segment * block.tile_columns());
+      const double moved = static_cast<double>(items * part_blocks * block.chunk) * element *
+                           static_cast<double>(steps * core.stride * block.row_pixels +
+                                               segment * block.tile_columns());
       // Less than a stage for each multiprocessor does not fill the memory's queues.
       const double spread = std::min(1.0, static_cast<double>(blocks) / sms);
-      const double memory = (least / kStripBytesPerUs +
+      const double memory = (least / kStripBytesPerUs * narrow_chunks +
                              std::max(0.0, moved - least) / kDepthwiseExcessBytesPerUs) /
                             scale / spread;
       const double block_stages = block_items * static_cast<double>(ceil_div(steps, window));
       // Single 16-bit elements are not copied asynchronously.
-      const double ahead = block.in_planes && element == 2 ? 0.5 : static_cast<double>(c.stages - 1);
+      const double ahead =
+          block.in_planes && element == 2 ? 0.5 : static_cast<double>(c.stages - 1);
       const double latency = std::ceil(per_sm / static_cast<double>(c.resident)) *
                              (1 + block_stages / ahead) * kStripLatencyUs;
       const double us = kDepthwiseLaunchUs + kStripSecondPassUs +
@@ -253,8 +256,7 @@ void fit_core(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
       const BlockShape block(problem, t, core, most_vectors, extra_tiles);
       const int64_t threads = round_up(block.threads(), 32);
       const int64_t registers = kRegisters / kPixelGradThreads / pixel_grad_blocks(core.taps);
-      const int64_t sums_bytes =
-          block.threads() * core.taps * pixel_grad_channels(core.taps) * 4;
+      const int64_t sums_bytes = block.threads() * core.taps * pixel_grad_channels(core.taps) * 4;
       for (int64_t stages = 2; stages <= kPixelGradMostStages; ++stages) {
         const int64_t bytes = std::max(stages * block.stage_elements * element, sums_bytes);
         if (bytes > caps.shared_bytes_per_block) break;
@@ -276,16 +278,14 @@ PixelWeightGradFit fit_pixel_weight_grad(const ConvProblem& forward, const Devic
   const GatherView view = make_gather_view(forward);
   DepthwiseTensors t = make_pixel_tensors(forward);
   if (t.multiplier != 1) return fit;
-  int covered = 0;  // the stride whose kernels so far have one with room for all taps of a class
   for (int index = 0; index < narrow(std::size(kPixelGradCores)); ++index) {
     const PixelGradCore& core = kPixelGradCores[index];
-    if (core.stride == covered || !serves(core, view)) continue;
+    if (!serves(core, view)) continue;
     t.row = make_axis(view.rows[0], core.stride);
     t.column = make_axis(view.columns[0], core.stride);
     fit_core(forward, caps, t, index, fit);
-    if (std::max(t.row.most_class_taps(), t.column.most_class_taps()) <= core.taps) {
-      covered = core.stride;
-    }
+    // Larger kernels would have accumulators without a tap.
+    if (std::max(t.row.most_class_taps(), t.column.most_class_taps()) <= core.taps) break;
   }
   if (fit.blocks > 0) set_unit(fit.params, fit.params.unit, fit.threads);
   return fit;
@@ -298,8 +298,8 @@ PixelWeightGradParams make_pixel_weight_grad_params(const ConvProblem& problem,
   p.t.source = buffers.x, p.t.target = buffers.y;
   p.partials = static_cast<float*>(buffers.workspace);
   const int64_t element = size_of(problem.dtype);
-  const int unit = fit_unit_to_address(buffers.y, element,
-                                       fit_unit_to_address(buffers.x, element, p.unit));
+  const int unit =
+      fit_unit_to_address(buffers.y, element, fit_unit_to_address(buffers.x, element, p.unit));
   if (unit < p.unit) set_unit(p, unit, fit.threads);
   return p;
 }

@@ -1,7 +1,8 @@
 // Depthwise weight gradient of any kernel size, stride, dilation and padding, over tiles in shared
 // memory:
 //
-//     dW[c][r][s] = sum over n, p, q of  dY[n][p][q][c] * X[n][p*st + r*d - pad][q*st + s*d - pad][c]
+//     dW[c][r][s] = sum over n, p, q of
+//                   dY[n][p][q][c] * X[n][p*st + r*d - pad][q*st + s*d - pad][c]
 //
 // A block sums over some items (a band of rows of a column tile of one image) for one chunk of
 // channels and one group of taps: kTaps x kTaps of the kernel's R x S.
@@ -10,8 +11,8 @@
 //       (kWindow steps down the rows)         (kChannels channels, 4 output columns)
 //
 //       <- column tile + halo ->
-//      +------------------------+   one row   x: 3*kStride + kTaps pixels
-//   X  | pixels x channels      | ----------> dY: kWindow rows x 4 pixels, the newest from the stage
+//      +------------------------+   one row   X: 3*kStride + kTaps pixels
+//   X  | pixels x channels      | ----------> dY: kWindow rows x 4 pixels
 //      | kWindow*kStride rows   |             accumulators: kTaps x kTaps
 //      +------------------------+
 //      +-------------------+
@@ -19,21 +20,23 @@
 //      +-------------------+
 //
 // A step multiplies one row of X (kStride rows) with the last kWindow = kTaps / kStride rows of dY.
-// A stage is kWindow steps, so that the place of a dY row in registers is known at compile time. All
-// threads copy (cp.async, 16 bytes at a time where channels allow), a stage or more ahead and across
-// items; one barrier per stage. Thread = strip of 4 columns * vectors + vector of channels. In NCHW
-// the same kernel transposes while it copies, element by element: for sizes without strips
-// (strip_weight_grad_kernel.cuh).
+// A stage is kWindow steps, so that the place of a dY row in registers is known at compile time.
+//
+// Warps: all have the same role. Every thread copies its share of a stage (cp.async, 16 bytes at a
+// time where channels allow), one or more stages ahead and across items; one barrier per stage.
+// Thread = strip of 4 columns * vectors + vector of channels. In NCHW the copies transpose, element
+// by element: for kernel sizes without strips (strip_weight_grad_kernel.cuh).
 //
 // Stride and dilation: kStride is 1 or 2. Any other pair is rearranged as in gather_axis.h: each
-// lane of outputs is an item of its own, each class of taps a group of its own, and both slide by one.
+// lane of outputs is an item of its own and each class of taps a group of its own; within them
+// outputs and taps slide by one.
 //
-// Shared memory: p.stages stages, at least 2. The block's accumulators are added there, row of taps
-// by row of taps, and written as partial sums, which weight_grad_sums_kernel.cuh adds. The order of
-// all additions is fixed.
+// Shared memory: 2 to 4 stages; for 7x7 with 28 columns of 32 channels in float32, 2 of 55 KB. At
+// the end the block's accumulators are added there, one row of taps at a time, and written as
+// partial sums, which weight_grad_sums_kernel.cuh adds. The order of all additions is fixed.
 //
-// What limits it (instruction counts, not measured): memory for 3x3; the issue of multiply-adds from
-// 5x5 on: a step of a 7x7 group has 196 of them beside 14 loads from shared memory.
+// What limits it (instruction counts, not measured): memory for 3x3; the issue of multiply-adds
+// from 5x5 on. A step of a 7x7 group has 196 of them beside 14 loads from shared memory.
 #pragma once
 
 #include "device/vectors.cuh"
@@ -69,9 +72,10 @@ template <typename T>
 struct StagedRows {
   const T* image;   // the chunk's first channel at row 0, column 0
   int64_t h, w, c;  // strides
-  int y, row_step, height;
-  int x, column_step, width;
-  int rows, pixels;  // staged; what is not inside height and width becomes zeros
+  int y, x;         // of the first staged pixel
+  int row_step, column_step;
+  int height, width;
+  int rows, pixels;  // staged; a pixel outside height x width becomes zeros
 
   __device__ __forceinline__ bool contains(int at_y, int at_x) const {
     return static_cast<unsigned>(at_y) < static_cast<unsigned>(height) &&
@@ -119,8 +123,8 @@ struct PixelGrad {
     at.source = image * t.source_n + channel * t.source_c;
     at.target = image * t.target_n + channel * t.target_c;
     at.y = row_taps.offset + row_lane * t.row.source_step + segment * kStride * t.row.period;
-    at.x = column_taps.offset + column_lane * t.column.source_step +
-           tile * kStride * t.column.period;
+    at.x =
+        column_taps.offset + column_lane * t.column.source_step + tile * kStride * t.column.period;
     at.row = row_lane + segment * t.row.lanes;
     at.column = column_lane + tile * t.column.lanes;
     at.rows = min(p.segment_rows, p.by_row_lanes.divide(t.row.count - 1 - at.row + t.row.lanes));
@@ -135,18 +139,19 @@ struct PixelGrad {
   // Starts copying the stage that begins with step `first`.
   __device__ __forceinline__ void copy_stage(T* stage, const PixelGradItem& at, int first) const {
     const DepthwiseTensors& t = p.t;
-    const StagedRows<T> source{
-        static_cast<const T*>(t.source) + at.source,
-        t.source_h, t.source_w, t.source_c,
-        at.y + first * kStride * t.row.period, t.row.period, t.source_height,
-        at.x, t.column.period, t.source_width,
-        min(kWindow, at.steps - first) * kStride, p.row_pixels};
-    const StagedRows<T> target{
-        static_cast<const T*>(t.target) + at.target,
-        t.target_h, t.target_w, t.target_c,
-        at.row + first * t.row.lanes, t.row.lanes, t.row.count,
-        at.column, t.column.lanes, at.column + at.columns * t.column.lanes,
-        min(kWindow, at.rows - first), p.tile_columns};
+    StagedRows<T> source, target;
+    source.image = static_cast<const T*>(t.source) + at.source;
+    source.h = t.source_h, source.w = t.source_w, source.c = t.source_c;
+    source.y = at.y + first * kStride * t.row.period, source.x = at.x;
+    source.row_step = t.row.period, source.column_step = t.column.period;
+    source.height = t.source_height, source.width = t.source_width;
+    source.rows = min(kWindow, at.steps - first) * kStride, source.pixels = p.row_pixels;
+    target.image = static_cast<const T*>(t.target) + at.target;
+    target.h = t.target_h, target.w = t.target_w, target.c = t.target_c;
+    target.y = at.row + first * t.row.lanes, target.x = at.column;
+    target.row_step = t.row.lanes, target.column_step = t.column.lanes;
+    target.height = t.row.count, target.width = at.column + at.columns * t.column.lanes;
+    target.rows = min(kWindow, at.rows - first), target.pixels = p.tile_columns;
     const int end = min(p.chunk, t.channels - channel);
     int lane = threadIdx.x;
     if (p.in_planes) {
@@ -167,8 +172,8 @@ struct PixelGrad {
       }
     });
   }
-  // Channels are neighbours in memory: a unit of every pixel_lanes-th pixel. place: the unit's first
-  // channel within the chunk.
+  // Channels are neighbours in memory: a unit of every pixel_lanes-th pixel. place: the unit's
+  // first channel within the chunk.
   template <int kUnit>
   __device__ __forceinline__ void copy_pixels(T* to, const StagedRows<T>& rows, int place,
                                               const FastDivmod& by_pixels, int pixel_lane) const {

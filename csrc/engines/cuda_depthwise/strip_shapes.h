@@ -15,9 +15,9 @@ struct StripShape {
 };
 
 inline constexpr StripShape kStripShapes[] = {
-    {3, 3, 1, 1, false}, {3, 3, 2, 1, false}, {5, 5, 1, 2, false}, {5, 5, 2, 2, false},
-    {7, 7, 1, 3, false}, {3, 3, 1, 0, true},  {3, 7, 1, 0, true},  {3, 1, 1, 0, false},
-    {1, 3, 1, 1, false},
+    {3, 3, 1, 1, false}, {3, 3, 2, 1, false}, {5, 5, 1, 2, false},
+    {5, 5, 2, 2, false}, {7, 7, 1, 3, false}, {3, 3, 1, 0, true},
+    {3, 7, 1, 0, true},  {3, 1, 1, 0, false}, {1, 3, 1, 1, false},
 };
 inline constexpr int kStripShapeCount = sizeof(kStripShapes) / sizeof(StripShape);
 

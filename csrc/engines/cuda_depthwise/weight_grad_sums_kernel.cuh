@@ -6,10 +6,13 @@
 // first slice first. The parts are many (a few hundred) and the weights few (a few thousand): one
 // thread per weight would wait for memory once per handful of parts.
 //
+// It is launched early: its blocks start while the last ones of the first pass end.
+//
 // Shared memory: 8 x 32 floats.
 #pragma once
 
 #include "device/convert.cuh"
+#include "device/dependent_launch.cuh"
 #include "engines/cuda_depthwise/depthwise_weight_grad_fit.h"
 
 namespace convx {
@@ -23,6 +26,7 @@ __global__ void __launch_bounds__(kWeightGradSumsThreads)
   const int lane = static_cast<int>(threadIdx.x) % kWeightGradSumsWeights;
   const int slice = static_cast<int>(threadIdx.x) / kWeightGradSumsWeights;
   const int64_t weight = int64_t{blockIdx.x} * kWeightGradSumsWeights + lane;
+  wait_for_kernels_before();
   float sum = 0;
   if (weight < p.weights) {
     const float* from = p.partials + weight;
