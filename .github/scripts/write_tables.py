@@ -17,7 +17,7 @@ from typing import Any
 
 from conv2d_ext.bench.measure import Row
 from conv2d_ext.bench.report import geometric_mean, read_json
-from conv2d_ext.bench.shapes import Shape, load_suite
+from conv2d_ext.bench.shapes import TRAINING_STEP, Shape, load_suite
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/performance/README.md")
@@ -44,6 +44,11 @@ FILES = {
         "convx bench --preset full --precision ieee --layout nchw "
         "--seconds 0.008 --json docs/performance/h200-strict.json",
     ),
+    "h200-training.json": (
+        "training steps of the suite `seed` in all precisions and both memory formats",
+        "convx bench --preset seed --direction training_step --precision tf32,bf16,ieee "
+        "--layout nchw,channels_last --seconds 0.05 --json docs/performance/h200-training.json",
+    ),
     "h200-models.json": (
         "whole models, 64 images of 224 x 224",
         "python .github/scripts/measure_models.py resnet50 convnext_tiny efficientnet_b0 "
@@ -60,6 +65,11 @@ FILES = {
         "convx bench --device cpu --threads 2 --seconds 0.2 --json docs/performance/cpu.json",
     ),
 }
+
+# Files that need not be there: a page then says how to make them.
+OPTIONAL_FILES = ("h200-training.json",)
+# The files whose training steps the page shows; the first that has a row of a kind decides.
+TRAINING_FILES = ("h200-training.json", "h200.json", "h200-strict.json")
 
 # Where the layers of the suite `full` come from.
 ORIGINS = {
@@ -110,10 +120,22 @@ class Measurements:
         self._folder = folder
         self._files: dict[str, tuple[list[Row], dict[str, Any]]] = {}
 
+    def has(self, name: str) -> bool:
+        return (self._folder / name).exists()
+
     def rows(self, name: str) -> list[Row]:
-        """The rows of the engines that a call gets."""
+        """The rows of single passes, by the engines that a call gets."""
+        return [row for row in self._chosen(name) if row.direction in DIRECTIONS]
+
+    def training_rows(self) -> list[Row]:
+        """The rows of training steps, from every file that may have some."""
+        names = [name for name in TRAINING_FILES if self.has(name)]
+        rows = [row for name in names for row in self._chosen(name)]
+        return [row for row in rows if row.direction == TRAINING_STEP]
+
+    def _chosen(self, name: str) -> list[Row]:
         if name not in self._files:
-            if not (self._folder / name).exists():
+            if not self.has(name):
                 raise NotMeasured(f"there is no {name}")
             self._files[name] = read_json(self._folder / name)
         return [row for row in self._files[name][0] if row.chosen]
@@ -123,7 +145,7 @@ class Measurements:
         return self.rows("h200.json") + self.rows("h200-strict.json")
 
     def document(self, name: str) -> dict[str, Any]:
-        if not (self._folder / name).exists():
+        if not self.has(name):
             raise NotMeasured(f"there is no {name}")
         return json.loads((self._folder / name).read_text())
 
@@ -337,10 +359,37 @@ def direction_table(
     return make
 
 
-def engine_cell(row: Row) -> str:
-    engine = row.engine.removeprefix("cuda_")
+def compared_cell(row: Row) -> str:
     times = f"{milliseconds_text(row.ours_ms)} ({milliseconds_text(row.cudnn_ms)})"
-    return f"{times} {times_text(row.ratio)} {engine}"
+    return f"{times} {times_text(row.ratio)}"
+
+
+def engine_cell(row: Row) -> str:
+    return f"{compared_cell(row)} {row.engine.removeprefix('cuda_')}"
+
+
+def training_table(data: Measurements) -> str:
+    """The seed workloads: a line for each memory format, a column for each precision measured."""
+    names = [shape.name for shape in load_suite("seed")]
+    found: dict[tuple[str, str, str], Row] = {}
+    for row in data.training_rows():
+        if row.shape in names and not row.bias:
+            found.setdefault((row.shape, row.layout, row.precision), row)
+    if not found:
+        _, command = FILES["h200-training.json"]
+        return f"Not measured yet. This command measures them:\n\n```bash\n{command}\n```"
+    precisions = [p for p in PRECISIONS if any(key[2] == p for key in found)]
+    lines = []
+    for layout, layout_words in LAYOUTS.items():
+        for name in names:
+            mine = [found.get((name, layout, precision)) for precision in precisions]
+            if any(mine):
+                cells = ["" if row is None else compared_cell(row) for row in mine]
+                lines.append([f"`{name}`, {layout_words}", *cells])
+    ratios = [[row.ratio for key, row in found.items() if key[2] == p] for p in precisions]
+    means = [f"**{times_text(geometric_mean(each))}**" for each in ratios]
+    lines.append(["**geometric mean**", *means])
+    return table(["layer, memory format", *(PRECISIONS[p] for p in precisions)], lines)
 
 
 def workspace_table(data: Measurements) -> str:
@@ -368,6 +417,8 @@ def names_table(data: Measurements) -> str:
 def files_table(data: Measurements) -> str:
     lines = []
     for name, (content, command) in FILES.items():
+        if name in OPTIONAL_FILES and not data.has(name):
+            continue
         machine = data.document(name)["machine"]
         measured = f"{machine['device']}, torch {machine['torch']}"
         measured += f", cuDNN {machine['cudnn']}" if machine["cudnn"] else ""
@@ -399,6 +450,7 @@ TABLES: dict[str, Callable[[Measurements], str]] = {
     "models": models_table,
     "models-memory": models_memory_table,
     "names": names_table,
+    "training": training_table,
     "workspace": workspace_table,
     **{
         f"{direction}-{layout}": direction_table(Measurements.suite, direction, layout)

@@ -1,4 +1,7 @@
-"""One row of the benchmark: a shape, a direction, a precision and a layout, ours and PyTorch's."""
+"""One row of the benchmark: a shape, a direction, a precision and a layout, ours and PyTorch's.
+
+A direction is one of the three passes, or a training step: all three, one after another.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,12 +23,11 @@ from .._progress import Progress
 from ..explain import Explanation, explain
 from ..tuning import tune
 from .precisions import PRECISIONS, dtype_of, precision_argument
-from .reference import sampled_error
-from .roofline import least_seconds, measure_ceilings
-from .shapes import Shape
+from .reference import worst_sampled_error
+from .roofline import floor_seconds, measure_ceilings
+from .shapes import DIRECTIONS, TRAINING_STEP, Shape, passes_of
 from .timing import Call, Timer, autotuned, scratch_bytes
 
-DIRECTIONS = ("fwd", "dgrad", "wgrad")
 LAYOUTS = ("nchw", "nhwc")
 # What convx can be compared with besides PyTorch's own convolution, which always is.
 PEERS = ("cudnn", "cublas", "inductor")
@@ -33,28 +35,43 @@ PEERS = ("cudnn", "cublas", "inductor")
 # The words that options, progress and tables use; rows keep the short ones.
 LAYOUT_NAMES = {"nchw": "nchw", "nhwc": "channels_last"}
 PASS_NAMES = {"fwd": "forward", "dgrad": "input_grad", "wgrad": "weight_grad"}
+DIRECTION_NAMES = {**PASS_NAMES, TRAINING_STEP: "training_step"}
+
+# One tensor of a pass; output, input gradient, weight gradient and, with a bias, bias gradient of a
+# training step.
+Results = Tensor | tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured; engine is how convx computes it, "auto" for the heuristic's choice."""
+    """What is measured; engine is what computes every pass, "auto" for the heuristic's choice."""
 
     shape: Shape
     direction: str
     precision: str
     layout: str
     engine: str = "auto"
-    bias: bool = False  # of the forward pass
+    bias: bool = False  # added in the forward pass; a training step has its gradient, too
 
     def __str__(self) -> str:
         name = self.shape.name or self.shape.text
-        return f"{name} {PASS_NAMES[self.direction]} {self.precision} {LAYOUT_NAMES[self.layout]}"
+        words = DIRECTION_NAMES[self.direction], self.precision, LAYOUT_NAMES[self.layout]
+        return " ".join((name, *words))
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        return passes_of(self.direction)
+
+    @property
+    def has_bias(self) -> bool:
+        return self.bias and "fwd" in self.passes
 
 
 @dataclass
 class Row:
     """What was measured; ratio is PyTorch's time over ours. On a GPU PyTorch's is cuDNN's, and on
-    the CPU its own."""
+    the CPU its own. The engine of a training step is one name, or those of its three passes with
+    plus signs between them."""
 
     shape: str
     text: str
@@ -98,22 +115,38 @@ class Operands:
         self.x = random(s.N, s.C, s.H, s.W)
         self.w = random(s.K, s.C // s.groups, s.R, s.S)
         self.g = random(s.N, s.K, s.P, s.Q)
-        has_bias = case.bias and case.direction == "fwd"
-        self.b = torch.randn(s.K, device=device, dtype=dtype) if has_bias else None
+        self.b = torch.randn(s.K, device=device, dtype=dtype) if case.has_bias else None
         precision = precision_argument(case.precision)
         self.params = ConvParams(*s.stride, *s.pad, *s.dilation, s.groups, precision, case.engine)
+        self.engines = (case.engine,) * len(case.passes)
 
     def by_engine(self, engine: str) -> Operands:
-        """The same tensors, computed by another engine."""
+        """The same tensors, computed by another engine, or by one for each pass."""
         other = copy(self)
-        other.params = self.params._replace(algorithm=engine)
+        other.engines = split_engines(engine, self.case.passes)
         return other
 
-    def ours(self) -> Tensor:
-        direction, last = PASS_NAMES[self.case.direction], self.case.layout == "nhwc"
-        return _ops.run(direction, self.x, self.w, self.b, self.g, last, self.params)
+    def ours(self) -> Results:
+        """What convx does for a case; a training step makes the calls that autograd makes."""
+        if self.case.direction != TRAINING_STEP:
+            return self._run(self.case.direction, self.engines[0])
+        s, params = self.case.shape, self.params
+        lists = [list(pair) for pair in (s.stride, s.pad, s.dilation)]
+        keywords = {"precision": params.precision, "algorithm": self.engines[0]}
+        output = _ops.conv2d(self.x, self.w, self.b, *lists, s.groups, **keywords)
+        gradients = [
+            self._run(*each) for each in zip(DIRECTIONS[1:], self.engines[1:], strict=True)
+        ]
+        if self.b is not None:
+            gradients.append(_ops.bias_grad(self.g))
+        return output, *gradients
 
-    def theirs(self) -> Tensor:
+    def _run(self, direction: str, engine: str) -> Tensor:
+        last = self.case.layout == "nhwc"
+        params = self.params._replace(algorithm=engine)
+        return _ops.run(PASS_NAMES[direction], self.x, self.w, self.b, self.g, last, params)
+
+    def theirs(self) -> Results:
         return torch_convolution(self.case, self.x, self.w, self.b, self.g)
 
     def cublas(self) -> Callable[[], Tensor] | None:
@@ -132,12 +165,12 @@ class Operands:
         column = b.reshape(1, s.K, 1)
         return lambda: torch.baddbmm(column, filters, planes)
 
-    def inductors(self) -> Callable[[], Tensor] | None:
+    def inductors(self) -> Callable[[], Results] | None:
         """What torch.compile makes of it; None, with a warning, where it cannot: it may lack a
         compiler."""
         compiled = _compiled_convolution(self.case)
 
-        def run() -> Tensor:
+        def run() -> Results:
             return compiled(self.x, self.w, self.b, self.g)
 
         try:
@@ -149,35 +182,38 @@ class Operands:
         return run
 
 
-def torch_convolution(case: Case, x: Tensor, w: Tensor, b: Tensor | None, g: Tensor) -> Tensor:
+def torch_convolution(case: Case, x: Tensor, w: Tensor, b: Tensor | None, g: Tensor) -> Results:
     """What PyTorch does for a case."""
     s = case.shape
     padding = s.symmetric_padding
     if padding is None:  # PyTorch has to pad a copy first; its time includes that
         top, bottom, left, right = s.pad
         x, padding = F.pad(x, (left, right, top, bottom)), (0, 0)
-    if case.direction == "fwd":
-        return F.conv2d(x, w, b, s.stride, padding, s.dilation, s.groups)
-    mask = [case.direction == "dgrad", case.direction == "wgrad", False]
-    gradients = torch.ops.aten.convolution_backward(
-        g, x, w, None, s.stride, padding, s.dilation, False, (0, 0), s.groups, mask
-    )
-    if not mask[0]:
-        return gradients[1]
-    top, left = s.pad[0], s.pad[2]
-    whole = s.symmetric_padding is not None
-    return gradients[0] if whole else gradients[0][:, :, top : top + s.H, left : left + s.W]
+    results = []
+    if "fwd" in case.passes:
+        results.append(F.conv2d(x, w, b, s.stride, padding, s.dilation, s.groups))
+    training = case.direction == TRAINING_STEP
+    mask = ["dgrad" in case.passes, "wgrad" in case.passes, training and b is not None]
+    if any(mask):
+        sizes = [s.K] if mask[2] else None
+        numbers = s.stride, padding, s.dilation, False, (0, 0), s.groups
+        gradients = list(torch.ops.aten.convolution_backward(g, x, w, sizes, *numbers, mask))
+        if mask[0] and s.symmetric_padding is None:
+            top, left = s.pad[0], s.pad[2]
+            gradients[0] = gradients[0][:, :, top : top + s.H, left : left + s.W]
+        results += [each for each, asked in zip(gradients, mask, strict=True) if asked]
+    return tuple(results) if training else results[0]
 
 
 @lru_cache(maxsize=1)
-def _compiled_convolution(case: Case) -> Callable[..., Tensor]:
+def _compiled_convolution(case: Case) -> Callable[..., Results]:
     """The same through torch.compile, at its best: Triton's kernels compete with cuDNN's."""
 
-    def convolution(x: Tensor, w: Tensor, b: Tensor | None, g: Tensor) -> Tensor:
+    def convolution(x: Tensor, w: Tensor, b: Tensor | None, g: Tensor) -> Results:
         return torch_convolution(case, x, w, b, g)
 
     torch._dynamo.reset()  # one graph per case; their number is limited
-    compiled: Callable[..., Tensor] = torch.compile(
+    compiled: Callable[..., Results] = torch.compile(
         convolution, dynamic=False, mode="max-autotune-no-cudagraphs"
     )
     return compiled
@@ -212,9 +248,10 @@ def explain_shape(shape: Shape, bias: bool = False, **options: Any) -> Explanati
 
 
 def explain_case(case: Case, device: torch.device) -> Explanation:
+    """explain() for a case of one pass."""
     return explain_shape(
         case.shape,
-        case.bias and case.direction == "fwd",
+        case.has_bias,
         precision=precision_argument(case.precision),
         direction=PASS_NAMES[case.direction],
         dtype=dtype_of(case.precision),
@@ -223,9 +260,30 @@ def explain_case(case: Case, device: torch.device) -> Explanation:
     )
 
 
-def able_engines(engines: Sequence[str], explanation: Explanation) -> list[str]:
-    """Those that do not refuse and have the variant asked for, with all variants in place of
+def explain_passes(case: Case, device: torch.device) -> list[Explanation]:
+    """explain() for every pass of a case."""
+    return [explain_case(replace(case, direction=name), device) for name in case.passes]
+
+
+def join_engines(engines: Sequence[str]) -> str:
+    """One text for the engines of a case's passes: one name where all are the same."""
+    return engines[0] if len(set(engines)) == 1 else "+".join(engines)
+
+
+def split_engines(engine: str, passes: Sequence[str]) -> tuple[str, ...]:
+    """The engine of each pass, from the text of join_engines."""
+    names = tuple(engine.split("+"))
+    return names if len(names) == len(passes) else names * len(passes)
+
+
+def able_engines(engines: Sequence[str], explanations: Sequence[Explanation]) -> list[str]:
+    """Those that refuse no pass and have the variant asked for, with all variants in place of
     "engine:*"."""
+    first, *others = [_able_engines(engines, explanation) for explanation in explanations]
+    return [name for name in first if all(name in other for other in others)]
+
+
+def _able_engines(engines: Sequence[str], explanation: Explanation) -> list[str]:
     candidates = {candidate.name: candidate for candidate in explanation.candidates}
     names = []
     for engine in engines:
@@ -256,18 +314,18 @@ def measure(
     operands = Operands(case, timer.device)
     untuned = None
     if tuned:
-        untuned = explain_case(case, timer.device).algorithm
+        untuned = _choice(explain_passes(case, timer.device))
         with tune(), torch.no_grad():
             operands.by_engine("auto").ours()
     tensors = operands.x, operands.w, operands.g
-    floor_s = max(least_seconds(s, case.direction, case.precision, ceilings))
-    explanation = explain_case(case, timer.device)
-    choice = explanation.algorithm
-    able = {name: operands.by_engine(name) for name in able_engines(engines, explanation)}
+    floor_s = floor_seconds(s, case.direction, case.precision, ceilings)
+    explanations = explain_passes(case, timer.device)
+    choice = _choice(explanations)
+    able = {name: operands.by_engine(name) for name in able_engines(engines, explanations)}
     rows = []
 
-    def find_error(result: Tensor) -> float:
-        return sampled_error(case.direction, s, result, *tensors, operands.b)
+    def find_error(results: Results) -> float:
+        return worst_sampled_error(case.direction, s, results, *tensors, operands.b)
 
     with torch.no_grad(), torch_precision(case.precision):
         theirs_error = find_error(operands.theirs())
@@ -298,7 +356,7 @@ def measure(
                     cudnn_ms=theirs_ms,
                     ratio=theirs_ms / ours_ms,
                     floor_ms=floor_s * 1e3,
-                    tflops=s.flops / ours_ms / 1e9,
+                    tflops=len(case.passes) * s.flops / ours_ms / 1e9,
                     rel_error=error,
                     cudnn_rel_error=theirs_error,
                     chosen=name == choice,
@@ -312,6 +370,11 @@ def measure(
                 )
             )
     return rows
+
+
+def _choice(explanations: Sequence[Explanation]) -> str:
+    """The engines that a call gets, as Row.engine has them."""
+    return join_engines([explanation.algorithm for explanation in explanations])
 
 
 def measure_all(
@@ -345,4 +408,4 @@ def settle_floors(rows: Sequence[Row], ceilings: dict[str, float], timer: Timer)
         ceilings.update({name: max(rate, ceilings[name]) for name, rate in again.items()})
         for row in rows:
             shape = Shape.parse(row.text)
-            row.floor_ms = max(least_seconds(shape, row.direction, row.precision, ceilings)) * 1e3
+            row.floor_ms = floor_seconds(shape, row.direction, row.precision, ceilings) * 1e3

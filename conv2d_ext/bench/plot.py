@@ -13,13 +13,18 @@ from typing import Any
 
 from .._files import replacing
 from .._user_error import UserError
-from .measure import DIRECTIONS, Row
+from .measure import DIRECTION_NAMES, Row
 from .precisions import dtype_of
 from .report import geometric_mean
-from .shapes import Shape
+from .shapes import Shape, passes_of
 
-_COLOURS = {"fwd": "#3b6fb6", "dgrad": "#e08a2e", "wgrad": "#4f9d69"}
-_WORDS = {"fwd": "forward", "dgrad": "input gradient", "wgrad": "weight gradient"}
+_COLOURS = {"fwd": "#3b6fb6", "dgrad": "#e08a2e", "wgrad": "#4f9d69", "train": "#7d5ba6"}
+_WORDS = {
+    "fwd": "forward",
+    "dgrad": "input gradient",
+    "wgrad": "weight gradient",
+    "train": "training step",
+}
 _PRECISION_WORDS = {
     "ieee": 'float32, strict (precision="ieee")',
     "tf32": "float32 with TF32, PyTorch's default",
@@ -94,7 +99,7 @@ def _peer(about: dict[str, Any]) -> str:
 
 def _directions(rows: Sequence[Row]) -> list[str]:
     present = {row.direction for row in rows}
-    return [direction for direction in DIRECTIONS if direction in present]
+    return [direction for direction in DIRECTION_NAMES if direction in present]
 
 
 def _draw_speedups(axes: Any, rows: Sequence[Row], about: dict[str, Any]) -> None:
@@ -197,4 +202,5 @@ def _place(row: Row) -> tuple[float, float]:
     """Intensity and TFLOP/s, of the flops and bytes that no engine can leave out."""
     shape = Shape.parse(row.text)
     moved = shape.least_elements(row.direction) * dtype_of(row.precision).itemsize
-    return shape.least_flops / moved, shape.least_flops / row.ours_ms / 1e9
+    flops = len(passes_of(row.direction)) * shape.least_flops
+    return flops / moved, flops / row.ours_ms / 1e9

@@ -5,9 +5,33 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .shapes import Shape
+from .shapes import Shape, passes_of
 
 _SAMPLES = 24
+
+
+def worst_sampled_error(
+    direction: str,
+    shape: Shape,
+    results: Tensor | tuple[Tensor, ...],
+    x: Tensor,
+    w: Tensor,
+    g: Tensor,
+    bias: Tensor | None = None,
+) -> float:
+    """The largest sampled_error of a direction's results; NaN if one of them is NaN.
+
+    The results of a training step are output, input gradient and weight gradient, and behind them
+    the bias gradient if the layer has a bias.
+    """
+    every = results if isinstance(results, tuple) else (results,)
+    names = passes_of(direction)
+    errors = [
+        sampled_error(name, shape, result, x, w, g, bias if name == "fwd" else None)
+        for name, result in zip(names, every[: len(names)], strict=True)
+    ]
+    errors += [_relative_error(*_sample_bias_grad(each, g)) for each in every[len(names) :]]
+    return float(torch.tensor(errors, dtype=torch.float64).max())
 
 
 def sampled_error(
@@ -28,6 +52,10 @@ def sampled_error(
     got, expected = sample[direction](shape, result, x, w, g)
     if bias is not None:
         expected = expected + bias.double()
+    return _relative_error(got, expected)
+
+
+def _relative_error(got: Tensor, expected: Tensor) -> float:
     difference = torch.linalg.vector_norm(got.double() - expected)
     return (difference / torch.linalg.vector_norm(expected).clamp_min(1e-300)).item()
 
@@ -109,3 +137,9 @@ def _sample_weight_grad(
         expected.append(total)
         got.append(gw[k, channel, r, s])
     return torch.stack(got), torch.stack(expected)
+
+
+def _sample_bias_grad(gb: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Sampled channels, each a sum over every pixel of every image."""
+    channels = [k for (k,) in _pick(g.shape[1])]
+    return gb[channels], torch.stack([g[:, k].double().sum() for k in channels])

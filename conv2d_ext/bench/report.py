@@ -23,7 +23,7 @@ from .._machine import cpu_name
 from .._text import format_table, mebibytes_text
 from .._user_error import UserError
 from .._version import __version__
-from .measure import DIRECTIONS, LAYOUT_NAMES, LAYOUTS, PASS_NAMES, Row
+from .measure import DIRECTION_NAMES, LAYOUT_NAMES, LAYOUTS, Row
 from .precisions import PRECISIONS
 from .shapes import Shape
 
@@ -89,7 +89,7 @@ def _time_of(row: Row, peer: str) -> float | None:
 
 def _key(row: Row) -> list[str]:
     """What tells a row from others, in the order of _KEY."""
-    direction = PASS_NAMES[row.direction] + (" +bias" if row.bias else "")
+    direction = DIRECTION_NAMES[row.direction] + (" +bias" if row.bias else "")
     return [row.shape, direction, row.precision, LAYOUT_NAMES[row.layout], row.engine]
 
 
@@ -125,7 +125,7 @@ def format_means(rows: Sequence[Row]) -> str:
     lines = []
     for kind in kinds:
         ratios = [r.ratio for r in rows if (r.direction, r.precision, r.layout) == kind]
-        words = PASS_NAMES[kind[0]], kind[1], LAYOUT_NAMES[kind[2]]
+        words = DIRECTION_NAMES[kind[0]], kind[1], LAYOUT_NAMES[kind[2]]
         lines.append([" ".join(words), str(len(ratios)), f"{geometric_mean(ratios):.2f}x"])
     lines.append(["all", str(len(rows)), f"{geometric_mean(r.ratio for r in rows):.2f}x"])
     text = format_table(["geometric mean", "rows", "ratio"], lines)
@@ -135,13 +135,14 @@ def format_means(rows: Sequence[Row]) -> str:
     ours = max(known, key=lambda row: row.workspace_bytes or 0)
     theirs = max(known, key=lambda row: row.cudnn_workspace_bytes or 0)
     return (
-        f"{text}\n\nlargest workspace: convx {_workspace_cells(ours)[0]} ({_case_words(ours)}), "
-        f"PyTorch {_workspace_cells(theirs)[1]} ({_case_words(theirs)})"
+        f"{text}\n\nlargest workspace: convx {_workspace_cells(ours)[0]} ({case_words(ours)}), "
+        f"PyTorch {_workspace_cells(theirs)[1]} ({case_words(theirs)})"
     )
 
 
-def _case_words(row: Row) -> str:
-    return f"{row.shape} {PASS_NAMES[row.direction]} {row.precision} {LAYOUT_NAMES[row.layout]}"
+def case_words(row: Row) -> str:
+    words = row.shape, DIRECTION_NAMES[row.direction], row.precision, LAYOUT_NAMES[row.layout]
+    return " ".join(words)
 
 
 def write_json(
@@ -177,7 +178,7 @@ def _read_row(values: dict[str, Any]) -> Row:
             raise TypeError(f"{field.name} is {value!r}")
     Shape.parse(row.text)
     for value, known in (
-        (row.direction, DIRECTIONS),
+        (row.direction, DIRECTION_NAMES),
         (row.precision, PRECISIONS),
         (row.layout, LAYOUTS),
     ):

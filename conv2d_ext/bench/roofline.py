@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from .precisions import dtype_of
-from .shapes import Shape
+from .shapes import Shape, passes_of
 from .timing import Call, Timer
 
 # Calls per timed burst of memory traffic: they share the cost of a launch.
@@ -68,6 +68,15 @@ def least_seconds(
     through_cache = moved / ceilings.get("cache_bytes_per_s", float("inf"))
     arithmetic = shape.least_flops / ceilings[precision]
     return arithmetic, max(not_cached / ceilings["bytes_per_s"], through_cache)
+
+
+def floor_seconds(
+    shape: Shape, direction: str, precision: str, ceilings: dict[str, float]
+) -> float:
+    """The least time of a direction. The passes of a training step run one after another, so its
+    floor is the sum of theirs; a bias gradient can be formed from values that they read anyway."""
+    passes = passes_of(direction)
+    return sum(max(least_seconds(shape, name, precision, ceilings)) for name in passes)
 
 
 def _traffic_rate(device: torch.device, footprint: int, timer: Timer) -> float:

@@ -23,6 +23,14 @@ _PAIR = re.compile(r"(stride|dilation)(\d+)x(\d+)$")
 _PAD = re.compile(r"pad(\d+),(\d+),(\d+),(\d+)$")
 _GROUPS = re.compile(r"groups(\d+)$")
 DTYPES = ("float32", "float64", "float16", "bfloat16")
+DIRECTIONS = ("fwd", "dgrad", "wgrad")
+# The direction of a row that measures forward, input gradient and weight gradient as one.
+TRAINING_STEP = "train"
+
+
+def passes_of(direction: str) -> tuple[str, ...]:
+    """The passes that a direction computes: the three of a training step, or the one it names."""
+    return DIRECTIONS if direction == TRAINING_STEP else (direction,)
 
 
 class _Axis(NamedTuple):
@@ -89,18 +97,22 @@ class Shape:
         return 2 * self.N * self.K * (self.C // self.groups) * products
 
     def least_elements(self, direction: str) -> int:
-        """The fewest elements that a pass ("fwd", "dgrad" or "wgrad") reads and writes.
+        """The fewest elements that the passes of a direction read and write.
 
         A pass writes all of its result, and reads what takes part in a product: a 1x1 layer of
-        stride 2 reads a quarter of its input.
+        stride 2 reads a quarter of its input. The passes of a training step run one after another,
+        so each reads its own operands.
         """
+        return sum(self._least_elements_of_pass(name) for name in passes_of(direction))
+
+    def _least_elements_of_pass(self, name: str) -> int:
         rows, columns = self._axes
         filters = self.K * (self.C // self.groups)
         x, read_x = self.H * self.W, rows.inputs * columns.inputs
         w, read_w = self.R * self.S, rows.taps * columns.taps
         y, read_y = self.P * self.Q, rows.outputs * columns.outputs
         pixels = {"fwd": (read_x, read_w, y), "dgrad": (x, read_w, read_y)}
-        x, w, y = pixels.get(direction, (read_x, w, read_y))
+        x, w, y = pixels.get(name, (read_x, w, read_y))
         return self.N * self.C * x + filters * w + self.N * self.K * y
 
     @property

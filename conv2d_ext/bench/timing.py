@@ -128,8 +128,10 @@ def _on_cpu(call: Call, count: int) -> list[float]:
     return times
 
 
-def scratch_bytes(call: Callable[[], Tensor], device: torch.device) -> int | None:
-    """The GPU memory that a call takes while it runs, beyond its operands and its result.
+def scratch_bytes(
+    call: Callable[[], Tensor | tuple[Tensor, ...]], device: torch.device
+) -> int | None:
+    """The GPU memory that a call takes while it runs, beyond its operands and its results.
 
     The call must have run before: autotuning takes more than what it chooses. The CPU's allocator
     does not tell; then it is None.
@@ -140,9 +142,10 @@ def scratch_bytes(call: Callable[[], Tensor], device: torch.device) -> int | Non
     torch.cuda.reset_peak_memory_stats(device)
     result = call()
     peak = torch.cuda.max_memory_allocated(device)
-    # By the allocator's own count of the result, which it rounds up; of a view only what is seen.
+    # By the allocator's own count of the results, which it rounds up; of a view only what is seen.
     held = torch.cuda.memory_allocated(device) - before
-    unseen = result.untyped_storage().nbytes() - result.numel() * result.element_size()
+    results = result if isinstance(result, tuple) else (result,)
+    unseen = sum(t.untyped_storage().nbytes() - t.numel() * t.element_size() for t in results)
     return max(0, peak - before - held + unseen)
 
 

@@ -15,13 +15,12 @@ from .._user_error import UserError
 from ..bench import report
 from ..bench.host import host_times
 from ..bench.measure import (
-    LAYOUT_NAMES,
-    PASS_NAMES,
     PEERS,
     Case,
     Row,
     able_engines,
-    explain_case,
+    explain_passes,
+    join_engines,
     measure_all,
 )
 from ..bench.plot import require_drawing, write_plot
@@ -63,10 +62,14 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--batch", type=positive_int, metavar="N", help="images, instead of the shapes' own number"
     )
-    add_direction(parser, "all")
+    add_direction(parser, "all", training_steps=True)
     add_precision(parser, several=True, default="the dtype in the shape's text, or ieee")
     add_layout(parser, several=True)
-    parser.add_argument("--bias", action="store_true", help="add a bias in the forward pass")
+    parser.add_argument(
+        "--bias",
+        action="store_true",
+        help="add a bias in the forward pass; its gradient is part of a training step",
+    )
     parser.add_argument(
         "--vs",
         type=choices(PEERS),
@@ -203,12 +206,13 @@ def _check(arguments: argparse.Namespace, cases: list[Case]) -> None:
     chosen = False
     for case in cases:
         try:
-            explanation = explain_case(case, arguments.device)
+            explanations = explain_passes(case, arguments.device)
         except RuntimeError as error:  # with --batch a shape may exceed what can be addressed
             raise UserError(f"{case}: {error}") from error
-        names = able_engines(arguments.engines, explanation)
+        names = able_engines(arguments.engines, explanations)
         able.update(names)
-        chosen = chosen or "auto" in names or explanation.algorithm in names
+        choice = join_engines([explanation.algorithm for explanation in explanations])
+        chosen = chosen or "auto" in names or choice in names
     for engine in arguments.engines:
         name, _, variant = engine.partition(":")
         if engine not in able and not (variant == "*" and name in able):
@@ -255,10 +259,10 @@ def _judge(rows: list[Row], arguments: argparse.Namespace) -> int:
     failed = False
     for row in rows:
         if not row.rel_error <= TOLERANCES[row.precision]:
-            print(f"wrong: {_words(row)} error {row.rel_error:.1e}")
+            print(f"wrong: {report.case_words(row)} error {row.rel_error:.1e}")
             failed = True
         if arguments.require is not None and row.chosen and row.ratio < arguments.require:
-            print(f"below --require: {_words(row)} {row.ratio:.2f}x")
+            print(f"below --require: {report.case_words(row)} {row.ratio:.2f}x")
             failed = True
     mean = report.geometric_mean(row.ratio for row in rows if row.chosen)
     # Without a chosen engine the mean is NaN, which meets no requirement.
@@ -266,7 +270,3 @@ def _judge(rows: list[Row], arguments: argparse.Namespace) -> int:
         print(f"below --require-mean: the geometric mean is {mean:.2f}x")
         failed = True
     return 1 if failed else 0
-
-
-def _words(row: Row) -> str:
-    return f"{row.shape} {PASS_NAMES[row.direction]} {row.precision} {LAYOUT_NAMES[row.layout]}"

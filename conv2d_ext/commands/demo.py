@@ -7,9 +7,9 @@ import argparse
 from .._interrupts import saving
 from .._text import show
 from ..bench import report
-from ..bench.measure import DIRECTIONS, Case, Row, measure_all
+from ..bench.measure import Case, Row, measure_all
 from ..bench.roofline import measure_ceilings
-from ..bench.shapes import load_suite
+from ..bench.shapes import DIRECTIONS, load_suite
 from ..bench.timing import Timer
 from .options import Commands, add_device, add_seconds, peer_name
 from .outputs import Incomplete

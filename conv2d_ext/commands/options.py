@@ -16,14 +16,13 @@ import torch
 
 from .._load import loaded_libraries
 from .._user_error import UserError
-from ..bench.measure import DIRECTIONS, LAYOUT_NAMES, PASS_NAMES, explain_shape
+from ..bench.measure import DIRECTION_NAMES, LAYOUT_NAMES, PASS_NAMES, explain_shape
 from ..bench.precisions import PRECISIONS
-from ..bench.shapes import DTYPES, Shape, find_shape, load_suite, suite_names
+from ..bench.shapes import DIRECTIONS, DTYPES, Shape, find_shape, load_suite, suite_names
 
 Commands = Any  # argparse does not name the class that add_subparsers returns
 
 # The option's words, and the benchmark's names for them, which rows and files have.
-_DIRECTION_WORDS = {long: short for short, long in PASS_NAMES.items()}
 _LAYOUT_WORDS = {long: short for short, long in LAYOUT_NAMES.items()}
 # More threads than that are a mistake, and some machines cannot even start them.
 _MOST_THREADS = max(1024, os.cpu_count() or 1)
@@ -150,16 +149,25 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_direction(parser: argparse.ArgumentParser, default: str | None) -> None:
-    """`direction` is a list of the benchmark's names: fwd, dgrad, wgrad. No default: None."""
-    words = [*_DIRECTION_WORDS, "all"]
-    parse = choices(words, {**_DIRECTION_WORDS, **{name: name for name in DIRECTIONS}})
+def add_direction(
+    parser: argparse.ArgumentParser, default: str | None, training_steps: bool = False
+) -> None:
+    """`direction` is a list of the benchmark's names: fwd, dgrad, wgrad, and train if the command
+    knows training steps. No default: None."""
+    names = DIRECTION_NAMES if training_steps else PASS_NAMES
+    words = [*names.values(), "all"]
+    parse = choices(words, {long: short for short, long in names.items()} | {s: s for s in names})
 
     def parse_with_all(text: str) -> list[str]:
         found = parse(text)
-        return list(DIRECTIONS) if "all" in found else found
+        passes = DIRECTIONS if "all" in found else ()
+        return list(dict.fromkeys([*passes, *(name for name in found if name != "all")]))
 
-    values = f"{', '.join(words)}; several separated by commas"
+    explained = {"training_step": " (the three passes in one row)"}
+    if training_steps:
+        explained["all"] = " (the three passes, a row each)"
+    values = ", ".join(word + explained.get(word, "") for word in words)
+    values += "; several separated by commas"
     parser.add_argument(
         "--direction",
         type=parse_with_all,

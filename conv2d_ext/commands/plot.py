@@ -23,7 +23,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("results", type=Path, help="the file that `convx bench --json` wrote")
     parser.add_argument("picture", type=Path, help="the file to write: .png, .svg or .pdf")
-    add_direction(parser, None)
+    add_direction(parser, None, training_steps=True)
     add_precision(parser, several=True, default="all in the file")
     add_layout(parser, several=True, default=None)
     parser.set_defaults(run=run)

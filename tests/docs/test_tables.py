@@ -11,8 +11,8 @@ import pytest
 from pages import ROOT
 from torch import nn
 
-from conv2d_ext.bench.measure import DIRECTIONS, LAYOUTS, Row
-from conv2d_ext.bench.shapes import load_suite
+from conv2d_ext.bench.measure import LAYOUTS, Row
+from conv2d_ext.bench.shapes import DIRECTIONS, load_suite
 
 MACHINE = {"device": "a GPU", "torch": "2.11", "cudnn": 91900, "revision": "1234567"}
 
@@ -99,6 +99,43 @@ def measured(tmp_path: Path) -> Path:
     ]
     (tmp_path / "h200-models.json").write_text(json.dumps({"machine": MACHINE, "models": steps}))
     return tmp_path
+
+
+def write_training_steps(folder: Path, name: str = "h200-training.json") -> None:
+    """With a bias, steps are ten times as fast as cuDNN: such rows are not of the table."""
+    rows = []
+    for bias in (False, True):
+        for shape in load_suite("seed"):
+            row = made_up_row(shape, "train", "tf32", "nchw")
+            ratio = 10.0 if bias else row.ratio
+            rows.append({**asdict(row), "bias": bias, "ratio": ratio})
+    path = folder / name
+    document = json.loads(path.read_text()) if path.exists() else {"machine": MACHINE, "rows": []}
+    path.write_text(json.dumps({**document, "rows": document["rows"] + rows}))
+
+
+@pytest.mark.parametrize("name", ["h200-training.json", "h200.json"])
+def test_training_steps_are_in_their_table_alone(name: str, measured: Path) -> None:
+    others = [name for name in tables.TABLES if name not in ("training", "files")]
+    before = {name: tables.TABLES[name](tables.Measurements(measured)) for name in others}
+    assert "Not measured yet" in tables.training_table(tables.Measurements(measured))
+    write_training_steps(measured, name)
+    data = tables.Measurements(measured)
+    assert {name: tables.TABLES[name](data) for name in others} == before
+    header, _, *lines = tables.training_table(data).splitlines()
+    assert header == "| layer, memory format | float32, TF32 allowed (default) |"
+    assert lines == [
+        "| `seed62`, NCHW | 2 (4) 2.00x |",
+        "| `seed63`, NCHW | 2 (4) 2.00x |",
+        "| `seed80`, NCHW | 2 (4) 2.00x |",
+        "| **geometric mean** | **2.00x** |",
+    ]
+
+
+def test_the_file_of_training_steps_is_listed_once_it_is_there(measured: Path) -> None:
+    assert "h200-training.json" not in tables.files_table(tables.Measurements(measured))
+    write_training_steps(measured)
+    assert "| `h200-training.json` |" in tables.files_table(tables.Measurements(measured))
 
 
 @pytest.mark.parametrize("page", tables.PAGES)

@@ -14,10 +14,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import conv2d_ext
 from conv2d_ext.bench import measure, report, roofline
 from conv2d_ext.bench.precisions import PRECISIONS, TOLERANCES, dtype_of, precision_name
-from conv2d_ext.bench.reference import sampled_error
-from conv2d_ext.bench.roofline import least_seconds, measure_ceilings
+from conv2d_ext.bench.reference import sampled_error, worst_sampled_error
+from conv2d_ext.bench.roofline import floor_seconds, least_seconds, measure_ceilings
 from conv2d_ext.bench.shapes import Shape
 from conv2d_ext.bench.timing import Timer, scratch_bytes
 from conv2d_ext.cli import main
@@ -237,21 +238,143 @@ def test_engines_by_name_and_with_their_variants() -> None:
         ("one:large", "two:large", "three"): ["two:large", "three"],
         ("two:small", "two:tiny"): ["two:small"],
     }.items():
-        assert measure.able_engines(asked, explanation) == able
+        assert measure.able_engines(asked, [explanation]) == able
+
+
+def test_an_engine_of_a_training_step_has_to_run_all_passes() -> None:
+    def explained(**refusals: str | None) -> Explanation:
+        candidates = [
+            Candidate(name, refusal=why, variants=("v",)) for name, why in refusals.items()
+        ]
+        return Explanation("", "forward", "ieee", "one", 0, 0, tuple(candidates))
+
+    passes = [explained(one=None, two=None), explained(one="it cannot", two=None)]
+    assert measure.able_engines(["auto", "one", "two:*"], passes) == ["auto", "two", "two:v"]
+
+
+STEP_SHAPE = Shape.parse("n2c4h5w6 k6r3s2 stride2x1 pad1,0,2,1 dilation1x2 groups2", "step")
+
+
+def make_step(bias: bool, layout: str = "nchw", precision: str = "ieee") -> measure.Operands:
+    return measure.Operands(measure.Case(STEP_SHAPE, "train", precision, layout, bias=bias), CPU)
+
+
+@pytest.mark.parametrize("layout", measure.LAYOUTS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_training_step_is_what_autograd_computes(bias: bool, layout: str) -> None:
+    operands = make_step(bias, layout, "fp64")
+    leaves = [t for t in (operands.x, operands.w, operands.b) if t is not None]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    s = STEP_SHAPE
+    x, w, b = (operands.x, operands.w, operands.b)
+    y = conv2d_ext.conv2d(x, w, b, s.stride, s.pad, s.dilation, s.groups)
+    want = [y.detach(), *torch.autograd.grad(y, leaves, operands.g)]
+    with torch.no_grad():
+        for results in (operands.ours(), operands.theirs()):
+            assert isinstance(results, tuple)
+            assert len(results) == (4 if bias else 3)
+            for result, expected in zip(results, want, strict=True):
+                torch.testing.assert_close(result, expected)
+
+
+def test_the_error_of_a_training_step_is_that_of_its_worst_result() -> None:
+    operands = make_step(bias=True)
+    rest = operands.x, operands.w, operands.g, operands.b
+    results = operands.ours()
+    assert worst_sampled_error("train", STEP_SHAPE, results, *rest) < 1e-6
+    for i in range(4):
+        for change in (1.0, torch.nan):
+            wrong = tuple(t + change if i == j else t for j, t in enumerate(results))
+            assert not worst_sampled_error("train", STEP_SHAPE, wrong, *rest) < 1e-2
+
+
+def test_a_training_step_calls_each_pass_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for bias in (False, True):
+        operands = make_step(bias)
+        called = []
+
+        def count(name: str, called: list[str] = called) -> None:
+            function = getattr(measure._ops, name)
+
+            def counted(*args, **kwargs):
+                called.append(name)
+                return function(*args, **kwargs)
+
+            monkeypatch.setattr(measure._ops, name, counted)
+
+        for name in ("conv2d", "input_grad", "weight_grad", "bias_grad"):
+            count(name)
+        operands.ours()
+        assert called == ["conv2d", "input_grad", "weight_grad", "bias_grad"][: 4 if bias else 3]
+        monkeypatch.undo()
+
+
+def test_training_steps_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out, table = tmp_path / "rows.json", tmp_path / "rows.csv"
+    asked = ["--direction", "training_step,all", "--bias", "--json", str(out), "--csv", str(table)]
+    assert main([*QUICK, *asked]) == 0
+    assert "training_step +bias" in capsys.readouterr().out
+    rows, about = report.read_json(out)
+    assert [row.direction for row in rows] == ["fwd", "dgrad", "wgrad", "train"]
+    *passes, step = rows
+    assert step.bias
+    assert step.floor_ms == pytest.approx(sum(row.floor_ms for row in passes))
+    assert step.tflops == pytest.approx(3 * Shape.parse(TINY).flops / step.ours_ms / 1e9)
+    assert step.engine == measure.join_engines([row.engine for row in passes])
+    assert set(step.engine.split("+")) <= {"cpu_direct", "cpu_gemm"}
+    assert step.chosen
+    assert step.rel_error < 1e-5
+    assert main([*QUICK, "--direction", "train", "--bias", "--compare", str(out)]) == 0
+    assert re.search(r"training_step \+bias.*[+-]\d", capsys.readouterr().out.split("before ms")[1])
+    assert about["ceilings"]
+
+
+def test_a_training_step_by_one_engine_and_tuned(tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    command = [*QUICK, "--direction", "training_step", "--json", str(out)]
+    assert main([*command, "--engines", "cpu_direct"]) == 0
+    (row,), _ = report.read_json(out)
+    assert row.engine == "cpu_direct"
+    assert main([*command, "--tune", "--vs", "cublas"]) == 0
+    clear_tuned()
+    (row,), _ = report.read_json(out)
+    assert row.untuned is not None
+    assert row.untuned_ms > 0
+    assert row.cublas_ms is None
+
+
+def test_passes_of_a_training_step_have_engines_of_their_own() -> None:
+    names = ("cpu_gemm", "cpu_gemm", "cpu_direct")
+    text = measure.join_engines(names)
+    assert text == "cpu_gemm+cpu_gemm+cpu_direct"
+    operands = make_step(bias=False).by_engine(text)
+    assert operands.engines == names
+    assert measure.join_engines(["cpu_gemm"] * 3) == "cpu_gemm"
+    assert operands.by_engine("auto").engines == ("auto",) * 3
+    with pytest.raises(RuntimeError, match="nothing"):
+        operands.by_engine("cpu_gemm+cpu_gemm+nothing").ours()
+
+
+@pytest.mark.parametrize("command", ["scan", "explain"])
+def test_other_commands_know_no_training_steps(command: str, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        main([command, TINY, "--direction", "training_step"])
+    assert "'training_step' is none of forward" in capsys.readouterr().err
 
 
 def test_engines_that_refuse_have_no_row(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    whole = measure.explain_case
+    whole = measure.explain_passes
 
     def explain(case, device):
-        said = whole(case, device)
+        (said,) = whole(case, device)
         candidates = [
             replace(c, refusal="it is tired") if c.name == "cpu_gemm" else c
             for c in said.candidates
         ]
-        return replace(said, candidates=tuple(candidates))
+        return [replace(said, candidates=tuple(candidates))]
 
-    monkeypatch.setattr(measure, "explain_case", explain)
+    monkeypatch.setattr(measure, "explain_passes", explain)
     assert main([*QUICK, "--engines", "cpu_gemm,cpu_direct"]) == 0
     out = capsys.readouterr().out
     assert "cpu_direct" in out
@@ -341,10 +464,10 @@ def test_committed_results_are_of_clean_revisions(path: Path) -> None:
 def test_no_committed_time_is_below_its_floor(path: Path) -> None:
     rows, about = report.read_json(path)
     for row in rows:
-        least = least_seconds(
+        least = floor_seconds(
             Shape.parse(row.text), row.direction, row.precision, about["ceilings"]
         )
-        assert row.floor_ms == pytest.approx(max(least) * 1e3)
+        assert row.floor_ms == pytest.approx(least * 1e3)
         times = row.ours_ms, row.cudnn_ms, row.cublas_ms, row.inductor_ms, row.untuned_ms
         assert row.floor_ms <= min(time for time in times if time is not None), row
 

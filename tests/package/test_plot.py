@@ -76,6 +76,22 @@ def test_the_same_rows_make_the_same_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("matplotlib")
+def test_training_steps_are_drawn(tmp_path: Path) -> None:
+    out, picture = tmp_path / "rows.json", tmp_path / "rows.svg"
+    command = ["bench", "n1c4h6w7 k4r3s3", "--device", "cpu", "--seconds", "0.001"]
+    assert main([*command, "--direction", "forward,training_step", "--json", str(out)]) == 0
+    assert main(["plot", str(out), str(picture), "--direction", "training_step"]) == 0
+    texts = " ".join(ElementTree.parse(picture).getroot().itertext())
+    assert "training step, mean" in texts
+    assert "forward, mean" not in texts
+    row = measured("n2c8h6w6 k4r3s3 pad1,1,1,1", ours_ms=1.0)
+    moved = 3 * (2 * 8 * 36 + 4 * 8 * 9 + 2 * 4 * 36)  # each pass reads two tensors, writes one
+    flops = 3 * 2 * 2 * 4 * 8 * 16 * 16
+    row.direction = "train"
+    assert plot._place(row) == pytest.approx((flops / (4 * moved), flops / 1e9))
+
+
+@pytest.mark.usefixtures("matplotlib")
 def test_bench_draws_what_it_measured(tmp_path: Path) -> None:
     picture = tmp_path / "rows.png"
     command = ["bench", "n1c4h6w7 k4r3s3", "--device", "cpu", "--seconds", "0.001"]
