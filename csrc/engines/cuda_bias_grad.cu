@@ -1,129 +1,232 @@
-// grad_bias[k] = sum over n, p, q of y[n][k][p][q], in two passes without atomics.
-//
-// First pass: a block sums one split of the pixels for one channel, or, where channels are
-// neighbours in memory, for 32 of them. Threads are [pixel slot][channel of the block]; a thread
-// walks over its pixels, and the slots are added as a tree in shared memory (256 sums).
-// Second pass: one thread per channel adds the splits in their order.
+// Plans and launches the bias gradient; the kernels are described in bias_grad_kernels.cuh.
 #include <algorithm>
+#include <numeric>
 
 #include "cuda/launch.h"
-#include "device/convert.cuh"
-#include "device/fast_divmod.cuh"
+#include "engines/bias_grad_kernels.cuh"
 #include "engines/launch_cuda.h"
 
 namespace convx {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int64_t kMinSplitPixels = 8192;
-constexpr int64_t kWantedBlocks = 2048;
+// A block reads this much in four iterations, so a second launch would cost more than it saves.
+constexpr int64_t kOneBlockBytes = 64 << 10;
+constexpr int64_t kMinSliceBytes = 32 << 10;
+// Several times as many blocks as a GPU runs at a time, so that the last ones to end are a small
+// part.
+constexpr int64_t kWantedBlocks = 8192;
 
-struct BiasGradParams {
-  const void* y;
-  int64_t n_stride, c_stride, h_stride, w_stride;
-  int64_t pixels, pixels_per_split;
-  int channels, channels_per_block, channel_blocks, splits;
-  int P, Q;
+enum class BiasGradLayout { kRuns, kColumns, kStrided };
+
+// How y is read. Nothing here depends on its address.
+struct BiasGradPlan {
+  BiasGradLayout layout;
+  int64_t run_length = 0;  // of kRuns
+  int64_t block_rows = 0;  // blocks of a slice
+  int64_t entries = 0;     // sums of a slice
+  int64_t slices = 1;
+  bool single_launch = true;
+
+  int64_t workspace_bytes() const {
+    return single_launch ? 0 : entries * slices * static_cast<int64_t>(sizeof(double));
+  }
 };
 
-bool has_neighbouring_channels(const ConvProblem& problem) {
-  return problem.y_strides.c == 1 && problem.y_strides.w != 1;
+// Axes of one element may have any stride.
+bool is_dense_channels_last(const ConvProblem& p) {
+  const Strides& s = p.y_strides;
+  return (p.K == 1 || s.c == 1) && (p.Q == 1 || s.w == p.K) && (p.P == 1 || s.h == p.Q * p.K) &&
+         (p.N == 1 || s.n == p.P * p.Q * p.K);
 }
 
-BiasGradParams make_params(const ConvProblem& problem, const void* y) {
-  BiasGradParams p{};
+// The elements of a channel that follow each other in memory; 0 if columns are apart.
+int64_t find_run_length(const ConvProblem& p) {
+  const Strides& s = p.y_strides;
+  if (p.Q > 1 && s.w != 1) return 0;
+  return p.P > 1 && s.h == p.Q ? p.P * p.Q : p.Q;
+}
+
+int64_t runs_per_image(const ConvProblem& problem, int64_t run_length) {
+  return problem.P * problem.Q / run_length;
+}
+
+// Lanes of a group: as many as leave at most a quarter of the lanes' vectors unused.
+int choose_lanes_log2(int64_t vectors) {
+  for (int log2 = 8; log2 > 0; --log2) {
+    const int64_t unit = int64_t{kBatch} << log2;
+    const int64_t covered = (vectors + unit - 1) / unit * unit;
+    if (3 * covered <= 4 * vectors) return log2;
+  }
+  return 0;
+}
+
+// The vectors that a run touches, at most if it may begin anywhere.
+int64_t count_vectors(const ConvProblem& problem, int64_t run_length, bool runs_are_aligned) {
+  const int64_t elements = 16 / size_of(problem.dtype);
+  return (run_length + (runs_are_aligned ? 1 : 2) * (elements - 1)) / elements;
+}
+
+// Whether every run begins at a multiple of 16 bytes.
+bool are_runs_aligned(const ConvProblem& problem, const void* y) {
+  const Strides& s = problem.y_strides;
+  const auto is_aligned = [&](int64_t stride) { return stride * size_of(problem.dtype) % 16 == 0; };
+  return reinterpret_cast<uintptr_t>(y) % 16 == 0 && is_aligned(s.n) && is_aligned(s.c) &&
+         is_aligned(s.h);
+}
+
+int64_t count_units_per_run(int64_t vectors) {
+  const int64_t unit = int64_t{kBatch} << choose_lanes_log2(vectors);
+  return (vectors + unit - 1) / unit;
+}
+
+int64_t choose_slices(int64_t block_bytes, int64_t block_rows) {
+  if (block_bytes <= kOneBlockBytes) return 1;
+  const int64_t wanted = std::max<int64_t>(kWantedBlocks / block_rows, 1);
+  return std::min((block_bytes + kMinSliceBytes - 1) / kMinSliceBytes, wanted);
+}
+
+int64_t count_column_blocks(int64_t columns, int64_t elements) {
+  return (columns / elements + kMaxColumnVectors - 1) / kMaxColumnVectors;
+}
+
+BiasGradPlan plan_bias_grad(const ConvProblem& problem) {
+  const int64_t elements = 16 / size_of(problem.dtype);
+  const int64_t pixels = problem.N * problem.P * problem.Q;
+  const int64_t bytes = pixels * problem.K * size_of(problem.dtype);
+  BiasGradPlan plan{BiasGradLayout::kStrided};
+  plan.entries = problem.K;
+  if (is_dense_channels_last(problem)) {
+    plan.layout = BiasGradLayout::kColumns;
+    plan.entries = std::lcm(problem.K, elements);
+    plan.block_rows = count_column_blocks(plan.entries, elements);
+  } else {
+    const int64_t length = find_run_length(problem);
+    const int64_t units = length == 0
+                              ? 0
+                              : problem.N * runs_per_image(problem, length) *
+                                    count_units_per_run(count_vectors(problem, length, false));
+    // Shorter runs are better read across channels, if these are neighbours.
+    const bool long_enough = length >= elements || problem.y_strides.c != 1;
+    plan.block_rows = problem.K;
+    if (length > 0 && long_enough && units < (int64_t{1} << 30)) {
+      plan.layout = BiasGradLayout::kRuns;
+      plan.run_length = length;
+    } else if (problem.y_strides.c == 1) {
+      plan.block_rows = (problem.K + kStridedChannels - 1) / kStridedChannels;
+    }
+  }
+  plan.slices = choose_slices(bytes / plan.block_rows, plan.block_rows);
+  // A channel whose columns are in several blocks needs another launch, too.
+  const bool owns_channels = plan.entries == problem.K || plan.block_rows == 1;
+  plan.single_launch = plan.slices == 1 && owns_channels;
+  return plan;
+}
+
+RunSumParams make_run_params(const ConvProblem& problem, const BiasGradPlan& plan, const void* y,
+                             const BiasGradTarget& target) {
+  RunSumParams p{};
+  p.y = y;
+  p.n_stride = problem.y_strides.n;
+  p.c_stride = problem.y_strides.c;
+  p.h_stride = problem.y_strides.h;
+  p.run_length = plan.run_length;
+  const int64_t rows = runs_per_image(problem, plan.run_length);
+  const int64_t vectors = count_vectors(problem, plan.run_length, are_runs_aligned(problem, y));
+  const int64_t units_per_run = count_units_per_run(vectors);
+  p.runs_per_image = FastDivmod(rows);
+  p.units_per_run = FastDivmod(units_per_run);
+  p.channels = static_cast<int>(problem.K);
+  p.units = static_cast<int>(problem.N * rows * units_per_run);
+  p.units_per_slice = static_cast<int>((p.units + plan.slices - 1) / plan.slices);
+  p.lanes_log2 = choose_lanes_log2(vectors);
+  p.target = target;
+  return p;
+}
+
+ColumnSumParams make_column_params(const ConvProblem& problem, const BiasGradPlan& plan,
+                                   const void* y, const BiasGradTarget& target) {
+  const int64_t size = size_of(problem.dtype), elements = 16 / size;
+  ColumnSumParams p{};
+  p.y = y;
+  p.elements = problem.N * problem.P * problem.Q * problem.K;
+  p.channels = static_cast<int>(problem.K);
+  p.columns = static_cast<int>(plan.entries);
+  p.column_blocks = static_cast<int>(plan.block_rows);
+  const int vectors = p.columns / static_cast<int>(elements);
+  p.block_vectors = (vectors + p.column_blocks - 1) / p.column_blocks;
+  p.slots = kBiasGradThreads / p.block_vectors;
+  p.begin = static_cast<int>(static_cast<int64_t>(reinterpret_cast<uintptr_t>(y) % 16) / size);
+  p.rows = (p.begin + p.elements + p.columns - 1) / p.columns;
+  p.rows_per_slice = (p.rows + plan.slices - 1) / plan.slices;
+  p.target = target;
+  return p;
+}
+
+StridedSumParams make_strided_params(const ConvProblem& problem, const BiasGradPlan& plan,
+                                     const void* y, const BiasGradTarget& target) {
+  StridedSumParams p{};
   p.y = y;
   p.n_stride = problem.y_strides.n;
   p.c_stride = problem.y_strides.c;
   p.h_stride = problem.y_strides.h;
   p.w_stride = problem.y_strides.w;
   p.pixels = problem.N * problem.P * problem.Q;
+  p.pixels_per_slice = (p.pixels + plan.slices - 1) / plan.slices;
   p.channels = static_cast<int>(problem.K);
-  p.channels_per_block = has_neighbouring_channels(problem) ? 32 : 1;
-  p.channel_blocks = (p.channels + p.channels_per_block - 1) / p.channels_per_block;
-  const int64_t wanted = std::max<int64_t>(kWantedBlocks / p.channel_blocks, 1);
-  const int64_t minimum = kMinSplitPixels / p.channels_per_block;
-  p.splits = static_cast<int>(std::clamp<int64_t>(p.pixels / minimum, 1, wanted));
-  p.pixels_per_split = (p.pixels + p.splits - 1) / p.splits;
+  p.block_channels = plan.block_rows == problem.K ? 1 : kStridedChannels;
+  p.channel_blocks = static_cast<int>(plan.block_rows);
   p.P = static_cast<int>(problem.P);
   p.Q = static_cast<int>(problem.Q);
+  p.target = target;
   return p;
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    sum_split_kernel(const __grid_constant__ BiasGradParams p, double* partial) {
-  using Acc = accumulate_t<T>;
-  __shared__ double sums[kThreads];
-  const int block = blockIdx.x % p.channel_blocks;
-  const int split = blockIdx.x / p.channel_blocks;
-  const int channel = block * p.channels_per_block + threadIdx.x % p.channels_per_block;
-  const int slots = kThreads / p.channels_per_block;
-  const int64_t end = min((split + 1) * p.pixels_per_split, p.pixels);
-  const T* y = static_cast<const T*>(p.y) + channel * p.c_stride;
-  Acc sum = 0;
-  int64_t pixel = split * p.pixels_per_split + threadIdx.x / p.channels_per_block;
-  if (channel < p.channels) {
-    int64_t line = pixel / p.Q;
-    int q = static_cast<int>(pixel % p.Q);
-    int64_t n = line / p.P;
-    int row = static_cast<int>(line % p.P);
-    for (; pixel < end; pixel += slots) {
-      sum += to_accumulate(y[n * p.n_stride + row * p.h_stride + q * p.w_stride]);
-      q += slots;
-      while (q >= p.Q) {
-        q -= p.Q;
-        if (++row == p.P) {
-          row = 0;
-          ++n;
-        }
-      }
+void launch_bias_grad(const LaunchSite& site, const BiasGradPlan& plan, const void* y,
+                      void* grad_bias, void* workspace) {
+  const ConvProblem& problem = *site.problem;
+  const BiasGradTarget target{grad_bias,
+                              plan.single_launch ? nullptr : static_cast<double*>(workspace),
+                              static_cast<int>(plan.slices)};
+  const unsigned blocks = static_cast<unsigned>(plan.block_rows * plan.slices);
+  constexpr size_t kThreadBytes = kBiasGradThreads * sizeof(double);
+  int begin = 0;
+  switch (plan.layout) {
+    case BiasGradLayout::kRuns:
+      launch_early<sum_runs_kernel<T>>(site, blocks, kBiasGradThreads, kThreadBytes,
+                                       make_run_params(problem, plan, y, target));
+      break;
+    case BiasGradLayout::kColumns: {
+      const ColumnSumParams params = make_column_params(problem, plan, y, target);
+      begin = params.begin;
+      launch_early<sum_columns_kernel<T>>(site, blocks, kBiasGradThreads,
+                                          kThreadBytes * kVectorElements<T>, params);
+      break;
     }
+    case BiasGradLayout::kStrided:
+      launch_early<sum_strided_kernel<T>>(site, blocks, kBiasGradThreads, kThreadBytes,
+                                          make_strided_params(problem, plan, y, target));
+      break;
   }
-  sums[threadIdx.x] = static_cast<double>(sum);
-  for (int half = slots / 2; half > 0; half /= 2) {
-    __syncthreads();
-    const int other = threadIdx.x + half * p.channels_per_block;
-    if (static_cast<int>(threadIdx.x) < half * p.channels_per_block) {
-      sums[threadIdx.x] += sums[other];
-    }
-  }
-  if (static_cast<int>(threadIdx.x) < p.channels_per_block && channel < p.channels) {
-    partial[int64_t{split} * p.channels + channel] = sums[threadIdx.x];
-  }
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    sum_splits_kernel(const double* partial, int channels, int splits, T* grad_bias) {
-  const int channel = blockIdx.x * kThreads + threadIdx.x;
-  if (channel >= channels) return;
-  double sum = 0;
-#pragma unroll 8
-  for (int split = 0; split < splits; ++split) sum += partial[int64_t{split} * channels + channel];
-  grad_bias[channel] = round_to<T>(static_cast<accumulate_t<T>>(sum));
+  if (plan.single_launch) return;
+  const SliceSumParams sums{static_cast<int>(problem.K), static_cast<int>(plan.entries), begin,
+                            target};
+  launch_early<sum_slices_kernel<T>>(site, static_cast<unsigned>(problem.K), kSliceSumThreads,
+                                     kSliceSumThreads * sizeof(double), sums);
 }
 
 }  // namespace
 
 int64_t cuda_bias_grad_workspace_bytes(const ConvProblem& problem) {
-  const BiasGradParams p = make_params(problem, nullptr);
-  return int64_t{p.splits} * p.channels * static_cast<int64_t>(sizeof(double));
+  return plan_bias_grad(problem).workspace_bytes();
 }
 
 void cuda_bias_grad(const ConvProblem& problem, const void* y, void* grad_bias, void* workspace,
                     const CudaContext& context) {
   const LaunchSite site{"cuda_bias_grad", &problem, static_cast<cudaStream_t>(context.stream)};
-  const BiasGradParams params = make_params(problem, y);
-  double* partial = static_cast<double*>(workspace);
+  const BiasGradPlan plan = plan_bias_grad(problem);
   visit_device_type(problem.dtype, [&](auto type) {
-    using T = decltype(type);
-    const unsigned blocks = static_cast<unsigned>(params.channel_blocks) * params.splits;
-    launch_kernel<sum_split_kernel<T>>(site, blocks, kThreads, 0, params, partial);
-    const unsigned last = (params.channels + kThreads - 1) / kThreads;
-    launch_kernel<sum_splits_kernel<T>>(site, last, kThreads, 0,
-                                        static_cast<const double*>(partial), params.channels,
-                                        params.splits, static_cast<T*>(grad_bias));
+    launch_bias_grad<decltype(type)>(site, plan, y, grad_bias, workspace);
   });
 }
 

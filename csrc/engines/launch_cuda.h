@@ -20,7 +20,8 @@ struct CudaContext {
 void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,
                  const CudaContext& context);
 
-// grad_bias[k] = sum over n, p, q of y[n][k][p][q], in an order that depends on the extents only.
+// grad_bias[k] = sum over n, p, q of y[n][k][p][q], in an order that depends on nothing but the
+// extents and strides of y and its address modulo 16 bytes.
 // workspace holds cuda_bias_grad_workspace_bytes(problem) bytes.
 int64_t cuda_bias_grad_workspace_bytes(const ConvProblem& problem);
 void cuda_bias_grad(const ConvProblem& problem, const void* y, void* grad_bias, void* workspace,

@@ -14,6 +14,7 @@
 #include "core/problem.h"
 #include "core/scalar_types.h"
 #include "emulate_bands.h"
+#include "emulate_bias_grad.h"
 #include "emulate_boxes.h"
 #include "emulate_depthwise.h"
 #include "emulate_diagonal.h"
@@ -463,6 +464,17 @@ PYBIND11_MODULE(convx_core, m) {
     const GroupedMmaFit fit = fit_grouped_mma(problem, caps);
     if (fit.blocks == 0) return py::none();
     return run_grouped_mma(problem, fit, buffers_at(x, w, y, bias));
+  });
+  // Sums y into grad_bias, both given by their addresses, and says how.
+  m.def("run_bias_grad", [](const ConvProblem& problem, uintptr_t y, uintptr_t grad_bias,
+                            bool descending) {
+    using namespace py::literals;
+    const EmulatedBiasGrad run =
+        emulate_bias_grad(problem, reinterpret_cast<const void*>(y),
+                          reinterpret_cast<void*>(grad_bias), descending);
+    if (run.fault != nullptr) throw std::runtime_error(run.fault);
+    return py::dict("layout"_a = run.layout, "slices"_a = run.slices,
+                    "launches"_a = run.launches);
   });
   m.def("half_to_float", [](uint16_t bits) { return static_cast<float>(Half{bits}); });
   m.def("float_to_half", [](float value) { return Half::from_float(value).bits; });
