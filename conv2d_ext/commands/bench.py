@@ -47,7 +47,7 @@ from .options import (
     positive_number,
     thread_count,
 )
-from .outputs import Incomplete, check_outputs, check_replaceable, save
+from .outputs import Incomplete, check_outputs, check_replaceable, save, save_incomplete
 
 
 def add_parser(commands: Commands) -> None:
@@ -242,13 +242,12 @@ def _save_incomplete(
     arguments: argparse.Namespace, rows: list[Row], about: dict[str, Any], total: int
 ) -> None:
     engines_of = [(row.text, row.direction, row.precision, row.layout) for row in rows]
-    incomplete = Incomplete(len(dict.fromkeys(engines_of)), total, "cases")
-    if not rows:
-        return
-    if not (arguments.json or arguments.csv or arguments.plot):
-        incomplete.say()
-    _save(arguments, rows, about, incomplete)
-    _show(arguments, rows)
+    save_incomplete(
+        Incomplete(len(dict.fromkeys(engines_of)), total, "cases"),
+        [arguments.json, arguments.csv, arguments.plot],
+        lambda incomplete: _save(arguments, rows, about, incomplete),
+        lambda: _show(arguments, rows),
+    )
 
 
 def _show(arguments: argparse.Namespace, rows: list[Row]) -> None:

@@ -26,7 +26,7 @@ from .options import (
     dtype_named,
     find_shapes,
 )
-from .outputs import Incomplete, check_outputs, check_replaceable, save
+from .outputs import Incomplete, check_outputs, check_replaceable, save, save_incomplete
 
 
 def add_parser(commands: Commands) -> None:
@@ -94,13 +94,12 @@ def _save_incomplete(
     arguments: argparse.Namespace, findings: list[Finding], machine: dict[str, Any], total: int
 ) -> None:
     results_per_case = 4
-    incomplete = Incomplete(len(findings) // results_per_case, total, "cases")
-    if not findings:
-        return
-    if not arguments.json:
-        incomplete.say()
-    _save(arguments, findings, machine, incomplete)
-    _conclude(findings)
+    save_incomplete(
+        Incomplete(len(findings) // results_per_case, total, "cases"),
+        [arguments.json],
+        lambda incomplete: _save(arguments, findings, machine, incomplete),
+        lambda: _conclude(findings),
+    )
 
 
 def _conclude(findings: list[Finding]) -> int:

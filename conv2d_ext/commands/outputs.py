@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,28 @@ class Incomplete:
         if self.done:
             counted = f"{self.done} of {self.total} {self.what} done"
             print(f"stopped: {counted}{', ' + more if more else ''}", file=sys.stderr)
+
+
+def save_incomplete(
+    incomplete: Incomplete,
+    paths: Sequence[Path | None],
+    write: Callable[[Incomplete], None],
+    show: Callable[[], object],
+) -> None:
+    """Saves and shows what an interrupted command has done; does nothing if that is nothing.
+
+    Args:
+        incomplete: how much is done.
+        paths: the files that were asked for; without any, standard error says how much is done.
+        write: writes these files.
+        show: prints the results.
+    """
+    if not incomplete.done:
+        return
+    if not any(paths):
+        incomplete.say()
+    write(incomplete)
+    show()
 
 
 def save(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 from .._files import write_json
@@ -12,7 +13,7 @@ from ..bench.report import describe_machine
 from ..scan import ScanReport, Times, find_convolutions, make_report, time_calls
 from .models import add_model, make_model, model_precision, run_model
 from .options import Commands, add_direction, add_json, add_seconds
-from .outputs import Incomplete, check_outputs, check_replaceable, save
+from .outputs import Incomplete, check_outputs, check_replaceable, save, save_incomplete
 
 
 def add_parser(commands: Commands) -> None:
@@ -40,17 +41,16 @@ def run(arguments: argparse.Namespace) -> int:
         calls = run_model(lambda: find_convolutions(model, *inputs))
         times: Times = {}
 
-        def save_incomplete() -> None:
+        def stop() -> None:
             report = make_report(calls, directions, device, times)
-            incomplete = Incomplete(len(report.layers), len(calls), "convolutions")
-            if not report.layers:
-                return
-            if not arguments.json:
-                incomplete.say()
-            _save(arguments, report, incomplete)
-            show(*report.parts())
+            save_incomplete(
+                Incomplete(len(report.layers), len(calls), "convolutions"),
+                [arguments.json],
+                partial(_save, arguments, report),
+                lambda: show(*report.parts()),
+            )
 
-        with saving(save_incomplete):
+        with saving(stop):
             time_calls(calls, directions, device, arguments.seconds, times, progress=True)
         report = make_report(calls, directions, device, times)
     with uninterrupted():

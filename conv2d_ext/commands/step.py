@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from typing import Any
 
 from .._files import append_line
@@ -14,7 +15,7 @@ from ..bench.report import describe_machine
 from ..step import Step, StepReport, copy_and_convert, time_steps, try_steps
 from .models import add_model, make_model, model_dtype, model_precision, run_model
 from .options import Commands, add_json, add_seconds
-from .outputs import Incomplete, check_appendable, check_outputs, save
+from .outputs import Incomplete, check_appendable, check_outputs, save, save_incomplete
 
 _KINDS = 2  # inference and training
 
@@ -41,17 +42,16 @@ def run(arguments: argparse.Namespace) -> int:
         run_model(lambda: try_steps(converted, tuple(inputs)))
         steps: list[Step] = []
 
-        def save_incomplete() -> None:
+        def stop() -> None:
             report = StepReport(tuple(steps), swapped)
-            incomplete = Incomplete(len(steps), _KINDS, "steps")
-            if not steps:
-                return
-            if not arguments.json:
-                incomplete.say()
-            _save(arguments, report, incomplete)
-            show(*report.parts())
+            save_incomplete(
+                Incomplete(len(steps), _KINDS, "steps"),
+                [arguments.json],
+                partial(_save, arguments, report),
+                lambda: show(*report.parts()),
+            )
 
-        with saving(save_incomplete):
+        with saving(stop):
             time_steps(original, converted, tuple(inputs), arguments.seconds, steps, progress=True)
     report = StepReport(tuple(steps), swapped)
     with uninterrupted():
