@@ -33,6 +33,7 @@ from ._layout import are_channels_last
 _is_mapped = torch._C._are_functorch_transforms_active
 _unwrap = torch._C._functorch.unwrap_if_dead
 _is_grad_enabled = torch.is_grad_enabled
+_will_execute = torch._C._will_engine_execute_node
 
 
 class _Leaf(tuple[Any, ...]):
@@ -64,6 +65,8 @@ class _ConvFunction(torch.autograd.Function):
         def forward(ctx: Any, *inputs: Any) -> Tensor:
             output = compute(*inputs)
             save(ctx, inputs, output)
+            # Gradients and tangents that are zero come as None, and nothing is computed of them.
+            ctx.set_materialize_grads(False)
             return output
 
         cls.forward = staticmethod(forward)  # type: ignore[method-assign]
@@ -102,6 +105,27 @@ def _like(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int, bool]:
     return size[2], size[3], are_channels_last(size, stride)
 
 
+def _asked(ctx: Any) -> Sequence[bool]:
+    """Which gradients are used. Fewer than needs_input_grad says if torch.autograd.grad or
+    backward(inputs=...) asks for some tensors only; PyTorch's own nodes do likewise."""
+    needs: Sequence[bool] = ctx.needs_input_grad
+    if sum(needs) < 2 or is_compiling() or _is_mapped():
+        return needs
+    nodes = getattr(ctx, "next_functions", ())  # of the tensors, which come first
+    used = [need and _is_used(node) for need, (node, _) in zip(needs, nodes, strict=False)]
+    return [*used, *needs[len(used) :]]
+
+
+def _is_used(node: Any) -> bool:
+    """Whether the running backward pass goes on to a node."""
+    try:
+        return bool(_will_execute(node))
+    except (
+        RuntimeError
+    ):  # a leaf that was asked for, or no backward pass of the engine's is running
+        return True
+
+
 def _zeros(
     asked: Sequence[bool], sizes: Sequence[Sequence[int]], *of: Tensor | None
 ) -> list[Tensor | None]:
@@ -135,13 +159,15 @@ class _Forward(_ConvFunction):
         ctx.save_for_forward(input, weight)
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_output: Tensor | None) -> tuple[Any, ...]:
+        if grad_output is None:
+            return None, None, None, None
         input, weight = ctx.saved_tensors
-        needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        asked = needs_input, needs_weight, needs_bias, _ = _asked(ctx)
         p = ctx.params
         if is_zero(ctx.of_input[0][1]):
             sizes = ctx.of_input[0], ctx.of_weight[0], ctx.of_weight[0][:1]
-            return (*_zeros(ctx.needs_input_grad, sizes, grad_output, input, weight), None)
+            return (*_zeros(asked, sizes, grad_output, input, weight), None)
         return (
             input_grad(grad_output, weight, *_like(*ctx.of_input), *p) if needs_input else None,
             weight_grad(grad_output, input, *_like(*ctx.of_weight), *p) if needs_weight else None,
@@ -181,13 +207,15 @@ class _InputGrad(_ConvFunction):
         ctx.save_for_forward(grad_output, weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+        if grad is None:
+            return None, None, None
         grad_output, weight = ctx.saved_tensors
-        needs_grad_output, needs_weight, _ = ctx.needs_input_grad
+        asked = needs_grad_output, needs_weight, _ = _asked(ctx)
         p = ctx.params
         if is_zero(ctx.of_weight[0][1]):
             sizes = grad_output.shape, ctx.of_weight[0]
-            return (*_zeros(ctx.needs_input_grad, sizes, grad, grad_output, weight), None)
+            return (*_zeros(asked, sizes, grad, grad_output, weight), None)
         return (
             forward(grad, weight, None, *p) if needs_grad_output else None,
             weight_grad(grad_output, grad, *_like(*ctx.of_weight), *p) if needs_weight else None,
@@ -216,9 +244,11 @@ class _WeightGrad(_ConvFunction):
         ctx.save_for_forward(grad_output, input)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+        if grad is None:
+            return None, None, None
         grad_output, input = ctx.saved_tensors
-        needs_grad_output, needs_input, _ = ctx.needs_input_grad
+        needs_grad_output, needs_input, _ = _asked(ctx)
         p = ctx.params
         return (
             forward(input, grad, None, *p) if needs_grad_output else None,
@@ -244,8 +274,8 @@ class _BiasGrad(_ConvFunction):
         ctx.shape = inputs[0].shape
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad[None, :, None, None].expand(ctx.shape), None
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, None]:
+        return None if grad is None else grad[None, :, None, None].expand(ctx.shape), None
 
     @staticmethod
     def jvp(ctx: Any, grad_output_t: Tensor, _: None) -> Tensor:
