@@ -111,19 +111,16 @@ def _asked(ctx: Any) -> Sequence[bool]:
     needs: Sequence[bool] = ctx.needs_input_grad
     if sum(needs) < 2 or is_compiling() or _is_mapped():
         return needs
-    nodes = getattr(ctx, "next_functions", ())  # of the tensors, which come first
-    used = [need and _is_used(node) for need, (node, _) in zip(needs, nodes, strict=False)]
-    return [*used, *needs[len(used) :]]
-
-
-def _is_used(node: Any) -> bool:
-    """Whether the running backward pass goes on to a node."""
-    try:
-        return bool(_will_execute(node))
-    except (
-        RuntimeError
-    ):  # a leaf that was asked for, or no backward pass of the engine's is running
-        return True
+    used = list(needs)
+    # One node for each tensor; tensors are a Function's first arguments. A loop without calls: it
+    # is part of every backward pass.
+    for i, (node, _) in enumerate(getattr(ctx, "next_functions", ())):
+        if used[i]:
+            try:
+                used[i] = _will_execute(node)
+            except RuntimeError:  # a leaf that is asked for, or the engine is not running
+                used[i] = True
+    return used
 
 
 def _zeros(
