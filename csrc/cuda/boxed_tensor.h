@@ -1,4 +1,4 @@
-// A tensor that is read or stored by boxes, and what the copy engine is given of it. Plain data.
+// Tensors that TMA reads or stores by boxes or by pixels, and what it is given of them. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -26,5 +26,28 @@ struct BoxedTensor {
   int swizzle_bytes;        // those of a box's first axis: 32, 64 or 128
   BoxValue value = BoxValue::kTwoBytes;
 };
+
+// A 16-bit tensor, channels innermost, that TMA reads in im2col mode: a copy takes consecutive
+// pixels, row by row and image by image, of a rectangle that is the same in all images. Pixels of
+// the rectangle that lie outside of the tensor are zeros. Addresses and strides are multiples of 16
+// bytes.
+struct PixelTensor {
+  const void* base;
+  int64_t extent[4];        // channels, columns, rows, images
+  int64_t stride_bytes[3];  // of columns, rows, images
+  int first[2];             // column and row of the rectangle's first pixel; negative in a border
+  int count[2];             // pixels of the rectangle along columns and rows,
+  int step[2];              // and the tensor's pixels from one to the next
+  int channels, pixels;  // of a copy; channels are 16, 32 or 64, swizzled as so many bytes times 2
+
+  // Where the rectangle ends, counted from the end of the tensor, as the driver wants it.
+  constexpr int64_t upper_corner(int axis) const {
+    return first[axis] + int64_t{count[axis] - 1} * step[axis] + 1 - extent[axis + 1];
+  }
+};
+
+// What the driver takes as corners of a PixelTensor's rectangle.
+inline constexpr int64_t kMinPixelCorner = -128;
+inline constexpr int64_t kMaxPixelCorner = 127;
 
 }  // namespace convx

@@ -18,6 +18,19 @@ __device__ __forceinline__ void box_copy(uint32_t destination, const void* map, 
       : "memory");
 }
 
+// Starts the copy of consecutive pixels of a PixelTensor (cuda/boxed_tensor.h) from the pixel of
+// its rectangle at (column, row, image) on, each read (column_offset, row_offset) further.
+__device__ __forceinline__ void pixel_copy(uint32_t destination, const void* map, int channel,
+                                           int column, int row, int image, int column_offset,
+                                           int row_offset, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%3, %4, %5, %6}], [%2], {%7, %8};\n" ::"r"(destination),
+      "l"(map), "r"(barrier), "r"(channel), "r"(column), "r"(row), "r"(image),
+      "h"(static_cast<uint16_t>(column_offset)), "h"(static_cast<uint16_t>(row_offset))
+      : "memory");
+}
+
 // The other way; what lies outside of the tensor is not written.
 __device__ __forceinline__ void box_store(const void* map, int x0, int x1, int x2, int x3,
                                           uint32_t source) {

@@ -411,6 +411,8 @@ PYBIND11_MODULE(convx_core, m) {
     return py::dict("columns"_a = g.columns, "atom_channels"_a = g.atom_channels,
                     "atom_axis"_a = static_cast<int>(g.atom_axis), "folds"_a = g.folds_columns,
                     "filter_tiles"_a = g.block_filter_tiles, "tap_groups"_a = g.block_tap_groups,
+                    "input_source"_a = static_cast<int>(g.input_source),
+                    "gradient_source"_a = static_cast<int>(g.gradient_source),
                     "group_count"_a = g.group_count, "residues"_a = g.residue_count,
                     "stages"_a = g.stages, "halo"_a = g.halo_stages,
                     "mirrored"_a = g.mirrored_stages, "slices"_a = g.slices,

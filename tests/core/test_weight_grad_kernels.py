@@ -16,6 +16,8 @@ from kernel_tester import MATH, make_problem
 from layouts import COMMON
 from problems import h200
 
+CHANNELS_LAST = COMMON[1]
+
 CASES = [
     Case("one_tile", (1, 64, 8, 8), (64, 64, 3, 3), padding=(1, 1)),
     Case("two_filter_tiles", (2, 32, 9, 7), (130, 32, 3, 3), padding=(1, 1)),
@@ -75,6 +77,60 @@ def test_several_rounds(core: ModuleType, math) -> None:
     check(host, problem)
 
 
+def plan(host: HostEngine, problem: Problem) -> dict[str, int]:
+    return host.core.plan_weight_grad(host.describe_called(problem, "weight_grad"), host.caps)
+
+
+PACKED, PIXELS = 0, 1  # OperandSource
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("stride", [(1, 1), (2, 2), (3, 1)], ids=str)
+@pytest.mark.parametrize("padding", [(0, 0), (1, 1), (0, 2, 3, 1)], ids=str)
+def test_channels_last_is_read_in_place(core: ModuleType, dtype, stride, padding) -> None:
+    host = HostEngine(core, "cuda_weight_grad", "ieee")
+    case = Case("in_place", (3, 72, 11, 13), (40, 72, 3, 3), stride, padding)
+    problem = Problem(case, dtype, CHANNELS_LAST, "cpu")
+    planned = plan(host, problem)
+    assert (planned["input_source"], planned["gradient_source"]) == (PIXELS, PIXELS)
+    check(host, problem)
+
+
+def test_one_by_one_in_channels_last(core: ModuleType) -> None:
+    host = HostEngine(core, "cuda_weight_grad", "ieee")
+    case = Case("one_by_one", (2, 48, 7, 9), (72, 48, 1, 1))
+    check(host, Problem(case, torch.bfloat16, CHANNELS_LAST, "cpu"))
+
+
+@pytest.mark.parametrize("operand", ["x", "y"])
+def test_misaligned_tensors_are_packed(core: ModuleType, operand: str) -> None:
+    """TMA reads from addresses that are multiples of 16 bytes; the plan does not know addresses."""
+    host = HostEngine(core, "cuda_weight_grad", "ieee")
+    case = Case("misaligned", (2, 24, 9, 8), (16, 24, 3, 3), padding=(1, 1))
+    problem = Problem(case, torch.bfloat16, CHANNELS_LAST, "cpu")
+    assert plan(host, problem)["input_source"] == PIXELS
+    tensor = getattr(problem, operand)
+    shifted = torch.zeros(tensor.numel() + 1, dtype=tensor.dtype)[1:]
+    shifted = shifted.as_strided(tensor.size(), tensor.stride(), 1)
+    shifted.copy_(tensor)
+    assert shifted.data_ptr() % 16 != 0
+    setattr(problem, operand, shifted)
+    check(host, problem)
+
+
+@pytest.mark.parametrize(
+    ("shape", "padding"),
+    [((2, 12, 9, 8), (1, 1)), ((1, 16, 3, 200), (0, 150))],
+    ids=["channels_not_a_multiple_of_8", "wide_border"],
+)
+def test_what_tma_cannot_read_is_packed(core: ModuleType, shape, padding) -> None:
+    host = HostEngine(core, "cuda_weight_grad", "ieee")
+    case = Case("packed", shape, (16, shape[1], 3, 3), padding=padding)
+    problem = Problem(case, torch.bfloat16, CHANNELS_LAST, "cpu")
+    assert plan(host, problem)["input_source"] == PACKED
+    check(host, problem)
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
 @pytest.mark.parametrize("math", MATH, ids=str)
 def test_infinities_reach_what_they_should(core: ModuleType, math, value: float) -> None:
@@ -107,7 +163,7 @@ def test_what_it_leaves_to_others(core: ModuleType) -> None:
     assert refusal(dense, torch.float32) == ""
     assert "weight gradient only" in refusal(dense, torch.float32, "forward")
     assert "float64" in refusal(dense, torch.float64)
-    pointwise = Case("one_by_one", (2, 20, 7, 9), (7, 20, 1, 1))
+    pointwise = Case("one_by_one", (2, 24, 7, 9), (8, 24, 1, 1))
     assert "cuda_gemm" in refusal(pointwise, torch.bfloat16)
     large = Case("large_kernel", (1, 4, 40, 40), (4, 4, 33, 33))
     assert "no tile fits" in refusal(large, torch.bfloat16)

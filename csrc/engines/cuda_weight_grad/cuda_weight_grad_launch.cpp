@@ -40,7 +40,13 @@ WgradCall make_call(const WgradFit& fit, const Buffers& buffers) {
 
 void launch_cuda_weight_grad(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const auto& planned = *static_cast<const WgradPlan*>(plan.shape.get());
-  WgradCall exact = make_call(planned.exact, buffers);
+  const auto is_aligned = [](const void* address) {
+    return reinterpret_cast<uintptr_t>(address) % 16 == 0;
+  };
+  const bool are_aligned = is_aligned(buffers.x) && is_aligned(buffers.y);
+  const WgradFit& exact_fit =
+      planned.misaligned && !are_aligned ? *planned.misaligned : planned.exact;
+  WgradCall exact = make_call(exact_fit, buffers);
   if (planned.scaled) {
     WgradCall scaled = make_call(*planned.scaled, buffers);
     scaled.scales = static_cast<HalfScales*>(buffers.workspace);
@@ -48,7 +54,7 @@ void launch_cuda_weight_grad(const LaunchSite& site, const Plan& plan, const Buf
     scaled.runs_at_zero = true;
     run(site, *planned.scaled, scaled);
   }
-  run(site, planned.exact, exact);
+  run(site, exact_fit, exact);
 }
 
 }  // namespace convx

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engines/box_tensors.h"
 #include "engines/cuda_limits.h"
 #include "engines/cuda_weight_grad/wgrad_fit.h"
 
@@ -13,8 +14,10 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string refusal = refuse_tensor_cores(p, caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
   if (p.N == 0) return "the batch is empty";
-  if (p.taps() == 1 && p.groups == 1 && p.stride == Hw{1, 1}) {
-    return "a 1x1 layer of stride 1 is a matrix product of the tensors as they lie: cuda_gemm";
+  if (p.taps() == 1 && p.groups == 1 && p.stride == Hw{1, 1} &&
+      !(size_of(p.dtype) == 2 && has_boxes(p.x_strides, p.C, 2) &&
+        has_boxes(p.y_strides, p.K, 2))) {
+    return "a 1x1 layer of stride 1 is a matrix product, for which cuda_gemm packs nothing";
   }
   if (p.R > kMaxExtent / p.dilation.h || p.S > kMaxExtent / p.dilation.w) {
     return "the dilated kernel spans more than 2^29 pixels";
@@ -33,6 +36,11 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   if (problem.dtype == DType::kFloat32) {
     found->scaled = fit_wgrad(problem, caps, scaled_form(problem));
   }
+  const WgradGeometry& exact = found->exact.geometry;
+  if (exact.input_source == OperandSource::kPixels ||
+      exact.gradient_source == OperandSource::kPixels) {
+    found->misaligned = fit_wgrad(problem, caps, found->exact.form, false);
+  }
   const WgradFit& first = found->scaled ? *found->scaled : found->exact;
   const WgradGeometry& g = first.geometry;
   Plan plan;
@@ -41,8 +49,11 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
                kStagePositions};
   plan.split = g.slices;
   plan.halves = found->scaled.has_value();
-  plan.workspace_bytes = kScaleBytes + std::max(found->exact.workspace_bytes,
-                                                found->scaled ? found->scaled->workspace_bytes : 0);
+  plan.workspace_bytes = kScaleBytes + found->exact.workspace_bytes;
+  for (const std::optional<WgradFit>& other : {found->misaligned, found->scaled}) {
+    if (!other) continue;
+    plan.workspace_bytes = std::max(plan.workspace_bytes, kScaleBytes + other->workspace_bytes);
+  }
   plan.predicted_us = first.microseconds + (found->scaled ? kScalesUs : 0);
   plan.shape = std::move(found);
   return plan;

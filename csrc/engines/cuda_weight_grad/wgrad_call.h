@@ -3,13 +3,22 @@
 
 #include <cstdint>
 
+#include "cuda/boxed_tensor.h"
 #include "engines/half_scales.h"
 
 namespace convx {
 
+// How the values of a tensor are loaded.
+struct OperandAccess {
+  bool channels_adjacent;  // lanes of a warp take neighbouring channels, not columns
+  // Channels adjacent: every 8 channels are an aligned vector. Otherwise pairs of positions are.
+  bool is_vector;
+};
+
 struct WgradCall {
   const void *x, *y;  // tensors as the caller has them
   void* w;
+  OperandAccess input_access, gradient_access;
   char *packed_x, *packed_y;  // components of the round's positions
   float* partials;            // [slice][tile][consumer][filter][column]
   HalfScales* scales;         // of scaled forms; the scale of dY follows as its only "filter"
@@ -21,6 +30,11 @@ struct WgradCall {
   // of a scaled form writes the flag, so the host never waits.
   const int* gate;
   bool runs_at_zero;
+};
+
+// Operands that are kPixels.
+struct WgradMaps {
+  TensorMap input, gradient;
 };
 
 }  // namespace convx

@@ -2,50 +2,15 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
 #include <vector>
 
 #include "core/arithmetic.h"
+#include "cuda/boxed_tensor.h"
+#include "engines/box_tensors.h"
+#include "engines/cuda_weight_grad/packed_axis.h"
 
 namespace convx {
 namespace {
-
-// One axis of the image: the residues of its taps, and how far positions must reach.
-struct PackedAxis {
-  std::vector<int64_t> residues;    // of the taps' offsets modulo the stride, ascending
-  std::vector<int64_t> residue_of;  // by tap, the index of its residue
-  std::vector<int64_t> shift_of;    // by tap
-  int64_t length;                   // positions along the axis, gaps included
-  int64_t step;                     // taps between neighbours of the same residue
-  int64_t step_shift;               // their distance in positions
-};
-
-// pad: the border before the image. extra: how much of it is more than the problem's padding.
-PackedAxis make_packed_axis(int64_t extent, int64_t out, int64_t kernel, int64_t stride,
-                            int64_t dilation, int64_t pad, int64_t extra = 0) {
-  PackedAxis axis;
-  const int64_t common = std::gcd(stride, dilation);
-  axis.step = stride / common;
-  axis.step_shift = dilation / common;
-  axis.length = out;
-  for (int64_t tap = 0; tap < kernel; ++tap) axis.residues.push_back(tap * dilation % stride);
-  std::sort(axis.residues.begin(), axis.residues.end());
-  axis.residues.erase(std::unique(axis.residues.begin(), axis.residues.end()), axis.residues.end());
-  for (int64_t tap = 0; tap < kernel; ++tap) {
-    const int64_t residue = tap * dilation % stride, shift = tap * dilation / stride + extra;
-    const auto found = std::lower_bound(axis.residues.begin(), axis.residues.end(), residue);
-    axis.residue_of.push_back(found - axis.residues.begin());
-    axis.shift_of.push_back(shift);
-    // Beyond the last real pixel there are zeros; the next row's (or image's) leading zeros may
-    // stand for them.
-    const int64_t leading = std::max<int64_t>(ceil_div(pad - residue, stride), 0);
-    const int64_t last = extent - 1 + pad - residue;
-    const int64_t real = last < 0 ? 0 : last / stride + 1;
-    const int64_t seen = out + shift;
-    axis.length = std::max({axis.length, std::min(real, seen), seen - leading});
-  }
-  return axis;
-}
 
 // Rates of an H200, fitted to timings of the suite (2026-11-18).
 constexpr double kClockGhz = 1.6;          // under load
@@ -63,27 +28,70 @@ double mma_overhead(int components, int consumers) {
 
 class Search {
  public:
-  Search(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form)
-      : p_(problem), caps_(caps), form_(form), components_(count_components(form)) {}
+  Search(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form,
+         bool tensors_are_aligned)
+      : p_(problem),
+        caps_(caps),
+        form_(form),
+        components_(count_components(form)),
+        tensors_are_aligned_(tensors_are_aligned) {}
 
-  // is_any: the first geometry that fits will do.
-  std::optional<WgradFit> run(bool is_any) {
-    is_any_ = is_any;
+  std::optional<WgradFit> run() {
     for (const bool folds : {false, true}) {
       if (folds && (p_.S == 1 || p_.groups > 1 || p_.S * p_.C > 64)) continue;
       if (!start(folds)) continue;
-      for (const AtomAxis axis :
-           {AtomAxis::kKernelColumns, AtomAxis::kKernelRows, AtomAxis::kChannels}) {
-        for (const int channels : {64, 32, 16}) {
-          visit_atoms(axis, channels);
-          if (is_any_ && best_) return best_;
-        }
-      }
+      // Reading a tensor in place is never slower than packing it.
+      visit_sources(find_source(PackedSide::kInput), find_source(PackedSide::kGradient));
     }
     return best_;
   }
 
+  // Whether there is a geometry at all: packed operands have the fewest limits.
+  bool finds_any() {
+    stops_early_ = true;
+    for (const bool folds : {false, true}) {
+      if (folds && (p_.S == 1 || p_.groups > 1 || p_.S * p_.C > 64)) continue;
+      if (!start(folds)) continue;
+      visit_sources(OperandSource::kPacked, OperandSource::kPacked);
+      if (best_) return true;
+    }
+    return false;
+  }
+
  private:
+  OperandSource find_source(PackedSide side) const {
+    const bool is_input = side == PackedSide::kInput;
+    const Strides& strides = is_input ? p_.x_strides : p_.y_strides;
+    const bool in_place = tensors_are_aligned_ && size_of(p_.dtype) == 2 &&
+                          !(is_input && base_.folds_columns) &&
+                          has_boxes(strides, is_input ? p_.C : p_.K, 2) && fits_corners(is_input);
+    return in_place ? OperandSource::kPixels : OperandSource::kPacked;
+  }
+
+  // Whether TMA can walk the positions.
+  bool fits_corners(bool is_input) const {
+    const WgradGeometry& g = base_;
+    const auto fits = [](int64_t first, int64_t count, int64_t step, int64_t extent) {
+      const int64_t upper = first + (count - 1) * step + 1 - extent;
+      return step <= kMaxBoxStep && first >= kMinPixelCorner && upper >= kMinPixelCorner &&
+             upper <= kMaxPixelCorner;
+    };
+    if (!is_input) return fits(0, g.pitch, 1, p_.Q) && fits(0, g.rows, 1, p_.P);
+    return fits(-g.packed_left, g.pitch, g.stride_w, p_.W) &&
+           fits(-g.pad_top, g.rows, g.stride_h, p_.H);
+  }
+
+  void visit_sources(OperandSource input, OperandSource gradient) {
+    base_.input_source = input, base_.gradient_source = gradient;
+    for (const AtomAxis axis :
+         {AtomAxis::kKernelColumns, AtomAxis::kKernelRows, AtomAxis::kChannels}) {
+      for (const int channels : {64, 32, 16}) {
+        visit_atoms(axis, channels);
+        if (stops_early_ && best_) return;
+      }
+    }
+  }
+
   // Sets what depends on the problem and on folding alone.
   bool start(bool folds) {
     base_ = {};
@@ -117,12 +125,14 @@ class Search {
       // Pairs of columns are loaded at once where they are aligned: in rows of even pitch that
       // begin at an even column.
       const bool pairs = p_.stride.w == 1 && p_.x_strides.w == 1 && p_.W % 2 == 0;
+      g.input_has_pairs = pairs;
       const int64_t extra = pairs ? p_.pad.left % 2 : 0;
       g.packed_left += narrow(extra);
       column_axis_ = make_packed_axis(p_.W, p_.Q, p_.S, p_.stride.w, p_.dilation.w,
                                       p_.pad.left + extra, extra);
-      if (pairs) column_axis_.length += column_axis_.length % 2;
     }
+    g.gradient_has_pairs = p_.y_strides.w == 1 && p_.Q % 2 == 0;
+    if (g.input_has_pairs || g.gradient_has_pairs) column_axis_.length += column_axis_.length % 2;
     if (p_.R * p_.S > kMaxWgradTaps) return false;
     // Partial sums of every element of dW must fit, so that counts of tiles fit 32 bits as well.
     const double elements = static_cast<double>(p_.K) * static_cast<double>(p_.C) *
@@ -134,6 +144,9 @@ class Search {
     if (p_.N * row_axis_.length >= (int64_t{1} << 30) / column_axis_.length) return false;
     g.pitch = narrow(column_axis_.length), g.rows = narrow(row_axis_.length);
     g.by_pitch = FastDivmod(g.pitch), g.by_rows = FastDivmod(g.rows);
+    g.stage_columns = kStagePositions % g.pitch;
+    g.stage_rows = kStagePositions / g.pitch % g.rows;
+    g.stage_images = kStagePositions / g.pitch / g.rows;
     for (const int64_t row : row_axis_.residues) {
       for (const int64_t column : column_axis_.residues) {
         g.residues[g.residue_count++] = {narrow(row), narrow(column)};
@@ -181,10 +194,10 @@ class Search {
     }
     if (!collect_groups(g, tap_atoms)) return;
     g.block_channel_tiles = atoms / tap_atoms;
+    const int most_consumers = max_consumers(columns, components_);
     for (int filter_tiles = 1; filter_tiles <= 3; ++filter_tiles) {
       if (filter_tiles > 1 && (filter_tiles - 1) * kTileFilters >= p_.K) break;
-      for (int tap_groups = 1; filter_tiles * tap_groups <= max_consumers(columns, components_);
-           ++tap_groups) {
+      for (int tap_groups = 1; filter_tiles * tap_groups <= most_consumers; ++tap_groups) {
         if (tap_groups > most_residue_groups_) break;
         g.block_filter_tiles = filter_tiles;
         g.block_tap_groups = tap_groups;
@@ -347,23 +360,35 @@ class Search {
     // Issue, or what shared memory delivers of both operands.
     const double mma = 4 + std::max(g.columns / 2.0, 16 + g.columns / 4.0);
     const double mmas = 4.0 * count_mmas(components_) * g.consumers();
+    const double overhead = mma_overhead(components_, g.consumers());
     const double copied = components_ * kStagePositions *
                           (g.block_filter_tiles * double{kGradientRowBytes} +
                            g.block_channel_tiles * double(g.row_bytes));
-    const double overhead = mma_overhead(components_, g.consumers());
     const double stage_cycles = std::max(mmas * mma * overhead, copied / kCopyBytesPerCycle);
     const double halo = g.halo_stages * copied / kCopyBytesPerCycle;
     const double waves =
         static_cast<double>(ceil_div(int64_t{g.tiles()} * g.slices, caps_.sm_count));
-    const double main_us =
+    double main_us =
         rounds * waves * (kBlockCycles + halo + stages * stage_cycles) / (kClockGhz * 1e3);
+    if (g.gradient_source == OperandSource::kPixels) {
+      main_us = std::max(main_us, kLaunchUs + count_bytes(p_) / kPackBytesPerUs);
+    }
 
     const double reduced = static_cast<double>(g.partial_bytes());
     const double reduce_us = kLaunchUs + reduced / kReduceBytesPerUs;
 
-    const double packed =
-        rounds * static_cast<double>(g.gradient_bytes(components_) + g.input_bytes(components_));
-    const double pack_us = 2 * kLaunchUs * rounds + (count_bytes(p_) + packed) / kPackBytesPerUs;
+    const double element_bytes = static_cast<double>(size_of(p_.dtype));
+    double pack_us = 0;
+    if (g.input_source == OperandSource::kPacked) {
+      const double read = element_bytes * static_cast<double>(p_.N * p_.C * p_.H * p_.W);
+      const double written = rounds * static_cast<double>(g.input_bytes(components_));
+      pack_us += kLaunchUs * rounds + (read + written) / kPackBytesPerUs;
+    }
+    if (g.gradient_source == OperandSource::kPacked) {
+      const double read = element_bytes * static_cast<double>(p_.N * p_.K * p_.P * p_.Q);
+      const double written = rounds * static_cast<double>(g.gradient_bytes(components_));
+      pack_us += kLaunchUs * rounds + (read + written) / kPackBytesPerUs;
+    }
     return main_us + reduce_us + pack_us;
   }
 
@@ -373,7 +398,8 @@ class Search {
   int components_;
   WgradGeometry base_;
   PackedAxis row_axis_, column_axis_;
-  bool is_any_ = false;
+  bool tensors_are_aligned_;
+  bool stops_early_ = false;
   int most_residue_groups_ = 0;
   std::optional<WgradFit> best_;
 };
@@ -381,12 +407,12 @@ class Search {
 }  // namespace
 
 std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
-                                  OperandForm form) {
-  return Search(problem, caps, form).run(false);
+                                  OperandForm form, bool tensors_are_aligned) {
+  return Search(problem, caps, form, tensors_are_aligned).run();
 }
 
 bool fits_wgrad(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form) {
-  return Search(problem, caps, form).run(true).has_value();
+  return Search(problem, caps, form, false).finds_any();
 }
 
 }  // namespace convx

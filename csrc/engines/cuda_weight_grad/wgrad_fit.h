@@ -21,6 +21,9 @@ inline constexpr int64_t kScaleBytes = 256;
 
 struct WgradPlan {
   WgradFit exact;
+  // Of 16-bit types whose tensors exact reads in place by TMA: for tensors whose address is not a
+  // multiple of 16 bytes.
+  std::optional<WgradFit> misaligned;
   // The faster form of float32. Where the GPU finds values that it cannot hold, exact runs instead.
   std::optional<WgradFit> scaled;
 };
@@ -36,10 +39,13 @@ constexpr int max_consumers(int columns, int components) {
   return columns * (components > 1 ? 2 : 1) <= 192 ? 3 : 2;
 }
 
+inline constexpr int kProducerThreads = 64;  // a warp for each operand
+
 // The fastest geometry by prediction, or nothing where no tile fits in shared memory or a limit of
 // the geometry is exceeded.
+// tensors_are_aligned: to 16 bytes, as TMA needs them. Others are packed.
 std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
-                                  OperandForm form);
+                                  OperandForm form, bool tensors_are_aligned = true);
 
 // Whether there is any; much faster.
 bool fits_wgrad(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form);

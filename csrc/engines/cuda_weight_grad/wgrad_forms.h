@@ -9,9 +9,8 @@ namespace convx {
 
 // Blocks of the packing kernel: eight for each of 132 multiprocessors.
 inline constexpr int64_t kPackBlocks = 1056;
-// The same for the reduction, and the threads that fill the GPU.
-inline constexpr int64_t kReduceBlocks = 1056;
-inline constexpr int64_t kReduceParallel = kReduceBlocks * 256;
+// Blocks of the reduction at most.
+inline constexpr int64_t kReduceBlocks = 2048;
 
 void run_wgrad_bfloat16(const LaunchSite&, const WgradGeometry&, const WgradCall&);
 void run_wgrad_float16(const LaunchSite&, const WgradGeometry&, const WgradCall&);

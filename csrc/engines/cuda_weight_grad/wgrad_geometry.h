@@ -14,9 +14,10 @@
 // image's top border. The planner makes pitch and rows large enough that those are zeros wherever
 // dY' is not.
 //
-// Packed tensors. dY' and X' lie in the workspace as [tile of channels][position][row_bytes], in
-// the order that wgmma reads (rows of 128, 64 or 32 bytes, swizzled), so that a copy into shared
-// memory is one bulk copy. Split operands have one such tensor per component. A round packs a range
+// Packed tensors. In shared memory dY' and X' are rows of 128, 64 or 32 bytes of 16-bit values, one
+// row per position, swizzled as wgmma reads them; split operands have such rows per component. TMA
+// reads 16-bit tensors in channels_last that way. Others are packed into the workspace before, as
+// [tile of channels][position][row_bytes], so that a stage is one bulk copy. A round packs a range
 // of positions and multiplies it; several rounds keep the workspace within its limit.
 //
 // Folding. Where channels times kernel columns are few, a row holds all kernel columns of its
@@ -38,6 +39,14 @@ inline constexpr int kPackedBlockBytes = 8192;  // what the packing kernel write
 inline constexpr int kMaxTapGroups = 128;
 inline constexpr int kMaxWgradTaps = 1024;
 inline constexpr int kMaxResidues = 32;
+
+enum class PackedSide : uint8_t { kInput, kGradient };  // X', dY'
+
+// How an operand reaches shared memory.
+enum class OperandSource : uint8_t {
+  kPacked,  // a kernel before packs it into the workspace, and bulk copies bring it from there
+  kPixels,  // TMA in im2col mode, from the tensor itself: 16 bits in channels_last
+};
 
 // What the atoms of columns in one MMA are: B is made of atoms of 16, 32 or 64 channels at equal
 // distances in shared memory.
@@ -68,10 +77,15 @@ struct WgradGeometry {
   int stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
   Strides x_strides, y_strides, w_strides;
 
+  OperandSource input_source, gradient_source;
+
   // Positions.
   int pitch, rows;
   int packed_left;  // pad_left, or one more, so that pairs of neighbouring pixels are aligned
+  // The pixels of positions 2i and 2i + 1 are neighbours in memory, both inside or both outside.
+  bool input_has_pairs, gradient_has_pairs;
   FastDivmod by_pitch, by_rows;
+  int stage_columns, stage_rows, stage_images;  // of a stage's length, as positions are split
   bool folds_columns;
   int packed_channels;  // columns that a packed row of X' has: C, or S * C where folded
   int residue_count;
@@ -114,10 +128,13 @@ struct WgradGeometry {
   constexpr int64_t partial_values() const {
     return int64_t{tiles()} * consumers() * kTileFilters * columns;
   }
+  // Of packed tensors in the workspace.
   constexpr int64_t gradient_bytes(int components) const {
+    if (gradient_source != OperandSource::kPacked) return 0;
     return components * filter_tiles * gradient_rows * kGradientRowBytes;
   }
   constexpr int64_t input_bytes(int components) const {
+    if (input_source != OperandSource::kPacked) return 0;
     return int64_t{components} * residue_count * channel_tiles * input_rows * row_bytes;
   }
   constexpr int64_t partial_bytes() const { return slices * partial_values() * 4; }

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 
 #include "cuda/launch.h"
+#include "cuda/tensor_map.h"
 #include "engines/cuda_weight_grad/measure_scales.cuh"
 #include "engines/cuda_weight_grad/pack_positions.cuh"
 #include "engines/cuda_weight_grad/wgrad_forms.h"
@@ -12,64 +14,95 @@
 
 namespace convx {
 
-template <OperandForm kForm>
-struct ComponentType {
-  using type = __nv_bfloat16;
-};
-template <>
-struct ComponentType<OperandForm::kFloat16> {
-  using type = __half;
-};
-template <>
-struct ComponentType<OperandForm::kScaledFp16> {
-  using type = __half;
-};
-template <>
-struct ComponentType<OperandForm::kScaledFp16x2> {
-  using type = __half;
-};
-
-template <typename T, OperandForm kForm, PackedSide kSide>
-void pack_side(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call) {
-  constexpr bool kIsInput = kSide == PackedSide::kInput;
-  constexpr int kComponents = count_components(kForm);
-  const Strides& strides = kIsInput ? g.x_strides : g.y_strides;
-  const bool channels_adjacent = strides.c == 1 && strides.w != 1;
-  const auto is_aligned = [](int64_t elements) { return elements * sizeof(T) % 16 == 0; };
-  const auto address = reinterpret_cast<uintptr_t>(kIsInput ? call.x : call.y);
-  const auto is_even = [](int64_t elements) { return elements % 2 == 0; };
-  const bool is_vector = channels_adjacent
-                             ? address % 16 == 0 && is_aligned(strides.n) &&
-                                   is_aligned(strides.h) && is_aligned(strides.w)
-                             : address % (2 * sizeof(T)) == 0 && strides.w == 1 &&
-                                   is_even(strides.n) && is_even(strides.c) && is_even(strides.h);
-  const int64_t bytes = kIsInput ? g.input_bytes(1) : g.gradient_bytes(1);
-  const int64_t blocks = std::min<int64_t>(bytes / kPackedBlockBytes, kPackBlocks);
-  launch_early<pack_positions_kernel<T, kForm, kSide>>(
-      site, dim3(static_cast<unsigned>(blocks)), kPackThreads,
-      1024 + kComponents * kPackedBlockBytes, g, call, channels_adjacent, is_vector);
+// has_pairs: see WgradGeometry.
+template <typename T>
+OperandAccess find_access(const void* tensor, const Strides& strides, int channels,
+                          bool has_pairs) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor);
+  const auto are_multiples = [&](int64_t unit) {
+    return address % (unit * sizeof(T)) == 0 && strides.n % unit == 0 && strides.h % unit == 0;
+  };
+  OperandAccess access{};
+  access.channels_adjacent = strides.c == 1 && strides.w != 1;
+  if (access.channels_adjacent) {
+    constexpr int64_t kUnit = 16 / sizeof(T);
+    access.is_vector =
+        are_multiples(kUnit) && strides.w % kUnit == 0 && channels % kUnitChannels == 0;
+  } else {
+    access.is_vector = has_pairs && are_multiples(2) && strides.c % 2 == 0;
+  }
+  return access;
 }
 
+// Packs the operands of a round that are not read in place.
+template <typename T, OperandForm kForm>
+void pack_positions(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call) {
+  const int64_t bytes = g.input_bytes(1) + g.gradient_bytes(1);
+  if (bytes == 0) return;
+  const int64_t blocks = std::min<int64_t>(bytes / kPackedBlockBytes, kPackBlocks);
+  launch_early<pack_positions_kernel<T, kForm>>(
+      site, dim3(static_cast<unsigned>(blocks)), kPackThreads,
+      1024 + count_components(kForm) * kPackedBlockBytes, g, call);
+}
+
+inline WgradMaps make_wgrad_maps(const LaunchSite& site, const WgradGeometry& g,
+                                 const WgradCall& call) {
+  WgradMaps maps{};
+  const auto bytes = [](const Strides& s) { return std::array{2 * s.w, 2 * s.h, 2 * s.n}; };
+  if (g.input_source == OperandSource::kPixels) {
+    const auto [w, h, n] = bytes(g.x_strides);
+    maps.input =
+        make_tensor_map(site, PixelTensor{.base = call.x,
+                                          .extent = {g.channels, g.width, g.height, g.images},
+                                          .stride_bytes = {w, h, n},
+                                          .first = {-g.packed_left, -g.pad_top},
+                                          .count = {g.pitch, g.rows},
+                                          .step = {g.stride_w, g.stride_h},
+                                          .channels = g.atom_channels,
+                                          .pixels = kStagePositions});
+  }
+  if (g.gradient_source == OperandSource::kPixels) {
+    const auto [w, h, n] = bytes(g.y_strides);
+    maps.gradient = make_tensor_map(
+        site, PixelTensor{.base = call.y,
+                          .extent = {g.filters, g.out_width, g.out_height, g.images},
+                          .stride_bytes = {w, h, n},
+                          .first = {0, 0},
+                          .count = {g.pitch, g.rows},
+                          .step = {1, 1},
+                          .channels = kTileFilters,
+                          .pixels = kStagePositions});
+  }
+  return maps;
+}
+
+// What the MMAs multiply.
+template <OperandForm kForm>
+using component_t =
+    std::conditional_t<kForm == OperandForm::kFloat16 || is_scaled(kForm), __half, __nv_bfloat16>;
+
 template <OperandForm kForm, int kColumns>
-void launch_mmas(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call) {
-  using Value = typename ComponentType<kForm>::type;
+void launch_mmas(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call,
+                 const WgradMaps& maps) {
   const dim3 grid(static_cast<unsigned>(g.tiles() * g.slices));
-  launch_early<wgrad_kernel<Value, count_components(kForm), kColumns>>(
-      site, grid, 128 * g.consumers() + 32, static_cast<size_t>(g.shared_bytes), g, call);
+  launch_early<wgrad_kernel<component_t<kForm>, count_components(kForm), kColumns>>(
+      site, grid, 128 * g.consumers() + kProducerThreads, static_cast<size_t>(g.shared_bytes), g,
+      call, maps);
 }
 
 // Calls the kernel for the geometry's number of columns.
 template <OperandForm kForm>
-void multiply_positions(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call) {
+void multiply_positions(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call,
+                        const WgradMaps& maps) {
   if constexpr (count_components(kForm) == 1) {
-    if (g.columns == 256) return launch_mmas<kForm, 256>(site, g, call);
-    if (g.columns == 224) return launch_mmas<kForm, 224>(site, g, call);
-    if (g.columns == 160) return launch_mmas<kForm, 160>(site, g, call);
-    if (g.columns == 192) return launch_mmas<kForm, 192>(site, g, call);
+    if (g.columns == 256) return launch_mmas<kForm, 256>(site, g, call, maps);
+    if (g.columns == 224) return launch_mmas<kForm, 224>(site, g, call, maps);
+    if (g.columns == 192) return launch_mmas<kForm, 192>(site, g, call, maps);
+    if (g.columns == 160) return launch_mmas<kForm, 160>(site, g, call, maps);
   }
-  if (g.columns == 128) return launch_mmas<kForm, 128>(site, g, call);
-  if (g.columns == 96) return launch_mmas<kForm, 96>(site, g, call);
-  if (g.columns == 64) return launch_mmas<kForm, 64>(site, g, call);
+  if (g.columns == 128) return launch_mmas<kForm, 128>(site, g, call, maps);
+  if (g.columns == 96) return launch_mmas<kForm, 96>(site, g, call, maps);
+  if (g.columns == 64) return launch_mmas<kForm, 64>(site, g, call, maps);
   throw_launch_error(site, "choosing a kernel", "no such number of columns");
 }
 
@@ -79,13 +112,15 @@ void run_wgrad(const LaunchSite& site, const WgradGeometry& g, WgradCall call) {
     launch_early<measure_scales_kernel<WgradGeometry>>(
         site, dim3(2), kMeasureThreads, kMeasureThreads / 32 * sizeof(Measure), g, call);
   }
+  call.input_access = find_access<T>(call.x, g.x_strides, g.packed_channels, g.input_has_pairs);
+  call.gradient_access = find_access<T>(call.y, g.y_strides, g.filters, g.gradient_has_pairs);
+  const WgradMaps maps = make_wgrad_maps(site, g, call);
   for (int64_t first = 0; first < g.stages_total; first += g.round_stages) {
     call.first_stage = first;
     call.stages = std::min(g.round_stages, g.stages_total - first);
     call.adds_to_partials = first > 0;
-    pack_side<T, kForm, PackedSide::kInput>(site, g, call);
-    pack_side<T, kForm, PackedSide::kGradient>(site, g, call);
-    multiply_positions<kForm>(site, g, call);
+    pack_positions<T, kForm>(site, g, call);
+    multiply_positions<kForm>(site, g, call, maps);
   }
   launch_wgrad_reduce<T, kForm>(site, g, call);
 }

@@ -1,11 +1,21 @@
 // Adds the partial sums of all split-K slices in a fixed order, and writes dW.
 //
-// Threads take the elements of dW in the order of its memory, so that stores are coalesced; the
-// partial sums that a block reads lie in few rows of a tile, so that L1 serves what a load leaves
-// over of a line. A block of 8 warps adds each element with 1 to 8 lanes, a warp apart: lane i adds
-// slices i, i + lanes, ..., and the first adds their results in order.
+// A unit is one filter and one tile of channels, with all taps:
 //
-// Shared memory: where each tap's accumulators are, 4 KiB; the lanes' sums, 1 KiB.
+//              channels of a tile
+//            +--------------------+
+//      taps  | rows of partial    |   read row by row, as the MMA kernel wrote them,
+//            | sums, per slice    |   written in dW's order, through shared memory
+//            +--------------------+
+//
+// A unit is added by 1 to 8 warps of a block, in chunks of kReduceValues values: warp i adds slices
+// i, i + warps, ..., and their results are added in the order of warps.
+//
+// Shared memory: where each tap's accumulators and elements are, 8 KiB | shares of elements that
+// are
+//                computed again, 2 KiB | each unit's elements in dW's order, 4 KiB | each warp's
+//                sums, 4 KiB, if a unit has several warps. L2 latency and the number of
+//                instructions for an element limit the kernel.
 #pragma once
 
 #include <algorithm>
@@ -24,53 +34,42 @@
 namespace convx {
 
 inline constexpr int kReduceThreads = 256;
-inline constexpr int kReduceSharedBytes = kMaxWgradTaps * sizeof(int) + kReduceThreads * 8;
+inline constexpr int kReduceWarps = kReduceThreads / 32;
+inline constexpr int kReduceValues = 1024;  // of a unit, at a time
 inline constexpr float kLargestFinite = 0x1.fffffep127f;
 
-// One element of dW. Divisions are by constants of the geometry: a plain one takes as long as all
-// else that the kernel does for an element.
+// How the reduction is spread over blocks and warps.
+struct ReduceShape {
+  int units, unit_warps;  // unit_warps: that add one unit, a power of two up to 8
+  FastDivmod by_tiles;    // units of a filter
+  int taps, chunk_taps;
+  // Neighbouring elements of dW are taps, and a chunk has all of them: a unit's elements lie side
+  // by side in dW, and are put in order in shared memory first.
+  bool orders_elements;
+  int shared_bytes;
+};
+
+// One element of dW.
 struct WgradElement {
   int filter, channel, r, s;  // channel: of all groups
   int own_channel;            // of the group
 
-  // index: in the order of dense memory, channels_last or contiguous.
-  __device__ WgradElement(const WgradGeometry& g, int index) {
-    if (g.w_strides.c == 1 && g.w_strides.w != 1) {
-      own_channel = g.by_group_channels.split(index);
-      s = g.by_kernel_columns.split(index);
-      r = g.by_kernel_rows.split(index);
+  // column: of a packed row.
+  __device__ __forceinline__ WgradElement(const WgradGeometry& g, int of_filter, int column,
+                                          int tap)
+      : filter(of_filter), channel(column), r(tap), s(0) {
+    if (g.folds_columns) {
+      s = column;
+      channel = g.by_group_channels.split(s);
     } else {
-      s = g.by_kernel_columns.split(index);
-      r = g.by_kernel_rows.split(index);
-      own_channel = g.by_group_channels.split(index);
+      s = g.by_kernel_columns.split(r);
     }
-    filter = index;
-    channel = g.by_group_filters.divide(filter) * g.group_channels + own_channel;
+    own_channel = channel - g.by_group_filters.divide(filter) * g.group_channels;
   }
 
-  __device__ int64_t offset(const WgradGeometry& g) const {
+  __device__ __forceinline__ int64_t offset(const WgradGeometry& g) const {
     return filter * g.w_strides.n + own_channel * g.w_strides.c + r * g.w_strides.h +
            s * g.w_strides.w;
-  }
-
-  // Where the element's partial sum lies within a slice. places: see list_tap_places.
-  __device__ int64_t find_partial(const WgradGeometry& g, const int* places) const {
-    const int place = places[g.folds_columns ? r : r * g.kernel_columns + s];
-    const int atom = place & 31, group_slot = place >> 5 & 3, group_block = place >> 7;
-    const int packed = g.folds_columns ? s * g.channels + channel : channel;
-    int filter_block = filter / unsigned{kTileFilters};
-    const int filter_tile = g.by_block_filter_tiles.split(filter_block);
-    int channel_block = (packed >> g.atom_bits) - find_first_tile(g, filter_block);
-    int column = (packed & (g.atom_channels - 1)) + (atom << g.atom_bits);
-    if (g.atom_axis == AtomAxis::kChannels) {
-      column += g.by_block_channel_tiles.split(channel_block) << g.atom_bits;
-    }
-    const int block =
-        (filter_block * g.channel_blocks + channel_block) * g.group_blocks + group_block;
-    const int consumer = filter_tile * g.block_tap_groups + group_slot;
-    const int row = filter % unsigned{kTileFilters};
-    return (int64_t{block} * g.consumers() + consumer) * kTileFilters * g.columns +
-           row * g.columns + column;
   }
 
   // This thread's share of the definition's sum: every step-th output pixel from `first` on.
@@ -96,31 +95,152 @@ struct WgradElement {
   }
 };
 
-// For each tap: its atom, its group's slot in a block, and the block of groups.
-__device__ __forceinline__ void list_tap_places(const WgradGeometry& g, int* places) {
+// For each tap: where its accumulators are, from those of the tile's first consumer on, and where
+// its elements of dW are, from those of the first tap on.
+__device__ __forceinline__ void list_taps(const WgradGeometry& g, int* places, int* offsets) {
   for (int block = 0; block < g.group_blocks; ++block) {
     const int first = g.block_groups[block], end = g.block_groups[block + 1];
     for (int index = first + static_cast<int>(threadIdx.x); index < end; index += blockDim.x) {
       const TapGroup& group = g.groups[index];
+      const int consumer = block * g.consumers() + index - first;
       for (int atom = 0; atom < group.taps; ++atom) {
         const int r = group.r + atom * g.atom_r, s = group.s + atom * g.atom_s;
-        places[g.folds_columns ? r : r * g.kernel_columns + s] =
-            atom | (index - first) << 5 | block << 7;
+        const int tap = g.folds_columns ? r : r * g.kernel_columns + s;
+        places[tap] = consumer * kTileFilters * g.columns + (atom << g.atom_bits);
+        offsets[tap] = static_cast<int>(r * g.w_strides.h + s * g.w_strides.w);
       }
     }
   }
 }
 
-// lanes: that add one element, a power of two up to 8.
+// One filter and one tile of channels, with all taps.
+struct ReduceUnit {
+  int filter, first_column;
+  int begin, end;   // columns of the tile that belong to the filter's group
+  int64_t partial;  // of its first tap and column, in a slice
+  int64_t offset;   // of the first tap of column 0, in dW
+
+  __device__ __forceinline__ ReduceUnit(const WgradGeometry& g, const ReduceShape& shape,
+                                        int index) {
+    filter = index;
+    const int tile_of_filter = shape.by_tiles.split(filter);
+    const int group_begin = g.by_group_filters.divide(filter) * g.group_channels;
+    const int group_end = g.folds_columns ? g.packed_channels : group_begin + g.group_channels;
+    const int tile = (group_begin >> g.atom_bits) + tile_of_filter;
+    first_column = tile << g.atom_bits;
+    begin = max(group_begin - first_column, 0);
+    end = min(group_end - first_column, g.atom_channels);  // not positive: the unit is empty
+
+    int filter_block = filter / kTileFilters;
+    const int row = filter - filter_block * kTileFilters;
+    const int filter_tile = g.by_block_filter_tiles.split(filter_block);
+    int channel_block = tile - find_first_tile(g, filter_block), sub_tile = 0;
+    if (g.atom_axis == AtomAxis::kChannels)
+      sub_tile = g.by_block_channel_tiles.split(channel_block);
+    const int64_t consumer =
+        int64_t{filter_block * g.channel_blocks + channel_block} * g.group_blocks * g.consumers() +
+        filter_tile * g.block_tap_groups;
+    partial = (consumer * kTileFilters + row) * g.columns + (sub_tile << g.atom_bits);
+    offset = filter * g.w_strides.n - group_begin * g.w_strides.c;
+  }
+
+  // Of the first tap of a column, in dW.
+  __device__ __forceinline__ int64_t find_offset(const WgradGeometry& g, int column) const {
+    column += first_column;
+    if (!g.folds_columns) return offset + column * g.w_strides.c;
+    const int c = g.by_group_channels.split(column);  // leaves the kernel column
+    return offset + c * g.w_strides.c + column * g.w_strides.w;
+  }
+};
+
+// Four neighbouring columns of a tap: the sums of every step-th slice.
+__device__ __forceinline__ float4 add_slices(const WgradGeometry& g, const float* from, int slice,
+                                             int step) {
+  const int64_t slice_stride = g.partial_values();
+  float4 sum{0, 0, 0, 0};
+  from += slice * slice_stride;
+#pragma unroll 4
+  for (; slice < g.slices; slice += step, from += step * slice_stride) {
+    const float4 value = *reinterpret_cast<const float4*>(from);
+    sum.x += value.x, sum.y += value.y, sum.z += value.z, sum.w += value.w;
+  }
+  return sum;
+}
+
+// Stores the elements of four neighbouring columns of a tap, as far as the unit has them: in dW, or
+// in order, in shared memory. Returns whether all are finite.
+template <typename T>
+__device__ __forceinline__ bool store_columns(const WgradGeometry& g, const ReduceShape& shape,
+                                              const ReduceUnit& unit, int tap, int column,
+                                              int tap_offset, const float4& sums,
+                                              const Unscale& unscale, T* dw, T* ordered) {
+  const float values[4] = {sums.x, sums.y, sums.z, sums.w};
+  bool are_finite = true;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int own = column + i;
+    if (own < unit.begin || own >= unit.end) continue;
+    const float value = values[i] * unscale.first * unscale.second;
+    are_finite &= fabsf(value) <= kLargestFinite;
+    T* const to = shape.orders_elements ? ordered + (own - unit.begin) * shape.taps + tap
+                                        : dw + unit.find_offset(g, own) + tap_offset;
+    *to = round_to<T>(value);
+  }
+  return are_finite;
+}
+
+// Copies elements to dW, 16 bytes at a time where both sides are aligned.
+template <typename T>
+__device__ __forceinline__ void copy_ordered(const T* from, T* to, int count, int thread,
+                                             int threads) {
+  constexpr int kVector = 16 / sizeof(T);
+  int first = 0;
+  if (reinterpret_cast<uintptr_t>(to) % 16 == 0) {
+    first = count / kVector * kVector;
+    for (int i = thread * kVector; i < first; i += threads * kVector) {
+      *reinterpret_cast<uint4*>(to + i) = *reinterpret_cast<const uint4*>(from + i);
+    }
+  }
+  for (int i = first + thread; i < count; i += threads) to[i] = from[i];
+}
+
+// Sums that are not finite are computed again by the definition: MMAs also multiply gaps and
+// borders, where 0 * Inf is NaN, and split operands of large values overflow. By the whole block.
+template <typename T>
+__device__ __noinline__ void recompute(const WgradGeometry& g, const WgradCall& call,
+                                       const ReduceUnit& unit, int first_tap, int taps,
+                                       double* shares) {
+  T* const dw = static_cast<T*>(call.w);
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int tap = first_tap; tap < first_tap + taps; ++tap) {
+    for (int column = unit.begin; column < unit.end; ++column) {
+      const WgradElement element(g, unit.filter, unit.first_column + column, tap);
+      if (fabsf(to_accumulate(dw[element.offset(g)])) <= kLargestFinite) continue;
+      shares[thread] = element.sum_pixels<T>(g, call, thread, kReduceThreads);
+      __syncthreads();
+      if (thread == 0) {
+        double total = 0;
+        for (int j = 0; j < kReduceThreads; ++j) total += shares[j];
+        dw[element.offset(g)] = round_to<T>(static_cast<float>(total));
+      }
+      __syncthreads();
+    }
+  }
+}
+
 template <typename T, OperandForm kForm>
-__global__ void __launch_bounds__(kReduceThreads)
+__global__ void __launch_bounds__(kReduceThreads, 3)
     wgrad_reduce_kernel(const __grid_constant__ WgradGeometry g,
-                        const __grid_constant__ WgradCall call, int elements, int lanes) {
-  extern __shared__ char memory[];
+                        const __grid_constant__ WgradCall call,
+                        const __grid_constant__ ReduceShape shape) {
+  extern __shared__ __align__(16) char memory[];
   auto* const places = reinterpret_cast<int*>(memory);
-  auto* const shares = reinterpret_cast<double*>(memory + kMaxWgradTaps * sizeof(int));
-  auto* const sums = reinterpret_cast<float*>(shares);
-  list_tap_places(g, places);
+  int* const offsets = places + kMaxWgradTaps;
+  auto* const shares = reinterpret_cast<double*>(offsets + kMaxWgradTaps);
+  const int unit_warps = shape.unit_warps, block_units = kReduceWarps / unit_warps;
+  auto* const elements = reinterpret_cast<float*>(shares + kReduceThreads);
+  float* const sums = elements + block_units * kReduceValues;
+  list_taps(g, places, offsets);
   wait_for_kernels_before();
   let_next_kernel_start();
   if (is_shut(call)) return;
@@ -131,61 +251,99 @@ __global__ void __launch_bounds__(kReduceThreads)
   } else if constexpr (count_components(kForm) > 1) {
     unscale.first = kSplitUnscale;
   }
-  const int thread = static_cast<int>(threadIdx.x);
-  const int together = kReduceThreads / lanes;  // elements of a block at a time
-  const int lane = thread / together, own = thread - lane * together;
-  const int64_t slice_stride = g.partial_values();
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int own_unit = warp / unit_warps, share = warp - own_unit * unit_warps;
+  const int unit_threads = 32 * unit_warps, unit_thread = thread - own_unit * unit_threads;
+  const int vector_bits = g.atom_bits - 2;  // four columns a vector
+  auto* const ordered = reinterpret_cast<T*>(elements + own_unit * kReduceValues);
+  auto* const unit_sums = reinterpret_cast<float4*>(sums + own_unit * unit_warps * kReduceValues);
+  T* const dw = static_cast<T*>(call.w);
 
-  for (int64_t first = int64_t{blockIdx.x} * together; first < elements;
-       first += int64_t{gridDim.x} * together) {
-    const bool exists = first + own < elements;
-    const WgradElement element(g, static_cast<int>(exists ? first + own : first));
-    const float* const partial = call.partials + element.find_partial(g, places);
-    float sum = 0;
-#pragma unroll 4
-    for (int slice = lane; slice < g.slices; slice += lanes) sum += partial[slice * slice_stride];
-    if (lanes > 1) {
-      sums[thread] = sum;
-      __syncthreads();
-      for (int i = 1; lane == 0 && i < lanes; ++i) sum += sums[i * together + own];
-      __syncthreads();
-    }
-    const bool is_mine = lane == 0 && exists;
-    const float value = sum * unscale.first * unscale.second;
-    if (is_mine) static_cast<T*>(call.w)[element.offset(g)] = round_to<T>(value);
-    const bool is_wrong = is_mine && !(fabsf(value) <= kLargestFinite);
-    if (!__syncthreads_or(is_wrong)) continue;
-
-    // Sums that are not finite are computed again, by the definition: MMAs also multiply gaps and
-    // borders, where 0 * Inf is NaN, and split operands of large values overflow.
-    for (int i = 0; i < together && first + i < elements; ++i) {
-      if (!__syncthreads_or(is_wrong && own == i)) continue;
-      const WgradElement wrong(g, static_cast<int>(first + i));
-      shares[thread] = wrong.sum_pixels<T>(g, call, thread, kReduceThreads);
-      __syncthreads();
-      if (thread == 0) {
-        double total = 0;
-        for (int j = 0; j < kReduceThreads; ++j) total += shares[j];
-        static_cast<T*>(call.w)[wrong.offset(g)] = round_to<T>(static_cast<float>(total));
+  for (int block = blockIdx.x; block * block_units < shape.units; block += gridDim.x) {
+    const int index = block * block_units + own_unit;
+    ReduceUnit unit(g, shape, min(index, shape.units - 1));
+    if (index >= shape.units) unit.end = unit.begin;
+    const bool exists = unit.begin < unit.end;
+    for (int tap = 0; tap < shape.taps; tap += shape.chunk_taps) {
+      const int taps = min(shape.chunk_taps, shape.taps - tap);
+      const int vectors = exists ? taps << vector_bits : 0;
+      bool is_wrong = false;
+      const auto column_of = [&](int vector) { return (vector & ((1 << vector_bits) - 1)) * 4; };
+      const auto add = [&](int vector) {
+        const int of_chunk = vector >> vector_bits;
+        return add_slices(g,
+                          call.partials + unit.partial + places[tap + of_chunk] + column_of(vector),
+                          share, unit_warps);
+      };
+      const auto store = [&](int vector, const float4& sum) {
+        const int own = tap + (vector >> vector_bits);
+        is_wrong |= !store_columns(g, shape, unit, own, column_of(vector), offsets[own], sum,
+                                   unscale, dw, ordered);
+      };
+      if (unit_warps == 1) {
+        for (int i = lane; i < vectors; i += 32) store(i, add(i));
+      } else {
+        for (int i = lane; i < vectors; i += 32) {
+          unit_sums[share * (kReduceValues / 4) + i] = add(i);
+        }
+        __syncthreads();
+        for (int i = unit_thread; i < vectors; i += unit_threads) {
+          float4 sum = unit_sums[i];
+          for (int j = 1; j < unit_warps; ++j) {
+            const float4 other = unit_sums[j * (kReduceValues / 4) + i];
+            sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+          }
+          store(i, sum);
+        }
       }
-      __syncthreads();
+      if (shape.orders_elements) {
+        __syncthreads();
+        if (exists) {
+          copy_ordered(ordered, dw + unit.find_offset(g, unit.begin),
+                       (unit.end - unit.begin) * taps, unit_thread, unit_threads);
+        }
+      }
+      if (!__syncthreads_or(is_wrong)) continue;
+      for (int i = 0; i < block_units && block * block_units + i < shape.units; ++i) {
+        recompute<T>(g, call, ReduceUnit(g, shape, block * block_units + i), tap, taps, shares);
+      }
     }
   }
+}
+
+inline ReduceShape make_reduce_shape(const WgradGeometry& g) {
+  ReduceShape shape{};
+  // A group's channels may begin anywhere in a tile.
+  const int tiles = g.group_filters == g.filters
+                        ? (g.packed_channels + g.atom_channels - 1) / g.atom_channels
+                        : (g.group_channels + g.atom_channels - 2) / g.atom_channels + 1;
+  shape.by_tiles = FastDivmod(tiles);
+  shape.units = g.filters * tiles;
+  shape.taps = g.folds_columns ? g.kernel_rows : g.kernel_rows * g.kernel_columns;
+  shape.chunk_taps = kReduceValues / g.atom_channels;
+  shape.orders_elements = !g.folds_columns && shape.taps > 1 && shape.taps <= shape.chunk_taps &&
+                          g.w_strides.c == shape.taps;
+  // As many warps as keep the GPU busy where units are few.
+  shape.unit_warps = 1;
+  while (shape.unit_warps < kReduceWarps && 2 * shape.unit_warps <= g.slices &&
+         int64_t{shape.units} * shape.unit_warps < kReduceBlocks * kReduceWarps) {
+    shape.unit_warps *= 2;
+  }
+  const int units = kReduceWarps / shape.unit_warps;
+  const int buffers = units + (shape.unit_warps > 1 ? kReduceWarps : 0);
+  shape.shared_bytes = kMaxWgradTaps * 8 + kReduceThreads * 8 + buffers * kReduceValues * 4;
+  return shape;
 }
 
 // Starts the reduction of a form's partial sums.
 template <typename T, OperandForm kForm>
 void launch_wgrad_reduce(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call) {
-  const int elements = g.filters * g.group_channels * g.kernel_rows * g.kernel_columns;
-  // As many lanes as keep the GPU busy where elements are few.
-  int lanes = 1;
-  while (lanes < 8 && 2 * lanes <= g.slices && int64_t{elements} * lanes < kReduceParallel) {
-    lanes *= 2;
-  }
-  const int64_t blocks = (int64_t{elements} * lanes + kReduceThreads - 1) / kReduceThreads;
+  const ReduceShape shape = make_reduce_shape(g);
+  const int block_units = kReduceWarps / shape.unit_warps;
+  const int64_t blocks = (int64_t{shape.units} + block_units - 1) / block_units;
   const dim3 grid(static_cast<unsigned>(std::min<int64_t>(blocks, kReduceBlocks)));
-  launch_early<wgrad_reduce_kernel<T, kForm>>(site, grid, kReduceThreads, kReduceSharedBytes, g,
-                                              call, elements, lanes);
+  launch_early<wgrad_reduce_kernel<T, kForm>>(
+      site, grid, kReduceThreads, static_cast<size_t>(shape.shared_bytes), g, call, shape);
 }
 
 }  // namespace convx

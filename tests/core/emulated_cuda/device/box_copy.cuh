@@ -57,6 +57,46 @@ inline void box_copy(uint32_t destination, const void* map, int x0, int x1, int 
   });
 }
 
+inline void pixel_copy(uint32_t destination, const void* map, int channel, int column, int row,
+                       int image, int column_offset, int row_offset, uint32_t barrier) {
+  PixelTensor tensor;
+  std::memcpy(&tensor, map, sizeof(tensor));
+  EmulatedBarrier& counted = find_barrier(barrier);
+  char* const start = shared_pointer<char>(destination, 128);
+  const auto swizzle_bits = static_cast<uint32_t>(tensor.channels / 8 - 1);
+  // The rectangle's last column and row.
+  const int last[2] = {tensor.first[0] + (tensor.count[0] - 1) * tensor.step[0],
+                       tensor.first[1] + (tensor.count[1] - 1) * tensor.step[1]};
+  if (column < tensor.first[0] || column > last[0] || row < tensor.first[1] || row > last[1] ||
+      (column - tensor.first[0]) % tensor.step[0] != 0 ||
+      (row - tensor.first[1]) % tensor.step[1] != 0) {
+    emulator::fault = "a copy begins outside of its rectangle";
+  }
+  uint32_t address = destination;
+  for (int pixel = 0; pixel < tensor.pixels; ++pixel) {
+    const int64_t at[3] = {column + column_offset, row + row_offset, image};
+    bool inside = true;
+    for (int i = 0; i < 3; ++i) inside &= at[i] >= 0 && at[i] < tensor.extent[i + 1];
+    for (int i = 0; i < tensor.channels; i += 8, address += 16) {
+      const auto left =
+          inside ? std::clamp<int64_t>(tensor.extent[0] - channel - i, 0, 8) : int64_t{0};
+      const int64_t offset = 2 * (channel + i) + at[0] * tensor.stride_bytes[0] +
+                             at[1] * tensor.stride_bytes[1] + at[2] * tensor.stride_bytes[2];
+      const uint32_t swizzled = address ^ ((address >> 7 & swizzle_bits) << 4);
+      char* const to = start + (static_cast<int64_t>(swizzled) - destination);
+      const auto bytes = static_cast<uint32_t>(2 * left);
+      std::memset(to, emulator::kPoison, 16);
+      counted.copies.push_back(
+          {to, static_cast<const char*>(tensor.base) + offset, bytes, 16 - bytes});
+    }
+    column += tensor.step[0];
+    if (column <= last[0]) continue;
+    column = tensor.first[0], row += tensor.step[1];
+    if (row <= last[1]) continue;
+    row = tensor.first[1], ++image;
+  }
+}
+
 inline void box_store(const void* map, int x0, int x1, int x2, int x3, uint32_t source) {
   visit_box(source, map, {x0, x1, x2, x3}, [&](const char* from, char* to, uint32_t bytes) {
     if (bytes > 0) {

@@ -1,0 +1,200 @@
+// The consumer warpgroups of the weight gradient: MMAs and partial sums.
+//
+// Accumulation. The tensor cores truncate when they add to an accumulator, an error that grows with
+// the chain. Plain forms add their accumulators to the slice's partial sums in memory every
+// flush_stages stages. Split forms, which must be as exact as float32, empty them into a second set
+// of registers after every stage. wgrad_reduce.cuh adds the partial sums of all slices, in a fixed
+// order.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "device/mbarrier.cuh"
+#include "device/tensor_formats.cuh"
+#include "device/wgmma.cuh"
+#include "engines/cuda_weight_grad/wgrad_memory.cuh"
+
+namespace convx {
+
+// A consumer warpgroup.
+template <typename Value, int kComponents, int kColumns>
+class WgradConsumer {
+  static constexpr bool kIsSplit = kComponents > 1;
+  // float16 components: the second is kHalfLowScale times as large (tensor_formats.cuh).
+  static constexpr bool kHasLowScale = kIsSplit && std::is_same_v<Value, __half>;
+  using Mma = Wgmma<MnMajor<Value>, kColumns>;
+
+ public:
+  __device__ WgradConsumer(const WgradGeometry& g, const WgradCall& call, const WgradMemory& memory,
+                           const WgradWork& work, int warpgroup)
+      : g_(g), memory_(memory), work_(work) {
+    const int filter_tile = warpgroup / g.block_tap_groups;
+    const int group = work.tile.first_group + warpgroup % g.block_tap_groups;
+    is_active_ = group < work.tile.last_group;
+    const int base = g.groups[work.tile.first_group].shift / 8 * 8;
+    const int shift = is_active_ ? g.groups[group].shift - base : 0;
+    // In units of 16 bytes, as descriptors count.
+    row_units_ = g.row_bytes / 16;
+    ring_units_ = g.ring_stages * kStagePositions * row_units_;
+    at_ = static_cast<uint32_t>(shift) * row_units_;
+    if (at_ >= ring_units_) at_ -= ring_units_;
+    const uint32_t atom_distance = g.atom_axis == AtomAxis::kChannels
+                                       ? memory.ring_bytes
+                                       : static_cast<uint32_t>(g.atom_shift * g.row_bytes);
+    input_lower_ = lower_columns_descriptor(memory.input, atom_distance);
+    input_upper_ = upper_descriptor(g.row_bytes);
+    input_component_units_ = g.block_channel_tiles * memory.ring_bytes / 16;
+    gradient_lower_ =
+        memory.gradient / 16 + filter_tile * (kStagePositions * kGradientRowBytes / 16);
+    gradient_component_units_ = g.block_filter_tiles * (kStagePositions * kGradientRowBytes / 16);
+    const int64_t part =
+        (int64_t{work.slice} * g.tiles() + work.tile_index) * g.consumers() + warpgroup;
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    const int row = thread / 32 * 16 + thread % 32 / 4;
+    partial_ = call.partials + (part * kTileFilters + row) * kColumns + thread % 4 * 2;
+    adds_ = call.adds_to_partials;
+  }
+
+  __device__ void run() {
+    if constexpr (kIsSplit) {
+      run_split();
+    } else {
+      for (int first = 0; first < work_.stages; first += g_.flush_stages) {
+        run_chain(min(g_.flush_stages, work_.stages - first));
+      }
+    }
+  }
+
+ private:
+  // Accumulates over so many stages in one chain. A stage's MMAs run while the next are issued, and
+  // the stage before is released then.
+  __device__ __forceinline__ void run_chain(int stages) {
+    WgmmaSums<kColumns> accumulators;
+    int previous = 0;
+    for (int i = 0; i < stages; ++i) {
+      wait_barrier(memory_.full + 8 * stage_.slot, stage_.parity);
+      if (is_active_) {
+        fence_wgmma();
+        issue(accumulators, stage_.slot, 0, 0, i > 0);
+        commit_wgmma();
+        wait_wgmma<1>();
+      }
+      if (i > 0) release(previous);
+      previous = stage_.slot;
+      advance();
+    }
+    wait_wgmma<0>();
+    release(previous);
+    if (is_active_) add_to_partials(accumulators);
+  }
+
+  // Empties the accumulators into a second set after every stage.
+  __device__ __forceinline__ void run_split() {
+    WgmmaSums<kColumns> accumulators, promoted;
+#pragma unroll
+    for (float& value : promoted.value) value = 0;
+    for (int i = 0; i < work_.stages; ++i) {
+      wait_barrier(memory_.full + 8 * stage_.slot, stage_.parity);
+      if (is_active_) multiply_split(accumulators, promoted);
+      release(stage_.slot);
+      advance();
+    }
+    if (is_active_) add_to_partials(promoted);
+  }
+
+  __device__ __forceinline__ void advance() {
+    stage_.advance(g_.stages);
+    at_ += kStagePositions * row_units_;
+    if (at_ >= ring_units_) at_ -= ring_units_;
+  }
+
+  // Issues the MMAs of a stage for components (a, b), without waiting for them.
+  __device__ __forceinline__ void issue(WgmmaSums<kColumns>& accumulators, int slot, int a, int b,
+                                        bool accumulates) const {
+    const uint32_t gradient = gradient_lower_ + slot * (memory_.gradient_stage_bytes / 16) +
+                              a * gradient_component_units_;
+    const uint32_t input = input_lower_ + b * input_component_units_;
+#pragma unroll
+    for (int k = 0; k < kStagePositions / 16; ++k) {
+      uint32_t at = at_ + k * 16 * row_units_;
+      if (at >= ring_units_) at -= ring_units_;
+      Mma::multiply(accumulators,
+                    join_descriptor(gradient + k * (16 * kGradientRowBytes / 16),
+                                    upper_descriptor(kGradientRowBytes)),
+                    join_descriptor(input + at, input_upper_), accumulates || k > 0);
+    }
+  }
+
+  // The products of components, the smallest first.
+  __device__ __forceinline__ void multiply_split(WgmmaSums<kColumns>& accumulators,
+                                                 WgmmaSums<kColumns>& promoted) const {
+    const int slot = stage_.slot;
+    fence_wgmma();
+    if constexpr (kComponents == 3) {
+      issue(accumulators, slot, 0, 2, false);
+      issue(accumulators, slot, 1, 1, true);
+      issue(accumulators, slot, 2, 0, true);
+    }
+    issue(accumulators, slot, 0, 1, kComponents == 3);
+    issue(accumulators, slot, 1, 0, true);
+    if constexpr (kHasLowScale) {
+      commit_wgmma();
+      wait_wgmma<0>();
+#pragma unroll
+      for (float& value : accumulators.value) value *= 1 / kHalfLowScale;
+      fence_wgmma();
+    }
+    issue(accumulators, slot, 0, 0, true);
+    commit_wgmma();
+    wait_wgmma<0>();
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) promoted.value[i] += accumulators.value[i];
+  }
+
+  __device__ __forceinline__ void release(int slot) const {
+    if (threadIdx.x % 32 == 0) arrive(memory_.empty + 8 * slot);
+  }
+
+  // All loads before all stores: one after the other, each would take a round trip to L2.
+  __device__ __forceinline__ void add_to_partials(WgmmaSums<kColumns>& sums) {
+    const auto place = [&](int i) {  // pairs of columns, of two rows alternately
+      return reinterpret_cast<float2*>(partial_ + i % 2 * 8 * kColumns + i / 2 * 8);
+    };
+    if (adds_) {
+      constexpr int kBatch = 8;
+#pragma unroll
+      for (int first = 0; first < kColumns / 4; first += kBatch) {
+        float2 before[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) before[i] = *place(first + i);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          sums.value[2 * (first + i)] += before[i].x;
+          sums.value[2 * (first + i) + 1] += before[i].y;
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns / 4; ++i) {
+      *place(i) = float2{sums.value[2 * i], sums.value[2 * i + 1]};
+    }
+    adds_ = true;
+  }
+
+  const WgradGeometry& g_;
+  const WgradMemory& memory_;
+  const WgradWork& work_;
+  bool is_active_;  // the last block of a residue may have fewer tap groups than warpgroups
+  bool adds_;       // the partial sums hold earlier stages already
+  RingCursor stage_;
+  uint32_t row_units_, ring_units_;
+  uint32_t at_;  // where in the ring the stage's first row for this tap group is
+  uint32_t input_lower_, input_upper_, input_component_units_;
+  uint32_t gradient_lower_, gradient_component_units_;
+  float* partial_;  // of this thread's first row and column
+};
+
+}  // namespace convx
