@@ -9,8 +9,8 @@ namespace convx {
 
 // Blocks of the packing kernel: eight for each of 132 multiprocessors.
 inline constexpr int64_t kPackBlocks = 1056;
-// Blocks of the reduction at most.
-inline constexpr int64_t kReduceBlocks = 2048;
+// The same for the reduction, whose shared memory allows five.
+inline constexpr int64_t kReduceBlocks = 660;
 
 void run_wgrad_bfloat16(const LaunchSite&, const WgradGeometry&, const WgradCall&);
 void run_wgrad_float16(const LaunchSite&, const WgradGeometry&, const WgradCall&);

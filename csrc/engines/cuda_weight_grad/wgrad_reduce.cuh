@@ -8,14 +8,13 @@
 //            | sums, per slice    |   written in dW's order, through shared memory
 //            +--------------------+
 //
-// A unit is added by 1 to 8 warps of a block, in chunks of kReduceValues values: warp i adds slices
-// i, i + warps, ..., and their results are added in the order of warps.
+// A unit is added by 1 to 8 warps of a block: warp i adds slices i, i + warps, ..., and their
+// results are added in the order of warps. Taps go through shared memory in chunks of kReduceValues
+// values.
 //
-// Shared memory: where each tap's accumulators and elements are, 8 KiB | shares of elements that
-// are
-//                computed again, 2 KiB | each unit's elements in dW's order, 4 KiB | each warp's
-//                sums, 4 KiB, if a unit has several warps. L2 latency and the number of
-//                instructions for an element limit the kernel.
+// Shared memory: where each tap's accumulators and elements are, 8 KiB | each warp's sums of a
+// chunk, 8 * 4.25 KiB
+//                | the shares of elements that are computed again, 2 KiB.
 #pragma once
 
 #include <algorithm>
@@ -36,6 +35,11 @@ namespace convx {
 inline constexpr int kReduceThreads = 256;
 inline constexpr int kReduceWarps = kReduceThreads / 32;
 inline constexpr int kReduceValues = 1024;  // of a unit, at a time
+// Rows of a chunk are one value longer than the tile has channels, so that neighbouring taps are in
+// different banks.
+inline constexpr int kReduceBuffer = kReduceValues + kReduceValues / 16;
+inline constexpr int kReduceSharedBytes =
+    kMaxWgradTaps * 8 + kReduceWarps * kReduceBuffer * 4 + kReduceThreads * 8;
 inline constexpr float kLargestFinite = 0x1.fffffep127f;
 
 // How the reduction is spread over blocks and warps.
@@ -43,10 +47,9 @@ struct ReduceShape {
   int units, unit_warps;  // unit_warps: that add one unit, a power of two up to 8
   FastDivmod by_tiles;    // units of a filter
   int taps, chunk_taps;
-  // Neighbouring elements of dW are taps, and a chunk has all of them: a unit's elements lie side
-  // by side in dW, and are put in order in shared memory first.
-  bool orders_elements;
-  int shared_bytes;
+  // Neighbouring elements of dW are taps, and a chunk has all of them: stores follow dW's order.
+  bool stores_by_tap;
+  FastDivmod by_taps;
 };
 
 // One element of dW.
@@ -153,93 +156,38 @@ struct ReduceUnit {
   }
 };
 
-// Four neighbouring columns of a tap: the sums of every step-th slice.
-__device__ __forceinline__ float4 add_slices(const WgradGeometry& g, const float* from, int slice,
-                                             int step) {
+// Adds the unit's values of taps [first_tap, first_tap + taps), of every step-th slice. A lane adds
+// four neighbouring columns; columns of other groups, and atoms that no tap uses, have partial sums
+// as well, which nobody reads.
+__device__ __forceinline__ void add_slices(const WgradGeometry& g, const float* partials,
+                                           const int* places, int first_tap, int taps, int slice,
+                                           int step, float* buffer) {
   const int64_t slice_stride = g.partial_values();
-  float4 sum{0, 0, 0, 0};
-  from += slice * slice_stride;
-#pragma unroll 4
-  for (; slice < g.slices; slice += step, from += step * slice_stride) {
-    const float4 value = *reinterpret_cast<const float4*>(from);
-    sum.x += value.x, sum.y += value.y, sum.z += value.z, sum.w += value.w;
-  }
-  return sum;
-}
-
-// Stores the elements of four neighbouring columns of a tap, as far as the unit has them: in dW, or
-// in order, in shared memory. Returns whether all are finite.
-template <typename T>
-__device__ __forceinline__ bool store_columns(const WgradGeometry& g, const ReduceShape& shape,
-                                              const ReduceUnit& unit, int tap, int column,
-                                              int tap_offset, const float4& sums,
-                                              const Unscale& unscale, T* dw, T* ordered) {
-  const float values[4] = {sums.x, sums.y, sums.z, sums.w};
-  bool are_finite = true;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int own = column + i;
-    if (own < unit.begin || own >= unit.end) continue;
-    const float value = values[i] * unscale.first * unscale.second;
-    are_finite &= fabsf(value) <= kLargestFinite;
-    T* const to = shape.orders_elements ? ordered + (own - unit.begin) * shape.taps + tap
-                                        : dw + unit.find_offset(g, own) + tap_offset;
-    *to = round_to<T>(value);
-  }
-  return are_finite;
-}
-
-// Copies elements to dW, 16 bytes at a time where both sides are aligned.
-template <typename T>
-__device__ __forceinline__ void copy_ordered(const T* from, T* to, int count, int thread,
-                                             int threads) {
-  constexpr int kVector = 16 / sizeof(T);
-  int first = 0;
-  if (reinterpret_cast<uintptr_t>(to) % 16 == 0) {
-    first = count / kVector * kVector;
-    for (int i = thread * kVector; i < first; i += threads * kVector) {
-      *reinterpret_cast<uint4*>(to + i) = *reinterpret_cast<const uint4*>(from + i);
+  const int vector_bits = g.atom_bits - 2, vectors = taps << vector_bits;
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < vectors; i += 32) {
+    const int tap = i >> vector_bits, column = (i & ((1 << vector_bits) - 1)) * 4;
+    const float* from = partials + places[first_tap + tap] + column + slice * slice_stride;
+    float4 sum{0, 0, 0, 0};
+#pragma unroll 8
+    for (int own = slice; own < g.slices; own += step, from += step * slice_stride) {
+      const float4 value = *reinterpret_cast<const float4*>(from);
+      sum.x += value.x, sum.y += value.y, sum.z += value.z, sum.w += value.w;
     }
-  }
-  for (int i = first + thread; i < count; i += threads) to[i] = from[i];
-}
-
-// Sums that are not finite are computed again by the definition: MMAs also multiply gaps and
-// borders, where 0 * Inf is NaN, and split operands of large values overflow. By the whole block.
-template <typename T>
-__device__ __noinline__ void recompute(const WgradGeometry& g, const WgradCall& call,
-                                       const ReduceUnit& unit, int first_tap, int taps,
-                                       double* shares) {
-  T* const dw = static_cast<T*>(call.w);
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int tap = first_tap; tap < first_tap + taps; ++tap) {
-    for (int column = unit.begin; column < unit.end; ++column) {
-      const WgradElement element(g, unit.filter, unit.first_column + column, tap);
-      if (fabsf(to_accumulate(dw[element.offset(g)])) <= kLargestFinite) continue;
-      shares[thread] = element.sum_pixels<T>(g, call, thread, kReduceThreads);
-      __syncthreads();
-      if (thread == 0) {
-        double total = 0;
-        for (int j = 0; j < kReduceThreads; ++j) total += shares[j];
-        dw[element.offset(g)] = round_to<T>(static_cast<float>(total));
-      }
-      __syncthreads();
-    }
+    float* const to = buffer + tap * (g.atom_channels + 1) + column;
+    to[0] = sum.x, to[1] = sum.y, to[2] = sum.z, to[3] = sum.w;
   }
 }
 
 template <typename T, OperandForm kForm>
-__global__ void __launch_bounds__(kReduceThreads, 3)
+__global__ void __launch_bounds__(kReduceThreads)
     wgrad_reduce_kernel(const __grid_constant__ WgradGeometry g,
                         const __grid_constant__ WgradCall call,
                         const __grid_constant__ ReduceShape shape) {
   extern __shared__ __align__(16) char memory[];
   auto* const places = reinterpret_cast<int*>(memory);
   int* const offsets = places + kMaxWgradTaps;
-  auto* const shares = reinterpret_cast<double*>(offsets + kMaxWgradTaps);
-  const int unit_warps = shape.unit_warps, block_units = kReduceWarps / unit_warps;
-  auto* const elements = reinterpret_cast<float*>(shares + kReduceThreads);
-  float* const sums = elements + block_units * kReduceValues;
+  auto* const buffers = reinterpret_cast<float*>(offsets + kMaxWgradTaps);
+  auto* const shares = reinterpret_cast<double*>(buffers + kReduceWarps * kReduceBuffer);
   list_taps(g, places, offsets);
   wait_for_kernels_before();
   let_next_kernel_start();
@@ -251,61 +199,69 @@ __global__ void __launch_bounds__(kReduceThreads, 3)
   } else if constexpr (count_components(kForm) > 1) {
     unscale.first = kSplitUnscale;
   }
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
+  const int unit_warps = shape.unit_warps, block_units = kReduceWarps / unit_warps;
   const int own_unit = warp / unit_warps, share = warp - own_unit * unit_warps;
-  const int unit_threads = 32 * unit_warps, unit_thread = thread - own_unit * unit_threads;
-  const int vector_bits = g.atom_bits - 2;  // four columns a vector
-  auto* const ordered = reinterpret_cast<T*>(elements + own_unit * kReduceValues);
-  auto* const unit_sums = reinterpret_cast<float4*>(sums + own_unit * unit_warps * kReduceValues);
+  const int row = g.atom_channels + 1;  // of a buffer
+  float* const own_buffer = buffers + warp * kReduceBuffer;
+  float* const unit_buffer = buffers + own_unit * unit_warps * kReduceBuffer;
   T* const dw = static_cast<T*>(call.w);
 
   for (int block = blockIdx.x; block * block_units < shape.units; block += gridDim.x) {
     const int index = block * block_units + own_unit;
-    ReduceUnit unit(g, shape, min(index, shape.units - 1));
-    if (index >= shape.units) unit.end = unit.begin;
-    const bool exists = unit.begin < unit.end;
+    const ReduceUnit unit(g, shape, min(index, shape.units - 1));
+    const int channels = index < shape.units ? max(unit.end - unit.begin, 0) : 0;
     for (int tap = 0; tap < shape.taps; tap += shape.chunk_taps) {
       const int taps = min(shape.chunk_taps, shape.taps - tap);
-      const int vectors = exists ? taps << vector_bits : 0;
-      bool is_wrong = false;
-      const auto column_of = [&](int vector) { return (vector & ((1 << vector_bits) - 1)) * 4; };
-      const auto add = [&](int vector) {
-        const int of_chunk = vector >> vector_bits;
-        return add_slices(g,
-                          call.partials + unit.partial + places[tap + of_chunk] + column_of(vector),
-                          share, unit_warps);
-      };
-      const auto store = [&](int vector, const float4& sum) {
-        const int own = tap + (vector >> vector_bits);
-        is_wrong |= !store_columns(g, shape, unit, own, column_of(vector), offsets[own], sum,
-                                   unscale, dw, ordered);
-      };
-      if (unit_warps == 1) {
-        for (int i = lane; i < vectors; i += 32) store(i, add(i));
-      } else {
-        for (int i = lane; i < vectors; i += 32) {
-          unit_sums[share * (kReduceValues / 4) + i] = add(i);
-        }
-        __syncthreads();
-        for (int i = unit_thread; i < vectors; i += unit_threads) {
-          float4 sum = unit_sums[i];
-          for (int j = 1; j < unit_warps; ++j) {
-            const float4 other = unit_sums[j * (kReduceValues / 4) + i];
-            sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
-          }
-          store(i, sum);
-        }
+      if (channels > 0) {
+        add_slices(g, call.partials + unit.partial, places, tap, taps, share, unit_warps,
+                   own_buffer);
       }
-      if (shape.orders_elements) {
-        __syncthreads();
-        if (exists) {
-          copy_ordered(ordered, dw + unit.find_offset(g, unit.begin),
-                       (unit.end - unit.begin) * taps, unit_thread, unit_threads);
+      __syncthreads();
+      bool is_wrong = false;
+      // In dW's order: taps of a channel, or channels of a tap.
+      const int values = channels == 0         ? 0
+                         : shape.stores_by_tap ? channels * taps
+                                               : taps << g.atom_bits;
+      for (int i = thread - own_unit * unit_warps * 32; i < values; i += 32 * unit_warps) {
+        int column = i, of_chunk = i >> g.atom_bits;
+        if (shape.stores_by_tap) {
+          of_chunk = shape.by_taps.split(column);
+          column += unit.begin;
+        } else {
+          column &= g.atom_channels - 1;
+          if (column < unit.begin || column >= unit.end) continue;
         }
+        const int place = of_chunk * row + column;
+        float sum = unit_buffer[place];
+        for (int j = 1; j < unit_warps; ++j) sum += unit_buffer[j * kReduceBuffer + place];
+        const float value = sum * unscale.first * unscale.second;
+        dw[unit.find_offset(g, column) + offsets[tap + of_chunk]] = round_to<T>(value);
+        unit_buffer[place] = value;
+        is_wrong |= !(fabsf(value) <= kLargestFinite);
       }
       if (!__syncthreads_or(is_wrong)) continue;
-      for (int i = 0; i < block_units && block * block_units + i < shape.units; ++i) {
-        recompute<T>(g, call, ReduceUnit(g, shape, block * block_units + i), tap, taps, shares);
+
+      // Sums that are not finite are computed again, by the definition: MMAs also multiply gaps and
+      // borders, where 0 * Inf is NaN, and split operands of large values overflow.
+      for (int other = 0; other < block_units && block * block_units + other < shape.units;
+           ++other) {
+        const ReduceUnit wrong(g, shape, block * block_units + other);
+        for (int i = 0; i < taps; ++i) {
+          for (int column = wrong.begin; column < wrong.end; ++column) {
+            const float value = buffers[other * unit_warps * kReduceBuffer + i * row + column];
+            if (fabsf(value) <= kLargestFinite) continue;
+            const WgradElement element(g, wrong.filter, wrong.first_column + column, tap + i);
+            shares[thread] = element.sum_pixels<T>(g, call, thread, kReduceThreads);
+            __syncthreads();
+            if (thread == 0) {
+              double total = 0;
+              for (int j = 0; j < kReduceThreads; ++j) total += shares[j];
+              dw[element.offset(g)] = round_to<T>(static_cast<float>(total));
+            }
+            __syncthreads();
+          }
+        }
       }
     }
   }
@@ -321,17 +277,14 @@ inline ReduceShape make_reduce_shape(const WgradGeometry& g) {
   shape.units = g.filters * tiles;
   shape.taps = g.folds_columns ? g.kernel_rows : g.kernel_rows * g.kernel_columns;
   shape.chunk_taps = kReduceValues / g.atom_channels;
-  shape.orders_elements = !g.folds_columns && shape.taps > 1 && shape.taps <= shape.chunk_taps &&
-                          g.w_strides.c == shape.taps;
+  shape.stores_by_tap = !g.folds_columns && g.w_strides.c != 1 && shape.taps <= shape.chunk_taps;
+  shape.by_taps = FastDivmod(shape.taps);
   // As many warps as keep the GPU busy where units are few.
   shape.unit_warps = 1;
   while (shape.unit_warps < kReduceWarps && 2 * shape.unit_warps <= g.slices &&
          int64_t{shape.units} * shape.unit_warps < kReduceBlocks * kReduceWarps) {
     shape.unit_warps *= 2;
   }
-  const int units = kReduceWarps / shape.unit_warps;
-  const int buffers = units + (shape.unit_warps > 1 ? kReduceWarps : 0);
-  shape.shared_bytes = kMaxWgradTaps * 8 + kReduceThreads * 8 + buffers * kReduceValues * 4;
   return shape;
 }
 
@@ -342,8 +295,8 @@ void launch_wgrad_reduce(const LaunchSite& site, const WgradGeometry& g, const W
   const int block_units = kReduceWarps / shape.unit_warps;
   const int64_t blocks = (int64_t{shape.units} + block_units - 1) / block_units;
   const dim3 grid(static_cast<unsigned>(std::min<int64_t>(blocks, kReduceBlocks)));
-  launch_early<wgrad_reduce_kernel<T, kForm>>(
-      site, grid, kReduceThreads, static_cast<size_t>(shape.shared_bytes), g, call, shape);
+  launch_early<wgrad_reduce_kernel<T, kForm>>(site, grid, kReduceThreads, kReduceSharedBytes, g,
+                                              call, shape);
 }
 
 }  // namespace convx
