@@ -47,7 +47,7 @@ FILES = {
     "h200-training.json": (
         "training steps of the suite `seed` in all precisions and both memory formats",
         "convx bench --preset seed --direction training_step --precision tf32,bf16,ieee "
-        "--layout nchw,channels_last --seconds 0.05 --json docs/performance/h200-training.json",
+        "--layout nchw,channels_last --seconds 0.02 --json docs/performance/h200-training.json",
     ),
     "h200-models.json": (
         "whole models, 64 images of 224 x 224",
