@@ -1,5 +1,6 @@
 // Plans of engines that multiply float32 as scaled fp16 first (half_scales.cuh). Their exact
-// kernels are launched behind it, and return early unless the values were unsuitable (gate.cuh).
+// kernels are launched behind it, and return early unless the values were unsuitable
+// (run_flag.cuh).
 #pragma once
 
 #include <memory>
@@ -109,8 +110,8 @@ void launch_halves(const HalvedPlan<Fit>& plan, const Buffers& buffers,
   if (plan.half) {
     auto half = make_params(*plan.half);
     half.scales = static_cast<HalfScales*>(buffers.workspace);
-    half.gate = exact.gate = &half.scales->unfit;
-    half.runs_at_zero = true;
+    half.run_flag = exact.run_flag = &half.scales->unfit;
+    half.run_if_zero = true;
     launch(plan.half->shape, half);
   }
   launch(plan.exact.shape, exact);

@@ -5,7 +5,7 @@
 
 #include "cuda/launch.h"
 #include "device/convert.cuh"
-#include "engines/gate.cuh"
+#include "engines/run_flag.cuh"
 
 namespace convx {
 
@@ -14,7 +14,7 @@ namespace convx {
 // too.
 template <typename T, typename Params>
 __global__ void sum_partials_kernel(const __grid_constant__ Params p, int filters, bool dense) {
-  if (is_shut(p)) return;
+  if (must_return(p)) return;
   const T* bias = static_cast<const T*>(p.bias);
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < p.partial_stride;
        i += int64_t{gridDim.x} * blockDim.x) {

@@ -19,10 +19,10 @@ struct TensorParams {
   const void* bias;     // may be null
   void* target;
   float* partials;  // if set, the partial sums of a split-K slice go here
-  // If set, the kernel returns at once unless (*gate == 0) equals runs_at_zero. An earlier kernel
-  // writes the flag, so the host never waits.
-  const int* gate;
-  int runs_at_zero;
+  // If set, the kernel returns at once unless (*run_flag == 0) equals run_if_zero. An earlier
+  // kernel writes the flag, so the host never waits.
+  const int* run_flag;
+  int run_if_zero;
   HalfScales* scales;  // for kHalfTf32 and kHalfIeee
   int min_terms;       // scaled fp16 is unsuitable for sums with fewer non-zero terms
 

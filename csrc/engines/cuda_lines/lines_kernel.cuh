@@ -13,7 +13,7 @@
 #include "engines/cuda_lines/source_boxes.cuh"
 #include "engines/cuda_lines/tile_roles.cuh"
 #include "engines/cuda_lines/walk_roles.cuh"
-#include "engines/gate.cuh"
+#include "engines/run_flag.cuh"
 
 namespace convx {
 
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kLinesThreads, 1)
   constexpr bool kWalks = kPace != Pace::kTiles;
   wait_for_kernels_before();
   let_next_kernel_start();
-  if (is_shut(p)) return;
+  if (must_return(p)) return;
   extern __shared__ char unaligned[];
   const uint32_t start = shared_address(unaligned);
   char* const memory = unaligned + ((1024 - (start & 1023)) & 1023);

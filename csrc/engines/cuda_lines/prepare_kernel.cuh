@@ -5,7 +5,7 @@
 #include "cuda/launch.h"
 #include "device/dependent_launch.cuh"
 #include "engines/cuda_lines/turn_source.cuh"
-#include "engines/gate.cuh"
+#include "engines/run_flag.cuh"
 
 namespace convx {
 
@@ -19,8 +19,9 @@ struct PrepareGrid {
   FastDivmod by_position_blocks, by_word_blocks;
 };
 
-// Whether a grid may have fewer blocks, that take turns. Kernels behind a gate that is most often
-// shut do, or it would take them long to find that out. Taking turns makes preparing slower by 4%.
+// Whether a grid may have fewer blocks than tiles, each of which loops over several. Kernels that
+// mostly return early because of their flag do, since launching all blocks would take long. The
+// loop makes preparing 4% slower.
 template <TensorMath kMath>
 inline constexpr bool kTakesTurns = kMath == TensorMath::kTf32 || kMath == TensorMath::kIeee;
 
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // like the kernels that read what it writes
   wait_for_kernels_before();
   let_next_kernel_start();
-  if (__syncthreads_or(is_shut(p))) return;  // other blocks may be about to shut it
+  if (__syncthreads_or(must_return(p))) return;  // other blocks may be about to set the flag
   using Turner = SourceTurner<kMath, kWords>;
   extern __shared__ __align__(16) char memory[];
   const auto prepare_block = [&](int block) {
@@ -92,7 +93,7 @@ void prepare_words(const LaunchSite& site, const WindowShape& shape, const Windo
   grid.by_position_blocks = FastDivmod(std::max<int64_t>(1, positions));
   grid.by_word_blocks = FastDivmod(words);
   grid.blocks = static_cast<int>(grid.pack_blocks + positions * words * params.lines);
-  const bool some = kTakesTurns<kMath> && params.gate != nullptr;
+  const bool some = kTakesTurns<kMath> && params.run_flag != nullptr;
   const int blocks = some ? std::min(grid.blocks, kSomeBlocks) : grid.blocks;
   launch_early<prepare_kernel<kMath, kWords>>(site, dim3(static_cast<unsigned>(blocks)),
                                               kPrepareThreads, shared_bytes, params, grid);

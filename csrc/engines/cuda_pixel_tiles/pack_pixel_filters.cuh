@@ -8,8 +8,8 @@
 #include "device/dependent_launch.cuh"
 #include "device/tensor_formats.cuh"
 #include "engines/cuda_pixel_tiles/pixel_place.cuh"
-#include "engines/gate.cuh"
 #include "engines/half_scales.cuh"
+#include "engines/run_flag.cuh"
 #include "engines/tensor_types.cuh"
 
 namespace convx {
@@ -126,7 +126,7 @@ __global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p,
       let_next_kernel_start();
     }
 #endif
-    if (__syncthreads_or(is_shut(p))) return;  // other blocks may be about to shut it
+    if (__syncthreads_or(must_return(p))) return;  // other blocks may be about to set the flag
     pack_filters<kMath, T, kOrder>(p, rows, staged);
   }
 }

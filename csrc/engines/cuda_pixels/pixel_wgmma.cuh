@@ -20,7 +20,7 @@
 #include "engines/cuda_pixel_tiles/pixel_gather.cuh"
 #include "engines/cuda_pixel_tiles/pixel_store.cuh"
 #include "engines/cuda_pixels/pixel_tiling.h"
-#include "engines/gate.cuh"
+#include "engines/run_flag.cuh"
 
 namespace convx {
 
@@ -373,7 +373,7 @@ __global__ void __launch_bounds__(kPixelThreads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   wait_for_kernels_before();
   let_next_kernel_start();
-  if (__syncthreads_or(is_shut(p))) return;  // other blocks may be about to shut it
+  if (__syncthreads_or(must_return(p))) return;  // other blocks may be about to set the flag
   extern __shared__ char unaligned[];
   const uint32_t start = shared_address(unaligned);
   char* const memory = unaligned + ((1024 - (start & 1023)) & 1023);

@@ -17,7 +17,7 @@
 #include "engines/cuda_pointwise/pointwise_filters.cuh"
 #include "engines/cuda_pointwise/pointwise_load.cuh"
 #include "engines/cuda_pointwise/pointwise_store.cuh"
-#include "engines/gate.cuh"
+#include "engines/run_flag.cuh"
 
 namespace convx {
 
@@ -235,9 +235,9 @@ __global__ void __launch_bounds__(kPointwiseThreads, 1)
   if (threadIdx.x == 0) ring.init(p);
   wait_for_kernels_before();
   let_next_kernel_start();
-  // One thread looks: other blocks may shut the gate meanwhile, by what they find.
-  const bool shut = threadIdx.x == 0 && is_shut(p);
-  if (__syncthreads_or(shut)) return;
+  // One thread reads the flag: other blocks may set it meanwhile.
+  const bool returns = threadIdx.x == 0 && must_return(p);
+  if (__syncthreads_or(returns)) return;
   // Together what the block starts with, 168 per thread.
   if (threadIdx.x < 32 * kPointwiseWarps) {
     take_registers<192>();

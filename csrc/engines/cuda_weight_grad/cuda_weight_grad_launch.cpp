@@ -50,8 +50,8 @@ void launch_cuda_weight_grad(const LaunchSite& site, const Plan& plan, const Buf
   if (planned.scaled) {
     WgradCall scaled = make_call(*planned.scaled, buffers);
     scaled.scales = static_cast<HalfScales*>(buffers.workspace);
-    scaled.gate = exact.gate = &scaled.scales->unfit;
-    scaled.runs_at_zero = true;
+    scaled.run_flag = exact.run_flag = &scaled.scales->unfit;
+    scaled.run_if_zero = true;
     run(site, *planned.scaled, scaled);
   }
   run(site, exact_fit, exact);

@@ -12,7 +12,7 @@
 #include "device/dependent_launch.cuh"
 #include "device/mbarrier.cuh"
 #include "engines/cuda_weight_grad/load_item.cuh"
-#include "engines/gate.cuh"
+#include "engines/run_flag.cuh"
 
 namespace convx {
 
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kPackThreads)
                           const __grid_constant__ WgradCall call) {
   wait_for_kernels_before();
   let_next_kernel_start();
-  if (is_shut(call)) return;
+  if (__syncthreads_or(must_return(call))) return;  // other blocks may be about to set the flag
   const int64_t input_blocks = g.input_bytes(1) / kPackedBlockBytes;
   const int64_t blocks = input_blocks + g.gradient_bytes(1) / kPackedBlockBytes;
   pack_side<T, kForm, PackedSide::kInput>(g, call, 0, input_blocks);

@@ -26,10 +26,10 @@ struct WgradCall {
   int64_t stages;             // of the round
   bool adds_to_partials;      // all rounds but the first
 
-  // If set, the kernels return at once unless (*gate == 0) equals runs_at_zero. The packing kernel
-  // of a scaled form writes the flag, so the host never waits.
-  const int* gate;
-  bool runs_at_zero;
+  // If set, the kernels return at once unless (*run_flag == 0) equals run_if_zero. The packing
+  // kernel of a scaled form writes the flag, so the host never waits.
+  const int* run_flag;
+  bool run_if_zero;
 };
 
 // Operands that are kPixels.

@@ -25,7 +25,7 @@
 #include "engines/cuda_weight_grad/wgrad_consumer.cuh"
 #include "engines/cuda_weight_grad/wgrad_fit.h"
 #include "engines/cuda_weight_grad/wgrad_producer.cuh"
-#include "engines/gate.cuh"
+#include "engines/run_flag.cuh"
 
 namespace convx {
 
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(128 * max_consumers(kColumns, kComponents) + k
   if (threadIdx.x == 0) memory.init_barriers(g);
   wait_for_kernels_before();
   let_next_kernel_start();
-  if (is_shut(call)) return;
+  if (must_return(call)) return;
   __syncthreads();
   const WgradWork work(g, call, static_cast<int>(blockIdx.x));
   if (work.tile.is_empty) return;

@@ -27,8 +27,8 @@
 #include "engines/cuda_weight_grad/wgrad_forms.h"
 #include "engines/cuda_weight_grad/wgrad_geometry.h"
 #include "engines/cuda_weight_grad/wgrad_tile.cuh"
-#include "engines/gate.cuh"
 #include "engines/half_scales.cuh"
+#include "engines/run_flag.cuh"
 
 namespace convx {
 
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   list_taps(g, places, offsets);
   wait_for_kernels_before();
   let_next_kernel_start();
-  if (is_shut(call)) return;
+  if (must_return(call)) return;
   __syncthreads();
   Unscale unscale;
   if constexpr (is_scaled(kForm)) {
