@@ -21,8 +21,8 @@ inline constexpr int64_t kScaleBytes = 256;
 
 struct WgradPlan {
   WgradFit exact;
-  // Of 16-bit types whose tensors exact reads in place by TMA: for tensors whose address is not a
-  // multiple of 16 bytes.
+  // Set if `exact` reads tensors in place by TMA: packs them instead, for tensors whose address is
+  // not a multiple of 16 bytes.
   std::optional<WgradFit> misaligned;
   // The faster form of float32. Where the GPU finds values that it cannot hold, exact runs instead.
   std::optional<WgradFit> scaled;

@@ -128,7 +128,7 @@ struct WgradGeometry {
   constexpr int64_t partial_values() const {
     return int64_t{tiles()} * consumers() * kTileFilters * columns;
   }
-  // Of packed tensors in the workspace.
+  // Bytes of the packed tensors in the workspace; none for a tensor that is read in place.
   constexpr int64_t gradient_bytes(int components) const {
     if (gradient_source != OperandSource::kPacked) return 0;
     return components * filter_tiles * gradient_rows * kGradientRowBytes;

@@ -12,9 +12,12 @@
 // results are added in the order of warps. Taps go through shared memory in chunks of kReduceValues
 // values.
 //
-// Shared memory: where each tap's accumulators and elements are, 8 KiB | each warp's sums of a
-// chunk, 8 * 4.25 KiB
-//                | the shares of elements that are computed again, 2 KiB.
+// Shared memory: where each tap's accumulators and elements are, 8 KiB
+//                | each warp's sums of a chunk, 8 * 4.25 KiB
+//                | shares of elements that are computed again, 2 KiB.
+//
+// The number of instructions for an element limits the kernel: 2.4 million elements take 9 us more
+// than a few thousand (H200, 2026-11-18).
 #pragma once
 
 #include <algorithm>
@@ -147,7 +150,7 @@ struct ReduceUnit {
     offset = filter * g.w_strides.n - group_begin * g.w_strides.c;
   }
 
-  // Of the first tap of a column, in dW.
+  // Where the first tap of a column of the tile is in dW.
   __device__ __forceinline__ int64_t find_offset(const WgradGeometry& g, int column) const {
     column += first_column;
     if (!g.folds_columns) return offset + column * g.w_strides.c;
