@@ -17,7 +17,9 @@ constexpr double kClockGhz = 1.6;          // under load
 constexpr double kBlockCycles = 6000;      // before the first MMA, and the epilogue
 constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all multiprocessors
 constexpr double kPackBytesPerUs = 3.5e6;  // read and written
-constexpr double kReduceBytesPerUs = 2.5e6;
+constexpr double kReduceBytesPerUs = 5e6;
+constexpr double kReduceUs = 6;
+constexpr double kReduceElementsPerUs = 2.9e5;
 constexpr double kLaunchUs = 3;
 
 // How much longer MMAs take than their issue rate says, where so many warpgroups take turns at the
@@ -375,7 +377,9 @@ class Search {
     }
 
     const double reduced = static_cast<double>(g.partial_bytes());
-    const double reduce_us = kLaunchUs + reduced / kReduceBytesPerUs;
+    const double elements = static_cast<double>(p_.K * p_.channels_per_group() * p_.taps());
+    const double reduce_us =
+        kReduceUs + reduced / kReduceBytesPerUs + elements / kReduceElementsPerUs;
 
     const double element_bytes = static_cast<double>(size_of(p_.dtype));
     double pack_us = 0;
