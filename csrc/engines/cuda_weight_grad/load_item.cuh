@@ -161,7 +161,8 @@ struct ItemValues {
                                    find_pixel<kSide>(g, residue, position + place.row[1])};
 #pragma unroll
     for (int i = 0; i < kUnitChannels; ++i) {
-      const int s = (first + i) / g.channels, c = first + i - s * g.channels;
+      int s = first + i;
+      const int c = g.by_group_channels.split(s);  // there are no groups
       const int shift = s * g.dilation_w;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
