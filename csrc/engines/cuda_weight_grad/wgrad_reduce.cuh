@@ -50,7 +50,7 @@ struct ReduceShape {
   int units, unit_warps;  // unit_warps: that add one unit, a power of two up to 8
   FastDivmod by_tiles;    // units of a filter
   int taps, chunk_taps;
-  // Neighbouring elements of dW are taps, and a chunk has all of them: stores follow dW's order.
+  // A unit's elements lie side by side in dW, taps innermost, and a chunk has all of them.
   bool stores_by_tap;
   FastDivmod by_taps;
 };
@@ -165,16 +165,27 @@ struct ReduceUnit {
 __device__ __forceinline__ void add_slices(const WgradGeometry& g, const float* partials,
                                            const int* places, int first_tap, int taps, int slice,
                                            int step, float* buffer) {
-  const int64_t slice_stride = g.partial_values();
+  constexpr int kTogether = 4;
+  const int64_t slice_stride = step * g.partial_values();
   const int vector_bits = g.atom_bits - 2, vectors = taps << vector_bits;
   for (int i = static_cast<int>(threadIdx.x) % 32; i < vectors; i += 32) {
     const int tap = i >> vector_bits, column = (i & ((1 << vector_bits) - 1)) * 4;
-    const float* from = partials + places[first_tap + tap] + column + slice * slice_stride;
-    float4 sum{0, 0, 0, 0};
-#pragma unroll 8
-    for (int own = slice; own < g.slices; own += step, from += step * slice_stride) {
-      const float4 value = *reinterpret_cast<const float4*>(from);
-      sum.x += value.x, sum.y += value.y, sum.z += value.z, sum.w += value.w;
+    const float* from = partials + places[first_tap + tap] + column + slice * g.partial_values();
+    float4 sum = *reinterpret_cast<const float4*>(from);
+    // The loads of several slices overlap; those beyond the last are zeros.
+#pragma unroll 1
+    for (int first = slice + step; first < g.slices; first += kTogether * step) {
+      float4 values[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        from += slice_stride;
+        values[j] = float4{0, 0, 0, 0};
+        if (first + j * step < g.slices) values[j] = *reinterpret_cast<const float4*>(from);
+      }
+#pragma unroll
+      for (const float4& value : values) {
+        sum.x += value.x, sum.y += value.y, sum.z += value.z, sum.w += value.w;
+      }
     }
     float* const to = buffer + tap * (g.atom_channels + 1) + column;
     to[0] = sum.x, to[1] = sum.y, to[2] = sum.z, to[3] = sum.w;
@@ -222,26 +233,32 @@ __global__ void __launch_bounds__(kReduceThreads)
       }
       __syncthreads();
       bool is_wrong = false;
-      // In dW's order: taps of a channel, or channels of a tap.
-      const int values = channels == 0         ? 0
-                         : shape.stores_by_tap ? channels * taps
-                                               : taps << g.atom_bits;
-      for (int i = thread - own_unit * unit_warps * 32; i < values; i += 32 * unit_warps) {
-        int column = i, of_chunk = i >> g.atom_bits;
-        if (shape.stores_by_tap) {
-          of_chunk = shape.by_taps.split(column);
-          column += unit.begin;
-        } else {
-          column &= g.atom_channels - 1;
-          if (column < unit.begin || column >= unit.end) continue;
-        }
-        const int place = of_chunk * row + column;
+      // Values go from the buffers to dW in its order: taps of a channel, or channels of a tap.
+      const auto finish = [&](int place) {
         float sum = unit_buffer[place];
+#pragma unroll 1
         for (int j = 1; j < unit_warps; ++j) sum += unit_buffer[j * kReduceBuffer + place];
-        const float value = sum * unscale.first * unscale.second;
-        dw[unit.find_offset(g, column) + offsets[tap + of_chunk]] = round_to<T>(value);
-        unit_buffer[place] = value;
-        is_wrong |= !(fabsf(value) <= kLargestFinite);
+        if constexpr (count_components(kForm) > 1 || is_scaled(kForm)) {
+          sum = sum * unscale.first * unscale.second;
+        }
+        is_wrong |= !(fabsf(sum) <= kLargestFinite);
+        return round_to<T>(sum);
+      };
+      const int first = thread - own_unit * unit_warps * 32, step = 32 * unit_warps;
+      if (shape.stores_by_tap) {
+        T* const to = dw + unit.find_offset(g, unit.begin);
+        for (int i = first; i < channels * taps; i += step) {
+          int column = i;
+          const int of_chunk = shape.by_taps.split(column);
+          to[i] = finish(of_chunk * row + column + unit.begin);
+        }
+      } else if (channels > 0) {
+        for (int i = first; i < taps << g.atom_bits; i += step) {
+          const int of_chunk = i >> g.atom_bits, column = i & (g.atom_channels - 1);
+          if (column < unit.begin || column >= unit.end) continue;
+          dw[unit.find_offset(g, column) + offsets[tap + of_chunk]] =
+              finish(of_chunk * row + column);
+        }
       }
       if (!__syncthreads_or(is_wrong)) continue;
 
@@ -252,9 +269,8 @@ __global__ void __launch_bounds__(kReduceThreads)
         const ReduceUnit wrong(g, shape, block * block_units + other);
         for (int i = 0; i < taps; ++i) {
           for (int column = wrong.begin; column < wrong.end; ++column) {
-            const float value = buffers[other * unit_warps * kReduceBuffer + i * row + column];
-            if (fabsf(value) <= kLargestFinite) continue;
             const WgradElement element(g, wrong.filter, wrong.first_column + column, tap + i);
+            if (fabsf(to_accumulate(dw[element.offset(g)])) <= kLargestFinite) continue;
             shares[thread] = element.sum_pixels<T>(g, call, thread, kReduceThreads);
             __syncthreads();
             if (thread == 0) {
@@ -280,7 +296,8 @@ inline ReduceShape make_reduce_shape(const WgradGeometry& g) {
   shape.units = g.filters * tiles;
   shape.taps = g.folds_columns ? g.kernel_rows : g.kernel_rows * g.kernel_columns;
   shape.chunk_taps = kReduceValues / g.atom_channels;
-  shape.stores_by_tap = !g.folds_columns && g.w_strides.c != 1 && shape.taps <= shape.chunk_taps;
+  shape.stores_by_tap = !g.folds_columns && shape.taps > 1 && shape.taps <= shape.chunk_taps &&
+                        g.w_strides.c == shape.taps;
   shape.by_taps = FastDivmod(shape.taps);
   // As many warps as keep the GPU busy where units are few.
   shape.unit_warps = 1;
