@@ -1,10 +1,23 @@
-// For blocks that walk along the line: what their windows reach of it they turn themselves, stretch
-// by stretch of source rows, each once.
+// The source side of streaming blocks, which need no lines in the workspace.
 //
-//   raw     [warp][stretch][channel][source pixels]      bulk copies of plane rows
-//   ring    [position modulo ring_positions][32 bytes]   turned, swizzled
+// A block takes neighbouring tiles, so it moves along its own section of the line. Two warps
+// transpose the source rows into a ring of positions in shared memory, kStretchBytes of a row at a
+// time, each position once. Every tap of every tile reads a position there before it is
+// overwritten.
 //
-// Behind the ring lie its first kColumns positions once more, so that no window is in two pieces.
+//   source rows    bulk copies   raw [channel][pixel]   two warps    ring [position][32 bytes]
+//   16 planes     ------------>  raw_stretches deep    ---------->   |<-- window, tap 0 -->|
+//                                                      transpose       |<-- window, tap 1 -->|
+//
+// Warps: the two transposing warps (LineTurner) alternate stretches, and each prefetches its own
+// raw stretches. The two MMA warpgroups read the ring (LineReader).
+//
+// Shared memory:
+//   raw     [warp][raw_stretches][16 channels][kRawPitchBytes]   9 KiB per raw stretch
+//   ring    [ring_positions + kColumns][32 bytes], swizzled      position modulo ring_positions
+//
+// The first kColumns positions are repeated behind the end of the ring, so that no window wraps
+// around.
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -16,10 +29,11 @@
 
 namespace convx {
 
-// Where on the line a block starts: at the stretch that has its first window's first position.
+// Where on the line a block starts: at the stretch that contains the first position of its first
+// window.
 struct WalkStart {
   LinePoint point;
-  int origin;  // position
+  int origin;  // the position of the stretch's start
 
   __device__ __forceinline__ WalkStart(const WindowParams& p, int first_tile) {
     origin = first_tile * p.tile_step;
@@ -30,11 +44,11 @@ struct WalkStart {
   }
 };
 
-// Stretches, one after the other; none goes beyond the end of its row.
+// Goes from stretch to stretch. A stretch ends at the latest with its row of the line.
 struct StretchCursor {
-  int column;       // where the next one starts
-  int begin = 0;    // positions from the origin to there
-  RingCursor ring;  // of its barriers
+  int column;       // where the stretch starts in its row
+  int begin = 0;    // the same, as positions from the origin
+  RingCursor ring;  // the stretch's barriers
 
   __device__ __forceinline__ explicit StretchCursor(int first_column) : column(first_column) {}
 
@@ -50,7 +64,7 @@ struct StretchCursor {
   }
 };
 
-// What a warpgroup that multiplies reads of the ring; like StageReader.
+// How an MMA warpgroup reads the ring; the same interface as StageReader (window_multiply.cuh).
 class LineReader {
  public:
   static constexpr bool kTakesTurns = true;
@@ -75,7 +89,7 @@ class LineReader {
     place_ += p_.tile_step;
     if (place_ >= p_.ring_positions) place_ -= p_.ring_positions;
   }
-  // Stretches before the next tile's first position are not read again.
+  // Releases the stretches that end before the first position that later MMAs read.
   __device__ __forceinline__ void give_back(bool leader) {
     while (freed_.begin + freed_.length(p_) <= done_) {
       if (leader) arrive(rings_.source_empty + 8 * freed_.ring.slot);
@@ -84,7 +98,7 @@ class LineReader {
   }
 
  private:
-  static constexpr uint32_t kPieces = 2;  // of 16 bytes, of a position
+  static constexpr uint32_t kPieces = 2;  // 16-byte units of a position
 
   __device__ __forceinline__ LineReader(const WindowParams& p, const WindowRings& rings,
                                         const WalkStart& start, int first)
@@ -106,11 +120,13 @@ class LineReader {
   const int origin_;
   StretchCursor ready_, freed_;
   int place_;  // of the next tile's first position, in the ring
-  int done_;   // positions from the origin to there; until products are done, to the tile's own
+  // Positions from the origin that no later MMA reads: those before the current tile or, after
+  // leave(), before the next one.
+  int done_;
 };
 
-// Turns all that a block's windows reach, by two warps, which take turns. Each has stretches copied
-// ahead of what it turns.
+// Transposes the source for all of a block's tiles. Two warps alternate stretches; each has
+// raw_stretches bulk copies in flight ahead of the stretch that it transposes.
 template <TensorMath kMath, int kColumns>
 class LineTurner {
   using Source = SourceBits<kMath>;
@@ -118,12 +134,12 @@ class LineTurner {
   static constexpr int kBytes = kWalkLaneBytes;
   static constexpr int kChannels = kBytes / operand_bytes(kMath);
   static constexpr int kStretch = kStretchBytes / static_cast<int>(sizeof(Source));
-  static constexpr int kUnit = 16 / static_cast<int>(sizeof(Source));  // of what is copied
+  static constexpr int kUnit = 16 / static_cast<int>(sizeof(Source));  // source pixels in 16 bytes
   static constexpr int kRawPitch = kRawPitchBytes / static_cast<int>(sizeof(Source));
   static_assert(count_planes(kMath) == 1 && Word::kChannels == 2);
 
  public:
-  // warp: which of the two.
+  // warp: 0 or 1. The constructor does all the work.
   __device__ __forceinline__ LineTurner(const WindowParams& p, const WindowRings& rings,
                                         char* memory, int warp)
       : p_(p),
@@ -153,18 +169,18 @@ class LineTurner {
       fence_async_proxy();
       arrive(rings.source_full + 8 * ring.slot);
       turned.advance(p), turned.advance(p);
-      __syncwarp();  // all have read what is now copied over
+      __syncwarp();  // all lanes have read the slot that the next copy overwrites
       copy_next(raw.slot);
       raw.advance(p.raw_stretches);
     }
   }
 
  private:
-  // At a stretch of the source and of the ring.
+  // A stretch's place on the line and in the ring.
   struct Walker {
     StretchCursor stretch;
-    int image, row;  // of the line
-    int place = 0;   // in the ring
+    int image, row;  // image and row of the line
+    int place = 0;   // first position in the ring
 
     __device__ __forceinline__ explicit Walker(const WalkStart& start)
         : stretch(start.point.column), image(start.point.image), row(start.point.row) {}
@@ -179,12 +195,12 @@ class LineTurner {
     }
   };
 
-  // What a stretch has of a source row.
+  // The source pixels of a stretch.
   struct Pixels {
     int image, row;
     int first;       // source column of the stretch's first position
-    int begin, end;  // columns that are copied, whole units
-    int length;      // of the stretch
+    int begin, end;  // source columns that are copied, in whole 16-byte units
+    int length;      // positions of the stretch
   };
 
   __device__ __forceinline__ Pixels find_pixels(const Walker& at) const {
@@ -262,10 +278,10 @@ class LineTurner {
 
   const WindowParams& p_;
   const WindowRings& rings_;
-  Source* const raw_;  // of this warp
+  Source* const raw_;  // this warp's raw stretches
   const uint32_t raw_full_;
   const int lane_;
-  float scale_ = 1;  // of halves
+  float scale_ = 1;  // source scale, for scaled fp16
 };
 
 }  // namespace convx

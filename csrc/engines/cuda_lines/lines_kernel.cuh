@@ -1,10 +1,37 @@
-// The convolution of windows of lines that lie in memory, on Hopper's tensor cores.
+// The main kernel of cuda_lines: convolution on Hopper's tensor cores (sm_90a, wgmma).
 //
-// A block: 3 warpgroups. Two multiply (window_multiply.cuh). Of the third, one thread copies
-// stretches of lines, one packed filters, both as they lie, and two warps store sums, while the
-// others go on with the next tile. Blocks are persistent: block b takes tiles b, b + gridDim.x, and
-// so on. Or it walks (line_walk.cuh): it takes neighbouring tiles, and two warps turn what they
-// reach.
+//   target[f][i] = bias[f] + sum over c, t of  filter[f][t][c] * line[i + shift(t)][c]
+//
+// where c is a channel, t a tap, i a position of the flattened, padded image (window_shape.h), and
+// shift(t) a constant.
+//
+//   tile    2 windows x 64 filters, or 1 window x 128 filters
+//
+//             warpgroup 0      warpgroup 1               kColumns positions
+//            +------------+   +------------+             +-------------+
+//     64 f   |  window 0  |   |  window 1  |  or  64 f   | warpgroup 0 |
+//            +------------+   +------------+             +-------------+
+//               kColumns         kColumns         64 f   | warpgroup 1 |
+//                                                        +-------------+
+//
+// Warps, 384 threads. Blocks are persistent, at most one per SM.
+//   0-7    two MMA warpgroups: wgmma, then staging of accumulators (window_multiply.cuh,
+//          sum_stager.cuh)
+//   8      source producer: bulk copies of line segments, or TMA boxes (source_boxes.cuh)
+//   9      filter producer: bulk copies of packed filters (copy_filters.cuh)
+//   10-11  store warps, one per MMA warpgroup (sum_storer.cuh, carry_storer.cuh)
+// In streaming blocks (line_walk.cuh), warps 8 and 9 transpose source rows instead; warp 9 first
+// loads the filters, which then stay.
+//
+// Shared memory:
+//   barriers, spoilt flags   1 KiB
+//   tap table                4 bytes per tap
+//   staging                  2 x 64 filters x staging_pitch    76 KiB for 256 columns in 16 bits
+//   source ring              source_stages x components x plane_bytes, at most 3 stages
+//   filter ring              filter_stages x stage_taps x tap_bytes, or all filters if they fit
+//
+// Limit: the epilogue, for most layers. Without it seed62 in bf16 reached 824 TFLOP/s (H200,
+// 2026-11-15, docs/engines/cuda_lines.md).
 #pragma once
 
 #include "cuda/tensor_map.h"
@@ -19,12 +46,13 @@ namespace convx {
 
 inline constexpr int kLinesThreads = 384;
 
-// Of tensors that are read or stored by boxes.
+// Tensor maps, set for the tensors that TMA reads or stores.
 struct WindowMaps {
   TensorMap source, target;
 };
 
-// One thread starts the copies of what tiles reach of the lines: a stretch per segment and plane.
+// The source producer, one thread: fills the source ring with the segments of each chunk, one bulk
+// copy per segment and component.
 __device__ __forceinline__ void copy_lines(const WindowParams& p, const WindowRings& rings,
                                            int planes) {
   const uint32_t segment_bytes = p.segment_length * p.lane_bytes;
@@ -67,8 +95,9 @@ __global__ void __launch_bounds__(kLinesThreads, 1)
   char* const memory = unaligned + ((1024 - (start & 1023)) & 1023);
   const WindowRings rings(p, shared_address(memory), count_planes(kMath));
   int* const taps = reinterpret_cast<int*>(memory + p.table_offset);
-  int* const spoilt = taps - 2;  // behind the barriers
-  // Where windows of taps start in a stage, or those of a single tap's steps, in 16-byte pieces.
+  int* const spoilt = taps - 2;  // two flags, in the last 8 bytes of the barriers' KiB
+  // The start of each tap's window in a stage, in 16-byte units. For a single tap, the start of
+  // each of its reduction steps.
   const int pieces = p.lane_bytes / 16;
   const bool single_tap = p.taps == 1;
   for (int i = threadIdx.x; i < (single_tap ? pieces / 2 : p.taps); i += blockDim.x) {
@@ -77,7 +106,7 @@ __global__ void __launch_bounds__(kLinesThreads, 1)
   if (threadIdx.x < 2) spoilt[threadIdx.x] = 0;
   if (threadIdx.x == 0) rings.init(p);
   __syncthreads();
-  // Together what the block starts with, 168 per thread.
+  // 256 x 208 + 128 x 88 registers are the 384 x 168 that the block starts with.
   if (threadIdx.x < 256) {
     take_registers<208>();
     if constexpr (kWalks) {

@@ -1,5 +1,5 @@
-// What the warps of a block do with its tiles, one after the other: eight multiply and stage sums,
-// two store them.
+// The main loops of blocks that take tiles from anywhere (Pace::kTiles): multiply_tiles for the MMA
+// warpgroups, store_tiles for the store warps.
 #pragma once
 
 #include "engines/cuda_lines/staging_turns.cuh"
@@ -10,7 +10,7 @@
 
 namespace convx {
 
-// Calls visit with where a tile's sums go and the bias to add to them.
+// Calls visit(target, bias) with the place that the tile's results go to, and the bias to add.
 template <typename Element, typename Visit>
 __device__ __forceinline__ void visit_target(const WindowParams& p, const TilePlace& tile,
                                              const Visit& visit) {
@@ -22,8 +22,8 @@ __device__ __forceinline__ void visit_target(const WindowParams& p, const TilePl
   visit_whole_or_part(p.partials != nullptr, find_whole_target<Element>(p), part, bias, visit);
 }
 
-// Multiplies this block's tiles and stages their sums; called by the first 8 warps. spoilt: a flag
-// of either warpgroup's sums.
+// Computes the block's tiles and stages their accumulators. Called by the two MMA warpgroups.
+// spoilt[warpgroup] is set if some staged accumulators must be recomputed.
 template <TensorMath kMath, int kColumns>
 __device__ __forceinline__ void multiply_tiles(const WindowParams& p, const WindowRings& rings,
                                                const int* taps, char* memory,
@@ -41,7 +41,7 @@ __device__ __forceinline__ void multiply_tiles(const WindowParams& p, const Wind
     typename Multiplier::Chains chains;
     const bool more = index + tiles.step < tiles.end;
     multiplier.multiply(tile, chains, sums, more);
-    // What comes before finish costs less: the last products are on their way.
+    // Work between multiply and finish overlaps with the last MMAs.
     next = locate_tile(p, index + tiles.step);
     const TileShare share(p, tile, warpgroup);
     const auto stage = [&]<typename Out>(const StoreTarget<Out>& target, const Element* bias) {
@@ -61,7 +61,8 @@ __device__ __forceinline__ void multiply_tiles(const WindowParams& p, const Wind
   }
 }
 
-// Stores what a warpgroup stages; called by one warp each. target_map: for boxes.
+// Stores the results that one warpgroup has staged. Called by one warp per warpgroup. target_map:
+// for stores by TMA.
 template <TensorMath kMath, int kColumns>
 __device__ __forceinline__ void store_tiles(const WindowParams& p, const WindowRings& rings,
                                             char* memory, const void* target_map,

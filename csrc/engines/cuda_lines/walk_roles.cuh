@@ -1,5 +1,6 @@
-// What the warps of a block that walks do with its tiles, as in tile_roles.cuh. Filters are the
-// same for all of them, and each is whole; two more warps turn the source (line_walk.cuh).
+// The main loops of streaming blocks (Pace::kWalk, Pace::kCarry), which take neighbouring tiles.
+// All tiles have the same filters and one chunk, and there is no split-K. The transposing warps are
+// in line_walk.cuh.
 #pragma once
 
 #include "engines/cuda_lines/carry_storer.cuh"
@@ -26,13 +27,13 @@ __device__ __forceinline__ void multiply_walk(const WindowParams& p, const Windo
   Stager stager(p, target, 0, first.filter, static_cast<const Element*>(p.bias),
                 find_staging<Element, kColumns, kPace>(p, memory, warpgroup));
   StagingTurns turns(rings, warpgroup);
-  int bytes_before = 0;  // of the window before, in blocks that carry
+  int bytes_before = 0;  // bytes per filter of the previous tile's first run, for kCarry
   for (int index = tiles.first; index < tiles.end; ++index) {
     const TilePlace tile = locate_tile<true>(p, index);
     const bool more = index + 1 < tiles.end;
     WgmmaSums<kColumns> sums;
     typename Multiplier::Chains chains;
-    // Before the products, which only one warpgroup starts at a time: so the other has them.
+    // Done before the warpgroup waits for its turn, so that it overlaps with the other one's MMAs.
     stager.start_window(TileShare(p, tile, warpgroup).window);
     multiplier.multiply(tile, chains, sums, more);
     multiplier.finish(chains, sums);
@@ -65,7 +66,7 @@ __device__ __forceinline__ void store_walk(const WindowParams& p, const WindowRi
     return false;
   };
   const TileRange tiles = find_tiles<true>(p);
-  // Calls store with each part, and whether there are tiles behind it.
+  // Calls store(tile, part, more) for each part of each tile; more: the block has further tiles.
   const auto store_parts = [&](const auto& store) {
     for (int index = tiles.first; index < tiles.end; ++index) {
       const TilePlace tile = locate_tile<true>(p, index);

@@ -1,9 +1,16 @@
-// What multiplies: two warpgroups, each 64 filters by kColumns positions of the line
-// (window_shape.h), either two windows of the same filters or two halves of the filters of one
-// window.
+// The main loop of the MMA warpgroups.
 //
-// A stage of source positions serves all taps: tap (r, s) multiplies the packed filters of (r, s)
-// with the window that starts tap_positions[r, s] further.
+//   accumulators[64 filters][kColumns positions] += sum over chunks and taps of
+//       A: packed filters of the tap [64][lane_bytes]  *  B: its window [kColumns][lane_bytes]
+//
+// Two warpgroups run it, with two windows and the same filters, or with one window and two halves
+// of 128 filters. One source stage serves all taps of a chunk: the window of tap t starts
+// tap_positions[t] positions into the stage. A wgmma takes 32 bytes of channels (a step), and up to
+// nine taps of a step form one wgmma group.
+//
+// The warpgroups are kept out of step, so that one issues MMAs while the other stages its
+// accumulators: either the second one starts p.lead stages late, or, in streaming blocks, whose
+// tiles have few MMAs, they alternate tile by tile.
 #pragma once
 
 #include "device/warp_roles.cuh"
@@ -15,7 +22,7 @@
 
 namespace convx {
 
-// Positions that come in stages of a ring, each what a chunk of a tile reaches.
+// Reads source stages that a producer fills; one stage holds a chunk of a tile.
 class StageReader {
  public:
   static constexpr bool kTakesTurns = false;
@@ -24,22 +31,23 @@ class StageReader {
                                          int /*first_tile*/)
       : p_(p), rings_(rings) {}
 
-  // Waits for the next chunk of a tile. offset: of the warpgroup's window, in 16-byte pieces.
+  // Waits for the tile's next chunk. Returns the descriptor of the warpgroup's window; offset: from
+  // the tile's first window to that, in 16-byte units.
   __device__ __forceinline__ uint32_t enter(const TilePlace& tile, uint32_t offset) const {
     wait_barrier(rings_.source_full + 8 * source_.slot, source_.parity);
     return lower_descriptor(rings_.source + source_.slot * rings_.source_stage_bytes) + offset +
            tile.lead * (p_.lane_bytes / 16);
   }
-  // The descriptor of a tap's window. start: what enter returned.
+  // The descriptor of a tap's window. start: the result of enter. tap: in 16-byte units.
   __device__ __forceinline__ uint32_t find_tap(uint32_t start, int tap) const {
     return start + tap;
   }
-  // The chunk's last products have been started,
+  // Call after issuing the chunk's last MMA.
   __device__ __forceinline__ void leave() {
     pending_ = source_.slot;
     source_.advance(p_.source_stages);
   }
-  // and are done.
+  // Call once those MMAs have completed: releases the stage to the producer.
   __device__ __forceinline__ void give_back(bool leader) {
     if (leader && pending_ >= 0) arrive(rings_.source_empty + 8 * pending_);
     pending_ = -1;
@@ -52,13 +60,14 @@ class StageReader {
   int pending_ = -1;
 };
 
-// The reduction of a tile: sums of 64 filters by kColumns positions.
+// Computes the accumulators of 64 filters by kColumns positions.
 //
-// The tensor cores truncate sums, so those of float32's precision are added up in short chains,
-// which are added to totals by ordinary additions; where terms have the same sign (careful) what is
-// truncated adds up as well, and each step is a chain. Products of halves' lower parts are so small
-// that one chain of their own does.
-// Reader: knows where in shared memory tiles' positions are, StageReader or LineReader.
+// The tensor cores truncate, so formats with float32's precision use short accumulation chains,
+// which are added to totals in float32. If most terms have the same sign (careful), truncation
+// errors add up even in short chains, and every step becomes a chain. The products with the low
+// components of scaled fp16 are so small that they form one long chain.
+//
+// Reader: StageReader or LineReader, which know where the positions of a tile are in shared memory.
 template <TensorMath kMath, int kColumns, typename Reader>
 class WindowMultiplier {
   using Operand = typename TensorTypes<kMath>::Operand;
@@ -69,14 +78,14 @@ class WindowMultiplier {
   static constexpr bool kHalves = kMath == TensorMath::kHalfIeee;
   static constexpr bool kChained = kSplit || kHalves;
   static constexpr int kPlanes = count_planes(kMath);
-  static constexpr int kFirstTurn = 2;  // the first warpgroup's barrier; behind it the second's
+  static constexpr int kFirstTurn = 2;  // named barriers 2 and 3: the turn of warpgroup 0 and 1
   static constexpr int kMaxBatch = kSplit ? kIeeeChainSteps : kMaxBatchTaps;
 
  public:
-  // Sums on their way to totals; those that are not needed take no registers.
+  // Accumulation chains. Those that a format does not use take no registers.
   struct Chains {
     Sums chain;
-    Sums low;  // of products with one lower part, kHalfLowScale times too large
+    Sums low;  // hi x lo and lo x hi, kHalfLowScale times too large
   };
 
   __device__ __forceinline__ WindowMultiplier(const WindowParams& p, const WindowRings& rings,
@@ -102,8 +111,8 @@ class WindowMultiplier {
     }
   }
 
-  // Starts all products; the last of them go on until finish, which leaves the sums in totals.
-  // more: tiles that this warpgroup has after this one.
+  // Issues all MMAs of a tile. The last group is still running when this returns; finish waits for
+  // it and leaves the results in totals. more: this warpgroup has another tile.
   __device__ __forceinline__ void multiply(const TilePlace& tile, Chains& chains, Sums& totals,
                                            bool more) {
     if constexpr (kChained) {
@@ -114,7 +123,7 @@ class WindowMultiplier {
     filter_pending_ = -1;
     has_turn_ = !Reader::kTakesTurns;
     for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
-      // A step takes 32 of lane_bytes; the last chunk may have fewer.
+      // A step takes 32 of lane_bytes. The last chunk may have fewer steps.
       const int left = (p_.channels - chunk * p_.chunk_channels) * kOperandBytes;
       const int steps = min(p_.lane_bytes / 32, (left + 31) / 32);
       const uint32_t b_start = reader_.enter(tile, source_start_);
@@ -164,7 +173,7 @@ class WindowMultiplier {
     accumulate_ = chained_ = 0;
   }
 
-  // A stage has at most kMost taps.
+  // Calls multiply_batch with count as a compile-time constant; 1 <= count <= kMost.
   template <int kMost>
   __device__ __forceinline__ void multiply_taps(int count, Chains& chains, Sums& totals, uint32_t a,
                                                 uint32_t b, const int* taps) {
@@ -175,14 +184,14 @@ class WindowMultiplier {
     }
   }
 
-  // A step of kCount taps in one group, or so many steps of a single tap, without a branch between
-  // them: only then do the tensor cores get the next group while they work on this one. taps: of
-  // each product, where its window starts.
+  // Issues one wgmma group: one step of kCount taps, or kCount steps of a single tap. There is no
+  // branch between the MMAs, because only then can the tensor cores receive the next group while
+  // they still work on this one. taps: where each MMA's window starts, in 16-byte units.
   template <int kCount>
   __device__ __forceinline__ void multiply_batch(Chains& chains, Sums& totals, uint32_t a_start,
                                                  uint32_t b_start, const int* taps) {
     if constexpr (kChained) {
-      // With three parts each group of products is a chain, so that small ones come first.
+      // With three components, each group is a chain, so that its small products come first.
       const int most = careful_ ? 1 : p_.chain_steps;
       if (chained_ > 0 && (kSplit || chained_ + kCount > most)) {
         wait_wgmma<0>();
@@ -197,15 +206,16 @@ class WindowMultiplier {
       a[i] = a_start + i * a_step_;
       b[i] = reader_.find_tap(b_start, taps[i]);
     }
-    if (Reader::kTakesTurns && !has_turn_) {  // no earlier, it keeps the other from starting
+    // Taken as late as possible, because the other warpgroup cannot issue MMAs meanwhile.
+    if (Reader::kTakesTurns && !has_turn_) {
       wait_at_barrier(kFirstTurn + warpgroup_, 256);
       has_turn_ = true;
     }
-    __syncwarp();  // storing leaves lanes apart, and wgmma wants them together
+    __syncwarp();  // staging may leave the lanes diverged; wgmma needs the whole warp
     fence_wgmma();
     Sums& sums = kChained ? chains.chain : totals;
     if constexpr (kSplit) {
-      // Small products first, of all taps: what truncation takes is a share of the sum so far.
+      // The small products of all taps come first: truncation loses a fraction of the sum so far.
 #pragma unroll
       for (int i = 0; i < kCount; ++i) multiply_small(sums, a[i], b[i], i == 0 ? accumulate_ : 1);
       accumulate_ = 1;
@@ -223,14 +233,14 @@ class WindowMultiplier {
     give_back();
   }
 
-  // Of two halves; the product of both lower ones is below float32's rounding.
+  // Two components: hi x lo and lo x hi. lo x lo is below float32's rounding error.
   __device__ __forceinline__ void multiply_low(Sums& sums, uint32_t a, uint32_t b, int accumulate) {
     product(sums, a + kWindowFilters * p_.lane_bytes / 16, b, accumulate);
     product(sums, a, b + p_.plane_bytes / 16, 1);
   }
 
-  // Of three parts, all but the product of the first ones; those of parts 1 and 2, 2 and 1, 2 and 2
-  // are below float32's rounding.
+  // Three components: all products but that of components 0 and 0. Those of components 1 and 2, 2
+  // and 1, and 2 and 2 are below float32's rounding error.
   __device__ __forceinline__ void multiply_small(Sums& sums, uint32_t a, uint32_t b,
                                                  int accumulate) {
     const uint32_t a_plane = kWindowFilters * p_.lane_bytes / 16;
@@ -247,7 +257,7 @@ class WindowMultiplier {
     Mma::multiply(sums, join_descriptor(a, upper_), join_descriptor(b, upper_), accumulate);
   }
 
-  // Stages whose last group has been waited for go back to those who fill them.
+  // Releases the stages whose last MMAs have completed.
   __device__ __forceinline__ void give_back() {
     if (leader_ && filter_pending_ >= 0 && !p_.resident) {
       arrive(rings_.filter_empty + 8 * filter_pending_);
@@ -256,13 +266,15 @@ class WindowMultiplier {
     reader_.give_back(leader_);
   }
 
-  // Where a tile's products are few, either warpgroup starts its own when the other's are done: at
-  // the same time they would take both of them twice as long, with nobody staging sums meanwhile.
+  // Streaming blocks have few MMAs per tile, so one warpgroup issues its MMAs only after the other
+  // has issued all of its own. Running at the same time, both would take twice as long, and no
+  // warpgroup would stage accumulators meanwhile.
   __device__ __forceinline__ void pass_turn() const {
     pass_barrier(kFirstTurn + 1 - warpgroup_, 256);
   }
 
-  // The second warpgroup starts some stages late, so that one stores while the other multiplies.
+  // Lets the second warpgroup start once the first is p.lead stages ahead, so that one stages
+  // accumulators while the other issues MMAs.
   __device__ __forceinline__ void start_follower() {
     if (warpgroup_ == 0 && ++stages_done_ == p_.lead) {
       pass_barrier<1, 256>();
@@ -275,14 +287,15 @@ class WindowMultiplier {
   const uint32_t upper_;
   const bool leader_, careful_;
   const int warpgroup_;
-  const bool single_tap_;  // its steps are a group, as else are the taps of a step
-  const uint32_t a_step_;  // between the filters of a group's products, in 16-byte pieces
-  uint32_t filter_start_, source_start_;  // in 16-byte pieces
+  // True: a wgmma group has the steps of one tap. False: it has the taps of one step.
+  const bool single_tap_;
+  const uint32_t a_step_;  // from one MMA's filters to the next one's in a group, in 16-byte units
+  uint32_t filter_start_, source_start_;  // in 16-byte units
   Reader reader_;
   RingCursor filter_;
   int filter_pending_ = -1;
   int accumulate_ = 0, accumulate_low_ = 0;
-  int chained_ = 0;  // steps of the chain
+  int chained_ = 0;  // steps in the current accumulation chain
   bool has_turn_ = false;
   int stages_done_ = 0;
 };

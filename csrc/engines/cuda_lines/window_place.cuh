@@ -1,4 +1,4 @@
-// Where on the line (window_shape.h) a tile, a position, a target pixel lies.
+// Where a tile, a position and a target pixel lie on the line (window_shape.h).
 #pragma once
 
 #include "engines/cuda_lines/window_params.h"
@@ -6,21 +6,21 @@
 namespace convx {
 
 struct TilePlace {
-  int first;  // position of the first window
-  int lead;   // positions of the tile before it
+  int first;  // the first window's first position
+  int lead;   // positions from the start of the stage's segments to `first`
   int group;
-  int filter;       // first filter of the tile, within its group
-  int filter_tile;  // of all groups
+  int filter;       // the tile's first filter, within its group
+  int filter_tile;  // index over all groups
   int chunk, chunk_end;
   int split;
 };
 
-// The tiles of a block.
+// The tile indices of a block: first, first + step, ... below end.
 struct TileRange {
   int first, end, step;
 };
 
-// Blocks that walk take neighbouring tiles.
+// Streaming blocks take neighbouring tiles.
 template <bool kWalks>
 __device__ __forceinline__ TileRange find_tiles(const WindowParams& p) {
   const int block = blockIdx.x, blocks = gridDim.x;
@@ -56,7 +56,7 @@ __device__ __forceinline__ TilePlace locate_tile(const WindowParams& p, int tile
   return place;
 }
 
-// The lattice point of a position; not every position is a target pixel.
+// The coordinates of a position; not every position is a target pixel.
 struct LinePoint {
   int image, strip, row, column;  // column within the strip
 };

@@ -1,11 +1,14 @@
-// What a block's warps hand to each other, in shared memory:
+// The buffers in shared memory through which a block's warps exchange data:
 //
-//   source ring   [stage][plane][position][lane_bytes]              bulk copy   -> multipliers
-//   filter ring   [stage][tap][half][plane][64][lane_bytes]         bulk copy   -> multipliers
-//   staging       [warpgroup][64 filters][staging_pitch]            multipliers -> storing warps
+//   source ring   [stage][component][position][lane_bytes]             producer -> MMA warps
+//   filter ring   [stage][tap][half][component][64][lane_bytes]        producer -> MMA warps
+//   staging       [warpgroup][64 filters][staging_pitch]               MMA warps -> store warps
 //
-// Where blocks walk (line_walk.cuh), stages of the source are stretches of a ring of positions,
-// which two warps turn.
+// half: of 128 filters, if the MMA warpgroups share a window.
+//   -> store warps
+//
+// In streaming blocks (line_walk.cuh) the source ring is a ring of positions, and its stages are
+// the stretches that two warps transpose into it.
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -13,11 +16,12 @@
 
 namespace convx {
 
-// Shared-memory addresses of a block's barriers and rings.
+// Shared-memory addresses of a block's barriers and rings. "full" barriers tell the consumer that a
+// stage was filled; "empty" barriers tell the producer that it was released.
 struct WindowRings {
-  uint32_t source_full, source_empty, filter_full, filter_empty;  // barriers, 8 bytes each
-  uint32_t staging_full, staging_empty;                           // of each warpgroup
-  uint32_t raw_full;                                              // of stretches not turned yet
+  uint32_t source_full, source_empty, filter_full, filter_empty;  // 8 bytes each
+  uint32_t staging_full, staging_empty;                           // one per warpgroup
+  uint32_t raw_full;  // raw stretches, before they are transposed
   uint32_t source, filters;
   uint32_t source_stage_bytes, filter_stage_bytes, tap_bytes;
 
@@ -46,8 +50,8 @@ struct WindowRings {
       init_barrier(filter_full + 8 * i, 1);
       init_barrier(filter_empty + 8 * i, kMultiplierWarps);
     }
-    // Whoever has written or read arrives: one lane for its warp would do, but racecheck does not
-    // see that.
+    // Every thread that wrote or read the staging arrives. One lane per warp would do, but then
+    // compute-sanitizer's racecheck reports false hazards.
     for (int i = 0; i < 2; ++i) {
       init_barrier(staging_full + 8 * i, 128);
       init_barrier(staging_empty + 8 * i, 32);
