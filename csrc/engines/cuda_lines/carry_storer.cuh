@@ -1,4 +1,5 @@
-// From shared memory to the target, in blocks that carry (staging.cuh).
+// Second half of the epilogue for Pace::kCarry (staging.cuh): results go from the staging buffer to
+// the target in whole pieces of kCarriedBytes.
 #pragma once
 
 #include "device/async_copy.cuh"
@@ -8,9 +9,9 @@
 
 namespace convx {
 
-// Stores what a warpgroup has staged, by one warp: pieces of memory that are whole by copies, of
-// which one lane starts one per filter. All lanes store what begins or ends an image, or what the
-// block has of it.
+// Stores the results that one warpgroup has staged. Called by one warp: its elected lane issues one
+// bulk copy per filter, of all whole pieces. All lanes store the incomplete pieces at the beginning
+// and the end of an image, or of the block's section of it.
 template <int kColumns, typename Out>
 class CarryStorer {
   static constexpr uint32_t kElement = sizeof(Out);
@@ -33,21 +34,22 @@ class CarryStorer {
         staging_(staging),
         lane_(threadIdx.x & 31) {}
 
-  // A window. more: this block has others behind it. wait: returns once it is staged. When this
-  // returns to the elected lane (elect_lane), the staging has been read.
+  // Stores a window. more: the block has further windows. wait: returns once the window is staged.
+  // When store returns to the elected lane (elect_lane), the staging buffer has been read.
   template <typename Wait>
   __device__ __forceinline__ void store(int window, bool more, const Wait& wait) {
     Runs runs(p_, target_, window, 0, filter_);
     const PixelRun<Out> run = runs.next();
     const uint32_t bytes = run.bytes();
     const bool begins = !carried_;
-    // A run that has too little for a whole piece of every filter cannot wait for the next.
+    // If nothing is carried yet, a run shorter than a piece may have no whole piece in some filter,
+    // and cannot wait for the next window.
     const bool ends_image = run.pixel + run.pixels >= p_.target_height * p_.target_width;
     carried_ = more && !ends_image && (carried_ || bytes >= kPiece);
     wait();
     if (begins) {
       store_pieces<true>(run, bytes);
-      // [misaligned, end of its piece)
+      // The first piece, if the run starts inside it: [shift, end of the piece).
       store_pairs(run, [&](uint32_t shift) {
         return Range{shift, shift == 0 ? 0 : min(kPiece, shift + bytes)};
       });
@@ -66,10 +68,11 @@ class CarryStorer {
 
  private:
   struct Range {
-    uint32_t begin, end;  // bytes, from the start of a staged filter
+    uint32_t begin, end;  // bytes from the start of a staged filter
   };
 
-  // Whole pieces of all filters, but for the first if that begins in the middle.
+  // Stores the whole pieces of all filters. kBegins: nothing was carried, so the first piece is
+  // left out if the run starts inside it.
   template <bool kBegins>
   __device__ __forceinline__ void store_pieces(const PixelRun<Out>& run, uint32_t bytes) const {
     if (!elect_lane()) return;
@@ -90,7 +93,7 @@ class CarryStorer {
     commit_bulk_stores();
   }
 
-  // start: called with where each filter's run goes, and where it is staged.
+  // Calls start(address of the run in the target, staged address) for each filter.
   template <typename Start>
   __device__ __forceinline__ void start_copies(const PixelRun<Out>& run, const Start& start) const {
     uint64_t to = reinterpret_cast<uint64_t>(run.to);
@@ -106,7 +109,8 @@ class CarryStorer {
     bulk_store(reinterpret_cast<void*>(to), from, bytes);
   }
 
-  // Less than a piece of each filter.
+  // Stores find(shift), a range of less than a piece, of each filter. shift: bytes from the start
+  // of the staged filter to its run.
   template <typename Find>
   __device__ __forceinline__ void store_pairs(const PixelRun<Out>& run, const Find& find) const {
 #pragma unroll 2
@@ -136,7 +140,8 @@ class CarryStorer {
   const int filter_, filters_;
   const Out* const staging_;
   const int lane_;
-  // What lies before the next run, up to the start of its piece, is still to be stored.
+  // True: the last, incomplete piece of the previous run is still in the staging buffer, in front
+  // of the next run.
   bool carried_ = false;
 };
 

@@ -1,5 +1,6 @@
-// For as many images as the workspace has room for at a time: turns the source, packs the filters
-// once, and multiplies; adds up the parts of a split reduction.
+// Launches the kernels of one call, for one operand format: measure_kernel (scaled fp16 only),
+// then, for each batch of images whose lines fit in the workspace, prepare_kernel and lines_kernel.
+// The filters are packed with the first batch. Split-K slices are added at the end.
 #pragma once
 
 #include "cuda/launch.h"
@@ -41,7 +42,7 @@ void multiply_lines(const LaunchSite& site, const WindowShape& shape, const Wind
   }
 }
 
-// Of what is read or stored by boxes.
+// The maps of the tensors that TMA reads or stores.
 template <TensorMath kMath>
 WindowMaps map_tensors(const LaunchSite& site, const WindowShape& shape, const WindowParams& p) {
   WindowMaps maps{};

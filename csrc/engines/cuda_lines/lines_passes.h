@@ -1,4 +1,4 @@
-// One function per kind of product, each compiled in a file of its own.
+// One launch function per operand format. Each is compiled in its own file.
 #pragma once
 
 #include "cuda/check.h"

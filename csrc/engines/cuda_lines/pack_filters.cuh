@@ -1,6 +1,8 @@
-// Filters in the order and form in which the tensor cores read them:
-//   packed [filter tile][chunk][tap][half of the tile][plane][64 filters][lane_bytes of channels],
-// each [64][lane_bytes] swizzled as in shared memory, so that whole stages are copied as they are.
+// Packs filters into the layout that wgmma reads from shared memory:
+//
+//   packed [filter tile][chunk][tap][64-filter half of the tile][component][64][lane_bytes]
+//
+// Each [64][lane_bytes] is swizzled as in shared memory, so a whole filter stage is one bulk copy.
 #pragma once
 
 #include "device/convert.cuh"
@@ -11,20 +13,20 @@
 
 namespace convx {
 
-inline constexpr int kPrepareThreads = 256;  // of a block that packs or turns
+inline constexpr int kPrepareThreads = 256;  // per block of prepare_kernel
 
-// One block: a chunk of the channels of a few filters, all taps. Neighbouring threads read
-// neighbouring taps and channels, and write neighbouring bytes. staged:
-// [rows][chunk_channels][taps].
+// Called by a block, for a chunk of the channels of `rows` filters, and all taps. Neighbouring
+// threads read neighbouring taps and channels, and write neighbouring bytes. staged: shared memory
+// for [rows][chunk_channels][taps].
 template <TensorMath kMath>
 __device__ __forceinline__ void pack_filters(const WindowParams& p, int rows, int row_block,
                                              int chunk_index, float* staged) {
   using T = typename TensorTypes<kMath>::Element;
   constexpr int kPlanes = count_planes(kMath);
   constexpr int kValues = OperandWords<kMath>::kValues;
-  const int first_row = row_block * rows;          // of all filter tiles, 64 a half
-  const int half = first_row / kWindowFilters;     // of all tiles
-  const int filter_tile = half / p.filter_groups;  // of all groups
+  const int first_row = row_block * rows;          // counted over all filter tiles, 64 per half
+  const int half = first_row / kWindowFilters;     // counted over all tiles
+  const int filter_tile = half / p.filter_groups;  // counted over all groups
   const int group = filter_tile / p.filter_tiles;
   const int tile_filters = kWindowFilters * p.filter_groups;
   const int first_filter =
@@ -33,7 +35,7 @@ __device__ __forceinline__ void pack_filters(const WindowParams& p, int rows, in
   const int per_row = p.chunk_channels * p.taps;
   const T* filters = static_cast<const T*>(p.filters) + group * p.filter_group;
 
-  if (p.dense_filters) {  // a row's values lie together
+  if (p.dense_filters) {  // a row's values are contiguous
 #pragma unroll 4
     for (int i = threadIdx.x; i < rows * per_row; i += kPrepareThreads) {
       int row = i;
@@ -46,7 +48,7 @@ __device__ __forceinline__ void pack_filters(const WindowParams& p, int rows, in
 #pragma unroll 4
     for (int i = threadIdx.x; i < rows * per_row; i += kPrepareThreads) {
       int row = i;
-      int channel = first_channel * p.taps + p.by_packed_row.split(row);  // and tap
+      int channel = first_channel * p.taps + p.by_packed_row.split(row);  // channel * taps + tap
       int r = p.by_taps.split(channel);
       const int s = p.by_tap_columns.split(r);
       const int filter = first_filter + row;
@@ -65,7 +67,7 @@ __device__ __forceinline__ void pack_filters(const WindowParams& p, int rows, in
   char* chunk = static_cast<char*>(const_cast<void*>(p.packed)) +
                 (static_cast<int64_t>(filter_tile) * p.chunks + chunk_index) * p.taps * tap_bytes +
                 (half - filter_tile * p.filter_groups) * kPlanes * plane_bytes;
-  const int units = p.lane_bytes / 16;  // both are powers of 2
+  const int units = p.lane_bytes / 16;  // a power of 2, and so is rows
   const int unit_shift = __popc(units - 1), row_shift = __popc(rows - 1);
   for (int i = threadIdx.x; i < p.taps * rows * units; i += kPrepareThreads) {
     const int unit = i & (units - 1);

@@ -1,11 +1,11 @@
-// Tiles that are read from the source itself, where channels lie together and are multiplied as
-// they are: boxes of a chunk's channels by some rows of the line, or by the part of a row that a
-// window reaches. The copy engine swizzles them, and has zeros for what lies outside of an image:
+// The source producer for 16-bit tensors in channels_last: TMA reads tiles directly from the
+// source, swizzles them, and writes zeros for positions outside of the image.
 //
 //   stage [segment][box][row][column][lane_bytes]
 //
-// Rows of the line are whole where images are small: then an image is so many boxes, and a tile
-// starts somewhere in its first one.
+// A box has the channels of one chunk. For small images it has whole rows of the line: an image is
+// a whole number of boxes, and a tile starts anywhere in its first box. For large images it is the
+// part of one row that a window and its taps reach.
 #pragma once
 
 #include "device/box_copy.cuh"
@@ -18,17 +18,17 @@
 
 namespace convx {
 
-// Where in the source a box starts.
+// Source coordinates of a box's first value.
 struct SourceBox {
   int channel, column, row, image;
 };
 
-// By all lanes, where the source is not aligned and no map of it can be made.
+// Loads a box with all lanes of a warp, where the source's alignment allows no tensor map.
 __device__ __forceinline__ void gather_box(const WindowParams& p, const SourceBox& box,
                                            uint32_t to) {
   const auto* const source =
       static_cast<const uint16_t*>(p.source) + box.image * p.source_n + box.channel;
-  const int units = p.lane_bytes / 16;  // of a position
+  const int units = p.lane_bytes / 16;  // 16-byte units of a position
   const int left = p.groups * p.group_sources - box.channel;
   for (int i = threadIdx.x & 31; i < p.box_rows * p.box_columns * units; i += 32) {
     const int unit = i & (units - 1), position = i / units;
@@ -42,7 +42,7 @@ __device__ __forceinline__ void gather_box(const WindowParams& p, const SourceBo
   }
 }
 
-// One warp keeps the ring of sources full.
+// Called by one warp: fills the source ring.
 __device__ __forceinline__ void copy_boxes(const WindowParams& p, const WindowRings& rings,
                                            const void* map) {
   const uint32_t box_bytes = p.box_rows * p.box_columns * p.lane_bytes;

@@ -1,38 +1,37 @@
-// How sums lie between registers and the target. The warps that multiply stage their sums in shared
-// memory and go on, and a warp of its own stores them from there.
+// The staging buffer, through which accumulators go from registers to the target. The MMA warps
+// write to it and continue with the next tile; one store warp per warpgroup stores from it.
 //
-//   staging [warpgroup][64 filters][staging_pitch]
+//   NCHW            [warpgroup][64 filters][staging_pitch]
+//   channels_last   [warpgroup][position][kChannelPitch]
+//   stored by TMA   [warpgroup][position][kBoxedFilterBytes], swizzled
 //
-// Pixels of an image that a window has are a run of each filter's plane, without the positions
-// between rows; a run is staged where its 16-byte units are those of the plane, and the first,
-// which has most pixels, where its sectors are, or its copies would take a third longer. Blocks
-// that carry stage it where pieces of kCarriedBytes are; before it lies what they have of its first
-// piece from the window before:
+// In NCHW, the pixels that a window has of one image are a contiguous run of each filter's plane,
+// because the gaps between rows are not staged. A run is staged with the same misalignment, modulo
+// 16 bytes, as it has in memory, so that whole 16-byte units can be copied. The first run, which
+// has most of the pixels, is aligned modulo a 32-byte sector; otherwise its copies take a third
+// longer. With Pace::kCarry it is aligned modulo kCarriedBytes, and in front of it lie the values
+// of its first piece that the previous tile has left:
 //
 //   a filter   |carried|first run .  .  .  .  .|  |second run, of another image|
 //              '-------'-----------------------'
 //              piece   |piece  |piece  |piece  |
 //
-// Where runs cannot be (strips, odd widths), columns are staged as they are. Where channels lie
-// together, so do the filters of a position:
-//
-//   staging [warpgroup][position][kChannelPitch]
-//
-// or, to be stored as a box, [warpgroup][position][kBoxedFilterBytes], swizzled.
+// Where pixels do not form runs (strips, odd widths), the columns are staged as they are, gaps
+// included.
 #pragma once
 
 #include "engines/cuda_lines/window_place.cuh"
 
 namespace convx {
 
-// Where sums go: the target, or a part's own copy of it.
+// Where results go: the target, or the partial sums of a split-K slice.
 template <typename Out>
 struct StoreTarget {
   Out* base;
   int64_t n, c, h, w;
 };
 
-// Whether that may be the target, where Bias is the target's type; parts of a reduction are float.
+// True if Out may be the target's type, which is Bias; partial sums are float.
 template <typename Out, typename Bias>
 inline constexpr bool kWhole = sizeof(Out) == sizeof(Bias);
 
@@ -43,7 +42,7 @@ template <typename Out, int kColumns, Pace kPace>
 inline constexpr int kStagingPitch =
     staging_pitch(kColumns, sizeof(Out), kPace) / static_cast<int>(sizeof(Out));
 
-// Parts of a window are staged one after the other: kPartStep columns apart, kPartColumns of each.
+// A window is staged in kParts parts of kPartColumns columns, which start kPartStep columns apart.
 template <typename Out, int kColumns>
 inline constexpr int kParts = staging_parts(kColumns, sizeof(Out));
 template <typename Out, int kColumns, Pace kPace>
@@ -51,8 +50,8 @@ inline constexpr int kPartStep = part_columns(kColumns, sizeof(Out), kPace);
 template <typename Out, int kColumns, Pace kPace>
 inline constexpr int kPartColumns = staging_columns(kColumns, sizeof(Out), kPace);
 
-// Elements from position to position where filters lie together. The pieces that a warp writes at a
-// time, of 8 positions, fall on different banks.
+// Elements from one position to the next in channels_last. The 16-byte units that a warp writes for
+// 8 positions fall on different banks.
 template <typename Out>
 inline constexpr int kChannelPitch = kWindowFilters + kStoreUnit<Out>;
 
@@ -62,32 +61,34 @@ __device__ __forceinline__ LinePoint locate_part(const WindowParams& p, int wind
   if (p.pair_rows == 0) return locate_position(p, window + part * kStep);
   LinePoint start = locate_position(p, window);
   start.column += part * kStep;
-  if (start.column >= p.pitch) start.row = p.target_height;  // the window ends with its row
+  // The window ends with its row, so this part has no pixels.
+  if (start.column >= p.pitch) start.row = p.target_height;
   return start;
 }
 
-// What a part of a window has of an image.
+// The pixels that a part of a window has of one image.
 template <typename Out>
 struct PixelRun {
   static constexpr int kSector = 32 / static_cast<int>(sizeof(Out));
 
-  int image, pixel;  // its first
+  int image, pixel;  // image, and index of the first pixel in its plane
   int pixels;
-  int stored;  // of them, before the next part's first pixel
-  // Instead, each filter's pixels start and end where a sector does.
+  int stored;  // pixels before the next part's first pixel
+  // If true, each filter's stored pixels start (or end) at a sector boundary instead.
   bool cut_start, cut_end;
-  int staged;     // where in a staged row it starts, less what aligns it
-  int alignment;  // in elements, of what is staged as of memory
-  Out* to;        // of the first filter
-  int distance;   // of the next one, in elements modulo 2^32
+  int staged;     // where the run starts in a staged filter, without its misalignment
+  int alignment;  // elements; the run's address modulo this is the same when staged and in memory
+  Out* to;        // address of the first pixel for the first filter
+  int distance;   // elements from one filter to the next, modulo 2^32
 
   __device__ __forceinline__ int bytes() const { return pixels * static_cast<int>(sizeof(Out)); }
-  // Elements between a filter's run and the start before it of what it is aligned to. Filters are
-  // counted from the first; eight further it is the same if that is a sector, or less.
+  // Elements from the aligned address at or before a filter's run to the run. Filters are counted
+  // from the warpgroup's first. For alignments up to a sector, filters that are eight apart have
+  // the same misalignment.
   __device__ __forceinline__ int misalignment(int filter) const {
     return locate(filter) & (alignment - 1);
   }
-  // The first pixel that is stored for a filter, and the one behind its last.
+  // The range of pixels that is stored for a filter: [first_stored, end_stored).
   __device__ __forceinline__ int first_stored(int filter) const {
     return cut_start ? -locate(filter) & (kSector - 1) : 0;
   }
@@ -97,13 +98,13 @@ struct PixelRun {
   }
 
  private:
-  // In elements of memory, modulo 2^32.
+  // The address of a filter's run, in elements modulo 2^32.
   __device__ __forceinline__ int locate(int filter) const {
     return static_cast<int>(reinterpret_cast<size_t>(to) / sizeof(Out)) + filter * distance;
   }
 };
 
-// The runs of a part of a window, one after the other: kMaxRuns, the last of which may be empty.
+// Iterates over the runs of a part of a window: up to kMaxRuns, the last of which may be empty.
 template <typename Out, int kColumns, Pace kPace>
 class WindowRuns {
   static constexpr int kUnit = kStoreUnit<Out>;
@@ -113,7 +114,7 @@ class WindowRuns {
  public:
   using Run = PixelRun<Out>;
 
-  // filter: the first, of all groups.
+  // filter: the first one, counted over all groups.
   __device__ __forceinline__ WindowRuns(const WindowParams& p, const StoreTarget<Out>& target,
                                         int window, int part, int filter)
       : start(locate_part<kStep>(p, window, part)),
@@ -164,7 +165,7 @@ class WindowRuns {
  private:
   static constexpr int kFirstAlignment = run_alignment(kPace) / static_cast<int>(sizeof(Out));
 
-  // Of an image, before a position of its line.
+  // The number of an image's pixels before a position of its line.
   __device__ __forceinline__ int count_pixels(int position) const {
     int row = position;
     const int column = p_.by_pitch.split(row);
@@ -174,8 +175,9 @@ class WindowRuns {
 
   const WindowParams& p_;
   const StoreTarget<Out>& target_;
-  Out* const to_;  // of the first pixel of image 0
-  // The next run's image and first position there, and positions that are left for it and others.
+  Out* const to_;  // pixel 0 of image 0, for the first filter
+  // The next run's image and its first position there, and the positions left for it and later
+  // runs.
   int image_, first_;
   int left_ = kWidth, stored_left_;
   int staged_ = 0;

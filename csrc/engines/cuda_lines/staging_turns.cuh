@@ -1,4 +1,4 @@
-// How warps hand sums to each other.
+// How the MMA warps pass the staging buffer (staging.cuh) to the store warps and get it back.
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -7,9 +7,9 @@
 
 namespace convx {
 
-// What one warpgroup has of a tile.
+// One warpgroup's share of a tile.
 struct TileShare {
-  int window, filter;  // first position and filter; the filter within its group
+  int window, filter;  // first position, and first filter within its group
 
   __device__ __forceinline__ TileShare(const WindowParams& p, const TilePlace& tile,
                                        int warpgroup) {
@@ -30,19 +30,19 @@ __device__ __forceinline__ Out* find_staging(const WindowParams& p, char* memory
          warpgroup * kWindowFilters * kStagingPitch<Out, kColumns, kPace>;
 }
 
-// Of a warpgroup that stages.
+// The side of an MMA warpgroup.
 class StagingTurns {
  public:
   __device__ __forceinline__ StagingTurns(const WindowRings& rings, int warpgroup)
       : full_(rings.staging_full + 8 * warpgroup), empty_(rings.staging_empty + 8 * warpgroup) {}
 
-  // Until what was staged before has been read.
+  // Waits until the store warp has read the previous part.
   __device__ __forceinline__ void wait() {
     wait_barrier(empty_, parity_);
     parity_ ^= 1;
   }
   __device__ __forceinline__ void hand_over() const {
-    fence_async_proxy();  // of every thread's sums, before their copies
+    fence_async_proxy();  // every thread's results must be visible to the bulk copies
     arrive(full_);
   }
 
@@ -51,7 +51,7 @@ class StagingTurns {
   uint32_t parity_ = 1;
 };
 
-// Of the warp that stores what that has staged.
+// The side of the store warp.
 class StoringTurns {
  public:
   __device__ __forceinline__ StoringTurns(const WindowRings& rings, int warpgroup)

@@ -1,4 +1,4 @@
-// From registers to shared memory.
+// First half of the epilogue: accumulators go from registers to the staging buffer (staging.cuh).
 #pragma once
 
 #include "device/convert.cuh"
@@ -9,24 +9,25 @@
 
 namespace convx {
 
-// Stages a warp's 16 filters by kColumns sums, part by part. What can be found out before there are
-// sums, start_window does.
+// Stages a warp's share of a window, 16 filters by kColumns accumulators, part by part.
+// start_window does everything that does not need the accumulators.
 template <TensorMath kMath, int kColumns, Pace kPace, typename Out, typename Bias>
 class SumStager {
   static constexpr bool kExact = kMath == TensorMath::kIeee;
   static constexpr bool kFinishAddsBias = kExact || is_half(kMath);
   static constexpr int kWidth = kPartColumns<Out, kColumns, kPace>;
-  static constexpr int kGroups = kWidth / 8;  // of 8 columns, of which a thread has a pair
+  static constexpr int kGroups = kWidth / 8;  // of 8 columns; a thread has two columns of each
   static constexpr int kPitch = kStagingPitch<Out, kColumns, kPace>;
-  static constexpr int kHalfStep = 8 * kPitch;  // where filters are aligned alike
+  // Elements from a thread's first to its second filter, if both are aligned alike.
+  static constexpr int kHalfStep = 8 * kPitch;
   static constexpr bool kCarries = kPace == Pace::kCarry;
   template <int kPart>
   static constexpr int kFirstGroup = kPart * kPartStep<Out, kColumns, kPace> / 8;
   using Runs = WindowRuns<Out, kColumns, kPace>;
 
  public:
-  // filter: the warpgroup's first, within its group. bias: of this group, or null. staging: of the
-  // warpgroup.
+  // filter: the warpgroup's first, within its group. bias: the group's, or null. staging: the
+  // warpgroup's.
   __device__ __forceinline__ SumStager(const WindowParams& p, const StoreTarget<Out>& target,
                                        int group, int filter, const Bias* bias, Out* staging)
       : p_(p),
@@ -44,7 +45,7 @@ class SumStager {
     start_ = find_start(0);
   }
 
-  // To all sums, once they are there; in other kinds of products it is part of finishing each.
+  // Adds the bias to all accumulators. Formats that scale their results add it in finish instead.
   __device__ __forceinline__ void add_bias(float (&sums)[kColumns / 2]) const {
     if constexpr (!kFinishAddsBias) {
       if (bias_ == nullptr) return;
@@ -53,7 +54,7 @@ class SumStager {
     }
   }
 
-  // Calls visit with each part, one after the other: stage is for the part that is visited.
+  // Calls visit once for each part, in order. Inside it, stage handles that part.
   template <typename Visit>
   __device__ __forceinline__ void visit_parts(const Visit& visit) {
     visit.template operator()<0>();
@@ -63,16 +64,18 @@ class SumStager {
     }
   }
 
-  // In blocks that carry: the pieces that the part before has left, of the warp's filters, and
-  // where they go, once what lies there has been stored. Where nothing was left, nobody reads them.
+  // For Pace::kCarry. load_rest reads the incomplete last piece that the previous tile left in each
+  // of the warp's 16 staged filters. store_rest writes it to the start of the staged filter, in
+  // front of the new run; call it after the store warp has released the staging buffer. If the
+  // previous tile left nothing, the bytes are not used.
   static constexpr int kPieceLanes = kCarriedBytes / 16;
   static constexpr int kRestRounds = 16 * kPieceLanes / 32;
   struct Rest {
     uint32_t words[kRestRounds][4];
   };
-  // before: bytes of its first run.
+  // before: bytes per filter of the previous tile's first run.
   __device__ __forceinline__ Rest load_rest(int before) const {
-    __syncwarp();  // they are other lanes' sums
+    __syncwarp();  // other lanes have written these values
     Rest rest;
 #pragma unroll
     for (int i = 0; i < kRestRounds; ++i) {
@@ -85,14 +88,14 @@ class SumStager {
   __device__ __forceinline__ void store_rest(const Rest& rest) const {
 #pragma unroll
     for (int i = 0; i < kRestRounds; ++i) store_16_bytes(locate_rest(i), rest.words[i]);
-    __syncwarp();  // sums go behind them
+    __syncwarp();  // other lanes write accumulators behind them
   }
 
-  // What the part has of its first image.
+  // The pixels that the part has of its first image.
   __device__ __forceinline__ const PixelRun<Out>& run() const { return start_.run; }
 
-  // A part of the sums, which are as wgmma leaves them, see WgmmaSums. Returns whether some must be
-  // formed anew.
+  // Stages part kPart of the accumulators, which have the layout of WgmmaSums. Returns true if some
+  // of them must be recomputed.
   template <int kPart>
   __device__ __forceinline__ bool stage(const float (&sums)[kColumns / 2]) {
     if constexpr (kWhole<Out, Bias> && !kCarries) {
@@ -105,10 +108,10 @@ class SumStager {
   }
 
  private:
-  // What makes a filter's sums those of the target.
+  // Constants that turn a filter's accumulators into results: sum * unscale + bias.
   struct FilterEnd {
     float bias = 0;
-    Unscale unscale{};  // of halves
+    Unscale unscale{};  // for scaled fp16
   };
 
   __device__ __forceinline__ FilterEnd load_end(int filter) const {
@@ -123,13 +126,13 @@ class SumStager {
     return end;
   }
 
-  // How a part of the window lies in rows: within one, with one end of a row in it and nothing else
-  // to leave out, or in any way.
+  // How the rows of the line cut a part: not at all, by one end of a row with nothing else to leave
+  // out, or in any other way.
   enum class RowCut { kNone, kOne, kAny };
   struct PartStart {
     int row, column;
-    int place;      // in a staged filter, where the thread's first pair is staged
-    int half_step;  // from there to the thread's second filter's
+    int place;      // in a staged filter, of the thread's first pair of columns
+    int half_step;  // elements from there to the same pair of the thread's second filter
     RowCut cut;
     PixelRun<Out> run;
   };
@@ -140,14 +143,15 @@ class SumStager {
     Runs runs = find_runs(part);
     const PixelRun<Out> run = runs.next();
     const auto& [image, strip, row, column] = runs.start;
-    // Positions between rows are counted, though they are not pixels.
+    // If the part starts in the gap behind a row, place counts the gap's columns too, although they
+    // are no pixels: the staging functions subtract the whole gap when they enter the next row.
     const int shift = run.misalignment(lane_ / 4);
     const int place = shift + max(0, column - p_.target_width);
     const int half_step =
         kCarries ? kHalfStep + run.misalignment(lane_ / 4 + 8) - shift : kHalfStep;
     const int end = column + kWidth;
     const bool one_row = end <= p_.target_width && row < p_.target_height;
-    // Of a pair of rows' window, all that comes behind the end is left out.
+    // A window of a pair of rows ends with its row: everything behind the row's end is left out.
     const bool two_rows =
         p_.pair_rows > 0 || (end <= p_.pitch + p_.target_width && row + 1 < p_.target_height);
     const RowCut cut = one_row ? RowCut::kNone : two_rows ? RowCut::kOne : RowCut::kAny;
@@ -158,7 +162,7 @@ class SumStager {
     return Runs(p_, target_, window_, part, group_ * p_.group_targets + filter_);
   }
 
-  // half: which of the thread's two filters.
+  // half: 0 or 1, the thread's first or second filter.
   __device__ __forceinline__ float finish(float sum, int half) const {
     const FilterEnd& end = ends_[half];
     if constexpr (is_half(kMath)) {
@@ -168,7 +172,8 @@ class SumStager {
     }
   }
 
-  // In a round of moving rests: the lane's filter, of the warp's, and its part of a piece.
+  // The lane's filter, within the warp's 16, and its 16 bytes of the piece in a round of load_rest
+  // or store_rest.
   __device__ __forceinline__ int rest_filter(int round) const {
     return round * (32 / kPieceLanes) + lane_ / kPieceLanes;
   }
@@ -177,13 +182,13 @@ class SumStager {
            lane_ % kPieceLanes * 16;
   }
 
-  // Where the thread's first filter has a place.
+  // The address of a place in the thread's first staged filter.
   __device__ __forceinline__ Out* find_address(int place) const {
     return staging_ + (first_filter_ + lane_ / 4) * kPitch + place;
   }
 
-  // The thread's pairs of a group of 8 columns, of both its filters. address: of the first;
-  // half_step: from there to the second's.
+  // Stores the thread's two columns of a group of 8, for both of its filters. address: for the
+  // first filter. half_step: from there to the second.
   __device__ __forceinline__ void store_pairs(const float (&sums)[kColumns / 2], int group,
                                               Out* address, int half_step, bool& spoilt) const {
 #pragma unroll
@@ -209,7 +214,7 @@ class SumStager {
     return both.word;
   }
 
-  // All columns, with the filters of each together.
+  // Stages all columns as [column][filter], for targets with contiguous channels.
   template <int kPart>
   __device__ __forceinline__ bool stage_channels(const float (&sums)[kColumns / 2]) const {
     constexpr int kChannels = kChannelPitch<Out>;
@@ -220,19 +225,19 @@ class SumStager {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {  // [filter][column]
+        for (int i = 0; i < 4; ++i) {  // accumulators are [filter][column]
           const float sum = sums[4 * (kFirstGroup<kPart> + g) + i];
           if constexpr (kExact) spoilt |= is_spoilt(sum);
           to[(8 * g + i % 2) * kChannels + 8 * (i / 2)] = finish(sum, i / 2);
         }
       }
     } else {
-      // Matrices of 8 filters by 8 columns: [columns][filters]. A lane gives the address of a
-      // column of one of them.
+      // stmatrix transposes 8 filters x 8 columns to [column][filter]. Each lane passes the address
+      // of one column of one of the four matrices.
       static_assert(kGroups % 2 == 0);
       const int column = lane_ / 16 * 8 + lane_ % 8;
       const int filter_unit = first_filter_ / 8 + lane_ / 8 % 2;
-      // Boxes are swizzled instead; blocks that walk have none.
+      // A buffer that TMA stores is swizzled instead of padded. Streaming blocks have none.
       const bool boxed = kPace == Pace::kTiles && p_.boxed_target;
       const int pitch = boxed ? kBoxedFilterBytes : kChannels * static_cast<int>(sizeof(Out));
       const int swizzled = boxed ? filter_unit ^ lane_ % 8 : filter_unit;
@@ -251,7 +256,7 @@ class SumStager {
     return spoilt;
   }
 
-  // All columns side by side.
+  // Stages all columns: the part lies within one row.
   template <int kPart>
   __device__ __forceinline__ bool stage_row(const float (&sums)[kColumns / 2]) const {
     Out* const to = find_address(start_.place);
@@ -263,11 +268,11 @@ class SumStager {
     return spoilt;
   }
 
-  // Without what lies behind the row's end, up to the next row.
+  // Stages the columns before the end of a row and those of the next row, without the gap.
   template <int kPart>
   __device__ __forceinline__ bool stage_two_rows(const float (&sums)[kColumns / 2]) const {
     const int column = start_.column + 2 * (lane_ & 3);
-    // Groups before the end, if the row has pixels at all; and the first of the next row.
+    // Groups of 8 before the row's end, or 0 if the row has no pixels; first group of the next row.
     const int row_groups = start_.row < p_.target_height ? (p_.target_width - column + 7) >> 3 : 0;
     const int next_group = p_.pair_rows > 0 ? kGroups : (p_.pitch - column + 7) >> 3;
     Out* const to = find_address(start_.place);
@@ -283,10 +288,10 @@ class SumStager {
     return spoilt;
   }
 
-  // Without the columns between rows.
+  // Stages any part, without the gaps between rows and images.
   template <int kPart>
   __device__ __forceinline__ bool stage_rows(const float (&sums)[kColumns / 2]) const {
-    Out* next_image[kMaxRuns - 1] = {};  // pixel 0 of the images that follow
+    Out* next_image[kMaxRuns - 1] = {};  // where pixel 0 of each following image is staged
     if (start_.row * p_.pitch + start_.column + kWidth > p_.rows * p_.pitch) {
       Runs runs = find_runs(kPart);
       runs.next();
@@ -299,12 +304,12 @@ class SumStager {
     const int gap = p_.pitch - p_.target_width;
     int row = start_.row;
     int left =
-        p_.target_width - start_.column - 2 * (lane_ & 3);  // pixels of the row, from here on
+        p_.target_width - start_.column - 2 * (lane_ & 3);  // pixels that are left in the row
     Out* to = find_address(start_.place);
     int half_step = start_.half_step;
     const auto enter_row = [&] {
       left += p_.pitch, to -= gap, ++row;
-      if (row == p_.rows) {  // seldom
+      if (row == p_.rows) {  // rare
         row = 0;
         to = next_image[0] + p_.target_width - left;
         next_image[0] = next_image[1];
@@ -327,14 +332,14 @@ class SumStager {
   const WindowParams& p_;
   const StoreTarget<Out>& target_;
   const int group_;
-  const int first_filter_;  // of the warp, in the staging
-  const int filter_;        // and in the group
+  const int first_filter_;  // the warp's first filter within the warpgroup's 64
+  const int filter_;        // the same within the group
   const Bias* const bias_;
   Out* const staging_;
   const int lane_;
-  const FilterEnd ends_[2];  // of the thread's filters
-  int window_ = 0;           // its first position
-  PartStart start_{};        // of the part
+  const FilterEnd ends_[2];  // of the thread's two filters
+  int window_ = 0;           // first position of the window
+  PartStart start_{};        // of the current part
 };
 
 }  // namespace convx

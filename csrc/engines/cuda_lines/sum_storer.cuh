@@ -1,4 +1,4 @@
-// From shared memory to the target.
+// Second half of the epilogue: results go from the staging buffer (staging.cuh) to the target.
 #pragma once
 
 #include "device/async_copy.cuh"
@@ -11,8 +11,9 @@
 
 namespace convx {
 
-// Stores what a warpgroup has staged, by one warp: one lane starts copies of whole 16-byte units,
-// which the copy engine does at the memory's rate, and waits for them; all lanes store the rest.
+// Stores the results that one warpgroup has staged. Called by one warp: its elected lane issues
+// bulk copies of whole 16-byte units, which run at memory bandwidth, and waits for them. All lanes
+// store the remaining elements.
 template <TensorMath kMath, int kColumns, Pace kPace, typename Out, typename Bias>
 class SumStorer {
   static constexpr bool kExact = kMath == TensorMath::kIeee;
@@ -24,8 +25,8 @@ class SumStorer {
   using Runs = WindowRuns<Out, kColumns, kPace>;
 
  public:
-  // filter: the warpgroup's first, within its group; filters: how many there are. bias: of the
-  // group, or null.
+  // filter: the warpgroup's first, within its group. bias: the group's, or null; used only for
+  // accumulators that are recomputed.
   __device__ __forceinline__ SumStorer(const WindowParams& p, const StoreTarget<Out>& target,
                                        const TilePlace& tile, int window, int filter,
                                        const Bias* bias, Out* staging, const void* target_map)
@@ -40,9 +41,9 @@ class SumStorer {
         target_map_(target_map),
         lane_(threadIdx.x & 31) {}
 
-  // A part of the window. wait: returns once it is staged, and whether some sums must be formed
-  // anew; where they go is found out before. When this returns to the elected lane (elect_lane),
-  // the staging has been read.
+  // Stores a part of the window. Addresses are computed before wait() is called; wait returns once
+  // the part is staged, and says whether some accumulators must be recomputed. When store returns
+  // to the elected lane (elect_lane), the staging buffer has been read and may be released.
   template <typename Wait>
   __device__ __forceinline__ void store(int part, const Wait& wait) const {
     if (p_.even_runs && !is_wide()) return store_runs(part, wait);
@@ -65,16 +66,16 @@ class SumStorer {
     return Runs(p_, target_, window_, part, tile_.group * p_.group_targets + filter_);
   }
 
-  // All whole units of a run, of the filter that has the lane's number.
+  // The bulk copy of a run's whole 16-byte units; each lane has that of the filter with its number.
   struct UnitCopy {
     Out* to;
     uint32_t from, bytes;
-    bool whole;  // there is nothing else in the run
+    bool whole;  // true: the run has no elements outside of them
   };
 
   __device__ __forceinline__ UnitCopy locate_units(const PixelRun<Out>& run) const {
     const int shift = run.misalignment(lane_);
-    // Elements from the start of the run's first unit.
+    // In elements from the 16-byte boundary (or sector) at or before the run's first pixel.
     const int first = run.first_stored(lane_) + shift;
     const int last = run.end_stored(lane_) + shift;
     const int begin = (first + kUnit - 1) & -kUnit, end = last & -kUnit;
@@ -106,8 +107,9 @@ class SumStorer {
     if (elect_lane()) wait_bulk_reads();
   }
 
-  // One lane starts a copy for each filter. Filters that are aligned alike follow each other, so
-  // that there is little to do for each: the storing warp must keep ahead of the copy engine.
+  // The elected lane issues one copy per filter. Filters whose runs are aligned alike have copies
+  // of the same size at constant distances, so the loop goes through each such class in turn. That
+  // keeps it short: the store warp must issue copies faster than they complete.
   __device__ __forceinline__ void copy_units(const UnitCopy& copy) const {
     constexpr int kTogether = 4;
     const int apart = static_cast<int>(target_.c) & (kSector - 1);
@@ -137,7 +139,8 @@ class SumStorer {
     if (elect_lane()) commit_bulk_stores();
   }
 
-  // What is left of the first unit and of the last, pair by pair, eight filters at once.
+  // Stores the elements before the first and behind the last whole unit, in pairs, eight filters at
+  // a time.
   __device__ __forceinline__ void store_ends(const PixelRun<Out>& run) const {
     const int shift = run.misalignment(lane_ / 4);
     const int unit_shift = shift & (kUnit - 1);
@@ -160,7 +163,7 @@ class SumStorer {
     }
   }
 
-  // pixel: of the target's plane.
+  // Recomputes one staged result if necessary. pixel: index in the target's plane.
   __device__ __forceinline__ void mend(Out& staged, int image, int pixel, int filter) const {
     if (!is_spoilt(staged)) return;
     const SpoiltSum at{tile_.group,
@@ -174,7 +177,7 @@ class SumStorer {
     staged = mend_sum(p_, at) + (bias_ != nullptr ? to_accumulate(bias_[filter]) : 0.f);
   }
 
-  // In the staging, before anything is copied.
+  // Recomputes the staged results that overflowed or met an infinity. Called before any copy.
   __device__ __forceinline__ void mend_part(int part) const {
     if constexpr (kExact) {
       if (p_.even_runs) {
@@ -213,7 +216,7 @@ class SumStorer {
     });
   }
 
-  // Any layout: each lane looks up the pixels of its columns.
+  // For any target layout: each lane computes the pixel of each of its columns.
   __device__ __forceinline__ void store_columns(int part) const {
     Out* const first_plane = find_first_plane();
     visit_columns(part, [&](int column, int image, int row, int target_column) {
@@ -224,7 +227,7 @@ class SumStorer {
     });
   }
 
-  // Channels of a pixel lie together, in whole units: a copy for each pixel.
+  // For targets with contiguous channels in whole 16-byte units: one bulk copy per pixel.
   __device__ __forceinline__ void store_channels(int part) const {
     if (elect_lane()) {
       copy_channels(part);
@@ -233,7 +236,8 @@ class SumStorer {
     }
   }
 
-  // Windows that end with their row, of all filters: what lies behind either is not written.
+  // For windows that end with their row: one TMA store, which writes nothing beyond the row's end
+  // or the last filter.
   __device__ __forceinline__ void store_box() const {
     if (elect_lane()) {
       const LinePoint at = locate_position(p_, window_);
@@ -252,7 +256,7 @@ class SumStorer {
     LinePoint at = locate_part<kStep>(p_, window_, part);
     int left = count_columns(part);
 #pragma unroll 1
-    while (true) {  // a row of a strip
+    while (true) {  // one row of a strip per iteration
       const int here = min(left, p_.pitch - at.column);
       const int first = at.strip * p_.strip_columns + at.column;  // target column
       const bool is_row = at.row < p_.target_height && at.image < p_.images;
@@ -283,13 +287,13 @@ class SumStorer {
            (static_cast<int64_t>(tile_.group) * p_.group_targets + filter_) * target_.c;
   }
 
-  // Columns of a part that it stores: the next part, or window, has those that both share.
+  // Columns that the part stores. Columns shared with the next part or window are stored by that.
   __device__ __forceinline__ int count_columns(int part) const {
     const bool whole = part + 1 == kParts<Out, kColumns> && !p_.overlap;
     return whole ? kPartColumns<Out, kColumns, kPace> : kStep;
   }
 
-  // Calls visit with each column of a part that is a pixel, and its image, row and column there.
+  // Calls visit(column, image, row, target column) for each column of a part that is a pixel.
   template <typename Visit>
   __device__ __forceinline__ void visit_columns(int part, const Visit& visit) const {
     const LinePoint start = locate_position(p_, window_);

@@ -1,7 +1,9 @@
-// Turns the source into lines (window_shape.h), in the order and form of a tile in shared memory:
-//   lines [group][chunk][plane][phase][position][lane_bytes of channels],
-// swizzled, so that a stage of a tile is a copy of consecutive bytes. Rounding to TF32 and
-// splitting are done here, once per value.
+// Writes the source as lines (window_shape.h), in the layout of a stage in shared memory:
+//
+//   lines [group][chunk][component][line][position][lane_bytes]
+//
+// Channels are innermost and swizzled, so a segment of a stage is one bulk copy. Rounding to TF32,
+// scaling and splitting happen here, once per value.
 #pragma once
 
 #include <type_traits>
@@ -15,7 +17,7 @@
 
 namespace convx {
 
-// Of a block: 32-bit words of all its positions, of a plane.
+// 32-bit words that a block writes per component.
 inline constexpr int kTurnedWords = 2048;
 
 // float32, or the bits of either 16-bit type.
@@ -23,8 +25,8 @@ template <TensorMath kMath>
 using SourceBits =
     std::conditional_t<sizeof(typename TensorTypes<kMath>::Element) == 4, float, uint16_t>;
 
-// A word of each part of a position: one TF32 value, or two neighbouring channels; those to be
-// halves are scaled already.
+// One 32-bit word of each component of a position: one TF32 value, or two neighbouring channels.
+// Values for scaled fp16 are scaled already.
 template <TensorMath kMath>
 struct TurnedWord {
   static constexpr int kChannels = 4 / operand_bytes(kMath);
@@ -44,7 +46,7 @@ struct TurnedWord {
   }
 };
 
-// Where a position of a phase's line has its source: elements from the first image's, or -1.
+// The source offset of a position of a line, in elements from image 0, or -1 if it is padding.
 __device__ __forceinline__ int64_t find_source(const WindowParams& p, int position, int row_phase,
                                                int column_phase) {
   const LinePoint point = locate_position(p, position);
@@ -58,7 +60,7 @@ __device__ __forceinline__ int64_t find_source(const WindowParams& p, int positi
   return inside ? point.image * p.source_n + row * p.source_h + column * p.source_w : -1;
 }
 
-// What a block turns: kWords of each position and plane, of one chunk or several.
+// Writes kWords words per component of a block's positions, from one or more chunks.
 template <TensorMath kMath, int kWords>
 class SourceTurner {
   using Element = typename TensorTypes<kMath>::Element;
@@ -70,8 +72,9 @@ class SourceTurner {
 
  public:
   struct Shared {
-    int64_t offset[kPositions];  // of each position's source
-    // An odd pitch: positions of a word never meet in a bank, words of a position seldom.
+    int64_t offset[kPositions];  // source offset of each position
+    // The pitch is odd: neighbouring positions of a word never share a bank, neighbouring words of
+    // a position seldom do.
     uint32_t words[kPlanes][kPositions][kWords + 1];
   };
 
@@ -86,7 +89,7 @@ class SourceTurner {
         chunk_shift_(p.lane_bytes == 128  ? 5
                      : p.lane_bytes == 64 ? 4
                                           : 3) {
-    int segment = 0;  // the first that is of this line
+    int segment = 0;  // the first segment of this line
     while (p.segment[segment].line != line) ++segment;
     if (threadIdx.x < kPositions) {
       shared.offset[threadIdx.x] = find_source(
@@ -95,8 +98,8 @@ class SourceTurner {
     __syncthreads();
   }
 
-  // Planes of pixels: neighbouring threads read neighbouring pixels, and, by way of shared memory,
-  // write neighbouring channels.
+  // NCHW: neighbouring threads read neighbouring pixels. The values are transposed in shared
+  // memory, so that neighbouring threads write neighbouring channels.
   __device__ __forceinline__ void turn_planes() {
     constexpr int kHalves = kPositions / 32, kTurns = kWords / kWarps;
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
@@ -125,7 +128,7 @@ class SourceTurner {
           for (float& value : values[turn][half]) value *= scale;
         }
       }
-      // A warp has 32 pixels of a channel.
+      // The 32 lanes of a warp have 32 pixels of the same channel.
       check_fitness(p_.scales, reinterpret_cast<float (&)[sizeof(values) / 4]>(values), 0xffffffff);
     }
 #pragma unroll
@@ -140,7 +143,7 @@ class SourceTurner {
       }
     }
     __syncthreads();
-    // Unit by unit of 16 bytes: first those of a chunk and position, then the positions.
+    // Goes through the 16-byte units of a chunk and position first, then through the positions.
     const int unit_shift = chunk_shift_ - 2;
 #pragma unroll
     for (int i = threadIdx.x; i < kPositions * kWords / 4; i += kPrepareThreads) {
@@ -155,7 +158,7 @@ class SourceTurner {
     }
   }
 
-  // Channels lie together: each thread turns 16 bytes of a position.
+  // channels_last: each thread converts 16 bytes of a position.
   __device__ __forceinline__ void copy_channels() {
     constexpr int kValues = OperandWords<kMath>::kValues;
 #pragma unroll
@@ -186,7 +189,7 @@ class SourceTurner {
         const float scale = p_.scales->source;
 #pragma unroll
         for (float& value : values) value *= scale;
-        // Lanes that have the same channels have them of other pixels.
+        // Lanes with the same channels have different pixels.
         constexpr uint32_t kSameChannels = kWords == 32   ? 0x01010101
                                            : kWords == 16 ? 0x11111111
                                                           : 0x55555555;
@@ -200,13 +203,13 @@ class SourceTurner {
 
  private:
   struct Place {
-    int64_t offset;  // of a word's first channel
-    int left;        // channels of its group, from this one on; may be negative
+    int64_t offset;  // in elements, of the word's first channel
+    int left;        // channels of the group from this one on; may be negative
   };
 
-  // Of a word of all groups and chunks.
+  // word: counted over all groups and chunks.
   __device__ __forceinline__ Place locate(int word) const {
-    const int slab = word >> chunk_shift_;  // of all groups and chunks
+    const int slab = word >> chunk_shift_;  // chunk, counted over all groups
     const int group = slab < p_.chunks ? 0 : slab / p_.chunks;
     const int channel = (slab - group * p_.chunks) * p_.chunk_channels +
                         (word & ((1 << chunk_shift_) - 1)) * Word::kChannels;
@@ -215,12 +218,12 @@ class SourceTurner {
             beyond ? 0 : p_.channels - channel};
   }
 
-  // word: of the block.
+  // word: counted from the block's first.
   __device__ __forceinline__ void store(int position, int word, int plane, uint4 words) const {
     const int slab = (first_word_ + word) >> chunk_shift_;
     const int line_position = first_ + position;
     if (line_position >= p_.line_positions || slab >= p_.slabs) return;
-    // Of the 8 positions that the swizzle exchanges.
+    // The row within the 8 positions that the swizzle permutes.
     const int row = line_position & (kLineAlignment - 1);
     const int within = (word & ((1 << chunk_shift_) - 1)) * 4;
     const int64_t line = (static_cast<int64_t>(slab) * kPlanes + plane) * p_.lines + line_;
@@ -231,10 +234,10 @@ class SourceTurner {
 
   const WindowParams& p_;
   Shared& shared_;
-  const int first_;       // position
-  const int first_word_;  // of all groups and chunks
+  const int first_;       // the block's first position
+  const int first_word_;  // the block's first word, over all groups and chunks
   const int line_;
-  const int chunk_shift_;  // words of a chunk are a power of 2
+  const int chunk_shift_;  // log2 of a chunk's words
 };
 
 }  // namespace convx
