@@ -7,18 +7,18 @@
 namespace convx {
 namespace {
 
-constexpr int kBoxPositions = 64;   // that a box costs
+constexpr int kBoxPositions = 64;   // the overhead of a box, in positions
 constexpr int kMaxBoxes = 24;       // of a tile
-constexpr int kBoxAlignment = 128;  // bytes, of where a box goes
+constexpr int kBoxAlignment = 128;  // bytes; alignment of a box in shared memory
 
-// Of whole rows of the line, for all that a tile may have something of.
+// The number of boxes, of `rows` whole rows of the line each, that a tile touches at most.
 int count_boxes(const WindowShape& shape, int64_t rows) {
   const int64_t positions = rows * shape.pitch;
   return static_cast<int>(ceil_div(positions - 1 + shape.reach, positions));
 }
 
-// The fewest positions, of boxes and of an image whose rows are whole boxes; but each box costs
-// about as much as some of them.
+// The box height with the lowest cost: the positions of a tile's boxes and the boxes' overhead,
+// times the growth of an image whose rows are rounded up to whole boxes.
 int find_box_rows(const WindowShape& shape) {
   int best = 1;
   double least = 0;
@@ -36,15 +36,15 @@ int find_box_rows(const WindowShape& shape) {
 bool lay_out_boxes(const ConvProblem& problem, WindowShape& shape) {
   if (!may_box(shape.math) || shape.strips > 1) return false;
   const GatherTensors view = make_gather_tensors(problem);
-  // Behind the last channel of a group lie the next one's, which are not zeros.
+  // Otherwise the last chunk of a group would have the next group's channels in place of zeros.
   const bool whole_chunks = problem.groups == 1 || shape.channels % shape.chunk_channels == 0;
   if (!whole_chunks ||
       !has_boxes(view.source_strides, view.source_channels, size_of(problem.dtype))) {
     return false;
   }
   if (shape.by_rows) {
-    if (shape.pair_rows == 0) return false;  // windows would go beyond the end of a row
-    // A window for all filters is worth it where it is stored as it is read.
+    if (shape.pair_rows == 0) return false;  // windows may go beyond the end of a row
+    // One window with 128 filters pays off only if TMA stores it, too.
     if (shape.filter_groups == 2 && !can_store_boxes(problem, shape)) return false;
     shape.box_columns = shape.segment_length;
     shape.box_rows = shape.boxes = 1;
@@ -66,7 +66,7 @@ bool lay_out_boxes(const ConvProblem& problem, WindowShape& shape) {
 
 bool can_store_boxes(const ConvProblem& problem, const WindowShape& shape) {
   const GatherTensors view = make_gather_tensors(problem);
-  // Behind the last filter of a group lie the next one's.
+  // Otherwise a box of 64 filters would overwrite the next group's.
   const bool whole_groups = problem.groups == 1 || view.target_channels % kWindowFilters == 0;
   return size_of(problem.dtype) == 2 && shape.pair_rows > 0 && whole_groups &&
          shape.rows_axis.target_step == 1 && shape.columns_axis.target_step == 1 &&

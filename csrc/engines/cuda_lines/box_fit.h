@@ -1,4 +1,4 @@
-// Whether tiles can be read from the source itself, by boxes (source_boxes.cuh).
+// Decides whether TMA can read tiles directly from the source, and store them (source_boxes.cuh).
 #pragma once
 
 #include "core/problem.h"
@@ -6,10 +6,12 @@
 
 namespace convx {
 
-// Changes a shape whose line and tile are laid out such that boxes of source rows are its tile.
+// Changes a shape whose line and tile are laid out, such that a stage consists of boxes. Returns
+// false if TMA cannot read them.
 bool lay_out_boxes(const ConvProblem& problem, WindowShape& shape);
 
-// Whether a window's filters are a box of the target: no window goes beyond the end of a row.
+// Whether TMA can store a window with 64 filters as one box. No window may go beyond the end of a
+// row.
 bool can_store_boxes(const ConvProblem& problem, const WindowShape& shape);
 
 }  // namespace convx

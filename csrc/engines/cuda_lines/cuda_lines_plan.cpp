@@ -18,13 +18,13 @@ std::optional<WindowShape> fit_shape(const ConvProblem& problem, const DeviceCap
 
 constexpr int64_t kMaxBands = 16;
 
-// Phases whose lines fit in the workspace: those of the problem, or bands of them, as few as will
-// do. Empty where none will.
+// The phases of the problem, each cut into as few bands of rows as its lines need to fit in the
+// workspace. Empty if more than kMaxBands would be needed.
 std::vector<GatherPhase> find_phases(const ConvProblem& problem, const DeviceCaps& caps) {
   const TensorMath math = tensor_math(problem);
   std::vector<GatherPhase> phases;
   for (const GatherPhase& phase : make_gather_phases(problem)) {
-    // Other lines, of halves, are shorter; but scales lie before them.
+    // The lines of scaled fp16 are smaller, but the scales are in front of all lines.
     DeviceCaps rest = caps;
     if (const auto halves = find_halves(problem, phase.taps())) {
       rest.workspace_limit -= halves->scale_bytes;

@@ -1,13 +1,13 @@
-// Hopper's tensor cores on windows of the flattened image (engines/cuda_lines/window_shape.h),
-// which is written to memory first.
+// Forward passes and input gradients on Hopper's tensor cores: an implicit GEMM over tiles of the
+// flattened, padded image (window_shape.h). docs/engines/cuda_lines.md describes it.
 #pragma once
 
 #include "core/engine.h"
 
 namespace convx {
 
-// Plan::tile: m filters and n positions per block, k channels per stage. Plan::split: parts of the
-// reduction, summed in order by a second kernel.
+// Plan::tile: m filters and n positions per block, k channels per stage. Plan::split: split-K
+// slices, which a second kernel adds in order.
 Engine cuda_lines_engine();
 
 }  // namespace convx

@@ -8,7 +8,7 @@
 namespace convx {
 namespace {
 
-// Rows of the source are copied as they lie, 16 bytes at a time.
+// True if bulk copies can read the source's rows, in units of 16 bytes.
 bool has_copied_rows(const GatherTensors& view, int64_t element_bytes) {
   const int64_t unit = 16 / element_bytes;
   const Strides& strides = view.source_strides;
@@ -16,7 +16,7 @@ bool has_copied_rows(const GatherTensors& view, int64_t element_bytes) {
          strides.c % unit == 0 && strides.n % unit == 0;
 }
 
-// A warpgroup's next window is the line's next, and has the pixels that follow.
+// True if a warpgroup's next window is the next one on the line, and its pixels follow in memory.
 bool can_carry(const ConvProblem& problem, const WindowShape& shape) {
   const Strides target = make_gather_tensors(problem).target_strides;
   const bool follows = shape.rows_axis.target_step == 1 && shape.columns_axis.target_step == 1;
@@ -25,9 +25,9 @@ bool can_carry(const ConvProblem& problem, const WindowShape& shape) {
          target.h == width && width % 2 == 0 && target.c % 2 == 0 && target.n % 2 == 0;
 }
 
-// As many stretches as the ring can have, and positions for any so many neighbouring ones. Rows are
-// cut into stretches, of which the last may be shorter. False where they may be too few for a tile
-// and the step to the next.
+// Chooses how many stretches the ring has, as many as fit in most_positions, and makes room for any
+// that many consecutive stretches. The last stretch of a row may be shorter than the others.
+// Returns false if the ring may have too few positions for a tile and the step to the next one.
 bool fit_ring(WindowShape& shape, int64_t most_positions) {
   const int64_t stretch = shape.stretch, pitch = shape.pitch;
   const int64_t per_row = ceil_div(pitch, stretch);
@@ -41,7 +41,8 @@ bool fit_ring(WindowShape& shape, int64_t most_positions) {
   };
   int64_t count = kMaxStretches;
   while (count > 0 && round_up(most(count), kLineAlignment) > most_positions) --count;
-  // Tiles may start at stretches, all of them, or anywhere.
+  // If every tile starts at a stretch, its reach is rounded up to whole stretches. Otherwise it may
+  // begin inside one.
   const bool aligned = pitch % stretch == 0 && shape.tile_step() % stretch == 0;
   const int64_t reach = aligned ? round_up(shape.reach, stretch) : shape.reach + stretch;
   if (least(count) < reach + shape.tile_step()) return false;
@@ -62,7 +63,8 @@ bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& s
   const bool one_tile = problem.groups == 1 && shape.filter_tiles == 1 && shape.chunks == 1;
   const bool one_line = shape.lines == 1 && shape.strips == 1 && shape.segments.size() == 1 &&
                         shape.rows_axis.source_step == 1 && shape.columns_axis.source_step == 1;
-  const bool two_images = int64_t{shape.rows} * shape.pitch >= shape.columns;  // of a window
+  // A window covers at most two images.
+  const bool two_images = int64_t{shape.rows} * shape.pitch >= shape.columns;
   if (!two_images || !one_tile || !one_line ||
       !has_copied_rows(make_gather_tensors(problem), element)) {
     return false;
@@ -78,9 +80,9 @@ bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& s
 
   shape.stretch = static_cast<int>(kStretchBytes / element);
   shape.raw_offset = place_staging(shape, taps, static_cast<int>(element));
-  // Of two warps, 16-bit operands.
+  // One raw stretch for each of the two warps, with 16 channels of 16-bit operands.
   constexpr int64_t kRawBytes = 2 * int64_t{kWalkLaneBytes / 2} * kRawPitchBytes;
-  // Copies take long where memory is busy with what is stored: first of all they start early.
+  // Copies take long while memory is busy with stores, so a long prefetch distance matters most.
   bool fits = false;
   for (int raw = kMaxRawStretches; raw >= 1 && !fits; --raw) {
     shape.raw_stretches = raw;

@@ -1,4 +1,5 @@
-// Whether blocks can walk along the line (line_walk.cuh), and with what in shared memory.
+// Decides whether blocks can stream along the line (line_walk.cuh), and lays out their shared
+// memory.
 #pragma once
 
 #include "core/device_caps.h"
@@ -7,7 +8,8 @@
 
 namespace convx {
 
-// Of a shape whose line and tile are laid out, all in one stretch of positions.
+// Completes a shape whose line and tile are laid out. Returns false if its blocks cannot stream, or
+// if it does not fit.
 bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& shape);
 
 }  // namespace convx

@@ -8,50 +8,52 @@
 namespace convx {
 namespace {
 
-// Rates in cycles of one multiprocessor, fitted to 1667 timings of 13 shapes on an H200 in November
-// 2026, within 11% (rms); see docs/developers/dense-layers.md. A constant that was not measured
-// then says so.
+// The cost model, in cycles of one SM. The rates were fitted to 1667 timings of 13 shapes on an
+// H200 in November 2026, with an rms error of 11%; see docs/developers/dense-layers.md. Constants
+// that have another source say so.
 constexpr double kWindowClockGhz = 1.7;
-// The tensor cores take 1 cycle per column of a 64-row product of 32 bytes depth on half their
-// rate, so two warpgroups' products of one step take as many cycles as a window has columns.
-// Of it, what is reached: each product reads its filters anew, so narrow windows take longer.
-constexpr double kWideWindowEfficiency = 0.94;    // 192 columns and more
-constexpr double kMiddleWindowEfficiency = 0.85;  // 128
+// At full rate an MMA of 64 filters x N positions x 32 bytes takes N/2 cycles, so one reduction
+// step of both warpgroups takes as many cycles as a window has columns. The efficiencies are the
+// fraction of that rate that is reached: every MMA reads its filters again, so narrow windows are
+// slower.
+constexpr double kWideWindowEfficiency = 0.94;    // 192 columns or more
+constexpr double kMiddleWindowEfficiency = 0.85;  // 128 columns
 constexpr double kNarrowWindowEfficiency = 0.5;
-constexpr double kIeeeWindowEfficiency = 0.94;  // six products read the same
-// What a warp takes to start a group of products, and each of them: the tensor cores wait where
-// that is longer than they take. Seen in a profile, not fitted.
+constexpr double kIeeeWindowEfficiency = 0.94;  // several MMAs read the same filters
+// Cycles that a warp takes to issue a group of MMAs, and for each MMA in it. The tensor cores wait
+// if that is longer than the MMAs take. Seen in a profile, not fitted.
 constexpr double kWindowGroupCycles = 900;
 constexpr double kWindowProductCycles = 50;
-constexpr double kIeeeBatchCycles = 260;      // of adding a chain up
-constexpr double kScarceFilterStages = 1.06;  // fewer than three are not always there in time
-constexpr double kScarceSourceStages = 1.5;   // the same of many chunks; seen on one shape
-constexpr double kWindowLineBytes = 30;       // lines per cycle, from L2
-constexpr double kWindowFilterBytes = 20;     // the same of packed filters
-// Handing sums over takes the multiplying warps some time per column, of 16-bit sums. Storing is
-// done by others, 64 filters at a time. Where pixels are runs, or channels lie together, it is the
-// copy engine's, at the memory's rate, but it takes some time for any copy, be it of a filter's run
-// or of a pixel's filters.
+constexpr double kIeeeBatchCycles = 260;      // adding an accumulation chain to the totals
+constexpr double kScarceFilterStages = 1.06;  // factor if there are fewer than three filter stages
+// Factor if there are fewer than three source stages and many chunks; seen on one shape.
+constexpr double kScarceSourceStages = 1.5;
+constexpr double kWindowLineBytes = 30;    // bytes of lines per cycle, from L2
+constexpr double kWindowFilterBytes = 20;  // bytes of packed filters per cycle
+// The epilogue. The MMA warps take kWindowStageCycles per column to stage 16-bit results. The store
+// warps then store 64 filters each. If pixels form runs, or channels are contiguous, they use bulk
+// copies, which run at memory bandwidth but take at least kWindowCopyCycles each, whether a copy is
+// a filter's run or a pixel's filters.
 constexpr double kWindowStageCycles = 3.8;
-constexpr double kWindowCopyCycles = 22;     // seen with copies alone
-constexpr double kPartialSectorCycles = 4;   // of a sector that is written twice
-constexpr double kWindowScatterCycles = 44;  // elsewhere, per column of 16-bit sums
-// Reading a box of the source, and each of its positions, be it of 32 bytes or of 128.
+constexpr double kWindowCopyCycles = 22;     // measured with copies alone
+constexpr double kPartialSectorCycles = 4;   // per sector that two tiles write
+constexpr double kWindowScatterCycles = 44;  // per column of 16-bit results, without bulk copies
+// A TMA box of the source, and each position in it, whether it has 32 bytes or 128.
 constexpr double kBoxCycles = 60;
 constexpr double kBoxPositionCycles = 1.4;
-// Turning a position, by both warps of a block that walks; seen where that was what limited.
+// Transposing a position, by both warps of a streaming block; measured where this was the limit.
 constexpr double kTurnedPositionCycles = 12;
-constexpr double kHalvedPositionCycles = 21;  // the same where values are made halves
-// Of float32, and where channels lie together: products hide nothing else.
+constexpr double kHalvedPositionCycles = 21;  // the same with conversion to scaled fp16
+// Factor for 1x1 kernels in float32 or channels_last: they have too few MMAs to hide anything else.
 constexpr double kSingleTapWaits = 1.25;
-constexpr double kWindowTileCycles = 1900;     // filling and draining the pipeline
-constexpr double kWindowLaunchCycles = 15000;  // of both kernels, and their first and last tiles
-constexpr double kWindowBatchLaunchCycles = 13000;  // the same for further images
-constexpr double kWindowMemoryBytes = 10;           // of writing lines, per cycle
-constexpr double kWindowCopiedBytes = 18;           // the same where channels lie together
-constexpr double kWindowStoredBytes = 15;           // of storing sums
-constexpr double kOddValueCycles = 3.3;     // of storing one of a pixel that begins anywhere
-constexpr double kWindowPartialBytes = 10;  // partial sums, written and read again
+constexpr double kWindowTileCycles = 1900;          // filling and draining the pipeline
+constexpr double kWindowLaunchCycles = 15000;       // both kernels, with their first and last tiles
+constexpr double kWindowBatchLaunchCycles = 13000;  // the same for each further batch of images
+constexpr double kWindowMemoryBytes = 10;           // writing lines, bytes per cycle
+constexpr double kWindowCopiedBytes = 18;   // the same if the source's channels are contiguous
+constexpr double kWindowStoredBytes = 15;   // storing results, bytes per cycle
+constexpr double kOddValueCycles = 3.3;     // storing a value if pixels are not 16-byte aligned
+constexpr double kWindowPartialBytes = 10;  // partial sums, which are written and read again
 
 int count_products(TensorMath math) {
   return math == TensorMath::kIeee ? 6 : math == TensorMath::kHalfIeee ? 3 : 1;
@@ -64,9 +66,9 @@ double find_efficiency(const WindowShape& shape) {
                                 : kNarrowWindowEfficiency;
 }
 
-// Cycles of storing a tile's sums by copies: of runs of each filter, or of each pixel's filters.
+// Cycles to store a tile's results by bulk copies, one per filter and run (runs) or one per pixel.
 double predict_copies(const WindowShape& shape, double element_bytes, bool runs) {
-  const double filters = 2 * kWindowFilters;  // of both warpgroups, which share the memory
+  const double filters = 2 * kWindowFilters;  // of both warpgroups, which share the bandwidth
   const double bytes = filters * shape.window_step * element_bytes;
   if (shape.stores_boxes) return bytes / kWindowStoredBytes;
   if (!runs) {
@@ -88,14 +90,14 @@ double turned_position_cycles(TensorMath math) {
   return is_half(math) ? kHalvedPositionCycles : kTurnedPositionCycles;
 }
 
-// Cycles of a tile.
+// Cycles of a tile: the slowest of MMAs with staging, the source producer, and the stores.
 double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
   const double taps = static_cast<double>(shape.rows_axis.taps * shape.columns_axis.taps);
   const double chunks = static_cast<double>(shape.chunks) / shape.splits;
   const double steps = ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32) /
                        static_cast<double>(shape.splits);
   const int products = count_products(shape.math);
-  // Groups of products, one of each step of a stage; a single tap's steps are one.
+  // Groups of MMAs: one per step and filter stage. The steps of a single tap form one group.
   const double groups =
       taps == 1
           ? chunks
@@ -150,12 +152,12 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   const PhaseTraffic traffic(problem, shape.rows_axis, shape.columns_axis);
   const double waves = static_cast<double>(batches * ceil_div(tiles, caps.sm_count));
   double cycles = waves * predict_tile(problem, shape);
-  // Boxes are read anew for each tile of filters.
+  // Each tile of filters reads the boxes again.
   const double read = shape.box_columns > 0 ? traffic.source * shape.filter_tiles : 0;
   cycles = std::max(cycles, (traffic.target + read) * element / caps.sm_count / kWindowStoredBytes);
   cycles += kWindowLaunchCycles + static_cast<double>(batches - 1) * kWindowBatchLaunchCycles;
   if (shape.box_columns > 0) {
-    // Nothing is prepared but filters.
+    // Only the filters are prepared.
   } else if (shape.walks()) {
     cycles += shape.reach * turned_position_cycles(shape.math);  // before the first tile
   } else {

@@ -1,4 +1,4 @@
-// How long a window kernel is expected to take.
+// The predicted time of a shape. The model is described in window_costs.cpp.
 #pragma once
 
 #include "engines/cuda_lines/window_shape.h"

@@ -8,9 +8,9 @@
 namespace convx {
 namespace {
 
-// Stages the first warpgroup runs ahead of the second, some 16 taps: enough to stage sums while the
-// other multiplies, and no more than the rings hold, since the second gives nothing back until it
-// has started.
+// The number of stages, about 16 taps, that the first warpgroup runs ahead of the second: enough to
+// stage its accumulators while the other one multiplies. It must be less than the rings hold,
+// because no stage is released before the second warpgroup has started.
 int fit_lead(const WindowShape& shape) {
   const int64_t per_chunk = ceil_div(shape.taps(), shape.stage_taps);
   const int64_t per_tile = per_chunk * (shape.chunks / shape.splits);
@@ -58,7 +58,7 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
   p.walks = shape.walks(), p.tile_step = shape.tile_step(), p.reach = shape.reach;
   p.ring_positions = shape.ring_positions, p.stretch = shape.stretch;
   p.raw_offset = shape.raw_offset, p.raw_stretches = shape.raw_stretches;
-  if (shape.splits > 1) p.plane_contiguous = true;  // the parts' planes are
+  if (shape.splits > 1) p.plane_contiguous = true;  // partial sums have contiguous planes
   p.lead = fit_lead(shape);
 
   p.by_pitch = FastDivmod(shape.pitch), p.by_rows = FastDivmod(shape.rows);
@@ -98,14 +98,14 @@ WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit
   p.aligned_rows = p.source_w == 1 && is_unit_aligned(p.source) &&
                    is_multiple(16, p.source_n, p.source_c, p.source_h, p.source_width);
   p.boxed_target = fit.shape.stores_boxes && p.wide_target;
-  // All that says where pairs of pixels lie is even; the parts' planes are dense.
+  // Pairs of pixels are aligned if the address and the strides are even. Partial sums are dense.
   const bool even_target = split || (is_multiple(2 * element, p.target_n, p.target_c) &&
                                      is_aligned(p.target, problem.dtype, 2));
   p.even_runs = p.plane_contiguous && p.strips == 1 && p.target_width % 2 == 0 &&
                 p.pitch % 2 == 0 && p.pitch >= 8 && p.rows * p.pitch >= kMinRunPositions &&
                 even_target;
   const int stored = split ? 4 : static_cast<int>(element);
-  // A window of a pair of rows has no positions between rows.
+  // A window of a pair of rows has no gaps between rows.
   const int64_t sector =
       sector_positions(stored, p.target_width, p.pair_rows > 0 ? p.target_width : p.pitch);
   p.carries = fit.shape.pace == Pace::kCarry && p.even_runs;

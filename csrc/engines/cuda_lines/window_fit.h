@@ -1,4 +1,4 @@
-// A fitted shape and everything of a launch that does not depend on where tensors lie.
+// A fitted shape, and all kernel parameters that do not depend on the tensors' addresses.
 #pragma once
 
 #include "core/buffers.h"
@@ -11,18 +11,18 @@ namespace convx {
 
 struct WindowFit {
   WindowShape shape;
-  WindowParams params;  // pointers are null
+  WindowParams params;  // its pointers are null
 };
 
-// Plan::shape.
+// The type behind Plan::shape.
 struct LinesPlan {
-  ConvProblem problem;  // as it was fitted
+  ConvProblem problem;  // the problem that was fitted; it may be a flattened one
   PhasedPlan<WindowFit> phases;
 };
 
 WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape);
 
-// The parameters of a call. offset: where in the workspace all of it starts.
+// The kernel parameters of a call. offset: where the call's part of the workspace starts.
 WindowParams make_window_params(const ConvProblem& problem, const WindowFit& fit, Buffers buffers,
                                 int64_t offset);
 

@@ -14,15 +14,15 @@ namespace convx {
 namespace {
 
 constexpr int kBarrierBytes = 1024;
-constexpr int kMaxSteps = 4;  // of 32 bytes, of a chunk
+constexpr int kMaxSteps = 4;  // reduction steps of 32 bytes in a chunk
 constexpr int kMaxFilterStages = 16;
 constexpr int kMaxSourceStages = 3;
 constexpr int64_t kFilterStageBytes = 18432;
 constexpr int64_t kLongFilterStageBytes = 36864;
-// The kernels there are (lines_*.cu).
+// The kernels that lines_*.cu instantiate.
 constexpr int kWindowColumns[] = {256, 224, 192, 128, 64};
 constexpr int kIeeeWindowColumns[] = {160, 128, 96, 64};
-constexpr int kHalfIeeeWindowColumns[] = {96, 64};  // with registers for three sums
+constexpr int kHalfIeeeWindowColumns[] = {96, 64};  // three sets of accumulators
 
 std::span<const int> window_columns(TensorMath math) {
   if (math == TensorMath::kIeee) return kIeeeWindowColumns;
@@ -36,9 +36,9 @@ int64_t place_of(const std::vector<int64_t>& phases, int64_t phase) {
   return std::find(phases.begin(), phases.end(), phase) - phases.begin();
 }
 
-// How the taps of an axis fall on the phases of its source.
+// The residues of the source that the taps of an axis read, and how far the taps reach.
 struct AxisReach {
-  int64_t first = 0, last = 0;  // steps looked down (or right) by the first and the last tap
+  int64_t first = 0, last = 0;  // target steps from a position to its first and last tap
   std::vector<int64_t> phases;
 
   explicit AxisReach(const GatherAxis& axis) {
@@ -52,10 +52,11 @@ struct AxisReach {
   }
   int64_t span() const { return last - first; }
 
-  // Steps from one row (or image) to the next such that what taps reach past the end is zero: the
-  // zeros before the first source value serve the end of the row before, too.
+  // The smallest distance from one row (or image) to the next with which taps beyond the end of a
+  // row read zeros. The zeros before a row's first source value also serve the end of the previous
+  // row.
   int64_t shared_pitch(const GatherAxis& axis, int64_t source_extent) const {
-    const int64_t reach = axis.count + span();  // no position of the next row is looked at
+    const int64_t reach = axis.count + span();  // no tap reads the next row
     const int64_t zeros = std::max<int64_t>(0, -first);
     const int64_t source_end = ceil_div(source_extent, axis.source_step) - first;
     return std::min(reach, std::max({axis.count, reach - zeros, source_end}));
@@ -64,10 +65,11 @@ struct AxisReach {
 
 enum class Cut { kStretch, kRows, kRowPairs };
 
-// How tiles come into shared memory: lines that lie in memory, turned on the way, or by boxes.
+// How the source gets into shared memory: as lines from the workspace (kLines), transposed from
+// source rows in the kernel (kWalk, kCarry), or by TMA (kBoxes).
 enum class Way { kLines, kWalk, kCarry, kBoxes };
 
-// A way to cut the line into tiles, before it is known whether shared memory can hold it.
+// One way to cut the line into tiles. Shared memory may turn out to be too small for it.
 struct Candidate {
   Cut cut;
   int strips;
@@ -187,8 +189,8 @@ class Fitter {
     shape.strip_columns = static_cast<int>(ceil_div(columns_.count, candidate.strips));
     int64_t pitch = candidate.strips == 1 ? column_reach_.shared_pitch(columns_, source_w_)
                                           : shape.strip_columns + column_reach_.span();
-    // Segments start at rows. And where pairs of pixels are pairs of positions, they are stored
-    // together.
+    // Segments start at rows, so rows start at multiples of kLineAlignment. With an even pitch,
+    // pairs of pixels are pairs of positions, and are staged together.
     if (shape.by_rows) pitch = round_up(pitch, kLineAlignment);
     if (candidate.strips == 1 && columns_.count % 2 == 0) pitch = round_up(pitch, 2);
     shape.pitch = static_cast<int>(pitch);
@@ -198,7 +200,7 @@ class Fitter {
     shape.lines = static_cast<int>(row_reach_.phases.size() * column_reach_.phases.size());
   }
 
-  // Leaves segments empty where there would be too many.
+  // Leaves segments empty if there would be too many.
   void lay_out_tile(WindowShape& shape, const Candidate& candidate) const {
     const int64_t column_phases = static_cast<int64_t>(column_reach_.phases.size());
     const int64_t columns = shape.columns;
@@ -226,8 +228,8 @@ class Fitter {
       int64_t kernel_rows = rows_.taps;
       int64_t further = 0;  // kernel rows from the first window to the second
       if (candidate.cut == Cut::kRowPairs) {
-        // The second window, if there is one, looks at rows the first one's taps reach as well, all
-        // but the last few.
+        // The second window, if there is one, reads the same rows as the first one's taps, except
+        // for the last few.
         int64_t step = 1;
         if (shape.windows() == 2) {
           step = rows_.offset_step / std::gcd(rows_.offset_step, rows_.source_step);
@@ -267,7 +269,8 @@ class Fitter {
         segment.shift = static_cast<int>(down * shape.pitch);
         segment.rows_down = static_cast<int>(down);
         segment.row_phase = static_cast<int>(floor_mod(offset, rows_.source_step));
-        // A row between those that taps look at may have no line; then any will do.
+        // A segment between the rows of the two windows may be read by no tap, and then may have no
+        // line. Any line will do.
         row_phase = place_of(row_phases, segment.row_phase) % std::ssize(row_phases);
       }
       const size_t column_phase = i % column_phases.size();
@@ -276,9 +279,9 @@ class Fitter {
     }
   }
 
-  // How many images' lines fit into the workspace at a time.
+  // Decides how many images' lines are in the workspace at a time.
   bool fit_lines(WindowShape& shape) const {
-    if (shape.box_columns > 0) {  // which need no lines
+    if (shape.box_columns > 0) {  // no lines in the workspace
       shape.images = static_cast<int>(problem_.N);
       shape.pixel_tiles = count_pixel_tiles(shape, shape.images);
       return shape.packed_bytes + shape.partial_bytes <= caps_.workspace_limit;
@@ -286,7 +289,7 @@ class Fitter {
     int shift = 0;
     for (const WindowSegment& segment : shape.segments) shift = std::max(shift, segment.shift);
     int64_t slack = shift + shape.segment_length + 2 * kLineAlignment;
-    // Pairs of rows, and windows across them, may start behind an image's last row.
+    // Pairs of rows, and windows across a row, may start behind an image's last row.
     if (shape.pair_rows > 0) {
       slack += 2 * int64_t{shape.pair_rows} * shape.pitch + shape.column_windows * shape.columns;
     }
@@ -311,13 +314,14 @@ class Fitter {
     shape.source_offset = static_cast<int>(
         round_up(place_staging(shape, taps_, static_cast<int>(stored)), kTileAlignment));
 
-    // Long stages, where there is room for three of them.
+    // Long filter stages are better, if three of them fit.
     const auto room = caps_.shared_bytes_per_block - shape.source_offset - kTileAlignment;
     return fit_stages(shape, room, kLongFilterStageBytes, 3) ||
            fit_stages(shape, room, kFilterStageBytes, 2);
   }
 
-  // Stages of filters of up to so many bytes, at least so many of them.
+  // Places the source and filter rings: filter stages of up to most_bytes, at least `least` of
+  // them.
   bool fit_stages(WindowShape& shape, int64_t room, int64_t most_bytes, int64_t least) const {
     const int64_t tap_bytes =
         int64_t{shape.filter_groups} * shape.planes() * kWindowFilters * shape.lane_bytes;
@@ -343,7 +347,8 @@ class Fitter {
     const int64_t filter_stages =
         std::min<int64_t>((room - source_stages * source_stage) / stage_bytes, kMaxFilterStages);
     const bool one_tile = shape.filter_tiles == 1 && problem_.groups == 1;
-    // Filters that fit stay: a tile more of positions is not worth reading them again.
+    // Filters stay resident if they fit beside two source stages: a third source stage is not worth
+    // reading the filters again for every tile.
     const int64_t left = (room - 2 * source_stage) / stage_bytes;
     shape.resident = one_tile && all_stages <= std::min<int64_t>(left, kMaxFilterStages);
     if (shape.resident) {
@@ -399,7 +404,7 @@ WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
 int place_staging(WindowShape& shape, int64_t taps, int stored_bytes) {
   shape.table_offset = kBarrierBytes;
   const int64_t alignment = shape.stores_boxes ? kTileAlignment : 128;
-  // Of a single tap, its steps.
+  // With a single tap, the table has an entry for each of its steps.
   const int64_t entries = std::max<int64_t>(taps, kMaxSteps);
   shape.staging_offset = static_cast<int>(round_up(kBarrierBytes + entries * 4, alignment));
   return shape.staging_offset + staging_bytes(shape.columns, stored_bytes, shape.pace);
