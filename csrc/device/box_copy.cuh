@@ -1,14 +1,13 @@
-// Copies of boxes of a tensor into shared memory, whose bytes a barrier counts (mbarrier.cuh), and
-// out of it, waited for like others (async_copy.cuh); sm_90.
+// TMA copies of boxes and pixels (cuda/boxed_tensor.h) into shared memory, completed on an mbarrier
+// (mbarrier.cuh), and of boxes out of it, completed like bulk copies (async_copy.cuh). sm_90.
 #pragma once
 
 #include <cstdint>
 
 namespace convx {
 
-// Starts the copy of a box, whose first value is at these coordinates, innermost axis first; they
-// may lie outside of the tensor. map: a kernel's parameter. The destination is aligned to 128
-// bytes.
+// Starts the copy of the box whose first value is at these coordinates, innermost axis first. They
+// may lie outside of the tensor. map: in a kernel parameter. destination: aligned to 128 bytes.
 __device__ __forceinline__ void box_copy(uint32_t destination, const void* map, int x0, int x1,
                                          int x2, int x3, uint32_t barrier) {
   asm volatile(
@@ -18,8 +17,8 @@ __device__ __forceinline__ void box_copy(uint32_t destination, const void* map, 
       : "memory");
 }
 
-// Starts the copy of consecutive pixels of a PixelTensor (cuda/boxed_tensor.h) from the pixel of
-// its rectangle at (column, row, image) on, each read (column_offset, row_offset) further.
+// Starts the copy of consecutive pixels of a PixelTensor, from the pixel of its rectangle at
+// (column, row, image) on. Each pixel is read (column_offset, row_offset) further.
 __device__ __forceinline__ void pixel_copy(uint32_t destination, const void* map, int channel,
                                            int column, int row, int image, int column_offset,
                                            int row_offset, uint32_t barrier) {
@@ -31,7 +30,8 @@ __device__ __forceinline__ void pixel_copy(uint32_t destination, const void* map
       : "memory");
 }
 
-// The other way; what lies outside of the tensor is not written.
+// Starts the copy of a box from shared to global memory. Values outside of the tensor are not
+// written.
 __device__ __forceinline__ void box_store(const void* map, int x0, int x1, int x2, int x3,
                                           uint32_t source) {
   asm volatile(

@@ -1,4 +1,5 @@
-// Storage types on the device, to and from the type they accumulate in (accumulate_t).
+// Conversion between storage types and the types that they accumulate in (accumulate_t), on the
+// device.
 #pragma once
 
 #include <cuda_bf16.h>

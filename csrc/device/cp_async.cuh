@@ -1,4 +1,5 @@
-// Asynchronous copies from global to shared memory (sm_80 on), with plain ones before that.
+// cp.async: asynchronous copies from global to shared memory (sm_80), with plain copies as a
+// fallback.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,9 @@ namespace convx {
 #define CONVX_HAS_CP_ASYNC 0
 #endif
 
-// Copies one element, or writes zero where valid is false. source must be a readable address
-// either way. The element arrives after wait_copies and a barrier. 16-bit elements are widened to
-// the accumulation type on the way, which a copy cannot do, so they go through registers.
+// Copies one element, or writes zero if valid is false. source must be readable either way. The
+// element has arrived after wait_copies and a barrier. 16-bit elements are widened to the
+// accumulation type, which cp.async cannot do, so they go through registers.
 template <typename T>
 __device__ __forceinline__ void copy_element(accumulate_t<T>* destination, const T* source,
                                              bool valid) {
@@ -44,8 +45,8 @@ __device__ __forceinline__ void copy_16_bytes(void* destination, const void* sou
 #endif
 }
 
-// Copies 4, 8 or 16 bytes between addresses aligned to as many, or writes zeros where valid is
-// false; source is not read then.
+// Copies 4, 8 or 16 bytes between addresses aligned to as many, or writes zeros if valid is false,
+// in which case source is not read.
 template <int kBytes>
 __device__ __forceinline__ void copy_or_clear(void* destination, const void* source, bool valid) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
@@ -72,7 +73,7 @@ __device__ __forceinline__ void commit_copies() {
 #endif
 }
 
-// Waits until at most kPending committed groups of this thread are still under way.
+// Waits until at most kPending committed groups of this thread are still running.
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
 #if CONVX_HAS_CP_ASYNC

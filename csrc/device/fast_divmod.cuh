@@ -1,4 +1,4 @@
-// Division by a number that stays the same: one multiplication and a shift.
+// Division by an invariant divisor: one multiplication and a shift.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Barriers in shared memory that threads and the copy engine arrive at (sm_90).
+// mbarriers in shared memory, at which threads and asynchronous copies arrive (sm_90).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ __device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
                : "memory");
 }
 
-// Makes initialised barriers visible to the copy engine; a __syncthreads must follow.
+// Makes initialised barriers visible to asynchronous copies; a __syncthreads must follow.
 __device__ __forceinline__ void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
 }
@@ -22,7 +22,7 @@ __device__ __forceinline__ void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
 
-// Arrives, and makes the phase wait for bytes that copies will deliver.
+// Arrives, and makes the phase wait until copies have delivered this many bytes.
 __device__ __forceinline__ void arrive_expecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -41,7 +41,8 @@ __device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-// Copies bytes (a multiple of 16, both addresses aligned to 16) and counts them at the barrier.
+// Starts a bulk copy (a multiple of 16 bytes, both addresses aligned to 16) that completes on the
+// barrier.
 __device__ __forceinline__ void bulk_copy(uint32_t destination, const void* source, uint32_t bytes,
                                           uint32_t barrier) {
   asm volatile(
@@ -51,7 +52,7 @@ __device__ __forceinline__ void bulk_copy(uint32_t destination, const void* sour
       : "memory");
 }
 
-// Shared memory written by ordinary stores becomes visible to the tensor cores and the copy engine.
+// Makes shared memory that ordinary stores wrote visible to wgmma, bulk copies and TMA.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }

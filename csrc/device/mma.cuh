@@ -1,4 +1,4 @@
-// mma.sync: a warp multiplies 16 rows by 8 columns (sm_80).
+// mma.sync: a warp multiplies a 16 x k by a k x 8 matrix (sm_80).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -6,15 +6,15 @@
 
 #include <cstdint>
 
-#include "device/wgmma.cuh"  // for Tf32
+#include "device/wgmma.cuh"  // Tf32
 
 namespace convx {
 
-// sums += a * b, over 32 bytes of the reduction: 8 TF32 or 16 16-bit values. Thread t holds, of
-// rows t/4 and t/4 + 8 and of column t/4,
-//   32-bit: a[0], a[1] and b0: depth t%4;                  a[2], a[3] and b1: depth t%4 + 4
-//   16-bit: a[0], a[1] and b0: depths 2(t%4) and the next; a[2], a[3] and b1: 8 further
-//   sums[0], sums[1]: row t/4, columns 2(t%4) and the next;  sums[2], sums[3]: row t/4 + 8.
+// sums += a * b, with k = 8 TF32 or 16 16-bit values. Thread t holds elements of rows t/4 (a[0],
+// a[2]) and t/4 + 8 (a[1], a[3]) of a, and of column t/4 of b:
+//   TF32:    a[0], a[1] and b0: k = t%4;                     a[2], a[3] and b1: k = t%4 + 4
+//   16-bit:  a[0], a[1] and b0: k = 2(t%4) and the next;     a[2], a[3] and b1: 8 further
+//   sums[0], sums[1]: row t/4, columns 2(t%4) and the next;  sums[2], sums[3]: row t/4 + 8
 template <typename Operand>
 struct Mma;
 

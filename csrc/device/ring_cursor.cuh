@@ -1,11 +1,11 @@
-// Going around a ring of stages in shared memory.
+// A position in a ring of pipeline stages.
 #pragma once
 
 #include <cstdint>
 
 namespace convx {
 
-// Which stage is next, and the parity of its barriers' current phase.
+// The current stage and the parity of its barriers' phase.
 struct RingCursor {
   int slot = 0;
   uint32_t parity = 0;

@@ -1,4 +1,4 @@
-// Shared memory by address, as the tensor cores' and the copy engine's operands are given.
+// Loads and stores of shared memory by 32-bit address, as wgmma and bulk copies use them.
 #pragma once
 
 #include <cstdint>
@@ -32,16 +32,16 @@ __device__ __forceinline__ void store_8_bytes(uint32_t address, uint32_t first, 
                : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit values, or 8 x 4 of 32 bits, by a warp (sm_90 stores them, sm_75
-// loads). Lane l holds, of each matrix, columns 2(l%4) and the next of row l/4, and gives the
-// address of row l%8 of matrix l/8, 16 bytes.
+// ldmatrix and stmatrix: four 8 x 8 matrices of 16-bit values, or 8 x 4 of 32-bit values (sm_75
+// loads, sm_90 stores). Lane l holds columns 2(l%4) and the next of row l/4 of each matrix, and
+// passes the address of row l%8 of matrix l/8, 16 bytes.
 __device__ __forceinline__ void load_matrices(uint32_t address, uint32_t (&words)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(address)
                : "memory");
 }
-// The same, turned: lane l holds, of each matrix, rows 2(l%4) and the next of column l/4.
+// Transposed: lane l holds rows 2(l%4) and the next of column l/4 of each matrix.
 __device__ __forceinline__ void load_turned_matrices(uint32_t address, uint32_t (&words)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
@@ -54,7 +54,7 @@ __device__ __forceinline__ void store_matrices(uint32_t address, const uint32_t 
                : "memory");
 }
 
-// The same, turned: lane l holds, of each matrix, rows 2(l%4) and the next of column l/4.
+// Transposed: lane l holds rows 2(l%4) and the next of column l/4 of each matrix.
 __device__ __forceinline__ void store_turned_matrices(uint32_t address,
                                                       const uint32_t (&words)[4]) {
   asm volatile(
@@ -86,7 +86,7 @@ __device__ __forceinline__ uint32_t load_word(uint32_t address) {
   asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(word) : "r"(address));
   return word;
 }
-// 16 bits, in the lower half of a word.
+// Returns 16 bits in the lower half of a word.
 __device__ __forceinline__ uint32_t load_half_word(uint32_t address) {
   uint32_t word;
   asm volatile("ld.shared.u16 %0, [%1];\n" : "=r"(word) : "r"(address));

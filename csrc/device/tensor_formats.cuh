@@ -1,4 +1,4 @@
-// float32 values in the formats that tensor cores multiply (sm_80).
+// Splits float32 values into components for tensor cores (sm_80).
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace convx {
 
-// Split float32 values are this much larger than the values: then no part of the smallest of them
-// underflows. Values and sums too large for it become infinite or NaN, and are formed again in
-// float32 when they are stored.
+// float32 values are multiplied by this before they are split into bfloat16 components, so that no
+// component of the smallest values underflows. Values and sums that become infinite or NaN because
+// of it are recomputed in float32 when they are stored.
 inline constexpr float kSplitScale = 0x1p24f;
-inline constexpr float kSplitUnscale = 0x1p-48f;  // of a product of two
+inline constexpr float kSplitUnscale = 0x1p-48f;  // of a product of two such values
 
-// kSplitScale * value = part 0 + part 1 + part 2 exactly, each a bfloat16: 24 bits are three
-// times 8.
+// kSplitScale * value = part[0] + part[1] + part[2] exactly; the three bfloat16 components have 3 x
+// 8 significant bits.
 struct SplitPair {
   uint32_t part[3];
 
@@ -30,8 +30,9 @@ struct SplitPair {
   }
 };
 
-// value = part 0 + part 1 / kHalfLowScale, each a float16, but for 2^-22 of it. The second part is
-// made as large as the first, so that both have as much room above float16's smallest numbers.
+// value = part[0] + part[1] / kHalfLowScale, with a relative error of 2^-22; both are float16. The
+// low component is scaled up to the size of the high one, so that it is as far from float16's
+// smallest numbers.
 inline constexpr float kHalfLowScale = 0x1p11f;
 
 struct HalfPair {

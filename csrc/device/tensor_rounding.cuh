@@ -1,11 +1,12 @@
-// Rounding of float32 to what tensor cores multiply (sm_80).
+// Rounds float32 values to the formats of tensor cores (sm_80).
 #pragma once
 
 #include <cstdint>
 
 namespace convx {
 
-// To nearest. sm_90 has an instruction for it, ties to even; before, it takes three.
+// Rounds to nearest. Ties go to even on sm_90, where this is one instruction, and away from zero on
+// older GPUs, where it takes three.
 __device__ __forceinline__ uint32_t round_to_tf32(float value) {
   uint32_t bits;
 #if __CUDA_ARCH__ >= 900
@@ -16,14 +17,14 @@ __device__ __forceinline__ uint32_t round_to_tf32(float value) {
   return bits;
 }
 
-// Two values as bfloat16 in one word, the first in the lower half.
+// Rounds two values to bfloat16; the first is in the lower half of the word.
 __device__ __forceinline__ uint32_t pack_bfloat16(float first, float second) {
   uint32_t word;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(word) : "f"(second), "f"(first));
   return word;
 }
 
-// The same as float16, to nearest, ties to even.
+// Rounds two values to float16, ties to even; the first is in the lower half of the word.
 __device__ __forceinline__ uint32_t pack_float16(float first, float second) {
   uint32_t word;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(word) : "f"(second), "f"(first));

@@ -1,4 +1,4 @@
-// Four neighbouring values, moved by the widest instructions there are.
+// Four neighbouring values, loaded and stored in units of 16 bytes.
 #pragma once
 
 namespace convx {

@@ -1,4 +1,4 @@
-// Neighbouring elements of shared or global memory, as float32.
+// Loads and stores of neighbouring elements of shared or global memory, as float32.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace convx {
 
-// The elements of a word, one or two neighbours: to float32, and rounded back.
+// widen converts the one or two elements of a word to float32, narrow rounds them back.
 template <int kCount>
 __device__ __forceinline__ void widen(float (&to)[kCount], int first, uint32_t word, float) {
   to[first] = __uint_as_float(word);
@@ -48,7 +48,7 @@ __device__ __forceinline__ uint32_t narrow(const float (&from)[kCount], int firs
   return word;
 }
 
-// kElements neighbours of the words' lower end: all there are, or one of two.
+// Converts the word's elements, or only the lower one of two if kElements is 1.
 template <int kElements, typename T, int kCount>
 __device__ __forceinline__ void widen_word(float (&to)[kCount], int first, uint32_t word, T) {
   if constexpr (kElements * sizeof(T) == 4) {
@@ -60,14 +60,14 @@ __device__ __forceinline__ void widen_word(float (&to)[kCount], int first, uint3
   }
 }
 
-// One element of global memory in the lower end of a word; zero where valid is false.
+// Loads one element of global memory into the lower end of a word, or zero if valid is false.
 template <typename T>
 __device__ __forceinline__ uint32_t load_single(const T* from, bool valid) {
   using Bits = std::conditional_t<sizeof(T) == 4, unsigned, unsigned short>;
   return valid ? __ldg(reinterpret_cast<const Bits*>(from)) : 0;
 }
 
-// 4, 8 or 16 bytes of global memory, aligned to as many; zeros where valid is false.
+// Loads 4, 8 or 16 bytes of global memory, aligned to as many, or zeros if valid is false.
 template <int kWords>
 __device__ __forceinline__ void load_words(uint32_t* to, const void* from, bool valid) {
   static_assert(kWords == 1 || kWords == 2 || kWords == 4);
@@ -84,10 +84,10 @@ __device__ __forceinline__ void load_words(uint32_t* to, const void* from, bool 
     to[0] = __ldg(static_cast<const unsigned*>(from));
   }
 }
-// The same from any address, element by element.
+// The same from any element's address, element by element.
 template <int kWords, typename T>
 __device__ __forceinline__ void load_words_of_elements(uint32_t* to, const T* from, bool valid) {
-  constexpr int kElements = 4 / sizeof(T);  // of a word
+  constexpr int kElements = 4 / sizeof(T);  // per word
 #pragma unroll
   for (int i = 0; i < kWords; ++i) {
     to[i] = load_single(from + i * kElements, valid);

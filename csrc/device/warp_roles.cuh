@@ -1,12 +1,12 @@
-// For blocks whose warps have different roles: registers by role, barriers of some of the threads,
-// and one lane that acts for its warp.
+// For warp-specialized blocks: registers by role, named barriers, and the election of a lane.
 #pragma once
 
 #include <cstdint>
 
 namespace convx {
 
-// By all threads of a warpgroup (sm_90a). Asking for more than the block has left waits for ever.
+// setmaxnreg: both functions are called by all threads of a warpgroup (sm_90a). take_registers
+// waits until the block has enough free registers, forever if it never has.
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
@@ -16,8 +16,8 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 
-// True for one lane of a warp, always the same; all lanes must come here (sm_90). Right in the
-// condition of a branch, the compiler takes it from there that one lane runs.
+// True for one lane of the warp, always the same. All lanes must call it (sm_90). Call it directly
+// in the condition of a branch: then the compiler knows that one lane runs there.
 __device__ __forceinline__ bool elect_lane() {
   uint32_t elected;
   asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}\n"
@@ -25,8 +25,8 @@ __device__ __forceinline__ bool elect_lane() {
   return elected != 0;
 }
 
-// Barrier kId (1 to 15) of kThreads threads: those that wait, and those that only say they were
-// here.
+// Named barrier kId (1 to 15) of kThreads threads. wait_at_barrier arrives and waits; pass_barrier
+// only arrives.
 template <int kId, int kThreads>
 __device__ __forceinline__ void wait_at_barrier() {
   asm volatile("bar.sync %0, %1;\n" ::"n"(kId), "n"(kThreads) : "memory");
@@ -42,7 +42,8 @@ __device__ __forceinline__ void wait_at_barrier(int id, int threads) {
 __device__ __forceinline__ void pass_barrier(int id, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
-// Whether it holds for any thread of the warpgroup that waits there.
+// Waits at the named barrier with the warpgroup's 128 threads, and returns whether `holds` is true
+// for any of them.
 __device__ __forceinline__ bool any_in_warpgroup(int id, bool holds) {
   int any;
   asm volatile(

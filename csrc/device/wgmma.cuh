@@ -1,8 +1,8 @@
 // wgmma: a warpgroup multiplies 64 rows by kColumns columns of shared memory (sm_90a).
 //
-// Operands are K-major with a swizzle: a row (of A) or column (of B) has 32, 64 or 128 contiguous
-// bytes of the reduction, and groups of 8 of them lie 8 rows further. One instruction takes 32
-// bytes of the reduction: 8 TF32 or 16 16-bit values.
+// Operands are K-major and swizzled: a row of A, or a column of B, has 32, 64 or 128 contiguous
+// bytes of the reduction, and each group of 8 rows follows directly on the previous one. One
+// instruction takes 32 bytes of the reduction: 8 TF32 or 16 16-bit values.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,7 +14,8 @@
 
 namespace convx {
 
-// Before the first wgmma, and after registers of an accumulator were touched otherwise.
+// Call before the first wgmma, and after other instructions have accessed its accumulators or its
+// operands in registers.
 __device__ __forceinline__ void fence_wgmma() {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
@@ -23,13 +24,14 @@ __device__ __forceinline__ void commit_wgmma() {
   asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
 
-// Waits until at most kPending committed groups are still under way.
+// Waits until at most kPending committed groups are still running.
 template <int kPending>
 __device__ __forceinline__ void wait_wgmma() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
 
-// The 64 x kColumns sums of a warpgroup. Thread t of warp w holds, for every group g of 8 columns,
+// The 64 x kColumns accumulators of a warpgroup. Thread t of warp w holds, for every group g of 8
+// columns,
 //   value[4g + 0], value[4g + 1]: row 16w + t/4,     columns 8g + 2(t%4) and the next
 //   value[4g + 2], value[4g + 3]: row 16w + t/4 + 8, the same columns.
 template <int kColumns>
@@ -37,10 +39,11 @@ struct WgmmaSums {
   float value[kColumns / 2];
 };
 
-// sums = a * b, or sums += a * b where accumulate is not 0. a is in shared memory, or in registers:
-// thread t of warp w holds, of rows 16w + t/4 and 16w + t/4 + 8,
-//   32-bit: a[0], a[1]: depth t%4 of either row,          a[2], a[3]: depth t%4 + 4
-//   16-bit: a[0], a[1]: depths 2(t%4) and the next,        a[2], a[3]: 8 further.
+// sums = a * b, or sums += a * b if accumulate is not 0. a is in shared memory, or in registers. In
+// registers, thread t of warp w holds elements of rows 16w + t/4 (a[0], a[2]) and 16w + t/4 + 8
+// (a[1], a[3]):
+//   TF32:    a[0], a[1]: k = t%4;                  a[2], a[3]: k = t%4 + 4
+//   16-bit:  a[0], a[1]: k = 2(t%4) and the next;  a[2], a[3]: 8 further
 template <typename Operand, int kColumns>
 struct Wgmma;
 
@@ -57,7 +60,7 @@ struct Wgmma;
   "+f"(v[i]), "+f"(v[i + 1]), "+f"(v[i + 2]), "+f"(v[i + 3]), "+f"(v[i + 4]), "+f"(v[i + 5]), \
   "+f"(v[i + 6]), "+f"(v[i + 7]), "+f"(v[i + 8]), "+f"(v[i + 9]), "+f"(v[i + 10]), "+f"(v[i + 11]), \
   "+f"(v[i + 12]), "+f"(v[i + 13]), "+f"(v[i + 14]), "+f"(v[i + 15])
-// n0 to n5: the numbers of the operands behind the sums.
+// n0 to n5: the numbers of the asm operands behind the accumulators.
 #define CONVX_DEFINE_WGMMA(operand, columns, depth_and_types, a_flag, b_flag, registers, n0, n1, n2, n3, n4, n5, ...) \
   template <>                                                                                      \
   struct Wgmma<operand, columns> {                                                                 \
@@ -125,7 +128,7 @@ CONVX_DEFINE_WGMMAS(256,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80 ", " CONVX_REGISTERS_96 ", " CONVX_REGISTERS_112,
                     "128", "129", "130", "131", "132", "133",
                     CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80), CONVX_SUMS(v, 96), CONVX_SUMS(v, 112));
-// MN-major operands.
+// Both operands MN-major.
 #define CONVX_DEFINE_MN_MAJOR(columns, registers, n0, n1, n2, n3, n4, n5, ...)                     \
   CONVX_DEFINE_WGMMA(MnMajor<__half>, columns, "k16.f32.f16.f16", ", 1", ", 1", registers, n0, n1,    \
                      n2, n3, n4, n5, __VA_ARGS__);                                                 \

@@ -1,26 +1,26 @@
-// Operands of wgmma (wgmma.cuh): their kinds, and descriptors of where they lie in shared memory.
+// Operand types of wgmma (wgmma.cuh), and descriptors of operands in shared memory.
 #pragma once
 
 #include <cstdint>
 
 namespace convx {
 
-struct Tf32 {};  // operands in 32 bits, of which the tensor cores read the upper 19
+struct Tf32 {};  // 32-bit operands, of which the tensor cores read the upper 19 bits
 
-// A second operand of 16-bit values whose columns lie side by side, not the reduction (N-major):
-// tiles of 8 k by 64 columns, [k][128 bytes], swizzled by k like the rows of other operands.
+// A is K-major, B is 16-bit and N-major: its columns are contiguous. B consists of tiles of 8 k by
+// 64 columns, [k][128 bytes], swizzled by k like the rows of K-major operands.
 template <typename Value>
 struct ByColumns {};
 
-// Both operands of 16-bit values, MN-major: rows of A and columns of B lie side by side. Tiles of
-// [k][32, 64 or 128 bytes], swizzled: atoms of 16, 32 or 64 rows or columns. A descriptor is
-// lower_columns_descriptor and upper_descriptor.
+// Both operands are 16-bit and MN-major: the rows of A and the columns of B are contiguous. Tiles
+// are [k][32, 64 or 128 bytes], swizzled, which are 16, 32 or 64 rows or columns. Descriptors are
+// made by lower_columns_descriptor and upper_descriptor.
 template <typename Value>
 struct MnMajor {};
 
-// The upper half of an operand's descriptor; row_bytes is 32, 64 or 128, and so is the swizzle. The
-// lower half is lower_descriptor of the first row's address. The hardware adds before it swizzles,
-// and it swizzles absolute addresses, so the first row may be any row of a tile that starts at a
+// The upper half of an operand's descriptor. row_bytes is 32, 64 or 128, and so is the swizzle. The
+// lower half is lower_descriptor of the first row's address. The hardware swizzles the final
+// address, after it has added offsets, so the first row may be any row of a tile that starts at a
 // multiple of 1024 bytes.
 __host__ __device__ constexpr uint32_t upper_descriptor(int row_bytes) {
   const uint32_t swizzle = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : 3;
@@ -31,9 +31,9 @@ __device__ __forceinline__ uint32_t lower_descriptor(uint32_t shared_address) {
   return (shared_address >> 4) | (1u << 16);
 }
 
-// For ByColumns and MnMajor. Both distances are between tiles' starts, in bytes: from an atom of
-// columns to the next ("leading"), and from 8 k to the next ("stride"). A product of depth 16 reads
-// two tiles along k.
+// For ByColumns and MnMajor. columns_distance: bytes from one tile of columns (or rows) to the
+// next, the "leading" offset. depth_distance: bytes from 8 k to the next 8 k, the "stride" offset.
+// An MMA with k = 16 reads two tiles along k.
 __device__ __forceinline__ uint32_t lower_columns_descriptor(uint32_t shared_address,
                                                              uint32_t columns_distance) {
   return (shared_address >> 4) | (columns_distance >> 4 << 16);
