@@ -1,4 +1,5 @@
-// The choice: of the engines that do not refuse, the one with the smallest predicted time runs.
+// Chooses an engine: among those that do not refuse the problem, the one with the smallest
+// predicted time.
 #pragma once
 
 #include <span>

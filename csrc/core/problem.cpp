@@ -83,7 +83,7 @@ bool taps_fit(const ConvProblem& p) {
 
 std::string check_extents(const ConvProblem& p) {
   Text error;
-  // As in PyTorch, an image may be empty where the batch or the channels are.
+  // As in PyTorch, images may have no pixels if there are no images or no channels.
   const bool needs_pixels = p.N > 0 && p.C > 0;
   if (p.K < 1 || p.R < 1 || p.S < 1) {
     error << "weight must not be empty, but got " << p.K << " filters of " << p.C / p.groups
@@ -250,7 +250,7 @@ bool is_channels_last(int64_t n, int64_t c, int64_t h, int64_t w, const Strides&
     smallest = axis.stride * (axis.size > 1 ? axis.size : 1);
   }
   if (n == 0 || strides.n < smallest) return false;
-  // One channel or one pixel: both orders fit, and PyTorch then says contiguous.
+  // With one channel or one pixel both orders fit, and PyTorch reports contiguous.
   return smallest != strides.c;
 }
 

@@ -1,5 +1,5 @@
-// Text out of numbers, for messages. Streams are avoided: their state belongs to the C++ runtime a
-// library is linked with, and a process can hold more than one.
+// Formats numbers and lists for messages. It avoids C++ streams: their state belongs to the C++
+// runtime that a library is linked with, and a process can hold more than one.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class Text {
   std::string text_;
 };
 
-// "[1, 2]": write(item) puts each one into the text.
+// Writes "[1, 2]"; write(item) writes each item.
 template <typename Items, typename Write>
 void write_list(Text& out, const Items& items, const Write& write) {
   std::string_view separator = "[";
@@ -44,7 +44,7 @@ void write_list(Text& out, const Items& items, const Write& write) {
   out << (separator == "[" ? "[]" : "]");
 }
 
-// A caller's list in a message: the first few values, and how many there are.
+// A caller's list for a message: the first few values and, if there are more, their number.
 template <typename Items>
 std::string list_text(const Items& items) {
   constexpr size_t kShown = 8;
@@ -62,15 +62,15 @@ std::string list_text(const Items& items) {
   return out.str();
 }
 
-// A caller's word in a message: "'fp16'", cut where it is long.
+// A caller's word for a message: "'fp16'", shortened if it is long.
 inline std::string word_text(std::string_view word) {
   constexpr size_t kShown = 60;
   const bool is_long = word.size() > kShown;
   return "'" + std::string(word.substr(0, kShown)) + (is_long ? "...'" : "'");
 }
 
-// As a string of JSON. What is written is plain ASCII; quotes and backslashes are all that can
-// occur.
+// Quotes text as a JSON string. The text is plain ASCII, in which only quotes and backslashes need
+// an escape.
 inline std::string quote(std::string_view text) {
   std::string quoted = "\"";
   for (char c : text) {

@@ -1,52 +1,55 @@
-// Tensors that TMA reads or stores by boxes or by pixels, and what it is given of them. Plain data.
+// Descriptions of tensors that TMA reads or stores, as boxes or as pixels (im2col mode). Plain
+// data.
 #pragma once
 
 #include <cstdint>
 
 namespace convx {
 
-// As the driver encodes it; a parameter of kernels, not copied from there.
+// A tensor map as the driver encodes it. It is passed as a kernel parameter and must stay there.
 struct alignas(64) TensorMap {
   uint64_t words[16];
 };
 
-// What a tensor's values are. Those of kTf32 are float32, which are rounded on their way to shared
-// memory as round_to_tf32 does on sm_90, not a number and infinity included.
+// The type of a tensor's values. kTf32: float32 values that TMA rounds as round_to_tf32 does on
+// sm_90, including NaN and infinity.
 enum class BoxValue : uint8_t { kTwoBytes, kFourBytes, kTf32 };
 constexpr int value_bytes(BoxValue value) { return value == BoxValue::kTwoBytes ? 2 : 4; }
 
-// A tensor of four axes, innermost first, whose values lie together along the first. Addresses and
-// strides are multiples of 16 bytes. What a box has outside of it is zeros.
+// A tensor with four axes, innermost first, contiguous along the first. The address and the strides
+// are multiples of 16 bytes. Values of a box that lie outside of the tensor are read as zeros.
 struct BoxedTensor {
   const void* base;
   int64_t extent[4];
-  int64_t stride_bytes[3];  // of all axes but the first
-  int box[4];               // values, at most 256 from the first to the last
-  int step[4];              // of the tensor, from a value of the box to the next
-  int swizzle_bytes;        // those of a box's first axis: 32, 64 or 128
+  int64_t stride_bytes[3];  // of axes 1 to 3
+  int box[4];               // values along each axis; at most 256 elements from first to last
+  int step[4];              // elements of the tensor from one value of the box to the next
+  int swizzle_bytes;        // bytes of the box's first axis: 32, 64 or 128
   BoxValue value = BoxValue::kTwoBytes;
 };
 
 // A 16-bit tensor, channels innermost, that TMA reads in im2col mode: a copy takes consecutive
-// pixels, row by row and image by image, of a rectangle that is the same in all images. Pixels of
-// the rectangle that lie outside of the tensor are zeros. Addresses and strides are multiples of 16
-// bytes.
+// pixels of a rectangle, row by row and image by image. The rectangle is the same in all images.
+// Its pixels outside of the tensor are read as zeros. The address and the strides are multiples of
+// 16 bytes.
 struct PixelTensor {
   const void* base;
   int64_t extent[4];        // channels, columns, rows, images
   int64_t stride_bytes[3];  // of columns, rows, images
-  int first[2];             // column and row of the rectangle's first pixel; negative in a border
-  int count[2];             // pixels of the rectangle along columns and rows,
-  int step[2];              // and the tensor's pixels from one to the next
-  int channels, pixels;  // of a copy; channels are 16, 32 or 64, swizzled as so many bytes times 2
+  int first[2];  // column and row of the rectangle's first pixel; negative in the padding
+  int count[2];  // pixels of the rectangle along columns and rows
+  int step[2];   // pixels of the tensor from one pixel of the rectangle to the next
+  // Channels and pixels of one copy. Channels are 16, 32 or 64, and the swizzle is as wide as they
+  // are.
+  int channels, pixels;
 
-  // Where the rectangle ends, counted from the end of the tensor, as the driver wants it.
+  // The end of the rectangle relative to the end of the tensor, as the driver expects it.
   constexpr int64_t upper_corner(int axis) const {
     return first[axis] + int64_t{count[axis] - 1} * step[axis] + 1 - extent[axis + 1];
   }
 };
 
-// What the driver takes as corners of a PixelTensor's rectangle.
+// The driver's limits for the corners of the rectangle.
 inline constexpr int64_t kMinPixelCorner = -128;
 inline constexpr int64_t kMaxPixelCorner = 127;
 

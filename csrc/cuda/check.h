@@ -10,7 +10,7 @@
 
 namespace convx {
 
-// Who launches, for error messages, and where the work goes.
+// The engine and the problem, for error messages, and the stream to launch on.
 struct LaunchSite {
   const char* engine;
   const ConvProblem* problem;

@@ -7,7 +7,7 @@
 namespace convx {
 namespace {
 
-// Stands for all kernels: they are compiled for the same architectures.
+// Any kernel will do: all are compiled for the same architectures.
 __global__ void any_kernel() {}
 
 }  // namespace
@@ -15,7 +15,7 @@ __global__ void any_kernel() {}
 int find_code_arch() {
   cudaFuncAttributes attributes{};
   if (cudaFuncGetAttributes(&attributes, any_kernel) != cudaSuccess) {
-    cudaGetLastError();  // or the next check would find it
+    cudaGetLastError();  // clears the error, so that the next check does not report it
     return 0;
   }
   return attributes.ptxVersion;

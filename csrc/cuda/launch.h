@@ -13,7 +13,7 @@
 
 namespace convx {
 
-// What a block may use without opting in, on every architecture.
+// The shared memory that a block may use without opting in, on every architecture.
 constexpr size_t kDefaultSharedBytes = 48 * 1024;
 
 // Raises the kernel's dynamic shared memory limit to the device's, the first time it is needed on
@@ -44,8 +44,8 @@ void launch_kernel(const LaunchSite& site, dim3 grid, int threads, size_t shared
   check_cuda(site, cudaGetLastError(), "kernel launch");
 }
 
-// The same for a kernel that starts early, see device/dependent_launch.cuh: what starting takes
-// then overlaps with the kernel before it. Where code is for older devices, at its turn.
+// The same by programmatic dependent launch (device/dependent_launch.cuh): the launch overlaps with
+// the end of the previous kernel. Code for GPUs before sm_90 is launched in the ordinary way.
 template <auto kKernel, typename... Args>
 void launch_early(const LaunchSite& site, dim3 grid, int threads, size_t shared_bytes,
                   const Args&... args) {

@@ -1,4 +1,4 @@
-// What is found out once for each device.
+// A value that is computed once per device.
 #pragma once
 
 #include <atomic>
@@ -6,10 +6,11 @@
 namespace convx {
 
 class PerDevice {
-  static constexpr int kDevices = 64;  // others are asked every time
+  static constexpr int kDevices = 64;  // the values of further devices are not kept
 
  public:
-  // What find() said of this device, unless it was 0. Threads that come at once may all call it.
+  // Returns find()'s result for this device, and keeps it unless it is 0. Threads that call this at
+  // the same time may all call find.
   template <typename Find>
   int get(int device, const Find& find) {
     if (device >= kDevices) return find();

@@ -1,4 +1,4 @@
-// Tensor maps: how TMA is told about a tensor (sm_90).
+// Tensor maps, the descriptors with which TMA addresses a tensor (sm_90).
 #pragma once
 
 #include <cuda.h>
@@ -11,7 +11,7 @@
 
 namespace convx {
 
-// A function of the driver, by name.
+// Looks up a driver function by name.
 template <typename Function>
 Function find_driver_function(const LaunchSite& site, const char* name) {
   void* found = nullptr;
@@ -23,7 +23,7 @@ Function find_driver_function(const LaunchSite& site, const char* name) {
   return reinterpret_cast<Function>(found);
 }
 
-// The driver's swizzle of rows of 32, 64 or 128 bytes.
+// The swizzle mode for rows of 32, 64 or 128 bytes.
 inline CUtensorMapSwizzle find_swizzle(int row_bytes) {
   return row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
          : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B

@@ -41,7 +41,7 @@ void add_row(const T* y, int64_t channels, int64_t channel_stride, int64_t colum
   }
 }
 
-// Rows are cut so that float sums stay short before they are added up in double.
+// Rows are cut into pieces, so that few values are added in float before they are added in double.
 constexpr int64_t kColumns = 128;
 
 template <typename T>

@@ -12,8 +12,8 @@ namespace {
 // A block reads this much in four iterations, so a second launch would cost more than it saves.
 constexpr int64_t kOneBlockBytes = 64 << 10;
 constexpr int64_t kMinSliceBytes = 32 << 10;
-// Several times as many blocks as a GPU runs at a time, so that the last ones to end are a small
-// part.
+// Several times as many blocks as a GPU runs at a time, so that the last ones take a small fraction
+// of the time.
 constexpr int64_t kWantedBlocks = 8192;
 
 enum class BiasGradLayout { kRuns, kColumns, kStrided };
@@ -21,9 +21,9 @@ enum class BiasGradLayout { kRuns, kColumns, kStrided };
 // How y is read. Nothing here depends on its address.
 struct BiasGradPlan {
   BiasGradLayout layout;
-  int64_t run_length = 0;  // of kRuns
-  int64_t block_rows = 0;  // blocks of a slice
-  int64_t entries = 0;     // sums of a slice
+  int64_t run_length = 0;  // elements of a run, for kRuns
+  int64_t block_rows = 0;  // blocks per slice
+  int64_t entries = 0;     // sums per slice
   int64_t slices = 1;
   bool single_launch = true;
 
@@ -50,7 +50,8 @@ int64_t runs_per_image(const ConvProblem& problem, int64_t run_length) {
   return problem.P * problem.Q / run_length;
 }
 
-// Lanes of a group: as many as leave at most a quarter of the lanes' vectors unused.
+// The size of a lane group: the largest that leaves at most a quarter of the group's vectors
+// unused.
 int choose_lanes_log2(int64_t vectors) {
   for (int log2 = 8; log2 > 0; --log2) {
     const int64_t unit = int64_t{kBatch} << log2;
@@ -60,7 +61,7 @@ int choose_lanes_log2(int64_t vectors) {
   return 0;
 }
 
-// The vectors that a run touches, at most if it may begin anywhere.
+// The number of vectors that a run touches; an upper bound if runs may begin anywhere.
 int64_t count_vectors(const ConvProblem& problem, int64_t run_length, bool runs_are_aligned) {
   const int64_t elements = 16 / size_of(problem.dtype);
   return (run_length + (runs_are_aligned ? 1 : 2) * (elements - 1)) / elements;
@@ -116,7 +117,7 @@ BiasGradPlan plan_bias_grad(const ConvProblem& problem) {
     }
   }
   plan.slices = choose_slices(bytes / plan.block_rows, plan.block_rows);
-  // A channel whose columns are in several blocks needs another launch, too.
+  // A channel whose columns are in several blocks needs a second launch, too.
   const bool owns_channels = plan.entries == problem.K || plan.block_rows == 1;
   plan.single_launch = plan.slices == 1 && owns_channels;
   return plan;

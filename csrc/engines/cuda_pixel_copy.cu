@@ -9,9 +9,9 @@ namespace convx {
 namespace {
 
 constexpr int kCopyThreads = 256;
-constexpr int kThreadUnits = 4;  // of 16 bytes, that a thread reads before it stores the first
+constexpr int kThreadUnits = 4;  // units of 16 bytes that a thread loads before it stores them
 
-// Distances in bytes.
+// Strides are in bytes.
 struct CopyParams {
   const char* source;
   uint4* copied;
@@ -75,7 +75,7 @@ void copy_pixels(const LaunchSite& site, const CopiedPixels& pixels) {
   p.by_units = FastDivmod(pixels.padded_bytes / 16);
   p.by_columns = FastDivmod(pixels.columns);
   p.by_rows = FastDivmod(pixels.rows);
-  // The widest pieces that pixels and the address are multiples of.
+  // The widest load that the pixels' size, strides and address allow.
   const int together = fit_unit_to_address(
       pixels.source, size, fit_unit(size, pixels.pixel_bytes / size, pixels.n, pixels.h, pixels.w));
   const dim3 grid(count_loop_blocks(p.units, kThreadUnits * kCopyThreads));
