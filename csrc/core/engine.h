@@ -1,4 +1,4 @@
-// The contract of an engine: which problems it can run, and what each would cost.
+// The interface of an engine: which problems it can run, and the cost of each.
 #pragma once
 
 #include <optional>

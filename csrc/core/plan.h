@@ -25,8 +25,8 @@ enum class EngineId : uint8_t {
   kCudaWeightGrad,
 };
 
-// The extents of what one task, thread block or GEMM call computes. Each engine's plan file says
-// what m, n and k are.
+// The extents of the tile that one task, thread block or GEMM call computes. Each engine's plan
+// file defines m, n and k.
 struct Tile {
   int64_t m = 0;
   int64_t n = 0;

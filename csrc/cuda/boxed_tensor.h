@@ -21,7 +21,7 @@ constexpr int value_bytes(BoxValue value) { return value == BoxValue::kTwoBytes 
 struct BoxedTensor {
   const void* base;
   int64_t extent[4];
-  int64_t stride_bytes[3];  // of axes 1 to 3
+  int64_t stride_bytes[3];  // strides of axes 1 to 3
   int box[4];               // values along each axis; at most 256 elements from first to last
   int step[4];              // elements of the tensor from one value of the box to the next
   int swizzle_bytes;        // bytes of the box's first axis: 32, 64 or 128
@@ -35,7 +35,7 @@ struct BoxedTensor {
 struct PixelTensor {
   const void* base;
   int64_t extent[4];        // channels, columns, rows, images
-  int64_t stride_bytes[3];  // of columns, rows, images
+  int64_t stride_bytes[3];  // strides of columns, rows, images
   int first[2];  // column and row of the rectangle's first pixel; negative in the padding
   int count[2];  // pixels of the rectangle along columns and rows
   int step[2];   // pixels of the tensor from one pixel of the rectangle to the next

@@ -11,7 +11,7 @@ namespace convx {
 // component of the smallest values underflows. Values and sums that become infinite or NaN because
 // of it are recomputed in float32 when they are stored.
 inline constexpr float kSplitScale = 0x1p24f;
-inline constexpr float kSplitUnscale = 0x1p-48f;  // of a product of two such values
+inline constexpr float kSplitUnscale = 0x1p-48f;  // undoes the scale of a product
 
 // kSplitScale * value = part[0] + part[1] + part[2] exactly; the three bfloat16 components have 3 x
 // 8 significant bits.

@@ -50,9 +50,9 @@ constexpr int kBiasGradThreads = 256;
 constexpr int kResidentBlocks = 4;  // per SM, at least: 64 registers per thread
 constexpr int kSliceSumThreads = 128;
 constexpr int kBatch = 4;              // vectors that a thread has in flight
-constexpr int kMaxColumnVectors = 64;  // of a block of sum_columns_kernel: 1 KiB of a row
-constexpr int kStridedChannels = 32;   // of a block of sum_strided_kernel, if they are neighbours
-constexpr int kStridedChain = 16;      // float32 additions between two float64 additions
+constexpr int kMaxColumnVectors = 64;  // per block of sum_columns_kernel: 1 KiB of a row
+constexpr int kStridedChannels = 32;  // per block of sum_strided_kernel, if channels are contiguous
+constexpr int kStridedChain = 16;     // float32 additions between two float64 additions
 
 // Where a block's sums go: to grad_bias if partials is null, else to partials[entry][slice].
 struct BiasGradTarget {
@@ -112,7 +112,7 @@ struct VectorRun {
   __device__ bool has_batch(int64_t start, int64_t step) const {
     return start >= begin && start + (kBatch - 1) * step + kVectorElements<T> <= end;
   }
-  // Loads a batch; zeros in place of vectors that are not of the run, or reach beyond it.
+  // Loads a batch; vectors that are not completely inside the run are read as zeros.
   __device__ void load(T (&to)[kBatch][kVectorElements<T>], int64_t start, int64_t step) const {
     uint4 words[kBatch];
 #pragma unroll
@@ -145,11 +145,12 @@ struct RunSumParams {
   int64_t run_length;
   FastDivmod runs_per_image, units_per_run;
   int channels, units, units_per_slice;
-  int lanes_log2;  // of a group
+  int lanes_log2;  // log2 of the lanes in a group
   BiasGradTarget target;
 };
 
-// A unit is what a group of lanes reads of a run in one iteration: kBatch vectors per lane.
+// A unit is the stretch of a run that a group of lanes reads in one iteration: kBatch vectors per
+// lane.
 template <typename T>
 __global__ void __launch_bounds__(kBiasGradThreads, kResidentBlocks)
     sum_runs_kernel(const __grid_constant__ RunSumParams p) {
@@ -213,7 +214,7 @@ __global__ void __launch_bounds__(kBiasGradThreads, kResidentBlocks)
 
 struct ColumnSumParams {
   const void* y;
-  int64_t elements;  // of y
+  int64_t elements;  // elements of y
   int64_t rows, rows_per_slice;
   int channels;
   int columns;        // lcm(channels, V)

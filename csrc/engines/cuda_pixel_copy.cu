@@ -1,3 +1,10 @@
+// The kernel behind copy_pixels:
+//
+//   copied[pixel][unit] = 16 bytes of the pixel, with zeros behind its last channel
+//
+// A thread copies kThreadUnits units per iteration of a grid-stride loop and starts all its loads
+// before the first store. Loads are as wide as the source's alignment allows (Piece), stores have
+// 16 bytes. No shared memory.
 #include "engines/cuda_pixel_copy.h"
 
 #include "cuda/launch.h"

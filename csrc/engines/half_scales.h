@@ -11,7 +11,7 @@ struct HalfScales {
   int unfit;       // not 0: the values are unsuitable, and the exact kernels run instead
   float source;    // the power of 2 that source values are multiplied by
   int one_signed;  // not 0: more than 7/8 of the sampled source values have the same sign
-  int careful;     // not 0: so do those of some filter; needs short accumulation chains
+  int careful;     // not 0: the same holds for some filter too; needs short accumulation chains
 
   static constexpr int64_t bytes(int64_t filters) {
     return (static_cast<int64_t>(sizeof(HalfScales)) + 4 * filters + 255) / 256 * 256;

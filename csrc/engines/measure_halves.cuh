@@ -1,5 +1,11 @@
-// The kernel that finds the scales of scaled fp16: each filter's from all its values, the source's
-// from a sample of 4096. It also estimates from the sample whether sums have enough non-zero terms.
+// The kernel that finds the scales of scaled fp16 (half_scales.cuh).
+//
+//   scale = the power of 2 that brings the largest magnitude to a fixed exponent
+//
+// Block 0 samples 4096 source values for the source's scale, and estimates from them whether sums
+// have enough non-zero terms. Block f + 1 reads all values of filter f. Blocks have 256 threads.
+//
+// Shared memory: one Measure per warp, 96 bytes.
 #pragma once
 
 #include "core/problem.h"
@@ -88,7 +94,7 @@ __device__ __forceinline__ Measure measure_filter(const TensorParams& p, int fil
   const float* values = static_cast<const float*>(p.filters) + group * p.filter_group +
                         (filter - group * p.group_targets) * p.filter_target;
   const int taps = p.tap_rows * p.tap_columns;
-  // [channel][r][s] of a filter lie together, in any order of taps.
+  // True if a filter's values [channel][r][s] are contiguous, in any order of taps.
   const bool dense = p.filter_source == taps && p.filter_s == 1 && p.filter_r == p.tap_columns &&
                      p.tap_r_step * p.tap_r_step == 1 && p.tap_s_step * p.tap_s_step == 1;
   Measure measure;
@@ -106,11 +112,10 @@ __device__ __forceinline__ Measure measure_filter(const TensorParams& p, int fil
   return measure;
 }
 
-// Block 0 samples the source; block f + 1 measures filter f.
 template <typename Params>  // one copy for all files
 __global__ void __launch_bounds__(kMeasureThreads)
     measure_kernel(const __grid_constant__ Params p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // like the kernels that read what it writes
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // like the kernels that read the scales
   wait_for_kernels_before();
   let_next_kernel_start();
   extern __shared__ __align__(16) char memory[];

@@ -1,4 +1,8 @@
-// Adds the partial sums of split-K slices, in order.
+// Adds the partial sums of split-K slices, in order:
+//
+//   target[i] = partials[0][i] + partials[1][i] + ... + bias
+//
+// A thread computes one element per iteration of a grid-stride loop. No shared memory.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +13,8 @@
 
 namespace convx {
 
-// target = partial sums, first slice first, + bias. Params has the target, its extents and strides,
-// and the slices, dense arrays [image][filter][row][column]. dense: the target is such an array
-// too.
+// Params has the target, its extents and strides, and the slices, which are dense arrays
+// [image][filter][row][column]. dense: the target is such an array too.
 template <typename T, typename Params>
 __global__ void sum_partials_kernel(const __grid_constant__ Params p, int filters, bool dense) {
   if (must_return(p)) return;

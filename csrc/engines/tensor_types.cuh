@@ -103,7 +103,7 @@ __device__ __forceinline__ bool is_spoilt(float sum) { return !(fabsf(sum) <= FL
 // An accumulator to be recomputed.
 struct SpoiltSum {
   int group, filter;       // the filter within its group
-  int image, row, column;  // of the target
+  int image, row, column;  // target coordinates
   int first, last;         // channels of this split-K slice
   bool folded;             // first and last count channel * taps + tap
 };

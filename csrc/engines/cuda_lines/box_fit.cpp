@@ -8,7 +8,7 @@ namespace convx {
 namespace {
 
 constexpr int kBoxPositions = 64;   // the overhead of a box, in positions
-constexpr int kMaxBoxes = 24;       // of a tile
+constexpr int kMaxBoxes = 24;       // boxes per tile
 constexpr int kBoxAlignment = 128;  // bytes; alignment of a box in shared memory
 
 // The number of boxes, of `rows` whole rows of the line each, that a tile touches at most.

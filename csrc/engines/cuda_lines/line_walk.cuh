@@ -119,7 +119,7 @@ class LineReader {
   const WindowRings& rings_;
   const int origin_;
   StretchCursor ready_, freed_;
-  int place_;  // of the next tile's first position, in the ring
+  int place_;  // where the next tile starts in the ring
   // Positions from the origin that no later MMA reads: those before the current tile or, after
   // leave(), before the next one.
   int done_;

@@ -24,7 +24,7 @@
 // loads the filters, which then stay.
 //
 // Shared memory:
-//   barriers, spoilt flags   1 KiB
+//   barriers, spoilt flags   1 KiB; a flag asks for accumulators to be recomputed
 //   tap table                4 bytes per tap
 //   staging                  2 x 64 filters x staging_pitch    76 KiB for 256 columns in 16 bits
 //   source ring              source_stages x components x plane_bytes, at most 3 stages

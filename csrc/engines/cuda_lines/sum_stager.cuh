@@ -16,7 +16,7 @@ class SumStager {
   static constexpr bool kExact = kMath == TensorMath::kIeee;
   static constexpr bool kFinishAddsBias = kExact || is_half(kMath);
   static constexpr int kWidth = kPartColumns<Out, kColumns, kPace>;
-  static constexpr int kGroups = kWidth / 8;  // of 8 columns; a thread has two columns of each
+  static constexpr int kGroups = kWidth / 8;  // groups of 8 columns; a thread has two of each
   static constexpr int kPitch = kStagingPitch<Out, kColumns, kPace>;
   // Elements from a thread's first to its second filter, if both are aligned alike.
   static constexpr int kHalfStep = 8 * kPitch;
@@ -108,7 +108,7 @@ class SumStager {
   }
 
  private:
-  // Constants that turn a filter's accumulators into results: sum * unscale + bias.
+  // Constants that convert a filter's accumulators to results: sum * unscale + bias.
   struct FilterEnd {
     float bias = 0;
     Unscale unscale{};  // for scaled fp16
@@ -337,9 +337,9 @@ class SumStager {
   const Bias* const bias_;
   Out* const staging_;
   const int lane_;
-  const FilterEnd ends_[2];  // of the thread's two filters
+  const FilterEnd ends_[2];  // constants of the thread's two filters
   int window_ = 0;           // first position of the window
-  PartStart start_{};        // of the current part
+  PartStart start_{};        // start of the current part
 };
 
 }  // namespace convx

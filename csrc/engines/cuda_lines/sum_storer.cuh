@@ -108,8 +108,8 @@ class SumStorer {
   }
 
   // The elected lane issues one copy per filter. Filters whose runs are aligned alike have copies
-  // of the same size at constant distances, so the loop goes through each such class in turn. That
-  // keeps it short: the store warp must issue copies faster than they complete.
+  // of the same size at constant distances, so the loop handles one such class after the other.
+  // That keeps it short: the store warp must issue copies faster than they complete.
   __device__ __forceinline__ void copy_units(const UnitCopy& copy) const {
     constexpr int kTogether = 4;
     const int apart = static_cast<int>(target_.c) & (kSector - 1);

@@ -68,7 +68,7 @@ double find_efficiency(const WindowShape& shape) {
 
 // Cycles to store a tile's results by bulk copies, one per filter and run (runs) or one per pixel.
 double predict_copies(const WindowShape& shape, double element_bytes, bool runs) {
-  const double filters = 2 * kWindowFilters;  // of both warpgroups, which share the bandwidth
+  const double filters = 2 * kWindowFilters;  // both warpgroups share the bandwidth
   const double bytes = filters * shape.window_step * element_bytes;
   if (shape.stores_boxes) return bytes / kWindowStoredBytes;
   if (!runs) {

@@ -69,7 +69,7 @@ enum class Cut { kStretch, kRows, kRowPairs };
 // source rows in the kernel (kWalk, kCarry), or by TMA (kBoxes).
 enum class Way { kLines, kWalk, kCarry, kBoxes };
 
-// One way to cut the line into tiles. Shared memory may turn out to be too small for it.
+// One way to cut the line into tiles. It may not fit in shared memory.
 struct Candidate {
   Cut cut;
   int strips;
