@@ -41,9 +41,9 @@ class SumStorer {
         target_map_(target_map),
         lane_(threadIdx.x & 31) {}
 
-  // Stores a part of the window. Addresses are computed before wait() is called; wait returns once
-  // the part is staged, and says whether some accumulators must be recomputed. When store returns
-  // to the elected lane (elect_lane), the staging buffer has been read and may be released.
+  // Stores a part of the window. The addresses of runs are computed before wait(), which returns
+  // once the part is staged, and says whether some accumulators must be recomputed. When store
+  // returns to the elected lane (elect_lane), the staging buffer has been read and may be released.
   template <typename Wait>
   __device__ __forceinline__ void store(int part, const Wait& wait) const {
     if (p_.even_runs && !is_wide()) return store_runs(part, wait);
