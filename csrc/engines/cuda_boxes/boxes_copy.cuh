@@ -1,4 +1,10 @@
-// The warps that keep the ring full: one, or several that copy pixels by themselves.
+// The producer: one warp that issues TMA, or several warps that copy pixels themselves (spans).
+//
+// A Source class copies the pixels of one tile:
+//     kWarps          producer warps
+//     kNamedBarriers  consumers release stages at named barriers instead of mbarriers
+//     bytes, start    TMA: bytes of a stage, and the copies, issued by one lane
+//     gather          the same stage written by all lanes, for sources that are not 16-byte aligned
 #pragma once
 
 #include "device/async_copy.cuh"
@@ -10,10 +16,10 @@
 
 namespace convx {
 
-// A tile's pixels of channels_last tensors: one box.
+// channels_last: the pixels of a tile and a chunk of channels are one TMA box.
 template <TensorMath kMath>
 class PixelCopy {
-  static constexpr int kWords = operand_bytes(kMath) / 2;  // of 16 bits, that a value has
+  static constexpr int kWords = operand_bytes(kMath) / 2;  // 16-bit words per value
   static constexpr int kUnits = kBoxLineBytes / 16;
   static constexpr bool kRounds = kMath == TensorMath::kTf32;
 
@@ -24,17 +30,16 @@ class PixelCopy {
   __device__ __forceinline__ PixelCopy(const BoxesParams& p, const void* map, int index)
       : p_(p), map_(map), tile_(locate_tile(p, index)) {}
 
-  // Of a stage.
   __device__ __forceinline__ uint32_t bytes(int) const {
     return p_.box_columns * p_.box_rows * p_.box_images * kBoxLineBytes;
   }
 
-  // By one lane: of tap (r, s) and a chunk of channels.
+  // Issues the box of tap (r, s) and a chunk of channels; called by one lane.
   __device__ __forceinline__ void start(uint32_t to, int chunk, int r, int s,
                                         uint32_t barrier) const {
     box_copy(to, map_, chunk * box_chunk(kMath), find_column(s), find_row(r), tile_.image, barrier);
   }
-  // By all lanes, value by value.
+  // Writes the same stage without TMA; called by all lanes.
   __device__ __forceinline__ void gather(uint32_t to, int chunk, int r, int s) const {
     const auto* const source = static_cast<const uint16_t*>(p_.source);
     const int left = p_.group_sources * kWords - chunk * kBoxWords;
@@ -69,7 +74,8 @@ class PixelCopy {
   const BoxTile tile_;
 };
 
-// The same of NCHW: a box for each of a tile's lines.
+// NCHW, planes of whole 16-byte units: one TMA box per line of the tile, [channel][128 bytes of
+// pixels].
 template <TensorMath kMath>
 class LineCopy {
   static constexpr int kWords = operand_bytes(kMath) / 2;
@@ -111,10 +117,11 @@ class LineCopy {
  private:
   const BoxesParams& p_;
   const void* const map_;
-  const int first_, count_;  // lines of the tile
+  const int first_, count_;  // the tile's first line, and its number of lines
 };
 
-// The same of NCHW: whole planes, those of a chunk at once.
+// NCHW, small planes: one bulk copy per image, because the planes of a chunk of channels are
+// contiguous.
 template <TensorMath kMath>
 class ImageCopy {
   static constexpr int kBytes = operand_bytes(kMath);
@@ -153,24 +160,24 @@ class ImageCopy {
   __device__ __forceinline__ uint32_t image_bytes(int chunk) const {
     return min(kChunk, p_.group_sources - chunk * kChunk) * p_.plane * kBytes;
   }
-  // Elements before a chunk of the first image.
+  // Offset, in elements, of a chunk in the tile's first image.
   __device__ __forceinline__ int64_t find_source(int chunk) const {
     return first_ * p_.source_n + chunk * kChunk * p_.plane;
   }
 
   const BoxesParams& p_;
-  const int first_, count_;  // images of the tile
+  const int first_, count_;  // the tile's first image, and its number of images
 };
 
-// Boxes of the filters that a tile has: what they would have behind the last one is not copied, as
-// lines outside of a tensor take the copy engine longer than others.
+// Number of filter boxes that hold at least one filter. Boxes past the last filter are not issued,
+// because TMA takes longer for rows outside of a tensor than for others.
 template <int kFilters>
 __device__ __forceinline__ int count_filter_boxes(const BoxesParams& p, int first_filter) {
   const int filters = min(kFilters, p.group_targets - first_filter);
   return (filters + kBoxFilters - 1) / kBoxFilters;
 }
 
-// Of a tap and a chunk; called by one lane.
+// Copies the filters of one tap and one chunk; called by one lane.
 struct FilterCopy {
   const void* map;
   int filter, boxes;
@@ -188,7 +195,8 @@ struct FilterCopy {
   }
 };
 
-// The block's filters, which are those of its first tile.
+// Loads the resident filters. They are those of the block's first tile: all tiles of a block have
+// the same filters then.
 template <int kFilters, int kChunk>
 __device__ __forceinline__ void copy_resident(const BoxesParams& p, const BoxesRing& ring,
                                               const void* map) {
@@ -209,20 +217,20 @@ __device__ __forceinline__ void copy_resident(const BoxesParams& p, const BoxesR
   }
 }
 
-// Stages one after the other, each once it is free.
+// Hands out the stages of the ring in order, each once the consumers have released it.
 template <typename Source>
 class FreeStages {
  public:
   __device__ __forceinline__ FreeStages(const BoxesParams& p, const BoxesRing& ring)
       : p_(p), ring_(ring) {}
 
-  // Its number in the ring.
+  // Waits for the next free stage and returns its number in the ring.
   __device__ __forceinline__ int take() {
     const int slot = cursor_.slot;
     if constexpr (Source::kNamedBarriers) {
       if (taken_ >= p_.stages) {
         wait_for_stage<Source::kWarps>(slot);
-        // At once, but synccheck asks for it where many lanes arrive.
+        // This wait returns at once; synccheck requires it where many lanes arrive.
         if constexpr (Source::kWarps > 1) wait_barrier(ring_.full + 8 * slot, cursor_.parity ^ 1);
       }
       ++taken_;
@@ -233,8 +241,8 @@ class FreeStages {
     return slot;
   }
 
-  // After the last one, which nobody gives back: a block must not end while others are on their
-  // way.
+  // Call after the last stage, which the consumers do not release. Waits for the releases of all
+  // other stages: a block must not end while arrivals at its barriers are pending.
   __device__ __forceinline__ void finish() {
     if constexpr (Source::kNamedBarriers) {
       for (int i = 1; i < p_.stages; ++i, cursor_.advance(p_.stages)) {
@@ -250,20 +258,20 @@ class FreeStages {
   int taken_ = 0;
 };
 
-// A lane's arrivals at a stage: once its copies are done, and once what it wrote itself is.
+// Each lane arrives twice at a stage: when its cp.async copies complete, and for its own stores.
 inline constexpr int kLaneArrivals = 2;
 __device__ __forceinline__ void arrive_twice(uint32_t barrier) {
   arrive_after_copies(barrier);
   arrive(barrier);
 }
 
-// Source: how a tile's pixels are copied, by how many warps, and where these hear that a stage is
-// free. kChunk: channels of a stage.
+// The producer's loop over tiles, taps and chunks. kChunk: channels of a stage.
 template <typename Source, int kFilters, int kChunk>
 __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing& ring,
                                            const void* source_map, const void* filter_map) {
   constexpr bool kByLanes = Source::kWarps > 1;
-  const bool follows = kByLanes && threadIdx.x >= kBoxMultipliers + 32;  // copies pixels only
+  // true for all producer warps but the first: they copy pixels only
+  const bool follows = kByLanes && threadIdx.x >= kBoxMultipliers + 32;
   if (p.resident && !follows) copy_resident<kFilters, kChunk>(p, ring, filter_map);
   const int tap_rows = kByLanes ? 1 : p.tap_rows, tap_columns = kByLanes ? 1 : p.tap_columns;
   FreeStages<Source> free(p, ring);
@@ -312,7 +320,7 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
       }
     }
   }
-  // One more stage, of no tile.
+  // One more stage carries a tile index past the last one, which ends the consumers' loop.
   const int slot = free.take();
   if constexpr (kByLanes) {
     arrive_twice(ring.full + 8 * slot);

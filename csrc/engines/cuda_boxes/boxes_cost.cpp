@@ -9,57 +9,58 @@
 namespace convx {
 namespace {
 
-// Cycles of a multiprocessor, fitted to 780 timings on an H200 of 16 bits, and to 490 of TF32: all
-// tiles of 59 layers of 1x1 and of a dozen of 3x3 kernels, within 13 and 11% (rms); what is chosen
-// by them is 3 and 1% slower than the best.
+// Cycles of a multiprocessor, fitted on an H200 to 780 timings in 16 bits and 490 in TF32: all
+// tiles of 59 layers of 1x1 kernels and of a dozen of 3x3 kernels. The rms error is 13% and 11%;
+// the tile that the model picks is 3% and 1% slower than the best.
 constexpr double kBoxClockGhz = 1.7;
-// Times what the tensor cores take by their data sheet.
+// MMA time relative to the data sheet.
 constexpr double kProductRate = 0.80;
 constexpr double kLineProductRate = 1.0;
-constexpr double kStageCycles = 195;  // waiting for a stage, and giving it back
-constexpr double kTileCycles = 665;   // starting and draining a tile's products
-constexpr double kSliceCycles = 600;  // storing 128 bytes of filters of a tile
+constexpr double kStageCycles = 195;  // waiting for a stage and releasing it
+constexpr double kTileCycles = 665;   // starting and draining a tile's MMAs
+constexpr double kSliceCycles = 600;  // storing 128 bytes of filters of a tile by TMA
 constexpr double kTf32SliceCycles = 530;
-// The same by the multiplying warps, which other blocks wait for: value by value; along a row, of
-// 16 bits by pieces or by values, and of TF32; by units of 16 bytes.
+// Storing a slice by the consumer warps, which stall other blocks meanwhile: value by value; along
+// a row, in 16 bits by pieces or by values, and in TF32; by 16-byte units.
 constexpr double kValueSliceCycles = 3500;
 constexpr double kRowSliceCycles = 1700, kRowValueSliceCycles = 2300, kTf32RowSliceCycles = 1350;
 constexpr double kUnitSliceCycles = 1000;
-// Of the copy engine: for a box, for each of its lines, and for lines that end within 128 bytes.
+// TMA: per box, per row of 128 bytes, and per row that ends within the 128 bytes.
 constexpr double kBoxCycles = 49;
 constexpr double kLineCycles = 2.1;
 constexpr double kPartPixelCycles = 6.8;
 constexpr double kPartFilterCycles = 12.3;
 constexpr double kPartStoreCycles = 2.9;
-constexpr double kResidentLineCycles = 3.5;  // of filters that stay
-// Bytes per cycle: of device memory, and of pixels that other filters have read before, from L2.
+constexpr double kResidentLineCycles = 3.5;  // per row of resident filters
+// Bytes per cycle from device memory, and from L2 for pixels that other filter tiles have read.
 constexpr double kMemoryBytes = 18.2;
 constexpr double kTf32MemoryBytes = 19;
-constexpr double kTurnMemoryBytes = 20.4;  // of 16 bits, where blocks take tiles in turn
+constexpr double kTurnMemoryBytes = 20.4;  // 16 bits, with the atomic tile counter
 constexpr double kCacheBytes = 83;
 constexpr double kLaunchCycles = 4070;
-constexpr double kTurnCycles = 1700;  // a kernel before it, which clears what is counted
-// NCHW takes such a share of it, and some microseconds more.
+constexpr double kTurnCycles = 1700;  // the kernel that resets the counters
+// NCHW forms: the prediction is multiplied by `share`, and `microseconds` are added.
 struct FormCost {
   double share, microseconds;
 };
 constexpr FormCost kLineCost{0.96, 0.8};
 constexpr FormCost kImageCost{1, 0.05}, kTf32ImageCost{0.75, 0.9};
-// Whole planes and spans are read value by value, so many cycles for a piece of a stage. That
-// overlaps with its products, if not wholly. Fitted to 150 timings of 25 layers, in TF32 to 25
-// of 13.
+// Cycles to load the fragments of one piece of a stage of whole planes. Loading overlaps with the
+// MMAs in part. Fitted to 150 timings of 25 layers in 16 bits and to 25 timings of 13 layers in
+// TF32.
 constexpr double kFragmentCycles = 330, kPairFragmentCycles = 150, kTf32FragmentCycles = 380;
 constexpr double kFragmentOverlap = 1.5;
-constexpr double kImageLatencyCycles = 4000;  // from a stage that is free to the same one full
-// Of spans: what copying a stage takes four warps, reading it and storing a slice those that
-// multiply. Fitted to 78 timings of 16 layers, within 8% (rms) of 16 bits and 6% of TF32.
+constexpr double kImageLatencyCycles = 4000;  // from the release of a stage until it is full again
+// Spans: cycles of the four producer warps per stage, and of the consumers per fragment load and
+// per epilogue slice. Fitted to 78 timings of 16 layers; the rms error is 8% in 16 bits and 6% in
+// TF32.
 constexpr double kSpanStageCycles = 890;
 constexpr double kSpanFragmentCycles = 540, kTf32SpanFragmentCycles = 610;
 constexpr double kSpanSliceCycles = 1200, kTf32SpanSliceCycles = 1050;
 constexpr FormCost kSpanCost{1.03, 0.05}, kTf32SpanCost{0.9, 0.25};
-// Parts of a reduction: the kernel that adds them, for each part of a tile, and for each of a
-// multiprocessor's. Fitted to 246 timings of 33 layers, within 8%; of some 500 later ones, where
-// two blocks add a tile's parts in TF32, within 9%.
+// Split-K: the kernel that adds slices, per slice of a tile, and per slice that a multiprocessor
+// has. Fitted to 246 timings of 33 layers, within 8%; within 9% for about 500 later timings, where
+// two blocks add the slices of a tile in TF32.
 constexpr double kPartsCycles = 430, kPartCycles = 940, kPartSumsCycles = 2450;
 constexpr double kPackMicroseconds = 2.3;
 constexpr double kPackBytesPerUs = 0.83e6;
@@ -79,12 +80,12 @@ class Predictor {
     const double slice = is_tf32() ? kTf32SliceCycles : kSliceCycles;
     const double ends = kTileCycles + stages * kStageCycles +
                         (shape_.boxed_target ? slices * shape_.pieces * slice : 0);
-    // Half of what spans take is for the filters that there are.
+    // Half of the cost of storing spans depends on the filters that exist, half on whole slices.
     const double part = static_cast<double>(filters * size_of(problem_.dtype)) / kBoxLineBytes;
     const double stored = is_spans() ? (slices + part) / 2 : slices * shape_.pieces;
     const double values =
         shape_.boxed_target || shape_.parts > 1 ? 0 : stored * count_store_cycles();
-    // Blocks that share a multiprocessor share its units, but wait by themselves.
+    // Blocks that share a multiprocessor share its units, but their waiting times overlap.
     const int64_t sms = std::max(1, caps_.sm_count);
     const int64_t sharing = ceil_div(shape_.grid, sms);
     const double waiting = !has_maps(shape_.form) ? stages * kImageLatencyCycles /
@@ -103,7 +104,7 @@ class Predictor {
     const double resident =
         shape_.resident ? stages * blocks_ * (kBoxCycles + kResidentLineCycles * shape_.filters)
                         : 0;
-    // Work and memory wait for each other, the more the closer they are.
+    // Work and memory traffic overlap; they delay each other most when they take equally long.
     const double both = std::cbrt(work * work * work + memory * memory * memory);
     const double packing =
         shape_.filters_in_place
@@ -119,7 +120,7 @@ class Predictor {
  private:
   bool is_tf32() const { return shape_.math == TensorMath::kTf32; }
   bool is_spans() const { return shape_.form == BoxForm::kSpans; }
-  // Of a tile, or of a part of one.
+  // Stages of a tile, or of one split-K slice.
   double count_stages() const { return static_cast<double>(shape_.taps() * shape_.part_chunks()); }
 
   double count_adding_cycles() const {
@@ -130,7 +131,7 @@ class Predictor {
     return kPartsCycles + of_slice * kPartCycles + of_sm * kPartSumsCycles;
   }
 
-  // What the copy engine takes for a tile.
+  // Cycles of TMA (or of the producer warps) per tile.
   double count_copy_cycles() const {
     if (is_spans()) return count_stages() * kSpanStageCycles;
     if (shape_.form != BoxForm::kPixels) return count_plane_copy_cycles();
@@ -152,11 +153,11 @@ class Predictor {
            pixels * ((slices - part_slices) * kLineCycles + part_slices * kPartStoreCycles);
   }
 
-  // What a tile's pixels of NCHW are copied by, in a stage or a slice.
+  // The copies of a tile's NCHW pixels, in a stage or a slice.
   struct PlaneCopies {
     int64_t boxes;
-    double channel_cycles;  // of all of them, for each channel
-    double missing_cycles;  // the same for channels of a chunk that there are not
+    double channel_cycles;  // all boxes together, per channel
+    double missing_cycles;  // the same for the missing channels of the last chunk
   };
   PlaneCopies find_plane_copies() const {
     const int64_t plane_bytes = shape_.plane_pixels() * operand_bytes(shape_.math);
@@ -164,7 +165,7 @@ class Predictor {
       const double lines = static_cast<double>(shape_.box.images * plane_bytes) / kBoxLineBytes;
       return {shape_.box.images, lines * kLineCycles, 0};
     }
-    // One in so many lines ends with its plane.
+    // The last line of each plane is incomplete.
     const double part = plane_bytes % kBoxLineBytes == 0
                             ? 0
                             : 1 / static_cast<double>(ceil_div(plane_bytes, kBoxLineBytes));
@@ -174,7 +175,7 @@ class Predictor {
             each * kPartPixelCycles};
   }
 
-  // The same of planes, whose lines are pixels.
+  // TMA cycles per tile for NCHW, where the rows of a box are pixels of one channel.
   double count_plane_copy_cycles() const {
     const int64_t filters = ceil_div(view_.target_channels, shape_.filter_tiles);  // on average
     const int64_t filter_boxes = shape_.resident ? 0 : ceil_div(filters, kBoxFilters);
@@ -205,7 +206,8 @@ class Predictor {
     return {1, 0};
   }
 
-  // Of a stage's products for one piece, by both warpgroups: 32 bytes of channels at a time.
+  // MMA cycles of a stage for one piece, both warpgroups together, in steps of 32 bytes of
+  // channels.
   double count_piece_cycles() const {
     const double products = kBoxLineBytes / 32 * static_cast<double>(shape_.filters);
     if (has_maps(shape_.form)) {
@@ -221,7 +223,7 @@ class Predictor {
     return shape_.form == BoxForm::kPairs ? kPairFragmentCycles : kFragmentCycles;
   }
 
-  // Of a slice that the copy engine does not store.
+  // Cycles of a slice that the consumer warps store.
   double count_store_cycles() const {
     if (is_spans()) return is_tf32() ? kTf32SpanSliceCycles : kSpanSliceCycles;
     if (shape_.dense_target) return kUnitSliceCycles;
@@ -230,8 +232,8 @@ class Predictor {
     return shape_.row_piece > 1 ? kRowSliceCycles : kRowValueSliceCycles;
   }
 
-  // Each pixel that some tap sees, once; filters and results. Several taps hide what parts of
-  // sectors take.
+  // Device memory traffic: each source pixel that some tap reads, once, plus filters and results.
+  // Several taps hide the cost of incomplete sectors.
   double count_moved_bytes() const {
     const auto seen = [](const GatherAxis& axis, int64_t extent) {
       return std::min(extent, axis.count * std::min(axis.source_step, axis.taps));
@@ -248,7 +250,7 @@ class Predictor {
     return count(source, view_.source_channels) + count(target, view_.target_channels) +
            static_cast<double>(filters * size_of(problem_.dtype));
   }
-  // Pixels that one tap sees.
+  // Source bytes that one tap reads.
   double count_tap_bytes() const {
     return static_cast<double>(problem_.N * shape_.rows_axis.count * shape_.columns_axis.count *
                                view_.source_channels * size_of(problem_.dtype));

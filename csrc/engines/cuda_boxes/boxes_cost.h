@@ -1,4 +1,4 @@
-// What tiles of boxes cost. Plain host code.
+// Cost model of cuda_boxes. Plain host code.
 #pragma once
 
 #include "core/gather_view.h"
@@ -6,7 +6,7 @@
 
 namespace convx {
 
-// Of a launch, in microseconds, by so many blocks of a multiprocessor.
+// Predicted microseconds of a launch with so many blocks per multiprocessor.
 double predict_boxes(const ConvProblem& problem, const GatherTensors& view, const DeviceCaps& caps,
                      const BoxesShape& shape, int blocks);
 

@@ -1,5 +1,10 @@
-// How a warp takes its 16 pixels of a stage into registers, as the tensor cores read them
-// (wgmma.cuh): of 32 bytes of channels at a time, four words a lane.
+// Loaders of the A operand: a warp reads 16 pixels by 32 bytes of channels of a stage into
+// registers, four words per lane, in the layout of wgmma's A fragments (wgmma.cuh). Stages of NCHW
+// tensors are transposed on the way.
+//
+//     kUsed    false: the tensor cores read pixels from shared memory
+//     kByTile  true: start_tile() is called for every tile
+//     kRounds  true: the stage holds float32 values that have not been rounded to TF32 yet
 #pragma once
 
 #include "device/shared_memory.cuh"
@@ -7,14 +12,14 @@
 
 namespace convx {
 
-// channels_last: the tensor cores read pixels from where they are.
+// channels_last: no fragments.
 struct NoFragments {
   static constexpr bool kUsed = false, kByTile = false;
 
   __device__ __forceinline__ explicit NoFragments(const BoxesParams&) {}
 };
 
-// NCHW: [line][channel][128 bytes of pixels]. The warp's pixels are part of a line.
+// NCHW stages [line][channel][128 bytes of pixels]. A warp's 16 pixels lie in one line.
 template <TensorMath kMath>
 class LineFragments {
   static constexpr bool kWide = operand_bytes(kMath) == 4;
@@ -29,7 +34,8 @@ class LineFragments {
     if constexpr (kWide) {
       place_ += lane % 4 * kBoxLineBytes + (first + lane / 4) * 4;
     } else {
-      // Of matrix l / 8: the lower or upper eight pixels, and channels.
+      // Lane 8 * m + i addresses row i of matrix m: the lower or upper eight pixels (m % 2) of the
+      // lower or upper eight channels (m / 2).
       place_ += (matrix / 2 * 8 + lane % 8) * kBoxLineBytes + (first + matrix % 2 * 8) * 2;
     }
   }
@@ -52,30 +58,31 @@ class LineFragments {
   uint32_t place_;
 };
 
-// NCHW: [image][channel][plane]. The warp's pixels may be of several images.
+// NCHW stages [image][channel][plane]. A warp's 16 pixels may lie in several images.
 template <TensorMath kMath, int kPieces, bool kPaired>
 class ImageFragments {
   static constexpr int kBytes = operand_bytes(kMath);
-  static constexpr int kUnit = 16 / kBytes;  // channels of half a product, of which a lane reads
-  static constexpr int kOwn = kUnit / 4;     // so many, one behind the other
+  // An MMA has two units of channels. In each, a lane reads kOwn consecutive channels.
+  static constexpr int kUnit = 16 / kBytes;
+  static constexpr int kOwn = kUnit / 4;
 
  public:
   static constexpr bool kUsed = true, kByTile = false;
-  // Others come by boxes, which are rounded.
+  // Bulk copies do not round; the TMA boxes of other forms do.
   static constexpr bool kRounds = kMath == TensorMath::kTf32;
 
   __device__ __forceinline__ explicit ImageFragments(const BoxesParams& p) : p_(p), pixels_(p) {
     const int channels = (threadIdx.x & 3) * kOwn * p.plane * kBytes;
 #pragma unroll
     for (auto& piece : pixels_.place) {
-      // Rows that have no pixel read any: nobody stores their sums.
+      // Rows without a pixel read some other one: their accumulators are never stored.
 #pragma unroll
       for (int& place : piece) place = max(place, 0) + channels;
     }
   }
 
-  // Behind the last channel, where a stage has what lay there before, zeros. Channels are whole
-  // units.
+  // Channels past the last one are replaced by zeros, because the stage still holds older values
+  // there. Channels come in whole units, so a unit is either present or missing.
   __device__ __forceinline__ void load(uint32_t from, int stage, int piece, int step,
                                        uint32_t (&words)[4]) const {
     const int channels = p_.group_sources - stage * box_chunk(kMath);
@@ -97,7 +104,7 @@ class ImageFragments {
   }
 
  private:
-  // Two channels of the lower and of the upper pixel.
+  // Reads two channels of both pixels.
   __device__ __forceinline__ void load_pairs(uint32_t at, const int (&place)[2], uint32_t& lower,
                                              uint32_t& upper) const {
     const uint32_t next = at + kBytes * p_.plane;

@@ -1,7 +1,25 @@
-// The convolution of boxes on Hopper's tensor cores.
+// Convolution as a gather, on channels_last tensors and on 1x1 layers of NCHW tensors (wgmma, TMA):
 //
-// A block: 3 warpgroups. Two multiply and store; of the third, one warp copies, or all do. Blocks
-// are persistent; the warp that copies says which tile is next.
+//     target[pixel][filter] = bias[filter] + sum over taps t and channels c of
+//                             source[pixel * step + offset(t)][c] * filters[filter][t][c]
+//
+// A tile is up to 128 target pixels by kFilters filters (64, 128 or 256); with kPieces == 2 it is
+// two pieces of 128 pixels, which share the filters. boxes_shape.h describes the stages.
+//
+//     stage (one tap, one chunk)                         accumulators
+//     pixels [128][128 bytes]  x  filters [kFilters]     warpgroup 0: [pixels 0 to 63][kFilters]
+//                                 [128 bytes]            warpgroup 1: [pixels 64 to 127][kFilters]
+//
+// - Warpgroups 0 and 1 are the consumers: they issue the MMAs and run the epilogue.
+// - In warpgroup 2, one warp is the producer (all four warps for BoxForm::kSpans). It also tells
+//   the consumers which tile a stage belongs to, because blocks are persistent.
+//
+// Shared memory: 2 KiB of barriers and bias, two epilogue buffers of pixel_bytes (16 KiB for
+// channels_last), and a ring of 2 to 8 stages of pixel_bytes + 128 bytes per filter. If all filters
+// of a tile fit, they are loaded once per block and stages hold pixels only.
+//
+// The limit is the number of 128-byte rows that TMA moves: about 2 cycles per row on an H200
+// (boxes_cost.cpp).
 #pragma once
 
 #include "cuda/boxed_tensor.h"
@@ -18,7 +36,7 @@ struct BoxesMaps {
   TensorMap source, filters, target;
 };
 
-// What tensors of a form are copied, multiplied and stored by.
+// The producer, fragment loader and epilogue of each tensor form.
 template <TensorMath kMath, BoxForm kForm, int kPieces>
 struct BoxParts;
 template <TensorMath kMath>
@@ -61,8 +79,8 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
   using Parts = BoxParts<kMath, kForm, kPieces>;
   constexpr int kCopyWarps = Parts::Source::kWarps;
   constexpr bool kByLanes = kCopyWarps > 1;
-  // Every lane that writes or reads a stage says so where not the copy engine writes it; else one
-  // lane for its warp.
+  // If TMA fills the stages, one lane arrives for its warp. Otherwise every lane that writes or
+  // reads a stage arrives itself.
   if (threadIdx.x == 0) {
     constexpr int kLanes = 32 * kCopyWarps * (kByLanes ? kLaneArrivals : 1);
     const bool by_lanes = kByLanes || !p.boxed_source;
@@ -71,8 +89,9 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
   wait_for_kernels_before();
   let_next_kernel_start();
   __syncthreads();
-  // Registers of a thread: together what the block starts with, 80 where two share a
-  // multiprocessor, else 168. Lanes that all copy need some more.
+  // Registers per thread. The block starts with 80 per thread where two blocks share a
+  // multiprocessor, and with 168 otherwise; the consumers take what the producer warpgroup
+  // releases. Lanes that copy spans need 16 more than a warp that only issues TMA.
   constexpr bool kShares = most_boxes_per_sm(kFilters, kPieces) == 2;
   constexpr int kKept = (kShares ? 32 : 40) + (kByLanes ? 16 : 0);
   constexpr int kTaken = ((kShares ? 80 : 168) * kBoxThreads - kKept * 128) / kBoxMultipliers;
@@ -108,7 +127,8 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
 #endif
 }
 
-// Adds the parts of tiles, in order, and stores the sums. A block: a slice of a tile's filters.
+// Second kernel of split-K: adds the slices of a tile in order and runs the epilogue. Grid: x is
+// the tile, y is a group of kSliceFilters of its 64 filters.
 template <TensorMath kMath, BoxForm kForm, int kPieces>
 __global__ void __launch_bounds__(kBoxMultipliers)
     add_parts_kernel(const __grid_constant__ BoxesParams p,
@@ -122,7 +142,7 @@ __global__ void __launch_bounds__(kBoxMultipliers)
   wait_for_kernels_before();
   let_next_kernel_start();
   const int tile = static_cast<int>(blockIdx.x);
-  const int own = static_cast<int>(blockIdx.y) * kFilters;  // of the tile's filters, from there on
+  const int own = static_cast<int>(blockIdx.y) * kFilters;  // first filter within the tile
   const int filter = locate_filter(p, tile, kPartFilters) + own;
   if (filter >= p.group_targets) return;
   storer.load_bias(filter);

@@ -8,10 +8,11 @@
 
 namespace convx {
 
-// Of an axis with one element the stride says nothing, but must be something.
+// The stride of an axis with one element has no meaning, but a tensor map requires a valid one.
 inline int64_t box_stride(int64_t bytes, int64_t extent) { return extent > 1 ? bytes : 16; }
 
-// The source or the target. Strides are in elements, steps those between a box's pixels.
+// The source or the target. Strides are in elements; steps are the distances between a box's
+// pixels.
 struct BoxSide {
   const void* base;
   int channels, width, height;
@@ -19,7 +20,8 @@ struct BoxSide {
   int step_h, step_w;
 };
 
-// How values are read, rounded where the tensor cores would truncate, and how they are stored.
+// The tensor map rounds float32 to TF32 as it reads, because wgmma would truncate. Stores keep
+// float32.
 constexpr BoxValue read_value(TensorMath math) {
   return math == TensorMath::kTf32 ? BoxValue::kTf32 : BoxValue::kTwoBytes;
 }
@@ -99,7 +101,7 @@ BoxesMaps map_tensors(const LaunchSite& site, const BoxesShape& shape, const Box
   return maps;
 }
 
-// By the kernel for tiles of so many pieces and filters, or for fewer.
+// Launches the kernel for the shape's pieces and filters; recurses from the largest tile down.
 template <TensorMath kMath, BoxForm kForm, int kPieces = most_tile_pieces(kForm),
           int kFilters = most_tile_filters(kForm, kMath, kPieces)>
 void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& params,

@@ -1,4 +1,9 @@
-// Two warpgroups that multiply the ring's stages, 64 pixels each of every piece of a tile.
+// The main loop of the two consumer warpgroups. Each has 64 pixels of every piece of a tile and
+// multiplies a stage in four steps of 32 bytes of channels:
+//
+//     channels_last  A and B from shared memory (descriptors); one stage of MMAs stays in flight
+//     NCHW           A from registers: a Loader transposes fragments of pixels as it reads them,
+//                    half a stage at a time, while the tensor cores work on the other half
 #pragma once
 
 #include "device/warp_roles.cuh"
@@ -8,14 +13,15 @@
 
 namespace convx {
 
-// Loader: how pixels are taken into registers, if they are. Source: what copied them.
+// Loader: reads pixels into registers (boxes_fragments.cuh). Source: the producer's class, which
+// says how a stage is released.
 template <TensorMath kMath, int kFilters, int kPieces, typename Loader, typename Source>
 class BoxMultiplier {
   static_assert(kPieces == 1 || Loader::kUsed);
   using Mma = Wgmma<typename TensorTypes<kMath>::Operand, kFilters>;
-  static constexpr int kSteps = kBoxLineBytes / 32;  // products of a stage
-  // By halves of a stage, which are its pieces if it has two: one is read while the tensor cores
-  // read the other.
+  static constexpr int kSteps = kBoxLineBytes / 32;  // MMAs per stage
+  // Fragments are loaded by half stages (the pieces, if there are two), so that one half is loaded
+  // while the tensor cores read the other.
   static_assert(kPieces <= 2);
   static constexpr int kHalfSteps = kSteps * kPieces / 2;
   using Fragments = uint32_t[kHalfSteps][4];
@@ -33,20 +39,21 @@ class BoxMultiplier {
     first_pixel_ = warpgroup * (kBoxPixels / 2) * kBoxLineBytes;
   }
 
-  // Before the first tile: waits for filters that stay.
+  // Waits for the resident filters, if any. Call before the first tile.
   __device__ __forceinline__ void take_filters() const {
     if (p_.resident) wait_barrier(ring_.filters_full, 0);
   }
 
-  // The index of the next tile, or part of one, or a larger one than any.
+  // Waits for the next stage and returns the index of its tile (or split-K slice), which is p.tiles
+  // or more at the end.
   __device__ __forceinline__ int find_tile() const {
     wait_barrier(ring_.full + 8 * cursor_.slot, cursor_.parity);
-    uint32_t index = 0;  // read by the lane that gives the stage back
+    uint32_t index = 0;  // only the lane that releases the stage reads it
     if (leader_) index = load_word(ring_.tile + 4 * cursor_.slot);
     return static_cast<int>(__shfl_sync(0xffffffff, index, 0));
   }
 
-  // Leaves in sums those of that part.
+  // Computes a work item. The accumulators are complete on return.
   __device__ __forceinline__ void multiply(Sums& sums, const TilePart& part) {
     if constexpr (Loader::kByTile) loader_.start_tile(part.tile);
     first_chunk_ = part.first_chunk;
@@ -54,7 +61,7 @@ class BoxMultiplier {
 #pragma unroll 1
     for (int stage = 0; stage < count; ++stage) {
       wait_barrier(ring_.full + 8 * cursor_.slot, cursor_.parity);
-      __syncwarp();  // waiting leaves lanes apart
+      __syncwarp();  // lanes diverge while they wait
       if constexpr (Loader::kUsed) {
         multiply_fragments(sums, stage);
       } else {
@@ -63,7 +70,7 @@ class BoxMultiplier {
       cursor_.advance(p_.stages);
     }
     wait_wgmma<0>();
-    __syncwarp();  // other lanes have read the last stage, too
+    __syncwarp();  // all lanes have read the last stage
     give_back();
   }
 
@@ -111,7 +118,7 @@ class BoxMultiplier {
     wait_wgmma<1>();
   }
 
-  // Of a step's channels. The tensor cores would truncate float32.
+  // Loads the A operand of one step. wgmma would truncate float32 to TF32, so it is rounded here.
   __device__ __forceinline__ void load_fragment(uint32_t pixels, int stage, int piece, int step,
                                                 uint32_t (&words)[4]) const {
     loader_.load(pixels, first_chunk_ + stage, piece, step, words);
@@ -124,7 +131,7 @@ class BoxMultiplier {
   __device__ __forceinline__ uint32_t find_pixels() const {
     return ring_.first + cursor_.slot * p_.stage_bytes;
   }
-  // Descriptor of the filters that a stage's pixels are multiplied by.
+  // Descriptor of the filters that belong to a stage.
   __device__ __forceinline__ uint32_t find_filters(uint32_t pixels, int stage) const {
     return lower_descriptor(p_.resident ? ring_.resident + stage * (kFilters * kBoxLineBytes)
                                         : pixels + p_.pixel_bytes);
@@ -142,12 +149,14 @@ class BoxMultiplier {
   const BoxesParams& p_;
   const BoxesRing& ring_;
   const bool leader_;
-  const bool says_;  // that a stage has been read: a lane for its warp, or every one
+  // True if this lane arrives when a stage is released: one lane per warp, or every lane where the
+  // stages are not filled by TMA.
+  const bool says_;
   Loader loader_;
-  uint32_t first_pixel_;  // bytes to this warpgroup's
+  uint32_t first_pixel_;  // byte offset of this warpgroup's pixels in a stage
   int first_chunk_ = 0;
-  Fragments lower_, upper_;   // take no registers where there are none
-  RingCursor cursor_, done_;  // next to multiply, and to give back
+  Fragments lower_, upper_;   // unused, and without registers, for NoFragments
+  RingCursor cursor_, done_;  // next stage to multiply, and next to release
 };
 
 }  // namespace convx

@@ -1,4 +1,4 @@
-// Before tiles are counted (boxes_order.cuh).
+// Resets the tile counters before a launch that uses them (boxes_order.cuh).
 #include "cuda/launch.h"
 #include "device/dependent_launch.cuh"
 #include "engines/cuda_boxes/boxes_passes.h"

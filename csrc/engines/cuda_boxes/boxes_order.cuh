@@ -1,14 +1,14 @@
-// Which tiles a block takes. All start with tiles next to each other, block b with tile b. Then
-// they take either every so manieth, or the first that none has taken: where blocks fall behind
-// others, what is read and written at a time would lie far apart in memory, which makes it slower.
-// Neither way changes how a tile is computed.
+// The order in which a block takes tiles. Block b starts with tile b. Then blocks either advance by
+// the grid size, or take the next tile that no block has taken, by an atomic counter. With a fixed
+// stride blocks drift apart, and memory is slower the further apart concurrent accesses are. The
+// order does not change how a tile is computed.
 #pragma once
 
 #include "engines/cuda_boxes/boxes_params.h"
 
 namespace convx {
 
-// Of a warp, whose lanes all call.
+// All lanes of the producer warp call this class together.
 class TileOrder {
  public:
   __device__ __forceinline__ explicit TileOrder(const BoxesParams& p)
@@ -19,7 +19,7 @@ class TileOrder {
 
   __device__ __forceinline__ int index() const { return index_; }
 
-  // Which tile is next takes its time to know: it is asked for before the present one is copied.
+  // Starts the atomic for the next tile before the current tile is copied, to hide its latency.
   __device__ __forceinline__ void ask_for_next() {
     if (p_.taken != nullptr && threadIdx.x % 32 == 0) taken_ = atomicAdd(p_.taken + kind_, 1);
   }
@@ -36,8 +36,8 @@ class TileOrder {
  private:
   const BoxesParams& p_;
   int index_;
-  int kind_;       // of the tiles that the block may take, see BoxesShape
-  int taken_ = 0;  // of the kind, behind those that all blocks start with
+  int kind_;       // the tile kind of this block, see BoxesShape::tile_kinds
+  int taken_ = 0;  // counter value; excludes the tiles that blocks start with
 };
 
 }  // namespace convx

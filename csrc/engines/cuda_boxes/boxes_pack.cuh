@@ -1,4 +1,4 @@
-// Filters as boxes of them are read: packed [filter][tap][channel].
+// Packs filters that TMA cannot read in place: packed[filter][tap][packed_channels].
 #pragma once
 
 #include "core/arithmetic.h"
@@ -11,10 +11,10 @@
 namespace convx {
 
 inline constexpr int kBoxPackThreads = 256;
-inline constexpr int kBoxPackChannels = 32;  // of a block
+inline constexpr int kBoxPackChannels = 32;  // channels per block
 
-// A block: a few filters and channels, all taps, some at a time. They pass through shared memory,
-// [filter][tap][channel], so that neighbouring threads read and write neighbours.
+// A block packs pack_filters filters by 32 channels, pack_taps taps at a time. Values pass through
+// shared memory, [filter][tap][channel], so that global loads and stores are both coalesced.
 template <TensorMath kMath>
 __global__ void __launch_bounds__(kBoxPackThreads)
     pack_boxes_kernel(const __grid_constant__ BoxesParams p) {

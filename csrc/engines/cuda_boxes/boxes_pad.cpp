@@ -8,7 +8,7 @@ namespace convx {
 namespace {
 
 constexpr double kLaunchMicroseconds = 2;
-constexpr double kBytesPerMicrosecond = 3e6;  // read and written
+constexpr double kBytesPerMicrosecond = 3e6;  // device memory, read and written
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Sources of channels_last whose pixels do not begin at multiples of 16 bytes have no boxes. They
-// are copied first to where they do, [image][row][column][padded pixel]. Plain host code.
+// TMA cannot read channels_last sources whose pixels do not start at multiples of 16 bytes. They
+// are copied first, with padding: [image][row][column][padded pixel]. Plain host code.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace convx {
 
-// None where a problem's tensors have boxes as they are, or cannot have any.
+// Returns a copy with count 0 if the problem needs no padding, or if padding would not help.
 CopiedPixels find_source_padding(const ConvProblem& problem);
 
-// The problem of a source that lies as the copy does.
+// The problem with the source strides of the padded copy.
 ConvProblem with_padded_source(const ConvProblem& problem, const CopiedPixels& padding);
 
 double predict_padding(const CopiedPixels& padding);  // microseconds
 
-inline constexpr int64_t kPaddingAlignment = 256;  // of the copy, in the workspace
+inline constexpr int64_t kPaddingAlignment = 256;  // of the padded copy in the workspace
 
 }  // namespace convx

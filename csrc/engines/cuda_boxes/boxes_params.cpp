@@ -32,7 +32,7 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
   p.resident = shape.resident;
   p.filters_offset = shape.filters_offset, p.ring_offset = shape.ring_offset;
   p.packed_channels = narrow(shape.packed_channels);
-  constexpr int kPackedTogether = 32;  // more and a block takes long, with few blocks at work
+  constexpr int kPackedTogether = 32;  // with more, few blocks would each take long
   p.pack_taps = std::min(p.tap_rows * p.tap_columns, kPackedTogether);
   p.pack_filters = kPackedTogether / p.pack_taps;
   p.by_pack_filters = FastDivmod(p.pack_filters);
@@ -52,7 +52,7 @@ BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
   if (shape.parts > 1) {
     p.sums = reinterpret_cast<float*>(static_cast<char*>(buffers.workspace) + shape.sums_offset);
   }
-  // A tensor may start anywhere.
+  // The caller's tensors may start at any address.
   p.boxed_source = is_unit_aligned(p.source);
   p.boxed_target = shape.boxed_target && is_unit_aligned(p.target);
   p.dense_target = shape.dense_target && is_unit_aligned(p.target);

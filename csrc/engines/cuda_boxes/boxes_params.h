@@ -1,4 +1,4 @@
-// What the kernels of boxes are launched with.
+// Kernel parameters of cuda_boxes.
 #pragma once
 
 #include "core/buffers.h"
@@ -10,33 +10,34 @@
 namespace convx {
 
 struct BoxesParams : TensorParams {
-  int tiles;  // or parts of them, which follow each other
+  int tiles;  // number of work items: tiles times split-K slices, slices varying fastest
   FastDivmod by_parts;
   int parts, part_chunks;
-  float* sums;  // [part of a tile][piece][4 of a thread's sums][thread][4]
+  float* sums;  // [work item][piece][thread's accumulators / 4][thread][4]
   FastDivmod by_filter_tiles, by_column_tiles, by_row_tiles;
-  FastDivmod by_tile_kinds;                // see BoxesShape
-  int* taken;                              // of each kind; null: tiles are not counted
-  FastDivmod by_box_columns, by_box_rows;  // a tile's pixels
+  FastDivmod by_tile_kinds;  // see BoxesShape::tile_kinds
+  int* taken;  // [kind]: tiles taken so far; null: blocks take tiles with a fixed stride
+  FastDivmod by_box_columns, by_box_rows;  // index of a tile's pixel to column and row
   int box_columns, box_rows, box_images;
-  int plane, lines;  // of NCHW: pixels of a plane, lines of all images
+  int plane, lines;  // NCHW: pixels of a plane, and lines of all images
   FastDivmod by_plane_lines;
   int chunks, stages, stage_bytes;
-  int pixel_bytes;  // of a stage, and of each of the two that sums leave through
-  int resident;     // filters
+  int pixel_bytes;  // of a stage, and of each epilogue buffer
+  int resident;     // filters are loaded once per block
   int filters_offset, ring_offset;
   int packed_channels;
-  int pack_filters, pack_taps;  // that are packed together
+  int pack_filters, pack_taps;  // that a block packs at once
   FastDivmod by_pack_filters, by_pack_taps, by_tap_columns;
-  // Whether tensors start at multiples of 16 bytes; else values are moved in pieces.
+  // True where the tensor starts at a multiple of 16 bytes and has TMA boxes or bulk copies.
+  // Otherwise threads move its values in smaller pieces.
   int boxed_source, boxed_target;
-  int dense_target;  // units of 16 bytes are
-  int row_piece;     // BoxesShape's, or what the target's address allows
+  int dense_target;  // the target is stored in 16-byte units
+  int row_piece;     // BoxesShape::row_piece, or less if the target's address requires it
   FastDivmod by_group_targets;
   int filters_in_place;
 };
 
-// A shape, and all parameters that do not depend on the call.
+// A shape, and the parameters that do not depend on the call's buffers.
 struct BoxesFit {
   BoxesShape shape;
   BoxesParams params;
@@ -47,13 +48,13 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape);
 BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
                               const Buffers& buffers);
 
-// The phases of a problem: the caller's, or the same of a padded source, or with all pixels in one
-// row.
+// All phases of a problem. The problem is the caller's, possibly with a padded copy of the source,
+// or with all pixels in one row.
 struct BoxesPlan {
   ConvProblem problem;
   std::vector<BoxesFit> phases;
   CopiedPixels padding;
-  int64_t padding_offset = 0;  // in the workspace
+  int64_t padding_offset = 0;  // of the padded source in the workspace
 };
 
 }  // namespace convx

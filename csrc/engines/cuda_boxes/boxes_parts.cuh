@@ -1,5 +1,5 @@
-// Sums of parts of a reduction, which lie in memory as the multiplying threads had them in
-// registers: [part of a tile][piece][4 of a thread's sums][thread][4].
+// Partial sums of split-K slices. They lie in the workspace in register order, so that a warp
+// stores and loads 512 contiguous bytes: [work item][piece][thread's accumulators / 4][thread][4].
 #pragma once
 
 #include "device/global_memory.cuh"
@@ -8,8 +8,8 @@
 
 namespace convx {
 
-// Calls visit with every four sums of this thread, and where those of a part are: of a tile's
-// filters those from first_filter on.
+// Calls visit(four accumulators of this thread, their address in a work item's partial sums), for
+// the kFilters filters of a tile from first_filter on.
 template <int kFilters, int kPieces, typename Visit>
 __device__ __forceinline__ void visit_sums(const BoxesParams& p,
                                            WgmmaSums<kFilters> (&sums)[kPieces], int index,
@@ -37,7 +37,8 @@ __device__ __forceinline__ void leave_sums(const BoxesParams& p,
   });
 }
 
-// All parts of some of a tile's filters, in order: the same bits whenever they were computed.
+// Adds the slices of some of a tile's filters. The order is fixed, so the result does not depend on
+// when the slices were computed.
 template <int kFilters, int kPieces>
 __device__ __forceinline__ void add_parts(const BoxesParams& p,
                                           WgmmaSums<kFilters> (&sums)[kPieces], int tile,
@@ -46,7 +47,7 @@ __device__ __forceinline__ void add_parts(const BoxesParams& p,
     const float4 first = *reinterpret_cast<const float4*>(part);
     own[0] = first.x, own[1] = first.y, own[2] = first.z, own[3] = first.w;
   });
-#pragma unroll 4  // whose loads do not wait for each other
+#pragma unroll 4  // so that the loads of four slices are in flight at once
   for (int i = 1; i < p.parts; ++i) {
     visit_sums(p, sums, tile * p.parts + i, first_filter, [](float* own, const float* part) {
       const float4 more = *reinterpret_cast<const float4*>(part);

@@ -1,4 +1,4 @@
-// What is launched; products by one function per kind, each compiled in a file of its own.
+// Launch functions. There is one per arithmetic, each compiled in a separate file.
 #pragma once
 
 #include "cuda/check.h"
@@ -6,7 +6,7 @@
 
 namespace convx {
 
-// If tiles are counted, before they are.
+// Resets the tile counters. Call before a launch with params.taken.
 void clear_taken(const LaunchSite&, const BoxesParams&);
 
 void launch_boxes_tf32(const LaunchSite&, const BoxesShape&, const BoxesParams&);

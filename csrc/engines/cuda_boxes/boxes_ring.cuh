@@ -1,4 +1,4 @@
-// A block's tiles, and its ring of stages (boxes_shape.h).
+// Tile indices, and the layout of a block's shared memory (boxes_shape.h).
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -8,12 +8,13 @@
 
 namespace convx {
 
-// Tiles of neighbouring blocks have the same pixels, for as long as there are filters.
+// First filter of a tile. Filters vary fastest over tiles, so neighbouring blocks read the same
+// pixels.
 __device__ __forceinline__ int locate_filter(const BoxesParams& p, int index, int filters) {
   return p.by_filter_tiles.split(index) * filters;
 }
 
-// What the number of a part stands for; where there are no parts, that of a tile.
+// A work item: one split-K slice of a tile, or the whole tile if the reduction is not split.
 struct TilePart {
   int tile;
   int first_chunk, chunks;
@@ -24,10 +25,10 @@ struct TilePart {
   }
 };
 
-// The first of the 16 pixels of a piece that are this warp's.
+// Each consumer warp has 16 of a piece's 128 pixels: index of the first one.
 __device__ __forceinline__ int first_warp_pixel() { return threadIdx.x / 32 * 16; }
 
-// The first pixel of a tile, in the target.
+// First target pixel of a tile.
 struct BoxTile {
   int column, row, image;
 };
@@ -40,15 +41,16 @@ __device__ __forceinline__ BoxTile locate_tile(const BoxesParams& p, int index) 
   return tile;
 }
 
-// Of NCHW images: how many a tile has from its first one,
+// Number of images of a tile of whole planes (BoxForm::kImages, kPairs).
 __device__ __forceinline__ int count_images(const BoxesParams& p, int first) {
   return min(p.box_images, p.images - first);
 }
-// and bytes from one to the next in a stage, where a channel's plane follows the one before, as a
-// filter's does in what is to be stored:
+// Bytes from one image to the next in a stage, [image][channel][plane], and in an epilogue buffer,
+// [image][filter][plane].
 __device__ __forceinline__ int image_pitch(const BoxesParams& p) { return p.plane * kBoxLineBytes; }
-// bytes to a lane's two pixels of a piece, or less than none. They are rows lane / 4 and
-// lane / 4 + 8 of a warp's products; of pairs, neighbours.
+// Byte offsets of a lane's two pixels of each piece, or -1 where a row of the tile has no pixel.
+// The two pixels are rows lane / 4 and lane / 4 + 8 of a warp's MMA tile. If kPaired, the pixels
+// are permuted so that they are neighbours in memory and one 32-bit word holds both.
 template <TensorMath kMath, int kPieces, bool kPaired>
 struct ImagePixels {
   __device__ __forceinline__ explicit ImagePixels(const BoxesParams& p) {
@@ -69,17 +71,17 @@ struct ImagePixels {
   int place[kPieces][2];
 };
 
-// Of NCHW lines: a tile's first one,
+// First line of a tile (BoxForm::kLines).
 template <TensorMath kMath>
 __device__ __forceinline__ int locate_lines(const BoxesParams& p, int index) {
   return p.by_filter_tiles.divide(index) * tile_lines(kMath);
 }
-// how many it has from there,
+// Number of lines of a tile.
 template <TensorMath kMath>
 __device__ __forceinline__ int count_lines(const BoxesParams& p, int first) {
   return min(tile_lines(kMath), p.lines - first);
 }
-// and which of its plane's a line is.
+// The image of a line, and the line's index in its plane.
 struct PlaneLine {
   int index, image;
 
@@ -88,14 +90,15 @@ struct PlaneLine {
   }
 };
 
-// Addresses will do for offsets: stages and filters start at multiples of 1024 bytes.
+// Swizzles an address instead of an offset, which is the same: stages and filters start at
+// multiples of 1024 bytes.
 __device__ __forceinline__ uint32_t swizzle_line(uint32_t address) {
   return swizzle(address, kBoxLineBytes);
 }
 
-// Where lanes take pixels from a stage, and others write it, those that have read it say so at the
-// first of these barriers, or the next, ... (One lane's word for its warp would do, but racecheck
-// does not see that.) kCopyWarps: those that wait.
+// For whole planes and spans (Source::kNamedBarriers), consumers release a stage at a named
+// barrier, one per stage. One arrival per warp at an mbarrier would be enough, but racecheck does
+// not understand it. kCopyWarps: producer warps that wait at the barrier.
 inline constexpr int kFirstStageBarrier = 2;
 static_assert(kFirstStageBarrier + kMaxBoxStages <= 16, "a block has 16 barriers");
 template <int kCopyWarps>
@@ -109,20 +112,20 @@ __device__ __forceinline__ void wait_for_stage(int slot) {
   wait_at_barrier(kFirstStageBarrier + slot, kBoxMultipliers + 32 * kCopyWarps);
 }
 
-// Where a ring begins in a block's shared memory.
+// Start of the ring in a block's dynamic shared memory, which is aligned to 16 bytes only.
 __device__ __forceinline__ uint32_t align_ring(const void* memory) {
   return (shared_address(memory) + kBoxAlignment - 1) & ~uint32_t{kBoxAlignment - 1};
 }
 
-// Shared-memory addresses. full: a stage has been copied; empty: it has been multiplied.
+// Shared-memory addresses of a block's buffers. full: a stage's copies have completed; empty: the
+// consumers have released it.
 struct BoxesRing {
-  uint32_t full, empty, filters_full;  // barriers, 8 bytes each
-  uint32_t tile;                       // [stage]: the index of the tile that it is of
+  uint32_t full, empty, filters_full;  // mbarriers, 8 bytes each
+  uint32_t tile;                       // [stage]: index of the stage's tile
   uint32_t bias;                       // [filter], float32
   uint32_t staging;                    // [2][pixel][128 bytes of filters], see boxes_staging.cuh
   uint32_t resident;                   // [tap][chunk][filter][128 bytes]
-  uint32_t
-      first;  // stage: [pixel][128 bytes], and, if filters are not resident, [filter][128 bytes]
+  uint32_t first;  // stages: [pixel][128 bytes], then [filter][128 bytes] unless resident
 
   __device__ __forceinline__ BoxesRing(const BoxesParams& p, uint32_t memory)
       : full(memory),
@@ -134,7 +137,7 @@ struct BoxesRing {
         resident(memory + p.filters_offset),
         first(memory + p.ring_offset) {}
 
-  // Arrivals at a stage that has been copied, and at one that has been read.
+  // copies: arrivals that complete a full barrier; reads: arrivals that complete an empty barrier.
   __device__ __forceinline__ void init(const BoxesParams& p, int copies, int reads) const {
     init_barrier(filters_full, 1);
     for (int i = 0; i < p.stages; ++i) {

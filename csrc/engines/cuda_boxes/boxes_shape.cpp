@@ -11,9 +11,10 @@
 namespace convx {
 namespace {
 
-constexpr int64_t kManyTiles = 32;  // of a block, for which taking them in turn pays
+constexpr int64_t kManyTiles = 32;  // tiles per block from which the atomic counter pays off
 constexpr int64_t kSumsAlignment = 256;
-constexpr int64_t kReservedBytes = 1024;  // of each block's shared memory, by the system
+// of each block's shared memory, reserved by the CUDA runtime
+constexpr int64_t kReservedBytes = 1024;
 
 class Fitter {
  public:
@@ -23,7 +24,8 @@ class Fitter {
     shape_.rows_axis = phase.rows;
     shape_.columns_axis = phase.columns;
     shape_.chunks = static_cast<int>(ceil_div(view_.source_channels, box_chunk(shape_.math)));
-    // A problem's only pixel may have lost its pitch, which says nothing.
+    // The form of a problem with a single pixel may not be recognized: its pixel pitch may be lost,
+    // and has no meaning there.
     shape_.form = find_box_form(problem).value_or(BoxForm::kPixels);
     shape_.boxed_target =
         shape_.form == BoxForm::kPixels
@@ -55,7 +57,7 @@ class Fitter {
   }
 
  private:
-  // Of all tiles of so many pixels.
+  // Keeps in `best` the best shape among all numbers of filters, with or without split-K.
   void take_best(const BoxesShape& tiles, const BoxesWish& wish, BoxesShape& best) const {
     const int fewest = fewest_tile_filters(tiles.form, tiles.pieces);
     const int most = most_tile_filters(tiles.form, tiles.math, tiles.pieces);
@@ -79,12 +81,12 @@ class Fitter {
     }
   }
 
-  // The shape with as many blocks as are best, if it is better.
+  // Replaces `best` if this shape is faster, with the best number of blocks per multiprocessor.
   void take_better(BoxesShape shape, const BoxesWish& wish, BoxesShape& best) const {
     for (int blocks = most_boxes_per_sm(shape.filters, shape.pieces); blocks > 0; --blocks) {
       if (!place_in_shared_memory(shape, blocks)) continue;
       find_grid(shape, blocks);
-      // Spans are copied by several warps, which would all have to know the next tile.
+      // All four producer warps of spans would have to know the result of the atomic counter.
       const bool can_turn = shape.form != BoxForm::kSpans && shape.parts == 1;
       shape.in_turn = can_turn && (wish.in_turn >= 0 ? wish.in_turn > 0
                                                      : shape.tiles() >= kManyTiles * shape.grid);
@@ -93,12 +95,13 @@ class Fitter {
     }
   }
 
-  // False where parts would be too small, or more than what computes them at once.
+  // Splits the reduction. Returns false if slices would be too short, or more than run at once.
   bool cut_reduction(BoxesShape& shape, int parts) const {
     if (shape.filters != kPartFilters || shape.taps() > 1 || shape.chunks < 2 * parts) return false;
     if (shape.tiles() * parts > 2 * std::max(1, caps_.sm_count)) return false;
     shape.parts = parts;
-    shape.parts = static_cast<int>(ceil_div(shape.chunks, shape.part_chunks()));  // none is empty
+    // drops empty slices
+    shape.parts = static_cast<int>(ceil_div(shape.chunks, shape.part_chunks()));
     shape.sums_offset = round_up(shape_.workspace_bytes, kSumsAlignment);
     shape.workspace_bytes = shape.sums_offset + shape.tiles() * shape.parts * shape.sums_bytes();
     return shape.workspace_bytes <= caps_.workspace_limit;
@@ -107,7 +110,7 @@ class Fitter {
   void find_filters() {
     const GatherAxis &rows = shape_.rows_axis, &columns = shape_.columns_axis;
     const int64_t unit = 16 / size_of(problem_.dtype);
-    // An expanded weight has a stride of 0, which no map has.
+    // An expanded weight has a stride of 0, which a tensor map cannot have.
     const auto lies_well = [&](int64_t count, int64_t step, int64_t stride) {
       return count == 1 || (step > 0 && stride > 0 && stride % unit == 0);
     };
@@ -118,7 +121,7 @@ class Fitter {
                               lies_well(rows.taps, rows.tap_step, problem_.w_strides.h) &&
                               lies_well(columns.taps, columns.tap_step, problem_.w_strides.w);
     shape_.packed_channels = round_up(view_.source_channels, unit);
-    // Also where they may be in place: that depends on where they start.
+    // Space is reserved even if the filters may be used in place: that depends on their address.
     shape_.packed_bytes =
         view_.target_channels * shape_.taps() * shape_.packed_channels * size_of(problem_.dtype);
     constexpr auto kCountBytes = static_cast<int64_t>(sizeof(int));
@@ -127,7 +130,7 @@ class Fitter {
         shape_.taken_offset + kCountBytes * ceil_div(view_.target_channels, kBoxFilters);
   }
 
-  // False if a tile of so many pieces is too small, or larger than it has to be.
+  // Returns false if no image fits in so many pieces, or if fewer pieces are enough.
   bool find_tiles(BoxesShape& shape) const {
     if (has_whole_planes(shape.form)) return gather_images(shape);
     shape.pixel_bytes = kBoxPixels * kBoxLineBytes;
@@ -141,7 +144,7 @@ class Fitter {
     return true;
   }
 
-  // The fewest tiles; of those the widest box.
+  // Picks the box with the fewest tiles, and the widest of those.
   void choose_box(BoxesShape& shape) const {
     const int64_t columns = shape_.columns_axis.count, rows = shape_.rows_axis.count;
     const auto most = [](int64_t count, int64_t room, int64_t step) {
@@ -174,7 +177,8 @@ class Fitter {
     shape.box = {kBoxPixels, 1, 1};
     shape.column_tiles = ceil_div(shape.plane_pixels(), kBoxPixels);
     shape.image_tiles = problem_.N;
-    // Of a stage; a slice has as many filters as that has channels, closer together.
+    // A stage. An epilogue buffer has as many filters as a stage has channels, with a smaller
+    // pitch.
     const int bytes = box_chunk(shape.math) * span_pitch(shape.math);
     shape.pixel_bytes = static_cast<int>(round_up(bytes, kBoxAlignment));
   }
@@ -192,7 +196,8 @@ class Fitter {
     return true;
   }
 
-  // For so many blocks of a multiprocessor; false if less than two stages fit.
+  // Lays out shared memory for so many blocks per multiprocessor. Returns false if fewer than two
+  // stages fit.
   bool place_in_shared_memory(BoxesShape& shape, int blocks) const {
     const int64_t all = (caps_.shared_bytes_per_block + kReservedBytes) / blocks - kReservedBytes;
     const int64_t filter_bytes = int64_t{shape.filters} * kBoxLineBytes;
@@ -210,7 +215,8 @@ class Fitter {
     return true;
   }
 
-  // Blocks keep their filters if the grid is a multiple of all filter tiles.
+  // With resident filters the grid is a multiple of the filter tiles, so a block's tiles all have
+  // the same filters.
   void find_grid(BoxesShape& shape, int blocks) const {
     const int64_t slots = int64_t{std::max(1, caps_.sm_count)} * blocks;
     const int64_t pixel_tiles = shape.tiles() / shape.filter_tiles;
@@ -226,10 +232,10 @@ class Fitter {
   const ConvProblem& problem_;
   const DeviceCaps& caps_;
   const GatherTensors view_;
-  BoxesShape shape_;  // what all candidates share
+  BoxesShape shape_;  // the fields that all candidates share
 };
 
-// Lines of 128 bytes have boxes.
+// True if TMA can read and store 128-byte lines of the planes.
 bool has_lines(const ConvProblem& p) {
   const int64_t unit = 16 / size_of(p.dtype), plane = p.H * p.W;
   const auto lies_well = [&](const Strides& s) {
@@ -238,8 +244,8 @@ bool has_lines(const ConvProblem& p) {
   return is_one_to_one(p) && lies_well(p.x_strides) && lies_well(p.y_strides);
 }
 
-// All planes of an image follow each other, and those of so many channels are whole units of 16
-// bytes. Of an axis with one element the stride says nothing.
+// True if all planes of an image are contiguous, and those of a chunk of channels are whole 16-byte
+// units. The stride of an axis with one element is ignored.
 bool has_images(const ConvProblem& p) {
   const int64_t unit = 16 / size_of(p.dtype), plane = p.H * p.W;
   const auto lies_well = [&](const Strides& s, int64_t channels) {
@@ -250,7 +256,7 @@ bool has_images(const ConvProblem& p) {
          lies_well(p.x_strides, p.C) && lies_well(p.y_strides, p.K);
 }
 
-// Pixels of a plane follow each other, and planes lie apart.
+// True if the pixels of a plane are contiguous and planes do not overlap.
 bool has_spans(const ConvProblem& p) {
   const auto lies_well = [&](const Strides& s, int64_t channels) {
     return (p.W == 1 || s.w == 1) && (p.H == 1 || s.h == p.W) &&

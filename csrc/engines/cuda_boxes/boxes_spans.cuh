@@ -1,6 +1,12 @@
-// NCHW planes that begin anywhere: 128 pixels of an image lie, in every channel, in so many units
-// of 16 bytes, the first and the last of which may have others' values too. How they are copied,
-// taken into registers, and how sums leave (boxes_shape.h).
+// BoxForm::kSpans: NCHW planes that begin anywhere within a 16-byte unit. A tile is 128 pixels of
+// one image. In every channel they lie in up to 33 units (17 in 16 bits), of which the first and
+// the last may hold values of other pixels too:
+//
+//     a channel's plane in memory   ....|..pp|pppp| ... |pppp|p...|   16-byte units, p: a pixel
+//     a stage                       [channel][units]                  the same units, unshifted
+//
+// This file has the producer (SpanCopy), the fragment loader (SpanFragments) and the epilogue
+// (SpanStaging) of that form.
 #pragma once
 
 #include "device/async_copy.cuh"
@@ -10,16 +16,16 @@
 
 namespace convx {
 
-// Some pixels of an image, in the planes of all channels of a tensor.
+// The pixels of a tile, in the planes of all channels of a tensor.
 template <TensorMath kMath>
 struct Span {
   static constexpr int kBytes = operand_bytes(kMath);
-  static constexpr int kUnit = 16 / kBytes;  // values
+  static constexpr int kUnit = 16 / kBytes;  // values per 16-byte unit
   static constexpr int kWholeUnits = kBoxPixels / kUnit;
 
   uintptr_t first;  // address of the first pixel in the first channel
-  int pixels;       // that there are
-  int64_t channel;  // bytes from a channel to the next
+  int pixels;       // 128, or fewer at the end of a plane
+  int64_t channel;  // bytes from one channel to the next
 
   __device__ __forceinline__ Span(const BoxesParams& p, int index, const void* tensor, int64_t n,
                                   int64_t c) {
@@ -32,20 +38,20 @@ struct Span {
   __device__ __forceinline__ uintptr_t locate(int64_t of_channel) const {
     return first + of_channel * channel;
   }
-  // The address of a channel's unit.
+  // Address of a unit of a channel's span.
   __device__ __forceinline__ uintptr_t find_unit(int of_channel, int unit) const {
     return locate(of_channel) / 16 * 16 + 16 * unit;
   }
-  // Bytes from the begin of a unit to the first pixel of a channel. It is the same for channels
-  // that are a multiple of kUnit apart.
+  // Bytes from the start of a unit to the channel's first pixel. Channels that are a multiple of
+  // kUnit apart have the same shift.
   __device__ __forceinline__ int find_shift(int of_channel) const {
     return static_cast<int>(locate(of_channel) % 16);
   }
 };
 
-// Chunk after chunk of a tile's channels, by all lanes. A thread copies the same unit of every
-// kStep-th channel: those begin at the same place of a unit, so one pointer goes from one to the
-// next.
+// Producer: all lanes copy the chunks of a tile's channels, one after the other, by cp.async. A
+// thread copies the same unit of every kStep-th channel. Those channels have the same shift, so one
+// pointer advances through the plane.
 template <TensorMath kMath>
 class SpanCopy {
   using Pixels = Span<kMath>;
@@ -62,25 +68,26 @@ class SpanCopy {
     const int thread = find_thread();
     from_ = pixels.find_unit(thread / Pixels::kWholeUnits, thread % Pixels::kWholeUnits);
     last_from_ = pixels.find_unit(thread % kChunk, Pixels::kWholeUnits);
-    // Others would be of no pixel, wherever the first one is.
+    // Units that cannot hold a pixel of the tile, for any shift, are not copied.
     const int units = (pixels.pixels + 2 * Pixels::kUnit - 2) / Pixels::kUnit;
     copies_ = thread % Pixels::kWholeUnits < units;
     copies_last_ = thread < kChunk && units > Pixels::kWholeUnits;
   }
 
-  // So many chunks.
+  // Skips chunks, to the start of a split-K slice.
   __device__ __forceinline__ void skip(int chunks) {
     from_ = reinterpret_cast<uintptr_t>(locate(from_, chunks * kChunk));
     last_from_ = reinterpret_cast<uintptr_t>(locate(last_from_, chunks * kChunk));
   }
 
-  // The next chunk, which has so many channels; behind the last one there are zeros.
+  // Copies the next chunk. `channels`: channels that are left; a stage is filled with zeros past
+  // them.
   __device__ __forceinline__ void copy(uint32_t to, int channels) {
     const int thread = find_thread();
     const int row = thread / Pixels::kWholeUnits, unit = thread % Pixels::kWholeUnits;
     const uint32_t unit_to = to + row * span_pitch(kMath) + 16 * unit;
     const uint32_t last_to = to + thread % kChunk * span_pitch(kMath) + 16 * Pixels::kWholeUnits;
-    if (channels > kChunk) {  // what follows pixels is another channel's
+    if (channels > kChunk) {  // no unit reaches past the tensor: another channel follows
       if (copies_) {
 #pragma unroll
         for (int i = 0; i < kChunk; i += kStep) {
@@ -103,11 +110,11 @@ class SpanCopy {
   static __device__ __forceinline__ int find_thread() {
     return static_cast<int>(threadIdx.x) - kBoxMultipliers;
   }
-  // The same unit so many channels further.
+  // The same unit, `channels` channels further.
   __device__ __forceinline__ const void* locate(uintptr_t unit, int channels) const {
     return reinterpret_cast<const void*>(unit + channels * Pixels::kBytes * p_.source_c);
   }
-  // Of the last chunk; left: channels from the unit's own on.
+  // Copies a unit of the last chunk. `left`: channels from this unit's channel to the last one.
   __device__ __forceinline__ void copy_unit(uint32_t to, uintptr_t unit, int channels,
                                             int left) const {
     constexpr uint32_t kZeros[4] = {};
@@ -116,8 +123,8 @@ class SpanCopy {
     if (left > 1 || count_bytes(from) >= 16) return copy_async<16>(to, from, true);
     gather_unit(static_cast<const uint16_t*>(from), static_cast<int>(count_bytes(from)) / 2, to);
   }
-  // From there to the end of the tensor, which may be within a unit. Where a tensor begins within
-  // one, there is memory before it.
+  // Bytes from there to the end of the tensor, which may be less than a unit. Reading before the
+  // tensor's start is safe: a unit that begins before it belongs to the same allocation.
   __device__ __forceinline__ int64_t count_bytes(const void* from) const {
     const int64_t values =
         (p_.images - 1) * p_.source_n + (p_.group_sources - 1) * p_.source_c + p_.plane;
@@ -126,18 +133,19 @@ class SpanCopy {
   }
 
   const BoxesParams& p_;
-  // Of the next chunk: this thread's first unit, and one of those behind all whole ones.
+  // In the next chunk: this thread's first unit, and its unit behind the whole ones.
   uintptr_t from_, last_from_;
   bool copies_, copies_last_;
 };
 
-// How a warp takes its 16 pixels of a stage into registers, see boxes_fragments.cuh.
+// Fragment loader, see boxes_fragments.cuh.
 template <TensorMath kMath>
 class SpanFragments {
   using Pixels = Span<kMath>;
   static constexpr int kBytes = Pixels::kBytes;
-  static constexpr int kUnit = Pixels::kUnit;  // channels of half a product, of which a lane reads
-  static constexpr int kOwn = kUnit / 4;       // so many, one behind the other
+  // An MMA has two units of channels. In each, a lane reads kOwn consecutive channels.
+  static constexpr int kUnit = Pixels::kUnit;
+  static constexpr int kOwn = kUnit / 4;
 
  public:
   static constexpr bool kUsed = true, kByTile = true;
@@ -173,10 +181,11 @@ class SpanFragments {
 
  private:
   const BoxesParams& p_;
-  uint32_t place_[kOwn] = {};  // of this lane's channels in a stage, its lower pixel
+  uint32_t place_[kOwn] =
+      {};  // byte offsets of this lane's channels in a stage, at its lower pixel
 };
 
-// A slice is [filter][span of units], pixels at the same place of a unit as in the target.
+// Epilogue: a slice is [filter][span of units], with the pixels shifted as they are in the target.
 template <TensorMath kMath>
 class SpanStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
@@ -221,8 +230,9 @@ class SpanStaging : BoxStaging<kMath> {
     }
   }
 
-  // By all threads: units that are all of the span's pixels, a thread's the same of every kStep-th
-  // filter; then one thread for each filter's first unit, and one for its last.
+  // All threads store units that belong entirely to the span: a thread has the same unit of every
+  // kStep-th filter. Then one thread per filter stores the first unit's part, and another the last
+  // unit's.
   __device__ __forceinline__ void store_values(const Pixels& pixels, int filter,
                                                uint32_t staged) const {
     const int filters = min(kSliceFilters, p_.group_targets - filter);
@@ -253,19 +263,20 @@ class SpanStaging : BoxStaging<kMath> {
     }
   }
 
-  // What a filter's first or last unit, if not a whole one, has of the span; staged: the filter's.
+  // Stores the values of a filter's first or last unit that belong to the span, unless the whole
+  // unit does. `staged`: the filter's row.
   __device__ __forceinline__ void store_end(const Pixels& pixels, int filter, bool last,
                                             uint32_t staged) const {
     int begin = pixels.find_shift(filter), end = begin + pixels.pixels * kBytes;
     if (last) {
-      if (end < 16) return;  // the first unit has all
+      if (end < 16) return;  // the first unit has all values
       begin = end / 16 * 16;
     } else {
       if (begin == 0 && end >= 16) return;
       end = min(end, 16);
     }
     auto* const to = reinterpret_cast<char*>(pixels.find_unit(filter, 0));
-    // Pieces of 2, 4, 8 bytes and back: an address is a multiple of what is stored there.
+    // Pieces grow from 2 to 8 bytes and shrink again, so that each is aligned to its size.
     const auto store_piece = [&](auto piece, bool is_next) {
       constexpr int kPiece = static_cast<int>(sizeof(piece));
       if (!is_next || begin + kPiece > end) return;

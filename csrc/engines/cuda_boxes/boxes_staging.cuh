@@ -1,5 +1,10 @@
-// How a slice of a tile's sums, as many filters of all pixels as have 128 bytes, lies in shared
-// memory, and how it is stored from there.
+// Layouts of an epilogue slice in shared memory (the filters in 128 bytes, for all pixels of a
+// tile), and the stores from there to the target.
+//
+// A Staging class has
+//     stage         writes a warp's accumulators of a slice, with bias, to shared memory
+//     store_boxes   stores a slice by TMA or bulk copies; called by one lane (if kHasBoxes)
+//     store_values  stores a slice by ordinary stores; called by all consumer threads
 #pragma once
 
 #include "device/async_copy.cuh"
@@ -12,7 +17,7 @@
 
 namespace convx {
 
-// What all ways have in common.
+// Members that all layouts share.
 template <TensorMath kMath>
 class BoxStaging {
  protected:
@@ -21,14 +26,15 @@ class BoxStaging {
 
  public:
   static constexpr int kSliceFilters = kBoxLineBytes / kBytes;
-  static constexpr int kGroups = kSliceFilters / 8;  // of 8 filters
+  // groups of 8 filters, the columns of an accumulator fragment
+  static constexpr int kGroups = kSliceFilters / 8;
 
-  // Of a filter, if there is such; it is brought together for all threads.
+  // Bias of a filter, or 0 if there is no such filter.
   __device__ __forceinline__ float load_bias(int filter) const {
     if (p_.bias == nullptr || filter >= p_.group_targets) return 0.f;
     return to_accumulate(static_cast<const Element*>(p_.bias)[filter]);
   }
-  // Of a slice, which begins there: this lane's two filters of each group.
+  // Bias of a slice: the lane's two filters of each group.
   struct Bias {
     float value[2 * kGroups];
   };
@@ -48,7 +54,8 @@ class BoxStaging {
   __device__ __forceinline__ explicit BoxStaging(const BoxesParams& p)
       : p_(p), lane_(static_cast<int>(threadIdx.x) & 31) {}
 
-  // Sums of 16 bits, of two groups: [group][lower or upper pixels], two filters a word.
+  // Rounds a lane's accumulators of two groups to 16 bits, two filters per word: words[group][lower
+  // or upper pixel].
   static __device__ __forceinline__ void round_pairs(const float* v, const float* bias,
                                                      uint32_t (&words)[4]) {
 #pragma unroll
@@ -59,7 +66,7 @@ class BoxStaging {
     }
   }
 
-  // Calls visit with each value that is staged, by its number.
+  // Calls visit with the number of each staged value, spread over the consumer threads.
   template <typename Visit>
   static __device__ __forceinline__ void visit_values(int count, const Visit& visit) {
     for (int i = threadIdx.x; i < count; i += kBoxMultipliers) visit(i);
@@ -69,7 +76,7 @@ class BoxStaging {
   const int lane_;
 };
 
-// channels_last: [pixel][128 bytes of filters].
+// channels_last: a slice is [pixel][128 bytes of filters], swizzled.
 template <TensorMath kMath>
 class PixelStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
@@ -85,7 +92,6 @@ class PixelStaging : BoxStaging<kMath> {
 
   __device__ __forceinline__ BoxTile locate(int index) const { return locate_tile(p_, index); }
 
-  // This warp's sums of a slice, v, of a tile.
   __device__ __forceinline__ void stage(const BoxTile&, const float* v, const Bias& bias,
                                         uint32_t staged, int /*piece*/) const {
     staged += first_warp_pixel() * kBoxLineBytes;
@@ -100,7 +106,7 @@ class PixelStaging : BoxStaging<kMath> {
                       __float_as_uint(v[4 * g + 3] + b1));
       }
     } else {
-      // Four matrices of 8 pixels by 8 filters: lower and upper pixels, of two groups.
+      // Four matrices of 8 pixels by 8 filters: the lower and upper pixels of two groups.
       const uint32_t to = staged + lane_ % 16 * kBoxLineBytes + lane_ / 16 * 16;
 #pragma unroll
       for (int g = 0; g < kGroups; g += 2) {
@@ -111,12 +117,11 @@ class PixelStaging : BoxStaging<kMath> {
     }
   }
 
-  // By one lane; not all ways have boxes.
   __device__ __forceinline__ void store_boxes(const void* map, const BoxTile& tile, int filter,
                                               uint32_t staged) const {
     box_store(map, filter, tile.column, tile.row, tile.image, staged);
   }
-  // By all threads, where the target has no map.
+  // Stores a target that has no tensor map.
   __device__ __forceinline__ void store_values(const BoxTile& tile, int filter,
                                                uint32_t staged) const {
     if constexpr (kBytes == 2) {
@@ -129,10 +134,11 @@ class PixelStaging : BoxStaging<kMath> {
   }
 
  private:
-  // Of 16 bits, where all filters of all of a tile's pixels follow each other: units of 16 bytes.
+  // 16-bit targets whose pixels are contiguous, with all filters in one slice: stores 16-byte units
+  // across pixels.
   __device__ __forceinline__ void store_units(const BoxTile& tile, uint32_t staged) const {
     static_assert(kBytes == 2);
-    constexpr int kValues = 16 / kBytes;  // of a unit
+    constexpr int kValues = 16 / kBytes;  // values per unit
     auto* const target =
         static_cast<Element*>(p_.target) + static_cast<int64_t>(tile.column) * p_.group_targets;
     const int count = min(p_.box_columns, p_.target_width - tile.column) * p_.group_targets;
@@ -141,7 +147,7 @@ class PixelStaging : BoxStaging<kMath> {
       return swizzle_line(staged + pixel * kBoxLineBytes + filter * kBytes);
     };
     for (int first = threadIdx.x * kValues; first < count; first += kBoxMultipliers * kValues) {
-      if (first + kValues > count) {  // the last ones
+      if (first + kValues > count) {  // the tail, which is less than a unit
         for (int i = first; i < count; ++i) target[i] = load_element<Element>(find(i));
         break;
       }
@@ -162,13 +168,13 @@ class PixelStaging : BoxStaging<kMath> {
     }
   }
 
-  // Of a box that is one row: by such pieces, a pixel by a warp or by half of one.
+  // Boxes that are one row: a warp, or half of one, stores a pixel in pieces of up to 8 bytes.
   template <typename Piece>
   __device__ __forceinline__ void store_row(const BoxTile& tile, int filter,
                                             uint32_t staged) const {
     constexpr int kPieceBytes = static_cast<int>(sizeof(Piece));
     constexpr int kLanes = kBoxLineBytes / (kPieceBytes > 4 ? kPieceBytes : 4);
-    constexpr int kStep = kBoxMultipliers / kLanes;  // from a thread's pixel to its next
+    constexpr int kStep = kBoxMultipliers / kLanes;  // pixels from one of a thread's to its next
     static_assert(kStep % 8 == 0, "lines that far apart are swizzled alike");
     const int pixel = static_cast<int>(threadIdx.x) / kLanes;
     const int left = min(p_.box_columns, p_.target_width - tile.column) - pixel;
@@ -188,7 +194,7 @@ class PixelStaging : BoxStaging<kMath> {
     }
   }
 
-  // A pixel by a warp.
+  // Any other box: a warp stores a pixel, value by value.
   __device__ __forceinline__ void store_pixels(const BoxTile& tile, int filter,
                                                uint32_t staged) const {
     const int left = p_.group_targets - filter;
@@ -212,14 +218,15 @@ class PixelStaging : BoxStaging<kMath> {
   }
 };
 
-// NCHW: [line][filter][128 bytes of pixels].
+// NCHW, lines: a slice is [line][filter][128 bytes of pixels], swizzled.
 template <TensorMath kMath>
 class LineStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
   using Base::kBytes, Base::kGroups, Base::p_, Base::lane_;
   using typename Base::Element;
   static constexpr int kLinePixels = line_pixels(kMath);
-  static constexpr int kLineBytes = Base::kSliceFilters * kBoxLineBytes;  // of a line's filters
+  // bytes of one line with all filters of a slice
+  static constexpr int kLineBytes = Base::kSliceFilters * kBoxLineBytes;
 
  public:
   static constexpr bool kHasBoxes = true;
@@ -228,7 +235,6 @@ class LineStaging : BoxStaging<kMath> {
 
   __device__ __forceinline__ explicit LineStaging(const BoxesParams& p) : Base(p) {}
 
-  // The tile's first line.
   __device__ __forceinline__ int locate(int index) const { return locate_lines<kMath>(p_, index); }
 
   __device__ __forceinline__ void stage(int /*first*/, const float* v, const Bias& bias,
@@ -248,7 +254,8 @@ class LineStaging : BoxStaging<kMath> {
         }
       }
     } else {
-      // Four matrices of 8 filters by 8 pixels: lower and upper pixels, of two groups.
+      // Four transposed matrices of 8 filters by 8 pixels: the lower and upper pixels of two
+      // groups.
       const int matrix = lane_ / 8;
       const uint32_t to = staged + (matrix / 2 * 8 + lane_ % 8) * kBoxLineBytes + matrix % 2 * 16;
 #pragma unroll
@@ -260,7 +267,6 @@ class LineStaging : BoxStaging<kMath> {
     }
   }
 
-  // A box for each line that there is.
   __device__ __forceinline__ void store_boxes(const void* map, int first, int filter,
                                               uint32_t staged) const {
     const int count = count_lines<kMath>(p_, first);
@@ -282,7 +288,7 @@ class LineStaging : BoxStaging<kMath> {
   }
 };
 
-// NCHW: [image][filter][plane].
+// NCHW, whole planes: a slice is [image][filter][plane].
 template <TensorMath kMath, int kPieces, bool kPaired>
 class ImageStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
@@ -296,7 +302,6 @@ class ImageStaging : BoxStaging<kMath> {
 
   __device__ __forceinline__ explicit ImageStaging(const BoxesParams& p) : Base(p), pixels_(p) {}
 
-  // The tile's first image.
   __device__ __forceinline__ int locate(int index) const { return locate_tile(p_, index).image; }
 
   __device__ __forceinline__ void stage(int /*first*/, const float* v, const Bias& bias,
@@ -304,8 +309,8 @@ class ImageStaging : BoxStaging<kMath> {
     const auto& place = pixels_.place[piece];
     const int plane = p_.plane * kBytes;
     staged += lane_ % 4 * 2 * plane;
-    // Half of the lanes begin with the second of their two filters, or four would meet at a bank
-    // where planes have 49 pixels.
+    // Half of the lanes start with the second of their two filters. Otherwise four lanes would hit
+    // the same bank with planes of 49 pixels.
     const int turn = lane_ / 2 % 2;
 #pragma unroll
     for (int g = 0; g < kGroups; g += 2) {
@@ -331,7 +336,7 @@ class ImageStaging : BoxStaging<kMath> {
     }
   }
 
-  // What there is of each image's filters follows each other there as well.
+  // The filters of an image are contiguous in the target too: one bulk store per image.
   __device__ __forceinline__ void store_boxes(const void*, int first, int filter,
                                               uint32_t staged) const {
     const uint32_t bytes = count_values(filter) * kBytes;
@@ -349,12 +354,12 @@ class ImageStaging : BoxStaging<kMath> {
   }
 
  private:
-  // Of a filter, whose planes are staged there: a pixel of this lane's, if it is one.
+  // Stores one of the lane's pixels to a filter's plane at `to`, unless the row has no pixel.
   template <typename Value>
   static __device__ __forceinline__ void stage_pixel(uint32_t to, int place, Value value) {
     if (place >= 0) store_element(to + place, value);
   }
-  // Both, of 16 bits.
+  // Stores both pixels (16 bits).
   __device__ __forceinline__ void stage_pair(uint32_t to, const int (&place)[2],
                                              uint32_t pair) const {
     if constexpr (kPaired) {
@@ -365,11 +370,11 @@ class ImageStaging : BoxStaging<kMath> {
     }
   }
 
-  // Of an image, in a slice that begins with a filter.
+  // Values per image in the slice that begins with this filter.
   __device__ __forceinline__ int count_values(int filter) const {
     return min(kSliceFilters, p_.group_targets - filter) * p_.plane;
   }
-  // Calls visit with each of a tile's images, and where its filters are from this one on.
+  // Calls visit(i, address of this filter's plane) for each image i of a tile.
   template <typename Visit>
   __device__ __forceinline__ void visit_images(int first, int filter, const Visit& visit) const {
     auto* target = static_cast<Element*>(p_.target) + first * p_.target_n +

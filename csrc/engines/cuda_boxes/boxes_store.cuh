@@ -1,5 +1,6 @@
-// The multiplying warps put a tile's sums together in shared memory, slice by slice
-// (boxes_staging.cuh), through two buffers in turn; the copy engine stores them while they go on.
+// The epilogue. Consumers write a tile's accumulators to shared memory, 128 bytes of filters at a
+// time (a slice), in the layout of the target (boxes_staging.cuh). TMA stores a slice while the
+// consumers fill the other of two buffers.
 #pragma once
 
 #include "device/warp_roles.cuh"
@@ -8,29 +9,29 @@
 
 namespace convx {
 
-// Staging: one of boxes_staging.cuh.
+// Staging: a class of boxes_staging.cuh or boxes_spans.cuh.
 template <typename Staging, int kFilters, int kPieces>
 class BoxStorer {
   static constexpr int kSliceFilters = Staging::kSliceFilters;
-  static constexpr int kSliceSums = kSliceFilters / 2;  // of a thread
+  static constexpr int kSliceSums = kSliceFilters / 2;  // accumulators of a thread in a slice
 
  public:
   __device__ __forceinline__ BoxStorer(const BoxesParams& p, const BoxesRing& ring,
                                        const void* target_map)
       : p_(p), ring_(ring), map_(target_map), staging_(p) {}
 
-  // Before filters from this one on are multiplied: the bias of one for each thread, to have it in
-  // time.
+  // Prefetches the bias of one filter per thread. Call before the tile's MMAs, which hide the
+  // latency.
   __device__ __forceinline__ void load_bias(int first_filter) {
     if (threadIdx.x >= kFilters) return;
     bias_ = staging_.load_bias(first_filter + static_cast<int>(threadIdx.x));
   }
 
-  // Sums of those, of the pixels of a tile.
+  // Adds the bias and stores a tile.
   __device__ __forceinline__ void store(const WgmmaSums<kFilters> (&sums)[kPieces], int tile,
                                         int first_filter) {
     const auto place = staging_.locate(tile);
-    // The last tile's has been read: its last slice was staged before a barrier.
+    // The previous tile's bias has been read: a barrier follows its last use.
     if (threadIdx.x < kFilters) store_element(ring_.bias + 4 * threadIdx.x, bias_);
 #pragma unroll
     for (int slice = 0; slice < kFilters / kSliceFilters; ++slice) {
@@ -38,7 +39,8 @@ class BoxStorer {
       if (filter >= p_.group_targets) break;
       const uint32_t staged = ring_.staging + turn_ * p_.pixel_bytes;
       turn_ ^= 1;
-      // What lay there has left; the slice before it may still be on its way.
+      // Wait until TMA has read this buffer. The store from the other buffer may still be in
+      // flight.
       if (threadIdx.x < 32 && elect_lane()) wait_bulk_reads<1>();
       wait_at_barrier<1, kBoxMultipliers>();
       const auto bias = staging_.read_bias(ring_.bias + 4 * slice * kSliceFilters);
@@ -59,7 +61,7 @@ class BoxStorer {
     }
   }
 
-  // Before the block ends.
+  // Waits for all TMA stores. Call before the block ends.
   __device__ __forceinline__ void finish() const {
     if (threadIdx.x < 32 && elect_lane()) wait_bulk_stores();
   }
@@ -74,7 +76,7 @@ class BoxStorer {
   const void* const map_;
   const Staging staging_;
   float bias_ = 0.f;
-  uint32_t turn_ = 0;  // which of the two is next
+  uint32_t turn_ = 0;  // the buffer to fill next
 };
 
 }  // namespace convx

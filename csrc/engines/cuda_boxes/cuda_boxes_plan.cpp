@@ -11,8 +11,8 @@
 namespace convx {
 namespace {
 
-// What is planned unless something else is wished: beside a padded source no room is looked for
-// that parts of a reduction would need.
+// The default constraints. A padded source excludes split-K, so that refuse() need not check
+// whether both fit in the workspace.
 BoxesWish default_wish(const CopiedPixels& padding) { return {.parts = padding.count > 0 ? 1 : 0}; }
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
@@ -45,7 +45,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   return "";
 }
 
-// Empty where a phase has no tile as wished, or no room for it.
+// Empty if some phase has no tile that meets the wish, or if it does not fit in the workspace.
 std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps,
                               std::optional<BoxesWish> wished = std::nullopt) {
   Plan plan;
@@ -78,7 +78,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   return make_plan(problem, caps).value();
 }
 
-// Tiles of so many filters, or of so many parts of a reduction.
+// A variant is a number of filters per tile, or a number of split-K slices.
 struct BoxesVariant {
   const char* name;
   BoxesWish wish;
@@ -98,7 +98,8 @@ std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& c
   return std::nullopt;
 }
 
-// Others than what is chosen, unless half of their filters would be none.
+// Variants that differ from the chosen plan. Skipped are larger tiles of which half or more would
+// be empty.
 std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
   std::vector<Plan> plans = {plan(problem, caps)};
   const int64_t chosen = plans[0].tile.n;
@@ -108,7 +109,7 @@ std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& 
     const int64_t filters = known.wish.filters;
     if (filters > chosen && filters / 2 >= targets) continue;
     const std::optional<Plan> other = make_plan(problem, caps, known.wish);
-    // Few chunks are as many parts by two wishes.
+    // With few chunks, two wishes may give the same number of slices.
     const auto is_same = [&](const Plan& p) {
       return p.tile.n == other->tile.n && p.split == other->split;
     };

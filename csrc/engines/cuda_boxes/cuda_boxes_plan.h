@@ -1,4 +1,4 @@
-// Hopper's tensor cores on boxes of channels_last tensors (engines/cuda_boxes/boxes_shape.h).
+// Engine cuda_boxes: convolution on Hopper's tensor cores with TMA boxes (boxes_shape.h).
 #pragma once
 
 #include "core/engine.h"
