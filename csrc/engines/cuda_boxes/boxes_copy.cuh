@@ -270,7 +270,7 @@ template <typename Source, int kFilters, int kChunk>
 __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing& ring,
                                            const void* source_map, const void* filter_map) {
   constexpr bool kByLanes = Source::kWarps > 1;
-  // true for all producer warps but the first: they copy pixels only
+  // True for all producer warps but the first: they copy pixels only.
   const bool follows = kByLanes && threadIdx.x >= kBoxMultipliers + 32;
   if (p.resident && !follows) copy_resident<kFilters, kChunk>(p, ring, filter_map);
   const int tap_rows = kByLanes ? 1 : p.tap_rows, tap_columns = kByLanes ? 1 : p.tap_columns;

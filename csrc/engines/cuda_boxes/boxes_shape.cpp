@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kManyTiles = 32;  // tiles per block from which the atomic counter pays off
 constexpr int64_t kSumsAlignment = 256;
-// of each block's shared memory, reserved by the CUDA runtime
+// Of each block's shared memory, reserved by the CUDA runtime.
 constexpr int64_t kReservedBytes = 1024;
 
 class Fitter {
@@ -100,7 +100,7 @@ class Fitter {
     if (shape.filters != kPartFilters || shape.taps() > 1 || shape.chunks < 2 * parts) return false;
     if (shape.tiles() * parts > 2 * std::max(1, caps_.sm_count)) return false;
     shape.parts = parts;
-    // drops empty slices
+    // Drops empty slices.
     shape.parts = static_cast<int>(ceil_div(shape.chunks, shape.part_chunks()));
     shape.sums_offset = round_up(shape_.workspace_bytes, kSumsAlignment);
     shape.workspace_bytes = shape.sums_offset + shape.tiles() * shape.parts * shape.sums_bytes();

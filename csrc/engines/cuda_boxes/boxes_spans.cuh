@@ -181,8 +181,8 @@ class SpanFragments {
 
  private:
   const BoxesParams& p_;
-  uint32_t place_[kOwn] =
-      {};  // byte offsets of this lane's channels in a stage, at its lower pixel
+  // Byte offsets of this lane's channels in a stage, at its lower pixel.
+  uint32_t place_[kOwn] = {};
 };
 
 // Epilogue: a slice is [filter][span of units], with the pixels shifted as they are in the target.

@@ -26,7 +26,7 @@ class BoxStaging {
 
  public:
   static constexpr int kSliceFilters = kBoxLineBytes / kBytes;
-  // groups of 8 filters, the columns of an accumulator fragment
+  // Groups of 8 filters, the columns of an accumulator fragment.
   static constexpr int kGroups = kSliceFilters / 8;
 
   // Bias of a filter, or 0 if there is no such filter.
@@ -225,7 +225,7 @@ class LineStaging : BoxStaging<kMath> {
   using Base::kBytes, Base::kGroups, Base::p_, Base::lane_;
   using typename Base::Element;
   static constexpr int kLinePixels = line_pixels(kMath);
-  // bytes of one line with all filters of a slice
+  // Bytes of one line with all filters of a slice.
   static constexpr int kLineBytes = Base::kSliceFilters * kBoxLineBytes;
 
  public:

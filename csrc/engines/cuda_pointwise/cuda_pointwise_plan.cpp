@@ -40,7 +40,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
         plan.workspace_bytes = before;
         return make_pointwise_fit(problem, std::move(shape));
       });
-  // Where a tensor starts between units, products run in their place.
+  // If a tensor turns out not to be aligned, `products` runs instead.
   made.few = fit_few_filters(problem, caps);
   if (made.few && made.few->microseconds < plan.predicted_us) {
     plan.predicted_us = made.few->microseconds;

@@ -1,4 +1,4 @@
-// cuda_pointwise: 1x1 convolutions on tensor cores, in one pass over memory.
+// Engine cuda_pointwise: 1x1 convolution on tensor cores, in one pass over memory.
 //
 // Plan::tile: pixels of a tile, filters of a block, channels of a chunk.
 #pragma once

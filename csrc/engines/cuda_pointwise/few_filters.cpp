@@ -11,12 +11,12 @@
 namespace convx {
 namespace {
 
-// Of up to four filters, and of eight, whose sums leave registers for fewer threads: bytes per
-// microsecond, of tensors that stay in L2 and of others.
+// Bytes per microsecond for tensors that stay in L2 (near) and for others (far). With eight filters
+// the accumulators take so many registers that fewer threads fit.
 constexpr double kNearBytesPerUs = 7.5e6, kFarBytesPerUs = 3.9e6;
 constexpr double kEightNearBytesPerUs = 3.1e6, kEightFarBytesPerUs = 2.65e6;
 constexpr double kStartUs = 2;
-// Threads of a multiprocessor, with what they have asked for, that keep memory busy.
+// Threads per multiprocessor whose loads keep memory busy.
 constexpr double kBusyThreads = 384;
 constexpr int64_t kMaxSharedBytes = int64_t{48} << 10;
 

@@ -1,8 +1,5 @@
-// 1x1 layers of few filters, NCHW: each thread sums 16 bytes of pixels over a part of the channels,
-// in float32. Every source value is read once, by a load of its own, and there is not much more:
-//
-//     source [channel][pixel]   a warp reads 512 bytes of a plane, of eight channels at a time
-//     sums   [filter][pixel]    in registers; those of the parts are added up in order
+// 1x1 layers of NCHW tensors with few filters. Each thread sums 16 bytes of pixels over a quarter
+// of the channels, in float32, with every source value read once (few_filters_kernel.cuh).
 #pragma once
 
 #include <cstdint>
@@ -15,9 +12,9 @@
 
 namespace convx {
 
-inline constexpr int kMaxFewFilters = 8;  // of a group
-inline constexpr int kFewUnits = 32;      // of a block: a warp's
-inline constexpr int kFewParts = 4;       // of the channels, a warp each
+inline constexpr int kMaxFewFilters = 8;  // per group
+inline constexpr int kFewUnits = 32;      // 16-byte units per block, one per lane
+inline constexpr int kFewParts = 4;       // slices of the channels, one per warp
 inline constexpr int kFewThreads = kFewParts * kFewUnits;
 
 struct FewFiltersParams {
@@ -26,11 +23,11 @@ struct FewFiltersParams {
   const void* bias;  // may be null
   void* target;
 
-  // Distances in elements.
+  // Strides in elements.
   int64_t source_n, source_c, target_n, target_c;
   int64_t filter_target, filter_source, filter_group;
 
-  int units;  // of 16 bytes of pixels, of all images
+  int units;  // 16-byte units of pixels, of all images
   int channels, part_channels, group_filters;
   FastDivmod by_plane_units;
 };
@@ -42,10 +39,11 @@ struct FewFiltersFit {
   double microseconds;
 };
 
-// Nothing where it does not apply: planes must lie together, as target pixels do, in whole units.
+// Empty unless the layer has few filters, planes are contiguous in both tensors, and they are whole
+// 16-byte units.
 std::optional<FewFiltersFit> fit_few_filters(const ConvProblem& problem, const DeviceCaps& caps);
 
-// Nothing where tensors do not start at multiples of 16 bytes.
+// Empty if a tensor does not start at a multiple of 16 bytes.
 std::optional<FewFiltersParams> make_few_filters_params(const ConvProblem& problem,
                                                         const FewFiltersFit& fit,
                                                         const Buffers& buffers);

@@ -1,4 +1,15 @@
-// The kernel of few filters (few_filters.h).
+// 1x1 convolution with up to eight filters per group, in float32 on the FMA units (few_filters.h):
+//
+//     target[filter][pixel] = bias[filter] + sum over channels of
+//                             weights[filter][channel] * source[channel][pixel]
+//
+// A block has 32 units of 16 bytes of pixels; each of its four warps sums a quarter of the
+// channels.
+//
+//     source [channel][pixel]: a warp reads 512 bytes of a plane, eight channels in flight
+//     sums   [filter][pixel]:  in registers; warp 0 adds those of the other warps in order
+//
+// Every source byte is read once, and there is little other work: memory traffic is the limit.
 #pragma once
 
 #include "cuda/launch.h"
@@ -9,13 +20,13 @@
 
 namespace convx {
 
-// Blocks: x over units, y over groups; a warp for each part of the channels. Shared memory:
-// weights, [channel][kFilters], and sums of all parts but the first, [part][filter][value][lane].
+// Grid: x over units of pixels, y over groups. Shared memory: weights [channel][kFilters], and the
+// partial sums of warps 1 to 3, [warp][filter][value][lane].
 template <typename T, int kFilters>
 __global__ void __launch_bounds__(kFewThreads)
     few_filters_kernel(const __grid_constant__ FewFiltersParams p) {
   constexpr int kValues = 16 / static_cast<int>(sizeof(T));
-  constexpr int kTogether = 8;  // channels that are loaded together
+  constexpr int kTogether = 8;  // loads in flight
   extern __shared__ __align__(16) char memory[];
   auto* const weights = reinterpret_cast<float (*)[kFilters]>(memory);
   auto* const others =

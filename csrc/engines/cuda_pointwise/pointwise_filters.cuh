@@ -1,4 +1,4 @@
-// A block's filters in shared memory, as the tensor cores read their first operand.
+// Loads a block's filters into shared memory, in the layout of wgmma's A operand.
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -9,14 +9,14 @@
 
 namespace convx {
 
-// Eight channels of a filter, zeros for those that do not exist.
+// Loads eight channels of a filter, with zeros for missing ones.
 template <typename Element>
 __device__ __forceinline__ void load_filter(const PointwiseParams& p, const BlockWork& work,
                                             int row, int channel, float (&values)[8]) {
   const Element* from = static_cast<const Element*>(p.filters) + work.group * p.filter_group +
                         (work.filter + row) * p.filter_target + channel * p.filter_source;
   const int there = row < work.filters ? p.group_sources - channel : 0;
-  if (p.aligned_filters) {  // then all eight are there, or none
+  if (p.aligned_filters) {  // then all eight exist, or none
     constexpr int kLoads = static_cast<int>(sizeof(Element)) / 2;
     union {
       uint4 words[kLoads];
@@ -36,17 +36,18 @@ __device__ __forceinline__ void load_filter(const PointwiseParams& p, const Bloc
   }
 }
 
-// [part][channel / 64][filter][128 bytes], 16-byte pieces swizzled by filter % 8. By the threads of
-// both warpgroups that multiply.
+// Writes [component][channel / 64][filter][128 bytes], with 16-byte units swizzled by filter % 8.
+// Called by all threads of both consumer warpgroups.
 template <TensorMath kMath>
 __device__ __forceinline__ void place_filters(const PointwiseParams& p, const BlockWork& work,
                                               uint32_t memory) {
   using Element = typename TensorTypes<kMath>::Element;
   using Words = OperandWords<is_split(kMath) ? TensorMath::kIeee : kMath>;
   constexpr int kThreads = 32 * kPointwiseWarps;
-  constexpr int kBatch = is_float32(kMath) ? 4 : 8;  // that are loaded together
+  // Units of eight channels in flight per thread.
+  constexpr int kBatch = is_float32(kMath) ? 4 : 8;
   const int octets = p.channel_rows * (kFilterChannels / 8);
-  // Neighbouring threads read what is closer.
+  // Neighbouring threads read along the axis with the smaller stride.
   const bool along_channels = p.filter_source <= p.filter_target;
   const int pieces = p.tile_filters * octets;
 #pragma unroll 1

@@ -33,7 +33,7 @@ PointwiseParams make_pointwise_params(const ConvProblem& problem, const Pointwis
   const PointwiseShape& shape = fit.shape;
   PointwiseParams p = fit.params;
   set_tensors(p, problem, shape.rows_axis, shape.columns_axis, buffers, 0, false);
-  // A tensor may start anywhere.
+  // The caller's tensors may start at any address.
   p.aligned_source = shape.aligned_source && is_unit_aligned(p.source);
   p.aligned_target = shape.aligned_target && is_unit_aligned(p.target);
   p.aligned_filters = shape.aligned_filters && is_unit_aligned(p.filters);

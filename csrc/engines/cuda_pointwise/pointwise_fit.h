@@ -1,4 +1,4 @@
-// From a problem's shape to what its kernels are launched with.
+// Turns a shape into kernel parameters.
 #pragma once
 
 #include "core/buffers.h"
@@ -8,7 +8,7 @@
 
 namespace convx {
 
-// A shape, and all parameters that do not depend on the call.
+// A shape, and the parameters that do not depend on the call's buffers.
 struct PointwiseFit {
   PointwiseShape shape;
   PointwiseParams params;
@@ -16,7 +16,7 @@ struct PointwiseFit {
 
 struct PointwisePlan {
   HalvedPlan<PointwiseFit> products;
-  std::optional<FewFiltersFit> few;  // takes over where it can be launched
+  std::optional<FewFiltersFit> few;  // used instead of `products` where the tensors are aligned
 };
 
 PointwiseFit make_pointwise_fit(const ConvProblem& problem, PointwiseShape shape);

@@ -1,13 +1,28 @@
-// The pointwise convolution on Hopper's tensor cores.
+// 1x1 convolution of NCHW tensors on Hopper's tensor cores, in one pass over memory:
 //
-// A block: 3 warpgroups, persistent. The third loads source values; the other two take tiles of 128
-// pixels in turn and multiply each by all of the block's filters, 64 at a time: while one stores
-// its sums, the other one multiplies.
+//     target[filter][pixel] = bias[filter] + sum over channels of
+//                             filters[filter][channel] * source[channel][pixel]
 //
-//   filters   [part][channel / 64][filter][128 bytes]              placed once
-//   ring      [stage][part][channel / 8][pixel / 64][8][128 bytes]  loaders -> multipliers
-//   raw ring  [loading warp][stage][rows of channels]              values on their way in
-//   staging   [warp][16 filters][128 or 512 bytes and some]        sums on their way out
+// A tile is 128 pixels by all filters of the block, 64 at a time. wgmma accepts a 16-bit B operand
+// with contiguous columns, so pixels go in as NCHW has them, without a transpose; float32 values
+// are multiplied in 16-bit components (pointwise_shape.h).
+//
+//     source [channel][pixel] -> producer registers -> ring -> B     A <- filters, resident
+//
+// - Warpgroups 0 and 1 are the consumers. They alternate: each takes a tile, so that one issues
+//   MMAs while the other stores its accumulators.
+// - The four warps of warpgroup 2 are the producers: they load, convert or split, and write source
+//   values.
+//
+// Blocks are persistent. Shared memory (1 KiB of it for alignment):
+//
+//     barriers  512 bytes
+//     staging   [warp][16 filters][128 or 512 bytes, padded]         epilogue
+//     filters   [component][channel / 64][filter][128 bytes]         loaded once
+//     ring      [stage][component][channel / 8][pixel / 64][8][128 bytes]
+//     raw ring  [producer warp][raw stage][rows of channels]         16 bits: bulk copies in flight
+//
+// Memory traffic is the limit: a block reads each source value once for all of its filters.
 #pragma once
 
 #include "device/dependent_launch.cuh"
@@ -23,7 +38,7 @@ namespace convx {
 
 template <TensorMath kMath>
 class PointwiseMultiplier {
-  // Parts of split values are bfloat16, however many there are.
+  // Components of split values are bfloat16, whether there are two or three.
   using Operand = typename TensorTypes<is_split(kMath) ? TensorMath::kIeee : kMath>::Operand;
   using Mma = Wgmma<ByColumns<Operand>, kPointwisePixels>;
   static constexpr int kChunk = pointwise_chunk(kMath);
@@ -35,7 +50,7 @@ class PointwiseMultiplier {
  public:
   using Sums = WgmmaSums<kPointwisePixels>;
 
-  // filters: the shared-memory address of the block's.
+  // filters: shared-memory address of the block's filters.
   __device__ __forceinline__ PointwiseMultiplier(const PointwiseParams& p,
                                                  const PointwiseRing& ring, uint32_t filters,
                                                  int warpgroup)
@@ -43,12 +58,12 @@ class PointwiseMultiplier {
     if (warpgroup == 1) first_.skip(p.chunks, p.stages);
   }
 
-  // Leaves in totals the sums of filters 64 * block and on. The first ones wait for the tile's
-  // chunks, the last ones give them back.
+  // Computes the accumulators of 64 filters, from 64 * block on. The call with is_first waits for
+  // the tile's chunks; the call with is_last releases them.
   __device__ __forceinline__ void multiply(int block, bool is_first, bool is_last, Sums& totals) {
     const uint32_t a = filters_ + block * (kPointwiseFilters * 128 / 16);
     RingCursor cursor = first_, done = first_;
-    __syncwarp();  // storing leaves lanes apart, and wgmma wants them together
+    __syncwarp();  // the epilogue leaves lanes diverged, and wgmma requires convergence
     if constexpr (kExact) {
       Sums sums;
 #pragma unroll
@@ -60,7 +75,7 @@ class PointwiseMultiplier {
 #pragma unroll
         for (int i = 0; i < kChain; ++i) operands[i] = find_chunk(a, chunk + i, cursor);
         fence_wgmma();
-        // Small products first, of the whole chain: what truncation takes is a share of the sum so
+        // The small products of the whole chain go first: truncation removes a share of the sum so
         // far.
 #pragma unroll
         for (int i = 0; i < kChain; ++i) multiply_small(sums, operands[i], i > 0);
@@ -73,7 +88,8 @@ class PointwiseMultiplier {
         for (int i = 0; i < kPointwisePixels / 2; ++i) totals.value[i] += sums.value[i];
       }
     } else {
-      // Of products with one lower half, kHalfLowScale times too large; else it takes no registers.
+      // Accumulators of the products hi * lo and lo * hi, scaled by kHalfLowScale. They take no
+      // registers in other precisions.
       Sums low;
 #pragma unroll 1
       for (int chunk = 0; chunk < p_.chunks; ++chunk) {
@@ -100,13 +116,13 @@ class PointwiseMultiplier {
     }
   }
 
-  // Waiting tells phases of a barrier apart by parity. In a ring that holds less than two tiles a
-  // warpgroup could see the phase before the one it wants as done: it waits until the other one has
-  // found all chunks of the tile before.
+  // A barrier tells its phases apart by parity only. In a ring that holds fewer than two tiles, a
+  // warpgroup could take an older phase for the one it waits for. It therefore waits until the
+  // other warpgroup has found all chunks of the previous tile.
   __device__ __forceinline__ void wait_for_turn() const { turn(true, warpgroup_); }
   __device__ __forceinline__ void give_turn() const { turn(false, 1 - warpgroup_); }
 
-  // Goes on to this warpgroup's next tile.
+  // Advances to this warpgroup's next tile.
   __device__ __forceinline__ void leave_tile() { first_.skip(2 * p_.chunks, p_.stages); }
 
  private:
@@ -121,14 +137,14 @@ class PointwiseMultiplier {
     }
   }
 
-  // For those of a chain, from the cursor on.
+  // Waits for the chunks of one accumulation chain.
   __device__ __forceinline__ void wait_for_chunks(RingCursor cursor) const {
 #pragma unroll
     for (int i = 0; i < kChain; ++i) {
       wait_barrier(ring_.full + 8 * cursor.slot, cursor.parity);
       cursor.advance(p_.stages);
     }
-    __syncwarp();  // waiting leaves lanes apart too
+    __syncwarp();  // lanes diverge while they wait
   }
 
   __device__ __forceinline__ void give_back_chunks(RingCursor& cursor) const {
@@ -139,7 +155,7 @@ class PointwiseMultiplier {
     }
   }
 
-  // Of a chunk's first step: descriptors of first parts.
+  // Descriptors of the first component and the first step of a chunk.
   struct Operands {
     uint32_t a, b;
   };
@@ -157,7 +173,8 @@ class PointwiseMultiplier {
     at.b += kProductDepth / 8 * kOctetBytes / 16;
   }
 
-  // All but the products of first parts; those of the smallest parts are below what is kept.
+  // All products except those of the first components. Products of the smallest components are
+  // below the precision of the result.
   __device__ __forceinline__ void multiply_small(Sums& sums, Operands at, int accumulate) const {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step, step_on(at)) {
@@ -190,9 +207,9 @@ class PointwiseMultiplier {
 
   const PointwiseParams& p_;
   const PointwiseRing& ring_;
-  const uint32_t filters_;  // descriptor of the first
+  const uint32_t filters_;  // descriptor of the first filter
   const int warpgroup_;
-  RingCursor first_;  // chunk of this warpgroup's tile
+  RingCursor first_;  // first chunk of this warpgroup's tile
 };
 
 template <TensorMath kMath>
@@ -214,7 +231,7 @@ __device__ __forceinline__ void multiply_tiles(const PointwiseParams& p, const B
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       WgmmaSums<kPointwisePixels> sums;
-      const auto ends = storer.load_ends(block);  // they arrive meanwhile
+      const auto ends = storer.load_ends(block);  // prefetched during the MMAs
       multiplier.multiply(block, block == 0, block == blocks - 1, sums);
       if (block == 0 && tile + work.tile_step < p.tiles) multiplier.give_turn();
       storer.store(sums, tile, block, ends);
@@ -235,10 +252,10 @@ __global__ void __launch_bounds__(kPointwiseThreads, 1)
   if (threadIdx.x == 0) ring.init(p);
   wait_for_kernels_before();
   let_next_kernel_start();
-  // One thread reads the flag: other blocks may set it meanwhile.
+  // One thread reads the flag for the block: other blocks may set it meanwhile.
   const bool returns = threadIdx.x == 0 && must_return(p);
   if (__syncthreads_or(returns)) return;
-  // Together what the block starts with, 168 per thread.
+  // The block starts with 168 registers per thread.
   if (threadIdx.x < 32 * kPointwiseWarps) {
     take_registers<192>();
     multiply_tiles<kMath>(p, work, ring, memory);

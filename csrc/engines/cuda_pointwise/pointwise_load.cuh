@@ -1,9 +1,11 @@
-// The four warps that bring source values into the ring: through registers, two chunks at a time,
-// or, where rows of pixels can be copied, by bulk copies, some chunks ahead, and a warp reads the
-// ones it has asked for.
+// The producers: four warps that bring source values into the ring, in one of two ways.
 //
-// Loads under way do not outlast a chunk: the compiler waits for all of them together, and the
-// fence for the tensor cores is a memory barrier. Copies do.
+//     load_all   through registers, with two chunks in flight
+//     copy_all   by bulk copies into a raw ring (16 bits, rows of whole 16-byte units), requested
+//                some chunks ahead by the warp that reads them
+//
+// Loads do not stay in flight across a chunk, because the compiler waits for all of them together
+// and the fence for the tensor cores is a memory barrier. Bulk copies do.
 #pragma once
 
 #include <type_traits>
@@ -17,11 +19,11 @@
 
 namespace convx {
 
-// A thread's share of a chunk: 16 bytes of pixels of every kChannelStep-th channel.
+// A thread's share of a chunk is 16 bytes of pixels in every kChannelStep-th channel.
 template <TensorMath kMath>
 class PointwiseLoader {
   using Element = typename TensorTypes<kMath>::Element;
-  static constexpr int kUnit = 16 / static_cast<int>(sizeof(Element));  // pixels
+  static constexpr int kUnit = 16 / static_cast<int>(sizeof(Element));  // pixels per 16 bytes
   static constexpr int kRowUnits = kPointwisePixels / kUnit;
   static constexpr int kChannelStep = kPointwiseLoaders / kRowUnits;
   static constexpr int kChunk = pointwise_chunk(kMath);
@@ -31,7 +33,7 @@ class PointwiseLoader {
   static_assert(8 % kChannelStep == 0 && kUnits == 8);
 
  public:
-  // A warp's share of a chunk: [unit][kWarpRows channels][kRowBytes].
+  // A warp's share of a raw stage: [unit][kWarpRows channels][kRowBytes].
   static constexpr int kRawRows = kUnits * kWarpRows;
   static_assert(kRawRows * kRowBytes == kRawShareBytes && kRawRows <= 32);
 
@@ -51,12 +53,12 @@ class PointwiseLoader {
               static_cast<int64_t>(work.group) * p.group_sources * p.source_c;
   }
 
-  // Asks for this warp's share of a chunk; called by one lane. A row takes one copy, or two where
-  // the tile has pixels of two images.
+  // Requests this warp's share of a chunk; called by one lane. A row is one copy, or two if the
+  // tile has pixels of two images.
   __device__ __forceinline__ void request(const ChunkCursor& at, int warp, uint32_t raw,
                                           uint32_t barrier) const {
     constexpr int kBytes = static_cast<int>(sizeof(Element));
-    // Row i has the share's channel i / kWarpRows * kChannelStep + i % kWarpRows.
+    // Row i holds channel i / kWarpRows * kChannelStep + i % kWarpRows of the share.
     const int first = at.chunk * kChunk + warp * kWarpRows;
     const int channels = p_.group_sources - first;
     const int steps = max(0, channels) / kChannelStep, more = max(0, channels) % kChannelStep;
@@ -71,7 +73,7 @@ class PointwiseLoader {
     copy_rows(from + images.find(p_, true, p_.source_n), rows, raw + own, others, barrier);
   }
 
-  // Reads this thread's units of it, once they are there.
+  // Reads this thread's units of a raw stage, after its copies have completed.
   __device__ __forceinline__ void read(const ChunkCursor& at, uint32_t raw, Batch& batch) const {
     const int channels = at.tile * kPointwisePixels + pixel_ < p_.pixels
                              ? p_.group_sources - at.chunk * kChunk - channel_
@@ -85,7 +87,7 @@ class PointwiseLoader {
     }
   }
 
-  // Starts to load a chunk into registers; its tile's pixels must have been found.
+  // Issues the loads of a chunk into registers. find_pixels() must have been called for its tile.
   __device__ __forceinline__ void load(const ChunkCursor& at, Batch& batch) const {
     const int first = at.chunk * kChunk + channel_;
     const int64_t offset = first * p_.source_c;
@@ -104,7 +106,7 @@ class PointwiseLoader {
     }
   }
 
-  // Scales what shall be halves, and says so where it is not fit to be.
+  // Scales values for fp16, and sets the flag if they are not suitable.
   __device__ __forceinline__ void scale(Batch& batch) const {
     static_assert(kRowUnits == 32);  // a warp has neighbouring pixels of a channel
     float values[4 * kUnits];
@@ -125,11 +127,11 @@ class PointwiseLoader {
     }
   }
 
-  // Writes a chunk as the tensor cores read it.
+  // Writes a chunk in the layout of wgmma's B operand.
   __device__ __forceinline__ void store(const Batch& batch, uint32_t chunk) const {
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
-      const int channel = j * kChannelStep;  // beyond this thread's first
+      const int channel = j * kChannelStep;  // relative to this thread's first channel
       const uint32_t to =
           chunk + (place_ ^ (channel % 8) << 4) + channel % 8 * 128 + channel / 8 * kOctetBytes;
       const uint4& unit = batch.unit[j];
@@ -147,7 +149,8 @@ class PointwiseLoader {
     }
   }
 
-  // Where this thread's pixels of the tile lie in the group's first channel; null: outside.
+  // Finds the addresses of this thread's pixels in the group's first channel; null: outside the
+  // image.
   __device__ __forceinline__ void find_pixels(int tile) {
     const int first = tile * kPointwisePixels + pixel_;
     if (p_.aligned_source) {
@@ -171,7 +174,7 @@ class PointwiseLoader {
   }
 
  private:
-  // from: the first row's.
+  // from: address of the first row.
   __device__ __forceinline__ void copy_rows(const Element* from, int rows, uint32_t raw, int bytes,
                                             uint32_t barrier) const {
 #pragma unroll 1
@@ -206,15 +209,15 @@ class PointwiseLoader {
 
   const PointwiseParams& p_;
   const int lane_;
-  const int channel_;  // first of this thread's, in a chunk
-  int pixel_;          // first of this thread's, in a tile
-  uint32_t place_;     // of that channel and pixel, in a chunk
-  float scale_ = 1;    // of halves
+  const int channel_;  // this thread's first channel in a chunk
+  int pixel_;          // this thread's first pixel in a tile
+  uint32_t place_;     // byte offset of that channel and pixel in a chunk
+  float scale_ = 1;    // scaled fp16
   const Element* source_;
-  const Element* at_[kUnit];  // this thread's pixels of the tile, for loads into registers
+  const Element* at_[kUnit];  // addresses of this thread's pixels, for load()
 };
 
-// The loaders' side of the ring.
+// The producers' side of the ring.
 template <TensorMath kMath>
 class PointwiseProducer {
   using Loader = PointwiseLoader<kMath>;
@@ -225,7 +228,6 @@ class PointwiseProducer {
       : p_(p), work_(work), ring_(ring), thread_(thread), loader_(p, work, thread) {}
 
   __device__ __forceinline__ void copy_all() {
-    // Of this warp.
     const int first_stage = thread_ / 32 * p_.raw_stages;
     const uint32_t raw = ring_.raw + first_stage * kRawShareBytes;
     const uint32_t barriers = ring_.raw_full + 8 * first_stage;
@@ -253,8 +255,8 @@ class PointwiseProducer {
   }
 
   __device__ __forceinline__ void load_all() {
-    // Splitting takes as long as loading: one chunk is split while the next is loaded. Else both
-    // are loaded together.
+    // Splitting takes as long as loading, so one chunk is split while the next is loaded. Other
+    // values are loaded two chunks at a time.
     constexpr bool kOverlap = is_split(kMath);
     ChunkCursor at(work_);
     if (at.is_done(p_)) return;

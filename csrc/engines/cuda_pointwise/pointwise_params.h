@@ -1,4 +1,4 @@
-// What the pointwise kernels are launched with.
+// Kernel parameters of cuda_pointwise.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 namespace convx {
 
 struct PointwiseParams : TensorParams {
-  int plane, pixels;  // target pixels of an image, of all images
-  int tiles;          // of pixels
+  int plane, pixels;  // target pixels of one image, and of all images
+  int tiles;          // tiles of pixels
   int tile_filters, filter_tiles, all_filter_tiles;
   int channel_rows, filter_part_bytes;
   int chunks, stages, raw_stages;
-  int whole_rows, staging_pitch;  // bytes from a staged row to the next
+  int whole_rows, staging_pitch;  // staging_pitch: bytes from one staged row to the next
   int filter_offset, ring_offset, raw_offset;
   int aligned_source, aligned_target, aligned_filters;
 

@@ -1,4 +1,4 @@
-// The kernels by what they multiply, compiled in files of their own.
+// Launch functions, one per kind of operands, each compiled in a separate file.
 #pragma once
 
 #include "cuda/check.h"
@@ -7,7 +7,8 @@
 
 namespace convx {
 
-// float32 as parts of bfloat16; as float16, with measuring before; and 16-bit values as they are.
+// float32 in bfloat16 components; float32 as scaled fp16, preceded by a kernel that finds the
+// scales; and 16-bit tensors.
 void launch_pointwise_split(const LaunchSite&, const PointwiseShape&, const PointwiseParams&);
 void launch_pointwise_half(const LaunchSite&, const PointwiseShape&, const PointwiseParams&);
 void launch_pointwise_narrow(const LaunchSite&, const PointwiseShape&, const PointwiseParams&);

@@ -1,4 +1,4 @@
-// A block's share of the work, and its ring of chunks (pointwise_shape.h).
+// A block's tiles, and its ring of chunks (pointwise_shape.h).
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -6,11 +6,11 @@
 
 namespace convx {
 
-// The filters a block keeps, and its tiles of pixels: every tile_step-th from the first. Its two
-// warpgroups take them in turn.
+// The filters that stay in a block's shared memory, and its tiles of pixels: every tile_step-th
+// tile from the first one. Its two consumer warpgroups alternate.
 struct BlockWork {
-  int group, filter;  // the first filter, within its group
-  int filters;        // that there are
+  int group, filter;  // group, and the first filter within it
+  int filters;        // tile_filters, or fewer in the last filter tile
   int first_tile, tile_step;
 
   __device__ __forceinline__ explicit BlockWork(const PointwiseParams& p) {
@@ -24,7 +24,7 @@ struct BlockWork {
   }
 };
 
-// A chunk of a block: its tile, and which of the tile's it is.
+// The next chunk of a block: a tile, and a chunk of it.
 struct ChunkCursor {
   int tile, chunk = 0;
 
@@ -40,7 +40,7 @@ struct ChunkCursor {
   }
 };
 
-// Place of a pixel of the line.
+// Coordinates of a target pixel. Pixels of all images are numbered consecutively.
 struct TargetPixel {
   int image, row, column;
 
@@ -51,8 +51,8 @@ struct TargetPixel {
   }
 };
 
-// Up to two images that a few pixels of the line belong to: [first, next) and [next, end). With no
-// more pixels than an image has, there is no third.
+// The one or two images that a tile's pixels belong to: [first, next) and [next, end). A tile has
+// no more pixels than an image, so there is no third.
 struct TwoImages {
   int image, first, next, end;
 
@@ -62,20 +62,20 @@ struct TwoImages {
         end(min(first_pixel + pixels, p.pixels)) {
     next = min((image + 1) * p.plane, end);
   }
-  // Where the first pixel of the first or the second lies in a dense plane, images so far apart.
+  // Element offset of the first pixel in the first or second image, for contiguous planes.
   __device__ __forceinline__ int64_t find(const PointwiseParams& p, bool second,
                                           int64_t image_step) const {
     return second ? (image + 1) * image_step : image * image_step + (first - image * p.plane);
   }
 };
 
-// Shared-memory addresses. Chunk q of a block lies in stage q % stages; full: the loaders have
-// written it; empty: the warpgroup that its tile belongs to has multiplied it by all filters.
+// Shared-memory addresses. Chunk q of a block lies in stage q % stages. full: the producers have
+// written it; empty: the warpgroup that computes its tile has multiplied it by all filters.
 struct PointwiseRing {
-  uint32_t full, empty;  // barriers, 8 bytes each
-  uint32_t raw_full;     // the same: [loading warp][raw stage]
-  uint32_t chunks;       // [stage][part][channel / 8][pixel / 64][channel % 8][128 bytes]
-  uint32_t raw;          // [loading warp][raw stage][rows of its channels]
+  uint32_t full, empty;  // mbarriers, 8 bytes each
+  uint32_t raw_full;     // mbarriers, [producer warp][raw stage]
+  uint32_t chunks;       // [stage][component][channel / 8][pixel / 64][channel % 8][128 bytes]
+  uint32_t raw;          // [producer warp][raw stage][rows of its channels]
 
   __device__ __forceinline__ PointwiseRing(const PointwiseParams& p, uint32_t memory)
       : full(memory),

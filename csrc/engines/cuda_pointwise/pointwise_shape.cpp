@@ -8,43 +8,44 @@
 namespace convx {
 namespace {
 
-// Counted in instructions and not measured yet: cycles of one multiprocessor.
+// Cycles of one multiprocessor. They come from instruction counts, except where a line says
+// measured.
 constexpr double kPointwiseClockGhz = 1.7;
 constexpr double kProductCycles = 72;        // 64 filters by 128 pixels by 16 channels
-constexpr double kNarrowProductCycles = 95;  // the same of 16-bit values
-constexpr double kProductsCycles = 300;      // starting and draining those of 64 filters
-constexpr double kStoreCycles = 1100;        // a warpgroup, 64 filters by 128 pixels
-constexpr double kNarrowStoreCycles = 800;   // of 16-bit values
-constexpr double kUnalignedStores = 6.5;     // times that
-constexpr double kScatteredStores = 16;      // times that where neighbours are sectors apart
-// The four warps that load: per unit of 16 bytes of each thread, and per chunk.
+constexpr double kNarrowProductCycles = 95;  // the same for 16-bit tensors
+constexpr double kProductsCycles = 300;      // starting and draining the MMAs of 64 filters
+constexpr double kStoreCycles = 1100;        // one warpgroup, 64 filters by 128 pixels
+constexpr double kNarrowStoreCycles = 800;   // the same for 16-bit tensors
+constexpr double kUnalignedStores = 6.5;     // factor for targets that are not aligned
+constexpr double kScatteredStores = 16;      // factor for neighbours in different sectors
+// The four producer warps: per 16-byte unit of each thread, and per chunk.
 constexpr double kNarrowUnitCycles = 40;
 constexpr double kTf32UnitCycles = 110;
 constexpr double kIeeeUnitCycles = 150;
 constexpr double kHalfTf32UnitCycles = 90;
 constexpr double kHalfIeeeUnitCycles = 120;
-constexpr double kElementCycles = 30;      // more, for each value that is loaded alone
-constexpr double kScatteredElements = 10;  // times that where neighbours are sectors apart
+constexpr double kElementCycles = 30;      // added for each value that is loaded alone
+constexpr double kScatteredElements = 10;  // factor for neighbours in different sectors
 constexpr double kChunkCycles = 400;
-// Device memory, per cycle, as measured on 64 channels of 1024 x 1024 pixels.
+// Device memory, bytes per cycle, measured with 64 channels of 1024 x 1024 pixels.
 constexpr double kMemoryBytes = 15.2;
-constexpr double kRowMemoryBytes = 17;         // where sums are stored as whole rows
-constexpr double kHalfTf32MemoryBytes = 17.5;  // of halves stored so; reckoned
-constexpr double kNarrowMemoryBytes = 17.4;    // of 16-bit values
-constexpr double kFewFilters = 32;             // fewer do not keep up with what is loaded
-constexpr double kFewFilterLoads = 1.45;       // and take so many times as long
-constexpr double kIeeeMemoryBytes = 13.2;      // of ieee
-constexpr double kCacheBytes = 40;     // source values that other filters have read before, from L2
+constexpr double kRowMemoryBytes = 17;         // where the epilogue stores whole rows
+constexpr double kHalfTf32MemoryBytes = 17.5;  // scaled fp16 with whole rows; estimated
+constexpr double kNarrowMemoryBytes = 17.4;    // 16-bit tensors
+constexpr double kFewFilters = 32;             // 16 bits: with fewer filters, loads are slower
+constexpr double kFewFilterLoads = 1.45;       // by this factor
+constexpr double kIeeeMemoryBytes = 13.2;      // "ieee" in bfloat16 components
+constexpr double kCacheBytes = 40;  // from L2, for source values that other filter tiles have read
 constexpr double kFilterCycles = 0.3;  // splitting and placing the block's filters, per value
 constexpr double kLaunchCycles = 5000;
-// All of it, where 16-bit values have so many chunks of channels.
+// 16 bits: a factor on the whole prediction that depends on the number of chunks of channels.
 constexpr double kFewNarrowChunks = 0.9, kNarrowChunk = 0.1, kMostNarrowChunks = 1.5;
-// And where a chunk is mostly empty.
+// 16 bits: another factor where the only chunk is mostly empty.
 constexpr int64_t kFewNarrowChannels = 32;
 constexpr double kEmptyChunks = 1.3;
 
-// Adding a bias to 16-bit sums of more filters than one block of them, bytes per cycle, unless a
-// reduction of more chunks hides it.
+// Adding a bias in 16 bits with more than 64 filters, bytes per cycle. Reductions of more chunks
+// hide it.
 constexpr double kNarrowBiasBytes = 56;
 constexpr int kMostBiasChunks = 3;
 
@@ -79,7 +80,8 @@ class Fitter {
          --some) {
       PointwiseShape shape = shape_;
       shape.filter_tiles = static_cast<int>(ceil_div(blocks, some));
-      if (ceil_div(blocks, shape.filter_tiles) != some) continue;  // fewer do as well
+      // Fewer filters per block need as many blocks.
+      if (ceil_div(blocks, shape.filter_tiles) != some) continue;
       shape.filters = static_cast<int>(some * kPointwiseFilters);
       if (!fit_shared_memory(shape)) continue;
       const int64_t filter_tiles = problem_.groups * shape.filter_tiles;
@@ -108,13 +110,14 @@ class Fitter {
                              view_.weight_target_stride % 8 == 0;
   }
 
-  // The ring comes first: with room for two tiles both warpgroups have one. Then copies under way,
-  // and whole rows to store.
+  // Tries the largest ring first: with room for two tiles, both warpgroups have one. Then come raw
+  // stages, then whole rows.
   bool fit_shared_memory(PointwiseShape& shape) const {
-    // Several products of a tile want all its chunks there; a single one lets them pass by.
+    // With more than 64 filters all chunks of a tile must be in the ring at once; otherwise chunks
+    // can pass through.
     const int least =
         shape.filters > kPointwiseFilters ? shape.chunks : 2 * chain_chunks(shape.math);
-    // A tile has pixels of two images at most.
+    // Then a tile has pixels of at most two images.
     const bool can_copy = shape.filter_tiles == 1 && plane_ >= kPointwisePixels;
     const bool few_filters = shape.filters <= kMaxCopyFilters;
     const int wanted =
@@ -136,22 +139,22 @@ class Fitter {
     return false;
   }
 
-  // Rows of tiles start and end with sectors of 32 bytes: copies of parts of them take twice as
-  // long.
+  // True if the rows of tiles start and end at sector boundaries. Bulk copies of partial sectors
+  // take twice as long.
   bool has_target_sectors() const {
     const int64_t sector = 32 / size_of(problem_.dtype);
     const Strides& strides = view_.target_strides;
     return plane_ % sector == 0 && strides.n % sector == 0 && strides.c % sector == 0;
   }
 
-  // False if less than so many stages of the ring fit.
+  // Returns false if fewer than least_stages fit.
   bool place_in_shared_memory(PointwiseShape& shape, int least_stages) const {
     const int64_t staging =
         int64_t{kPointwiseWarps} * 16 * staging_pitch(shape.math, shape.whole_rows);
     const int64_t filters = pointwise_parts(shape.math) * int64_t{shape.filter_part_bytes()};
     const int64_t raw = int64_t{shape.raw_stages} * kRawStageBytes;
     const int64_t offset = round_up(kPointwiseBarrierBytes + staging, kTileAlignment);
-    // The block's memory starts at a multiple of 16 bytes only.
+    // Dynamic shared memory is aligned to 16 bytes only.
     const int64_t room = caps_.shared_bytes_per_block - kTileAlignment - offset - filters - raw;
     const int64_t stages = std::min<int64_t>(kMaxPointwiseStages, room / chunk_bytes(shape.math));
     if (room < 0 || stages < least_stages) return false;
@@ -163,7 +166,7 @@ class Fitter {
     return true;
   }
 
-  // Whether neighbouring pixels of a row, so many apart, lie in different sectors.
+  // True if neighbouring pixels of a row, `step` apart, lie in different sectors.
   bool is_scattered(const Strides& strides, int64_t step) const {
     return strides.w * step * size_of(problem_.dtype) >= 32;
   }
@@ -215,8 +218,9 @@ class Fitter {
                                                                   : kUnalignedStores);
     const double alone = products + filter_blocks * kProductsCycles + store;
     const double load = count_load_cycles(shape);
-    // Two warpgroups have a tile each. Without room for two tiles, one's chunks are loaded when the
-    // other's have been multiplied by all filters, or, if that is one product, as they pass by.
+    // Two warpgroups have a tile each. Without room for two tiles, the chunks of one are loaded
+    // only after those of the other have been multiplied by all filters, or, with 64 filters, as
+    // they pass through.
     const bool both = shape.stages >= 2 * shape.chunks;
     const double tile = both ? std::max({alone / 2, products, load})
                         : filter_blocks > 1.5
@@ -245,7 +249,7 @@ class Fitter {
   const ConvProblem& problem_;
   const DeviceCaps& caps_;
   const GatherView view_;
-  PointwiseShape shape_;  // what all candidates share
+  PointwiseShape shape_;  // the fields that all candidates share
   int64_t plane_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// Stores sums: each warp puts those of its 16 filters together in shared memory. Either it writes
-// pieces of 128 bytes as whole lines of the filters' planes, or the copy engine does that with
-// whole rows of the tile.
+// The epilogue. Each warp collects 16 filters in shared memory, [filter][pixel], and stores them in
+// one of three ways: pieces of 128 bytes by ordinary 16-byte stores, whole rows of the tile (512
+// bytes) by bulk copies, or value by value for other layouts.
 #pragma once
 
 #include <type_traits>
@@ -23,16 +23,16 @@ class PointwiseStorer {
   using Element = typename TensorTypes<kMath>::Element;
   using Bits = std::conditional_t<sizeof(Element) == 4, float, uint16_t>;
   static constexpr int kBytes = static_cast<int>(sizeof(Element));
-  static constexpr int kPiece = 128 / kBytes;  // pixels
+  static constexpr int kPiece = 128 / kBytes;  // pixels per 128 bytes
   static constexpr int kPieceGroups = kPiece / 8;
   static constexpr int kPieces = kPointwisePixels / kPiece;
   static constexpr int kUnit = 16 / kBytes;
-  static constexpr int kRows = 16;  // filters of a warp
+  static constexpr int kRows = 16;  // filters per warp
 
  public:
   using Sums = WgmmaSums<kPointwisePixels>;
 
-  // staging: of all warps.
+  // staging: address of the staging buffers of all warps.
   __device__ __forceinline__ PointwiseStorer(const PointwiseParams& p, const BlockWork& work,
                                              uint32_t staging)
       : p_(p),
@@ -45,12 +45,12 @@ class PointwiseStorer {
               (static_cast<int64_t>(work.group) * p.group_targets + work.filter) * p.target_c;
   }
 
-  // What makes a filter's sums those of the target.
+  // The bias of a filter, and its scale.
   struct FilterEnd {
     float bias = 0;
-    float scale = 1;  // of a filter of halves
+    float scale = 1;  // scaled fp16
   };
-  // Of this thread's two filters of 64.
+  // This thread's two filters of 64.
   struct Ends {
     FilterEnd low, high;
   };
@@ -59,10 +59,10 @@ class PointwiseStorer {
     return {load_end(row), load_end(row + 8)};
   }
 
-  // Sums of filters 64 * block and on.
+  // Stores 64 filters, from 64 * block on.
   __device__ __forceinline__ void store(const Sums& sums, int tile, int block,
                                         const Ends& ends) const {
-    const int row = block * kPointwiseFilters + warp_row_;  // of the block's filters
+    const int row = block * kPointwiseFilters + warp_row_;  // within the block's filters
     if (row >= work_.filters) return;
     const int first = tile * kPointwisePixels;
     if constexpr (wants_whole_rows(kMath)) {
@@ -71,7 +71,7 @@ class PointwiseStorer {
     store_pieces(sums, first, row, ends);
   }
 
-  // Before the block ends.
+  // Waits for bulk stores. Call before the block ends.
   __device__ __forceinline__ void finish() const {
     if constexpr (wants_whole_rows(kMath)) {
       if (elect_lane()) wait_bulk_stores();
@@ -79,10 +79,10 @@ class PointwiseStorer {
   }
 
  private:
-  // Piece by piece, each by ordinary stores.
+  // Stores piece by piece, with ordinary stores.
   __device__ __forceinline__ void store_pieces(const Sums& sums, int first, int row,
                                                const Ends& ends) const {
-    const int rows = work_.filters - row;  // that there are
+    const int rows = work_.filters - row;  // filters left
     Element* const to = target_ + row * p_.target_c;
     const int image = p_.by_plane.divide(first);
     const bool one_image = first + kPointwisePixels <= (image + 1) * p_.plane;
@@ -91,7 +91,7 @@ class PointwiseStorer {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       const int pixel = first + piece * kPiece;
-      __syncwarp();  // the piece before has been read
+      __syncwarp();  // all lanes have stored the previous piece
       const float* const values = sums.value + piece * (4 * kPieceGroups);
       stage(values, ends, staging_);
       __syncwarp();
@@ -112,11 +112,11 @@ class PointwiseStorer {
     }
   }
 
-  // All pieces together, by copies that go on while the warp does.
+  // Stores all pieces together, by bulk copies that continue while the warp goes on.
   __device__ __forceinline__ void store_rows(const Sums& sums, int first, int row,
                                              const Ends& ends) const {
     if (elect_lane()) wait_bulk_reads();
-    __syncwarp();  // what was staged before has left
+    __syncwarp();  // the previous bulk copies have read the buffer
     bool spoilt = false;
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
@@ -152,8 +152,8 @@ class PointwiseStorer {
     return end;
   }
 
-  // Takes a filter's sums to where they end. Made when they are there: what it needs was loaded
-  // before.
+  // Turns a filter's accumulators into target values. Constructed only when the accumulators are
+  // complete, from values that were prefetched.
   struct Finish {
     float bias;
     Unscale unscale;
@@ -170,7 +170,7 @@ class PointwiseStorer {
     }
   };
 
-  // [filter][kPiece pixels]: the sums of kPieceGroups groups of 8 pixels.
+  // Writes kPieceGroups groups of 8 pixels to [filter][kPiece pixels].
   __device__ __forceinline__ void stage(const float* v, const Ends& ends, uint32_t staged) const {
     const int pitch = p_.staging_pitch;
     const Finish low(source_scale_, ends.low), high(source_scale_, ends.high);
@@ -184,7 +184,7 @@ class PointwiseStorer {
                       __float_as_uint(high(v[4 * g + 3])));
       }
     } else {
-      // Four matrices of 8 filters by 8 pixels: lower and upper filters, of two groups.
+      // Four matrices of 8 filters by 8 pixels: the lower and upper filters of two groups.
       const uint32_t to = staged + lane_ % 16 * pitch + lane_ / 16 * 16;
 #pragma unroll
       for (int g = 0; g < kPieceGroups; g += 2) {
@@ -200,8 +200,8 @@ class PointwiseStorer {
     }
   }
 
-  // Whether any of this thread's sums is not finite: then so is its product with zero. Splitting
-  // spoils sums; what else is not finite should be so.
+  // True if any of this thread's accumulators is not finite (its product with zero is then NaN).
+  // Only splitting can make a value NaN that should be finite, so other precisions need no check.
   static __device__ __forceinline__ bool has_spoilt(const float* v) {
     if constexpr (!is_split(kMath)) return false;
     float probes[2] = {0, 0};
@@ -210,7 +210,8 @@ class PointwiseStorer {
     return probes[0] + probes[1] != 0;
   }
 
-  // Forms spoilt sums of the piece anew, each lane those of a pixel.
+  // Recomputes the staged values of a piece that became NaN or infinite by splitting; each lane has
+  // one pixel.
   __device__ __forceinline__ void mend(int row, int pixel, uint32_t staged) const {
     if constexpr (is_split(kMath)) {
       const int rows = min(kRows, work_.filters - row);
@@ -230,8 +231,8 @@ class PointwiseStorer {
     }
   }
 
-  // Eight lanes write 128 bytes of a filter's plane, a warp those of four filters, four times.
-  // Finds where this lane's go, of the piece that starts with a pixel.
+  // Eight lanes store 128 bytes of a filter's plane, so a warp stores four filters at a time. Finds
+  // this lane's addresses for the piece that starts with first_pixel.
   __device__ __forceinline__ void find_lines(Element* (&lines)[kRows / 4], Element* to,
                                              int first_pixel) const {
     const int pixel = first_pixel + lane_ % 8 * kUnit;
@@ -259,11 +260,12 @@ class PointwiseStorer {
     if constexpr (is_float32(kMath)) {
       store_global_16_bytes(to, unit);
     } else {
-      stream_16_bytes(to, unit);  // of 16-bit values some 4% faster
+      stream_16_bytes(to, unit);  // about 4% faster in 16 bits
     }
   }
 
-  // Copies the staged row of each filter, of one image or in two parts. Called by one lane.
+  // Bulk-copies the staged row of each filter, in two pieces if the tile has two images; called by
+  // one lane.
   __device__ __forceinline__ void send_rows(Element* to, int first_pixel, int rows) const {
     const TwoImages images(p_, first_pixel, kPointwisePixels);
     const int own = (images.next - images.first) * kBytes;
@@ -283,7 +285,7 @@ class PointwiseStorer {
     }
   }
 
-  // Any layout: neighbouring lanes write neighbouring pixels.
+  // Any layout: neighbouring lanes store neighbouring pixels.
   __device__ __forceinline__ void store_pixels(Element* to, int first_pixel, int rows) const {
 #pragma unroll 1
     for (int i = lane_; i < kPiece; i += 32) {
@@ -302,10 +304,10 @@ class PointwiseStorer {
   const PointwiseParams& p_;
   const BlockWork& work_;
   const int lane_;
-  const int warp_row_;  // first of this warp's, of 64 filters
+  const int warp_row_;  // this warp's first filter of 64
   const uint32_t staging_;
-  float source_scale_ = 1;  // of halves
-  Element* target_;         // of the block's first filter
+  float source_scale_ = 1;  // scaled fp16
+  Element* target_;         // plane of the block's first filter
 };
 
 }  // namespace convx
