@@ -36,7 +36,7 @@ BlasScope::BlasScope(const LaunchSite& site, void* handle)
                                             : CUBLAS_COMPUTE_32F;
   check(cublasGetMathMode(handle_, &previous_mode_), "cublasGetMathMode");
   check(cublasGetPointerMode(handle_, &previous_pointers_), "cublasGetPointerMode");
-  // Sums of 16-bit products stay in float32 even where cuBLAS splits the reduction.
+  // cuBLAS may split the reduction; partial sums of 16-bit products must stay in float32 then.
   const int mode = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
   check(cublasSetMathMode(handle_, static_cast<cublasMath_t>(mode)), "cublasSetMathMode");
   check(cublasSetPointerMode(handle_, CUBLAS_POINTER_MODE_HOST), "cublasSetPointerMode");
@@ -55,14 +55,14 @@ void BlasScope::check(cublasStatus_t status, const char* what) const {
 
 template <typename Use>
 void BlasScope::visit_batches(const BatchedGemm& g, const Use& use) const {
-  // The longer of the two axes is the batch, the other a loop.
+  // The longer axis becomes the batch, the other one a loop.
   const bool batch_rows = g.rows >= g.groups;
   const int64_t loops = batch_rows ? g.groups : g.rows;
   const int64_t batch = batch_rows ? g.rows : g.groups;
   const auto step_of = [&](const auto& operand) {
     return batch_rows ? operand.row_stride : operand.group_stride;
   };
-  constexpr int64_t kMaxBatch = 65535;  // a grid dimension
+  constexpr int64_t kMaxBatch = 65535;  // limit of a grid dimension
   for (int64_t loop = 0; loop < loops; ++loop) {
     for (int64_t first = 0; first < batch; first += kMaxBatch) {
       const auto offset_of = [&](const auto& operand) {

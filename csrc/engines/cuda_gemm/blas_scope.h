@@ -1,4 +1,4 @@
-// Batched matrix products on PyTorch's cuBLAS handle.
+// Batched GEMMs on PyTorch's cuBLAS handle.
 #pragma once
 
 #include <cublas_v2.h>
@@ -10,11 +10,12 @@
 
 namespace convx {
 
-// result (m x n) = left (m x k) times right (k x n), column-major as cuBLAS has it, for every
-// group and every output row of a chunk.
+// For every group and every output row of a chunk, column-major as in cuBLAS:
+//
+//     result (m x n) = left (m x k) * right (k x n)
 struct GemmOperand {
   const void* data;
-  bool transposed;  // stored as the transpose of what the product wants
+  bool transposed;  // true: memory holds the transpose of the operand
   int64_t pitch;    // leading dimension
   int64_t group_stride, row_stride;
 };
@@ -25,21 +26,21 @@ struct BatchedGemm {
   void* result;
   int64_t pitch, group_stride, row_stride;
   int64_t groups, rows;
-  bool accumulate;   // add to the result instead of replacing it
-  bool wide_result;  // the result is stored in the accumulation type
+  bool accumulate;   // true: adds to the result instead of replacing it
+  bool wide_result;  // true: the result is stored in the accumulation type
 };
 
-// What multiply_lt adds before a result is rounded, and memory for it.
+// Values that multiply_lt adds before a result is rounded, and its workspace.
 struct LtExtras {
-  GemmOperand rows;    // [m], to every column; or null
-  GemmOperand matrix;  // m x n; or null
+  GemmOperand rows;    // [m], added to every column; or null
+  GemmOperand matrix;  // m x n, added; or null
   void* workspace;
   int64_t workspace_bytes;
-  int rank;  // LtProduct's
+  int rank;  // see LtProduct::rank
 };
 
-// Sets the handle's math mode to what the problem's precision asks for and restores it. Touches
-// neither the handle's stream nor its workspace: both are PyTorch's.
+// Sets the handle's math mode to the problem's precision, and restores it at the end. It changes
+// neither the handle's stream nor its workspace, which belong to PyTorch.
 class BlasScope {
  public:
   BlasScope(const LaunchSite& site, void* handle);
@@ -48,12 +49,12 @@ class BlasScope {
   BlasScope& operator=(const BlasScope&) = delete;
 
   void multiply(const BatchedGemm& gemm) const;
-  // False where cuBLASLt has no algorithm for it; some of the results may be there then.
+  // Returns false if cuBLASLt has no algorithm. Some results may have been written by then.
   bool multiply_lt(const BatchedGemm& gemm, const LtExtras& extras) const;
 
  private:
   void check(cublasStatus_t status, const char* what) const;
-  // Calls use(batch, elements to go on by in an operand, its step) for every batch of products.
+  // Calls use(batch size, offset of an operand in elements, its step) for every batched GEMM.
   template <typename Use>
   void visit_batches(const BatchedGemm& gemm, const Use& use) const;
 

@@ -1,4 +1,4 @@
-// Forward and input gradient: target rows = packed filters times column matrix.
+// Forward pass and input gradient with a column matrix: target row = packed filters * columns.
 #include "engines/cuda_gemm/blas_scope.h"
 #include "engines/cuda_gemm/cuda_gemm_passes.h"
 #include "engines/cuda_gemm/gemm_steps.cuh"
@@ -61,7 +61,7 @@ class GemmGather {
   }
 
   // Row-major: result[filter][pixel] = filters[filter][reduction] * columns[reduction][pixel].
-  // cuBLAS sees every matrix transposed, so columns are the left operand there.
+  // cuBLAS is column-major and sees every matrix transposed, so columns are the left operand.
   void multiply(const StoredRows& stored, const GatherAxis& row, const GatherAxis& column,
                 const LatticePiece& piece, const GemmWorkspace& workspace, const MoveParams& move,
                 bool in_place) {
@@ -76,7 +76,7 @@ class GemmGather {
     gemm.rows = piece.rows;
     const Strides& strides = view_.target_strides;
     if (in_place && !is_row_in_place(strides, column.target_step, column.count)) {
-      // Channels_last: result[pixel][filter], that is the transposed product.
+      // channels_last: result[pixel][filter] is the transposed product.
       gemm.m = view_.target_channels;
       gemm.n = piece.pixels();
       gemm.left = filters_;

@@ -1,4 +1,5 @@
-// Forward pass and input gradient of 1x1 layers, multiplied as they lie: gemm_in_place.h.
+// Forward pass and input gradient of 1x1 layers whose tensors are used as matrices
+// (gemm_in_place.h).
 #include "engines/cuda_gemm/blas_scope.h"
 #include "engines/cuda_gemm/cuda_gemm_passes.h"
 #include "engines/cuda_gemm/gemm_steps.cuh"
@@ -47,7 +48,7 @@ class GemmInPlace {
   }
 
  private:
-  // As cuBLAS sees it, column-major: [source channel][target channel], unless it is transposed.
+  // Column-major, as cuBLAS sees it: [source channel][target channel], or its transpose.
   GemmOperand filters(bool transposed) const {
     return {shape_.filters.packed ? packed_ : w_, transposed != shape_.filters.transposed,
             shape_.filters.pitch, shape_.filters.group_stride, 0};
@@ -55,7 +56,7 @@ class GemmInPlace {
 
   LtExtras memory() const { return {{}, {}, blas_workspace_, shape_.blas_bytes, shape_.lt_rank}; }
 
-  // Nothing is added. By cuBLASLt where it chooses better.
+  // Multiplies without a bias, by cuBLASLt where it chooses a better algorithm than cuBLAS.
   void multiply(const BatchedGemm& gemm) const {
     if (shape_.asks_lt && blas_.multiply_lt(gemm, memory())) return;
     blas_.multiply(gemm);
@@ -70,7 +71,7 @@ class GemmInPlace {
     if (bias_ == nullptr || shape_.bias_pixels == pixels) {
       return multiply_planes(source_, target_, pixels, problem_.N, source_step, target_step);
     }
-    // Pieces of a large image that start from the same bias values, and what is left of all.
+    // A large image is cut into pieces that share the bias matrix; the rest of each image follows.
     const int64_t piece = shape_.bias_pixels, pieces = pixels / piece;
     for (int64_t image = 0; image < problem_.N; ++image) {
       multiply_planes(source_ + image * source_step, target_ + image * target_step, piece, pieces,
@@ -82,7 +83,7 @@ class GemmInPlace {
                     target_step);
   }
 
-  // count times so many pixels of all planes.
+  // Multiplies `count` blocks of `pixels` pixels of all planes.
   void multiply_planes(const T* source, T* target, int64_t pixels, int64_t count,
                        int64_t source_step, int64_t target_step) {
     BatchedGemm gemm{};
@@ -128,7 +129,7 @@ class GemmInPlace {
       dim3 grid = lay_out(view_.source_strides, source_, view_.source_channels, copied_);
       launch_kernel<gather_planes_kernel<T>>(site_, grid, kMoveThreads, 0, p);
       BatchedGemm gemm{};
-      gemm.m = p.pitch;  // with what fills lines up: other numbers of pixels get slow kernels
+      gemm.m = p.pitch;  // includes the padding: cuBLAS is slow with other numbers of pixels
       gemm.n = view_.target_channels;
       gemm.k = view_.source_channels;
       gemm.left = {copied_, false, p.pitch, gemm.k * p.pitch, 0};
@@ -172,7 +173,7 @@ class GemmInPlace {
   }
 
   void fill_bias(T* to, int64_t lines, int64_t columns, int64_t pitch, bool line_is_channel) {
-    constexpr int64_t kMostValues = int64_t{1} << 30;  // of a launch
+    constexpr int64_t kMostValues = int64_t{1} << 30;  // per launch
     const int64_t most = std::max<int64_t>(kMostValues / columns, 1);
     for (int64_t line = 0; line < lines; line += most) {
       const auto values = static_cast<int>(std::min(most, lines - line) * columns);
@@ -210,7 +211,7 @@ class GemmInPlace {
   T* target_;
   const T* bias_;
   const void* w_;
-  // In the workspace:
+  // Pieces of the workspace:
   void* packed_;
   T *bias_values_, *copied_;
   char *results_, *blas_workspace_;

@@ -12,28 +12,28 @@
 namespace convx {
 namespace {
 
-// Fitted to an H200 in November 2026 over the 23 shapes of the benchmark. Rates are operations per
-// microsecond of cuBLAS on reductions long enough to hide a tile's beginning and end.
+// Fitted on an H200 in November 2026 to the 23 shapes of the benchmark. Rates are operations per
+// microsecond of cuBLAS on reductions that are long enough to hide a tile's start and end.
 constexpr double kFloat32Rate = 46e6;
 constexpr double kTf32Rate = 250e6;
 constexpr double kHalfRate = 450e6;
-// Of these, what GEMMs of columns reach in the forward pass.
+// The share of these rates that GEMMs on columns reach in the forward pass.
 constexpr double kColumnRate = 0.6;
 constexpr double kColumnShortReduction = 150;
 constexpr double kFloat64Rate = 45e6;
 constexpr double kReferenceSms = 132;
-constexpr double kShortReduction = 24;       // a tile costs this many extra terms of the reduction
-constexpr double kFilterTile = 32;           // cuBLAS computes whole tiles of filters
-constexpr double kColumnTile = 128;          // and, in the weight gradient, of columns
-constexpr double kBytesPerUs = 3.4e6;        // device memory
-constexpr double kColumnBytesPerUs = 2.7e6;  // writing columns that stay in L2
-constexpr double kBiasBytesPerUs = 1.1e6;    // results the bias is added to in a pass of its own
+constexpr double kShortReduction = 24;  // terms of the reduction that a tile's start and end cost
+constexpr double kFilterTile = 32;      // cuBLAS computes whole tiles of filters
+constexpr double kColumnTile = 128;     // the same for columns, in the weight gradient
+constexpr double kBytesPerUs = 3.4e6;   // device memory
+constexpr double kColumnBytesPerUs = 2.7e6;  // columns that stay in L2, written
+constexpr double kBiasBytesPerUs = 1.1e6;    // results to which a separate pass adds the bias
 constexpr double kCallUs = 4;                // a GEMM and the kernels around it
-constexpr double kPlanUs = 10;               // of all, before and after
+constexpr double kPlanUs = 10;               // fixed cost of a launch
 
 double pad_ratio(double extent, double tile) { return std::ceil(extent / tile) * tile / extent; }
 
-// How much more work the GEMMs do than the convolution needs.
+// Factor by which the GEMMs do more work than the convolution needs.
 double count_waste(const ConvProblem& p, const GemmShape& shape) {
   const double taps = static_cast<double>(p.taps());
   const double filters = static_cast<double>(p.filters_per_group());
@@ -78,7 +78,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   return "";
 }
 
-// In microseconds, of layers that columns are built for, and of weight gradients.
+// Predicted microseconds of layers with a column matrix, and of weight gradients.
 double predict_columns(const ConvProblem& problem, const GemmShape& shape, double memory_rate,
                        double product_rate) {
   const double arithmetic =

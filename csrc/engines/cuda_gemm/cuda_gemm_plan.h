@@ -1,4 +1,5 @@
-// The gemm engine: a column matrix built in chunks that stay in L2, and cuBLAS.
+// Engine cuda_gemm: cuBLAS on a column matrix that is built in chunks which stay in L2, or on the
+// tensors themselves.
 #pragma once
 
 #include "core/engine.h"

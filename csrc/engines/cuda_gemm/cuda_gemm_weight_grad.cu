@@ -1,7 +1,8 @@
 // Weight gradient: for every output row, y's row times the transposed column matrix.
 //
-// One product per output row, summed in a fixed order: short reductions inside cuBLAS keep
-// float32 accurate, and many small products fill the device where one large one would not.
+// There is one product per output row, and products are summed in a fixed order. Short reductions
+// inside cuBLAS keep float32 accurate, and many small products fill the device where one large
+// product would not.
 #include "engines/cuda_gemm/blas_scope.h"
 #include "engines/cuda_gemm/cuda_gemm_passes.h"
 #include "engines/cuda_gemm/gemm_steps.cuh"
@@ -73,7 +74,7 @@ class GemmWeightGrad {
     });
   }
 
-  // Row-major: product[filter][reduction index] = gradient[filter][pixel] * columns^T; cuBLAS sees
+  // Row-major: product[filter][reduction index] = gradient[filter][pixel] * columns^T. cuBLAS sees
   // the transposed product, with columns on the left.
   void multiply(const GemmOperand& columns, const GemmOperand& gradient, int64_t pixels,
                 int64_t rows, Acc* partial) {
@@ -103,7 +104,8 @@ class GemmWeightGrad {
     first_ = false;
   }
 
-  // x is the column matrix; its pixels are cut into segments, or small images are one each.
+  // 1x1 layers in NCHW: x is the column matrix. An image is cut into segments of pixels, unless it
+  // is small.
   void run_pointwise() {
     const int64_t pixels = problem_.H * problem_.W;
     const int64_t room = count_partials();
@@ -132,7 +134,7 @@ class GemmWeightGrad {
     if (rest > 0) run_batch(0, segments * segment, rest, problem_.N, xs.n, ys.n);
   }
 
-  // The same where pixels have their channels side by side: of all images, x is [pixel][channel].
+  // 1x1 layers in channels_last: x is [pixel][channel], with the pixels of all images.
   void run_pixels() {
     const int64_t x_pitch = shape_.in_place.source_pitch, y_pitch = shape_.in_place.target_pitch;
     const auto multiply_some = [&](int64_t pixel, int64_t length, int64_t count) {
@@ -151,7 +153,7 @@ class GemmWeightGrad {
     if (rest > 0) multiply_some(pixels - rest, rest, 1);
   }
 
-  // Of pointwise problems: products that wait to be added up, and how many there is room for.
+  // 1x1 layers: partial products that are still to be summed, and how many of them fit.
   Acc* partials() const {
     return reinterpret_cast<Acc*>(static_cast<char*>(buffers_.workspace) +
                                   resident_bytes(problem_));
@@ -168,7 +170,7 @@ class GemmWeightGrad {
   const Buffers& buffers_;
   int64_t elements_;
   Acc* sum_;
-  bool first_ = true;  // nothing is in the sum yet
+  bool first_ = true;  // true: the sum is still empty
 };
 
 }  // namespace

@@ -12,17 +12,17 @@
 namespace convx {
 namespace {
 
-// What cuBLAS may use; PyTorch gives it as much.
+// Largest workspace for cuBLASLt; PyTorch gives cuBLAS as much.
 constexpr int64_t kBlasBytes = int64_t{32} << 20;
-// Bias values of one image where that is not more, or else of a piece of it: they stay in L2.
+// Bias values stay in L2: those of one image, or of a piece of it if they are more than this.
 constexpr int64_t kBiasBytes = int64_t{4} << 20;
 // Pixels that are copied together stay in L2 until they are multiplied.
 constexpr int64_t kChunkBytes = int64_t{32} << 20;
 constexpr int64_t kFewestPixels = 16;
-// Planes side by side, and their results.
+// Planes side by side, with their results.
 constexpr int64_t kSideBySideBytes = int64_t{96} << 20;
 
-// 1x1 without padding, the channels of a pixel of x side by side.
+// True for 1x1 layers without padding whose x has the channels of a pixel together.
 bool reads_whole_pixels(const ConvProblem& p) {
   return p.R == 1 && p.S == 1 && p.pad.top == 0 && p.pad.left == 0 &&
          (p.P - 1) * p.stride.h < p.H && (p.Q - 1) * p.stride.w < p.W &&
@@ -34,37 +34,40 @@ bool can_lie_side_by_side(const ConvProblem& p) {
          p.H * p.W * size_of(p.dtype) % 8 != 0;
 }
 
-// The memory that cuBLASLt may use decides what it offers. On an H200 (cuBLAS 13, 2,576 products):
-// - Kernels of 16 bits that need memory have another clear it first, 2 us. Without it the same ones
-//   are 4% faster on average, and never slower but for very many bytes, and where lines begin
-//   anywhere.
-// - Those of TF32 that run well on Hopper need some. Few products of a short reduction are faster
-//   by the older ones that need none, up to 1.9 times. Of the others, 1 MiB brings a better choice
-//   than 32 MiB, cuBLAS', unless so few pixels want parts of a long reduction. All in all the
-//   choice for pixels is 2% slower than the best of these; cuBLAS' is 8%.
-// - Planes of TF32 have no use for parts, but Hopper's tiles are large: where much of them would be
-//   empty, the older kernels are faster, and so they are for few pixels of a short reduction. 3%
-//   slower than the best; cuBLAS' choice is 5%.
-// - Where lines of TF32 begin anywhere, none is ever needed. Without it the choice is up to 15%
-//   better, but for few filters.
+// The workspace that cuBLASLt is offered decides which algorithms it proposes. Measured on an H200
+// (cuBLAS 13, 2,576 products):
+//
+// - 16 bits: kernels that use a workspace have another kernel clear it first, 2 us. Without a
+//   workspace, the choice is 4% faster on average, and slower only for very large tensors and for
+//   rows that are not aligned.
+// - TF32 pixels: the kernels made for Hopper need some workspace. Small products with a short
+//   reduction are up to 1.9 times as fast with the older kernels, which need none. For the others,
+//   1 MiB gives a better choice than 32 MiB (cuBLAS's), unless the pixels are so few that a long
+//   reduction should be split. Overall these rules are 2% slower than the best of these choices;
+//   cuBLAS's own choice is 8% slower.
+// - TF32 planes: split-K does not help, but Hopper's tiles are large. The older kernels are faster
+//   where much of a tile would be empty, and for few pixels with a short reduction. The rules are
+//   3% slower than the best choice; cuBLAS's own choice is 5% slower.
+// - TF32 with rows that are not aligned: no kernel needs a workspace. Without one the choice is up
+//   to 15% better, except for few filters.
 constexpr int64_t kLittleMemory = int64_t{1} << 20;
 constexpr double kVeryManyBytes = 200e6;
-constexpr int64_t kFewestHalfFilters = 8;  // of two, cuBLAS has something better
+constexpr int64_t kFewestHalfFilters = 8;  // with fewer, cuBLAS has better kernels
 constexpr int64_t kShortReduction = 224;
-constexpr double kFewProducts = 400e6;  // multiplications
+constexpr double kFewProducts = 400e6;  // multiply-adds
 constexpr int64_t kFewPixels = 512, kFewPlanePixels = 5000;
 constexpr int64_t kLargeTile = 128;  // filters, and pixels
 constexpr double kMuchEmpty = 0.3;
 constexpr int64_t kFewFilters = 64;
 
-// The share of large tiles of planes that has neither filters nor pixels.
+// The share of large tiles that holds neither filters nor pixels, for planes.
 double find_empty_share(int64_t filters, int64_t pixels) {
   const int64_t tiles = ceil_div(filters, kLargeTile) * ceil_div(pixels, kLargeTile);
   return 1 - static_cast<double>(filters * pixels) /
                  static_cast<double>(tiles * kLargeTile * kLargeTile);
 }
 
-// Bytes for cuBLASLt to choose by; nothing: cuBLAS chooses, unless there is a bias.
+// The workspace to offer cuBLASLt. Empty: cuBLAS chooses the algorithm, unless there is a bias.
 std::optional<int64_t> choose_blas_bytes(const ConvProblem& p, const GatherTensors& view,
                                          const InPlaceShape& shape) {
   const InPlaceForm form = shape.form;
@@ -93,8 +96,8 @@ std::optional<int64_t> choose_blas_bytes(const ConvProblem& p, const GatherTenso
   return products <= kFewProducts ? 0 : kLittleMemory;
 }
 
-// Planes of 16 bits whose results take longer than their products. Of pixels as much would be lost
-// as gained, and of TF32 more.
+// 16-bit planes with up to this many channels are limited by storing results, and take a proposal
+// with few tiles. For pixels as much would be lost as gained, and in TF32 more.
 constexpr int64_t kStoreBoundChannels = 192;
 
 bool wants_few_tiles(const ConvProblem& p, const GatherTensors& view, const InPlaceShape& shape) {
@@ -136,9 +139,9 @@ bool can_be_wished(const ConvProblem& p, const InPlaceWish& wish) {
   if (wish.form != InPlaceForm::kNone) {
     return form == InPlaceForm::kPlanes && can_lie_side_by_side(p);
   }
-  // A bias is cuBLASLt's to add.
+  // Only cuBLASLt can add a bias.
   if (wish.algorithm == Algorithm::kCublas) return !adds_bias(p);
-  // What it proposes for 16 bits with memory is the same, or has to clear it first.
+  // In 16 bits, further proposals with a workspace are the same, or must clear it first.
   return wish.lt_rank == 0 || wish.blas_bytes == 0 || size_of(p.dtype) != 2;
 }
 
@@ -173,7 +176,7 @@ InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceFo
   }
   shape.filters = find_filter_matrix(p, view);
   if (shape.filters.packed) shape.filter_bytes = align_bytes(p.K * p.channels_per_group() * size);
-  // The most pixels of so many bytes, or of a quarter of what there is.
+  // The most pixels that fit in so many bytes, or in a quarter of the workspace.
   const auto fit_pixels = [&](int64_t pixels, int64_t channels, int64_t bytes) {
     const int64_t most = std::min(bytes, workspace_limit / 4) / (channels * size);
     return std::min(pixels, std::max(most / kFewestPixels, int64_t{1}) * kFewestPixels);
@@ -234,7 +237,7 @@ const char* name_of(InPlaceForm form) {
 
 InPlaceForm find_in_place_form(const ConvProblem& p) {
   if (p.N == 0) return InPlaceForm::kNone;
-  // A product for each image of a single pixel would be none.
+  // A GEMM per image would have a single column where an image is one pixel.
   if (is_pointwise(p) && p.H * p.W > 1) return InPlaceForm::kPlanes;
   if (has_dense_pixels(p)) return InPlaceForm::kPixels;
   if (is_pointwise(p)) return InPlaceForm::kPlanes;
@@ -244,7 +247,7 @@ InPlaceForm find_in_place_form(const ConvProblem& p) {
 }
 
 FilterMatrix find_filter_matrix(const ConvProblem& p, const GatherTensors& view) {
-  // Lines of one element may lie anywhere, and a single line has no distance to the next.
+  // Rows of one element may lie anywhere, and a single row has no pitch.
   const auto lies = [](int64_t line_stride, int64_t lines, int64_t stride, int64_t elements) {
     return (elements == 1 || stride == 1) && (lines == 1 || line_stride >= elements);
   };

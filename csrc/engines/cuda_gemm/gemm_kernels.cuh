@@ -1,16 +1,18 @@
-// The kernels around the GEMMs of cuda_gemm: they only move data. Layouts in gemm_shape.h.
+// The kernels around the GEMMs of cuda_gemm. They only move data; gemm_shape.h has the layouts.
 //
-//   fill_columns     builds a chunk of the column matrix; a block copies one source row of one
-//                    channel, all column taps, up to kColumnsPerBlock pixels
-//   pack_filters     w -> [group][filter][row tap][c][column tap], the order of the columns
-//   move_results     staged results -> target, with bias; or zeros
-//   add_bias         bias onto results in place
-//   fill_bias        bias values that products are added to
-//   gather_planes    planes of a 1x1 layer side by side; scatter_planes: results back, with bias
-//   gather_gradient  y -> staging, where the GEMM cannot read it in place
-//   add_products     weight gradient: adds a chunk's products to the sum, in their order
-//   write_gradient   the sum -> w
-// None uses shared memory.
+//     fill_columns     builds a chunk of the column matrix: a block copies one source row of one
+//                      channel, for all column taps, up to kColumnsPerBlock pixels
+//     pack_filters     w -> [group][filter][row tap][c][column tap], the order of the columns
+//     move_results     staged results -> target, with bias; or zeros
+//     add_bias         adds the bias to results in place
+//     fill_bias        bias values that a GEMM accumulates onto
+//     gather_planes    planes of a 1x1 layer -> side by side
+//     scatter_planes   results side by side -> planes, with bias
+//     gather_gradient  y -> staging, where the GEMM cannot read it in place
+//     add_products     weight gradient: adds a chunk's products to the sum, in order
+//     write_gradient   the sum -> w
+//
+// None of them uses shared memory.
 #pragma once
 
 #include "device/convert.cuh"
@@ -33,17 +35,17 @@ struct ColumnParams {
   int source_h, source_w;
   int channels;  // per group
   int stored_rows, column_taps;
-  int pixels;     // images * columns of the chunk
-  int pitch;      // elements from one line of columns to the next
+  int pixels;     // images times columns of the chunk
+  int pitch;      // elements from one row of the column matrix to the next
   int first_row;  // u of stored row 0, see StoredRows
   int unit, outer_step, inner_step, row_origin;
   int column_step, offset_step, column_origin;
-  bool sliding;  // fours of pixels never straddle images, and steps are 1
+  bool sliding;  // true: steps are 1, and four pixels never straddle two images
   FastDivmod by_columns;
 };
 
-// Four neighbouring pixels at a time, for stride 1 and dilation 1: from one tap to the next their
-// values move by one place, so one is read and four are written.
+// Stride 1 and dilation 1: four neighbouring pixels at a time. From one tap to the next their
+// values shift by one, so each tap costs one load and one store of four values.
 template <typename T>
 __device__ inline void fill_sliding(const ColumnParams& p, const T* source, bool row_valid,
                                     T* columns, int first, int last) {
@@ -80,11 +82,11 @@ __global__ void __launch_bounds__(kColumnThreads)
   const int u = p.first_row + t;
   const int h = u / p.unit * p.outer_step + u % p.unit * p.inner_step + p.row_origin;
   const bool row_valid = static_cast<unsigned>(h) < static_cast<unsigned>(p.source_h);
-  // source: [n][group, c][h][w], any strides
+  // source: [n][group, c][h][w], any strides.
   const T* source = static_cast<const T*>(p.source) +
                     (int64_t{group} * p.channels + channel) * p.strides.c +
                     (row_valid ? h * p.strides.h : 0);
-  // columns: [group][stored row][c][column tap][pixel]
+  // columns: [group][stored row][c][column tap][pixel].
   T* columns = static_cast<T*>(p.columns) + int64_t{blockIdx.x} * p.column_taps * p.pitch;
   const int first = blockIdx.y * kColumnsPerBlock;
   const int last = min(first + kColumnsPerBlock, p.pixels);
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(kColumnThreads)
 }
 
 struct FilterParams {
-  int64_t group_stride, target_stride, source_stride, r_stride, s_stride;  // of w
+  int64_t group_stride, target_stride, source_stride, r_stride, s_stride;  // strides of w
   int filters, channels;                                                   // per group
   int row_taps, row_tap0, row_tap_step;
   int column_taps, column_tap0, column_tap_step;
@@ -132,7 +134,7 @@ __global__ void __launch_bounds__(kMoveThreads)
   }
 }
 
-// A chunk of the target lattice (or of y), as the kernels that move it see it.
+// A chunk of the target (or of y, for the weight gradient), for the kernels that move it.
 struct MoveParams {
   void* tensor;      // at the chunk's first image
   const void* bias;  // may be null
@@ -140,14 +142,14 @@ struct MoveParams {
   TensorStrides strides;
   int groups, channels;  // channels per group
   int rows, columns, images;
-  int pitch;                     // elements from one line of staged pixels to the next
-  int64_t row_origin, row_step;  // tensor position of the chunk's row i
+  int pitch;                     // elements from one row of staged pixels to the next
+  int64_t row_origin, row_step;  // tensor row i of the chunk is at row_origin + i * row_step
   int64_t column_origin, column_step;
-  bool zero;  // nothing reaches these pixels
+  bool zero;  // true: no tap reaches these pixels, and the target is zero
   FastDivmod by_columns;
 };
 
-// Blocks: x over images * columns, y over rows, z over channels of all groups.
+// Grid: x over images * columns, y over rows, z over the channels of all groups.
 template <typename T>
 __global__ void __launch_bounds__(kMoveThreads)
     move_results_kernel(const __grid_constant__ MoveParams p) {
@@ -172,7 +174,7 @@ __global__ void __launch_bounds__(kMoveThreads)
   }
 }
 
-// A block takes one row of one channel, of all images of the chunk.
+// A block has one row of one channel, for all images of the chunk.
 template <typename T>
 __global__ void __launch_bounds__(kMoveThreads)
     add_bias_kernel(const __grid_constant__ MoveParams p) {
@@ -193,7 +195,7 @@ __global__ void __launch_bounds__(kMoveThreads)
   }
 }
 
-// Bias values for sums to be added to: lines pitch apart, one of each channel, or each with all
+// Fills rows of bias values, `pitch` apart: each row is one channel (line_is_channel), or has all
 // channels.
 template <typename T>
 __global__ void __launch_bounds__(kMoveThreads)
@@ -226,20 +228,20 @@ __global__ void __launch_bounds__(kMoveThreads)
   }
 }
 
-// Planes of some images and what has them side by side: lines of a channel, [image, pixel].
+// The planes of some images, and their copy side by side: [channel][image, pixel].
 struct PlaneParams {
-  void* planes;  // at the first of the images
-  int64_t n, c;  // from image to image, from plane to plane
+  void* planes;  // of the first image
+  int64_t n, c;  // strides from image to image, and from plane to plane
   void* lines;
   const void* bias;  // may be null
   int channels, pixels, pitch;
   FastDivmod by_plane;
 };
 
-// Calls use(place in a plane, place in the lines, channel) for the thread's pixels: a warp's lie
-// side by side. Behind the last of a line, up to its pitch, there is no plane: null. Blocks: x over
-// lines' pixels, y over channels.
-constexpr int kPlanePixels = 4;  // of a thread
+// Calls use(address in a plane, index in the copy, channel) for each of the thread's pixels. The
+// address is null in the padding at the end of a row. Neighbouring threads have neighbouring
+// pixels. Grid: x over pixels of a row, y over channels.
+constexpr int kPlanePixels = 4;  // per thread
 template <typename T, typename Use>
 __device__ inline void visit_planes(const PlaneParams& p, const Use& use) {
   const int first = blockIdx.x * kPlanePixels * kMoveThreads + threadIdx.x;
@@ -265,7 +267,7 @@ __global__ void __launch_bounds__(kMoveThreads)
   });
 }
 
-// Results are of type Staged.
+// Staged: type of the results.
 template <typename T, typename Staged>
 __global__ void __launch_bounds__(kMoveThreads)
     scatter_planes_kernel(const __grid_constant__ PlaneParams p) {
@@ -277,7 +279,7 @@ __global__ void __launch_bounds__(kMoveThreads)
   });
 }
 
-// products: [product][element]; sum: [element]
+// products: [product][element]; sum: [element].
 template <typename Acc>
 __global__ void __launch_bounds__(kMoveThreads)
     add_products_kernel(const Acc* products, int count, Acc* sum, int64_t elements, bool first) {
@@ -290,7 +292,7 @@ __global__ void __launch_bounds__(kMoveThreads)
   }
 }
 
-// sum: [group][filter][r][c][s]
+// sum: [group][filter][r][c][s].
 template <typename T>
 __global__ void __launch_bounds__(kMoveThreads)
     write_gradient_kernel(const __grid_constant__ FilterParams p, const accumulate_t<T>* sum, T* w,

@@ -7,26 +7,26 @@
 namespace convx {
 namespace {
 
-// A chunk's column matrix stays in a 50 MB L2 cache next to the results it is turned into.
-// Measured on an H200 (60 MB); docs/engines/cuda_gemm.md describes the chunks.
+// A chunk's column matrix must stay in a 50 MB L2 beside the results. Chosen on an H200 (60 MB);
+// docs/engines/cuda_gemm.md describes the chunks.
 constexpr int64_t kColumnBudget = int64_t{30} << 20;
-// Where so little would leave multiprocessors idle, more is worth leaving L2 for.
+// Used where chunks of that size would leave multiprocessors idle: leaving L2 is cheaper.
 constexpr int64_t kLargeColumnBudget = int64_t{128} << 20;
-// Products of the weight gradient that wait to be added up.
+// Products of the weight gradient that have not been summed yet.
 constexpr int64_t kPartialBudget = int64_t{48} << 20;
-// Results the bias is added to in place, right after the GEMM has left them in L2.
+// Results to which the bias is added in place, while they are still in L2 after the GEMM.
 constexpr int64_t kBiasBudget = int64_t{20} << 20;
-// GEMMs narrower than this waste tiles, so images are put side by side.
+// GEMMs narrower than this waste tiles, so several images are put side by side.
 constexpr int64_t kWantedPixels = 512;
 constexpr int64_t kMinColumns = 32;
-// Pixels one product of a pointwise problem's weight gradient reduces over, at most and, where
-// there are too few products for all multiprocessors, at least.
+// 1x1 weight gradient: most pixels that one product reduces over, and fewest, where there are too
+// few products for all multiprocessors.
 constexpr int64_t kMostSegmentPixels = 8192;
 constexpr int64_t kFewestSegmentPixels = 1024;
-// Pairs of phases whose chunks are remembered.
+// Pairs of phases whose chunks are stored in the plan.
 constexpr size_t kMaxChunks = 64;
 
-// Equal parts: 64 rows in chunks of at most 37 are 2 x 32.
+// Splits into equal parts: 64 rows in chunks of at most 37 become 2 x 32.
 int64_t balance(int64_t total, int64_t most) { return ceil_div(total, ceil_div(total, most)); }
 
 }  // namespace
@@ -55,7 +55,7 @@ StoredRows store_rows(const AxisPhase& phase, GatherAxis& axis) {
   return rows;
 }
 
-// cuBLAS wants a pitch no smaller than a line; strides along an axis of one element may be.
+// cuBLAS requires a pitch that is not smaller than a row; strides of axes with one element may be.
 bool is_row_in_place(const Strides& strides, int64_t column_step, int64_t columns) {
   return strides.w == 1 && column_step == 1 && strides.c >= columns;
 }
@@ -114,7 +114,7 @@ GemmChunk fit_gemm_chunk(const GemmExtents& e, const StoredRows& rows, const Con
     const bool staged = !e.in_place || chunk.images > 1;
     chunk.staging_bytes =
         staged ? align_bytes(count * e.target_channels * pixels * staged_size) : 0;
-    // One product alone is added straight to the sum.
+    // A single product is accumulated straight onto the sum.
     chunk.partial_bytes = weight_grad && count > 1 ? align_bytes(count * e.product_bytes) : 0;
     return chunk.workspace_bytes() <= budget;
   };
@@ -130,7 +130,7 @@ GemmChunk fit_gemm_chunk(const GemmExtents& e, const StoredRows& rows, const Con
   }
   const int64_t result_row_bytes =
       chunk.images * chunk.columns * e.target_channels * size_of(p.dtype);
-  // The largest count of rows whose columns stay within the given size.
+  // The most rows whose columns stay within the given size.
   auto count_rows = [&](int64_t column_budget) {
     int64_t low = 1;
     int64_t high = e.rows;
@@ -143,7 +143,8 @@ GemmChunk fit_gemm_chunk(const GemmExtents& e, const StoredRows& rows, const Con
     }
     return low;
   };
-  // A GEMM has some tiles of 128 x 128 per output row: whole waves of them leave nothing idle.
+  // A GEMM has some 128 x 128 tiles per output row. Whole waves of them leave no multiprocessor
+  // idle.
   const int64_t tiles = ceil_div(chunk.images * chunk.columns, 128) *
                         ceil_div(e.target_channels, 128 * p.groups) * p.groups;
   int64_t most = count_rows(kColumnBudget);
@@ -157,13 +158,13 @@ GemmChunk fit_gemm_chunk(const GemmExtents& e, const StoredRows& rows, const Con
   return chunk;
 }
 
-// Weight gradient: the only memory needed beside the resident is for products that wait to be added
-// up, and even that only where there is room for more than one.
+// 1x1 weight gradient: apart from the resident sum, memory is needed only for products that wait to
+// be summed, and only if more than one of them fits.
 static void fit_segments(GemmShape& shape, const ConvProblem& p) {
   shape.fits = shape.budget >= 0;
   const int64_t product = p.K * p.channels_per_group() * accumulate_bytes(p.dtype);
   int64_t segments = 0;
-  if (shape.in_place.form == InPlaceForm::kPixels) {  // those of all images
+  if (shape.in_place.form == InPlaceForm::kPixels) {  // segments span all images
     const int64_t pixels = p.N * p.H * p.W;
     const int64_t tiles =
         p.groups * ceil_div(p.channels_per_group(), 128) * ceil_div(p.filters_per_group(), 128);

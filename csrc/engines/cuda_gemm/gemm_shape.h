@@ -1,11 +1,13 @@
-// How cuda_gemm cuts a problem into column matrices that stay in the L2 cache. Plain host code.
+// Cuts a problem into column matrices that stay in L2. Plain host code.
 //
-// The column matrix is built row by row of the source image, not pixel by pixel:
-//     col  [group][stored row t][c][column tap][image of chunk][lattice column]
-// An output row b reads the taps t = b*per_output ... + taps - 1, which lie one after the other,
-// so for it the matrix [row tap, c, column tap][pixels] is just a start address: output rows are a
-// strided batch of GEMMs whose right-hand matrices overlap, and the column matrix is R times
-// smaller than im2col's.
+// The column matrix is built from whole rows of the source image, not pixel by pixel:
+//
+//     col  [group][stored row t][c][column tap][image of chunk][column]
+//
+// Output row b reads the stored rows t = b * per_output to b * per_output + taps - 1, which are
+// contiguous. Its operand [row tap, c, column tap][pixels] is therefore only a start address:
+// output rows are a strided batch of GEMMs whose operands overlap, and the column matrix is R times
+// smaller than that of im2col.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +20,12 @@
 
 namespace convx {
 
-// Which source row each stored row holds. For output block b0, stored row t of a lane is
-//     source row (u / unit)*outer_step + (u % unit)*inner_step + lane*source_step + offset0
-// with u = b0*per_output + t.
+// The source row that each stored row holds. For a chunk that begins with output row b0, stored row
+// t of a lane is
+//
+//     source row (u / unit) * outer_step + (u % unit) * inner_step + lane * source_step + offset0
+//
+// with u = b0 * per_output + t.
 struct StoredRows {
   int64_t lanes = 1;
   int64_t unit = 1;
@@ -32,11 +37,11 @@ struct StoredRows {
   int64_t count(int64_t outputs) const { return (outputs - 1) * per_output + taps; }
 };
 
-// Rearranges axis to the lanes it is stored in: sharing rows where taps of neighbouring output
-// rows meet the same source rows in the same order.
+// Chooses how the rows of a phase are stored, and rearranges the axis into lanes accordingly. Rows
+// are shared if neighbouring output rows read the same source rows in the same order.
 StoredRows store_rows(const AxisPhase& phase, GatherAxis& axis);
 
-// One chunk: images x rows x columns of the target lattice.
+// One chunk: images x rows x columns of the target pixels of a phase.
 struct GemmChunk {
   int64_t images = 1, rows = 1, columns = 1;
   int64_t column_bytes = 0;   // the column matrix
@@ -45,63 +50,64 @@ struct GemmChunk {
   int64_t workspace_bytes() const { return column_bytes + staging_bytes + partial_bytes; }
 };
 
-// What a chunk is made for.
+// The sizes that a chunk is chosen for.
 struct GemmExtents {
   int64_t images;           // N
-  int64_t rows, columns;    // lattice points of one lane
-  int64_t source_channels;  // all groups
-  int64_t target_channels;  // all groups
+  int64_t rows, columns;    // pixels of one lane
+  int64_t source_channels;  // of all groups
+  int64_t target_channels;  // of all groups
   int64_t column_taps;
-  bool in_place;          // results or y need no staging when a chunk is one image
+  bool in_place;          // true: a chunk of one image needs no staging of results or y
   int64_t product_bytes;  // weight gradient: bytes of one product; else 0
 };
 
-// The chunk for a budget in bytes; images = 0 if none fits.
+// The chunk for a budget in bytes. images is 0 if none fits.
 GemmChunk fit_gemm_chunk(const GemmExtents& extents, const StoredRows& rows, const ConvProblem& p,
                          int64_t budget, int sm_count);
 
-// Elements from one line of the column or staging matrix to the next: cuBLAS is much faster on
-// lines that start on 16-byte boundaries.
+// Elements from one row of the column or staging matrix to the next. cuBLAS is much faster if rows
+// start at multiples of 16 bytes.
 constexpr int64_t pad_pixels(int64_t pixels) { return (pixels + 7) / 8 * 8; }
 
-// Workspace pieces start on multiples of this.
+// Alignment of the pieces of the workspace.
 constexpr int64_t kGemmAlignment = 256;
 int64_t align_bytes(int64_t bytes);
 
-// 1x1, stride 1, no padding, rows stored without gaps: x itself is the column matrix.
+// True for 1x1 layers with stride 1, no padding and contiguous planes: x itself is the column
+// matrix.
 bool is_pointwise(const ConvProblem& problem);
 
-// Bytes that stay in use for the whole launch: packed weights, or the sum of the weight gradient.
+// Bytes in use for the whole launch: packed weights, or the sum of the weight gradient.
 int64_t resident_bytes(const ConvProblem& problem);
 
-// Whether the GEMM can write (or read, weight gradient) a lattice row of the tensor in place.
+// True if the GEMM can write (or read, for the weight gradient) a row of the tensor in place: in
+// NCHW, and in channels_last.
 bool is_row_in_place(const Strides& strides, int64_t column_step, int64_t columns);
 bool is_pixel_in_place(const Strides& strides, int64_t channels);
 
-// A phase of the height, and how its rows are stored.
+// A phase of the rows, and how its source rows are stored.
 struct GemmRows {
   GatherAxis axis;
   StoredRows stored;
 };
 
-// The problem's phases, and the chunks that fit the largest of them into the workspace:
-// Plan::shape.
+// The phases of a problem, and chunks that fit into the workspace. This is Plan::shape.
 struct GemmShape {
   bool fits = true;
-  GatherView view;  // of the forward pass, for the weight gradient too
+  GatherView view;  // of the forward pass, also for the weight gradient
   std::vector<GemmRows> rows;
   std::vector<GatherAxis> columns;
-  int64_t budget = 0;  // bytes of the workspace that are not resident
+  int64_t budget = 0;  // bytes of the workspace without the resident ones
   int sm_count = 0;
-  // [phase of the height][phase of the width]; empty for pointwise problems, and where there are so
-  // many phases that plans would get large: those are fitted again.
+  // [phase of rows][phase of columns]. Empty for pointwise problems, and for problems with so many
+  // phases that plans would get large: their chunks are computed again at launch.
   std::vector<GemmChunk> chunks;
 
   InPlaceShape in_place;
-  int64_t segment = 0;  // pixels that a product of a pointwise weight gradient reduces over
+  int64_t segment = 0;  // 1x1 weight gradient: pixels that one product reduces over
 
-  // For the plan and its cost.
-  GemmChunk chunk;  // of the first phase
+  // For the plan and its cost model.
+  GemmChunk chunk;  // chunk of the first phase
   int64_t workspace_bytes = 0;
   double column_bytes = 0;  // written over the whole launch
   double staged_bytes = 0;
@@ -110,11 +116,11 @@ struct GemmShape {
 GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, int sm_count,
                          const InPlaceWish& wish = {});
 
-// The chunk for phases row and column of a fitted shape, given their extents.
+// The chunk for the given phases of rows and columns of a fitted shape.
 GemmChunk find_gemm_chunk(const GemmShape& shape, const ConvProblem& problem,
                           const GemmExtents& extents, size_t row, size_t column);
 
-// The extents of one phase, as fit_gemm_chunk wants them.
+// The extents of one phase, for fit_gemm_chunk.
 GemmExtents make_extents(const ConvProblem& problem, const GatherView& view, const GatherAxis& row,
                          const GatherAxis& column);
 

@@ -1,4 +1,4 @@
-// The steps a pass of cuda_gemm is made of: each fills a kernel's parameters and launches it.
+// The steps of a pass of cuda_gemm: each function fills a kernel's parameters and launches it.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ inline TensorStrides copy_tensor_strides(const Strides& from) {
   return {from.n, from.c, from.h, from.w};
 }
 
-// The workspace, cut into its pieces.
+// The pieces of the workspace.
 struct GemmWorkspace {
   char* resident;
   char* columns;
@@ -29,11 +29,11 @@ struct GemmWorkspace {
   }
 };
 
-// A piece of one lane of one phase of the lattice.
+// A chunk of one phase: some images, rows of one lane (see StoredRows), and columns.
 struct LatticePiece {
   int64_t lane;
   int64_t image, images;
-  int64_t row, rows;  // b of the lane
+  int64_t row, rows;  // rows within the lane
   int64_t column, columns;
 
   int64_t pixels() const { return images * columns; }
@@ -83,10 +83,10 @@ void fill_columns(const LaunchSite& site, const GatherView& view, const StoredRo
   p.column_step = static_cast<int>(column.source_step);
   p.offset_step = static_cast<int>(column.offset_step);
   p.column_origin = static_cast<int>(piece.column * column.source_step + column.offset0);
-  // The pitch is a multiple of four, so the last four of a line may write past its pixels.
+  // The pitch is a multiple of four, so the last four pixels of a row may write past its end.
   p.sliding = column.source_step == 1 && column.offset_step == 1 && view.source_strides.w == 1 &&
               (piece.images == 1 || piece.columns % 4 == 0);
-  // Within the sliding path a four may begin past the last column of the only image.
+  // On the sliding path a group of four may begin past the last column of the only image.
   p.by_columns = FastDivmod(p.sliding && piece.images == 1 ? piece.pitch() : piece.columns);
   const int64_t lines = site.problem->groups * p.stored_rows * view.source_channels;
   const dim3 grid(static_cast<unsigned>(lines),
@@ -124,7 +124,7 @@ void pack_filters(const LaunchSite& site, const GatherView& view, const GatherAx
                                         static_cast<T*>(packed), elements);
 }
 
-// tensor is the target of a gather, or y for the weight gradient; both are view's target.
+// tensor: the target of a gather, or y for the weight gradient; both are the view's target.
 inline MoveParams make_move_params(const ConvProblem& problem, const GatherView& view,
                                    const StoredRows& stored, const GatherAxis& row,
                                    const GatherAxis& column, const LatticePiece& piece,

@@ -1,4 +1,4 @@
-// What products of tensors as they lie cost.
+// Cost model of 1x1 layers that cuBLAS multiplies in place.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,26 +10,27 @@
 namespace convx {
 namespace {
 
-// How fast cuBLAS is on such matrices, on an H200 in November 2026.
+// Speed of cuBLAS on such matrices, on an H200 in November 2026.
 struct ProductRates {
   double operations;  // per microsecond
-  double operands;    // bytes that tiles read for them, mostly from L2, per microsecond
-  double tile_us;     // a tile's beginning and end
-  double last_round;  // how much of the last round of tiles is waited for as if all were in it
+  double operands;    // bytes per microsecond that tiles read, mostly from L2
+  double tile_us;     // start and end of a tile
+  double last_round;  // 0: an incomplete last wave costs its share; 1: it costs a whole wave
   double start_us;
-  double overlap;  // of products and memory, if not wholly
-  // Bytes per microsecond, read and written: of tensors that stay in L2, and of others.
+  double overlap;  // exponent that combines arithmetic and memory time; larger: more overlap
+  // Bytes per microsecond, read and written, for tensors that stay in L2 (near) and for others
+  // (far).
   double near_read, near_write, far_read, far_write;
-  // Of pixels to which cuBLASLt adds a bias, and of the results: bytes per microsecond.
+  // Bias in cuBLASLt's epilogue: fixed time, and bytes of results per microsecond.
   double epilogue_us = 0, epilogue_memory = 0;
-  // How much longer products take where lines begin at multiples of 4 or 2 bytes only.
+  // Factor on arithmetic where rows are aligned to 4 or 2 bytes only.
   double aligned4 = 1, aligned2 = 1;
-  double end_terms = 0;  // what a tile's end takes besides, in terms of the reduction
+  double end_terms = 0;  // cost of a tile's end, in terms of the reduction
 };
-// Fitted to what is chosen for 1,465 products, most of them of no network in particular: where all
-// lines are aligned, within 13% (rms) of pixels of 16 bits and 18% of planes, 10% of pixels of TF32
-// and 13% of planes. Where several sets of rates did about as well, it is the one by which engines
-// were chosen best.
+// Fitted to the chosen algorithms of 1,465 products, most of which belong to no particular network.
+// The rms error for aligned rows is 13% for pixels and 18% for planes in 16 bits, 10% and 13% in
+// TF32. Where several sets of rates fitted about as well, the one that chooses engines best was
+// kept.
 constexpr ProductRates kHalfPixels{.operations = 1090e6,
                                    .operands = 42e6,
                                    .tile_us = 0.55,
@@ -73,7 +74,7 @@ constexpr ProductRates kTf32Planes{.operations = 724e6,
                                    .near_write = 2.95e6,
                                    .far_read = 4.8e6,
                                    .far_write = 3.55e6};
-// By kernels that need no memory.
+// TF32 kernels that need no workspace.
 constexpr ProductRates kTf32NarrowPixels{.operations = 451e6,
                                          .operands = 7e6,
                                          .tile_us = 1.56,
@@ -95,7 +96,7 @@ constexpr ProductRates kTf32NarrowPlanes{.operations = 466e6,
                                          .near_write = 2.55e6,
                                          .far_read = 4.8e6,
                                          .far_write = 3.15e6};
-// Others: 72 products of 16 bits within 17%, 56 of TF32 within 13%.
+// Rows that are not aligned: 72 products in 16 bits within 17%, 56 in TF32 within 13%.
 constexpr ProductRates kHalfProducts{.operations = 538e6,
                                      .operands = 4.4e6,
                                      .tile_us = 1.8,
@@ -120,7 +121,7 @@ constexpr ProductRates kTf32Products{.operations = 152e6,
                                      .far_write = 3.0e6,
                                      .aligned4 = 1.13,
                                      .aligned2 = 1.13};
-// Those of the vector units, whatever lines they have.
+// Kernels on the FMA units, with any alignment.
 constexpr ProductRates kFloat32Products{.operations = 44e6,
                                         .operands = 300e6,
                                         .tile_us = 0,
@@ -146,19 +147,20 @@ constexpr ProductRates kFloat64Products{.operations = 45e6,
                                         .far_write = 2.8e6,
                                         .end_terms = 24};
 constexpr double kMultiprocessors = 132;  // of the H200
-constexpr double kFewestProducts = 32;    // filters that are multiplied, of a smaller tile
-constexpr double kReductionStep = 32;     // terms of a reduction come so many at once
-constexpr double kSplitTerms = 128;       // at least, of a reduction that is split
-constexpr double kSplitUs = 1.5;          // adding up its parts
-// Adding a bias to results of 16 bits takes a fourth of the time where all filters are one tile, or
-// there are enough of them, and none where tiles of those are whole.
+constexpr double kFewestProducts = 32;    // a tile with fewer filters takes as long
+constexpr double kReductionStep = 32;     // terms of a reduction come in steps of this many
+constexpr double kSplitTerms = 128;       // fewest terms of a split-K slice
+constexpr double kSplitUs = 1.5;          // adding split-K slices
+// Adding a bias to 16-bit results takes a quarter of the time if all filters fit in one tile or
+// there are at least kWideFilters of them, and no time if the latter fill whole tiles.
 constexpr int64_t kNarrowTile = 64, kWideFilters = 512;
 constexpr double kQuickEpilogue = 4;
-constexpr double kLaunchUs = 2.5;           // another kernel before the product
-constexpr double kPlaneLaunchUs = 1.8;      // one that copies planes
-constexpr double kCopyBytesPerUs = 3.0e6;   // pixels copied together, read and written
-constexpr double kPlaneBytesPerUs = 2.4e6;  // planes copied side by side, the same
-constexpr double kFillBytesPerUs = 1.8e6;   // results filled with bias values, and read again
+constexpr double kLaunchUs = 2.5;          // another kernel before the product
+constexpr double kPlaneLaunchUs = 1.8;     // a kernel that copies planes
+constexpr double kCopyBytesPerUs = 3.0e6;  // pixels that are copied together, read and written
+// Planes that are copied side by side, read and written.
+constexpr double kPlaneBytesPerUs = 2.4e6;
+constexpr double kFillBytesPerUs = 1.8e6;  // results that are filled with the bias, and read again
 // Results that start from a matrix of bias values.
 constexpr double kBiasLaunchUs = 2;
 constexpr double kBiasMatrixBytesPerUs = 6e6;
@@ -169,26 +171,27 @@ const ProductRates& find_rates(const ConvProblem& p, const InPlaceShape& shape) 
   if (!half && p.precision != Precision::kTf32) return kFloat32Products;
   if (!shape.has_aligned_lines(p.dtype)) return half ? kHalfProducts : kTf32Products;
   const bool planes = shape.form == InPlaceForm::kPlanes || shape.form == InPlaceForm::kSideBySide;
-  if (half) return planes && p.N > 1 ? kHalfPlanes : kHalfPixels;  // one image's are no batch
+  // Planes of a single image are no batch.
+  if (half) return planes && p.N > 1 ? kHalfPlanes : kHalfPixels;
   if (shape.asks_lt && shape.blas_bytes == 0) {
     return planes ? kTf32NarrowPlanes : kTf32NarrowPixels;
   }
   return planes ? kTf32Planes : kTf32Pixels;
 }
 
-// A batch of products of [filter][channel] by [channel][pixel].
+// A batch of products [filter][channel] x [channel][pixel].
 struct ProductSize {
   double batch, filters, channels, pixels;
   double element_bytes;
-  bool whole_pixels;  // lines are pixels, not planes, and lie at units of 16 bytes
+  bool whole_pixels;  // true: rows are aligned pixels, not planes
 };
 
-// Microseconds, by tiles of so many filters and pixels. share: what a term takes, of that.
+// Microseconds with tiles of the given size. share: factor on the time of a term of the reduction.
 double predict_tiles(const ProductRates& rates, const ProductSize& size, double share,
                      double tile_filters, double tile_pixels) {
   const double tiles =
       size.batch * std::ceil(size.filters / tile_filters) * std::ceil(size.pixels / tile_pixels);
-  // A multiprocessor's, for a term of the reduction.
+  // Time of a multiprocessor for one term of the reduction.
   const double term_us =
       kMultiprocessors * share *
       (2 * std::max(tile_filters, kFewestProducts) * tile_pixels / rates.operations +
@@ -201,15 +204,15 @@ double predict_tiles(const ProductRates& rates, const ProductSize& size, double 
   const double waited =
       rounds > 1 ? rates.last_round * std::ceil(rounds) + (1 - rates.last_round) * rounds : 1;
   const double whole = waited * predict_tile(size.channels);
-  // Where few multiprocessors would have work, all get a part of the reduction; but not of batches.
+  // If few multiprocessors would have work, cuBLAS splits the reduction; it does not split batches.
   const double parts = std::min(std::floor(1 / rounds), std::floor(size.channels / kSplitTerms));
   if (size.batch > 1 || parts < 2) return whole;
   return std::min(whole, predict_tile(size.channels / parts) + kSplitUs);
 }
 
-// The same by the best tiles: cuBLAS has many, and chooses well.
+// The same with the best tile: cuBLAS has many, and chooses well.
 double predict_products(const ProductRates& rates, const ProductSize& size, double share) {
-  constexpr double kMostValues = 256 * 128;  // of a tile
+  constexpr double kMostValues = 256 * 128;  // per tile
   double best = std::numeric_limits<double>::infinity();
   for (const double filters : {16, 32, 64, 128, 256}) {
     for (const double pixels : {64, 128, 256}) {
@@ -220,13 +223,13 @@ double predict_products(const ProductRates& rates, const ProductSize& size, doub
   return best;
 }
 
-// Of a pixel.
+// Bytes of memory traffic for one pixel.
 double count_pixel_bytes(const ProductSize& size, double channels) {
   const double bytes = channels * size.element_bytes;
   return size.whole_pixels ? bytes * find_sector_share(bytes) : bytes;
 }
 
-// All tensors, once.
+// Reads and writes every tensor once.
 double predict_memory(const ProductRates& rates, const ProductSize& size) {
   const double pixels = size.batch * size.pixels;
   const double read = pixels * count_pixel_bytes(size, size.channels) +
@@ -242,7 +245,7 @@ double find_share(const ProductRates& rates, int64_t pitch_bytes) {
   return pitch_bytes % 4 == 0 ? rates.aligned4 : rates.aligned2;
 }
 
-// What a bias adds to a product, unless it is added when results are copied.
+// Time that a bias adds, unless it is added when results are copied.
 double predict_bias(const ConvProblem& p, const GatherTensors& view, const InPlaceShape& shape,
                     const ProductRates& rates, double memory_rate) {
   const double results = static_cast<double>(size_of(p.dtype) * p.K * target_pixels(p));
@@ -251,7 +254,7 @@ double predict_bias(const ConvProblem& p, const GatherTensors& view, const InPla
     const double calls = cut ? static_cast<double>(2 * p.N) : 1;
     return kBiasLaunchUs * calls + results / (kBiasMatrixBytesPerUs * memory_rate);
   }
-  if (p.dtype == DType::kFloat64) {  // results are filled with it first
+  if (p.dtype == DType::kFloat64) {  // results are filled with the bias first
     return kLaunchUs + results / (kFillBytesPerUs * memory_rate);
   }
   const int64_t filters = view.target_channels;

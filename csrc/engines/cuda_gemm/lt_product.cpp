@@ -14,7 +14,7 @@
 namespace convx {
 namespace {
 
-// What cuBLASLt is told about a product, and what it is asked for.
+// cuBLASLt's descriptors of a product.
 class Description {
  public:
   Description(const BlasTypes& types, const LtProduct& p)
@@ -41,8 +41,9 @@ class Description {
       take(cublasLtMatmulPreferenceSetAttribute(&wish, name, &value, sizeof(value)));
     };
     want(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(p.workspace_bytes));
-    // Sums of 16-bit products stay in float32 even where the reduction is split. But the epilogue
-    // comes after what adds up the parts and rounds, so where it has something to add, none is.
+    // Partial sums of 16-bit products stay in float32 even if cuBLASLt splits the reduction. The
+    // epilogue runs after the partial sums have been added and rounded, so split-K is disallowed
+    // with a bias.
     if (!sums_as_stored) {
       want(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            static_cast<uint32_t>(p.rows.data != nullptr ? CUBLASLT_REDUCTION_SCHEME_NONE
@@ -72,7 +73,7 @@ class Description {
     return p.matrix.data ? p.matrix.data : p.result.data;
   }
 
-  // Bytes that divide the address; null has them all.
+  // The largest power of two that divides the address, at most 256. A null pointer gives 256.
   static uint32_t alignment_of(const void* address) {
     constexpr uintptr_t kMost = 256;
     const auto bits = reinterpret_cast<uintptr_t>(address) | kMost;
@@ -81,7 +82,7 @@ class Description {
 
   cublasLtMatmulDescOpaque_t multiply;
   cublasLtMatrixLayoutOpaque_t left, right, added, result;
-  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;  // the first that was not success
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;  // the first error
   const bool sums_as_stored;
 
  private:
@@ -109,8 +110,8 @@ class Description {
   }
 };
 
-// Algorithms that were chosen, since choosing takes longer than all the rest of a call. Handles are
-// of one device each.
+// Cache of chosen algorithms, because choosing takes longer than the rest of a call. The key
+// includes the handle, which belongs to one device.
 class Chosen {
   using Key = std::array<int64_t, 21>;
   static constexpr size_t kMost = 4096;
@@ -171,7 +172,7 @@ cublasStatus_t multiply_lt(cublasHandle_t handle, cudaStream_t stream, const Bla
   const bool wide = types.accumulate == CUDA_R_64F;
   const double one64 = 1, beta64 = p.matrix.data ? 1 : 0;
   const float one32 = 1, beta32 = p.matrix.data ? 1 : 0;
-  // cuBLAS' handles are cuBLASLt's too.
+  // A cuBLAS handle is a valid cuBLASLt handle.
   return cublasLtMatmul(reinterpret_cast<cublasLtHandle_t>(handle), &d.multiply,
                         wide ? static_cast<const void*>(&one64) : &one32, p.left.data, &d.left,
                         p.right.data, &d.right, wide ? static_cast<const void*>(&beta64) : &beta32,

@@ -1,5 +1,5 @@
-// Products of cuBLASLt: with a bias that is added before they are rounded, or with an algorithm
-// that cuBLAS does not choose (gemm_in_place.cpp).
+// GEMMs by cuBLASLt: with a bias that is added before the result is rounded, or with an algorithm
+// that cuBLAS would not choose (gemm_in_place.cpp).
 #pragma once
 
 #include <cublas_v2.h>
@@ -14,7 +14,7 @@ struct BlasTypes {
   cublasComputeType_t compute;
 };
 
-// A batch of products, column-major. Operands of the next product begin `step` elements on.
+// An operand of a batch of GEMMs, column-major. `step`: elements from one GEMM to the next.
 struct LtOperand {
   const void* data;
   bool transposed;
@@ -28,11 +28,11 @@ struct LtProduct {
   LtOperand matrix;  // m x n, added; or null
   void* workspace;
   int64_t workspace_bytes;
-  int rank;  // of the algorithm among those that are proposed: lt_proposals.h
+  int rank;  // index among the proposed algorithms, see lt_proposals.h
 };
 
-// The handle is cuBLAS'. CUBLAS_STATUS_NOT_SUPPORTED where there is no algorithm, with nothing
-// done.
+// handle: a cuBLAS handle. Returns CUBLAS_STATUS_NOT_SUPPORTED, having done nothing, if there is no
+// algorithm.
 cublasStatus_t multiply_lt(cublasHandle_t handle, cudaStream_t stream, const BlasTypes& types,
                            const LtProduct& product);
 

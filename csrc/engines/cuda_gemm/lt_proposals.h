@@ -1,4 +1,4 @@
-// Which of the algorithms that cuBLASLt proposes for a product is taken. Plain host code.
+// Chooses among the algorithms that cuBLASLt proposes for a product. Plain host code.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,14 @@ namespace convx {
 
 inline constexpr int kMostLtProposals = 8;
 
-// By its place in the list; the last, if there are not so many. Or:
-inline constexpr int kFewTiles = -1;  // by choose_few_tiles
+// LtProduct::rank is an index into the list of proposals (the last one, if the list is shorter),
+// or:
+inline constexpr int kFewTiles = -1;  // the choice of choose_few_tiles
 
-// waves: how often the tiles of one product of the batch would fill the device, by each proposal.
+// waves[i]: waves of tiles that proposal i needs for one product of the batch.
 //
-// Of a short reduction, storing results is what takes long, and wide tiles store best. cuBLASLt's
-// first proposal often has narrow ones: a later one of far fewer tiles is better.
+// With a short reduction, storing the results takes most of the time, and wide tiles store best.
+// cuBLASLt's first proposal often has narrow tiles; a later one with far fewer tiles is faster.
 size_t choose_few_tiles(const std::vector<float>& waves, int64_t batch);
 
 }  // namespace convx
