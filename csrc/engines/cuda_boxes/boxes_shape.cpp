@@ -13,8 +13,7 @@ namespace {
 
 constexpr int64_t kManyTiles = 32;  // tiles per block from which the atomic counter pays off
 constexpr int64_t kSumsAlignment = 256;
-// Of each block's shared memory, reserved by the CUDA runtime.
-constexpr int64_t kReservedBytes = 1024;
+constexpr int64_t kReservedBytes = 1024;  // per block, reserved by CUDA
 
 class Fitter {
  public:

@@ -1,4 +1,4 @@
-// Pixels gathered into registers, multiplied by the tensor cores of sm_80 and later.
+// Engine cuda_mma: mma.sync (sm_80 and later) with pixels gathered into registers.
 #pragma once
 
 #include "core/engine.h"

@@ -8,31 +8,33 @@
 namespace convx {
 namespace {
 
-// Instructions are counted in the compiled kernels; rates are an H200's (engines/device_rates.h has
-// the others relative to it). Predicted, not yet fitted to measured times.
+// From instruction counts of the compiled kernels and an H200's rates (engines/device_rates.h
+// scales them to other devices). Not fitted to measured times.
 constexpr double kMmaClockGhz = 1.7;
-constexpr double kMmaWarps = 8;            // of a block
-constexpr double kMmaProductCycles = 1;    // of a multiprocessor, for 16 pixels by 8 filters
-constexpr double kMmaHopperShare = 0.62;   // of the tensor cores' rate, without their own wgmma
-constexpr double kMmaShare = 0.9;          // before, where there is nothing else
-constexpr double kMmaIssuePerCycle = 2.8;  // warp instructions, of 4
-constexpr double kMmaStepIssue = 30;       // of a warp and step, beside the products
-constexpr double kMmaTf32Issue = 20;       // and per block of pixels: gathering, rounding
+constexpr double kMmaWarps = 8;          // per block
+constexpr double kMmaProductCycles = 1;  // of a multiprocessor, for 16 pixels by 8 filters
+// Share of the tensor cores' rate that mma.sync reaches on Hopper.
+constexpr double kMmaHopperShare = 0.62;
+constexpr double kMmaShare = 0.9;          // share of that rate on older GPUs
+constexpr double kMmaIssuePerCycle = 2.8;  // warp instructions, of at most 4
+constexpr double kMmaStepIssue = 30;       // per warp and step, besides the MMAs
+constexpr double kMmaTf32Issue = 20;  // added per block of 64 pixels, for gathering and rounding
 constexpr double kMmaIeeeIssue = 85;
 constexpr double kMmaHalfIssue = 27;
-constexpr double kMmaSharedBytes = 110;   // per cycle, of 128
-constexpr double kMmaCopyIssue = 7;       // of a warp, per copy
-constexpr double kMmaStoreHalfWord = 3;   // times that: single 16-bit values go through registers
-constexpr double kMmaEntryIssue = 60;     // finding the place of an entry, of a warp
-constexpr double kMmaStageCycles = 250;   // barrier, and filling registers anew
-constexpr double kMmaCacheBytes = 28;     // source values and filters, per cycle, from L2
-constexpr double kMmaStoreCycles = 0.45;  // per sum of a warpgroup's window
-constexpr double kMmaMendChecks = 1.8;    // times that where sums may have to be mended
-constexpr double kMmaTileCycles = 4000;   // filling and draining the pipeline
+constexpr double kMmaSharedBytes = 110;   // bytes per cycle, of at most 128
+constexpr double kMmaCopyIssue = 7;       // per warp and copy
+constexpr double kMmaStoreHalfWord = 3;   // factor: single 16-bit values go through registers
+constexpr double kMmaEntryIssue = 60;     // per warp and entry of the source table
+constexpr double kMmaStageCycles = 250;   // barrier, and refilling registers
+constexpr double kMmaCacheBytes = 28;     // source values and filters, bytes per cycle from L2
+constexpr double kMmaStoreCycles = 0.45;  // per accumulator of a window
+// Factor for the checks of kIeee, which may recompute accumulators.
+constexpr double kMmaMendChecks = 1.8;
+constexpr double kMmaTileCycles = 4000;  // filling and draining the pipeline
 constexpr double kMmaLaunchUs = 6;
 constexpr double kMmaBytesPerUs = 3.4e6;  // device memory
 constexpr double kMmaPartialBytesPerUs = 4.5e6;
-// On Hopper this engine is asked for by name, until it is measured against the others there.
+// Until it has been measured on Hopper, this engine runs there only if asked for by name.
 constexpr double kMmaHopperHandicap = 4;
 
 }  // namespace

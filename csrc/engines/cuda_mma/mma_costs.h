@@ -1,4 +1,4 @@
-// What a tile of cuda_mma costs.
+// Cost model of cuda_mma.
 #pragma once
 
 #include "engines/cuda_pixel_tiles/pixel_shape.h"

@@ -1,4 +1,4 @@
-// What a plan of cuda_mma remembers.
+// The plan of cuda_mma.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace convx {
 
-// A phase after the other (core/gather_view.h), in the same workspace.
+// The phases of a gather (core/gather_view.h). They run one after the other in the same workspace.
 struct MmaFit {
   std::vector<PixelFit> phases;
 };

@@ -1,18 +1,24 @@
-// The pixel convolution on the tensor cores of sm_80 and later.
+// Convolution with gathered pixels on the tensor cores of sm_80 and later (mma.sync):
 //
-// A block computes one tile: its two warpgroups multiply a window of kBlocks * 64 pixels each by
-// kFilters filters. A warp gathers the values of its 16 pixels of every 64 into registers, and
-// reads all filters, 16 bytes per lane at a time.
+//     accumulator[pixel][filter] = sum over steps and k of  gathered[pixel][k] * packed[filter][k]
+//
+// pixel_shape.h describes k and the staging. A block computes one tile: two windows of kBlocks * 64
+// pixels by kFilters filters.
 //
 //                        kFilters
-//               +---------------------+   warp 0: pixels  0-15, 64-79, ...   \ warpgroup 0:
-//   window 0    | warps 0 to 3        |   warp 1: pixels 16-31, 80-95, ...   / window 0
-//               +---------------------+
-//   window 1    | warps 4 to 7        |
-//               +---------------------+
+//                +---------------------+   warp 0: pixels  0-15, 64-79, ...
+//    window 0    | warps 0 to 3        |   warp 1: pixels 16-31, 80-95, ...
+//                +---------------------+
+//    window 1    | warps 4 to 7        |
+//                +---------------------+
 //
-// Shared memory: tables, source ring, filter ring (mma_stages.cuh). Sums are staged where the rings
-// were.
+// All eight warps copy (cp.async) and multiply. A warp gathers the values of its 16 pixels of every
+// 64 into registers, and reads all filters, 16 bytes per lane at a time.
+//
+// Shared memory: the tables of pixel_place.cuh, the source ring and the filter ring
+// (mma_stages.cuh). The epilogue stages accumulators where the rings were.
+//
+// This kernel has not been measured on any GPU (docs/engines/cuda_mma.md).
 #pragma once
 
 #include "device/mma.cuh"
@@ -30,11 +36,11 @@ class MmaMultiplier {
   static constexpr bool kSplit = kMath == TensorMath::kIeee;
   static constexpr int kPlanes = Gather::kPlanes;
   static constexpr int kPlaneBytes = kFilters * kStepBytes;
-  // Filters read at a time: enough sums that do not wait for each other, and few registers.
+  // Filters read at a time: enough independent accumulators to hide latency, with few registers.
   static constexpr int kBatch = kSplit || kFilters == 32 ? 32 : 64;
 
  public:
-  using Sums = WgmmaSums<kFilters>;  // mma.sync's are those of one of a warpgroup's warps
+  using Sums = WgmmaSums<kFilters>;  // a warp's mma.sync accumulators have the layout of wgmma's
 
   // source: shared address of the source ring.
   __device__ __forceinline__ MmaMultiplier(const PixelParams& p, const PixelTile& tile,
@@ -48,7 +54,7 @@ class MmaMultiplier {
     clear(totals_);
   }
 
-  // Multiplies the steps of a stage; filters: shared address of its filters.
+  // Multiplies the steps of a stage. filters: shared address of its filters.
   __device__ __forceinline__ void multiply_stage(int steps, uint32_t filters) {
     uint32_t b = filters + (threadIdx.x & 31) * 16;
     typename Gather::Values values;
@@ -57,7 +63,7 @@ class MmaMultiplier {
     for (int left = steps; left > 0; --left) {
       Operands a;
       Gather::convert(values, a);
-      if (left > 1) gather(values);  // the next step's arrive while this one's are multiplied
+      if (left > 1) gather(values);  // prefetch the next step during this step's MMAs
       if constexpr (kSplit) {
         multiply_split(a, b);
       } else {
@@ -67,7 +73,7 @@ class MmaMultiplier {
     }
   }
 
-  // The sums, when all stages are multiplied.
+  // The accumulators; complete after the last stage.
   using Totals = Sums[kBlocks];
   __device__ __forceinline__ const Totals& totals() const { return totals_; }
 
@@ -90,7 +96,7 @@ class MmaMultiplier {
     }
   }
 
-  // Both halves of the reduction of filters [16 i, 16 i + 8) and of the 8 behind them.
+  // Both halves of k of filters [16 i, 16 i + 8) and of the 8 filters behind them.
   struct Filters {
     uint32_t words[kBatch / 16][4];
 
@@ -108,15 +114,15 @@ class MmaMultiplier {
     }
   }
 
-  // The tensor cores truncate: what each product takes is a share of the sum so far. So a step's
-  // small products come first, and steps are added up outside the tensor cores. Registers would not
-  // do for sums of small products of many steps beside those of the large ones.
+  // Tensor cores truncate, and each MMA loses a share of the sum so far. A step's small products
+  // therefore come first, and steps are added outside of the tensor cores. There are no registers
+  // for a separate chain of small products over many steps.
   __device__ __forceinline__ void multiply_split(const Operands& a, uint32_t b) {
 #pragma unroll
     for (int first = 0; first < kFilters; first += kBatch) {
       const Filters b0(b, first), b1(b + kPlaneBytes, first), b2(b + 2 * kPlaneBytes, first);
       WgmmaSums<kBatch> step[kBlocks] = {};
-      // Those of parts 1 and 2, 2 and 1, 2 and 2 are below float32's rounding.
+      // Products of components 1 and 2, 2 and 1, and 2 and 2 are below float32's rounding.
       product(step, a, 0, b2, 0);
       product(step, a, 2, b0, 0);
       product(step, a, 1, b1, 0);
@@ -133,13 +139,13 @@ class MmaMultiplier {
     }
   }
 
-  // first: of the batch's filters, among those of the sums.
+  // first: index of the batch's first filter among those of the accumulators.
   template <int kColumns>
   static __device__ __forceinline__ void product(WgmmaSums<kColumns> (&sums)[kBlocks],
                                                  const Operands& a, int a_plane, const Filters& b,
                                                  int first) {
 #pragma unroll
-    for (int i = 0; i < kBatch / 8; ++i) {  // 8 filters
+    for (int i = 0; i < kBatch / 8; ++i) {  // 8 filters per MMA
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
         Product::multiply(sums[block].value + 4 * (first / 8 + i), a[block][a_plane],
@@ -150,8 +156,8 @@ class MmaMultiplier {
 
   const PixelParams& p_;
   Gather gather_;
-  int step_ = 0;     // of the chunk
-  uint32_t source_;  // of the chunk
+  int step_ = 0;     // within the chunk
+  uint32_t source_;  // address of the chunk
   const uint32_t first_, end_;
   Sums totals_[kBlocks];
 };
@@ -167,7 +173,7 @@ __device__ __forceinline__ void multiply_tile(const PixelParams& p, const PixelT
   if (kFolded) fill_distances<kMath>(p, tables.distances);
   StageLoader<typename TensorTypes<kMath>::Element> loader(p, tile, tables.sources, source,
                                                            filters);
-  __syncthreads();  // tables are there
+  __syncthreads();  // the tables are complete
   for (int i = 1; i < p.filter_stages; ++i) loader.load_next();
 
   MmaMultiplier<kMath, kBlocks, kFilters, kFolded> multiplier(p, tile, warpgroup, tables.distances,
@@ -176,14 +182,14 @@ __device__ __forceinline__ void multiply_tile(const PixelParams& p, const PixelT
 #pragma unroll 1
   for (StageCursor at(p, tile); !at.done(); at.advance()) {
     wait_for_stage(p.filter_stages);
-    // The stage is there for all, and all have left the one before: its place is free.
+    // The stage is complete for all threads, and all have left the previous one: its place is free.
     __syncthreads();
     loader.load_next();
-    __syncwarp();  // copying leaves lanes apart, and the products want them together
+    __syncwarp();  // copying diverges lanes, and mma.sync requires convergence
     multiplier.multiply_stage(at.steps(), filters + slot * p.filter_stage_bytes);
     if (++slot == p.filter_stages) slot = 0;
   }
-  __syncthreads();  // the rings are free
+  __syncthreads();  // the rings are free for the epilogue
   char* const staging =
       memory + p.staging_offset + warpgroup * kStoreFilters * staging_elements(kWindow, 4) * 4;
   store_window<kMath>(p, tile, warpgroup, multiplier.totals(), staging,

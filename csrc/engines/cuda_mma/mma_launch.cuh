@@ -1,4 +1,4 @@
-// Packs the filters, multiplies, and adds up the parts of a split reduction.
+// Launches the kernels of a phase: filter packing, convolution, and the sum of split-K slices.
 #pragma once
 
 #include "engines/cuda_mma/mma_kernel.cuh"
@@ -17,7 +17,7 @@ struct MmaTileSize {
 template <TensorMath kMath, typename... Sizes>
 void launch_mma(const LaunchSite& site, const PixelShape& shape, const PixelParams& params) {
   using Element = typename TensorTypes<kMath>::Element;
-  if (shape.chunks > 0) {  // else no tap reaches these pixels, and all sums are zero
+  if (shape.chunks > 0) {  // otherwise no tap reaches these pixels, and the target is zero
     pack_pixel_filters<kMath, Element, FilterOrder::kFragments>(site, shape, params);
   }
   bool launched = false;

@@ -1,4 +1,4 @@
-// One function per kind of product, each compiled in a file of its own.
+// Launch functions, one per arithmetic, each compiled in a separate file.
 #pragma once
 
 #include "cuda/check.h"

@@ -1,10 +1,10 @@
-// The pipeline of a block: all threads copy what stages ahead will multiply.
+// The pipeline of a block: all threads copy the stages that are multiplied next.
 //
-//   source ring   [group of chunks][chunk][channel][row][column]
-//   filter ring   [stage][step][plane][16 filters][lane][16 bytes]
+//     source ring   [group of chunks][chunk][channel][row][column]
+//     filter ring   [stage][step][component][16 filters][lane][16 bytes]
 //
-// A stage is some steps of a chunk, or, where a chunk has few steps, all steps of a group of
-// chunks. Copies of a stage are one group of asynchronous copies of each thread.
+// A stage is some steps of a chunk or, if a chunk has few steps, all steps of a group of chunks.
+// The copies of a stage are one cp.async group of each thread.
 #pragma once
 
 #include "device/async_copy.cuh"
@@ -15,7 +15,7 @@
 
 namespace convx {
 
-// Walks over the stages of a tile.
+// Iterates over the stages of a tile.
 class StageCursor {
  public:
   __device__ __forceinline__ StageCursor(const PixelParams& p, const PixelTile& tile)
@@ -24,7 +24,7 @@ class StageCursor {
   __device__ __forceinline__ bool done() const { return chunk_ >= end_; }
   __device__ __forceinline__ bool starts_group() const { return step_ == 0; }
   __device__ __forceinline__ int chunk() const { return chunk_; }
-  // Chunks of the group that the stage belongs to: fewer at the end.
+  // Chunks of the stage's group; the last group may have fewer.
   __device__ __forceinline__ int chunks() const { return min(p_.stage_chunks, end_ - chunk_); }
   __device__ __forceinline__ int steps() const {
     return min(p_.stage_steps, chunks() * p_.steps - step_);
@@ -40,16 +40,16 @@ class StageCursor {
 
  private:
   const PixelParams& p_;
-  int chunk_;  // first of the group
+  int chunk_;  // first chunk of the group
   const int end_;
-  int step_ = 0;  // of the group
+  int step_ = 0;  // within the group
 };
 
 template <typename Element>
 class StageLoader {
  public:
-  // source and filters: shared addresses of the rings. All threads of the block have to meet
-  // before the first stage is loaded.
+  // source, filters: shared addresses of the rings. A block barrier is required before the first
+  // stage is loaded.
   __device__ __forceinline__ StageLoader(const PixelParams& p, const PixelTile& tile, int* sources,
                                          uint32_t source, uint32_t filters)
       : p_(p),
@@ -63,7 +63,7 @@ class StageLoader {
         (static_cast<int64_t>(tile.filter_tile) * p.chunks + tile.chunk) * p.steps * p.step_bytes;
   }
 
-  // Starts the copies of the next stage; behind the last, of nothing.
+  // Issues the copies of the next stage. Past the last stage it commits an empty group.
   __device__ __forceinline__ void load_next() {
     if (!next_.done()) {
       if (next_.starts_group()) load_sources();
@@ -104,7 +104,7 @@ class StageLoader {
   int group_slot_ = 0, filter_slot_ = 0;
 };
 
-// Returns once this thread's copies of the oldest stage are done, of stages - 1 that are under way.
+// Waits for this thread's copies of the oldest of the stages - 1 stages in flight.
 __device__ __forceinline__ void wait_for_stage(int stages) {
   if (stages == 2) {
     wait_copies<0>();

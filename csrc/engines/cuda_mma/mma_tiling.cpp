@@ -8,26 +8,26 @@
 namespace convx {
 namespace {
 
-// Tiles that kernels are compiled for; the launch has the same list.
+// Tiles that kernels are compiled for. The launch functions have the same list.
 constexpr PixelTiling::Tile kTiles[] = {
     {64, 2, false}, {128, 2, false}, {64, 1, false}, {32, 2, false}, {64, 2, true}};
 constexpr PixelTiling::Tile kIeeeTiles[] = {
     {64, 2, false}, {64, 1, false}, {32, 2, false}, {64, 2, true}};
 
-// Steps between two barriers of a block, about, and stages in the ring of filters: best first.
+// Approximate steps per block barrier, and stages of the filter ring; the best pipeline first.
 struct Pipeline {
   int steps, stages;
 };
 constexpr Pipeline kPipelines[] = {{8, 3}, {8, 2}, {4, 3}, {4, 2}, {2, 3}, {2, 2}, {1, 2}};
 
 void lay_out_rings(const Pipeline& pipeline, PixelShape& shape) {
-  // Stages of a group of chunks.
+  // Stages per group of chunks.
   const int64_t parts = std::max(1, shape.steps / pipeline.steps);
   shape.stage_chunks =
       static_cast<int>(std::clamp<int64_t>(ceil_div(pipeline.steps, shape.steps), 1, shape.chunks));
   shape.stage_steps = static_cast<int>(ceil_div(shape.stage_chunks * shape.steps, parts));
   shape.filter_stages = pipeline.stages;
-  // While a stage is multiplied, stages - 1 more are loaded or under way.
+  // While a stage is multiplied, stages - 1 more are loaded or in flight.
   shape.source_stages = static_cast<int>(
       std::min(ceil_div(pipeline.stages - 1,
                         ceil_div(shape.stage_chunks * shape.steps, int64_t{shape.stage_steps})) +
@@ -41,7 +41,7 @@ bool fit_shared_memory(const ConvProblem& problem, const DeviceCaps& caps, Pixel
       4 * (shape.folded ? int64_t{shape.steps} * 4 * gathered_depth(shape.math) : 0) +
       4 * (2 * window + shape.entries());
   shape.source_offset = static_cast<int>(round_up(tables, 128));
-  // Sums are staged where the rings were.
+  // The epilogue stages accumulators where the rings were.
   shape.staging_offset = shape.source_offset;
   const int64_t staging = 2 * kStoreFilters * staging_elements(static_cast<int>(window), 4) * 4;
   const int64_t step = shape.step_bytes();
@@ -49,7 +49,7 @@ bool fit_shared_memory(const ConvProblem& problem, const DeviceCaps& caps, Pixel
       problem.groups * shape.filter_tiles * int64_t{shape.chunks} * shape.steps * step;
   if (shape.packed_bytes > caps.workspace_limit) return false;
 
-  constexpr int64_t kReserved = 1024;  // of each block, by the system
+  constexpr int64_t kReserved = 1024;  // per block, reserved by CUDA
   const int64_t multiprocessor = caps.shared_bytes_per_block + kReserved;
   for (int blocks = count_mma_blocks(shape.math, shape.filters, shape.blocks); blocks >= 1;
        --blocks) {

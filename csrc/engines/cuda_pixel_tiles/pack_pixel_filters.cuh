@@ -1,6 +1,8 @@
-// Filters in the order and form in which a step's second operand is read:
-//   packed [filter tile][chunk][step][plane][filters of a tile][32 bytes of k],
-// each [filters][32] rearranged as in shared memory, so that whole stages are copied as they are.
+// Packs the filters in the layout of the B operand:
+//
+//     packed [filter tile][chunk][step][component][filters of a tile][32 bytes of k]
+//
+// Each [filters][32 bytes] is arranged as in shared memory, so that whole stages are plain copies.
 #pragma once
 
 #include "cuda/launch.h"
@@ -15,19 +17,19 @@
 namespace convx {
 
 enum class FilterOrder : uint8_t {
-  kSwizzled,   // wgmma's: rows of 32 bytes, their halves exchanged in every other group of 4 rows
-  kFragments,  // mma.sync's: [16 filters][lane][16 bytes], see place_fragment
+  kSwizzled,   // wgmma: 32-byte rows, their halves swapped in every other group of 4 rows
+  kFragments,  // mma.sync: [16 filters][lane][16 bytes], see place_fragment
 };
 
-// Where the first word of half a filter's 32 bytes goes; the others go 16 bytes further each. Lane
-// 4(f%8) + j of a warp multiplies filters f and f + 8 of 16, and of each half's words the j-th:
-// 16 bytes of a lane are both halves of filter f, then of filter f + 8.
+// Byte offset of the first word of half a filter's 32 bytes; each further word is 16 bytes on. In
+// an MMA, lane 4(f%8) + j of a warp has filters f and f + 8 of 16, and word j of each half. Its 16
+// bytes are both halves of filter f, then of filter f + 8.
 __host__ __device__ constexpr int place_fragment(int filter, int half) {
   return filter / 16 * 512 + filter % 8 * 64 + (filter / 8 % 2 * 2 + half) * 4;
 }
 
-// The channel and tap, channel * taps + tap, that k stands for where columns are paired; behind all
-// of a chunk's where it stands for nothing.
+// The staged index, channel * taps + tap, of a k in pairs. For k of the padding it is past the last
+// value of the chunk.
 __device__ __forceinline__ int find_paired(const PixelParams& p, int k) {
   const TapPair at = locate_pair(p, k / 2);
   const int column = 2 * at.column + k % 2 - p.pair_lead;
@@ -36,15 +38,15 @@ __device__ __forceinline__ int find_paired(const PixelParams& p, int k) {
   return (at.channel * p.tap_rows + at.row) * p.tap_columns + column;
 }
 
-// One block: a chunk of the channels of a few filters. Grid: (filters of all tiles / rows, chunks).
-// Neighbouring threads read neighbouring taps and channels, and write neighbouring bytes.
-// staged: [rows][channels of a chunk][taps], in shared memory.
+// A block packs a chunk of channels of a few filters. Grid: (filters of all tiles / rows, chunks).
+// Neighbouring threads read neighbouring taps and channels, and write neighbouring bytes. staged:
+// [rows][channels of a chunk][taps], in shared memory.
 template <TensorMath kMath, typename T, FilterOrder kOrder>
 __device__ __forceinline__ void pack_filters(const PixelParams& p, int rows, float* staged) {
   constexpr int kDepth = step_depth(kMath);
   const int taps = p.tap_rows * p.tap_columns;
-  const int first_row = blockIdx.x * rows;             // of all filter tiles
-  const int filter_tile = first_row / p.tile_filters;  // of all groups
+  const int first_row = blockIdx.x * rows;             // row among all filter tiles
+  const int filter_tile = first_row / p.tile_filters;  // index among all groups
   const int row_of_tile = first_row % p.tile_filters;
   const int group = filter_tile / p.filter_tiles;
   const int first_filter = (filter_tile - group * p.filter_tiles) * p.tile_filters + row_of_tile;
@@ -73,7 +75,7 @@ __device__ __forceinline__ void pack_filters(const PixelParams& p, int rows, flo
       static_cast<char*>(const_cast<void*>(p.packed)) +
       (static_cast<int64_t>(filter_tile) * p.chunks + blockIdx.y) * p.steps * p.step_bytes;
   for (int i = threadIdx.x; i < p.steps * rows * 2; i += blockDim.x) {
-    const int piece = i % 2;  // 16 bytes
+    const int piece = i % 2;  // half of a filter's 32 bytes
     const int row = i / 2 % rows;
     const int step = i / 2 / rows;
     float values[kDepth / 2];
@@ -108,7 +110,7 @@ __device__ __forceinline__ void pack_filters(const PixelParams& p, int rows, flo
   }
 }
 
-// Compiled where the kernels that read what it writes are.
+// Compiled for the architectures of the kernels that read its output.
 template <TensorMath kMath, typename T, FilterOrder kOrder>
 __global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p, int rows) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -1,5 +1,5 @@
-// Gathers the first operand of a step where neighbouring columns are staged as split pairs
-// (pair_load.cuh): words of shared memory are words of the operand.
+// Gathers the A operand of a step from staged split pairs (pair_load.cuh): words of shared memory
+// are words of the operand.
 #pragma once
 
 #include "device/shared_memory.cuh"
@@ -7,8 +7,8 @@
 
 namespace convx {
 
-// Walks over the steps of a chunk. Thread t of warp w of a warpgroup has pixels 64b + 16w + t/4 and
-// 8 further of each block b, and of a step's 8 pairs t%4 and 4 further.
+// Iterates over the steps of a chunk. Thread t of warp w of a warpgroup has pixels 64b + 16w + t/4
+// and the pixel 8 further of each block b, and pairs t%4 and t%4 + 4 of a step's 8 pairs.
 template <TensorMath kMath, int kBlocks>
 class PairGather {
   static constexpr int kPixels = 2 * kBlocks;
@@ -17,7 +17,7 @@ class PairGather {
   static constexpr int kPlanes = count_planes(kMath);
   using Operand = uint32_t[4];
 
-  // distances: shared address of the table.
+  // distances: shared address of the distance table.
   __device__ __forceinline__ PairGather(const PixelParams&, uint32_t distances)
       : distances_(distances + (threadIdx.x & 3) * (kPairDepth * 4)) {}
 
@@ -26,7 +26,7 @@ class PairGather {
 #pragma unroll
     for (int i = 0; i < kPixels; ++i) {
       const int position = staged.base(first + i / 2 * kPixelBlock + i % 2 * 8);
-      base_[i] = position / 2 * pair_bytes(kMath);  // of the pair that has the first tap
+      base_[i] = position / 2 * pair_bytes(kMath);  // the pair with the first tap
     }
   }
 
@@ -35,7 +35,7 @@ class PairGather {
     table_ = distances_;
   }
 
-  // Gathers the step it stands at, and goes on to the next.
+  // Gathers the current step and advances to the next.
   __device__ __forceinline__ void load(Operand (&a)[kBlocks][kPlanes]) {
 #pragma unroll
     for (int n = 0; n < kPairDepth; ++n) {
@@ -65,10 +65,10 @@ class PairGather {
     load_8_bytes(address, words);
   }
 
-  const uint32_t distances_;  // this thread's, of the first step
-  uint32_t table_ = 0;        // of the step it stands at
-  uint32_t place_ = 0;        // of the stage
-  uint32_t base_[kPixels];    // bytes from a stage's start
+  const uint32_t distances_;  // this thread's entries of the first step
+  uint32_t table_ = 0;        // this thread's entries of the current step
+  uint32_t place_ = 0;        // address of the stage
+  uint32_t base_[kPixels];    // byte offsets of the pixels in a stage
 };
 
 }  // namespace convx

@@ -1,5 +1,6 @@
-// Stages source values as split pairs of neighbouring columns, through registers:
-//   stage [channel][row][pair of columns][part][2]
+// Producer: stages source values as split pairs of neighbouring columns, through registers.
+//
+//     stage [channel][row][pair of columns][component][2]
 #pragma once
 
 #include "device/vectors.cuh"
@@ -9,7 +10,7 @@
 
 namespace convx {
 
-// kLoaders threads load, whole warps.
+// kLoaders: number of threads that load, whole warps.
 template <TensorMath kMath, int kLoaders>
 class PairLoader : public PixelLoader<float, kLoaders> {
   using Base = PixelLoader<float, kLoaders>;
@@ -21,9 +22,9 @@ class PairLoader : public PixelLoader<float, kLoaders> {
  public:
   using Base::Base;
 
-  // Fills a stage with a chunk of channels.
+  // Fills a stage with a chunk of channels. Nothing is in flight on return.
   __device__ __forceinline__ bool load_chunk(uint32_t stage, int chunk) const {
-    const bool whole = p_.copy_elements == p_.run;  // of an entry at once
+    const bool whole = p_.copy_elements == p_.run;  // true: an entry is one load
     if (p_.run == 4) {
       whole ? split_chunk<4, 4>(stage, chunk) : split_chunk<4, 1>(stage, chunk);
     } else {
@@ -33,12 +34,13 @@ class PairLoader : public PixelLoader<float, kLoaders> {
   }
 
  private:
-  // kRun values of an entry, loaded kElements at a time. A thread that has fewer than a batch of
-  // entries left loads its last one again: branches would keep entries from being split together,
-  // and lanes apart that look at halves together. A thread that has none stores nothing.
+  // Splits entries of kRun values, loaded kElements at a time. A thread with fewer entries left
+  // than a batch loads its last one again: branches would keep entries from being split together,
+  // and would diverge lanes that check scaled fp16 together. A thread without entries stores
+  // nothing.
   template <int kRun, int kElements>
   __device__ __forceinline__ void split_chunk(uint32_t stage, int chunk) const {
-    constexpr int kBatch = kElements == 1 ? 4 : 8;  // entries under way
+    constexpr int kBatch = kElements == 1 ? 4 : 8;  // entries in flight
     constexpr int kEntryBytes = kRun / 2 * pair_bytes(kMath);
     const uint32_t channel_bytes = p_.channel_pitch / 2 * pair_bytes(kMath);
     const bool some = thread_ < p_.entries;
@@ -76,7 +78,7 @@ class PairLoader : public PixelLoader<float, kLoaders> {
     }
   }
 
-  // To halves. Lanes have neighbouring entries of one channel.
+  // Scales values for fp16. The lanes of a warp have neighbouring entries of one channel.
   template <int kBatch, int kRun>
   __device__ __forceinline__ void scale(uint32_t (&values)[kBatch][kRun]) const {
     const float scale = p_.scales->source;

@@ -73,7 +73,7 @@ PixelParams make_pixel_params(const ConvProblem& problem, const PixelFit& fit, B
   const int64_t element = size_of(problem.dtype);
   set_tensors(p, problem, fit.shape.rows_axis, fit.shape.columns_axis, buffers,
               fit.shape.packed_bytes, fit.shape.splits > 1);
-  // A tensor may start anywhere.
+  // The caller's tensors may start at any address.
   while (reinterpret_cast<uintptr_t>(p.source) %
          static_cast<uintptr_t>(p.copy_elements * element)) {
     p.copy_elements /= 2;

@@ -1,4 +1,4 @@
-// From a problem's shape to what its kernels are launched with.
+// Turns a shape into kernel parameters.
 #pragma once
 
 #include "core/buffers.h"
@@ -6,7 +6,7 @@
 
 namespace convx {
 
-// What a plan remembers: the shape, and all parameters that do not depend on the call.
+// A shape, and the parameters that do not depend on the call's buffers. Plans store it.
 struct PixelFit {
   PixelShape shape;
   PixelParams params;
@@ -14,7 +14,7 @@ struct PixelFit {
 
 PixelFit make_pixel_fit(const ConvProblem& problem, PixelShape shape);
 
-// The parameters of a call. offset: where in the workspace all of it starts.
+// The parameters of a call. offset: start of this launch's part of the workspace.
 PixelParams make_pixel_params(const ConvProblem& problem, const PixelFit& fit, Buffers buffers,
                               int64_t offset = 0);
 

@@ -1,5 +1,4 @@
-// Gathers the first operand of a step: staged values of this thread's pixels, in the form that the
-// tensor cores multiply.
+// Gathers the A operand of a step: staged values of this thread's pixels, converted for the MMA.
 #pragma once
 
 #include "device/shared_memory.cuh"
@@ -8,9 +7,11 @@
 
 namespace convx {
 
-// Walks over the steps of a chunk. Thread t of warp w of a warpgroup has pixels 64b + 16w + t/4 and
-// 8 further of each block b, and of a step's k
-//   32-bit: t%4 and 4 further        16-bit: 2(t%4) and the next, and both 8 further.
+// Iterates over the steps of a chunk. Thread t of warp w of a warpgroup has pixels 64b + 16w + t/4
+// and the pixel 8 further of each block b, and of a step's k
+//
+//     32 bits   t%4 and t%4 + 4
+//     16 bits   2(t%4), the next one, and both 8 further
 template <TensorMath kMath, int kBlocks, bool kFolded>
 class PixelGather {
   static constexpr bool kWide = kMath == TensorMath::kTf32 || kMath == TensorMath::kIeee;
@@ -28,7 +29,7 @@ class PixelGather {
     uint32_t words[kWide ? 1 : kPixels][2];
   };
 
-  // distances: shared address of the table, where taps are part of k.
+  // distances: shared address of the distance table (folded k only).
   __device__ __forceinline__ PixelGather(const PixelParams& p, uint32_t distances)
       : p_(p), distances_(distances + (threadIdx.x & 3) * (kDepth * 4)) {
     channel_bytes_ = p.channel_pitch * kElementBytes;
@@ -55,11 +56,11 @@ class PixelGather {
     column_ = 0;
   }
 
-  // Brings in the values of the step it stands at, and goes on to the next.
+  // Loads the values of the current step and advances to the next.
   template <bool kLast>
   __device__ __forceinline__ void load(Values& values) {
     uint32_t distance[kDepth];
-    bool some[kDepth];  // a k that stands for nothing is zero
+    bool some[kDepth];  // false: a k of the padding, whose value is zero
 #pragma unroll
     for (int n = 0; n < kDepth; ++n) {
       some[n] = true;
@@ -102,7 +103,7 @@ class PixelGather {
     }
   }
 
-  // As operands of each block and part.
+  // Converts values to operands, [block][component].
   static __device__ __forceinline__ void convert(const Values& values,
                                                  Operand (&a)[kBlocks][kPlanes]) {
 #pragma unroll
@@ -131,13 +132,13 @@ class PixelGather {
 
  private:
   const PixelParams& p_;
-  const uint32_t distances_;  // this thread's, of the first step
-  uint32_t table_ = 0;        // of the step it stands at
-  uint32_t place_ = 0;        // of the tap it stands at, for a pixel whose base is 0
-  int column_ = 0;            // of that tap
+  const uint32_t distances_;  // this thread's entries of the first step
+  uint32_t table_ = 0;        // this thread's entries of the current step
+  uint32_t place_ = 0;        // address of the current tap, for a pixel with base 0
+  int column_ = 0;            // column of the current tap
   int channel_bytes_, column_bytes_, row_bytes_;
-  bool pairs_;              // neighbouring channels are one word
-  uint32_t base_[kPixels];  // bytes from a stage's start
+  bool pairs_;              // true: neighbouring channels are one word
+  uint32_t base_[kPixels];  // byte offsets of the pixels in a stage
 };
 
 }  // namespace convx

@@ -1,4 +1,4 @@
-// Stages source values: asynchronous copies, or, for single 16-bit values, through registers.
+// Producer: stages source values by cp.async, or, for single 16-bit values, through registers.
 #pragma once
 
 #include "device/async_copy.cuh"
@@ -6,7 +6,7 @@
 
 namespace convx {
 
-// kLoaders threads load.
+// kLoaders: number of threads that load.
 template <typename Element, int kLoaders>
 class PixelLoader {
  public:
@@ -16,7 +16,8 @@ class PixelLoader {
   __device__ __forceinline__ void start_tile(const PixelTile& tile) {
     const StagedTile staged(p_, tile);
     const int positions = p_.channels_last ? 1 : p_.vector;
-    // Threads read only the entries they wrote.
+    // Unless turn() is called, a thread reads only the entries that it wrote, and no barrier is
+    // needed.
     for (int i = thread_; i < p_.entries; i += kLoaders) {
       sources_[i] = staged.source(i * positions);
     }
@@ -24,7 +25,7 @@ class PixelLoader {
              static_cast<int64_t>(tile.group) * p_.group_sources * p_.source_c;
   }
 
-  // Fills a stage with a chunk of channels. True: by copies that are still under way.
+  // Fills a stage with a chunk of channels. Returns true if cp.async copies are in flight.
   __device__ __forceinline__ bool load_chunk(uint32_t stage, int chunk) {
     switch (p_.copy_elements * static_cast<int>(sizeof(Element))) {
       case 16:
@@ -43,7 +44,9 @@ class PixelLoader {
     return true;
   }
 
-  // Others go first with the next chunk, where all threads may read all of the table.
+  // Rotates the entries among the threads for the next chunk, so that the same threads do not
+  // always have the most. Requires a barrier after start_tile(), because threads then read each
+  // other's entries.
   __device__ __forceinline__ void turn() { thread_ = (thread_ + kLoaders - 64) % kLoaders; }
 
  protected:
@@ -80,7 +83,7 @@ class PixelLoader {
     }
   }
 
-  // Values that are neither aligned to 4 bytes nor 4 bytes long.
+  // Values that cp.async cannot copy: 16 bits, not aligned to 4 bytes.
   __device__ __forceinline__ void store_chunk(uint32_t stage, int chunk) {
     constexpr int kBatch = 8;
     const int first_channel = chunk * p_.chunk_channels;

@@ -1,4 +1,4 @@
-// What the pixel kernels are launched with.
+// Kernel parameters of cuda_pixels and cuda_mma.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 namespace convx {
 
 struct PixelParams : TensorParams {
-  int plane, pixels;  // target pixels of an image, of all images
+  int plane, pixels;  // target pixels of one image, and of all images
   int window_step, per_image, tiles, filter_tiles, tile_filters, splits;
   int bands, channels_last;
-  int vector;              // positions that are staged together
-  int run, copy_elements;  // elements that lie together, and what is copied at a time
+  int vector;              // positions per entry of the source table
+  int run, copy_elements;  // contiguous elements of an entry, and elements per copy
   int span, row_pitch, entries, image_rows, segment;
   int position_pitch, channel_pitch;
-  int entry_elements;   // from entry to entry, in a stage
-  int entry_copies;     // of an entry and a chunk
-  int copy_channels;    // from one of them to the next, in channels
-  int copy_shared;      // the same, in elements of a stage
-  int64_t copy_source;  // and of the source
+  int entry_elements;   // elements from one entry to the next, in a stage
+  int entry_copies;     // copies per entry and chunk
+  int copy_channels;    // channels from one copy to the next
+  int copy_shared;      // elements from one copy to the next, in a stage
+  int64_t copy_source;  // elements from one copy to the next, in the source
   int folded, channels, chunk_channels, chunks, steps, stage_steps;
   int source_stages, filter_stages, resident;
   int source_stage_bytes, filter_stage_bytes, step_bytes;
@@ -34,8 +34,8 @@ struct PixelParams : TensorParams {
   int stage_chunks;
 
   int paired, row_pairs;
-  int pair_lead;          // 1: a kernel row's first pair begins a column before it
-  int64_t partial_image;  // from image to image of a part
+  int pair_lead;          // 1: a kernel row's first pair begins one column before it
+  int64_t partial_image;  // elements from image to image of a split-K slice
 };
 
 }  // namespace convx

@@ -1,4 +1,4 @@
-// Where tiles, pixels and staged source values lie (pixel_shape.h).
+// Positions of tiles, pixels and staged source values (pixel_shape.h).
 #pragma once
 
 #include "engines/cuda_pixel_tiles/pixel_params.h"
@@ -6,11 +6,11 @@
 namespace convx {
 
 struct PixelTile {
-  int first, end;  // pixels of the line; end: behind the last of this tile's image, or of all
+  int first, end;          // first pixel, and the end of the tile's image or of all pixels
   int image, row, column;  // of the first pixel
   int group;
   int filter;       // first filter of the tile, within its group
-  int filter_tile;  // of all groups
+  int filter_tile;  // index among all groups
   int chunk, chunk_end, split;
 };
 
@@ -38,7 +38,7 @@ __device__ __forceinline__ PixelTile locate_tile(const PixelParams& p, int index
   return tile;
 }
 
-// How the source values of a tile are staged, in positions.
+// The staged source values of a tile, in positions.
 class StagedTile {
  public:
   __device__ __forceinline__ StagedTile(const PixelParams& p, const PixelTile& tile)
@@ -53,7 +53,7 @@ class StagedTile {
     }
   }
 
-  // Of a pixel's first tap.
+  // Position of a pixel's first tap.
   __device__ __forceinline__ int base(int pixel) const {
     int rest = min(pixel, tile_.end - 1);
     const int column = p_.by_target_width.split(rest);
@@ -70,7 +70,7 @@ class StagedTile {
     return staged_row * p_.row_pitch + lead_ + column * p_.source_step_w;
   }
 
-  // Offset of a position's source value from that of the tile's image, or -1 if it is outside.
+  // Offset of a position's source value from the tile's first image, or -1 if it is outside.
   __device__ __forceinline__ int source(int position) const {
     int staged_row = position;
     int column = p_.by_row_pitch.split(staged_row);
@@ -85,7 +85,7 @@ class StagedTile {
         image += 1 + rest;
       }
     } else {
-      image = tile_.image * p_.target_height + tile_.row;  // a target row, so far
+      image = tile_.image * p_.target_height + tile_.row;  // for now a target row
       if (column < first_extent_) {
         column += first_column_ - first_lead_;
       } else {
@@ -109,17 +109,17 @@ class StagedTile {
   const PixelTile& tile_;
   const int lead_;  // positions before the first one that is used, for alignment
   int first_column_ = 0, first_lead_ = 0;
-  // Of the first image's band, in rows, or of the first segment, in positions.
+  // Rows of the first image's band, or positions of the first segment.
   int first_extent_;
 };
 
-// Tables of a block, in its shared memory.
-//   sources    [entries] offset of the source values that are copied there, or -1
-//   distances  where taps are part of k: [steps][4][gathered depth] bytes from a pixel's base, or
-//   -1
-//              where a k stands for nothing, of what thread t (t % 4) gathers; of pairs:
-//              [steps][4][kPairDepth], 0 where a pair stands for nothing
-//   targets    [2][window] offset of each pixel's target, or -1
+// Tables in a block's shared memory:
+//
+//     sources    [entries]: offset of an entry's source values, or -1 outside of the image
+//     distances  folded k only: [steps][4][gathered depth], byte distances from a pixel's base of
+//                the values that thread t (t % 4) gathers, or -1 for k of the padding; for pairs
+//                [steps][4][kPairDepth], with 0 for pairs of the padding
+//     targets    [2][window]: offset of each pixel's target
 struct PixelTables {
   int* sources;
   int* distances;
@@ -152,19 +152,19 @@ __device__ __forceinline__ void fill_distances(const PixelParams& p, int* distan
   }
 }
 
-// What a pair of a chunk's k stands for. Its columns are those of the kernel 2 * column - pair_lead
-// and the next, where there are such.
+// The taps of a pair of k: columns 2 * column - pair_lead and the next of a kernel row, if they
+// exist.
 struct TapPair {
   int channel, row, column;
 };
 
 __device__ __forceinline__ TapPair locate_pair(const PixelParams& p, int pair) {
-  const int row = pair / p.row_pairs;  // of all channels
+  const int row = pair / p.row_pairs;  // kernel row, counted over all channels
   const int channel = row / p.tap_rows;
   return {channel, row - channel * p.tap_rows, pair - row * p.row_pairs};
 }
 
-// A pair that stands for nothing is multiplied by zeros: any place will do.
+// A pair of the padding is multiplied by zeros, so that any distance will do.
 template <TensorMath kMath>
 __device__ __forceinline__ void fill_pair_distances(const PixelParams& p, int* distances) {
   constexpr int kStepPairs = 4 * kPairDepth;

@@ -33,9 +33,9 @@ class Fitter {
   PixelShape fit() const {
     PixelShape best;
     for (const PixelTiling::Tile& tile : tiling_.tiles) {
-      // A tile of twice as many filters as there are would multiply as many zeros.
+      // Half or more of such a tile would be zeros.
       if (tile.filters > 64 && targets_ <= tile.filters / 2) continue;
-      // Channels of a chunk whose taps are part of k; 0: they are not.
+      // Channels of a chunk if k is folded; 0: it is not.
       for (const int64_t folded : {int64_t{0}, int64_t{1}, sources_}) {
         if (tile.folded != (folded > 0)) continue;
         if (folded > 0 && (rows_.taps * columns_.taps == 1 || sources_ > 8)) continue;
@@ -85,12 +85,12 @@ class Fitter {
     }
   }
 
-  // How many channels are staged at a time, and the steps they make.
+  // Chooses the channels of a chunk, and the steps that they make.
   bool lay_out_channels(PixelShape& shape, int64_t folded) const {
     const int depth = step_depth(math_);
     const int64_t taps = rows_.taps * columns_.taps;
     shape.channels = static_cast<int>(sources_);
-    // A few channels are staged plane by plane, wherever they lie.
+    // Folded channels are few, and are staged plane by plane in any layout.
     shape.channels_last = source_.c == 1 && sources_ * problem_.groups > 1 && !shape.folded;
     if (shape.folded) {
       shape.chunk_channels = static_cast<int>(folded);
@@ -110,7 +110,7 @@ class Fitter {
     return shape.steps <= 1024 && shape.chunks <= kMaxTensorChunks;
   }
 
-  // Whether pixels see their taps in the same pairs of columns, and these are loaded together.
+  // True if all pixels see their taps in the same pairs of columns, and a pair is one load.
   bool can_pair(const PixelShape& shape) const {
     return can_be_paired(math_) && columns_.taps > 1 && columns_.offset_step == 1 &&
            columns_.source_step % 2 == 0 && !shape.channels_last && fit_vector(shape) >= 2;
@@ -121,8 +121,8 @@ class Fitter {
     const int64_t sector = 32 / element_;
     shape.window_step = static_cast<int>(window);
     shape.per_image = plane_ >= 16 * window;
-    // Planes that start in the middle of a sector: windows overlap, and each stores whole sectors.
-    // Pairs are multiplied for longer than partial sectors take.
+    // Where planes start in the middle of a sector, windows overlap and each stores whole sectors.
+    // Pairs are excluded: their MMAs take longer than storing partial sectors.
     if (shape.per_image && !shape.paired && target_.c % sector != 0 && target_.c != 1 &&
         target_.h * rows_.target_step == columns_.count && columns_.target_step == 1) {
       shape.window_step -= static_cast<int>(sector);
@@ -132,7 +132,7 @@ class Fitter {
         shape.per_image ? problem_.N * ceil_div(plane_, tile) : ceil_div(problem_.N * plane_, tile);
   }
 
-  // Elements that can be copied at a time.
+  // Elements per copy.
   int fit_vector(const PixelShape& shape) const {
     int64_t vector = 16 / element_;
     const auto divides = [&](int64_t value) { return value % vector == 0; };
@@ -160,7 +160,7 @@ class Fitter {
     const int64_t span = (columns_.taps - 1) * columns_.offset_step;
     const int64_t segment = round_up(lead + (columns_.count - 1) * step + span + 1, align);
 
-    // A run of pixels touches this many target rows, and images, at most.
+    // The most target rows, and images, that a tile touches.
     const int64_t tile = shape.window_step + shape.window_pixels();
     const int64_t lines = std::max<int64_t>(
         1, std::min((tile + columns_.count - 2) / columns_.count + 1, problem_.N * rows_.count));
@@ -168,7 +168,8 @@ class Fitter {
                                ? 1
                                : std::clamp<int64_t>((tile + plane_ - 2) / plane_ + 1, 1,
                                                      std::max<int64_t>(1, problem_.N));
-    constexpr int64_t kMaxOffset = std::numeric_limits<int>::max();  // from a tile's first image
+    // Offset from a tile's first image.
+    constexpr int64_t kMaxOffset = std::numeric_limits<int>::max();
     if (images * std::max(source_.n, target_.n) > kMaxOffset) return false;
     const int64_t halo = (rows_.taps - 1) * rows_.offset_step + 1;
     const int64_t image_rows = (rows_.count - 1) * rows_.source_step + halo;
@@ -191,14 +192,14 @@ class Fitter {
     shape.image_rows = static_cast<int>(image_rows);
     shape.segment = static_cast<int>(segment);
 
-    // Elements. Pitches spread what a warp gathers over all banks.
-    const int64_t word = 4 / element_;  // elements
+    // In elements. The pitches spread the values that a warp gathers over all banks.
+    const int64_t word = 4 / element_;  // elements per 32-bit word
     if (shape.channels_last) {
       shape.channel_pitch = 1;
       shape.position_pitch = static_cast<int>(round_up(shape.chunk_channels, 4 * word) + 4 * word);
     } else {
       shape.position_pitch = 1;
-      // The four threads of a quad gather channels this far apart.
+      // Distance, in channels, between the values that the four threads of a quad gather.
       const int64_t apart = math_ == TensorMath::kTf32 ? 1 : 2;
       int64_t pitch = round_up(positions, 4 * word);
       while (!shape.folded && pitch * apart / word % 32 != 8 && pitch * apart / word % 32 != 24) {

@@ -1,25 +1,26 @@
-// Convolution with pixels as the rows of a product, gathered into registers: the geometry.
+// Geometry of convolution with pixels as the rows of an MMA, gathered into registers. cuda_pixels
+// and cuda_mma share it.
 //
-// Target pixels of all images are one line: image after image, row after row. A tile is a run of
-// them by some filters,
+// Target pixels of all images are numbered consecutively, image after image and row after row. A
+// tile is a run of them by some filters:
 //
-//     sums[pixel][filter] = sum over steps and k of  gathered[pixel][k] * packed[filter][k] ,
+//     sum[pixel][filter] = sum over steps and k of  gathered[pixel][k] * packed[filter][k]
 //
-// where a step's k are some channels of one tap or, where channels are few, taps and channels.
-// Source values that a tile's pixels look at are staged in shared memory, zeros for those outside
-// the image, such that each tap lies at a constant distance from a pixel's first:
+// The k of a step are some channels of one tap or, if channels are few, taps and channels together
+// (folded). The source values that a tile reads are staged in shared memory, with zeros outside of
+// the image, so that each tap has a constant distance from a pixel's first tap:
 //
 //     place(pixel, channel, tap) = base(pixel) + channel * channel_pitch + distance(tap)
 //
 // Rows are staged in one of two ways:
-//   bands     whole source rows, for tiles of several target rows; a band per image
-//   segments  the tile is cut where target rows end; a staged row is what one kernel row sees of
-//             all segments, side by side
 //
-// In kIeee, kHalfIeee and kHalfTf32, where taps are part of k, dilation is one and the stride even,
-// every pixel sees its taps in the same pairs of neighbouring columns. Such pairs are split when
-// they are staged, and gathered as words that are multiplied as they are: a value is split once,
-// not once per tap.
+//     bands     whole source rows, for tiles of several target rows; one band per image
+//     segments  the tile is cut where target rows end; a staged row has the columns that one kernel
+//               row reads, of all segments side by side
+//
+// Pairs: if k is folded, the dilation is 1 and the stride is even, every pixel sees its taps in the
+// same pairs of neighbouring columns. In kIeee, kHalfIeee and kHalfTf32 such pairs are split when
+// they are staged and gathered as operand words, so a value is split once, not once per tap.
 #pragma once
 
 #include <cstdint>
@@ -32,29 +33,29 @@
 
 namespace convx {
 
-inline constexpr int kPixelBlock = 64;    // rows of one warpgroup's product
-inline constexpr int kStoreFilters = 32;  // that are staged and stored at a time
-inline constexpr int kStepBytes = 32;     // of the reduction, in one product
-// Two neighbouring positions as a staged pair: a word of each part, [pair][part][2].
+inline constexpr int kPixelBlock = 64;    // pixels of one MMA of a warpgroup
+inline constexpr int kStoreFilters = 32;  // filters per epilogue pass
+inline constexpr int kStepBytes = 32;     // bytes of k per MMA and filter
+// A staged pair: two neighbouring positions, one word for each component, [pair][component][2].
 constexpr bool can_be_paired(TensorMath math) { return math == TensorMath::kIeee || is_half(math); }
 constexpr int pair_bytes(TensorMath math) { return 4 * count_planes(math); }
 
-// kHalfIeee: steps summed by the tensor cores in one chain. They truncate, so long chains drift
-// towards zero.
+// kHalfIeee: steps per accumulation chain. Tensor cores truncate, so long chains drift towards
+// zero.
 inline constexpr int kPixelHalfChain = 8;
-// Registers for totals beside the chain are left where a thread's window is of so few filters by
-// blocks; others only do where the whole reduction is one chain.
+// True if a thread has registers for totals beside the chain. Other tiles can be used only if the
+// whole reduction is one chain, of at most kMaxPixelHalfChain steps.
 constexpr bool has_half_totals(int filters, int blocks) { return filters * blocks <= 96; }
 inline constexpr int kMaxPixelHalfChain = 12;
 
 // k of a step.
 constexpr int step_depth(TensorMath math) { return kStepBytes / operand_bytes(math); }
-// Of these, what a thread gathers per pixel.
+// k values that a thread gathers per pixel and step.
 constexpr int gathered_depth(TensorMath math) { return step_depth(math) / 4; }
-inline constexpr int kPairDepth = gathered_depth(TensorMath::kIeee) / 2;  // in pairs
+inline constexpr int kPairDepth = gathered_depth(TensorMath::kIeee) / 2;  // the same, in pairs
 
-// Elements from filter to filter where a warpgroup's sums are staged: filters fall on different
-// banks, rows are aligned to 16 bytes, and there is room to shift a row by less than 16 bytes.
+// Elements from one filter to the next in the staging buffer. Filters fall on different banks, rows
+// are aligned to 16 bytes, and a row can be shifted by less than 16 bytes.
 constexpr int staging_elements(int pixels, int element_bytes) {
   return pixels + 16 / element_bytes;
 }
@@ -63,42 +64,42 @@ struct PixelShape {
   TensorMath math = TensorMath::kTf32;
   GatherAxis rows_axis, columns_axis;
 
-  // The tile: two warpgroups, each a window of blocks * kPixelBlock pixels.
-  int filters = 0;  // of a tile; 0: there is no shape
+  // A tile has two windows, one per warpgroup, of blocks * kPixelBlock pixels each.
+  int filters = 0;  // per tile; 0: no shape fits
   int blocks = 1;
-  int window_step = 0;     // pixels from window to window; less than it has: they overlap
-  bool per_image = false;  // windows start anew with every image
+  int window_step = 0;     // pixels from window to window; smaller than a window: they overlap
+  bool per_image = false;  // true: every image begins a new tile
   int64_t pixel_tiles = 0;
   int filter_tiles = 1;  // per group
-  int splits = 1;        // parts of the reduction
+  int splits = 1;        // split-K slices
 
   // Staged source values, in positions.
   bool bands = false;
-  bool channels_last = false;  // channels of a position are neighbours, not positions
-  int vector = 1;              // elements copied at a time
-  int span = 0;                // columns that the last tap looks further right
+  bool channels_last = false;  // true: staged [position][channel]; false: [channel][position]
+  int vector = 1;              // elements per copy
+  int span = 0;                // columns from the first to the last tap
   int row_pitch = 0, staged_rows = 0;
-  int image_rows = 0;  // of a band that has a whole image
+  int image_rows = 0;  // rows of a band that holds a whole image
   int segment = 0;     // positions of a segment that is a whole row
-  // In elements.
+  // Pitches in elements.
   int position_pitch = 1, channel_pitch = 0;
 
   // The pipeline.
-  bool folded = false;     // taps are part of k
-  bool paired = false;     // and neighbouring columns are staged as split pairs
-  int row_pairs = 0;       // of a kernel row
-  int channels = 0;        // of the reduction, per group
-  int chunk_channels = 0;  // staged at a time
+  bool folded = false;     // true: k has taps and channels
+  bool paired = false;     // true: neighbouring columns are staged as split pairs
+  int row_pairs = 0;       // pairs per kernel row
+  int channels = 0;        // channels of the reduction, per group
+  int chunk_channels = 0;  // channels staged at a time
   int chunks = 0;
-  int steps = 0;         // of a chunk
+  int steps = 0;         // per chunk
   int stage_steps = 1;   // steps per stage of filters
   int stage_chunks = 1;  // chunks per stage of source values
   int source_stages = 2, filter_stages = 2;
-  bool resident = false;  // all filters stay in shared memory
+  bool resident = false;  // true: all filters stay in shared memory
   int grid = 1;
   int blocks_per_sm = 1;
 
-  // Bytes from the start of shared memory.
+  // Byte offsets and sizes in shared memory.
   int source_stage_bytes = 0;
   int staging_offset = 0, source_offset = 0, filter_offset = 0, shared_bytes = 0;
   int64_t packed_bytes = 0, partial_bytes = 0;
@@ -108,14 +109,14 @@ struct PixelShape {
   int positions() const { return staged_rows * row_pitch; }
   int entries() const { return channels_last ? positions() : positions() / vector; }
   int step_bytes() const { return filters * count_planes(math) * kStepBytes; }
-  // What a thread looks up per step of the table of distances.
+  // Entries of the distance table that a thread reads per step.
   int table_depth() const {
     if (!folded) return 0;
     return paired ? kPairDepth : gathered_depth(math);
   }
 };
 
-// What differs from engine to engine.
+// The parts of the planner that differ between engines.
 struct PixelTiling {
   struct Tile {
     int filters, blocks;
@@ -123,13 +124,13 @@ struct PixelTiling {
     bool paired = false;
   };
   TensorMath math;
-  std::span<const Tile> tiles;  // that kernels are compiled for
-  // Lays out the pipeline and what goes before it in shared memory; false if there is no room.
+  std::span<const Tile> tiles;  // tiles that kernels are compiled for
+  // Lays out shared memory and the pipeline. Returns false if they do not fit.
   bool (*fit_shared_memory)(const ConvProblem&, const DeviceCaps&, PixelShape&);
   double (*predict_microseconds)(const ConvProblem&, const DeviceCaps&, const PixelShape&);
 };
 
-// The best shape for one phase of the problem.
+// The shape with the smallest prediction for one phase of the problem.
 PixelShape fit_pixel_shape(const ConvProblem& problem, const DeviceCaps& caps,
                            const GatherAxis& rows, const GatherAxis& columns,
                            const PixelTiling& tiling);

@@ -1,4 +1,9 @@
-// Stores a window's sums: staged by filter, so that a warp writes runs of a filter's plane.
+// The epilogue of a window. Accumulators are staged in shared memory by filter, 32 filters at a
+// time, so that a warp writes runs of a filter's plane.
+//
+//     store_runs       the window is one run of pixels in each plane: aligned 16-byte stores
+//     store_fragments  channels_last: stores from registers, two filters at a time
+//     store_pixels     any other layout, value by value
 #pragma once
 
 #include "device/convert.cuh"
@@ -12,15 +17,15 @@
 
 namespace convx {
 
-// Where sums go: the target, or a part's own copy of it.
+// Destination of a window: the target, or the partial sums of a split-K slice.
 template <typename Out>
 struct PixelTarget {
   Out* base;
   int64_t n, c, h, w;
-  bool contiguous;  // planes have no gaps
+  bool contiguous;  // true: planes have no gaps
 };
 
-// One warpgroup's window of kBlocks * 64 pixels by kFilters filters.
+// A warpgroup's window of kBlocks * 64 pixels by kFilters filters.
 template <TensorMath kMath, int kBlocks, int kFilters, typename Out, typename Bias>
 class PixelStorer {
   static constexpr bool kExact = kMath == TensorMath::kIeee;
@@ -30,7 +35,7 @@ class PixelStorer {
   static constexpr int kPitch = staging_elements(kWindow, sizeof(Out));
 
  public:
-  // bias: of the tile's first filter, or null. staging and targets: this warpgroup's.
+  // bias: bias of the tile's first filter, or null. staging, targets: this warpgroup's buffers.
   __device__ __forceinline__ PixelStorer(const PixelParams& p, const PixelTarget<Out>& target,
                                          const PixelTile& tile, int warpgroup, const Bias* bias,
                                          Out* staging, int* targets)
@@ -88,17 +93,17 @@ class PixelStorer {
   }
 
  private:
-  // Of this warpgroup.
+  // Barrier for this warpgroup.
   __device__ __forceinline__ void synchronise() const { wait_at_barrier(barrier_, 128); }
 
   __device__ __forceinline__ float load_bias(int filter) const {
     return bias_ != nullptr && filter < filters_ ? to_accumulate(bias_[filter]) : 0.f;
   }
 
-  // What makes a filter's sums those of the target.
+  // The bias of a filter, and the factors that undo its scale.
   struct FilterEnd {
     float bias = 0;
-    Unscale unscale{};  // of halves
+    Unscale unscale{};  // scaled fp16
   };
 
   __device__ __forceinline__ FilterEnd load_end(int filter) const {
@@ -119,8 +124,8 @@ class PixelStorer {
     }
   }
 
-  // Elements by which a filter's staged row is shifted, so that 16 bytes of it are 16 aligned bytes
-  // of the target.
+  // Elements by which a filter's staged row is shifted, so that aligned 16 bytes of it are aligned
+  // 16 bytes of the target.
   __device__ __forceinline__ int shift(int filter) const {
     return (shift_ + filter * shift_step_) & (kVector - 1);
   }
@@ -135,11 +140,13 @@ class PixelStorer {
     }
   }
 
-  // Whether sums have to be mended, of those that this thread staged.
+  // Stages kStoreFilters filters. Returns true if a value that this thread staged must be
+  // recomputed.
   __device__ __forceinline__ bool stage(const WgmmaSums<kFilters> (&sums)[kBlocks], int part) {
     constexpr int kCount = kStoreFilters / 4;  // filters of this thread
     const auto locate = [&](int i) { return 8 * (i / 2) + 2 * (lane_ & 3) + i % 2; };
-    constexpr bool kAhead = is_half(kMath);  // or loads of scales would wait for stores before them
+    // Otherwise loads of scales would wait for the stores before them.
+    constexpr bool kAhead = is_half(kMath);
     FilterEnd ends[kAhead ? kCount : 1];
     if constexpr (kAhead) {
 #pragma unroll
@@ -154,7 +161,8 @@ class PixelStorer {
       const FilterEnd& end = ends[kAhead ? i : 0];
       Out* const row = staging_ + filter * kPitch + shift(of_tile) + warp_ * 16 + lane_ / 4;
 #pragma unroll
-      for (int half = 0; half < 2 * kBlocks; ++half) {  // 8 pixels further each, then a block
+      // 8 pixels further each, then the next block.
+      for (int half = 0; half < 2 * kBlocks; ++half) {
         const float* v = sums[half / 2].value + 4 * (part * (kStoreFilters / 8) + i / 2) + i % 2;
         const float sum = finish(v[half % 2 * 2], end);
         if constexpr (kExact) spoilt |= is_spoilt(sum);
@@ -179,7 +187,7 @@ class PixelStorer {
     }
   }
 
-  // Of the staged sums: this is rare.
+  // Recomputes staged values that became NaN or infinite by splitting. This is rare.
   __device__ __forceinline__ void mend_part(int first_filter, int filters) const {
 #pragma unroll 1
     for (int f = warp_; f < filters; f += 4) {
@@ -191,13 +199,13 @@ class PixelStorer {
     }
   }
 
-  // The window is one run of pixels of each plane: aligned 16 bytes by a lane, and what is left at
-  // its ends one by one.
+  // A lane stores aligned 16-byte units; the incomplete units at both ends are stored value by
+  // value.
   __device__ __forceinline__ void store_runs(int first_filter, int filters) {
-    constexpr int kRows = kStoreFilters / 4;                // of a warp
-    constexpr int kUnits = kWindow / kVector;               // of a row
+    constexpr int kRows = kStoreFilters / 4;                // per warp
+    constexpr int kUnits = kWindow / kVector;               // per row
     constexpr int kAcross = kUnits < 32 ? 32 / kUnits : 1;  // rows at once
-    constexpr int kAlong = kUnits > 32 ? kUnits / 32 : 1;   // units of a lane and row
+    constexpr int kAlong = kUnits > 32 ? kUnits / 32 : 1;   // units per lane and row
     const bool overlapping = p_.window_step < kWindow;
     const int own = lane_ % (32 / kAcross);
 #pragma unroll 2
@@ -208,12 +216,12 @@ class PixelStorer {
       const int aligned = shift_ + filter * shift_step_;  // modulo a sector
       const int skew = aligned & (kVector - 1);
       int low = 0, high = count_;
-      if (overlapping) {  // whole sectors, and no pixel twice
+      if (overlapping) {  // windows store whole sectors, and no pixel twice
         const int to_sector = -aligned & (kSector - 1);
         if (local_ > 0) low = to_sector;
         high = min(high, p_.window_step + to_sector);
       }
-      // As staged, and as the target has it: units of both begin at multiples of 16 bytes.
+      // Staged row and target row. Units of both begin at multiples of 16 bytes.
       const Out* const row = staging_ + f * kPitch;
       Out* const to = base_ + filter * target_.c - skew;
       low += skew;
@@ -234,7 +242,7 @@ class PixelStorer {
     }
   }
 
-  // Any layout, any images.
+  // Any layout, and any number of images.
   __device__ __forceinline__ void store_pixels(int first_filter, int filters) {
 #pragma unroll 1
     for (int i = lane_; i < count_; i += 32) {
@@ -246,7 +254,7 @@ class PixelStorer {
     }
   }
 
-  // Channels are neighbours: as the sums lie. Returns false if some have to be mended.
+  // channels_last: stores accumulators in register order. Returns false if some must be recomputed.
   __device__ __forceinline__ bool store_fragments(const WgmmaSums<kFilters> (&sums)[kBlocks]) {
     if constexpr (kExact) {
       bool any = false;
@@ -293,17 +301,17 @@ class PixelStorer {
   int* const targets_;
   const int barrier_;
   const int window_;   // first pixel
-  const int count_;    // pixels there are
-  const int filters_;  // filters there are
+  const int count_;    // number of pixels
+  const int filters_;  // number of filters
   const int warp_, lane_;
-  Out* base_ =
-      nullptr;     // of the tile's first filter, and, if the window is a run, of its first pixel
-  int local_ = 0;  // pixel of the image that the window starts with
+  // Plane of the tile's first filter; if the window is a run, the address of its first pixel.
+  Out* base_ = nullptr;
+  int local_ = 0;  // index of the window's first pixel in its image
   int shift_ = 0, shift_step_ = 0;
 };
 
-// Stores a warpgroup's window to the target, or to its part's own copy. staging and targets: of
-// this warpgroup, in shared memory.
+// Stores a warpgroup's window to the target, or to the partial sums of its split-K slice. staging,
+// targets: this warpgroup's buffers in shared memory.
 template <TensorMath kMath, int kBlocks, int kFilters>
 __device__ __forceinline__ void store_window(const PixelParams& p, const PixelTile& tile,
                                              int warpgroup,

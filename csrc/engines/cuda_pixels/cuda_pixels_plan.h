@@ -1,4 +1,4 @@
-// Tensor cores with pixels as rows, gathered from shared memory into registers.
+// Engine cuda_pixels: wgmma with pixels as rows, gathered from shared memory into registers.
 #pragma once
 
 #include "core/engine.h"

@@ -7,33 +7,36 @@
 namespace convx {
 namespace {
 
-// Rates in cycles of one multiprocessor, fitted to an H200; see docs/developers/dense-layers.md.
+// Cycles of one multiprocessor, fitted on an H200 (docs/developers/dense-layers.md).
 constexpr double kPixelClockGhz = 1.7;
 constexpr double kPixelMmaEfficiency = 0.9;
-// What gathering and converting a step's operand of 64 pixels adds, by what is multiplied.
+// Gathering and converting a step's operand of 64 pixels, by arithmetic.
 constexpr double kPixelTf32Cycles = 30;
 constexpr double kPixelIeeeCycles = 240;
 constexpr double kPixelHalfCycles = 75;
-constexpr double kPixelPairCycles = 10;  // reckoned from instructions, not measured
-// The three warps that load: per copy of a warp, and for the place of an entry.
+constexpr double kPixelPairCycles = 10;  // from instruction counts, not measured
+// The three producer warps: per copy of a warp, and per entry of the source table.
 constexpr double kPixelCopyCycles = 8;
-constexpr double kPixelStoreHalfWord = 3;  // times that: single 16-bit values go through registers
-constexpr double kPixelSplitCopy = 7;      // and so do pairs, where they are split
-constexpr double kPixelSplitCycles = 12;   // that those who multiply cannot issue, per such copy
+constexpr double kPixelStoreHalfWord = 3;  // factor: single 16-bit values go through registers
+constexpr double kPixelSplitCopy = 7;      // factor: pairs go through registers and are split
+// Issue slots that splitting takes from the consumers, per copy.
+constexpr double kPixelSplitCycles = 12;
 constexpr double kPixelEntryCycles = 4;
 constexpr double kPixelChunkCycles = 300;
-constexpr double kPixelEnterCycles = 250;   // of those that multiply, per chunk
-constexpr double kPixelCacheBytes = 20;     // source values and filters, per cycle, from L2
-constexpr double kPixelStoreCycles = 0.45;  // per sum of a warpgroup's window
-constexpr double kPixelScatter = 1.6;       // times that where channels lie together
-constexpr double kPixelMendChecks = 1.8;    // times that where sums may have to be mended
-constexpr double kPixelUnscale = 1.25;      // times that for halves; reckoned
-constexpr double kPixelTileCycles = 2500;   // filling and draining the pipeline
+constexpr double kPixelEnterCycles = 250;   // consumers, per chunk
+constexpr double kPixelCacheBytes = 20;     // source values and filters, bytes per cycle from L2
+constexpr double kPixelStoreCycles = 0.45;  // per accumulator of a window
+constexpr double kPixelScatter = 1.6;       // factor for channels_last targets
+// Factor for the checks of kIeee, which may recompute accumulators.
+constexpr double kPixelMendChecks = 1.8;
+constexpr double kPixelUnscale = 1.25;     // factor for scaled fp16; estimated
+constexpr double kPixelTileCycles = 2500;  // filling and draining the pipeline
 constexpr double kPixelLaunchCycles = 10000;
-// Tiles of one tap: nothing is read twice. Many products hide it where channels lie together.
+// Factor for 1x1 kernels, where nothing is read twice. In channels_last the many products of "ieee"
+// hide it.
 constexpr double kPixelTapLoads = 1.6;
-constexpr double kPixelShortCopies = 1.35;  // times that, of less than 16 bytes at a time
-constexpr double kPixelMemoryBytes = 17;    // device memory, per cycle
+constexpr double kPixelShortCopies = 1.35;  // another factor, for copies of less than 16 bytes
+constexpr double kPixelMemoryBytes = 17;    // device memory, bytes per cycle
 constexpr double kPixelPartialBytes = 20;   // partial sums, written and read again
 
 }  // namespace
@@ -52,7 +55,7 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
                         : shape.math == TensorMath::kTf32 ? kPixelTf32Cycles
                         : shape.math == TensorMath::kIeee ? kPixelIeeeCycles
                                                           : kPixelHalfCycles;
-  // A product of 64 pixels takes half a cycle per filter; two warpgroups share the tensor cores.
+  // An MMA of 64 pixels takes half a cycle per filter; two warpgroups share the tensor cores.
   const double multiply =
       kPixelEnterCycles * chunks +
       steps * 2 * shape.blocks * (products * shape.filters / 2 / kPixelMmaEfficiency + gather);

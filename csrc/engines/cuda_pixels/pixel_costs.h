@@ -1,4 +1,4 @@
-// What a pixel tile costs.
+// Cost model of cuda_pixels.
 #pragma once
 
 #include "engines/cuda_pixel_tiles/pixel_shape.h"

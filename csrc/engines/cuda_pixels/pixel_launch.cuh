@@ -1,5 +1,5 @@
-// Finds the scales of halves, packs the filters, multiplies, and adds up the parts of a split
-// reduction.
+// Launches the kernels of a phase: scales of scaled fp16, filter packing, convolution, and the sum
+// of split-K slices.
 #pragma once
 
 #include "engines/cuda_pixel_tiles/pack_pixel_filters.cuh"

@@ -11,9 +11,9 @@ namespace {
 constexpr int kTileAlignment = 1024;
 constexpr int kMaxFilterStages = 16;
 constexpr int kMaxSourceStages = 4;
-constexpr int64_t kFilterStageBytes = 16384;  // about as much is copied at a time
+constexpr int64_t kFilterStageBytes = 16384;  // target size of a stage of filters
 
-// Tiles that kernels are compiled for; the launch has the same list.
+// Tiles that kernels are compiled for. The launch functions have the same list.
 constexpr PixelTiling::Tile kTiles[] = {{64, 4, false},  {64, 2, false}, {128, 2, false},
                                         {256, 1, false}, {64, 4, true},  {96, 2, true},
                                         {128, 2, true}};

@@ -1,12 +1,32 @@
-// The pixel convolution on Hopper's tensor cores.
+// Convolution with gathered pixels on Hopper's tensor cores (wgmma):
 //
-// A block: 3 warpgroups. Two multiply, each a window of kBlocks * 64 pixels by kFilters filters,
-// and gather the pixels' values for it; of the third, three warps stage source values and one
-// copies packed filters. Blocks are persistent: block b takes tiles b, b + gridDim.x, and so on.
+//     accumulator[pixel][filter] = sum over steps and k of  gathered[pixel][k] * packed[filter][k]
 //
-//   source ring   [stage][channel][row][column]          asynchronous copies  -> multipliers
-//              or [stage][channel][row][split pair]       through registers
-//   filter ring   [stage][step][plane][filter][32 bytes]  bulk copies          -> multipliers
+// The A operand is gathered from shared memory into registers, at any offset, and rounded or split
+// on the way; pixel_shape.h describes k and the staging. A tile is two windows of pixels by
+// kFilters filters:
+//
+//                              kFilters
+//                     +---------------------+
+//     window 0        | warpgroup 0         |   kBlocks * 64 pixels
+//                     +---------------------+
+//     window 1        | warpgroup 1         |   kBlocks * 64 pixels
+//                     +---------------------+
+//
+// - Warpgroups 0 and 1 are the consumers: they gather, issue the MMAs and run the epilogue.
+// - In warpgroup 2, three producer warps stage source values, and one thread of the fourth warp
+//   issues the bulk copies of packed filters.
+//
+// Blocks are persistent: block b has tiles b, b + gridDim.x, and so on. Shared memory:
+//
+//     barriers      512 bytes
+//     tables        PixelTables (pixel_place.cuh)
+//     staging       [warpgroup][32 filters][window + 16 bytes], float32       epilogue
+//     source ring   2 to 4 stages [channel][row][column]                      cp.async, or
+//                                 [channel][row][split pair]                  through registers
+//     filter ring   [stage][step][component][filter][32 bytes]                bulk copies
+//
+// What limits it is the number of instructions around the MMAs (docs/engines/cuda_pixels.md).
 #pragma once
 
 #include <type_traits>
@@ -24,7 +44,7 @@
 
 namespace convx {
 
-// Shared-memory addresses of a block's barriers, 8 bytes each, and rings.
+// Shared-memory addresses of a block's mbarriers, 8 bytes each, and of its rings.
 struct PixelRings {
   uint32_t source_full, source_empty, filter_full, filter_empty;
   uint32_t source, filters;
@@ -61,14 +81,15 @@ class PixelMultiplier {
   static constexpr bool kSplit = kMath == TensorMath::kIeee;
   static constexpr int kPlanes = Gather::kPlanes;
   static constexpr bool kHalves = is_half(kMath);
-  static constexpr bool kLow = kMath == TensorMath::kHalfIeee;  // there are lower halves
+  static constexpr bool kLow = kMath == TensorMath::kHalfIeee;  // scaled fp16 with two components
   static constexpr bool kTotals = kSplit || (kLow && has_half_totals(kFilters, kBlocks));
-  // Steps summed by the tensor cores in one chain. They truncate: what each product takes is a
-  // share of the sum so far. In kIeee a step's small products come before its large one, but would
-  // come behind the large ones of steps before it; registers would not do for a chain of their own.
+  // Steps per accumulation chain. Tensor cores truncate, and each MMA loses a share of the sum so
+  // far. In kIeee a step's small products precede its large one, but in a longer chain they would
+  // follow the large products of earlier steps, and there are no registers for a separate chain of
+  // small products.
   static constexpr int kChainSteps = kSplit ? 1 : kPixelHalfChain;
-  // Of operands, in turn: one is gathered while the tensor cores read the other. Large ones, and
-  // those of which parts may be missing, do not leave registers for two.
+  // Sets of operands that alternate: one is gathered while the tensor cores read the other. Large
+  // operands, and folded ones, leave no registers for two sets.
   static constexpr int kSets = kHalves ? 2 : kSplit || kBlocks == 4 || kFolded ? 1 : 2;
 
  public:
@@ -85,7 +106,7 @@ class PixelMultiplier {
     for (int& slot : ended_) slot = -1;
   }
 
-  // Leaves the sums of a window in totals.
+  // Computes a window. `totals` is complete on return.
   __device__ __forceinline__ void reduce(const PixelTile& tile, int window,
                                          Sums (&totals)[kBlocks]) {
     gather_.start_window(StagedTile(p_, tile), window);
@@ -97,7 +118,7 @@ class PixelMultiplier {
 #pragma unroll 1
       for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
         enter_source();
-        wait_wgmma<0>();  // the chunk before may have ended with either set
+        wait_wgmma<0>();  // the previous chunk may have ended with either set
         int left = p_.steps;
 #pragma unroll 1
         for (; left > kSets; left -= kSets) {
@@ -119,7 +140,7 @@ class PixelMultiplier {
   }
 
  private:
-  // Gathers a step's operands into a set that no step under way reads, and multiplies.
+  // Gathers a step's operands into a set that no MMA in flight reads, and issues the step's MMAs.
   template <bool kLast>
   __device__ __forceinline__ void multiply_step(Sums (&sums)[kBlocks], Operands& a) {
     wait_wgmma<kSets - 1>();
@@ -133,14 +154,15 @@ class PixelMultiplier {
     leave_step(kLast);
   }
 
-  // Sums on their way to totals; those that are not needed take no registers.
+  // Accumulators besides the totals. Unused ones take no registers.
   struct Chains {
     Sums chain[kBlocks];
-    Sums low[kBlocks];  // of products with one lower half, kHalfLowScale times too large
+    Sums low[kBlocks];  // products hi * lo and lo * hi, scaled by kHalfLowScale
   };
 
-  // Of values that are sums of parts, or halves. Chains are short, and added up outside the tensor
-  // cores; products of lower halves are so small that one chain of their own does.
+  // Split or scaled operands. Chains of large products are short, and are added to the totals
+  // outside of the tensor cores. Products with a lo component are so small that one long chain is
+  // accurate enough.
   __device__ __forceinline__ void reduce_parts(const PixelTile& tile, Sums (&totals)[kBlocks]) {
     Chains chains;
     clear(totals);
@@ -160,7 +182,7 @@ class PixelMultiplier {
       }
     };
     const auto take_step = [&](Operands& a) {
-      if constexpr (kHalves) {  // the step before the last, which read this set
+      if constexpr (kHalves) {  // wait for the MMAs of two steps ago, which read this set
         wait_wgmma<1>();
         turn_filters();
       }
@@ -204,7 +226,8 @@ class PixelMultiplier {
     while (left > (kHalves ? 1 : 0)) {
       take_step(sets[0]);
       if constexpr (kPaired) {
-        // Of halves no branch may be between the sets: ptxas would lose track of what is under way.
+        // No branch may stand between the two sets of scaled fp16: ptxas would lose track of the
+        // MMAs in flight.
         if (kHalves || left > 0) take_step(sets[1]);
       }
     }
@@ -234,17 +257,17 @@ class PixelMultiplier {
     source_.advance(p_.source_stages);
   }
 
-  // Waits for the step's filters.
+  // Waits for the step's filters, if they begin a new stage.
   __device__ __forceinline__ void enter_filters() {
     if (within_ > 0) return;
     wait_barrier(rings_.filter_full + 8 * filter_.slot, filter_parity());
     b_ = lower_descriptor(rings_.filters + filter_.slot * p_.filter_stage_bytes);
   }
 
-  // The step's filters.
+  // Returns the descriptor of the step's filters, after the fences that wgmma requires.
   __device__ __forceinline__ uint32_t enter_step() {
     if constexpr (!kPaired) enter_filters();
-    __syncwarp();  // waiting and storing leave lanes apart, and wgmma wants them together
+    __syncwarp();  // lanes diverge in waits and stores, and wgmma requires convergence
     fence_wgmma();
     return b_;
   }
@@ -254,14 +277,14 @@ class PixelMultiplier {
     if (++within_ == p_.stage_steps || ends_chunk) end_filters();
   }
 
-  // The step just begun is the last to read this stage of filters.
+  // Call after issuing the last step that reads this stage of filters.
   __device__ __forceinline__ void end_filters() {
     ended_[0] = filter_.slot;
     filter_.advance(p_.filter_stages);
     within_ = 0;
   }
 
-  // Called when all steps but the last kSets - 1 are done.
+  // Call when all steps but the last kSets - 1 have completed: releases the filters they have read.
   __device__ __forceinline__ void turn_filters() {
     give_back_filters(ended_[kSets - 1]);
 #pragma unroll
@@ -274,13 +297,13 @@ class PixelMultiplier {
     slot = -1;
   }
 
-  // Resident filters come once.
+  // Resident filters are loaded only once.
   __device__ __forceinline__ uint32_t filter_parity() const {
     return p_.resident ? 0 : filter_.parity;
   }
 
-  // Small products first; those of parts 1 and 2, 2 and 1, 2 and 2 are below
-  // float32's rounding.
+  // Small products first. Products of components 1 and 2, 2 and 1, and 2 and 2 are below float32's
+  // rounding.
   __device__ __forceinline__ void multiply_split(Sums (&sums)[kBlocks], const Operands& a,
                                                  uint32_t b, int accumulate) {
     product(sums, a, 0, b, 2, accumulate);
@@ -323,8 +346,8 @@ class PixelMultiplier {
   const bool leader_;
   RingCursor source_, filter_;
   uint32_t b_ = 0;    // descriptor of the step's filters
-  int within_ = 0;    // the stage of filters
-  int ended_[kSets];  // stages of filters that the last steps were the last to read, or -1
+  int within_ = 0;    // step within the stage of filters
+  int ended_[kSets];  // stages to release once the latest steps complete, or -1
   int accumulate_ = 0;
 };
 
@@ -387,7 +410,7 @@ __global__ void __launch_bounds__(kPixelThreads, 1)
   }
   if (threadIdx.x == 0) rings.init(p);
   __syncthreads();
-  // Together no more than the block starts with, 168 per thread.
+  // The block starts with 168 registers per thread.
   if (threadIdx.x < 256) {
     take_registers<208>();
     multiply_tiles<kMath, kBlocks, kFilters, kFolded, kPaired>(p, rings, tables, memory);
