@@ -6,7 +6,7 @@
 
 namespace convx {
 
-// Predicted microseconds of a launch with so many blocks per multiprocessor.
+// Predicted microseconds of a launch. blocks: blocks per multiprocessor.
 double predict_boxes(const ConvProblem& problem, const GatherTensors& view, const DeviceCaps& caps,
                      const BoxesShape& shape, int blocks);
 

@@ -17,6 +17,6 @@ ConvProblem with_padded_source(const ConvProblem& problem, const CopiedPixels& p
 
 double predict_padding(const CopiedPixels& padding);  // microseconds
 
-inline constexpr int64_t kPaddingAlignment = 256;  // of the padded copy in the workspace
+inline constexpr int64_t kPaddingAlignment = 256;  // alignment of the padded copy in the workspace
 
 }  // namespace convx

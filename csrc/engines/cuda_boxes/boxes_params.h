@@ -22,11 +22,11 @@ struct BoxesParams : TensorParams {
   int plane, lines;  // NCHW: pixels of a plane, and lines of all images
   FastDivmod by_plane_lines;
   int chunks, stages, stage_bytes;
-  int pixel_bytes;  // of a stage, and of each epilogue buffer
+  int pixel_bytes;  // bytes of a stage's pixels, and of each epilogue buffer
   int resident;     // filters are loaded once per block
   int filters_offset, ring_offset;
   int packed_channels;
-  int pack_filters, pack_taps;  // that a block packs at once
+  int pack_filters, pack_taps;  // filters and taps that a block packs at once
   FastDivmod by_pack_filters, by_pack_taps, by_tap_columns;
   // True where the tensor starts at a multiple of 16 bytes and has TMA boxes or bulk copies.
   // Otherwise threads move its values in smaller pieces.
@@ -54,7 +54,7 @@ struct BoxesPlan {
   ConvProblem problem;
   std::vector<BoxesFit> phases;
   CopiedPixels padding;
-  int64_t padding_offset = 0;  // of the padded source in the workspace
+  int64_t padding_offset = 0;  // byte offset of the padded source in the workspace
 };
 
 }  // namespace convx

@@ -129,7 +129,7 @@ class Fitter {
         shape_.taken_offset + kCountBytes * ceil_div(view_.target_channels, kBoxFilters);
   }
 
-  // Returns false if no image fits in so many pieces, or if fewer pieces are enough.
+  // Returns false if no image fits in the shape's pieces, or if fewer pieces are enough.
   bool find_tiles(BoxesShape& shape) const {
     if (has_whole_planes(shape.form)) return gather_images(shape);
     shape.pixel_bytes = kBoxPixels * kBoxLineBytes;
@@ -195,7 +195,7 @@ class Fitter {
     return true;
   }
 
-  // Lays out shared memory for so many blocks per multiprocessor. Returns false if fewer than two
+  // Lays out shared memory for `blocks` blocks per multiprocessor. Returns false if fewer than two
   // stages fit.
   bool place_in_shared_memory(BoxesShape& shape, int blocks) const {
     const int64_t all = (caps_.shared_bytes_per_block + kReservedBytes) / blocks - kReservedBytes;

@@ -133,7 +133,7 @@ class SpanCopy {
   }
 
   const BoxesParams& p_;
-  // In the next chunk: this thread's first unit, and its unit behind the whole ones.
+  // In the next chunk: this thread's first unit, and the last unit of channel thread % kChunk.
   uintptr_t from_, last_from_;
   bool copies_, copies_last_;
 };
@@ -231,8 +231,8 @@ class SpanStaging : BoxStaging<kMath> {
   }
 
   // All threads store units that belong entirely to the span: a thread has the same unit of every
-  // kStep-th filter. Then one thread per filter stores the first unit's part, and another the last
-  // unit's.
+  // kStep-th filter. Then one thread per filter stores the incomplete first unit, and another the
+  // last one.
   __device__ __forceinline__ void store_values(const Pixels& pixels, int filter,
                                                uint32_t staged) const {
     const int filters = min(kSliceFilters, p_.group_targets - filter);

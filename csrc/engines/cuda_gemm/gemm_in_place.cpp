@@ -52,7 +52,7 @@ bool can_lie_side_by_side(const ConvProblem& p) {
 //   to 15% better, except for few filters.
 constexpr int64_t kLittleMemory = int64_t{1} << 20;
 constexpr double kVeryManyBytes = 200e6;
-constexpr int64_t kFewestHalfFilters = 8;  // with fewer, cuBLAS has better kernels
+constexpr int64_t kFewestHalfFilters = 8;  // with two, cuBLAS has better kernels
 constexpr int64_t kShortReduction = 224;
 constexpr double kFewProducts = 400e6;  // multiply-adds
 constexpr int64_t kFewPixels = 512, kFewPlanePixels = 5000;
@@ -176,7 +176,7 @@ InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceFo
   }
   shape.filters = find_filter_matrix(p, view);
   if (shape.filters.packed) shape.filter_bytes = align_bytes(p.K * p.channels_per_group() * size);
-  // The most pixels that fit in so many bytes, or in a quarter of the workspace.
+  // The most pixels that fit in `bytes` bytes, and in a quarter of the workspace.
   const auto fit_pixels = [&](int64_t pixels, int64_t channels, int64_t bytes) {
     const int64_t most = std::min(bytes, workspace_limit / 4) / (channels * size);
     return std::min(pixels, std::max(most / kFewestPixels, int64_t{1}) * kFewestPixels);
@@ -237,7 +237,7 @@ const char* name_of(InPlaceForm form) {
 
 InPlaceForm find_in_place_form(const ConvProblem& p) {
   if (p.N == 0) return InPlaceForm::kNone;
-  // A GEMM per image would have a single column where an image is one pixel.
+  // If an image is one pixel, a GEMM per image would have a single column.
   if (is_pointwise(p) && p.H * p.W > 1) return InPlaceForm::kPlanes;
   if (has_dense_pixels(p)) return InPlaceForm::kPixels;
   if (is_pointwise(p)) return InPlaceForm::kPlanes;

@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(kMoveThreads)
 
 // The planes of some images, and their copy side by side: [channel][image, pixel].
 struct PlaneParams {
-  void* planes;  // of the first image
+  void* planes;  // planes of the first image
   int64_t n, c;  // strides from image to image, and from plane to plane
   void* lines;
   const void* bias;  // may be null

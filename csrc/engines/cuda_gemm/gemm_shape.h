@@ -54,8 +54,8 @@ struct GemmChunk {
 struct GemmExtents {
   int64_t images;           // N
   int64_t rows, columns;    // pixels of one lane
-  int64_t source_channels;  // of all groups
-  int64_t target_channels;  // of all groups
+  int64_t source_channels;  // all groups together
+  int64_t target_channels;  // all groups together
   int64_t column_taps;
   bool in_place;          // true: a chunk of one image needs no staging of results or y
   int64_t product_bytes;  // weight gradient: bytes of one product; else 0
@@ -94,7 +94,7 @@ struct GemmRows {
 // The phases of a problem, and chunks that fit into the workspace. This is Plan::shape.
 struct GemmShape {
   bool fits = true;
-  GatherView view;  // of the forward pass, also for the weight gradient
+  GatherView view;  // the forward pass's, also for the weight gradient
   std::vector<GemmRows> rows;
   std::vector<GatherAxis> columns;
   int64_t budget = 0;  // bytes of the workspace without the resident ones

@@ -146,7 +146,7 @@ constexpr ProductRates kFloat64Products{.operations = 45e6,
                                         .far_read = 2.8e6,
                                         .far_write = 2.8e6,
                                         .end_terms = 24};
-constexpr double kMultiprocessors = 132;  // of the H200
+constexpr double kMultiprocessors = 132;  // the H200's
 constexpr double kFewestProducts = 32;    // a tile with fewer filters takes as long
 constexpr double kReductionStep = 32;     // terms of a reduction come in steps of this many
 constexpr double kSplitTerms = 128;       // fewest terms of a split-K slice
@@ -210,7 +210,7 @@ double predict_tiles(const ProductRates& rates, const ProductSize& size, double 
   return std::min(whole, predict_tile(size.channels / parts) + kSplitUs);
 }
 
-// The same with the best tile: cuBLAS has many, and chooses well.
+// Microseconds with the best tile: cuBLAS has many, and chooses well.
 double predict_products(const ProductRates& rates, const ProductSize& size, double share) {
   constexpr double kMostValues = 256 * 128;  // per tile
   double best = std::numeric_limits<double>::infinity();

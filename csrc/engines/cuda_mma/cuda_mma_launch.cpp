@@ -18,7 +18,7 @@ void launch_phase(const LaunchSite& site, const PixelShape& shape, const PixelPa
       return launch_mma_float16(site, shape, params);
     case TensorMath::kHalfTf32:
     case TensorMath::kHalfIeee:
-      break;  // not fitted here
+      break;  // cuda_mma does not use scaled fp16
   }
 }
 

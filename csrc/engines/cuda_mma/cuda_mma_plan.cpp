@@ -17,7 +17,7 @@ PixelShape fit_phase(const ConvProblem& problem, const DeviceCaps& caps, GatherA
   columns.taps = std::max<int64_t>(columns.taps, 1);
   PixelShape shape =
       fit_pixel_shape(problem, caps, rows, columns, make_mma_tiling(tensor_math(problem)));
-  if (empty) {  // no tap reaches these pixels: nothing to reduce, zeros to store
+  if (empty) {  // no tap reaches these pixels: the kernel only stores zeros
     shape.chunks = 0;
     shape.splits = 1;
     shape.packed_bytes = shape.partial_bytes = 0;

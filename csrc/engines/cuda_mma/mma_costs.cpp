@@ -12,7 +12,7 @@ namespace {
 // scales them to other devices). Not fitted to measured times.
 constexpr double kMmaClockGhz = 1.7;
 constexpr double kMmaWarps = 8;          // per block
-constexpr double kMmaProductCycles = 1;  // of a multiprocessor, for 16 pixels by 8 filters
+constexpr double kMmaProductCycles = 1;  // per multiprocessor, for 16 pixels by 8 filters
 // Share of the tensor cores' rate that mma.sync reaches on Hopper.
 constexpr double kMmaHopperShare = 0.62;
 constexpr double kMmaShare = 0.9;          // share of that rate on older GPUs

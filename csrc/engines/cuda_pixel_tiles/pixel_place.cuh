@@ -7,7 +7,7 @@ namespace convx {
 
 struct PixelTile {
   int first, end;          // first pixel, and the end of the tile's image or of all pixels
-  int image, row, column;  // of the first pixel
+  int image, row, column;  // coordinates of the first pixel
   int group;
   int filter;       // first filter of the tile, within its group
   int filter_tile;  // index among all groups

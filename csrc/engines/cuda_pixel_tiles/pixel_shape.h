@@ -52,7 +52,8 @@ inline constexpr int kMaxPixelHalfChain = 12;
 constexpr int step_depth(TensorMath math) { return kStepBytes / operand_bytes(math); }
 // k values that a thread gathers per pixel and step.
 constexpr int gathered_depth(TensorMath math) { return step_depth(math) / 4; }
-inline constexpr int kPairDepth = gathered_depth(TensorMath::kIeee) / 2;  // the same, in pairs
+// Pairs that a thread gathers per pixel and step.
+inline constexpr int kPairDepth = gathered_depth(TensorMath::kIeee) / 2;
 
 // Elements from one filter to the next in the staging buffer. Filters fall on different banks, rows
 // are aligned to 16 bytes, and a row can be shifted by less than 16 bytes.

@@ -12,10 +12,10 @@ namespace {
 // measured.
 constexpr double kPointwiseClockGhz = 1.7;
 constexpr double kProductCycles = 72;        // 64 filters by 128 pixels by 16 channels
-constexpr double kNarrowProductCycles = 95;  // the same for 16-bit tensors
+constexpr double kNarrowProductCycles = 95;  // an MMA in 16 bits
 constexpr double kProductsCycles = 300;      // starting and draining the MMAs of 64 filters
 constexpr double kStoreCycles = 1100;        // one warpgroup, 64 filters by 128 pixels
-constexpr double kNarrowStoreCycles = 800;   // the same for 16-bit tensors
+constexpr double kNarrowStoreCycles = 800;   // in 16 bits
 constexpr double kUnalignedStores = 6.5;     // factor for targets that are not aligned
 constexpr double kScatteredStores = 16;      // factor for neighbours in different sectors
 // The four producer warps: per 16-byte unit of each thread, and per chunk.
@@ -32,9 +32,10 @@ constexpr double kMemoryBytes = 15.2;
 constexpr double kRowMemoryBytes = 17;         // where the epilogue stores whole rows
 constexpr double kHalfTf32MemoryBytes = 17.5;  // scaled fp16 with whole rows; estimated
 constexpr double kNarrowMemoryBytes = 17.4;    // 16-bit tensors
-constexpr double kFewFilters = 32;             // 16 bits: with fewer filters, loads are slower
-constexpr double kFewFilterLoads = 1.45;       // by this factor
-constexpr double kIeeeMemoryBytes = 13.2;      // "ieee" in bfloat16 components
+constexpr double kFewFilters = 32;             // 16 bits: with fewer filters, memory is slower
+// Factor on memory time with fewer than kFewFilters filters.
+constexpr double kFewFilterLoads = 1.45;
+constexpr double kIeeeMemoryBytes = 13.2;  // "ieee" in bfloat16 components
 constexpr double kCacheBytes = 40;  // from L2, for source values that other filter tiles have read
 constexpr double kFilterCycles = 0.3;  // splitting and placing the block's filters, per value
 constexpr double kLaunchCycles = 5000;

@@ -40,7 +40,7 @@ inline constexpr int kProductDepth = 16;       // channels of one MMA
 inline constexpr int kColumnTileBytes = 1024;  // a block of the B operand: 8 channels by 64 pixels
 // Bytes from 8 channels to the next 8, in a chunk.
 inline constexpr int kOctetBytes = kPointwisePixels / 64 * kColumnTileBytes;
-// Filters lie in rows of so many channels, 128 bytes.
+// Filters are stored in rows of this many channels, 128 bytes.
 inline constexpr int kFilterChannels = 64;
 inline constexpr int kPointwiseBarrierBytes = 512;
 inline constexpr int kMaxPointwiseStages = 16;  // each has two mbarriers of 8 bytes
