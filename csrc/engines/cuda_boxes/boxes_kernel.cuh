@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
   let_next_kernel_start();
   __syncthreads();
   // Registers per thread. The block starts with 80 per thread where two blocks share a
-  // multiprocessor, and with 168 otherwise; the consumers take what the producer warpgroup
-  // releases. Lanes that copy spans need 16 more than a warp that only issues TMA.
+  // multiprocessor, and with 168 otherwise; the consumers take the registers that the producer
+  // warpgroup releases. Lanes that copy spans need 16 more than a warp that only issues TMA.
   constexpr bool kShares = most_boxes_per_sm(kFilters, kPieces) == 2;
   constexpr int kKept = (kShares ? 32 : 40) + (kByLanes ? 16 : 0);
   constexpr int kTaken = ((kShares ? 80 : 168) * kBoxThreads - kKept * 128) / kBoxMultipliers;

@@ -25,7 +25,7 @@
 // Planes of the last two forms have no TMA boxes. Images are bulk copies, possible because the
 // planes of a chunk of channels are contiguous and whole units; past the last channel such a stage
 // holds old values, which the fragment loader replaces by zeros. Spans are copied by four producer
-// warps, unit by unit, and their epilogue stores whole units, and single values at both ends.
+// warps, unit by unit, and their epilogue stores whole units, and smaller pieces at both ends.
 #pragma once
 
 #include <cstdint>
@@ -160,7 +160,8 @@ struct BoxesShape {
 // The form in which a problem's tensors can be copied, if there is one.
 std::optional<BoxForm> find_box_form(const ConvProblem& problem);
 
-// Constraints for tests and variants; the planner chooses where a field is not set (0 or less).
+// Constraints for tests and variants. The planner chooses filters, pieces and parts that are 0, and
+// resident and in_turn if they are -1.
 struct BoxesWish {
   int filters = 0;
   int resident = -1;
