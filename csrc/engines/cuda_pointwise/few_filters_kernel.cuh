@@ -9,7 +9,7 @@
 //     source [channel][pixel]: a warp reads 512 bytes of a plane, eight channels in flight
 //     sums   [filter][pixel]:  in registers; warp 0 adds those of the other warps in order
 //
-// Every source byte is read once, and there is little other work: memory traffic is the limit.
+// Every source byte is read once, and there is little other work.
 #pragma once
 
 #include "cuda/launch.h"

@@ -22,7 +22,8 @@
 //     ring      [stage][component][channel / 8][pixel / 64][8][128 bytes]
 //     raw ring  [producer warp][raw stage][rows of channels]         16 bits: bulk copies in flight
 //
-// Memory traffic is the limit: a block reads each source value once for all of its filters.
+// Memory traffic usually decides (docs/engines/cuda_pointwise.md): a block reads each source value
+// once for all of its filters.
 #pragma once
 
 #include "device/dependent_launch.cuh"
