@@ -9,7 +9,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..tuning import tune
 from .precisions import PRECISIONS, dtype_of, precision_argument
 from .reference import worst_sampled_error
 from .roofline import floor_seconds, measure_ceilings
-from .shapes import DIRECTIONS, TRAINING_STEP, Shape, passes_of
+from .shapes import DIRECTIONS, TRAINING_STEP, Shape, networks_of, passes_of
 from .timing import Call, Timer, autotuned, scratch_bytes
 
 LAYOUTS = ("nchw", "nhwc")
@@ -96,6 +96,8 @@ class Row:
     # GPU memory that a call takes while it runs, beyond its operands and its result.
     workspace_bytes: int | None = None
     cudnn_workspace_bytes: int | None = None
+    # The networks of networks.json that have this layer, and how often each computes it.
+    networks: dict[str, int] = field(default_factory=dict)
 
 
 class Operands:
@@ -367,6 +369,7 @@ def measure(
                     untuned_ms=None if untuned is None else ms.get("untuned", ms.get("ours auto")),
                     workspace_bytes=scratch_bytes(able[engine].ours, timer.device),
                     cudnn_workspace_bytes=theirs_scratch,
+                    networks=networks_of(s),
                 )
             )
     return rows

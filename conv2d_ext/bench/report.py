@@ -128,15 +128,26 @@ def format_means(rows: Sequence[Row]) -> str:
         words = DIRECTION_NAMES[kind[0]], kind[1], LAYOUT_NAMES[kind[2]]
         lines.append([" ".join(words), str(len(ratios)), f"{geometric_mean(ratios):.2f}x"])
     lines.append(["all", str(len(rows)), f"{geometric_mean(r.ratio for r in rows):.2f}x"])
-    text = format_table(["geometric mean", "rows", "ratio"], lines)
-    known = [row for row in rows if row.workspace_bytes is not None]
+    return format_table(["geometric mean", "rows", "ratio"], lines)
+
+
+def format_largest_workspace(rows: Sequence[Row]) -> str:
+    """The chosen engines' largest workspace and PyTorch's; empty where they are not known."""
+    known = [row for row in rows if row.chosen and row.workspace_bytes is not None]
     if not known:
-        return text
+        return ""
     ours = max(known, key=lambda row: row.workspace_bytes or 0)
     theirs = max(known, key=lambda row: row.cudnn_workspace_bytes or 0)
     return (
-        f"{text}\n\nlargest workspace: convx {_workspace_cells(ours)[0]} ({case_words(ours)}), "
+        f"largest workspace: convx {_workspace_cells(ours)[0]} ({case_words(ours)}), "
         f"PyTorch {_workspace_cells(theirs)[1]} ({case_words(theirs)})"
+    )
+
+
+def networks_text(row: Row) -> str:
+    """The networks that have a row's layer, as in "resnet50 x3, resnext50_32x4d"."""
+    return ", ".join(
+        name if count == 1 else f"{name} x{count}" for name, count in row.networks.items()
     )
 
 
@@ -174,6 +185,7 @@ def _read_row(values: dict[str, Any]) -> Row:
     for field in fields(Row):
         value = getattr(row, field.name)
         kinds: dict[Any, tuple[type, ...]] = {"str": (str,), "float": (int, float)}
+        kinds["dict[str, int]"] = (dict,)
         if not isinstance(value, kinds.get(field.type, (object,))):
             raise TypeError(f"{field.name} is {value!r}")
     Shape.parse(row.text)
@@ -191,7 +203,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     with _files.replacing(path) as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Row)])
         writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+        writer.writerows({**asdict(row), "networks": networks_text(row)} for row in rows)
 
 
 def format_comparison(old_rows: Sequence[Row], rows: Sequence[Row]) -> str:

@@ -26,6 +26,9 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 DIRECTIONS = ("fwd", "dgrad", "wgrad")
 # The direction of a row that measures forward, input gradient and weight gradient as one.
 TRAINING_STEP = "train"
+# The layers of networks.json are a preset with both batches, and one preset for each.
+NETWORK_BATCHES = (1, 32)
+NETWORK_PRESETS = ("models", *(f"models_{batch}" for batch in NETWORK_BATCHES))
 
 
 def passes_of(direction: str) -> tuple[str, ...]:
@@ -144,7 +147,10 @@ class Shape:
         return " ".join(words)
 
     def with_batch(self, images: int) -> Shape:
-        return replace(self, N=images)
+        """The same layer for another number of images. A name that is the shape's text changes
+        with it."""
+        other = replace(self, N=images)
+        return replace(other, name=other.text) if self.name == self.text else other
 
     @staticmethod
     def of_call(
@@ -185,8 +191,28 @@ class Shape:
 
 
 @cache
+def _network_layers() -> dict[str, dict[str, int]]:
+    """The distinct convolutions of real networks, which .github/scripts/list_layers.py wrote. A key
+    is the shape's text for one image; its value says how often each network computes that layer in
+    a forward pass."""
+    return json.loads((files(__package__) / "networks.json").read_text())["layers"]
+
+
+def networks_of(shape: Shape) -> dict[str, int]:
+    """The networks that have a layer, for any number of images, and how often each computes it."""
+    return dict(_network_layers().get(replace(shape, N=1, dtype="").text, {}))
+
+
+@cache
 def _suites() -> dict[str, dict[str, str]]:
-    return json.loads((files(__package__) / "suites.json").read_text())
+    suites = json.loads((files(__package__) / "suites.json").read_text())
+    both, *single = NETWORK_PRESETS
+    suites[both] = {}
+    for preset, batch in zip(single, NETWORK_BATCHES, strict=True):
+        texts = [f"n{batch}{text.removeprefix('n1')}" for text in _network_layers()]
+        suites[preset] = {text: text for text in texts}
+        suites[both] |= suites[preset]
+    return suites
 
 
 def suite_names() -> list[str]:

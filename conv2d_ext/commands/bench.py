@@ -26,7 +26,8 @@ from ..bench.measure import (
 from ..bench.plot import require_drawing, write_plot
 from ..bench.precisions import TOLERANCES, precision_name
 from ..bench.roofline import measure_ceilings
-from ..bench.shapes import Shape
+from ..bench.shapes import NETWORK_PRESETS, Shape
+from ..bench.standing import format_losses, format_standing
 from ..bench.timing import Timer
 from .options import (
     Commands,
@@ -61,6 +62,12 @@ def add_parser(commands: Commands) -> None:
     add_shapes(parser, "full, or cpu without a GPU")
     parser.add_argument(
         "--batch", type=positive_int, metavar="N", help="images, instead of the shapes' own number"
+    )
+    parser.add_argument(
+        "--sample",
+        type=positive_int,
+        metavar="N",
+        help="measure only N of the shapes, evenly spaced and always the same ones",
     )
     add_direction(parser, "all", training_steps=True)
     add_precision(parser, several=True, default="the dtype in the shape's text, or ieee")
@@ -176,6 +183,9 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
     shapes = find_shapes(arguments, "full" if arguments.device.type == "cuda" else "cpu")
     if arguments.batch is not None:
         shapes = [shape.with_batch(arguments.batch) for shape in shapes]
+    shapes = list(dict.fromkeys(shapes))  # `models` with --batch has every layer twice
+    if arguments.sample is not None:
+        shapes = _sample(shapes, arguments.sample)
     for shape in shapes:
         if shape.N == 0:
             raise UserError(f"{shape.text!r} has no images, so there is nothing to measure")
@@ -186,6 +196,12 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
             _precisions(arguments, shape), arguments.layout, arguments.direction
         )
     ]
+
+
+def _sample(shapes: list[Shape], count: int) -> list[Shape]:
+    """`count` shapes, evenly spaced, or all if there are no more."""
+    count = min(count, len(shapes))
+    return [shapes[i * len(shapes) // count] for i in range(count)]
 
 
 def _precisions(arguments: argparse.Namespace, shape: Shape) -> list[str]:
@@ -251,7 +267,15 @@ def _save_incomplete(
 
 
 def _show(arguments: argparse.Namespace, rows: list[Row]) -> None:
-    show(report.format_rows(rows, peer_name(arguments.device)), "", report.format_means(rows))
+    peer = peer_name(arguments.device)
+    parts: list[str] = [report.format_rows(rows, peer), ""]
+    if set(NETWORK_PRESETS) & set(arguments.preset or ()):
+        parts += [format_standing(rows), "", *format_losses(rows, peer)]
+    else:
+        parts.append(report.format_means(rows))
+    if workspace := report.format_largest_workspace(rows):
+        parts += ["", workspace]
+    show(*parts)
 
 
 def _judge(rows: list[Row], arguments: argparse.Namespace) -> int:
