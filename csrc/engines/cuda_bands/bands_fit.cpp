@@ -12,27 +12,28 @@
 namespace convx {
 namespace {
 
-// Fitted to an H200. Cycles that a multiprocessor is busy with what a warp does:
-constexpr double kProductCycles = 0.87;  // 16 x 8 results by 16 columns of 16 bits, 8 of TF32
-constexpr double kRowCycles = 8.8;       // a row of taps
-constexpr double kStoreCycles = 8.3;     // two results of a lane
-constexpr double kUnitCycles = 0.27;     // copying a unit
-constexpr double kRoundCycles = 0.09;    // rounding an element
+// Fitted to an H200 (docs/engines/cuda_bands.md). Busy cycles of a multiprocessor, per unit of a
+// warp's work:
+constexpr double kProductCycles = 0.87;  // one MMA of 16 x 8 outputs, 16 columns deep (TF32: 8)
+constexpr double kRowCycles = 8.8;       // one row of taps
+constexpr double kStoreCycles = 8.3;     // storing two outputs of every lane
+constexpr double kUnitCycles = 0.27;     // copying one unit
+constexpr double kRoundCycles = 0.09;    // rounding one element to TF32
 constexpr double kClearCycles = 0.5;     // writing 16 bytes of zeros
-// and cycles that a block takes besides, however few others there are:
-constexpr double kPassCycles = 2100;     // some images
-constexpr double kProductLatency = 5.5;  // a product of a warp
-constexpr double kGroupLatency = 277;    // a row of taps, or a group of its steps
+// Latency in cycles that a block adds even if it is alone on its multiprocessor:
+constexpr double kPassCycles = 2100;     // one pass over the staged images
+constexpr double kProductLatency = 5.5;  // one MMA of a warp
+constexpr double kGroupLatency = 277;    // one row of taps, or one group of its steps
 constexpr double kCyclesPerUs = 1750;
-// Bytes that come in; and what a piece of eight results costs for each sector that it touches.
+// Source bytes per microsecond, and the cost in bytes of each sector that 8 stored outputs touch.
 constexpr double kBytesPerUs = 3.4e6;
 constexpr double kSectorBytes = 41;
 constexpr double kLaunchUs = 4;
 constexpr double kReferenceSms = 132;
-constexpr int64_t kMostShares = 16;  // that are tried
+constexpr int64_t kMostShares = 16;  // upper bound of the search
 
-// Products of a step of columns with a band that a warp does for a row of taps: of steps that lie
-// within the image.
+// Counts the (step, band) pairs that a warp multiplies for one row of taps; each pair takes depth / 8
+// MMAs for every 16 rows. Steps outside the image are skipped and do not count.
 double count_row_products(const BandsFit& fit, int64_t column_tile) {
   const BandsParams& p = fit.params;
   const int64_t origin = column_tile * fit.columns() + p.column.offset0 - p.lead;
@@ -49,7 +50,7 @@ double count_row_products(const BandsFit& fit, int64_t column_tile) {
   return products;
 }
 
-// Of all column tiles on average. Those between the first and the last are taken for alike.
+// The average over all column tiles. Tiles between the first and the last are assumed to be alike.
 double average_row_products(const BandsFit& fit) {
   const int64_t tiles = fit.params.column_tiles;
   double products = count_row_products(fit, 0);
@@ -58,8 +59,8 @@ double average_row_products(const BandsFit& fit) {
   return products / static_cast<double>(tiles);
 }
 
-// The start that leaves the most steps outside of the image, and of those the one that is copied by
-// the largest units.
+// Picks the lead that leaves the most steps outside the image. Among equals it picks the one that
+// allows the largest copy unit.
 void choose_lead(const ConvProblem& problem, BandsFit& fit) {
   BandsParams& p = fit.params;
   const int64_t room =
@@ -82,7 +83,7 @@ void choose_lead(const ConvProblem& problem, BandsFit& fit) {
   p.unit = best_unit;
 }
 
-// Whether so many rows of so many images fit.
+// Returns whether a tile of `rows` rows of `images` images fits in shared memory.
 bool set_tile(BandsFit& fit, const DeviceCaps& caps, int64_t rows, int64_t images) {
   BandsParams& p = fit.params;
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
@@ -91,7 +92,8 @@ bool set_tile(BandsFit& fit, const DeviceCaps& caps, int64_t rows, int64_t image
   p.row_tiles = narrow(ceil_div(p.row.count, rows));
   p.warps = narrow(ceil_div(rows * images, kBandRows));
   p.span = narrow(std::min<int64_t>(p.source_height, p.row.count_span(rows)));
-  // An odd number of units of 16 bytes: eight lines' units are in different banks.
+  // The pitch is an odd multiple of 16 bytes, so that ldmatrix reads eight lines from different
+  // banks.
   const int staged = count_staged_steps(fit.tiles, fit.steps, p.groups);
   p.line_pitch = staged * kBandBytes + 16;
   p.band_elements = kBandFront + fit.steps * p.groups * fit.depth;
@@ -107,8 +109,8 @@ bool set_tile(BandsFit& fit, const DeviceCaps& caps, int64_t rows, int64_t image
   return true;
 }
 
-// Blocks that a multiprocessor has at once: by shared memory, and by registers, of which each of
-// its four parts has 16384 and every fourth warp of a block is in the same.
+// Blocks that one multiprocessor holds at once. Shared memory limits them, and so do the 16384
+// registers of each of its four sub-partitions, among which a block's warps are distributed evenly.
 int64_t count_resident_blocks(const DeviceCaps& caps, const BandsFit& fit) {
   const int64_t warps_of_part = 16384 / 32 / count_band_registers(static_cast<int>(fit.columns()));
   return std::clamp<int64_t>(caps.count_blocks_by_shared(fit.shared_bytes), 1,
@@ -116,31 +118,31 @@ int64_t count_resident_blocks(const DeviceCaps& caps, const BandsFit& fit) {
 }
 
 struct BlockCycles {
-  double busy = 0;     // of its multiprocessor
-  double waiting = 0;  // besides
+  double busy = 0;     // cycles that keep the multiprocessor busy
+  double waiting = 0;  // latency on top of that, during which other blocks can run
 };
 
-// Of a block that takes its images in so many passes.
+// The cost of a block that computes its images in `passes` passes.
 BlockCycles count_block_cycles(const ConvProblem& problem, const BandsFit& fit, int64_t passes) {
   const BandsParams& p = fit.params;
   constexpr double kHalves = kBandRows / 16;
   const int64_t staged = count_staged_steps(fit.tiles, fit.steps, p.groups) * fit.depth;
   const auto elements =
       static_cast<double>(p.tile_images * p.span * std::min<int64_t>(staged, p.source_width));
-  const double products = p.row.taps * fit.depth / 8 * kHalves * fit.products;  // of a warp
+  const double products = p.row.taps * fit.depth / 8 * kHalves * fit.products;  // MMAs of one warp
   const double warp = products * kProductCycles + p.row.taps * kRowCycles +
                       kHalves * static_cast<double>(fit.columns()) / 4 * kStoreCycles;
   const double copies = elements / p.unit * kUnitCycles +
                         (problem.dtype == DType::kFloat32 ? elements * kRoundCycles : 0);
   const auto turns = static_cast<double>(passes);
-  // A multiprocessor has four parts, and waits for the one that has most of a block's warps.
+  // Warps are distributed over four sub-partitions. The one with the most warps ends last.
   const auto warps = static_cast<double>(round_up(int64_t{p.warps}, 4));
   return {.busy = turns * (warps * warp + copies) + 2 * p.stage_bytes / 16 * kClearCycles,
           .waiting = turns * (kPassCycles + products * kProductLatency +
                               double{p.row.taps} * p.groups * kGroupLatency)};
 }
 
-// Blocks of all multiprocessors: as many at once as there is room for, then the rest.
+// Full waves of `resident` blocks per multiprocessor, then one wave with the remaining blocks.
 double count_cycles(int64_t blocks, int64_t sms, int64_t resident, const BlockCycles& block) {
   const int64_t rounds = blocks / (sms * resident);
   const int64_t rest = ceil_div(blocks - rounds * sms * resident, sms);
@@ -150,8 +152,8 @@ double count_cycles(int64_t blocks, int64_t sms, int64_t resident, const BlockCy
   return static_cast<double>(rounds) * count_round(resident) + (rest > 0 ? count_round(rest) : 0);
 }
 
-// Of all blocks, counted as bytes that come in. Pieces of rows that are not aligned touch two
-// sectors, and where a block has whole rows, those of neighbours are often the same.
+// The memory traffic of the whole problem in source bytes. Eight outputs of an unaligned row touch
+// two sectors. If a block has whole rows, neighbouring stores often share a sector.
 double count_memory_bytes(const ConvProblem& problem, const BandsFit& fit) {
   const BandsParams& p = fit.params;
   const auto rows = static_cast<double>(problem.N * problem.K * p.row.count);
@@ -162,7 +164,7 @@ double count_memory_bytes(const ConvProblem& problem, const BandsFit& fit) {
   return source + rows * pieces * sectors * kSectorBytes;
 }
 
-// Also says how many blocks share the images of a tile.
+// Also sets p.shares, the number of blocks among which the images of a tile are divided.
 void predict(const ConvProblem& problem, const DeviceCaps& caps, BandsFit& fit) {
   BandsParams& p = fit.params;
   const int64_t sms = std::max(caps.sm_count, 1);

@@ -1,4 +1,4 @@
-// Which tile a problem takes, and what that would cost. Plain host code.
+// Chooses the tile of a problem and predicts its time. Plain host code.
 #pragma once
 
 #include <span>
@@ -11,18 +11,19 @@
 namespace convx {
 
 struct BandsFit {
-  BandsParams params{};      // but for buffers
-  int depth = 0;             // columns of a step
-  int steps = 0, tiles = 0;  // of the kernel
-  int64_t blocks = 0;        // 0: nothing fits
-  int64_t shared_bytes = 0;  // of a block
+  BandsParams params{};      // complete except for the buffers
+  int depth = 0;             // source columns of a step
+  int steps = 0, tiles = 0;  // template arguments of the kernel
+  int64_t blocks = 0;        // 0: no tile fits
+  int64_t shared_bytes = 0;  // per block
   double microseconds = 0;   // predicted
-  double products = 0;       // of a step with a band, for a row of taps, on average
+  double products =
+      0;  // average (step, band) pairs per row of taps
 
-  int64_t columns() const { return int64_t{tiles} * depth; }  // of a block
+  int64_t columns() const { return int64_t{tiles} * depth; }  // output columns of a block
 };
 
-// What a block computes at most: columns, and rows of all its images.
+// The largest tile of a block: output columns, and output rows of all its images together.
 struct BandsTile {
   const char* name;
   int columns, rows;
@@ -34,11 +35,12 @@ constexpr BandsTile kBandTiles[] = {
     {"tiles_32x128", 32, kBandMostRows / 2}, {"tiles_64x128", 64, kBandMostRows / 2},
 };
 
-// The tile that is predicted to be the fastest, for problems that were not refused.
+// Returns the tile with the shortest predicted time. The problem must not have been refused.
 BandsFit fit_bands(const ConvProblem& problem, const DeviceCaps& caps,
                    std::span<const BandsTile> tiles = kBandTiles);
 
-// What the kernel is told for a call.
+// Completes the kernel parameters with the buffers of one call. Their alignment limits the widths
+// of copies and stores.
 BandsParams make_bands_params(const ConvProblem& problem, const BandsFit& fit,
                               const Buffers& buffers);
 

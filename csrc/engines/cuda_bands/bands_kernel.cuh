@@ -1,25 +1,34 @@
-// Depthwise convolutions of large kernels in TF32 and 16 bits, by tensor cores (NCHW, sm_80 on).
+// Depthwise convolution with large kernels on tensor cores: NCHW, TF32 and 16 bits, from sm_80 on.
 //
-//     lines in shared memory            a product of tensor cores, for a row of taps
-//     |000xxxxxxxxxxxxxxxxxxxxxx000|    first operand:   16 rows of results, by 32 bytes of the
-//     |000xxxxxxxxxxxxxxxxxxxxxx000|                     source rows that they see: a step
-//     |000xxx[32 bytes]xxxxxxxxx000|    second operand:  the columns of a step, by 8 results: a
-//                                                        piece of the band of taps
-//             results n
-//         t0   0   0   0   0 ...        A piece depends on the distance of its columns and results
-//     k   t1  t0   0   0   0 ...        alone: a lane's two words of each are read once for a row
-//         t2  t1  t0   0   0 ...        of taps, and serve all columns and all rows of a warp.
-//         ... ... ...
+//     y[q] = sum over r of  x_r[q ... q + span)  *  band_r,     band_r[k][n] = tap k - n - lead of
+//                                                               row r of the kernel, or zero
 //
-// 1. A block keeps a filter's taps, and takes some images at a time: while their lines are
-//    multiplied, those of the next come in (bands_stage.cuh).
-// 2. A warp has 32 rows of results, of one image or of several, and up to 64 columns. For each
-//    row of taps it reads its lines, step by step, and multiplies each with the pieces of bands
-//    that results on either side have there. Steps and rows outside of the image are left out.
-// 3. A zero of a band times an infinity is none, so sums that are NaN are computed again, tap by
-//    tap.
+//     lines in shared memory           one MMA, for one row of taps
+//     |000xxxxxxxxxxxxxxxxxxxxxx000|   A: 16 output rows x 32 bytes of the source rows that they
+//     |000xxxxxxxxxxxxxxxxxxxxxx000|      read (a step: 16 columns in 16 bits, 8 in TF32)
+//     |000xxx[32 bytes]xxxxxxxxx000|   B: the columns of a step x 8 outputs, a piece of the band
 //
-// Grid: column tiles fastest, then row tiles, shares of the images, filters.
+//             outputs n
+//         t0   0   0   0   0 ...       A piece depends only on the distance between its columns and
+//     k   t1  t0   0   0   0 ...       its outputs. A lane therefore loads the band's words once
+//     per
+//         t2  t1  t0   0   0 ...       row of taps, and they serve all columns and all rows of its
+//         ... ... ...                  warp.
+//
+// Tile: a block keeps the taps of one filter and computes 16, 32 or 64 columns of up to 256 rows.
+// It processes its images a few at a time. Copies of the next images (cp.async, two stages) overlap
+// with the MMAs of the current ones; see bands_stage.cuh.
+//
+// Warps: up to 8, all with the same role. A warp computes 32 rows, of one image or of several, by
+// all columns of the tile. It skips steps and kernel rows that lie outside the image.
+//
+// Non-finite values: a zero of the band times an infinity is NaN, which the definition does not
+// have. Accumulators that became NaN are recomputed tap by tap.
+//
+// Shared memory: one line of zeros, the bands, two stages of lines (bands_params.h has the
+// extents). Limit: arithmetic, from about 9x9 taps on (docs/engines/cuda_bands.md). With few taps
+// per row most of the band is zeros. Grid: column tiles fastest, then row tiles, shares of the
+// images, filters.
 #pragma once
 
 #include "device/vectors.cuh"
@@ -28,35 +37,35 @@
 
 namespace convx {
 
-// Where things lie in shared memory.
+// Addresses of the buffers in shared memory.
 struct BandsSpace {
   uint32_t zeros, bands, stage;
 };
 
-// Rows of results that a warp multiplies at a time.
+// 32 output rows that a warp computes at once.
 template <typename T, int kSteps, int kTiles>
 struct BandJob {
   static constexpr int kHalves = kBandRows / 16;
   static constexpr int kElement = sizeof(T);
   static constexpr int kDepth = count_band_depth(sizeof(T));
   static constexpr int kCopies = count_band_copies(sizeof(T));
-  static constexpr int kPieces = kDepth / 8;         // of a band: products side by side
-  static constexpr int kColumns = kPieces * kTiles;  // products side by side, of all bands
-  // Words of bands that a lane has of a row of taps, two of each step. Those of a second piece
-  // begin one before.
+  static constexpr int kPieces = kDepth / 8;         // MMAs (of 8 outputs) side by side in a band
+  static constexpr int kColumns = kPieces * kTiles;  // MMAs side by side in the whole tile
+  // Words of the band that a lane holds for one row of taps: two for each step. The second piece
+  // (16 bits) is the first shifted by 8 columns, so it needs only one more word.
   static constexpr int kWords = 2 * kSteps + kPieces - 1;
   using Sums = float[kHalves * kColumns * 4];
 
-  // Of a product: its first.
+  // Index of an MMA's first accumulator.
   static constexpr int index_sums(int half, int n) { return (half * kColumns + n) * 4; }
 
   const BandsParams& p;
   const BandsBlock& block;
   const BandsSpace& space;
-  int images;  // in the stage
-  int first;   // row of the warp
+  int images;  // number of images in the stage
+  int first;   // first row of the warp, counted through the images of the stage
 
-  // Where a row of the warp is, counted over images: its image, and its row of results.
+  // Maps a row of the warp to its image and its output row within the tile.
   struct Row {
     int image, row;
   };
@@ -66,8 +75,9 @@ struct BandJob {
     return at;
   }
 
-  // Where a row of results begins to read: a source row, or one that is outside whatever tap sees
-  // it, and its line in the stage, which there is where the row is inside.
+  // The read position of one output row: the source row under the first row of taps, and the
+  // address of its line in the stage. The line is valid only while source_row is inside the image.
+  // A row of an image that does not exist gets a source row that is outside under every tap.
   struct Reader {
     int source_row;
     uint32_t line;
@@ -82,8 +92,8 @@ struct BandJob {
   __device__ __forceinline__ bool is_inside(const Reader& reader) const {
     return static_cast<unsigned>(reader.source_row) < static_cast<unsigned>(p.source_height);
   }
-  // The source rows that the warp's rows see, from one to the other; all, if they are of several
-  // images.
+  // The range of source rows that the warp's rows read under one row of taps. If the rows belong to
+  // several images, the range is unlimited.
   struct Sight {
     int first, last;
   };
@@ -94,7 +104,7 @@ struct BandJob {
     const int offset = block.first_row * p.row.source_step + p.row.offset0;
     return {from.row * p.row.source_step + offset, to.row * p.row.source_step + offset};
   }
-  // To the next row of taps.
+  // Moves to the next row of taps.
   __device__ __forceinline__ void advance(Reader& reader) const {
     reader.source_row += p.row.offset_step;
     reader.line += static_cast<uint32_t>(p.row.offset_step) * p.line_pitch;
@@ -102,7 +112,7 @@ struct BandJob {
 
   __device__ __forceinline__ void multiply(Sums& sums) const {
     const int lane = threadIdx.x % 32;
-    const uint32_t side = lane / 16 * 16;  // of a step
+    const uint32_t side = lane / 16 * 16;  // lanes 16 to 31 address the second 16 bytes of a step
     Reader readers[kHalves];
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
@@ -111,7 +121,7 @@ struct BandJob {
 #pragma unroll
     for (float& sum : sums) sum = 0;
     Sight sight = make_sight();
-    // The lane's first word: of one or two elements.
+    // The lane's first word: two elements in 16 bits, one in TF32.
     const int element = kBandFront - p.lead - 8 * (kPieces - 1) + kCopies * (lane % 4) - lane / 4;
     const int copy = element % kCopies;
     uint32_t word = space.bands + kElement * (element - copy + copy * p.band_elements);
@@ -129,12 +139,12 @@ struct BandJob {
     }
   }
 
-  // A row of taps. Steps are read one ahead of the products.
+  // Adds one row of taps. Each step is loaded one iteration before its MMAs.
   __device__ __forceinline__ void multiply_row(Sums& sums, const uint32_t (&lines)[kHalves],
                                                uint32_t word) const {
-    constexpr int kReach = kTiles + kSteps - 1;  // steps of a group
+    constexpr int kReach = kTiles + kSteps - 1;  // steps that one group of band steps multiplies
     uint32_t from[kHalves] = {lines[0], lines[1]};
-    int first_step = block.first_step, last_step = block.last_step;  // of the group
+    int first_step = block.first_step, last_step = block.last_step;  // relative to the group
 #pragma unroll 1
     for (int group = 0; group < p.groups; ++group) {
       uint32_t words[kWords], pixels[2][kHalves][4];
@@ -173,7 +183,7 @@ struct BandJob {
     }
   }
 
-  // Row and column of one of the lane's sums, counted from the warp's and the block's first.
+  // Row (from the warp's first) and column (from the block's first) of accumulator i of an MMA.
   static __device__ __forceinline__ int row_of(int half, int i) {
     return 16 * half + threadIdx.x % 32 / 4 + 8 * (i / 2);
   }
@@ -181,7 +191,7 @@ struct BandJob {
     return 8 * n + threadIdx.x % 4 * 2 + i % 2;
   }
 
-  // The same sum tap by tap.
+  // Computes one output tap by tap, without the zeros of the band.
   __device__ __forceinline__ float add_taps(int row, int column) const {
     Reader reader = make_reader(row);
     uint32_t taps = space.bands + kElement * kBandFront;
@@ -256,14 +266,14 @@ __device__ __forceinline__ void compute_bands(const BandsParams& p, unsigned cha
   stage_bands<T>(p, block.filter, reinterpret_cast<T*>(shared_bytes + p.bands_offset));
   const float bias =
       p.bias == nullptr ? 0 : to_accumulate(static_cast<const T*>(p.bias)[block.filter]);
-  __syncthreads();  // zeros are there before copies
+  __syncthreads();  // the zeros must be written before any copy lands
 
   const int stride = p.shares * p.tile_images;
   const auto count_images = [&](int first) { return min(p.tile_images, p.images - first); };
   const auto stage_of = [&](int turn) {
     return shared_bytes + p.stages_offset + turn * p.stage_bytes;
   };
-  // The images before a block's first are none.
+  // The first iteration only starts copies: its images, before the block's first, do not exist.
   int turn = 1;
 #pragma unroll 1
   for (int first_image = block.share * p.tile_images - stride; first_image < p.images;
@@ -275,7 +285,7 @@ __device__ __forceinline__ void compute_bands(const BandsParams& p, unsigned cha
       wait_copies<1>();
       const int images = count_images(first_image);
       round_lines<T>(p, block, first_image, images, stage_of(turn));
-      __syncthreads();  // the lines of these images are there
+      __syncthreads();  // every thread's copies for these images have landed
       const BandsSpace space{shared_address(shared_bytes),
                              shared_address(shared_bytes + p.bands_offset),
                              shared_address(stage_of(turn))};
@@ -287,7 +297,7 @@ __device__ __forceinline__ void compute_bands(const BandsParams& p, unsigned cha
         job.mend(sums);
         job.store(sums, first_image, bias);
       }
-      __syncthreads();  // and have been read
+      __syncthreads();  // all warps have read the stage
     }
     turn = 1 - turn;
   }

@@ -1,17 +1,18 @@
-// What the kernel of cuda_bands is told. Plain data: filled on the host, read from constant memory.
+// Parameters of the cuda_bands kernel. Plain data: filled on the host, read from constant memory.
 //
-// A row of taps is a band matrix: neighbouring results of a row, as many as 32 bytes have elements,
-// are its product with the source columns that they see,
+// One row of taps is a band matrix. It maps the source columns that `depth` neighbouring outputs
+// read to those outputs, where depth is the number of elements in 32 bytes:
 //
-//     results [depth]  =  source [steps * depth]  x  band [steps * depth][depth],
-//     band [k][n]      =  tap k - n - lead of the row, or zero,
+//     outputs [depth]  =  source [steps * depth]  x  band [steps * depth][depth]
+//     band [k][n]      =  tap k - n - lead of the row, or zero
 //
-// and 16 such rows, of any images, are products of tensor cores. Shared memory:
+// The tensor cores multiply 16 such rows, of any images, at once. Shared memory:
 //
-//     zeros     a line of them, for rows outside of an image
-//     bands     [row of taps][copies][band_elements]: taps with zeros on both sides, and between
-//               dilated ones; of 16 bits a second copy begins one element later, so that any two
-//               neighbours are a word of either
+//     zeros     one line, read in place of rows outside the image
+//     bands     [row of taps][copies][band_elements]: the taps, with zeros on both sides and
+//     between
+//               dilated taps. In 16 bits there are two copies, one element apart, so that any two
+//               neighbours form an aligned word in one of them.
 //     stages    [2][image][line][line_pitch]: source rows, with zeros for padding
 #pragma once
 
@@ -21,16 +22,16 @@
 
 namespace convx {
 
-constexpr int kBandBytes = 32;  // of source columns, and of a band's results
-constexpr int kBandRows = 32;   // of a warp: two products below each other
+constexpr int kBandBytes = 32;  // bytes of source columns in a step, and of outputs in a band
+constexpr int kBandRows = 32;   // rows of a warp: two MMAs of 16 rows
 constexpr int kBandMostWarps = 8;
-// Registers of a lane, by the columns that a warp has: what the compiler may use.
+// Registers that the compiler may use per thread, by the columns of the tile.
 constexpr int count_band_registers(int columns) { return columns == 64 ? 112 : 80; }
-// Zeros before the first tap: a word of the first band begins 15 elements before it at most, and
+// Zeros before the first tap. The first word of a band begins at most 15 elements before it, and
 // lead is less than 16.
 constexpr int kBandFront = 32;
 
-// Columns of a step, and results of a band: 16 of 16 bits, 8 of TF32.
+// Columns of a step and outputs of a band: 16 in 16 bits, 8 in TF32.
 constexpr int count_band_depth(int64_t element_bytes) {
   return static_cast<int>(kBandBytes / element_bytes);
 }
@@ -44,23 +45,24 @@ struct BandsParams {
   int64_t source_n, source_c, source_h;
   int64_t target_n, target_c, target_h;
   int64_t weight_k, weight_r, weight_s;
-  int images, multiplier;  // filters of a channel: multiplier
+  int images, multiplier;  // multiplier: filters per channel
   int source_height, source_width;
-  CudaAxis row, column;  // every tap a class of its own
+  CudaAxis row, column;  // each tap is its own class
 
   int warps;
-  int tile_rows, tile_images;  // what a block multiplies at a time
+  int tile_rows, tile_images;  // rows of an image, and images, in one pass of a block
   int row_tiles, column_tiles;
-  int shares;  // of the images: blocks for the same tile
-  int lead;    // columns staged before the first that is seen
-  int groups;  // of steps
-  int span;    // lines of an image that are staged
-  int line_pitch, band_elements, bands_offset, stages_offset, stage_bytes;  // bytes but elements
-  int unit;    // elements that are copied at once
-  bool pairs;  // results are stored by two
+  int shares;  // number of blocks that divide the images of one tile
+  int lead;    // columns staged before the first one that is read
+  int groups;  // groups of steps in a band
+  int span;    // staged lines of an image
+  int line_pitch, band_elements, bands_offset, stages_offset,
+      stage_bytes;  // bytes, except band_elements
+  int unit;         // elements per copy
+  bool pairs;       // neighbouring outputs are stored in pairs, as one aligned vector
 };
 
-// Steps of source columns that are staged.
+// Steps of source columns in a staged line.
 constexpr int count_staged_steps(int tiles, int steps, int groups) {
   return tiles + steps * groups - 1;
 }

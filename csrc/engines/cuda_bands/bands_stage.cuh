@@ -1,4 +1,4 @@
-// Taps and source rows, brought into shared memory.
+// Stages the taps and the source rows of cuda_bands in shared memory.
 #pragma once
 
 #include "device/fast_divmod.cuh"
@@ -8,16 +8,16 @@
 
 namespace convx {
 
-// What a block computes: some rows and columns of a filter's plane, of some images.
+// The part of the output that a block computes: rows and columns of one filter's plane.
 struct BandsBlock {
   int filter, share;
-  int first_row, rows;        // of results
-  int first_column;           // of results
-  int first_line, lines;      // source rows that are staged
-  int origin;                 // source column that is staged first; may lie outside of the image
-  int begin, end;             // staged columns that lie within the image
-  int first_step, last_step;  // steps that have any of these
-  FastDivmod by_units;        // of a line, that are copied
+  int first_row, rows;        // output rows
+  int first_column;           // output column
+  int first_line, lines;      // staged source rows
+  int origin;                 // source column that is staged first; may lie outside the image
+  int begin, end;             // staged columns inside the image
+  int first_step, last_step;  // steps that contain any of them; last_step is exclusive
+  FastDivmod by_units;        // copy units of a line
   FastDivmod by_lines, by_rows;
 };
 
@@ -48,7 +48,7 @@ __device__ __forceinline__ BandsBlock locate_bands_block(const BandsParams& p, i
   return block;
 }
 
-// A warp has a row of taps at a time.
+// Writes the bands of a filter. A warp writes one row of taps at a time.
 template <typename T>
 __device__ __forceinline__ void stage_bands(const BandsParams& p, int filter, T* bands) {
   constexpr int kCopies = count_band_copies(sizeof(T));
@@ -70,8 +70,8 @@ __device__ __forceinline__ void stage_bands(const BandsParams& p, int filter, T*
   }
 }
 
-// Calls visit with where each unit of the lines of some images is read, and where it is staged;
-// every thread with its own.
+// Calls visit(global address, staged address) for every unit of the images' lines that the calling
+// thread owns. The assignment is fixed, so a thread always sees the units that it copied.
 template <int kUnit, typename T, typename Visit>
 __device__ __forceinline__ void visit_units(const BandsParams& p, const BandsBlock& block,
                                             int first_image, int images, unsigned char* stage,
@@ -93,7 +93,7 @@ __device__ __forceinline__ void visit_units(const BandsParams& p, const BandsBlo
   }
 }
 
-// Begins to copy the lines of some images.
+// Issues the copies of the lines of `images` images.
 template <typename T>
 __device__ __forceinline__ void stage_lines(const BandsParams& p, const BandsBlock& block,
                                             int first_image, int images, unsigned char* stage) {
@@ -105,7 +105,8 @@ __device__ __forceinline__ void stage_lines(const BandsParams& p, const BandsBlo
   });
 }
 
-// Rounds them where that is to be done: each thread what it has copied, once it is there.
+// Rounds staged float32 values to TF32. Each thread rounds the units that it copied, so waiting for
+// its own copies is enough.
 template <typename T>
 __device__ __forceinline__ void round_lines(const BandsParams& p, const BandsBlock& block,
                                             int first_image, int images, unsigned char* stage) {

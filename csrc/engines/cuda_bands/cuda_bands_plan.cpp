@@ -62,7 +62,7 @@ std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& c
   return std::nullopt;
 }
 
-// Tiles that differ from what is chosen, and from each other.
+// Tiles that differ from the planned one and from each other.
 std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
   std::vector<Plan> plans = {plan(problem, caps)};
   std::vector<const char*> names;

@@ -1,8 +1,8 @@
-// cuda_bands: depthwise layers of large kernels in TF32 and 16 bits, whose rows of taps are band
-// matrices for the tensor cores.
+// cuda_bands: depthwise layers with large kernels in TF32 and 16 bits. Each row of taps becomes a
+// band matrix for the tensor cores.
 //
-// Plan::tile: output rows of a block, of all its images, output columns, and source columns that a
-// band spans.
+// Plan::tile: output rows of a block (over all its images), output columns, and the source columns
+// that a band spans.
 #pragma once
 
 #include "core/engine.h"

@@ -59,7 +59,7 @@ std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& c
   return std::nullopt;
 }
 
-// Sizes of tiles other than what is chosen.
+// Tile sizes other than the planned one.
 std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
   const Plan chosen = plan(problem, caps);
   const int64_t pixels = chosen.tile.m * chosen.tile.n;

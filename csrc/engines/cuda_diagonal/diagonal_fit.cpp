@@ -13,16 +13,18 @@
 namespace convx {
 namespace {
 
-// Fitted to an H200. Cycles that a multiprocessor is busy with:
-constexpr double kTapCycles = 13.7;      // a tap of 64 pixels' chunk, of 16 bits
-constexpr double kTf32TapCycles = 10.6;  // and of TF32: half as many filters
-constexpr double kStoreCycles = 54;      // 64 pixels' chunk
-constexpr double kUnitCycles = 0.46;     // copying a unit
-constexpr double kRoundCycles = 0.15;    // rounding it
-constexpr double kWordCycles = 0.46;     // a word of weights
-// and cycles that a block takes besides, however few others there are:
+// Fitted to an H200 (docs/engines/cuda_diagonal.md). Busy cycles of a multiprocessor for:
+constexpr double kTapCycles = 13.7;  // one tap of one chunk of 64 pixels, in 16 bits
+constexpr double kTf32TapCycles =
+    10.6;                             // the same in TF32, which has half as many filters in a chunk
+constexpr double kStoreCycles = 54;   // storing one chunk of 64 pixels
+constexpr double kUnitCycles = 0.46;  // copying one unit
+constexpr double kRoundCycles = 0.15;  // rounding one unit to TF32
+constexpr double kWordCycles = 0.46;   // staging one word of weights
+// Latency in cycles that a block adds even if it is alone on its multiprocessor:
+// Per tile:
 constexpr double kTileLatency = 1960;
-constexpr double kStoreLatency = 1130;  // a warp's 64 pixels
+constexpr double kStoreLatency = 1130;  // 64 pixels of a warp
 constexpr double kTapLatency = 82;
 constexpr double kBlockLatency = 790;
 constexpr double kCyclesPerUs = 1750;
@@ -54,7 +56,8 @@ DiagonalParams make_tensors(const ConvProblem& problem) {
   p.sets = narrow(ceil_div(chunks, int64_t{p.chunks}));
   p.unit = fit_unit(element, problem.C, p.images > 1 ? p.source_n : 0,
                     p.source_height > 1 ? p.source_h : 0, p.source_width > 1 ? p.source_w : 0);
-  // An odd number of units of 16 bytes: eight neighbouring pixels' are in different banks.
+  // The pitch is an odd multiple of 16 bytes, so that ldmatrix reads eight neighbouring pixels from
+  // different banks.
   p.pixel_bytes = p.chunks * kChunkBytes + 16;
   return p;
 }
@@ -64,7 +67,7 @@ int64_t count_words(const ConvProblem& problem, const DiagonalParams& p) {
          count_chunk_words(size_of(problem.dtype));
 }
 
-// Whether it fits.
+// Returns whether a tile of rows x columns output pixels fits.
 bool set_tile(const ConvProblem& problem, const DeviceCaps& caps, int64_t rows, int64_t columns,
               DiagonalFit& fit) {
   DiagonalParams& p = fit.params;
@@ -76,7 +79,7 @@ bool set_tile(const ConvProblem& problem, const DeviceCaps& caps, int64_t rows, 
   if (staged_rows > caps.shared_bytes_per_block || staged_columns > caps.shared_bytes_per_block) {
     return false;
   }
-  // Places within a tile are counted in 32 bits.
+  // The kernel computes offsets within a tile in 32 bits.
   const auto is_far = [&](int64_t h, int64_t w) {
     return staged_rows * h + staged_columns * w + problem.C >= int64_t{1} << 31;
   };
@@ -91,7 +94,7 @@ bool set_tile(const ConvProblem& problem, const DeviceCaps& caps, int64_t rows, 
   return true;
 }
 
-// Also says how many blocks there are.
+// Also sets fit.blocks.
 void predict(const ConvProblem& problem, const DeviceCaps& caps, DiagonalFit& fit) {
   const DiagonalParams& p = fit.params;
   const double sms = std::max(caps.sm_count, 1);
@@ -101,8 +104,8 @@ void predict(const ConvProblem& problem, const DeviceCaps& caps, DiagonalFit& fi
   const int64_t at_once = static_cast<int64_t>(sms) * resident;
   const int64_t shares = std::clamp<int64_t>(at_once / p.sets, 1, tiles);
   fit.blocks = shares * p.sets;
-  const int64_t groups =
-      ceil_div(int64_t{p.tile_rows} * p.tile_columns, int64_t{kDiagonalPixels});  // of pixels
+  const int64_t groups = ceil_div(int64_t{p.tile_rows} * p.tile_columns,
+                                  int64_t{kDiagonalPixels});  // groups of 64 pixels
   const int64_t turns_of_warp = ceil_div(groups, int64_t{kDiagonalWarps / p.chunks});
   const double taps = double{p.row.taps} * p.column.taps;
   const bool is_tf32 = problem.dtype == DType::kFloat32;
@@ -124,7 +127,7 @@ void predict(const ConvProblem& problem, const DeviceCaps& caps, DiagonalFit& fi
                            count_bytes(problem) / kBytesPerUs / rates.memory * kReferenceSms / sms);
 }
 
-// The fastest of tiles with more pixels than one number and as many as the other at most.
+// Returns the fastest tile with more than `over` and at most `most` pixels.
 DiagonalFit fit_tiles(const ConvProblem& problem, const DeviceCaps& caps, int64_t over,
                       int64_t most) {
   const DiagonalParams tensors = make_tensors(problem);

@@ -1,4 +1,4 @@
-// Which tile a problem takes, and what that would cost. Plain host code.
+// Chooses the tile of a problem and predicts its time. Plain host code.
 #pragma once
 
 #include "core/buffers.h"
@@ -9,13 +9,13 @@
 namespace convx {
 
 struct DiagonalFit {
-  DiagonalParams params{};   // but for buffers
-  int64_t blocks = 0;        // 0: nothing fits
-  int64_t shared_bytes = 0;  // of a block
+  DiagonalParams params{};   // complete except for the buffers
+  int64_t blocks = 0;        // 0: no tile fits
+  int64_t shared_bytes = 0;  // per block
   double microseconds = 0;   // predicted
 };
 
-// Pixels of a tile, from more than half of most to most.
+// A variant: tiles of more than most / 2 and at most `most` pixels.
 struct DiagonalTileSize {
   const char* name;
   int most;
@@ -25,13 +25,14 @@ constexpr DiagonalTileSize kDiagonalTileSizes[] = {
     {"tiles_512", 512}, {"tiles_1024", 1024},
 };
 
-// The tile that is predicted to be the fastest, for problems that were not refused.
+// Returns the tile with the shortest predicted time. The problem must not have been refused.
 DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps);
-// The same of tiles of one size.
+// The same, among tiles of one size.
 DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps,
                          const DiagonalTileSize& size);
 
-// What the kernel is told for a call.
+// Completes the kernel parameters with the buffers of one call. Their alignment limits the widths
+// of copies and stores.
 DiagonalParams make_diagonal_params(const ConvProblem& problem, const DiagonalFit& fit,
                                     const Buffers& buffers);
 

@@ -1,23 +1,36 @@
-// Groups of few channels in channels_last, TF32 and 16 bits, by tensor cores (sm_80 on).
+// Grouped convolution with few channels per group on tensor cores: channels_last, TF32 and 16 bits,
+// from sm_80 on.
 //
-//     pixels in shared memory          a product of tensor cores, for a tap
-//     [row][column][32 bytes, ...]     first operand:   16 pixels, by the 32 bytes of a chunk
-//      x x x x x x x x                 second operand:  the chunk's channels, by 8 filters
+//     y[pixel][k] = bias[k] + sum over taps of  x[pixel under the tap][chunk] * W_tap[chunk][k]
+//
+//     pixels in shared memory          one MMA, for one tap
+//     [row][column][32 bytes, ...]     A: 16 pixels x the 32 bytes of a chunk
+//      x x x x x x x x                 B: the channels of the chunk x 8 filters
 //      x x x x x x x x
-//                                               filters
-//          w w 0 0 0 0 ...             A chunk holds whole groups, and weights are zero where
-//     c    w w 0 0 0 0 ...             channel and filter are of different ones. Tensor cores have
-//          0 0 w w 0 0 ...             time for that: of a chunk of 16 channels in groups of four
-//          0 0 w w 0 0 ...             a quarter is of use, and still bytes take longer.
+//              filters
+//          w w 0 0 0 0 ...             A chunk holds whole groups. Weights are zero where channel
+//          and
+//     c    w w 0 0 0 0 ...             filter belong to different groups. With 16 channels in
+//     groups
+//          0 0 w w 0 0 ...             of four, a quarter of the MMA work is useful, and memory
+//          still 0 0 w w 0 0 ...             takes longer.
 //
-// 1. A block has up to four chunks of channels, whose weights stay in shared memory, and takes
-//    tiles of pixels one after the other: while one is multiplied, the next comes in
-//    (diagonal_stage.cuh).
-// 2. A warp has one chunk and 64 pixels at a time. For each tap it reads their 32 bytes and the
-//    lane's words of weights.
-// 3. A lane has four neighbouring filters of a pixel (two of TF32), 8 bytes, and a quad a sector.
-//    Zero times an infinity is none, so sums that are NaN are computed again, tap by tap.
+// Tile: a block has up to four chunks of channels, whose weights stay in shared memory, and
+// iterates over tiles of pixels. The copies of the next tile (cp.async, two stages) overlap with
+// the MMAs of the current one; see diagonal_stage.cuh.
 //
+// Warps: 8, all with the same role. A warp computes one chunk of 64 pixels at a time. For each tap
+// it reads their 32 bytes (ldmatrix) and the lane's words of weights.
+//
+// Stores: a lane holds four neighbouring filters of a pixel (two in TF32), which are 8 bytes, and a
+// quad of lanes stores a whole sector.
+//
+// Non-finite values: a zero weight times an infinity is NaN, which the definition does not have.
+// Accumulators that became NaN are recomputed tap by tap.
+//
+// Shared memory: the weights, then two stages of pixels (diagonal_params.h has the extents).
+// Limit: reading the A operand, one ldmatrix (four wavefronts) per tap, 16 pixels and chunk
+// (docs/engines/cuda_diagonal.md).
 // Grid: sets of chunks fastest.
 #pragma once
 
@@ -33,18 +46,18 @@ struct DiagonalJob {
   static constexpr int kChannels = count_chunk_channels(sizeof(T));
   static constexpr int kPieces = kChannels / 8;
   static constexpr int kWords = count_chunk_words(sizeof(T));
-  static constexpr int kTiles = kDiagonalPixels / 16;  // products below each other
+  static constexpr int kTiles = kDiagonalPixels / 16;  // MMAs of 16 pixels
   static constexpr int kLaneFilters = 2 * kPieces;
   using Sums = float[kTiles * kPieces * 4];
 
-  // Of a product: its first.
+  // Index of an MMA's first accumulator.
   static constexpr int index_sums(int i, int n) { return (i * kPieces + n) * 4; }
 
   const DiagonalParams& p;
   const DiagonalTile& tile;
-  uint32_t weights, pixels;  // of the chunk, in shared memory
-  int first_filter;          // of the chunk
-  int first;                 // pixel of the warp, counted in the tile
+  uint32_t weights, pixels;  // addresses of the chunk in shared memory
+  int first_filter;          // first filter of the chunk
+  int first;                 // first pixel of the warp, counted in the tile
 
   struct Place {
     int row, column;
@@ -57,7 +70,7 @@ struct DiagonalJob {
   __device__ __forceinline__ bool exists(const Place& at) const {
     return at.row < tile.rows && at.column < tile.columns;
   }
-  // Where it is read under the first tap.
+  // Address of the pixel's chunk under the first tap. Pixels below the tile read its first row.
   __device__ __forceinline__ uint32_t find_pixel(const Place& at) const {
     const int row = at.row < p.tile_rows ? at.row : 0;
     return pixels +
@@ -104,7 +117,7 @@ struct DiagonalJob {
     }
   }
 
-  // Pixel of one of the lane's sums, counted from the warp's first, and filter, from the chunk's.
+  // Pixel (from the warp's first) and filter (from the chunk's first) of accumulator j of an MMA.
   static __device__ __forceinline__ int pixel_of(int i, int j) {
     return 16 * i + threadIdx.x % 32 / 4 + 8 * (j / 2);
   }
@@ -112,7 +125,7 @@ struct DiagonalJob {
     return find_chunk_filter<T>(n, threadIdx.x % 4 * 2 + j % 2);
   }
 
-  // The same sum tap by tap.
+  // Computes one output tap by tap, without the channels of other groups.
   __device__ __forceinline__ float add_taps(int pixel, int filter) const {
     const int group = filter / p.group_channels * p.group_channels;
     const uint32_t from = find_pixel(locate(pixel)) + kElement * group;
@@ -139,7 +152,7 @@ struct DiagonalJob {
     });
   }
 
-  // 8 bytes.
+  // Stores 8 bytes.
   static __device__ __forceinline__ void store_vector(T* target,
                                                       const float (&results)[kLaneFilters]) {
     if constexpr (kElement == 4) {
@@ -204,7 +217,7 @@ __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
   const int tiles = p.images * p.row_tiles * p.column_tiles;
   const int step = static_cast<int>(gridDim.x) / p.sets;
   const int tile_pixels = p.tile_rows * p.tile_columns;
-  // The tile before a block's first is none.
+  // The first iteration only starts copies: the tile before the block's first does not exist.
   int turn = 1;
 #pragma unroll 1
   for (int index = static_cast<int>(blockIdx.x) / p.sets - step; index < tiles; index += step) {
@@ -217,7 +230,7 @@ __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
       const DiagonalTile tile = locate_diagonal_tile(p, index);
       wait_copies<1>();
       round_pixels<T>(p, tile, first_channel, stage_of(turn));
-      __syncthreads();  // this tile's pixels are there
+      __syncthreads();  // every thread's copies for this tile have landed
 #pragma unroll 1
       for (int first = warp / p.chunks * kDiagonalPixels; first < tile_pixels;
            first += kDiagonalWarps / p.chunks * kDiagonalPixels) {
@@ -232,7 +245,7 @@ __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
         job.mend(sums);
         job.store(sums, bias);
       }
-      __syncthreads();  // and have been read
+      __syncthreads();  // all warps have read the stage
     }
     turn = 1 - turn;
   }

@@ -1,13 +1,15 @@
-// What the kernel of cuda_diagonal is told. Plain data: filled on the host, read from constant
+// Parameters of the cuda_diagonal kernel. Plain data: filled on the host, read from constant
 // memory.
 //
-// A pixel's channels lie together, and 32 bytes of them, a chunk, hold whole groups. With zeros
-// where channel and filter are of different groups a chunk's weights are a block-diagonal matrix:
+// In channels_last, 32 bytes of a pixel's channels (a chunk) hold whole groups. With zeros where
+// channel and filter belong to different groups, the weights of a chunk are a block-diagonal
+// matrix:
 //
-//     16 pixels [pixel][channel of the chunk]  x  [channel][filter of the chunk],  for each tap.
+//     [16 pixels][channel of the chunk]  x  [channel][filter of the chunk],  for each tap
 //
-// Shared memory: weights [tap][chunk][lane][words], in the order of a product's operand; two stages
-// of pixels [row][column][pixel_bytes], zeros for padding.
+// Shared memory:
+//     weights   [tap][chunk][lane][words], in the order of the MMA's B operand
+//     stages    [2][row][column][pixel_bytes]: source pixels, with zeros for padding
 #pragma once
 
 #include <cstdint>
@@ -20,15 +22,15 @@ namespace convx {
 constexpr int kChunkBytes = 32;
 constexpr int kDiagonalWarps = 8;
 constexpr int kDiagonalThreads = 32 * kDiagonalWarps;
-constexpr int kDiagonalBlocks = 3;      // on a multiprocessor, by registers
-constexpr int kDiagonalMostChunks = 4;  // of a block
-constexpr int kDiagonalPixels = 64;     // of a warp at a time: four products below each other
+constexpr int kDiagonalBlocks = 3;      // per multiprocessor, limited by registers
+constexpr int kDiagonalMostChunks = 4;  // per block
+constexpr int kDiagonalPixels = 64;     // pixels of a warp at once: four MMAs of 16 pixels
 
-// Channels of a chunk, and filters: 16 of 16 bits, 8 of TF32.
+// Channels of a chunk, and its filters: 16 in 16 bits, 8 in TF32.
 constexpr int count_chunk_channels(int64_t element_bytes) {
   return static_cast<int>(kChunkBytes / element_bytes);
 }
-// Words of weights that a lane has of a tap and a chunk.
+// Words of weights that a lane reads per tap and chunk.
 constexpr int count_chunk_words(int64_t element_bytes) { return element_bytes == 2 ? 4 : 2; }
 
 struct DiagonalParams {
@@ -37,21 +39,21 @@ struct DiagonalParams {
   const void* bias;  // may be null
   void* target;
   int64_t source_n, target_n;
-  int source_h, source_w, target_h, target_w;  // channels are neighbours
+  int source_h, source_w, target_h, target_w;  // in elements; channels are contiguous
   int64_t weight_group, weight_target, weight_source, weight_r, weight_s;
-  int images, channels;  // of the source and of the target alike
+  int images, channels;  // source and target have the same number of channels
   int group_channels;
   int source_height, source_width;
-  CudaAxis row, column;  // every tap a class of its own
+  CudaAxis row, column;  // each tap is its own class
 
-  int chunks, sets;  // of a block, and such sets of channels
+  int chunks, sets;  // chunks of a block; number of such sets of chunks
   int tile_rows, tile_columns;
   int row_tiles, column_tiles;
   int staged_rows, staged_columns;
   int pixel_bytes, pixels_offset, stage_bytes;
-  int unit;                                                 // channels that are copied at once
-  bool vectors;                                             // a lane's results are stored at once
-  FastDivmod by_tile_columns, by_staged_columns, by_units;  // units of a pixel
+  int unit;      // channels per copy
+  bool vectors;  // a lane's outputs of a pixel are stored as one 8-byte vector
+  FastDivmod by_tile_columns, by_staged_columns, by_units;  // by_units: copy units of a pixel
 };
 
 }  // namespace convx

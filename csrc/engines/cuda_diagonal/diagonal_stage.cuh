@@ -1,4 +1,4 @@
-// Weights and pixels, brought into shared memory.
+// Stages the weights and the pixels of cuda_diagonal in shared memory.
 #pragma once
 
 #include "engines/copy_unit.cuh"
@@ -7,10 +7,10 @@
 
 namespace convx {
 
-// What a block computes at a time: some pixels of an image.
+// A tile of output pixels of one image.
 struct DiagonalTile {
   int image;
-  int first_row, first_column;  // of results
+  int first_row, first_column;  // of the output
   int rows, columns;
 };
 
@@ -25,15 +25,16 @@ __device__ __forceinline__ DiagonalTile locate_diagonal_tile(const DiagonalParam
   return tile;
 }
 
-// Which of a chunk's filters column n of a piece of 8 is. A lane has columns 2t and 2t + 1 of every
-// piece, and so neighbouring filters.
+// The filter of a chunk that column n of piece `piece` (8 columns) computes. A lane holds columns
+// 2t and 2t + 1 of every piece. In 16 bits the filters are permuted so that these are four
+// neighbours.
 template <typename T>
 __device__ __forceinline__ int find_chunk_filter(int piece, int n) {
   return sizeof(T) == 2 ? 4 * (n / 2) + 2 * piece + n % 2 : n;
 }
 
-// Where the weights of a source channel and a filter of a chunk begin, both counted from its
-// first; null where they are zero.
+// The first tap of a source channel and a filter, both counted from the chunk's first. Null if the
+// weight is zero because they belong to different groups or the channel does not exist.
 template <typename T>
 __device__ __forceinline__ const T* find_chunk_taps(const DiagonalParams& p, int first_channel,
                                                     int channel, int filter) {
@@ -54,8 +55,8 @@ __device__ __forceinline__ T load_chunk_weight(const DiagonalParams& p, const T*
                    taps[r * p.row.tap_step * p.weight_r + s * p.column.tap_step * p.weight_s]);
 }
 
-// The second operand of all products, [tap][chunk][lane][piece][word] (device/mma.cuh). A thread
-// keeps to one word of a tap, and finds its weights once.
+// Writes the B operands of all MMAs, [tap][chunk][lane][piece][word] (device/mma.cuh). A thread
+// handles the same word of every tap, so that it finds the addresses of its weights only once.
 template <typename T>
 __device__ __forceinline__ void stage_diagonals(const DiagonalParams& p, int first_channel,
                                                 unsigned char* shared) {
@@ -89,8 +90,9 @@ __device__ __forceinline__ void stage_diagonals(const DiagonalParams& p, int fir
   }
 }
 
-// Calls visit with where each unit of a tile's pixels is read, where it is staged, and whether it
-// lies within the image; every thread with its own.
+// Calls visit(global address, staged address, inside the image) for every unit of the tile's pixels
+// that the calling thread owns. The assignment is fixed, so a thread always sees the units that it
+// copied.
 template <int kUnit, typename T, typename Visit>
 __device__ __forceinline__ void visit_units(const DiagonalParams& p, const DiagonalTile& tile,
                                             int first_channel, unsigned char* pixels,
@@ -117,7 +119,7 @@ __device__ __forceinline__ void visit_units(const DiagonalParams& p, const Diago
   }
 }
 
-// Begins to copy a tile's pixels.
+// Issues the copies of a tile's pixels.
 template <typename T>
 __device__ __forceinline__ void stage_pixels(const DiagonalParams& p, const DiagonalTile& tile,
                                              int first_channel, unsigned char* pixels) {
@@ -129,7 +131,8 @@ __device__ __forceinline__ void stage_pixels(const DiagonalParams& p, const Diag
   });
 }
 
-// Rounds them where that is to be done: each thread what it has copied, once it is there.
+// Rounds staged float32 values to TF32. Each thread rounds the units that it copied, so waiting for
+// its own copies is enough.
 template <typename T>
 __device__ __forceinline__ void round_pixels(const DiagonalParams& p, const DiagonalTile& tile,
                                              int first_channel, unsigned char* pixels) {
