@@ -17,8 +17,7 @@ struct BandsFit {
   int64_t blocks = 0;        // 0: no tile fits
   int64_t shared_bytes = 0;  // per block
   double microseconds = 0;   // predicted
-  double products =
-      0;  // average (step, band) pairs per row of taps
+  double products = 0;       // average (step, band) pairs per row of taps
 
   int64_t columns() const { return int64_t{tiles} * depth; }  // output columns of a block
 };

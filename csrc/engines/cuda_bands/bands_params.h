@@ -56,10 +56,10 @@ struct BandsParams {
   int lead;    // columns staged before the first one that is read
   int groups;  // groups of steps in a band
   int span;    // staged lines of an image
-  int line_pitch, band_elements, bands_offset, stages_offset,
-      stage_bytes;  // bytes, except band_elements
-  int unit;         // elements per copy
-  bool pairs;       // neighbouring outputs are stored in pairs, as one aligned vector
+  // Bytes, except band_elements.
+  int line_pitch, band_elements, bands_offset, stages_offset, stage_bytes;
+  int unit;    // elements per copy
+  bool pairs;  // neighbouring outputs are stored in pairs, as one aligned vector
 };
 
 // Steps of source columns in a staged line.

@@ -14,19 +14,17 @@ namespace convx {
 namespace {
 
 // Fitted to an H200 (docs/engines/cuda_diagonal.md). Busy cycles of a multiprocessor for:
-constexpr double kTapCycles = 13.7;  // one tap of one chunk of 64 pixels, in 16 bits
-constexpr double kTf32TapCycles =
-    10.6;                             // the same in TF32, which has half as many filters in a chunk
-constexpr double kStoreCycles = 54;   // storing one chunk of 64 pixels
-constexpr double kUnitCycles = 0.46;  // copying one unit
-constexpr double kRoundCycles = 0.15;  // rounding one unit to TF32
-constexpr double kWordCycles = 0.46;   // staging one word of weights
+constexpr double kTapCycles = 13.7;      // one tap of one chunk of 64 pixels, in 16 bits
+constexpr double kTf32TapCycles = 10.6;  // the same in TF32, with half as many filters
+constexpr double kStoreCycles = 54;      // storing one chunk of 64 pixels
+constexpr double kUnitCycles = 0.46;     // copying one unit
+constexpr double kRoundCycles = 0.15;    // rounding one unit to TF32
+constexpr double kWordCycles = 0.46;     // staging one word of weights
 // Latency in cycles that a block adds even if it is alone on its multiprocessor:
-// Per tile:
-constexpr double kTileLatency = 1960;
+constexpr double kTileLatency = 1960;   // one tile
 constexpr double kStoreLatency = 1130;  // 64 pixels of a warp
-constexpr double kTapLatency = 82;
-constexpr double kBlockLatency = 790;
+constexpr double kTapLatency = 82;      // one tap
+constexpr double kBlockLatency = 790;   // start of the block
 constexpr double kCyclesPerUs = 1750;
 constexpr double kBytesPerUs = 3.2e6;
 constexpr double kLaunchUs = 4;
@@ -104,8 +102,8 @@ void predict(const ConvProblem& problem, const DeviceCaps& caps, DiagonalFit& fi
   const int64_t at_once = static_cast<int64_t>(sms) * resident;
   const int64_t shares = std::clamp<int64_t>(at_once / p.sets, 1, tiles);
   fit.blocks = shares * p.sets;
-  const int64_t groups = ceil_div(int64_t{p.tile_rows} * p.tile_columns,
-                                  int64_t{kDiagonalPixels});  // groups of 64 pixels
+  const int64_t groups =  // of 64 pixels
+      ceil_div(int64_t{p.tile_rows} * p.tile_columns, int64_t{kDiagonalPixels});
   const int64_t turns_of_warp = ceil_div(groups, int64_t{kDiagonalWarps / p.chunks});
   const double taps = double{p.row.taps} * p.column.taps;
   const bool is_tf32 = problem.dtype == DType::kFloat32;
