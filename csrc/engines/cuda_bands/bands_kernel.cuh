@@ -25,10 +25,9 @@
 // Non-finite values: a zero of the band times an infinity is NaN, which the definition does not
 // have. Accumulators that became NaN are recomputed tap by tap.
 //
-// Shared memory: one line of zeros, the bands, two stages of lines (bands_params.h has the
-// extents). Limit: arithmetic, from about 9x9 taps on (docs/engines/cuda_bands.md). With few taps
-// per row most of the band is zeros. Grid: column tiles fastest, then row tiles, shares of the
-// images, filters.
+// Shared memory: one line of zeros, the bands, two stages of lines (extents in bands_params.h).
+// Limit: arithmetic, for large kernels. With few taps in a row most of the band is zeros.
+// Grid: column tiles fastest, then row tiles, shares of the images, filters.
 #pragma once
 
 #include "device/vectors.cuh"

@@ -1,5 +1,4 @@
-// Parameters of the cuda_diagonal kernel. Plain data: filled on the host, read from constant
-// memory.
+// Parameters of the cuda_diagonal kernel. Plain data: filled on the host, in constant memory.
 //
 // In channels_last, 32 bytes of a pixel's channels (a chunk) hold whole groups. With zeros where
 // channel and filter belong to different groups, the weights of a chunk are a block-diagonal

@@ -6,7 +6,7 @@
 namespace convx {
 namespace {
 
-constexpr int64_t kMostChannels = 16;  // of a group, on either side
+constexpr int64_t kMostChannels = 16;  // per group, of source and target
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";

@@ -12,19 +12,19 @@
 namespace convx {
 namespace {
 
-constexpr int64_t kCellAlign = 4;  // elements that are read at once
+constexpr int64_t kCellAlign = 4;  // elements per shared-memory load
 
 int narrow(int64_t value) { return static_cast<int>(value); }
 
-// What tiles of a problem have in common.
+// Values that all tiles of a problem share.
 struct GroupedProblem {
   const ConvProblem& problem;
   const DeviceCaps& caps;
   GroupedParams params;
   ColumnWindow window;
   int64_t element;  // bytes
-  int64_t unit;     // elements of a copy
-  int64_t margin;   // elements of a line before the first cell's own
+  int64_t unit;     // elements per copy
+  int64_t margin;   // elements of a line before the first cell's column
   int64_t parts, filters;
   double cell_issue;  // instructions of a warp for one cell of one image
   double least_bytes;
@@ -39,7 +39,7 @@ void set_unit(GroupedParams& p, ColumnWindow window, int unit, int threads) {
   p.by_segment_units = FastDivmod(units);
 }
 
-// Instructions of a warp for one cell of one image; see grouped_multiply.cuh.
+// Warp instructions for one cell of one image; see grouped_multiply.cuh.
 double count_cell_issue(const GroupedProblem& of) {
   const GroupedParams& p = of.params;
   const double filters = static_cast<double>(of.filters);
@@ -49,7 +49,7 @@ double count_cell_issue(const GroupedProblem& of) {
   const double values = 3 * window_stride(of.window) + run_taps;
   const double loads = is_whole(of.window) ? 3 : std::ceil(values / 4);
   const double convert = of.element == 2 ? values : 0;
-  // A row of taps of a class reads one source row more; the first one reads all four.
+  // Each row of taps of a class reads one more source row; the first one reads all four.
   const double source_rows = p.row.taps + (kCellRows - 1.0) * p.row.classes;
   const double products = filters * kCellRows * kCellColumns * p.row.taps * p.column.taps;
   double per_run = source_rows * (loads + convert + 1) + p.row.taps * run_taps;
@@ -72,7 +72,7 @@ GroupedProblem make_grouped_problem(const ConvProblem& problem, const DeviceCaps
   of.parts = ceil_div(p.target_channels, of.filters);
   p.by_parts = FastDivmod(of.parts);
 
-  // Copies as wide as the tensor allows, for lines that begin at this source column.
+  // The widest copies that the tensor allows for lines that begin at source column `start`.
   const auto fit_copies = [&](int64_t start, int64_t step) {
     return fit_unit(of.element, int64_t{p.source_width}, problem.N > 1 ? p.source_n : 0, p.source_c,
                     p.source_h, start, step);
@@ -135,7 +135,7 @@ double predict_us(const GroupedProblem& of, const GroupedFit& fit) {
                images * (cell_warps * of.cell_issue +
                          warps * (p.chunks * (kGroupedStepIssue + passes * kGroupedLineIssue) +
                                   passes * channels * unit_issue));
-  // Lines written once, read by cells; weights.
+  // Shared memory: lines are written once and read by cells; weights are read.
   work.wavefronts = images * (units * p.stage.unit * element / 128 +
                               cell_warps * channels * (p.row.taps + 3.0 * p.row.classes) *
                                   (p.column.taps + 3.0 * window_stride(of.window)) * element / 4 +
@@ -151,7 +151,7 @@ double predict_us(const GroupedProblem& of, const GroupedFit& fit) {
   return predict_grouped_us(work, of.caps);
 }
 
-// The parameters of a tile but for how many images a block takes; false if it does not fit.
+// Sets all parameters of a tile except tile_images. Returns false if the tile does not fit.
 bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers, GroupedFit& fit) {
   fit.params = of.params;
   fit.window = of.window;
@@ -169,12 +169,13 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers
   const int64_t class_taps = column.most_class_taps();
   const int64_t staged_rows = row.count_span(tile.rows);
   const bool whole = is_whole(of.window);
-  // Last column's last tap; behind it, what is only read because vectors are.
+  // `copied` ends with the last column's last tap. Elements behind it are read as part of a vector
+  // but not used.
   const int64_t copied = whole ? of.margin + (tile.columns - 1) * column.source_step + 2
                                : tile.columns + class_taps - 1;
   const int64_t segment_pitch =
       round_up(whole ? copied : tile.columns + round_up(class_taps - 1, kCellAlign), align);
-  // An odd multiple: rows of several cells then spread over the banks.
+  // An odd multiple spreads rows of several cells over the banks.
   const int64_t line_pitch = (ceil_div(column.classes * segment_pitch, align) | 1) * align;
 
   const int64_t group_pitch = staged_rows * line_pitch;
@@ -189,7 +190,7 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers
   const int64_t places_offset = round_up(bias_offset + tile.groups * of.parts * of.filters * 4, 16);
   fit.shared_bytes = places_offset + fit.threads * static_cast<int64_t>(sizeof(ThreadPlaces));
   if (fit.shared_bytes > of.caps.shared_bytes_per_block) return false;
-  constexpr int64_t kReservedBytes = 1024;  // of every block
+  constexpr int64_t kReservedBytes = 1024;  // reserved by the system in every block
   fit.resident = std::min(
       (of.caps.shared_bytes_per_block + kReservedBytes) / (fit.shared_bytes + kReservedBytes),
       int64_t{count_resident_threads(of.window) / fit.threads});
@@ -214,14 +215,15 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers
   return true;
 }
 
-// What takes long to compute, for the best tile only.
+// FastDivmod constructors are slow, so only the chosen tile gets its divisors.
 void set_divisors(GroupedParams& p) {
   set_tile_divisors(p);
   p.by_strips = FastDivmod(p.tile_cols / kCellColumns);
   p.by_row_groups = FastDivmod(p.tile_rows / kCellRows);
 }
 
-// Gives a block so many images, and says what that costs.
+// Sets tile_images and predicts the time. Returns false if a buffer would stay unused or the grid
+// is too large.
 bool fit_images(const GroupedProblem& of, int64_t images, GroupedFit& fit) {
   GroupedParams& p = fit.params;
   p.tile_images = narrow(images);
@@ -234,7 +236,7 @@ bool fit_images(const GroupedProblem& of, int64_t images, GroupedFit& fit) {
 
 }  // namespace
 
-// A single column has no neighbour, and PyTorch gives it any stride.
+// A single column has no neighbour, and PyTorch may give it any stride.
 bool has_grouped_planes(const ConvProblem& p) {
   return (p.W <= 1 || p.x_strides.w == 1) && (p.Q <= 1 || p.y_strides.w == 1);
 }

@@ -1,4 +1,4 @@
-// A grouped problem that is fitted and ready to launch but for its buffers. Plain host code.
+// A fitted grouped problem, ready to launch except for its buffers. Plain host code.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +12,35 @@
 
 namespace convx {
 
-// Plan::shape.
+// Stored in Plan::shape.
 struct GroupedFit {
   GroupedParams params{};
   ColumnWindow window = ColumnWindow::kSegments;
-  int filters = kManyFilters;  // of a cell
+  int filters = kManyFilters;  // per cell
   int threads = 0;
   int64_t blocks = 0;  // 0: no tile fits in shared memory
   int64_t shared_bytes = 0;
-  int64_t resident = 0;  // blocks on a multiprocessor
+  int64_t resident = 0;  // blocks per multiprocessor
   double microseconds = 0;
-  GroupedMmaFit mma;       // if it has blocks, tensor cores do all of it
-  GroupedPixelFit pixels;  // if it has blocks, channels are neighbours, and this does all of it
+  GroupedMmaFit mma;       // if mma.blocks > 0, the tensor-core kernel computes the problem
+  GroupedPixelFit pixels;  // if pixels.blocks > 0, the channels_last kernel does
 
   const GroupedTask& task() const {
     return mma.blocks > 0 ? static_cast<const GroupedTask&>(mma.params) : params;
   }
 };
 
-// Whether columns are neighbours in source and target; if not, channels are.
+// Returns whether columns are contiguous in source and target (NCHW). If not, channels must be.
 bool has_grouped_planes(const ConvProblem& problem);
 
-// Forward, or an input gradient of stride 1.
+// Fits a forward pass or an input gradient with stride 1.
 GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps);
 
-// Whether any tile of planes fits, which is sooner found.
+// Returns whether any tile of the NCHW kernel fits. Faster than fit_grouped.
 bool fits_grouped(const ConvProblem& problem, const DeviceCaps& caps);
 
-// What the kernel is launched with. Addresses decide how wide copies and stores can be.
+// Completes the kernel parameters with the buffers of one call. Their alignment limits the widths
+// of copies and stores.
 GroupedParams make_grouped_params(const ConvProblem& problem, const GroupedFit& fit,
                                   const Buffers& buffers);
 

@@ -1,33 +1,39 @@
-// Convolutions with few channels per group over planes whose columns are neighbours in memory
-// (NCHW).
+// Grouped convolution with few channels per group on FFMA units: NCHW, float32, and 16 bits where
+// the tensor-core kernel (grouped_mma_kernel.cuh) does not apply or is predicted to be slower.
 //
-// For float32, and 16 bits where tensor cores do not do it (grouped_mma_kernel.cuh). A few channels
-// in and a few filters out are little enough for one pass: the bytes decide as long as each value
-// costs few instructions beside its products.
+//     y[k][p][q] = bias[k] + sum over c, r, s of  x[c][row (p, r)][column (q, s)] * w[k][c][r][s]
+//     with c running over the channels of the group
 //
-//      one channel's source rows             a thread's cell
+//      source rows of one channel            the cell of a thread
 //      in shared memory
-//      +-------------------------+ \         4 filters, each
+//      +-------------------------+ \         4 filters, each with
 //      |0|x x x x x x x x x x|0|  | halo     [ y y y y ]
-//      | |. . . . . . . . . .| |  +          [ y y y y ]  4 rows x 4 columns of sums
+//      | |. . . . . . . . . .| |  +          [ y y y y ]  4 rows x 4 columns of accumulators
 //      | |[cell ] . . . . . .| |  | rows     [ y y y y ]  in registers
 //      | |[x 4  ] . . . . . .| |  |          [ y y y y ]
 //      +-------------------------+ /
 //
-// 1. A tile is some output rows of a few groups; a block computes it for some images, one after the
-//    other. Channels come in chunks of up to four by asynchronous copies, padding as zeros
-//    (grouped_stage.cuh): while a chunk is multiplied, the next one, of the same image or of the
-//    next, is under way. 16-bit values stay so until they are read. The weights stay.
-// 2. Each thread computes one cell. A source row's values are read, and converted, once for all
-//    taps of the row and all filters; (4 + R-1)/4 times altogether. A tap's weights for the
-//    cell's filters are one vector, the same for nearly all threads of a warp
-//    (grouped_multiply.cuh).
-// 3. Four columns of a row leave as one vector where rows are aligned, else two by two or one by
-// one. Blocks on a multiprocessor overlap: while some wait for memory, others multiply.
+// Tile: some output rows of a few groups. A block computes its tile for several images in turn. The
+// weights are loaded once.
 //
-// Shared memory: lines [buffer][channel of chunk][group][row][segment][column] of the storage type,
-// weights and bias in float32 (see stage_weights, stage_bias), the ThreadPlaces.
-// Grid: column tiles fastest, then row tiles, groups, images, so that neighbours meet in L2.
+// Pipeline: channels arrive in chunks of up to four by cp.async, with zeros for padding
+// (grouped_stage.cuh). While one chunk is multiplied, the next one, of the same image or the next,
+// is in flight. 16-bit values are converted when they are read.
+//
+// Threads: each computes one cell. A source row is read and converted once for all taps of a row
+// and all filters, (4 + R-1)/4 times altogether. The weights of a tap for the cell's filters are
+// one vector, the same for nearly all threads of a warp (grouped_multiply.cuh).
+//
+// Stores: four columns of a row are one vector if rows are aligned; otherwise two or one.
+//
+// Shared memory:
+//     lines     [buffer][channel of chunk][group][row][segment][column], in the storage type
+//     weights   float32, see stage_weights
+//     bias      float32, see stage_bias
+//     places    [thread] ThreadPlaces
+// Cost: every instruction beside the multiply-adds counts. A 3x3 cell takes 617 instructions per
+// channel for 576 of them in float32 (docs/engines/cuda_grouped.md).
+// Grid: column tiles fastest, then row tiles, groups, images, so that neighbours share data in L2.
 #pragma once
 
 #include "engines/cuda_grouped/grouped_multiply.cuh"
@@ -35,11 +41,11 @@
 
 namespace convx {
 
-// Which part of a tile a thread computes.
+// The cell of a thread within the tile.
 struct GroupedCell {
-  int group, part;  // part: which filters
-  int row, column;  // the first of each, counted from the tile's
-  bool active;      // some of it exists
+  int group, part;  // part: index of the cell's filters within the group
+  int row, column;  // first row and column, counted from the tile's
+  bool active;      // at least one output of the cell exists
 };
 
 __device__ inline GroupedCell locate_grouped_cell(const GroupedParams& p,
@@ -56,7 +62,7 @@ __device__ inline GroupedCell locate_grouped_cell(const GroupedParams& p,
   return cell;
 }
 
-// Sums begin with the bias.
+// Initializes the accumulators with the bias.
 template <int kFilters>
 __device__ __forceinline__ void start_cell_sums(const float* bias, CellSums<kFilters>& sum) {
   float start[kFilters];
@@ -86,7 +92,7 @@ __device__ inline CellTarget locate_target(const GroupedParams& p, const Grouped
   return target;
 }
 
-// The cell's columns are a multiple of kWidth.
+// Stores vectors of kWidth columns. The number of existing columns is a multiple of kWidth.
 template <int kWidth, int kFilters, typename T>
 __device__ __forceinline__ void store_cell_rows(const GroupedParams& p, const CellTarget& cell,
                                                 T* target, const CellSums<kFilters>& sum) {
@@ -113,7 +119,7 @@ __device__ __forceinline__ void store_cell_rows(const GroupedParams& p, const Ce
   }
 }
 
-// image: counted from the block's first.
+// `image` counts from the block's first.
 template <int kFilters, typename T>
 __device__ __forceinline__ void store_cell_sums(const GroupedParams& p, CellTarget cell, int image,
                                                 const CellSums<kFilters>& sum) {
@@ -138,13 +144,13 @@ __global__ void __launch_bounds__(count_resident_threads(kWindow), 1)
       reinterpret_cast<ThreadPlaces*>(shared_bytes + p.places_offset)[threadIdx.x];
   const GroupedBlock block = locate_grouped_block(p);
   places.unit = locate_unit(p, block, threadIdx.x);
-  // Steps are the chunks of all images. A group of copies per step, empty ones too, so that waiting
-  // can count them.
+  // A step is one chunk of one image. Every step commits one group of copies, even an empty one, so
+  // that waiting can count groups.
   const int steps = block.images * p.chunks;
   int staged_image = 0;
   int staged_chunk = 0;
   const auto stage_next = [&](T* buffer) {
-    // Where lines have more units than there are threads, a thread has several.
+    // If a line has more units than the block has threads, a thread copies several.
     StagedUnit next = places.unit;
     for (int index = threadIdx.x;;) {
       stage_chunk(p, block, next, staged_image, staged_chunk, buffer);
@@ -197,7 +203,7 @@ __global__ void __launch_bounds__(count_resident_threads(kWindow), 1)
       } while (++c < channels);
     }
     if (step + p.buffers < steps) {
-      __syncthreads();  // the buffer has been read
+      __syncthreads();  // all threads have read the buffer
       stage_next(buffer);
     }
     commit_copies();

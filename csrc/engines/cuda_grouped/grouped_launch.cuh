@@ -1,4 +1,4 @@
-// The kernel for what was fitted.
+// Selects the instantiation of grouped_kernel for a fit.
 #pragma once
 
 #include "cuda/launch.h"

@@ -1,4 +1,4 @@
-// The parts of the launch side, compiled apart.
+// Launch functions of the grouped kernels. Each is compiled in its own translation unit.
 #pragma once
 
 #include "cuda/check.h"

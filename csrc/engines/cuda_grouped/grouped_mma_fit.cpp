@@ -13,27 +13,27 @@
 namespace convx {
 namespace {
 
-constexpr int64_t kFragmentBytes = 512;  // of a step
-constexpr int64_t kPixelBytes = 8;       // four channels
+constexpr int64_t kFragmentBytes = 512;  // per step
+constexpr int64_t kPixelBytes = 8;       // of four channels
 constexpr int64_t kElement = 2;          // bytes
 
 int narrow(int64_t value) { return static_cast<int>(value); }
 
-// What tiles of a problem have in common.
+// Values that all tiles of a problem share.
 struct MmaProblem {
   const DeviceCaps& caps;
   GroupedMmaFit fit;
-  int64_t window_rows;  // of a cell
-  int64_t margin;       // pixels of a line before the first that is read
-  bool rows_follow;     // each other in the target, and
-  bool filters_follow;  // so do whole planes
+  int64_t window_rows;  // output rows of a cell
+  int64_t margin;       // pixels of a line before the first one that is read
+  bool rows_follow;     // rows are contiguous in the target, without gaps
+  bool filters_follow;  // whole planes are, too
   double least_bytes;
 };
 
 void set_unit(GroupedMmaParams& p, int unit) {
   int64_t first = 0;
   int64_t end = p.staged_columns;
-  if (p.tile_cols >= p.column.count) {  // what is padding for all tiles
+  if (p.tile_cols >= p.column.count) {  // skip columns that are padding in every tile
     first = std::max<int64_t>(first, -p.column_start);
     end = std::clamp<int64_t>(p.source_width - p.column_start, first + 1, std::max(end, first + 1));
   }
@@ -43,7 +43,7 @@ void set_unit(GroupedMmaParams& p, int unit) {
   p.by_units = FastDivmod(p.units);
 }
 
-// The source rows that a cell reads; false if there are too many.
+// Collects the source rows that a cell reads. Returns false if there are too many.
 bool set_source_rows(GroupedMmaParams& p, int64_t window_rows) {
   std::set<int64_t> rows;
   for (int64_t row = 0; row < window_rows; ++row) {
@@ -62,7 +62,7 @@ bool is_for_tensor_cores(const ConvProblem& problem, const DeviceCaps& caps) {
   return size_of(problem.dtype) == kElement && caps.compute_major >= 8 && caps.code_arch >= 80;
 }
 
-// False where tensor cores do not do it.
+// Returns false if the tensor-core kernel does not support the problem.
 bool set_problem(const ConvProblem& problem, MmaProblem& of) {
   GroupedMmaParams& p = of.fit.params;
   static_cast<GroupedTask&>(p) = make_grouped_task(problem);
@@ -76,7 +76,7 @@ bool set_problem(const ConvProblem& problem, MmaProblem& of) {
                    ceil_div(p.window_lines % kStepQuads * taps, kStepQuads));
   p.unit = fit_unit(kElement, int64_t{p.source_width}, p.images > 1 ? p.source_n : 0, p.source_c,
                     p.source_h);
-  // Lines begin where units do.
+  // Lines begin at a multiple of the copy unit.
   of.margin = floor_mod(p.column.offset0, p.unit);
   p.column_start = narrow(p.column.offset0 - of.margin);
   const int64_t width = p.column.count;
@@ -94,16 +94,16 @@ bool set_problem(const ConvProblem& problem, MmaProblem& of) {
   return true;
 }
 
-// How results lie in shared memory; returns their number, with gaps.
+// Chooses the layout of the outputs in shared memory. Returns its size in elements, with gaps.
 int64_t set_spans(const MmaProblem& of, const GroupedTile& tile, GroupedMmaParams& p) {
   const int64_t width = p.column.count;
   const int64_t filters = tile.groups * p.target_channels;
-  // The least pitch for so many results that is a stride of the target modulo 16 bytes.
+  // The smallest pitch >= results that is congruent to the target's stride modulo 16 bytes.
   const auto fit_pitch = [](int64_t results, int64_t stride, int64_t modulus, int64_t remainder) {
     const int64_t wanted = remainder + floor_mod(stride, kResultChunk);
     return narrow(results + floor_mod(wanted - results, modulus));
   };
-  // Pieces of 16 bytes, wherever the results begin.
+  // The number of 16-byte chunks that a span touches at most, wherever it begins.
   const auto count_chunks = [](int64_t results) {
     return narrow(ceil_div(results + kResultChunk - 1, kResultChunk));
   };
@@ -117,7 +117,7 @@ int64_t set_spans(const MmaProblem& of, const GroupedTile& tile, GroupedMmaParam
     p.spans = ResultSpans::kFilters;
     const int64_t results = std::min<int64_t>(tile.rows, p.row.count) * width;
     p.span_chunks = count_chunks(results);
-    // Four filters' results of the same place lie in different banks.
+    // With this pitch, the same outputs of four filters lie in different banks.
     p.filter_pitch = fit_pitch(results, p.target_c, 64, 16);
   } else {
     p.spans = ResultSpans::kRows;
@@ -170,17 +170,18 @@ double predict_us(const MmaProblem& of, const GroupedMmaFit& fit) {
   return predict_grouped_us(work, of.caps);
 }
 
-// The parameters of a tile but for how many images a block takes; false if it does not fit.
+// Sets all parameters of a tile except tile_images. Returns false if the tile does not fit.
 bool fit_tile(const MmaProblem& of, const GroupedTile& tile, GroupedMmaFit& fit) {
   fit = of.fit;
   GroupedMmaParams& p = fit.params;
   const CudaAxis& row = p.row;
   const CudaAxis& column = p.column;
   const int64_t staged_columns = of.margin + column.count_span(tile.columns);
-  // An odd multiple of four: four neighbouring lines' pixels then lie in different banks.
+  // An odd multiple of four puts the pixels of four neighbouring lines into different banks.
   const int64_t line_pitch = round_up(round_up(staged_columns, p.unit) - 4, 8) + 4;
   const int64_t octets = tile.columns / kOctet;
-  // Cells of a job below the tile's last ones are computed for nothing, from lines of zeros.
+  // A job may have cells below the tile's last ones. They compute unused outputs from lines of
+  // zeros.
   const int64_t windows = tile.rows / of.window_rows;
   const int64_t many = round_up(windows, kManyCells);
   const int64_t few = round_up(windows, kFewCells);
@@ -197,7 +198,7 @@ bool fit_tile(const MmaProblem& of, const GroupedTile& tile, GroupedMmaFit& fit)
   const int64_t results_offset = round_up(bias_offset + tile.groups * fit.filters * 4, 16);
   fit.shared_bytes = results_offset + results * kElement;
   if (fit.shared_bytes > of.caps.shared_bytes_per_block) return false;
-  constexpr int64_t kReservedBytes = 1024;  // of every block
+  constexpr int64_t kReservedBytes = 1024;  // reserved by the system in every block
   fit.resident = std::min<int64_t>(
       (of.caps.shared_bytes_per_block + kReservedBytes) / (fit.shared_bytes + kReservedBytes),
       kGroupedMmaBlocks);
@@ -219,7 +220,7 @@ bool fit_tile(const MmaProblem& of, const GroupedTile& tile, GroupedMmaFit& fit)
   return true;
 }
 
-// What takes long to compute, for the best tile only.
+// FastDivmod constructors are slow, so only the chosen tile gets its divisors.
 void set_divisors(GroupedMmaParams& p) {
   set_tile_divisors(p);
   p.by_staged_rows = FastDivmod(p.staged_rows);

@@ -1,4 +1,4 @@
-// A grouped problem in 16 bits, fitted to tensor cores. Plain host code.
+// Fits a grouped problem in 16 bits to the tensor-core kernel. Plain host code.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,19 @@ namespace convx {
 
 struct GroupedMmaFit {
   GroupedMmaParams params{};
-  int filters = 0;     // of a cell: 4, 8 or 16
-  int cells = 0;       // of a warp: 4 or 7
-  int64_t blocks = 0;  // 0: not for tensor cores, or no tile fits in shared memory
+  int filters = 0;     // per cell: 4, 8 or 16
+  int cells = 0;       // per warp: 4 or 7
+  int64_t blocks = 0;  // 0: the kernel does not apply, or no tile fits in shared memory
   int64_t shared_bytes = 0;
-  int64_t resident = 0;  // blocks on a multiprocessor
+  int64_t resident = 0;  // blocks per multiprocessor
   double microseconds = 0;
 };
 
-// For problems that cuda_grouped does not refuse.
+// The problem must not have been refused by cuda_grouped.
 GroupedMmaFit fit_grouped_mma(const ConvProblem& problem, const DeviceCaps& caps);
 
-// What the kernel is launched with. Addresses decide how wide copies can be.
+// Completes the kernel parameters with the buffers of one call. Their alignment limits the widths
+// of copies and stores.
 GroupedMmaParams make_grouped_mma_params(const ConvProblem& problem, const GroupedMmaFit& fit,
                                          const Buffers& buffers);
 

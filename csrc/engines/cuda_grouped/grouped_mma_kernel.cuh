@@ -1,29 +1,43 @@
-// Convolutions with few channels per group in 16 bits, by tensor cores (NCHW, sm_80 on).
+// Grouped convolution with few channels per group on tensor cores: NCHW, 16 bits, from sm_80 on.
 //
-//      lines in shared memory            a product of tensor cores
+//     y[k][p][q] = bias[k] + sum over c, r, s of  x[c][row (p, r)][column (q, s)] * w[k][c][r][s]
+//     with c running over the channels of the group
+//
+//      lines in shared memory            one MMA (m16n8k16)
 //      4 channels of a pixel = 8 bytes
-//      +--------------------------+      first operand:  16 rows = 4 filters x 4 rows of results
-//      | 0 |x x x x x x x x|x x x |                      (or 8 x 2, 16 x 1), by 4 taps x 4 channels
-//      | 0 |x x x x x x x x|x x x |      second operand: 4 taps x 4 channels, by 8 pixels
-//      | 0 |x x[cell  x x] x x x  |      each lane reads one pixel under one tap
+//      +--------------------------+      A: 16 rows = 4 filters x 4 output rows (or 8 x 2, 16 x 1)
+//      | 0 |x x x x x x x x|x x x |         x 4 taps of 4 channels
+//      | 0 |x x x x x x x x|x x x |      B: 4 taps of 4 channels x 8 pixels; each lane reads one
+//      | 0 |x x[cell  x x] x x x  |         pixel under one tap
 //      +--------------------------+
 //
-// 1. A tile is some output rows of a few groups; a block computes it for some images, one after the
-//    other. Source rows come through registers, where four channels are put side by side; what is
-//    padding is cleared once (grouped_mma_stage.cuh).
-// 2. A cell is 8 columns of kRows rows of all filters: 128 results. Its rows read overlapping
-// source
-//    rows, so a product's taps are those of all of them, and weights are zero where a row does not
-//    have a tap: 3x3 taps for 4 rows are 18 of 20 that 5 products have. A zero times an infinity
-//    is none, so a warp that finds NaN among its sums computes them again, row by row with other
-//    rows' taps left out.
-// 3. Results are put together in shared memory as they lie in the target, and leave 16 bytes at a
-//    time (grouped_mma_store.cuh), while others' pixels come in.
-// Blocks on a multiprocessor overlap: while some wait for memory, others multiply.
+// Tile: some output rows of a few groups. A block computes its tile for several images in turn. The
+// weights are loaded once.
 //
-// Shared memory: lines [group][row][quad of channels][pixel][channel]; StagedLines; TapQuads;
-// fragments; bias; results. Grid: column tiles fastest, then row tiles, groups, images, so that
-// neighbours meet in L2.
+// Cell: 8 columns of kRows output rows of all filters, 128 outputs. Its rows read overlapping
+// source rows, so an MMA covers the taps of all of them, with zero weights where a row does not
+// have a tap: the 3x3 taps of 4 rows fill 18 of the 20 places in 5 MMAs.
+//
+// Warps: 8, all with the same role in three phases per image. They load source rows through
+// registers, where four channels are interleaved (padding is cleared once; grouped_mma_stage.cuh),
+// compute kCells cells below each other at a time, and store. Blocks on a multiprocessor overlap:
+// while some wait for memory, others compute.
+//
+// Stores: outputs are collected in shared memory in the layout of the target and leave 16 bytes at
+// a time (grouped_mma_store.cuh).
+//
+// Non-finite values: a zero weight times an infinity is NaN, which the definition does not have. A
+// warp that finds NaN among its accumulators recomputes them one output row at a time, with the
+// taps of the other rows left out.
+//
+// Shared memory:
+//     lines      [group][row][quad of channels][pixel][channel]
+//     places     [line] StagedLine
+//     quads      [step][4] TapQuad
+//     fragments  [group][step][lane][4 words], the A operands
+//     bias       [group][filter], float32
+//     results    outputs, see ResultSpans
+// Grid: column tiles fastest, then row tiles, groups, images, so that neighbours share data in L2.
 #pragma once
 
 #include "device/mma.cuh"
@@ -32,22 +46,23 @@
 
 namespace convx {
 
-// Some cells of a group below each other, by a warp. A lane reads pixel lane / 4 of each cell, and
-// holds sums of two neighbouring columns for rows lane / 4 and lane / 4 + 8 of the product.
+// kCells cells of a group below each other, computed by one warp. A lane reads pixel lane / 4 of
+// each cell and holds the accumulators of two neighbouring columns for MMA rows
+// lane / 4 and lane / 4 + 8.
 template <typename T, int kFilters, int kCells>
 struct CellJob {
   static constexpr int kRows = count_window_rows(kFilters);
   using Sums = float[kCells][4];
 
   const GroupedMmaParams& p;
-  const TapQuad* quads;        // of the lane
-  const uint4* fragments;      // of the group and lane
-  const float* bias;           // of the group
-  const unsigned char* lines;  // where the lane begins to read for the first cell
+  const TapQuad* quads;        // the lane's quad of the first step
+  const uint4* fragments;      // the lane's words of the group's first step
+  const float* bias;           // of the group's filters
+  const unsigned char* lines;  // read position of the lane for the first cell
   int group;
   int first_row, first_column;  // counted from the tile's
 
-  // Jobs count along a window's octets first, then down.
+  // Jobs count along the octets of a row of cells first, then down.
   __device__ __forceinline__ CellJob(const GroupedMmaParams& params, const unsigned char* shared,
                                      int job)
       : p(params) {
@@ -66,7 +81,7 @@ struct CellJob {
     first_column = octet * kOctet;
   }
 
-  // Which filter and which row of a cell a lane's sums are, two of each half.
+  // Filter and row of the cell that the lane's accumulators belong to; each half has two of them.
   static __device__ __forceinline__ int filter_of(int half) {
     return (threadIdx.x % 32 / 4 + 8 * half) % kFilters;
   }
@@ -74,7 +89,7 @@ struct CellJob {
     return (threadIdx.x % 32 / 4 + 8 * half) / kFilters;
   }
 
-  // only_rows: taps of these rows alone are multiplied; others' pixels count as zeros.
+  // If kAllRows is false, only the taps of `only_rows` are multiplied; other pixels count as zeros.
   template <bool kAllRows>
   __device__ __forceinline__ void multiply(Sums& sums, unsigned only_rows) const {
     const float start[2] = {bias[filter_of(0)], bias[filter_of(1)]};
@@ -87,7 +102,7 @@ struct CellJob {
     const uint4* fragment = fragments;
     int step = p.steps;
 #pragma unroll 2
-    do {  // there is one at least
+    do {  // steps > 0
       const uint32_t a[4] = {fragment->x, fragment->y, fragment->z, fragment->w};
       const unsigned char* from = lines + quad->offset;
       const bool counts = kAllRows || (quad->rows & only_rows) != 0;
@@ -102,7 +117,7 @@ struct CellJob {
     } while (--step > 0);
   }
 
-  // The same with the taps of one row at a time.
+  // Recomputes the accumulators, one output row at a time.
   __device__ __forceinline__ void multiply_by_rows(Sums& sums) const {
 #pragma unroll 1
     for (int row = 0; row < kRows; ++row) {
@@ -124,10 +139,10 @@ struct CellJob {
     for (int j = 0; j < kCells; ++j) {
       all += (sums[j][0] + sums[j][1]) + (sums[j][2] + sums[j][3]);
     }
-    return __any_sync(0xffffffffu, all != all);  // or infinities of both signs
+    return __any_sync(0xffffffffu, all != all);  // also true if infinities of both signs cancel
   }
 
-  // Puts the results where they will be written from.
+  // Writes the outputs to shared memory. If kPairs is true, two columns are one aligned word.
   template <bool kPairs>
   __device__ __forceinline__ void put(const GroupedBlock& block, const ResultPlace<T>& place,
                                       const Sums& sums) const {
@@ -174,7 +189,7 @@ __device__ __forceinline__ void compute_grouped_tile(const GroupedMmaParams& p,
   const int jobs = block.groups * static_cast<int>(p.by_group_jobs.divisor);
   for (int image = 0; image < block.images; ++image) {
     stage_image<T>(p, block, image, places, lines);
-    __syncthreads();  // lines are there, and the results before have been written
+    __syncthreads();  // lines are staged, and the previous outputs have been written
     const ResultPlace<T> place(p, block, image, results);
 #pragma unroll 1
     for (int index = threadIdx.x / 32; index < jobs; index += kGroupedMmaThreads / 32) {
@@ -188,7 +203,7 @@ __device__ __forceinline__ void compute_grouped_tile(const GroupedMmaParams& p,
         job.template put<false>(block, place, sums);
       }
     }
-    __syncthreads();  // lines have been read, and results are there
+    __syncthreads();  // lines have been read, and outputs are in shared memory
     write_results(p, block, place);
   }
 }

@@ -1,5 +1,5 @@
-// The staging role of the grouped kernel for tensor cores: source pixels, with four channels side
-// by side, and weights in the order of a product's operand.
+// Staging of the grouped tensor-core kernel: source pixels with four interleaved channels, and
+// weights in the order of the MMA's A operand.
 #pragma once
 
 #include "device/vectors.cuh"
@@ -8,15 +8,15 @@
 
 namespace convx {
 
-// A pixel's four channels are a uint2.
+// The four channels of a pixel.
 using QuadPixel = uint2;
 
 __device__ inline void clear_lines(uint4* lines, int vectors) {
   for (int i = threadIdx.x; i < vectors; i += kGroupedMmaThreads) lines[i] = uint4{0, 0, 0, 0};
 }
 
-// Finds the taps of all steps, [step][quad]. Those of a step come from four neighbouring lines
-// where they can: line pitches are such that these lie in different banks.
+// Writes the tap table, [step][quad]. A step's quads come from four neighbouring lines if possible,
+// because line pitches put these into different banks.
 template <int kRows>
 __device__ inline void locate_tap_quads(const GroupedMmaParams& p, TapQuad* quads) {
   const int whole = p.window_lines / kStepQuads;
@@ -31,7 +31,7 @@ __device__ inline void locate_tap_quads(const GroupedMmaParams& p, TapQuad* quad
       column = left % p.column.taps;
     }
     const bool exists = line < p.window_lines;
-    if (!exists) {  // what another lane reads
+    if (!exists) {  // read the last existing pixel, which another lane reads anyway
       line = p.window_lines - 1;
       column = p.column.taps - 1;
     }
@@ -53,9 +53,9 @@ __device__ inline void locate_tap_quads(const GroupedMmaParams& p, TapQuad* quad
   }
 }
 
-// The first operand of all products, [group][step][lane][word] (device/mma.cuh): row m is filter
-// m % kFilters of the cell's row m / kFilters, and lane t's depths are the channels of the step's
-// quad t % 4. Zeros where a row has no such tap, and for filters and channels that do not exist.
+// Writes the A operands of all MMAs, [group][step][lane][word] (device/mma.cuh). Row m is filter
+// m % kFilters of the cell's output row m / kFilters. The depths of lane t are the channels of quad
+// t % 4 of the step. Taps that a row does not have, and missing filters and channels, are zeros.
 template <int kFilters, typename T>
 __device__ inline void stage_fragments(const GroupedMmaParams& p, const GroupedBlock& block,
                                        const TapQuad* quads, uint32_t* fragments) {
@@ -94,7 +94,7 @@ __device__ inline void stage_filter_bias(const GroupedMmaParams& p, const Groupe
   }
 }
 
-// Lines in shared memory: [group][row][quad of channels][pixel].
+// Finds the source of every line. Lines in shared memory: [group][row][quad of channels][pixel].
 __device__ inline void locate_lines(const GroupedMmaParams& p, const GroupedBlock& block,
                                     StagedLine* places) {
   const int lines = block.groups * p.staged_rows * p.quads;
@@ -111,13 +111,13 @@ __device__ inline void locate_lines(const GroupedMmaParams& p, const GroupedBloc
   }
 }
 
-// Copies units of lines, that is a few pixels' four channels. kWords: of a channel; 0 for a single
-// pixel.
+// Copies units of a line: a few pixels with their four channels. kWords is the number of words per
+// channel; 0 stands for a single pixel.
 template <int kWords, typename T>
 __device__ __forceinline__ void stage_quad_units(const GroupedMmaParams& p,
                                                  const GroupedBlock& block, const T* image,
                                                  const StagedLine* places, QuadPixel* lines) {
-  constexpr int kBatch = 2;  // units under way
+  constexpr int kBatch = 2;  // units in flight per thread
   constexpr int kUnit = kWords > 0 ? 2 * kWords : 1;
   const int count = block.groups * p.staged_rows * p.quads * p.units;
   const int first_column = block.first_column * p.column.source_step + p.column_start;
@@ -168,7 +168,8 @@ __device__ __forceinline__ void stage_quad_units(const GroupedMmaParams& p,
   }
 }
 
-// Copies what lies inside of an image, counted from the block's first; the rest stays zero.
+// Copies the part of an image that lies inside it; the rest of the lines stays zero. `image` counts
+// from the block's first.
 template <typename T>
 __device__ __forceinline__ void stage_image(const GroupedMmaParams& p, const GroupedBlock& block,
                                             int image, const StagedLine* places, QuadPixel* lines) {

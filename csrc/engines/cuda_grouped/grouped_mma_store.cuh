@@ -1,5 +1,5 @@
-// The storing role of the grouped kernel for tensor cores: results to shared memory, as they will
-// lie in the target, and from there in whole chunks of 16 bytes.
+// Epilogue of the grouped tensor-core kernel: outputs are collected in shared memory in the layout
+// of the target and stored in chunks of 16 bytes.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace convx {
 
-// The tile's results of one image. They begin in shared memory where they begin within 16 bytes of
-// the target, and pitches are such that all spans do.
+// The tile's outputs of one image. Every output has the same offset within 16 bytes in shared
+// memory as in the target: the first one begins at `phase`, and the pitches preserve that.
 template <typename T>
 struct ResultPlace {
-  T* target;  // of the tile's first result
-  T* shared;  // at a multiple of 16 bytes
-  int phase;  // where the first result lies from there on
+  T* target;  // the tile's first output
+  T* shared;  // aligned to 16 bytes
+  int phase;  // offset of the first output from `shared`, in elements
 
-  // image: counted from the block's first.
+  // `image` counts from the block's first.
   __device__ __forceinline__ ResultPlace(const GroupedMmaParams& p, const GroupedBlock& block,
                                          int image, T* results)
       : target(static_cast<T*>(p.target) + (block.first_image + image) * p.target_n +
@@ -27,13 +27,13 @@ struct ResultPlace {
         shared(results),
         phase(reinterpret_cast<uintptr_t>(target) / sizeof(T) % kResultChunk) {}
 
-  // Filters count through the tile's groups.
+  // `filter` counts through the tile's groups.
   __device__ __forceinline__ int locate(const GroupedMmaParams& p, int filter, int row) const {
     return phase + filter * p.filter_pitch + row * p.row_pitch;
   }
 };
 
-// Writes the spans to global memory; all threads of the block.
+// Stores all spans. Called by all threads of the block.
 template <typename T>
 __device__ __forceinline__ void write_results(const GroupedMmaParams& p, const GroupedBlock& block,
                                               const ResultPlace<T>& place) {
@@ -53,7 +53,8 @@ __device__ __forceinline__ void write_results(const GroupedMmaParams& p, const G
     const int chunk = p.by_span_chunks.split(filter);
     const int row = p.spans == ResultSpans::kRows ? p.by_tile_rows.split(filter) : 0;
     const int start = place.locate(p, filter, row);
-    const int first = chunk * kResultChunk - start % kResultChunk;  // of the span
+    // An index within the span; negative in the first chunk.
+    const int first = chunk * kResultChunk - start % kResultChunk;
     if (first >= length || row >= block.rows) continue;
     const T* from = place.shared + start + first;
     T* to = place.target + filter * p.target_c + row * p.target_h + first;

@@ -1,5 +1,5 @@
-// The multiplying role of the grouped kernel: a thread's cell of 4 rows and 4 columns of some
-// filters.
+// Arithmetic of the grouped FFMA kernel: one thread computes a cell of 4 x 4 outputs of
+// kFilters filters.
 #pragma once
 
 #include "device/vectors.cuh"
@@ -10,9 +10,9 @@ namespace convx {
 template <int kFilters>
 using CellSums = float[kFilters][kCellRows][kCellColumns];
 
-// The source values of one row that a cell's four columns see under kTaps neighbouring taps, column
-// x under tap k at [x * stride + k]. from: behind a multiple of four elements; windows of whole
-// rows begin one element before it.
+// The source values of one row that a cell's four columns read under kTaps neighbouring taps:
+// column x under tap k is values[x * stride + k]. `from` is aligned to four elements; for whole
+// rows, the window begins one element before it.
 template <ColumnWindow kWindow, int kTaps>
 struct CellWindow {
   static constexpr bool kWhole = kWindow != ColumnWindow::kSegments;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void load_weights(float (&to)[kFilters], const float*
   for (int f = 0; f < kFilters; ++f) to[f] = vector.v[f];
 }
 
-// Adds kTaps neighbouring column taps of one row of taps; row j of the cell sees
+// Adds kTaps neighbouring column taps of one row of taps. Row j of the cell reads
 // window[(first + j) % kCellRows].
 template <int kTaps, int kFilters, typename Window>
 __device__ __forceinline__ void multiply_tap_row(const Window (&window)[kCellRows], int first,
@@ -70,10 +70,10 @@ __device__ __forceinline__ void multiply_tap_row(const Window (&window)[kCellRow
   }
 }
 
-// Adds kTaps neighbouring column taps of some rows of taps of one channel. The source rows that the
-// four output rows need for one row of taps stay in registers; the next row of taps needs one more
-// and one less. row_step and weight_step: from one source row, and row of weights, to the next.
-// kCount: rows of taps, if they are known when this is compiled; then `count` is not looked at.
+// Adds kTaps neighbouring column taps of several rows of taps of one channel. The source rows that
+// the four output rows need for one row of taps stay in registers; the next row of taps replaces
+// one of them. row_step and weight_step lead from one source row, and row of weights, to the next.
+// kCount is the number of rows of taps if it is known at compile time; then `count` is ignored.
 template <ColumnWindow kWindow, int kTaps, int kCount, int kFilters, typename T>
 __device__ __forceinline__ void multiply_cell_taps(const T* rows, int row_step,
                                                    const float* weights, int weight_step, int count,
@@ -93,7 +93,7 @@ __device__ __forceinline__ void multiply_cell_taps(const T* rows, int row_step,
     for (int u = 0; u < kCount; ++u) add_row(u);
   } else {
     int first = 0;
-    do {  // there is always a row of taps
+    do {  // count > 0
 #pragma unroll
       for (int u = 0; u < kCellRows; ++u) {
         if (first + u >= count) break;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void multiply_cell_taps(const T* rows, int row_step,
   }
 }
 
-// The same for a number of taps known at run time, 1 to kMaxTaps.
+// The same for a number of taps known only at run time, 1 to kMaxTaps.
 template <int kMaxTaps, int kFilters, typename T>
 __device__ __forceinline__ void multiply_some_cell_taps(int taps, const T* rows, int row_step,
                                                         const float* weights, int weight_step,
@@ -119,16 +119,16 @@ __device__ __forceinline__ void multiply_some_cell_taps(int taps, const T* rows,
                                                                      weight_step, count, sum);
 }
 
-// All products of a cell with one channel; lines and weights: where the cell's begin. Taps are
-// counted by class (engines/gather_axis.h); of a class, up to four columns are multiplied at a
-// time.
+// Adds all taps of one channel to a cell. `lines` and `weights` point to the cell's first ones.
+// Taps are ordered by class (engines/gather_axis.h), and up to four columns of a class are
+// multiplied at once.
 template <int kFilters, typename T>
 __device__ __forceinline__ void multiply_segments(const GroupedParams& p, const T* lines,
                                                   const float* weights, CellSums<kFilters>& sum) {
   constexpr int kMaxTaps = 4;
   const int weight_step = p.row.classes * p.tap_row_weights;
   int row_class = 0;
-  do {  // no loop here is ever empty
+  do {  // none of these loops is ever empty
     const int rows_of_taps = p.row.count_taps(row_class);
     int column_class = 0;
     do {
@@ -148,14 +148,14 @@ __device__ __forceinline__ void multiply_segments(const GroupedParams& p, const 
   } while (++row_class < p.row.classes);
 }
 
-// The same for kernels of 3x3 over whole rows.
+// The same for 3x3 kernels over whole rows.
 template <ColumnWindow kWindow, int kFilters, typename T>
 __device__ __forceinline__ void multiply_3x3(const GroupedParams& p, const T* lines,
                                              const float* weights, CellSums<kFilters>& sum) {
-  constexpr int kTapRow = 3 * kFilters;  // weights
+  constexpr int kTapRow = 3 * kFilters;  // weights of a row of taps
   if constexpr (kWindow == ColumnWindow::kRows) {
     multiply_cell_taps<kWindow, 3, 3, kFilters>(lines, p.row_step, weights, kTapRow, 3, sum);
-  } else {  // rows 0 and 2 of taps see every other source row, row 1 those between
+  } else {  // rows 0 and 2 of taps read every other source row, row 1 the rows between
     multiply_cell_taps<kWindow, 3, 2, kFilters>(lines, p.row_step, weights, 2 * kTapRow, 2, sum);
     multiply_cell_taps<kWindow, 3, 1, kFilters>(lines + p.row_class_step, p.row_step,
                                                 weights + kTapRow, 2 * kTapRow, 1, sum);

@@ -12,13 +12,13 @@
 namespace convx {
 namespace {
 
-constexpr int64_t kWeightBytes = int64_t{48} << 10;  // of a block; more blocks hide more latency
+constexpr int64_t kWeightBytes = int64_t{48} << 10;  // per block, so that several are resident
 constexpr int64_t kMostQuads = 32;
-constexpr int64_t kFewestQuads = 4;  // of a block: fewer would read whole sectors for parts of them
+constexpr int64_t kFewestQuads = 4;  // per block; fewer would use sectors only in part
 constexpr int64_t kBlocksPerSm = 8;
 
-// Of a warp, for one tap, four source channels and a strip: twice what instructions would take, as
-// measured on an H200.
+// Cycles of a warp for one tap, four source channels and one strip, measured on an H200: twice the
+// issue time of its instructions.
 constexpr double kStepCycles = 175;
 constexpr double kCyclesPerUs = 1700;
 constexpr double kBytesPerUs = 1.7e6;

@@ -1,4 +1,4 @@
-// Grouped layers whose pixels have their channels side by side (channels_last). Plain host code.
+// Fits grouped channels_last layers to grouped_pixel_kernel. Plain host code.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace convx {
 
-constexpr int kPixelQuad = 4;   // channels that are loaded, or results that are stored, at once
-constexpr int kPixelStrip = 8;  // neighbouring results of a thread
+constexpr int kPixelQuad = 4;   // channels per load, or outputs per store
+constexpr int kPixelStrip = 8;  // neighbouring outputs of a thread
 constexpr int kPixelThreads = 256;
 
 struct GroupedPixelParams {
@@ -24,25 +24,25 @@ struct GroupedPixelParams {
   CudaAxis row, column;
   int source_height, source_width;
   int group_sources, group_targets;
-  int quads;        // of targets, of all groups
-  int block_quads;  // whose weights a block has in shared memory
-  int quad_blocks;  // neighbouring blocks that have those of all
+  int quads;        // quads of target channels, in all groups
+  int block_quads;  // quads of a block, whose weights are in shared memory
+  int quad_blocks;  // neighbouring blocks that together cover all quads
   int slots;        // strips that a block computes at once
-  int strips;       // of all images
-  bool aligned;     // to whole quads
+  int strips;       // in all images
+  bool aligned;     // loads and stores of a quad are single aligned vectors
   FastDivmod by_block_quads, by_row_strips, by_rows;
 };
 
 struct GroupedPixelFit {
-  GroupedPixelParams params{};  // buffers are null
+  GroupedPixelParams params{};  // complete except for the buffers
   int64_t blocks = 0;
   int64_t shared_bytes = 0;
   double microseconds = 0;
 };
 
-// Empty, or why not.
+// Returns the refusal, or an empty string.
 std::string refuse_grouped_pixels(const ConvProblem& problem);
-// Of problems that were not refused.
+// The problem must not have been refused.
 GroupedPixelFit fit_grouped_pixels(const ConvProblem& problem, const DeviceCaps& caps);
 GroupedPixelParams make_grouped_pixel_params(const ConvProblem& problem, const GroupedPixelFit& fit,
                                              const Buffers& buffers);

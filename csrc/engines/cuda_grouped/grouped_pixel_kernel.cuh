@@ -1,15 +1,19 @@
-// Grouped forward and stride-1 input gradient over pixels whose channels are neighbours in memory.
+// Grouped convolution on FFMA units: channels_last, forward and stride-1 input gradient.
+//
+//     y[pixel][k] = bias[k] + sum over taps, c of  x[pixel under the tap][c] * w[k][c][tap]
+//     with c running over the channels of the group
 //
 //      columns  --->
-//      +--+--+--+--+--+--+--+--+        a thread: four target channels (a quad) of 8 neighbouring
-//      | strip of 8 results    |        results; its neighbours: the other quads of the pixels, so
-//      +--+--+--+--+--+--+--+--+        that a warp reads and writes whole sectors
+//      +--+--+--+--+--+--+--+--+        A thread computes four target channels (a quad) of 8
+//      |  strip of 8 outputs   |        neighbouring outputs. The neighbouring threads compute the
+//      +--+--+--+--+--+--+--+--+        other quads of the same pixels, so that a warp reads and
+//                                       writes whole sectors.
 //
-//      weights [tap row][tap column][source channel][quad of the block], four float32 each: read
-//      once for all 8 results
+// Shared memory: weights [tap row][tap column][source channel][quad of the block], four float32
+// each, at most 48 KiB. A weight is read once for 8 outputs.
 //
-// Each source byte comes from memory once: other taps, and other quads of the group, find it in L1.
-// Neighbouring blocks have the weights of different quads, and go through the same strips.
+// Each source byte comes from memory once; other taps and other quads of the group find it in L1.
+// Grid: neighbouring blocks hold the weights of different quads and process the same strips.
 #pragma once
 
 #include "device/vectors.cuh"
@@ -17,7 +21,7 @@
 
 namespace convx {
 
-// The kernel indices of a tap, and where its weights are staged, are the same order.
+// Stages the weights of the block's quads in the order in which the kernel visits them.
 template <typename T>
 __device__ inline void stage_pixel_weights(const GroupedPixelParams& p, int first_quad,
                                            float4* staged) {

@@ -1,4 +1,4 @@
-// The staging role of the grouped kernel: source rows and weights into shared memory.
+// Staging of the grouped FFMA kernel: source rows and weights into shared memory.
 #pragma once
 
 #include "device/convert.cuh"
@@ -7,7 +7,7 @@
 
 namespace convx {
 
-// The part of the problem a block computes.
+// The part of the problem that a block computes.
 struct GroupedBlock {
   int first_group, groups;
   int first_row, rows;  // of the output
@@ -29,7 +29,7 @@ __device__ inline GroupedBlock locate_grouped_block(const GroupedTask& p) {
   return block;
 }
 
-// Units count along the line first, then by lines.
+// Units count along a line first, then from line to line.
 __device__ inline StagedUnit locate_unit(const GroupedParams& p, const GroupedBlock& block,
                                          int index) {
   int row = index;
@@ -47,12 +47,12 @@ __device__ inline StagedUnit locate_unit(const GroupedParams& p, const GroupedBl
   return unit;
 }
 
-// Copies units of the same row and columns of some channels, or clears them; source is not read
-// then.
+// Copies a unit of the same row and columns of several channels. If `inside` is false, it writes
+// zeros and does not read the source.
 template <int kBytes, typename T>
 __device__ __forceinline__ void copy_channels(const GroupedParams& p, T* shared, const T* source,
                                               int channels, bool inside) {
-  if constexpr (kBytes == 2) {  // single 16-bit elements go through registers
+  if constexpr (kBytes == 2) {  // too small for cp.async, so it goes through registers
     T values[kChunkChannels];
 #pragma unroll
     for (int c = 0; c < kChunkChannels; ++c) {
@@ -80,7 +80,7 @@ __device__ __forceinline__ void copy_channels(const GroupedParams& p, T* shared,
   }
 }
 
-// Copies a unit of every lines_per_pass-th row of each group.
+// Copies the unit in every lines_per_pass-th row of each group.
 template <int kBytes, typename T>
 __device__ __forceinline__ void stage_unit(const GroupedParams& p, const GroupedBlock& block,
                                            const StagedUnit& unit, const T* source, T* shared,
@@ -103,8 +103,8 @@ __device__ __forceinline__ void stage_unit(const GroupedParams& p, const Grouped
   }
 }
 
-// Copies the source rows of a chunk of channels of an image, counted from the block's first; zeros
-// where they are padding. A thread keeps to its unit of the lines and goes down the rows.
+// Issues the copies of one chunk of channels of one image, with zeros for padding. A thread keeps
+// its unit of the line and goes down the rows. `image` counts from the block's first.
 template <typename T>
 __device__ inline void stage_chunk(const GroupedParams& p, const GroupedBlock& block,
                                    const StagedUnit& unit, int image, int chunk, T* lines) {
@@ -130,16 +130,16 @@ __device__ inline void stage_chunk(const GroupedParams& p, const GroupedBlock& b
   }
 }
 
-// The weights of the tile's groups in float32, [group][part][channel][row tap][column class][tap of
-// class][filter of part]: what a cell multiplies with one source value is one vector. Filters that
-// do not exist are zeros.
+// Stages the weights of the tile's groups in float32, [group][part][channel][row tap][column class]
+// [tap of class][filter of part], so that the weights that a cell multiplies with one source value
+// are one vector. Missing filters are zeros.
 template <int kFilters, typename T>
 __device__ inline void stage_weights(const GroupedParams& p, const GroupedBlock& block,
                                      float* weights) {
-  constexpr int kBatch = 4;  // loads under way
+  constexpr int kBatch = 4;  // loads in flight
   const int parts = p.by_parts.divisor;
   const int rows = block.groups * parts * p.source_channels * p.row.taps * kFilters;
-  // A thread brings in the taps of one row.
+  // A thread loads the taps of one row.
 #pragma unroll 1
   for (unsigned i = threadIdx.x; i < rows; i += blockDim.x) {
     const int filter_of_part = i % kFilters;
@@ -155,7 +155,7 @@ __device__ inline void stage_weights(const GroupedParams& p, const GroupedBlock&
                 r * p.tap_row_weights + filter_of_part;
     const int there = filter < p.target_channels ? p.column.taps : 0;
     int column_class = 0;
-    int tap = 0;  // of the class
+    int tap = 0;  // within the class
 #pragma unroll 1
     for (int first = 0; first < p.column.taps; first += kBatch) {
       float batch[kBatch];
@@ -177,7 +177,7 @@ __device__ inline void stage_weights(const GroupedParams& p, const GroupedBlock&
   }
 }
 
-// The bias of the tile's filters in float32, [group][part][filter of part].
+// Stages the bias of the tile's filters in float32, [group][part][filter of part].
 template <int kFilters, typename T>
 __device__ inline void stage_bias(const GroupedParams& p, const GroupedBlock& block, float* bias) {
   const int parts = p.by_parts.divisor;

@@ -7,7 +7,8 @@
 namespace convx {
 namespace {
 
-// Lanes would put neighbouring results apart, so taps that do not slide without them are single.
+// Lanes would separate neighbouring outputs. If taps slide only with lanes, each tap is its own
+// class.
 CudaAxis fit_axis(const AxisPhase& phase) {
   const GatherAxis sliding = make_gather_axis(phase, true);
   return make_cuda_axis(sliding.lanes == 1 ? sliding : make_gather_axis(phase, false));

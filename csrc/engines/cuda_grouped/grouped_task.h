@@ -1,4 +1,4 @@
-// What the grouped kernels are told, from the problem. Plain host code.
+// Derives the kernel parameters of a grouped problem. Plain host code.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace convx {
 
-// All but buffers and tile.
+// Sets everything except the buffers and the tile.
 GroupedTask make_grouped_task(const ConvProblem& problem);
 
-// Of one image.
+// The number of tiles of one image.
 int64_t count_grouped_tiles(const GroupedTask& task);
 
-// Takes long, so for the best tile only.
+// FastDivmod constructors are slow: call this only for the chosen tile.
 void set_tile_divisors(GroupedTask& task);
 
 }  // namespace convx

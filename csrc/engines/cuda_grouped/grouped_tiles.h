@@ -1,4 +1,4 @@
-// The tiles that the fits of both grouped kernels choose from. Plain host code.
+// The tiles from which both NCHW kernels choose. Plain host code.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,14 @@ struct GroupedTile {
   int64_t groups, rows, columns;
 };
 
-// Calls consider with tiles of multiples of some rows and columns. It says whether a tile fits;
-// where one does not, larger ones are not asked for.
+// Calls consider(tile) for tiles whose rows and columns are multiples of the given steps. It
+// returns whether the tile fits; if one does not, larger ones are not tried.
 template <typename Consider>
 void visit_grouped_tiles(const GroupedTask& task, int64_t row_step, int64_t column_step,
                          const Consider& consider) {
   constexpr int64_t kLeastCutColumns = 32;
   bool any = false;
-  // Rows are cut where they are long: bands of few rows read much halo.
+  // Long rows are cut into column tiles, because bands of few rows would read much halo.
   for (int64_t cut = 1; cut <= task.column.count; cut = next_size(cut)) {
     const int64_t columns = round_up(ceil_div(task.column.count, cut), column_step);
     for (int64_t steps = 1;; steps = next_size(steps)) {
@@ -38,8 +38,8 @@ void visit_grouped_tiles(const GroupedTask& task, int64_t row_step, int64_t colu
   }
 }
 
-// Calls consider with how many images a block of a tile may take: so many that there are as many
-// blocks as run at once, or a few times that: then the last ones end together.
+// Calls consider(images per block) for numbers that give one, two or four waves of blocks, so that
+// the last blocks end together.
 template <typename Consider>
 void visit_image_shares(int64_t images, int64_t tiles, int64_t blocks_at_once,
                         const Consider& consider) {
