@@ -32,8 +32,8 @@ constexpr double kLaunchUs = 4;
 constexpr double kReferenceSms = 132;
 constexpr int64_t kMostShares = 16;  // upper bound of the search
 
-// Counts the (step, band) pairs that a warp multiplies for one row of taps; each pair takes depth / 8
-// MMAs for every 16 rows. Steps outside the image are skipped and do not count.
+// Counts the (step, band) pairs that a warp multiplies for one row of taps. Each pair takes
+// depth / 8 MMAs for every 16 rows. Steps outside the image are skipped and do not count.
 double count_row_products(const BandsFit& fit, int64_t column_tile) {
   const BandsParams& p = fit.params;
   const int64_t origin = column_tile * fit.columns() + p.column.offset0 - p.lead;

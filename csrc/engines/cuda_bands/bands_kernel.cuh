@@ -9,11 +9,10 @@
 //     |000xxx[32 bytes]xxxxxxxxx000|   B: the columns of a step x 8 outputs, a piece of the band
 //
 //             outputs n
-//         t0   0   0   0   0 ...       A piece depends only on the distance between its columns and
-//     k   t1  t0   0   0   0 ...       its outputs. A lane therefore loads the band's words once
-//     per
-//         t2  t1  t0   0   0 ...       row of taps, and they serve all columns and all rows of its
-//         ... ... ...                  warp.
+//         t0   0   0   0   0 ...       A piece depends only on the distance between its columns
+//     k   t1  t0   0   0   0 ...       and its outputs. A lane therefore loads the band's words
+//         t2  t1  t0   0   0 ...       once per row of taps, and they serve all columns and all
+//         ... ... ...                  rows of its warp.
 //
 // Tile: a block keeps the taps of one filter and computes 16, 32 or 64 columns of up to 256 rows.
 // It processes its images a few at a time. Copies of the next images (cp.async, two stages) overlap

@@ -9,10 +9,9 @@
 // The tensor cores multiply 16 such rows, of any images, at once. Shared memory:
 //
 //     zeros     one line, read in place of rows outside the image
-//     bands     [row of taps][copies][band_elements]: the taps, with zeros on both sides and
-//     between
-//               dilated taps. In 16 bits there are two copies, one element apart, so that any two
-//               neighbours form an aligned word in one of them.
+//     bands     [row of taps][copies][band_elements]: the taps, with zeros on both sides (and
+//               between dilated taps). In 16 bits there are two copies, one element apart, so that
+//               any two neighbours form an aligned word in one of them.
 //     stages    [2][image][line][line_pitch]: source rows, with zeros for padding
 #pragma once
 

@@ -9,13 +9,13 @@ namespace convx {
 namespace {
 
 constexpr double kSectorBytes = 32;
-constexpr double kRunBytes = 16;  // what the beginning of a run of neighbouring bytes costs
+constexpr double kRunBytes = 16;  // overhead of a contiguous run, in bytes
 
 struct ChannelsLastTile {
-  int64_t rows, columns, channels;  // rows of one lane
+  int64_t rows, columns, channels;  // rows per lane
 };
 
-// The parameters of a tile, and what it costs; false if it does not fit.
+// Sets the parameters of a tile and predicts its time. Returns false if the tile does not fit.
 bool fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const DepthwiseTensors& t,
               int unit, const ChannelsLastTile& tile, DepthwiseFit& fit) {
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
@@ -59,7 +59,7 @@ bool fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
   p.by_row_groups = FastDivmod(row_groups);
   set_channels_last_unit(p, unit);
 
-  // Counts of one block; see channels_last_kernel.cuh.
+  // Costs of one block; see channels_last_kernel.cuh.
   const double loads = column.taps * (row.taps + (kChannelsLastRows - 1.0) * row.classes);
   const double products = static_cast<double>(taps);
   const double convert = element == 2 ? kDepthwiseConvertIssue : 0;
@@ -69,8 +69,8 @@ bool fit_tile(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
   const double filters = static_cast<double>(filters_per_part);
   const double bytes = static_cast<double>(element);
   const double units = static_cast<double>(staged_rows) * p.stage.units;
-  // Bytes are moved in runs: the tile's channels of a pixel, or of a row of pixels if those are
-  // all.
+  // Memory traffic comes in contiguous runs: the tile's channels of one pixel, or a row of pixels
+  // if the tile has all channels.
   const bool whole_pixels = tile.channels >= t.channels;
   const double pixel = static_cast<double>(std::min<int64_t>(tile.channels, t.channels)) * bytes;
   const double run = whole_pixels ? pixel * static_cast<double>(tile.columns) : pixel;

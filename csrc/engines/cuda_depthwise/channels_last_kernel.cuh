@@ -1,22 +1,25 @@
-// Depthwise forward over pixels whose channels are neighbours in memory (channels_last).
+// Depthwise convolution in channels_last for any kernel: forward and stride-1 input gradient.
+//
+//     y[p][q][c] = bias[c] + sum over r, s of  x[row (p, r)][column (q, s)][c] * w[c][r][s]
 //
 //      source pixels in shared memory, `chunk` channels each
-//      +---+---+---+---+---+---+         a thread: 4 channels of 8 output rows in one column;
-//      |   |   |   |   |   |   |         its neighbours: the other channels of the chunk
-//      +---+---+---+---+---+---+
-//      |   | # |   |   |   |   |         for each column of taps: the 8 source pixels under the
-//      +---+---+---+---+---+---+         outputs stay in registers while the rows of taps go by,
-//      |   | # |   |   |   |   |         one pixel more and one less for each
-//      +---+---+---+---+---+---+
+//      +---+---+---+---+---+---+         A thread computes 4 channels of 8 output rows in one
+//      |   |   |   |   |   |   |         column. The neighbouring threads compute the other
+//      +---+---+---+---+---+---+         channels of the chunk.
+//      |   | # |   |   |   |   |
+//      +---+---+---+---+---+---+         For each column of taps, the 8 source pixels under the
+//      |   | # |   |   |   |   |         outputs stay in registers; each row of taps replaces one
+//      +---+---+---+---+---+---+         of them.
 //
-// Source pixels come in by asynchronous copies of 16 bytes where channels allow, padding as zeros;
-// results are written as they are, 4 channels at a time. Rows slide for every stride and dilation
-// (engines/gather_axis.h); columns need no rearranging, since neighbouring pixels are far apart
-// anyway.
+// Loads: cp.async, 16 bytes at a time where the channels allow it, with zeros for padding. Stores
+// go directly to global memory, 4 channels at a time. Rows slide by one for every stride and
+// dilation (engines/gather_axis.h). Columns need no rearranging, because neighbouring pixels are
+// not contiguous anyway.
 //
-// Shared memory: pixels [row][column][channel] of the storage type, weights [row tap][column tap]
-// [channel] in float32.
-// Grid: parts of the filters fastest, then channel chunks, column tiles, row tiles, images.
+// Shared memory:
+//     pixels    [row][column][channel], in the storage type
+//     weights   [row tap][column tap][channel], float32
+// Grid: shares of a channel's filters fastest, then chunks, column tiles, row tiles, images.
 #pragma once
 
 #include "device/vectors.cuh"
@@ -70,7 +73,7 @@ __device__ inline void stage_channels_last_weights(const ChannelsLastParams& p,
   const int taps = p.t.row.taps * p.t.column.taps;
 #pragma unroll 2
   for (int i = threadIdx.x; i < p.chunk * taps; i += kDepthwiseThreads) {
-    // Taps are neighbours in most weights, channels in shared memory.
+    // Taps are usually contiguous in w; channels are contiguous in shared memory.
     int chunk_channel = i;
     const int tap = p.t.by_taps.split(chunk_channel);
     int r = tap;
@@ -83,7 +86,7 @@ __device__ inline void stage_channels_last_weights(const ChannelsLastParams& p,
   }
 }
 
-// Adds one column of taps, as multiply_taps (plane_multiply.cuh) does. Steps are in elements.
+// Adds one column of taps, as multiply_taps does (plane_multiply.cuh). Steps are in elements.
 template <typename T>
 __device__ __forceinline__ void multiply_channels_last(
     const T* pixels, int row_step, const float* weights, int weight_step, int count,
@@ -162,7 +165,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 5)
   stage_pixels(p, block, pixels);
   commit_copies();
   for (int filter = block.first_filter; filter < block.last_filter; ++filter) {
-    if (filter > block.first_filter) __syncthreads();  // the weights are still being read
+    if (filter > block.first_filter) __syncthreads();  // the previous weights have been read
     stage_channels_last_weights<T>(p, block, filter, weights);
     wait_copies<0>();
     __syncthreads();
@@ -171,7 +174,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 5)
       const int chunk_channel = p.by_vectors.split(rest) * kDepthwiseVector;
       const int cell_column = p.by_columns.split(rest);
       const int group = p.by_row_groups.split(rest) * kChannelsLastRows;
-      const int first_row = group * row.lanes + rest;  // rest: the lane
+      const int first_row = group * row.lanes + rest;  // rest is the lane
       const int channel = block.first_channel + chunk_channel;
       if (cell_column >= block.columns || first_row >= block.rows || channel >= p.t.channels) {
         continue;

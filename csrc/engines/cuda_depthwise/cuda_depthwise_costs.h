@@ -1,5 +1,5 @@
-// The numbers the cost model of cuda_depthwise rests on: instruction counts read off the compiled
-// kernels, and an H200's rates. Plain host code.
+// Constants of cuda_depthwise's cost model: instructions counted in the compiled kernels, and the
+// rates of an H200. Plain host code.
 #pragma once
 
 #include <algorithm>
@@ -12,47 +12,47 @@
 namespace convx {
 
 constexpr double kDepthwiseLaunchUs = 4;
-constexpr double kDepthwiseBytesPerUs = 3.6e6;        // of 4.25e6 a copy reaches
-constexpr double kDepthwiseExcessBytesPerUs = 8.0e6;  // what neighbouring tiles read again, from L2
+constexpr double kDepthwiseBytesPerUs = 3.6e6;        // a plain copy reaches 4.25e6
+constexpr double kDepthwiseExcessBytesPerUs = 8.0e6;  // halo of tiles, read again from L2
 constexpr double kDepthwiseReferenceSms = 132;
 constexpr double kDepthwiseCyclesPerUs = 1750;
-constexpr double kDepthwiseIssuePerCycle = 3.2;  // warp instructions, of 4
-constexpr double kDepthwiseWarpIssue = 0.5;      // what one warp can contribute to that
-constexpr double kDepthwiseBlockIssue = 1000;    // beginning and end, of all warps
-constexpr double kDepthwiseUnitIssue = 12;       // of a warp that copies 32 units
-constexpr double kDepthwiseChunkIssue = 20;      // of a warp that writes 32 chunks of 16 bytes
-constexpr double kDepthwiseCellIssue = 130;      // finding a cell and its operands
+constexpr double kDepthwiseIssuePerCycle = 3.2;  // warp instructions; the peak is 4
+constexpr double kDepthwiseWarpIssue = 0.5;      // the most that one warp contributes to that
+constexpr double kDepthwiseBlockIssue = 1000;    // prologue and epilogue, all warps
+constexpr double kDepthwiseUnitIssue = 12;       // a warp copies 32 units
+constexpr double kDepthwiseChunkIssue = 20;      // a warp stores 32 chunks of 16 bytes
+constexpr double kDepthwiseCellIssue = 130;      // locating a cell and its operands
 constexpr double kDepthwiseConvertIssue = 4;     // four 16-bit values to float32
-constexpr double kDepthwiseResultIssue = 8;      // one result on its way out
-constexpr double kDepthwiseWeightIssue = 40;     // of a warp that brings in 32 weights
+constexpr double kDepthwiseResultIssue = 8;      // storing one output through shared memory
+constexpr double kDepthwiseWeightIssue = 40;     // a warp stages 32 weights
 
-// The strip kernel: instructions of a warp beside its products, and of memory's copy bandwidth what
-// threads reach that each walk down a plane.
-constexpr double kStripSetupIssue = 250;       // finding the strip, weights, first loads
-constexpr double kPixelStripSetupIssue = 350;  // the same over pixels, of four filters
-constexpr double kStripStepIssue = 8;          // sums move up, one store
-constexpr double kStripRowIssue = 8;           // a source row's address
-constexpr double kStripLoadIssue = 4;          // a load, zeros where it is outside
-constexpr double kStripSumIssue = 12;          // adding up a weight's gradient over a block
-constexpr double kPixelGradStepIssue = 45;     // a step of a weight gradient over pixels; reckoned
-constexpr double kStripShiftIssue = 55;        // storing a row that begins anywhere
+// Constants of the strip kernels: warp instructions beside the multiply-adds, and the bandwidth
+// that threads reach if each goes down a plane.
+constexpr double kStripSetupIssue = 250;       // locating the strip, weights, first loads
+constexpr double kPixelStripSetupIssue = 350;  // the same in channels_last, for four filters
+constexpr double kStripStepIssue = 8;          // shifting the accumulators, one store
+constexpr double kStripRowIssue = 8;           // address of a source row
+constexpr double kStripLoadIssue = 4;          // one predicated load
+constexpr double kStripSumIssue = 12;          // reducing one weight's gradient over a block
+constexpr double kPixelGradStepIssue = 45;     // one step of a tiled weight gradient; estimated
+constexpr double kStripShiftIssue = 55;        // storing a row with any alignment
 constexpr double kStripBytesPerUs = 3.6e6;
-constexpr double kStripSecondPassUs = 4;  // adding up the parts of a weight gradient
-constexpr double kStripLatencyUs = 0.8;   // of a load while the memory is busy
-constexpr double kStripNarrowLoad = 0.1;  // more time for loads of 8 bytes; three times that for 4
-constexpr double kStripTail = 0.35;       // of a wave of blocks: the last one is not full
-constexpr double kStripMemoryTail = 0.1;  // likewise where bytes decide
+constexpr double kStripSecondPassUs = 4;  // launch of the kernel that adds partial sums
+constexpr double kStripLatencyUs = 0.8;   // load latency while memory is busy
+constexpr double kStripNarrowLoad = 0.1;  // extra time of 8-byte loads; 0.3 for 4-byte loads
+constexpr double kStripTail = 0.35;       // cost of the last, partial wave, as a share of a wave
+constexpr double kStripMemoryTail = 0.1;  // the same if memory is the limit
 
-// What the blocks of a launch do. Counts are of one block.
+// The work of a launch. Counts are per block unless stated otherwise.
 struct DepthwiseWork {
   double blocks;
   double issue;       // warp instructions
-  double wavefronts;  // cycles of shared memory
-  double busy_warps;  // that have something to multiply
+  double wavefronts;  // shared-memory cycles
+  double busy_warps;  // warps that have a cell to compute
   double staged_bytes, result_bytes;
-  double least_bytes;  // of the whole problem, each byte once
+  double least_bytes;  // of the whole problem, counting each byte once
   int64_t shared_bytes;
-  int most_blocks;  // on a multiprocessor, by registers
+  int most_blocks;  // per multiprocessor, limited by registers
 };
 
 inline double predict_depthwise_us(const DepthwiseWork& work, const DeviceCaps& caps) {
@@ -69,15 +69,14 @@ inline double predict_depthwise_us(const DepthwiseWork& work, const DeviceCaps& 
   const double memory = (work.least_bytes / kDepthwiseBytesPerUs +
                          std::max(0.0, moved - work.least_bytes) / kDepthwiseExcessBytesPerUs) /
                         scale / std::min(1.0, work.blocks / sms);
-  // Blocks that run side by side hide each other's waiting; those of the first and of the last
-  // round do so less.
+  // Resident blocks hide each other's latency. Those of the first and the last wave do so less.
   const double rounds =
       std::ceil(per_sm) / per_sm * (1 + 0.5 * std::min(resident, per_sm) / per_sm);
   const double alone = 1 + 0.5 / std::min(resident, per_sm);
   return kDepthwiseLaunchUs + std::max(compute, memory) * rounds * alone;
 }
 
-// Instructions of a step of a strip.
+// Warp instructions of one step of a strip.
 inline double count_strip_issue(const StripShape& shape, int columns, int64_t element_bytes) {
   const StripReads reads(shape, element_bytes, columns);
   const double convert = element_bytes == 2 ? reads.elements() : 0;
@@ -85,15 +84,15 @@ inline double count_strip_issue(const StripShape& shape, int columns, int64_t el
          shape.stride * (convert + kStripLoadIssue * reads.loads() + kStripRowIssue);
 }
 
-// What the blocks of a strip kernel do.
+// The work of a strip kernel's launch.
 struct StripWork {
   double blocks;
-  double resident;    // blocks on a multiprocessor, by registers
-  double warp_issue;  // instructions of a warp
-  double warps = 4;   // of a block
-  double waits;       // loads that a thread waits for, one after the other
+  double resident;    // blocks per multiprocessor, limited by registers
+  double warp_issue;  // instructions per warp
+  double warps = 4;   // per block
+  double waits;       // dependent loads of a thread
   double moved_bytes, least_bytes;
-  double load_bytes;  // of one load
+  double load_bytes;  // bytes per load
 };
 
 inline double predict_strips_us(const StripWork& work, const DeviceCaps& caps) {

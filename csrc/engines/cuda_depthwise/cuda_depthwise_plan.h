@@ -1,4 +1,4 @@
-// cuda_depthwise: each output plane from its own source plane, at the speed of memory.
+// cuda_depthwise: depthwise layers with FFMA, in one pass over memory.
 //
 // Plan::tile: output rows, output columns, and planes (NCHW) or channels (channels_last) of a
 // block.

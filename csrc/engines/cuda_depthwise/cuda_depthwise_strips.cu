@@ -7,7 +7,7 @@
 namespace convx {
 namespace {
 
-// Launches the kernel of this shape and so many columns if it is the fit's.
+// Launches the kernel with this shape and number of columns if the fit asks for it.
 template <typename T, int kIndex, int kColumns>
 void launch_if_fitted(const LaunchSite& site, const StripFit& fit, bool& launched) {
   if constexpr (has_strip_kernel(kStripShapes[kIndex], sizeof(T), kColumns)) {

@@ -8,7 +8,7 @@
 namespace convx {
 namespace {
 
-// Launches the kernel of this shape and so many columns if it is the fit's.
+// Launches the kernel with this shape and number of columns if the fit asks for it.
 template <typename T, int kIndex, int kColumns, bool kAligned>
 void launch_if_fitted(const LaunchSite& site, const StripWeightGradFit& fit, bool& launched) {
   if constexpr (has_weight_grad_kernel(kStripShapes[kIndex], kColumns, kAligned)) {

@@ -7,8 +7,8 @@
 namespace convx {
 namespace {
 
-// Lanes of a large dilation can be shorter than what a thread computes at once: then taps that do
-// not slide waste less.
+// With a large dilation, the lanes of a sliding axis can be shorter than the outputs that a thread
+// computes at once. If that more than doubles the computed outputs, each tap becomes its own class.
 GatherAxis fit_axis(const AxisPhase& phase, int64_t at_once) {
   const GatherAxis sliding = make_gather_axis(phase, true);
   const GatherAxis single = make_gather_axis(phase, false);
@@ -42,7 +42,7 @@ DepthwiseLayout find_depthwise_layout(const ConvProblem& problem) {
   const GatherView view = make_gather_view(problem);
   const Strides& from = view.source_strides;
   const Strides& to = view.target_strides;
-  // Rows of results follow each other: what the libraries allocate is dense.
+  // The NCHW kernels need target rows without gaps, as PyTorch allocates them.
   if (from.w == 1 && to.w == 1 && to.h == view.target_w) return DepthwiseLayout::kPlanes;
   if (from.c == 1 && to.c == 1) return DepthwiseLayout::kPixels;
   return DepthwiseLayout::kOther;

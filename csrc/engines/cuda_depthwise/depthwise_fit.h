@@ -1,4 +1,4 @@
-// A depthwise problem that is fitted and ready to launch but for its buffers. Plain host code.
+// A fitted depthwise problem, ready to launch except for its buffers. Plain host code.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,26 @@
 
 namespace convx {
 
-// Which of the tensors' axes lie side by side in memory.
+// The axis that is contiguous in both tensors: columns (NCHW), channels (channels_last), or
+// neither.
 enum class DepthwiseLayout : uint8_t { kPlanes, kPixels, kOther };
 
-// The strip kernel that serves a problem, if one does.
+// The strip kernel of a problem, if one matches.
 struct StripFit {
-  int shape = -1;   // in kStripShapes (strip_shapes.h); -1: none
-  int columns = 0;  // of kStripColumns
+  int shape = -1;   // index in kStripShapes (strip_shapes.h); -1: no kernel matches
+  int columns = 0;  // one of kStripColumns
   StripParams params{};
   int64_t blocks = 0;
 };
 
-// The same over pixels.
+// The channels_last strip kernel of a problem.
 struct PixelStripFit {
   PixelStripParams params{};
-  int64_t blocks = 0;  // 0: none does
+  int64_t blocks = 0;  // 0: no kernel matches
 };
 
-// Plan::shape. Of the sets of parameters, the layout's is filled; perhaps that of strips too, which
-// take their place.
+// Stored in Plan::shape. The tile kernel's parameters of the layout are always filled. If strips
+// are predicted to be faster, theirs are filled too and take precedence.
 struct DepthwiseFit {
   DepthwiseLayout layout = DepthwiseLayout::kOther;
   PlaneParams plane{};
@@ -38,43 +39,44 @@ struct DepthwiseFit {
   PixelStripFit pixel_strip;
   int64_t blocks = 0;  // 0: no tile fits in shared memory
   int64_t shared_bytes = 0;
-  bool wide = false;  // planes: the kernel that multiplies 8 column taps at a time
+  bool wide = false;  // NCHW: the kernel multiplies 8 column taps at once instead of 4
   double microseconds = 0;
 };
 
-// Forward, or an input gradient that is one too: stride 1 and one filter per channel.
+// Fits a forward pass, or an input gradient that has the same form: stride 1 and one filter per
+// channel.
 DepthwiseFit fit_depthwise(const ConvProblem& problem, const DeviceCaps& caps);
 
 DepthwiseLayout find_depthwise_layout(const ConvProblem& problem);
 
-// What the kernel of the fit's layout is launched with. Addresses decide how wide copies can be.
+// Complete the kernel parameters with the buffers of one call. Their alignment limits the width of
+// copies.
 PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fit,
                               const Buffers& buffers);
 StripFit make_strip_launch(const ConvProblem& problem, const DepthwiseFit& fit,
                            const Buffers& buffers);
 ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const DepthwiseFit& fit,
                                              const Buffers& buffers);
-// None where there are no strips over pixels, or addresses do not allow them.
+// Returns nothing if the fit has no channels_last strips or the buffers are not aligned for them.
 std::optional<PixelStripParams> make_pixel_strip_params(const ConvProblem& problem,
                                                         const DepthwiseFit& fit,
                                                         const Buffers& buffers);
 
-// The tensors of a problem in planes or pixels, as the forward pass or the input gradient sees
-// them.
+// The tensors of a forward pass or an input gradient in NCHW or channels_last.
 DepthwiseTensors make_plane_tensors(const ConvProblem& problem);
 DepthwiseTensors make_pixel_tensors(const ConvProblem& problem);
 
-// Behind fit_depthwise; fit holds the tensors.
+// Steps of fit_depthwise; `fit` holds the tensors.
 void fit_planes(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
 void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
-// Keep what those have found where strips would be slower.
+// Keep the previous fit if strips would be slower.
 void fit_strips(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
 void fit_pixel_strips(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit);
-// Single columns where t's addresses are not aligned to the fit's.
+// Falls back to single columns if the addresses in `t` are not aligned for the fit's columns.
 StripFit fit_strips_to_addresses(const ConvProblem& problem, const StripFit& fit,
                                  const DepthwiseTensors& t);
 
-// Make the copies as wide as unit elements.
+// Set the width of the copies to `unit` elements.
 void set_plane_unit(PlaneParams& params, int unit);
 void set_channels_last_unit(ChannelsLastParams& params, int unit);
 

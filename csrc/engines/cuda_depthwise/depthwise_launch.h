@@ -1,4 +1,4 @@
-// The kernels' launches, each compiled in a file of its own.
+// Launch functions of the depthwise kernels. Each is compiled in its own translation unit.
 #pragma once
 
 #include "core/buffers.h"
@@ -16,12 +16,12 @@ void launch_depthwise_pixel_strips(const LaunchSite& site, const DepthwiseFit& f
                                    const PixelStripParams& params);
 void launch_depthwise_channels_last(const LaunchSite& site, const DepthwiseFit& fit,
                                     const Buffers& buffers);
-// Of weight gradients, the partial sums.
+// First pass of weight gradients: compute partial sums in the workspace.
 void launch_weight_grad_parts(const LaunchSite& site, const StripWeightGradFit& fit,
                               const Buffers& buffers);
 void launch_weight_grad_parts(const LaunchSite& site, const PixelWeightGradFit& fit,
                               const Buffers& buffers);
-// And what they add up to.
+// Second pass: adds the partial sums.
 void launch_weight_grad_sums(const LaunchSite& site, const WeightGradSums& sums);
 
 }  // namespace convx

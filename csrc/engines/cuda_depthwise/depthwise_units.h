@@ -1,4 +1,4 @@
-// Choices that both depthwise kernels' tiles share. Plain host code.
+// Planning helpers of both tile kernels. Plain host code.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace convx {
 
-// Filters of a channel are shared out among blocks where there are few tiles.
+// If there are few tiles, the filters of a channel are divided among several blocks.
 inline int64_t count_filter_parts(int64_t multiplier, int64_t tiles, int64_t sm_count) {
   constexpr int64_t kBlocksPerSm = 4;
   const int64_t wanted = ceil_div(kBlocksPerSm * sm_count, std::max<int64_t>(1, tiles));

@@ -11,7 +11,7 @@ DepthwiseWeightGradFit fit_depthwise_weight_grad(const ConvProblem& problem,
   forward.pass = Pass::kForward;
   switch (find_depthwise_layout(forward)) {
     case DepthwiseLayout::kPlanes: {
-      // Strips need no shared memory and no element-wise copies; tiles serve the sizes without.
+      // Strips use neither shared memory nor element-wise copies. Tiles serve all other sizes.
       const StripWeightGradFit strips = fit_strip_weight_grad(forward, caps);
       if (strips.blocks > 0) return strips;
       return fit_pixel_weight_grad(forward, caps);

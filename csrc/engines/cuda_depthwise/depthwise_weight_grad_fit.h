@@ -1,5 +1,4 @@
-// A depthwise weight gradient that is fitted and ready to launch but for its buffers. Plain host
-// code.
+// A fitted depthwise weight gradient, ready to launch except for its buffers. Plain host code.
 #pragma once
 
 #include <cstdint>
@@ -15,42 +14,42 @@
 
 namespace convx {
 
-// Of either kind.
+// Launch size and predicted time of either kernel.
 struct WeightGradCost {
   int64_t blocks = 0;  // 0: no kernel serves the problem
-  int64_t parts = 0;   // partial sums of a weight
+  int64_t parts = 0;   // partial sums per weight
   int64_t shared_bytes = 0, workspace_bytes = 0;
   double microseconds = 0;
 };
 
 struct StripWeightGradFit : WeightGradCost {
-  int shape = -1;  // in kStripShapes (strip_shapes.h)
+  int shape = -1;  // index in kStripShapes (strip_shapes.h)
   int columns = 0;
-  bool aligned = true;  // the tensors, to what a thread loads; known at the launch
+  bool aligned = true;  // both tensors are aligned to a thread's loads; known only at launch
   StripWeightGradParams params{};
 };
 
-// Over pixels whose channels are neighbours.
+// The tiled kernel, for channels_last and for kernel sizes without strips.
 struct PixelWeightGradFit : WeightGradCost {
-  int core = -1;  // in kPixelGradCores
+  int core = -1;  // index in kPixelGradCores
   int threads = 0;
   PixelWeightGradParams params{};
 };
 
-// Of a problem as its forward pass is, in planes or in pixels.
+// `forward` is the problem with its pass set to forward.
 StripWeightGradFit fit_strip_weight_grad(const ConvProblem& forward, const DeviceCaps& caps);
 PixelWeightGradFit fit_pixel_weight_grad(const ConvProblem& forward, const DeviceCaps& caps);
 
-// How rows are shared out among threads, and strips among blocks.
+// A distribution of rows among threads and of strips among blocks.
 struct StripShare {
-  int64_t rows, segments;  // rows of a segment, segments of a strip
+  int64_t rows, segments;  // rows per segment; segments per strip
   int64_t items;           // segments of all strips and images
-  int64_t rounds;          // items of a thread, one after the other
+  int64_t rounds;          // items that a thread processes in turn
   int64_t per_part, parts;
 };
 
-// Calls visit with every share worth trying. strips: of an image; lanes: items of a block at a
-// time.
+// Calls visit(share) for every distribution worth trying. `strips` counts those of an image,
+// `lanes` the items that a block processes at once.
 template <typename Visit>
 void visit_strip_shares(const ConvProblem& problem, int64_t height, int64_t strips, int64_t lanes,
                         const Visit& visit) {
@@ -69,27 +68,27 @@ void visit_strip_shares(const ConvProblem& problem, int64_t height, int64_t stri
   }
 }
 
-// Where a share's work is done sooner than the best so far, takes its cost and returns true.
-// part_blocks: of a part.
+// If the share's predicted time is shorter than the best so far, stores its cost in `best` and
+// returns true. part_blocks is the number of blocks for one part.
 bool take_if_sooner(const ConvProblem& problem, const DeviceCaps& caps, const StripShare& share,
                     int64_t part_blocks, StripWork work, WeightGradCost& best);
 
-// Plan::shape of a weight gradient.
+// Stored in Plan::shape for weight gradients.
 using DepthwiseWeightGradFit = std::variant<StripWeightGradFit, PixelWeightGradFit>;
-// Whichever serves the problem's layout; without blocks where neither does.
+// Returns the kernel that serves the problem's layout. The result has no blocks if none does.
 DepthwiseWeightGradFit fit_depthwise_weight_grad(const ConvProblem& problem,
                                                  const DeviceCaps& caps);
 
-// The fits with their buffers.
+// Complete the fits with the buffers of one call.
 StripWeightGradFit make_strip_weight_grad(const ConvProblem& problem, const StripWeightGradFit& fit,
                                           const Buffers& buffers);
 PixelWeightGradParams make_pixel_weight_grad_params(const ConvProblem& problem,
                                                     const PixelWeightGradFit& fit,
                                                     const Buffers& buffers);
 
-// How the partial sums in the workspace become the gradient (weight_grad_sums_kernel.cuh).
+// The second kernel, which adds the partial sums in the workspace (weight_grad_sums_kernel.cuh).
 constexpr int kWeightGradSumsThreads = 256;
-constexpr int kWeightGradSumsWeights = 32;                        // of a block
+constexpr int kWeightGradSumsWeights = 32;                        // per block
 constexpr int kWeightGradSumsBytes = kWeightGradSumsThreads * 4;  // of shared memory
 struct WeightGradSums {
   const float* partials;  // [part][weight]

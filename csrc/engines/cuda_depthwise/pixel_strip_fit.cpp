@@ -8,7 +8,7 @@
 namespace convx {
 namespace {
 
-// Four channels are read and written at once, wherever they are.
+// Returns whether the kernel serves the problem. It loads and stores four channels as one vector.
 bool matches(const ConvProblem& problem, const DepthwiseTensors& t) {
   const auto slides = [&](const CudaAxis& axis) {
     return axis.taps == kPixelStripTaps && axis.offset_step == 1 &&
@@ -20,7 +20,7 @@ bool matches(const ConvProblem& problem, const DepthwiseTensors& t) {
                  problem.N > 1 ? t.source_n : 0, problem.N > 1 ? t.target_n : 0);
 }
 
-// Filter after filter, tap after tap.
+// Returns whether w is contiguous, [filter][row][column], with taps in order of increasing offset.
 bool has_dense_weights(const DepthwiseTensors& t) {
   const auto in_order = [](const CudaAxis& axis) { return axis.tap0 == 0 && axis.tap_step == 1; };
   return in_order(t.row) && in_order(t.column) && t.weight_k == kPixelStripTaps * kPixelStripTaps &&
@@ -39,8 +39,8 @@ void fit_pixel_strips(const ConvProblem& problem, const DeviceCaps& caps, Depthw
   const int64_t columns = ceil_div(t.column.count, at_once);
   const int64_t height = t.row.count;
   const int pixels = (at_once - 1) * stride + kPixelStripTaps;
-  const int64_t lead = ceil_div(kPixelStripTaps, stride) - 1;  // steps before the first result
-  // Instructions of a step; see pixel_strip_kernel.cuh.
+  const int64_t lead = ceil_div(kPixelStripTaps, stride) - 1;  // steps before the first output
+  // Warp instructions per step; see pixel_strip_kernel.cuh.
   const double convert = element == 2 ? kDepthwiseConvertIssue : 0;
   const double step_issue = kPixelStripTaps * kPixelStripTaps * at_once * kDepthwiseVector +
                             stride * (kStripRowIssue + pixels * (kStripLoadIssue + convert)) +

@@ -1,16 +1,18 @@
-// Depthwise forward for 3x3 kernels over pixels whose channels are neighbours in memory
-// (channels_last), in registers alone: what strip_kernel.cuh is for planes.
+// Depthwise convolution with 3x3 kernels in channels_last, entirely in registers: forward, and
+// stride-1 input gradient. The counterpart of strip_kernel.cuh.
 //
-//      columns  --->                    a thread: 4 channels of one or two columns of outputs;
-//      +---+---+---+---+                its neighbours: the other channels, then further columns
-//      | # | # | # | # |  source row
-//      +---+---+---+---+                the row adds to the sums of all output rows that see it,
-//      |   |   |   |   |  next row      and is forgotten
+//     y[p][q][c] = bias[c] + sum over r, s of  x[row (p, r)][column (q, s)][c] * w[c][r][s]
+//
+//      columns  --->                    A thread computes 4 channels of two output columns (one
+//      +---+---+---+---+                if the stride is 2). The neighbouring threads compute the
+//      | # | # | # | # |  source row    other channels, then further columns.
 //      +---+---+---+---+
+//      |   |   |   |   |  next row      Each source row is read once, adds to the accumulators of
+//      +---+---+---+---+                all output rows that see it, and is dropped.
 //
-// Pixels beside a thread's columns come from L1, where its neighbours have just brought them. A
-// step is `stride` source rows, and completes one output row. Grid: channels fastest, then columns,
-// segments of the rows, images.
+// Pixels beside a thread's columns come from L1, because its neighbours have just loaded them. A
+// step is `stride` source rows and completes one output row. There is no shared memory.
+// Grid: channels fastest, then columns, segments of the rows, images.
 #pragma once
 
 #include "device/vectors.cuh"
@@ -25,7 +27,8 @@ struct PixelRow {
   static constexpr int kWords = kDepthwiseVector * sizeof(T) / 4;
   uint32_t words[kPixels][kWords];
 
-  // at: the first pixel in row y. limits: of each pixel, the row that it is not read from any more.
+  // `at` is the first pixel in row y. Pixel i is loaded only in rows 0 to limits[i] - 1; it is zero
+  // elsewhere.
   __device__ __forceinline__ void load(const T* at, int64_t pixel_step, int y,
                                        const int (&limits)[kPixels]) {
 #pragma unroll
@@ -36,7 +39,7 @@ struct PixelRow {
   }
 
   __device__ __forceinline__ void widen_to(float (&window)[kPixels][kDepthwiseVector]) const {
-    constexpr int kElements = 4 / sizeof(T);  // of a word
+    constexpr int kElements = 4 / sizeof(T);  // per word
 #pragma unroll
     for (int i = 0; i < kPixels; ++i) {
 #pragma unroll
@@ -45,7 +48,7 @@ struct PixelRow {
   }
 };
 
-// All taps of 4 channels.
+// Loads all taps of 4 channels.
 template <typename T>
 __device__ __forceinline__ void load_weights(
     const PixelStripParams& p, int channel,
@@ -53,14 +56,14 @@ __device__ __forceinline__ void load_weights(
   constexpr int kTaps = kPixelStripTaps;
   const T* const weights = static_cast<const T*>(p.t.weight);
   if (p.dense_weights) {
-    // Neighbours' are far apart, so fewer loads are many fewer sectors.
+    // Weights of neighbouring threads are far apart. Vector loads touch far fewer sectors.
     PixelRow<T, kTaps * kTaps> words;
 #pragma unroll
     for (int i = 0; i < kTaps * kTaps; ++i) {
       const T* const from = weights + channel * (kTaps * kTaps) + i * kDepthwiseVector;
       load_words<PixelRow<T, 1>::kWords>(words.words[i], from, true);
     }
-    float flat[kTaps * kTaps][kDepthwiseVector];  // [channel][tap] in this order
+    float flat[kTaps * kTaps][kDepthwiseVector];  // elements in [channel][tap] order
     words.widen_to(flat);
 #pragma unroll
     for (int i = 0; i < kTaps * kTaps * kDepthwiseVector; ++i) {
@@ -85,7 +88,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPixelStripBlocks)
   constexpr int kColumns = pixel_strip_columns(kStride);
   constexpr int kPixels = (kColumns - 1) * kStride + kTaps;
   constexpr int kAhead = pixel_strip_steps_ahead(sizeof(T));
-  // Output rows that see a step: sum[m] is of the row m before the newest.
+  // Output rows that see a step: sum[m] belongs to the m-th row before the newest.
   constexpr int kSums = (kTaps + kStride - 1) / kStride;
   using Row = PixelRow<T, kPixels>;
 
@@ -154,7 +157,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPixelStripBlocks)
     }
   };
 
-  int row = step - (kSums - 1);  // completed by the step
+  int row = step - (kSums - 1);  // the output row that the step completes
   T* target = static_cast<T*>(t.target) + image * t.target_n + row * t.target_h +
               column * t.target_w + channel;
   const auto store = [&](const float (&sums)[kColumns][kDepthwiseVector]) {
@@ -167,7 +170,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPixelStripBlocks)
     target += t.target_h;
     ++row;
   };
-  do {  // there is always a step
+  do {  // there is at least one step
 #pragma unroll
     for (int ahead = 0; ahead < kAhead; ++ahead) {
       if (ahead > 0 && step >= end_step) break;
@@ -198,7 +201,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPixelStripBlocks)
       start_row(sum[0]);
     }
   } while (step < end_step);
-  // What no further source row adds to.
+  // Rows that no further source row adds to.
 #pragma unroll
   for (int m = kSums - 1; m > 0; --m) store(sum[m]);
 }

@@ -11,7 +11,7 @@ namespace {
 
 int narrow(int64_t value) { return static_cast<int>(value); }
 
-// The axes as a kernel with this stride compiled in walks them.
+// The axis for a kernel that has this stride compiled in.
 CudaAxis make_axis(const AxisPhase& phase, int core_stride) {
   CudaAxis axis = make_cuda_axis(make_gather_axis(phase, true));
   if (core_stride == 1) return axis;
@@ -29,7 +29,7 @@ bool serves(const PixelGradCore& core, const GatherView& view) {
 
 // The groups of taps along an axis.
 struct TapGroups {
-  int64_t taps, groups;  // taps of a group; groups of all classes
+  int64_t taps, groups;  // taps per group; groups of all classes
   TapGroups(const CudaAxis& axis, int most) {
     const int64_t parts = ceil_div(axis.most_class_taps(), most);
     taps = ceil_div(axis.most_class_taps(), parts);
@@ -37,8 +37,8 @@ struct TapGroups {
   }
 };
 
-// The elements from one pixel to the next in shared memory: the channels of a chunk, and as many
-// units more as spread the threads of a warp that work on different strips over the banks best.
+// Elements between pixels in shared memory: the channels of a chunk plus the padding that spreads
+// the threads of a warp, which work on different strips, over the banks best.
 int64_t choose_pitch(int64_t chunk, int64_t unit, int64_t element, const PixelGradCore& core,
                      int64_t vectors, int64_t threads, bool in_planes) {
   constexpr int64_t kBanks = 32, kMostPads = 8;
@@ -52,7 +52,7 @@ int64_t choose_pitch(int64_t chunk, int64_t unit, int64_t element, const PixelGr
   const auto count_wavefronts = [&](int64_t pitch) {
     int64_t total = 0;
     for (int64_t first = 0; first < threads; first += lanes) {
-      int64_t used[kBanks] = {};  // 1 + the last word that was read there, and how many
+      int64_t used[kBanks] = {};  // 1 + the last word read in the bank; number of different words
       int64_t words[kBanks] = {};
       int64_t most = 0;
       for (int64_t i = first; i < std::min(first + lanes, threads); ++i) {
@@ -78,7 +78,7 @@ int64_t choose_pitch(int64_t chunk, int64_t unit, int64_t element, const PixelGr
   return best;
 }
 
-// How a block's threads and shared memory are shared out.
+// The distribution of a block's threads and shared memory.
 struct BlockShape {
   int64_t unit, chunks, chunk, vectors, strips, tiles;
   int64_t row_pixels, pitch, target_offset, stage_elements;
@@ -107,7 +107,7 @@ struct BlockShape {
     pitch = choose_pitch(chunk, unit, element, core, vectors, threads(), in_planes);
     const int64_t window = pixel_grad_window(core.taps, core.stride);
     target_offset = round_up(window * core.stride * row_pixels * pitch, 16 / element);
-    // Threads read up to core.taps pixels from their first one on, wanted or not.
+    // Threads read up to core.taps pixels from their first one on, even if they need fewer.
     stage_elements =
         round_up(target_offset + (window * tile_columns() + core.taps) * pitch, 16 / element);
   }
@@ -125,7 +125,7 @@ struct Candidate {
   int64_t shared_bytes, resident, stages;
 };
 
-// Instructions of a warp for a step: multiply-adds, loads from shared memory and copies.
+// Warp instructions per step: multiply-adds, loads from shared memory, and copies.
 double count_step_issue(const Candidate& c) {
   constexpr double kLoadIssue = 2, kRowIssue = 3, kStepIssue = 20, kCopyIssue = 18;
   // Copies of single elements, which also take more of the load-store units; those of 16 bits are
@@ -147,7 +147,7 @@ double count_step_issue(const Candidate& c) {
          static_cast<double>(ceil_div(units, c.block.threads())) * copy_issue;
 }
 
-// Cuts rows into segments and shares the items out among blocks; keeps the fastest.
+// Cuts rows into segments, distributes the items among blocks, and keeps the fastest choice.
 void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
   constexpr double kIssuePerCycle = 2.8, kWarpIssue = 0.3, kItemIssue = 120;
   const ConvProblem& problem = c.problem;
@@ -158,7 +158,7 @@ void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
   const double scale = sms / kDepthwiseReferenceSms;
   const double warps = static_cast<double>(ceil_div(block.threads(), 32));
   const double step_issue = count_step_issue(c);
-  // Pieces of a pixel of less than 64 bytes share what DRAM delivers at once with other blocks.
+  // DRAM delivers 64 bytes at once. Smaller pieces of a pixel share them with other blocks.
   const bool is_narrow =
       block.chunks > 1 && !block.in_planes && static_cast<double>(block.chunk) * element < 64;
   const double narrow_chunks = is_narrow ? 1.2 : 1;
@@ -194,13 +194,13 @@ void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
       const double moved = static_cast<double>(items * part_blocks * block.chunk) * element *
                            static_cast<double>(steps * core.stride * block.row_pixels +
                                                segment * block.tile_columns());
-      // Less than a stage for each multiprocessor does not fill the memory's queues.
+      // Fewer blocks than multiprocessors do not fill the memory's queues.
       const double spread = std::min(1.0, static_cast<double>(blocks) / sms);
       const double memory = (least / kStripBytesPerUs * narrow_chunks +
                              std::max(0.0, moved - least) / kDepthwiseExcessBytesPerUs) /
                             scale / spread;
       const double block_stages = block_items * static_cast<double>(ceil_div(steps, window));
-      // Single 16-bit elements are not copied asynchronously.
+      // cp.async cannot copy single 16-bit elements.
       const double ahead =
           block.in_planes && element == 2 ? 0.5 : static_cast<double>(c.stages - 1);
       const double latency = std::ceil(per_sm / static_cast<double>(c.resident)) *
@@ -290,7 +290,7 @@ PixelWeightGradFit fit_pixel_weight_grad(const ConvProblem& forward, const Devic
     t.row = make_axis(view.rows[0], core.stride);
     t.column = make_axis(view.columns[0], core.stride);
     fit_core(forward, caps, t, index, fit);
-    // Larger kernels would have accumulators without a tap.
+    // Larger cores would have accumulators without a tap.
     if (std::max(t.row.most_class_taps(), t.column.most_class_taps()) <= core.taps) break;
   }
   if (fit.blocks > 0) set_unit(fit.params, fit.params.unit, fit.threads);

@@ -4,8 +4,8 @@
 //     dW[c][r][s] = sum over n, p, q of
 //                   dY[n][p][q][c] * X[n][p*st + r*d - pad][q*st + s*d - pad][c]
 //
-// A block sums over some items (a band of rows of a column tile of one image) for one chunk of
-// channels and one group of taps: kTaps x kTaps of the kernel's R x S.
+// A block sums over some items (an item is a band of rows of one column tile of one image) for one
+// chunk of channels and one group of taps: kTaps x kTaps of the kernel's R x S.
 //
 //       shared memory, one stage              registers of a thread
 //       (kWindow steps down the rows)         (kChannels channels, 4 output columns)
@@ -20,23 +20,24 @@
 //      +-------------------+
 //
 // A step multiplies one row of X (kStride rows) with the last kWindow = kTaps / kStride rows of dY.
-// A stage is kWindow steps, so that the place of a dY row in registers is known at compile time.
+// A stage is kWindow steps, so that the register index of a dY row is known at compile time.
 //
 // Warps: all have the same role. Every thread copies its share of a stage (cp.async, 16 bytes at a
-// time where channels allow), one or more stages ahead and across items; one barrier per stage.
-// Thread = strip of 4 columns * vectors + vector of channels. In NCHW the copies transpose, element
-// by element: for kernel sizes without strips (strip_weight_grad_kernel.cuh).
+// time where channels allow it), one or more stages ahead and across items, with one barrier per
+// stage. Thread = strip of 4 columns * vectors + vector of channels. NCHW tensors are transposed by
+// the copies, element by element; this serves the sizes without a strip kernel
+// (strip_weight_grad_kernel.cuh).
 //
 // Stride and dilation: kStride is 1 or 2. Any other pair is rearranged as in gather_axis.h: each
-// lane of outputs is an item of its own and each class of taps a group of its own; within them
-// outputs and taps slide by one.
+// lane of outputs is a separate item and each class of taps a separate group, within which outputs
+// and taps slide by one.
 //
 // Shared memory: 2 to 4 stages; for 7x7 with 28 columns of 32 channels in float32, 2 of 55 KB. At
-// the end the block's accumulators are added there, one row of taps at a time, and written as
+// the end the block's accumulators are reduced there, one row of taps at a time, and written as
 // partial sums, which weight_grad_sums_kernel.cuh adds. The order of all additions is fixed.
 //
-// What limits it (instruction counts, not measured): memory for 3x3; the issue of multiply-adds
-// from 5x5 on. A step of a 7x7 group has 196 of them beside 14 loads from shared memory.
+// Limit (instruction counts, not measured): memory for 3x3; multiply-add issue from 5x5 on. A step
+// of a 7x7 group has 196 multiply-adds and 14 loads from shared memory.
 #pragma once
 
 #include "device/vectors.cuh"
@@ -45,7 +46,7 @@
 
 namespace convx {
 
-// One or two neighbouring channels of shared memory.
+// Loads one or two neighbouring channels from shared memory.
 template <int kChannels, typename T>
 __device__ __forceinline__ void load_channels(float (&to)[kChannels], const T* from) {
   if constexpr (kChannels == 1) {
@@ -58,24 +59,24 @@ __device__ __forceinline__ void load_channels(float (&to)[kChannels], const T* f
   }
 }
 
-// A band of rows of a column tile of one image; of one lane along each axis.
+// A band of rows of a column tile of one image, for one lane along each axis.
 struct PixelGradItem {
-  int64_t source, target;  // where the image's chunk of channels begins, in elements
-  int y, x;                // source position of step 0, pixel 0; may be outside the image
+  int64_t source, target;  // start of the image's chunk of channels, in elements
+  int y, x;                // source position of step 0, pixel 0; may lie outside the image
   int row, column;         // output position of step 0
   int rows, columns;       // outputs
-  int steps;               // of the band: its rows and those that only older rows of dY see
+  int steps;               // the band's rows, plus steps that only older rows of dY see
 };
 
-// Rows of one image that a stage holds, of x or dY.
+// Rows of one image in a stage, of x or dY.
 template <typename T>
 struct StagedRows {
   const T* image;   // the chunk's first channel at row 0, column 0
   int64_t h, w, c;  // strides
-  int y, x;         // of the first staged pixel
+  int y, x;         // position of the first staged pixel
   int row_step, column_step;
   int height, width;
-  int rows, pixels;  // staged; a pixel outside height x width becomes zeros
+  int rows, pixels;  // staged; pixels outside height x width become zeros
 
   __device__ __forceinline__ bool contains(int at_y, int at_x) const {
     return static_cast<unsigned>(at_y) < static_cast<unsigned>(height) &&
@@ -83,7 +84,7 @@ struct StagedRows {
   }
 };
 
-// The group of taps of a block along one axis.
+// A block's group of taps along one axis.
 struct PixelGradTaps {
   int first, count;  // within the class; count <= 0: the class has fewer groups
   int offset;        // source position of the first tap and output 0 of lane 0
@@ -109,7 +110,7 @@ struct PixelGrad {
 
   const PixelWeightGradParams& p;
   T* const stages;
-  const int channel;  // the chunk's first
+  const int channel;  // first channel of the chunk
   const PixelGradTaps row_taps, column_taps;
 
   __device__ __forceinline__ PixelGradItem find_item(int item) const {
@@ -136,7 +137,7 @@ struct PixelGrad {
     return at;
   }
 
-  // Starts copying the stage that begins with step `first`.
+  // Issues the copies of the stage that begins with step `first`.
   __device__ __forceinline__ void copy_stage(T* stage, const PixelGradItem& at, int first) const {
     const DepthwiseTensors& t = p.t;
     StagedRows<T> source, target;
@@ -172,8 +173,8 @@ struct PixelGrad {
       }
     });
   }
-  // Channels are neighbours in memory: a unit of every pixel_lanes-th pixel. place: the unit's
-  // first channel within the chunk.
+  // Channels_last: copies one unit of every pixel_lanes-th pixel. `place` is the unit's first
+  // channel within the chunk.
   template <int kUnit>
   __device__ __forceinline__ void copy_pixels(T* to, const StagedRows<T>& rows, int place,
                                               const FastDivmod& by_pixels, int pixel_lane) const {
@@ -187,8 +188,8 @@ struct PixelGrad {
       copy_unit<kUnit>(to + i * p.pitch, inside ? image + y * rows.h + x * rows.w : image, inside);
     }
   }
-  // Columns are neighbours in memory: an element of every line_lanes-th line, a row of one channel.
-  // This transposes.
+  // NCHW: copies one element of every line_lanes-th line (a line is a row of one channel). This
+  // transposes.
   __device__ __forceinline__ void copy_planes(T* to, const StagedRows<T>& rows, int channels,
                                               int pixel_lane, int line_lane) const {
 #pragma unroll 1
@@ -209,9 +210,10 @@ struct PixelGrad {
     }
   }
 
-  // Adds the products of a stage. source, target: the thread's first pixel there. columns: outputs
-  // of the thread; the others must not be multiplied even by zero, since x may be infinite. kWhole:
-  // all of the block's threads have kColumns.
+  // Adds the products of a stage. `source` and `target` point to the thread's first pixel.
+  // `columns` is the thread's number of outputs; the others must not be multiplied even by zero,
+  // because x may be infinite. kWhole: every thread of the block has kColumns outputs, so nothing
+  // is predicated.
   template <bool kWhole>
   __device__ __forceinline__ void multiply(const T* source, const T* target,
                                            const PixelGradItem& at, int first, int columns,
@@ -225,7 +227,7 @@ struct PixelGrad {
 #pragma unroll
         for (int i = 0; i < kColumns; ++i, from += p.pitch) load_channels(grad[j][i], from);
       }
-      // Row tap r multiplies the row of dY that is r / kStride before the newest.
+      // Row tap r multiplies the row of dY that is r / kStride rows older than the newest.
       const int first_tap = max(step - at.rows + 1, 0) * kStride;
       const int end_tap = min((step + 1) * kStride, row_taps.count);
       const unsigned wanted = (1u << end_tap) - (1u << first_tap);
@@ -255,7 +257,7 @@ struct PixelGrad {
     }
   }
 
-  // Adds the accumulators of the block's strips and writes its partial sums.
+  // Reduces the accumulators over the block's strips and writes its partial sums.
   __device__ __forceinline__ void store(const Sums& sum, int part) const {
     float* const sums = reinterpret_cast<float*>(stages);  // [tap][channel of a vector][thread]
     const int threads = static_cast<int>(blockDim.x);
@@ -264,7 +266,7 @@ struct PixelGrad {
 #pragma unroll
     for (int r = 0; r < kTaps; ++r) {
       if (r >= row_taps.count) break;
-      __syncthreads();  // the stages, or the row before, have been read
+      __syncthreads();  // all threads have read the stages, or the previous row
 #pragma unroll
       for (int i = 0; i < kTaps * kChannels; ++i) {
         sums[i * threads + threadIdx.x] = sum[r][i / kChannels][i % kChannels];
@@ -310,7 +312,7 @@ __global__ void __launch_bounds__(kPixelGradThreads, pixel_grad_blocks(kTaps))
   const int source_place = first_pixel * kStride * p.pitch + place;
   const int target_place = p.target_offset + first_pixel * p.pitch + place;
 
-  // The producer's position is up to stages - 1 ahead of the consumer's.
+  // The copies run up to stages - 1 stages ahead of the multiply-adds.
   const int end_item = min((part + 1) * p.items_per_part, p.items);
   int next_item = part * p.items_per_part, next_step = 0, next_slot = 0;
   PixelGradItem next = grad.find_item(next_item);
@@ -324,7 +326,7 @@ __global__ void __launch_bounds__(kPixelGradThreads, pixel_grad_blocks(kTaps))
       }
     }
     if (++next_slot == p.stages) next_slot = 0;
-    commit_copies();  // perhaps an empty group: waits count them
+    commit_copies();  // possibly an empty group, because waits count groups
   };
 #pragma unroll 1
   for (int i = 1; i < p.stages; ++i) copy_next();
@@ -339,15 +341,15 @@ __global__ void __launch_bounds__(kPixelGradThreads, pixel_grad_blocks(kTaps))
     int first = 0;
     do {  // an item without rows has one empty stage
       p.stages == 2 ? wait_copies<0>() : p.stages == 3 ? wait_copies<1>() : wait_copies<2>();
-      __syncthreads();  // the stage is there, and the one before has been read
+      __syncthreads();  // the stage has arrived, and the previous one has been read
       copy_next();
       const T* stage = grad.stages + slot * p.stage_elements;
       const auto multiply = [&]<bool kWhole>() {
         grad.template multiply<kWhole>(stage + source_place, stage + target_place, at, first,
                                        columns, rows, sum);
       };
-      // The many multiply-adds of larger kernels are worth neither a second copy of the code nor
-      // a branch: theirs are predicated, at no cost.
+      // Only 3x3 has a second, unpredicated copy of the code. For larger kernels predication costs
+      // nothing beside their many multiply-adds.
       if (kTaps == 3 && at.columns == p.tile_columns) {
         multiply.template operator()<kTaps == 3>();
       } else {

@@ -8,21 +8,21 @@
 namespace convx {
 namespace {
 
-// Results of tiles that hold a part of the columns are written in rows, with two ends each.
+// If a tile has only part of the columns, each row of outputs is stored with two partial ends.
 constexpr double kRowsApartCost = 1.25;
-// Column taps multiplied at a time. Threads with 8 columns have no registers for 8 taps.
+// Column taps multiplied at once. In 16 bits threads have 8 columns and no registers for 8 taps.
 constexpr int kWideTaps = 8;
 constexpr int kNarrowTaps = 4;
 
-// What tiles of a problem have in common.
+// Values that all tiles of a problem share.
 struct PlaneProblem {
   const ConvProblem& problem;
   const DeviceCaps& caps;
   DepthwiseTensors t;
   int64_t element;        // bytes
-  int64_t planes;         // of the source
-  int64_t unit, shift;    // elements of a copy; see PlaneParams::column_shift
-  int64_t rows, columns;  // lattice rows and columns of one lane, shift included
+  int64_t planes;         // source planes
+  int64_t unit, shift;    // elements per copy; see PlaneParams::column_shift
+  int64_t rows, columns;  // lattice rows and columns per lane, including the shift
   bool wide;
 };
 
@@ -43,10 +43,10 @@ PlaneProblem make_plane_problem(const ConvProblem& problem, const DeviceCaps& ca
 }
 
 struct PlaneTile {
-  int64_t planes, rows, columns;  // rows and columns of one lane
+  int64_t planes, rows, columns;  // rows and columns per lane
 };
 
-// The parameters of a tile, and what it costs; false if it does not fit.
+// Sets the parameters of a tile and predicts its time. Returns false if the tile does not fit.
 bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) {
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   const DepthwiseTensors& t = of.t;
@@ -61,7 +61,7 @@ bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) 
   const int64_t staged_rows = row.count_span(row.lanes * tile.rows);
   const int64_t segment_pitch =
       round_up(tile.columns + round_up(class_taps - 1, kDepthwiseVector), align);
-  // An odd multiple: rows of several groups then spread over the banks.
+  // An odd multiple spreads rows of several groups over the banks.
   const int64_t line_pitch = (ceil_div(segments * segment_pitch, align) | 1) * align;
   const int64_t lines = tile.planes * staged_rows;
   const int64_t class_pitch = round_up(class_taps, kDepthwiseVector);
@@ -132,7 +132,7 @@ bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) 
   p.by_classes = FastDivmod(column.classes);
   set_plane_unit(p, narrow(of.unit));
 
-  // Counts of one block; see plane_kernel.cuh.
+  // Costs of one block; see plane_kernel.cuh.
   const double taps = static_cast<double>(row.taps) * column.taps;
   const double chunk_taps = of.wide ? kWideTaps : kNarrowTaps;
   const double chunks = column.classes * std::ceil(static_cast<double>(class_taps) / chunk_taps);
@@ -190,7 +190,7 @@ void fit_planes(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit
     if (best.blocks == 0 || candidate.microseconds < best.microseconds) best = candidate;
     return true;
   };
-  // Rows are cut only where tiles of whole rows leave room for few blocks.
+  // Rows are cut only if tiles of whole rows leave room for few resident blocks.
   for (int64_t cut = 1; cut <= of.columns; cut = next_size(cut)) {
     const int64_t columns = round_up(ceil_div(of.columns, cut), align);
     for (int64_t groups = 1;; groups = next_size(groups)) {

@@ -1,35 +1,38 @@
-// Depthwise forward over planes whose columns are neighbours in memory (NCHW).
+// Depthwise convolution in NCHW for any kernel: forward and stride-1 input gradient.
 //
-// Each output plane needs one source plane, so the bytes decide: every source byte is read about
-// once, every result written once, both 16 bytes at a time wherever rows are aligned or not.
+//     y[p][q] = bias + sum over r, s of  x[row (p, r)][column (q, s)] * w[r][s],   plane by plane
 //
-//      source rows in shared memory                  results in shared memory
+//      source rows in shared memory                  outputs in shared memory
 //      +--------------------------------+  \         +----------------------------------+
 //      | 0 0 | x x x x x x x x x x | 0 0 |  | R-1    | y y y y y y y y y y|y y y y y y y |
 //      |     | . . . . . . . . . . |     |  | halo   |y y y|y y y y y y y y y y|y y y y y|
 //      |     | [ columns   ] . . . |     |  +        |y y y y y|y y y y y y y y y y|     |
 //      |     | [ x 4 rows  ] . . . |     |  | rows   +----------------------------------+
-//      |     | [ a thread  ] . . . |     |  |        rows follow each other as in memory,
-//      |     | [ at a time ] . . . |     |  |        so that 16-byte chunks can be written
+//      |     | [ of one    ] . . . |     |  |        rows are contiguous as in global memory,
+//      |     | [ thread    ] . . . |     |  |        so that 16-byte chunks can be stored
 //      +--------------------------------+  /
 //
-// 1. The tile's source rows come in by asynchronous copies; padding becomes zeros on the way, so
-//    that the multiplications know none. The weights of the tile's channels become float32.
-// 2. A thread computes cells of 4 rows and 4 columns (16-bit types: 8; plane_multiply.cuh). Stride
-// and dilation are
-//    rearranged so that windows slide by one (engines/gather_axis.h): along the width when rows are
-//    staged, a segment for each lane and class; along the height when they are read.
-// 3. Results go through shared memory to the target (plane_store.cuh).
-// With more filters than one per channel, 2 and 3 are repeated for each filter of the block.
+// Tile: several planes if planes are small, some rows of one plane if they are large, and part of
+// the columns only if rows are too long for shared memory.
 //
-// A tile has several planes where planes are small, some rows of one plane where they are large,
-// and a part of the columns only where rows are too long for shared memory. Blocks on a
-// multiprocessor overlap: while some wait for memory, others multiply.
+// 1. The source rows of the tile arrive by cp.async. Padding becomes zeros on the way, so that the
+//    arithmetic needs no bounds checks. The weights of the tile's channels become float32.
+// 2. A thread computes cells of 4 rows x 4 columns (8 in 16 bits; plane_multiply.cuh). Stride and
+//    dilation are rearranged so that windows slide by one (engines/gather_axis.h): along the width
+//    when rows are staged, with one segment per lane and class; along the height when they are
+//    read.
+// 3. Outputs go through shared memory to the target (plane_store.cuh).
+// If a channel has several filters, steps 2 and 3 are repeated for each filter of the block.
+// Blocks on a multiprocessor overlap: while some wait for memory, others compute.
 //
-// Shared memory: lines [plane][row][segment][column] of the storage type, weights
-// [plane][row tap][column class][tap of class] in float32, a table of planes, results
-// [span][element].
-// Grid: parts of the filters fastest, then column tiles, row tiles, planes.
+// Shared memory:
+//     lines     [plane][row][segment][column], in the storage type
+//     weights   [plane][row tap][column class][tap of class], float32
+//     table     [plane] PlaneEntry
+//     results   [span][element]
+// Each source byte is read about once and each output written once, 16 bytes at a time even if rows
+// are not aligned. Which limit applies is measured in docs/engines/cuda_depthwise.md.
+// Grid: shares of a channel's filters fastest, then column tiles, row tiles, planes.
 #pragma once
 
 #include "engines/cuda_depthwise/plane_multiply.cuh"
@@ -61,7 +64,7 @@ __device__ inline void stage_plane_lines(const PlaneParams& p, const PlaneBlock&
   stage_lines<T>(p.stage, p.t, block.planes, row_base, find_unit, plane_offset);
 }
 
-// The weights of a filter of each channel in float32, and what else threads look up about a plane.
+// Stages the weights of one filter of each channel in float32, and the table of planes.
 template <typename T>
 __device__ inline void stage_plane_weights(const PlaneParams& p, const PlaneBlock& block,
                                            int filter, float* weights, PlaneEntry* table) {
@@ -76,7 +79,7 @@ __device__ inline void stage_plane_weights(const PlaneParams& p, const PlaneBloc
     int image = block.first_plane + plane;
     const int64_t channel = p.by_channels.split(image);
     const int64_t offset = p.t.locate_weight(channel * p.t.multiplier + filter, r, s);
-    int tap = s;  // of its class
+    int tap = s;  // within its class
     const int column_class = column.classes == 1 ? 0 : p.by_classes.split(tap);
     weights[plane * p.plane_weights + r * p.weight_pitch + column_class * p.class_taps_pitch +
             tap] = to_accumulate(static_cast<const T*>(p.t.weight)[offset]);
@@ -103,7 +106,7 @@ __device__ inline PlaneCell locate_cell(const PlaneParams& p, int index) {
   return cell;
 }
 
-// kChunk: column taps multiplied at a time. More of them need more registers.
+// kChunk is the number of column taps multiplied at once. More taps need more registers.
 template <typename T, int kChunk>
 __global__ void __launch_bounds__(kDepthwiseThreads, plane_blocks_per_sm(sizeof(T), kChunk))
     plane_kernel(const __grid_constant__ PlaneParams p) {

@@ -1,4 +1,4 @@
-// The multiplying role of the plane kernel: a thread's 4 rows of 4 or 8 columns of outputs.
+// Arithmetic of the plane kernel: a thread computes 4 rows of 4 or 8 output columns.
 #pragma once
 
 #include "device/vectors.cuh"
@@ -9,11 +9,10 @@ namespace convx {
 template <typename T>
 using PlaneSums = float[kPlaneRows][kPlaneColumns<T>];
 
-// Adds kTaps neighbouring taps of `count` rows of taps. The rows that the thread's four output rows
-// need for one row of taps stay in registers; the next row of taps needs one more source row and
-// one less. row_step and weight_step are elements from one source row, and row of weights, to the
-// next.
-// rows is kSkip elements behind a multiple of 16 bytes.
+// Adds kTaps neighbouring taps of `count` rows of taps. The source rows that the thread's four
+// output rows need for one row of taps stay in registers; the next row of taps replaces one of
+// them. row_step and weight_step are elements between source rows and between rows of weights.
+// `rows` is kSkip elements behind a multiple of 16 bytes.
 template <int kTaps, int kSkip, typename T>
 __device__ __forceinline__ void multiply_taps(const T* rows, int row_step, const float* weights,
                                               int weight_step, int count, PlaneSums<T>& sum) {
@@ -27,7 +26,7 @@ __device__ __forceinline__ void multiply_taps(const T* rows, int row_step, const
     rows += row_step;
   }
   int first = 0;
-  do {  // there is always a row of taps
+  do {  // count > 0
 #pragma unroll
     for (int u = 0; u < kPlaneRows; ++u) {
       if (first + u >= count) break;
@@ -53,7 +52,7 @@ __device__ __forceinline__ void multiply_taps(const T* rows, int row_step, const
   } while (first < count);
 }
 
-// The same for a number of taps known at run time, 1 to kMaxTaps.
+// The same for a number of taps known only at run time, 1 to kMaxTaps.
 template <int kMaxTaps, int kSkip, typename T>
 __device__ __forceinline__ void multiply_some_taps(int taps, const T* rows, int row_step,
                                                    const float* weights, int weight_step, int count,
@@ -67,14 +66,14 @@ __device__ __forceinline__ void multiply_some_taps(int taps, const T* rows, int 
   multiply_taps<kMaxTaps, kSkip>(rows, row_step, weights, weight_step, count, sum);
 }
 
-// Which part of a tile a thread computes.
+// The cell of a thread within the tile.
 struct PlaneCell {
   int plane;
-  int row_lane, row;        // outputs (row + j) * lanes + lane of the tile
+  int row_lane, row;        // outputs (row + j) * lanes + row_lane of the tile
   int column_lane, column;  // likewise
 };
 
-// All products of a cell. kChunk column taps of a class are multiplied at a time.
+// Adds all taps of a cell. kChunk column taps of a class are multiplied at once.
 template <int kChunk, typename T>
 __device__ __forceinline__ void multiply_cell(const PlaneParams& p, const PlaneCell& cell,
                                               const T* lines, const float* weights,
@@ -84,7 +83,7 @@ __device__ __forceinline__ void multiply_cell(const PlaneParams& p, const PlaneC
   lines += cell.plane * p.plane_pitch + cell.row * p.row_step + cell.row_lane * p.row_lane_step +
            cell.column_lane * p.segment_pitch + cell.column;
   weights += cell.plane * p.plane_weights;
-  // No loop is ever empty, and saying so saves the compiler a second set of sums.
+  // No loop is ever empty. Do-while saves the compiler a second set of accumulators.
   int column_class = 0;
   do {
     const int taps = column.count_taps(column_class);
@@ -96,7 +95,7 @@ __device__ __forceinline__ void multiply_cell(const PlaneParams& p, const PlaneC
         const int count = row.count_taps(row_class);
         const T* from = lines + tap + row_class * p.row_class_step;
         const float* row_weights = weights + tap + row_class * p.weight_pitch;
-        // Of 8 columns' chunks of 4 taps, every other one begins in the middle of 16 bytes.
+        // In 16 bits, every other chunk of 4 taps begins in the middle of 16 bytes.
         if (sizeof(T) == 2 && tap % 8 == 4) {
           multiply_some_taps<kChunk, sizeof(T) == 2 ? 4 : 0>(some, from, p.row_step, row_weights,
                                                              p.weight_step, count, sum);

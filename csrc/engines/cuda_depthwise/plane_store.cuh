@@ -1,10 +1,9 @@
-// The storing role of the plane kernel: results to shared memory, and from there in whole chunks of
-// 16 bytes to global memory.
+// Epilogue of the plane kernel: outputs go to shared memory and from there to global memory in
+// chunks of 16 bytes.
 //
-// Rows of results rarely begin at a multiple of 16 bytes, but the rows of a tile follow each other
-// in memory without a gap. So they are put together in shared memory exactly as they will lie in
-// global memory, at the same place within 16 bytes, and written from there: only the two ends of
-// such a span are written in pieces.
+// Rows of outputs rarely begin at a multiple of 16 bytes, but the rows of a tile are contiguous in
+// global memory. So they are collected in shared memory with the same offset within 16 bytes, and
+// only the two ends of such a span are stored element by element.
 #pragma once
 
 #include "device/convert.cuh"
@@ -12,9 +11,9 @@
 
 namespace convx {
 
-// The part of the problem a block computes.
+// The part of the problem that a block computes.
 struct PlaneBlock {
-  int first_plane, planes;  // planes: that exist
+  int first_plane, planes;  // planes: those that exist
   int first_row, rows;      // output rows
   int first_lattice_column;
   int first_column, columns;  // output columns
@@ -37,7 +36,7 @@ __device__ inline PlaneBlock locate_plane_block(const PlaneParams& p) {
   return block;
 }
 
-// Where the results of a plane of the tile begin, in elements of the target and of shared memory.
+// Start of the outputs of a plane of the tile, in elements, in the target and in shared memory.
 struct PlaneStart {
   int64_t target;
   int shared;
@@ -47,7 +46,7 @@ template <typename T>
 __device__ inline PlaneStart locate_plane(const PlaneParams& p, const PlaneBlock& block, int filter,
                                           int plane) {
   constexpr unsigned kChunk = 16 / sizeof(T);
-  // Planes that are stored together follow each other without a gap.
+  // If planes are stored together, they are contiguous after the first.
   const int leader = p.planes_together ? 0 : plane;
   int image = block.first_plane + leader;
   const int channel = p.by_channels.split(image);
@@ -68,8 +67,7 @@ __device__ inline PlaneStart locate_plane(const PlaneParams& p, const PlaneBlock
   return start;
 }
 
-// Where a row begins that is a span of its own, relative to the tile's first one of all planes;
-// start: of its plane.
+// Start of a row that is its own span, in elements from the first span. `start` is the plane's.
 template <typename T>
 __device__ inline int locate_row(const PlaneParams& p, int start, int plane, int row) {
   constexpr int kChunk = 16 / sizeof(T);
@@ -77,7 +75,7 @@ __device__ inline int locate_row(const PlaneParams& p, int start, int plane, int
          (start + row * p.t.column.count) % kChunk;
 }
 
-// Sums begin with the bias.
+// Initializes the accumulators with the bias.
 template <typename T>
 __device__ __forceinline__ void start_sums(float bias, PlaneSums<T>& sum) {
 #pragma unroll
@@ -87,19 +85,19 @@ __device__ __forceinline__ void start_sums(float bias, PlaneSums<T>& sum) {
   }
 }
 
-// A thread's results of one row: stores those whose column is one of the tile's. kSideBySide: the
-// columns are neighbours, and need no addresses of their own.
+// Stores a thread's outputs of one row, without columns outside the tile. kSideBySide: the columns
+// are contiguous, so that one address serves all.
 template <typename T, bool kSideBySide>
 struct ResultRow {
   static constexpr int kColumns = kPlaneColumns<T>;
-  // Lanes eight apart would meet in the same bank with every 32-bit store: they begin with
+  // Lanes that are eight apart would hit the same bank with every 32-bit store, so they begin with
   // different columns.
   static constexpr bool kRotates = sizeof(T) == 4;
   int rotate, lanes;
   T* to[kRotates ? kColumns : 1];
   bool valid[kColumns];
 
-  // q: the first of the columns, counted from the tile's first, which lies at `row`.
+  // q is the first of the columns, counted from the tile's first, which lies at `row`.
   __device__ __forceinline__ ResultRow(T* row, int q, int column_lanes, int columns)
       : rotate(threadIdx.x / 8 % 4), lanes(column_lanes) {
 #pragma unroll
@@ -155,7 +153,7 @@ __device__ __forceinline__ void put_rows(const PlaneParams& p, const PlaneBlock&
   }
 }
 
-// Puts a cell's results into shared memory; start: of its plane.
+// Writes a cell's outputs to shared memory. `start` is the plane's.
 template <typename T>
 __device__ __forceinline__ void put_results(const PlaneParams& p, const PlaneBlock& block,
                                             const PlaneCell& cell, int start,
@@ -167,8 +165,8 @@ __device__ __forceinline__ void put_results(const PlaneParams& p, const PlaneBlo
   }
 }
 
-// Writes a span to global memory, from shared memory at the same place within 16 bytes: whole
-// chunks, and the elements before and behind them.
+// Stores a span to global memory, from shared memory with the same offset within 16 bytes: whole
+// chunks, and single elements at both ends.
 template <typename T>
 __device__ __forceinline__ void write_span(T* target, const T* results, int phase, int length) {
   constexpr int kChunk = 16 / sizeof(T);
@@ -184,7 +182,7 @@ __device__ __forceinline__ void write_span(T* target, const T* results, int phas
   if (thread < tail) target[end + thread] = results[end + thread];
 }
 
-// Writes the tile's results to global memory.
+// Stores the tile's outputs to global memory.
 template <typename T>
 __device__ inline void write_results(const PlaneParams& p, const PlaneBlock& block, int filter,
                                      const T* results) {

@@ -1,4 +1,4 @@
-// Bringing source rows into shared memory, zeros where they are padding.
+// Stages source rows in shared memory, with zeros for padding.
 #pragma once
 
 #include "device/convert.cuh"
@@ -7,16 +7,16 @@
 
 namespace convx {
 
-// A unit of a line, in the first row that a thread copies of a plane at offset 0.
+// A unit of a line, in the first row that a thread copies, for a plane at offset 0.
 template <typename T>
 struct UnitColumn {
   const T* source;  // may lie outside the image
   T* shared;
-  int row, y;   // of the tile, and of the image
-  bool inside;  // the unit lies in the image's columns; units never straddle the edge
+  int row, y;   // row of the tile, and of the image
+  bool inside;  // the unit lies within the image's columns; units never straddle the edge
 };
 
-// Copies a unit of every lines_per_pass-th row of each plane.
+// Copies the unit in every lines_per_pass-th row of each plane.
 template <int kBytes, typename T, typename PlaneOffset>
 __device__ __forceinline__ void stage_unit(const StagePlan& stage, const DepthwiseTensors& t,
                                            int planes, const UnitColumn<T>& column,
@@ -38,8 +38,8 @@ __device__ __forceinline__ void stage_unit(const StagePlan& stage, const Depthwi
   }
 }
 
-// The same for single 16-bit elements, which go through registers: several rows at a time, of
-// whichever planes, to have as many loads under way.
+// The same for single 16-bit elements, which go through registers. Several rows, of any planes, are
+// loaded at once to have more loads in flight.
 template <typename T, typename PlaneOffset>
 __device__ __forceinline__ void stage_element(const StagePlan& stage, const DepthwiseTensors& t,
                                               int planes, const UnitColumn<T>& column,
@@ -80,8 +80,8 @@ __device__ __forceinline__ void stage_element(const StagePlan& stage, const Dept
 }
 
 // Copies the rows of a tile's planes. find_unit(unit, column) sets the source in row 0 of a plane
-// at offset 0, the place in the first line and whether the unit is inside; plane_offset(plane) says
-// where a plane lies, in elements.
+// at offset 0, the position in the first line, and whether the unit is inside. plane_offset(plane)
+// returns the offset of a plane in elements.
 template <typename T, typename FindUnit, typename PlaneOffset>
 __device__ inline void stage_lines(const StagePlan& stage, const DepthwiseTensors& t, int planes,
                                    int row_base, const FindUnit& find_unit,

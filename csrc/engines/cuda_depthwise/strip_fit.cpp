@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kWarp = 32;
 
-// Shares the rows out among threads; keeps the best number of segments.
+// Divides the rows among threads and keeps the best number of segments.
 void fit_segments(const ConvProblem& problem, const DeviceCaps& caps, int index, int columns,
                   DepthwiseFit& fit) {
   const DepthwiseTensors& t = fit.plane.t;
@@ -22,14 +22,14 @@ void fit_segments(const ConvProblem& problem, const DeviceCaps& caps, int index,
   int64_t strips = ceil_div(t.column.count, columns);
   if (shifts_rows(shape, columns)) strips = round_up(strips, kWarp);
   const int64_t height = t.row.count;
-  const int64_t lead = ceil_div(shape.row_taps, shape.stride) - 1;  // steps before the first result
+  const int64_t lead = ceil_div(shape.row_taps, shape.stride) - 1;  // steps before the first output
   const int64_t padding = std::clamp<int64_t>(ceil_div(-t.row.offset0, shape.stride), 0, lead);
   for (int64_t segments = 1; segments <= height; segments = next_size(segments)) {
     const int64_t rows = ceil_div(height, segments);
     const int64_t used = ceil_div(height, rows);
     const int64_t threads = problem.N * filters * used * strips;
     const int64_t blocks = ceil_div(threads, kDepthwiseThreads);
-    // Single columns have to do where addresses are not aligned.
+    // The launch falls back to single columns if addresses are not aligned, so these must fit too.
     const int64_t most_threads =
         problem.N * filters * used * std::max<int64_t>(strips, t.column.count);
     if (round_up(most_threads, kDepthwiseThreads) >= int64_t{1} << 31) return;

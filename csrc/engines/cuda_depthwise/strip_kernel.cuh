@@ -1,21 +1,25 @@
-// Depthwise forward over planes in NCHW for the kernel sizes that networks use, in registers alone.
+// Depthwise convolution in NCHW for common kernel sizes (strip_shapes.h), entirely in registers:
+// forward, and stride-1 input gradient.
 //
-// A thread owns some neighbouring columns of a plane, a strip, and walks down the rows. Every
-// source row is read once, adds to the sums of all output rows that see it, and is forgotten:
+//     y[p][q] = bias + sum over r, s of  x[p * stride + r - pad][q * stride + s - pad] * w[r][s]
 //
-//      source            sums in registers, 3x3, stride 1
-//      row y     ---->   output y-1: taps of row 2: complete, stored
+// A thread owns a few neighbouring columns of a plane, a strip, and goes down the rows. Each source
+// row is read once, adds to the accumulators of all output rows that see it, and is dropped:
+//
+//      source            accumulators in registers, 3x3, stride 1
+//      row y     ---->   output y-1: taps of row 2, now complete and stored
 //                        output y  : taps of row 1
 //                        output y+1: taps of row 0
-//      row y+1   ---->   the sums move up by one
+//      row y+1   ---->   the accumulators move up by one
 //
-// The weights stay in registers too, so that nearly all instructions are multiplications. Columns
-// beside the strip come from L1, where the neighbouring thread's load has just brought them. No
-// shared memory and no barriers: the lanes of a warp may work on different planes, and small planes
-// leave none idle. Rows to come are loaded a few steps ahead.
+// The weights stay in registers too, so that nearly all instructions are multiply-adds. Columns
+// beside the strip come from L1, because the neighbouring thread has just loaded them. There is no
+// shared memory and no barrier: the lanes of a warp may work on different planes, and small planes
+// leave no lane idle. Source rows are prefetched a few steps ahead.
 //
-// A step is `stride` source rows, and completes one output row. Grid: strips fastest, then segments
-// of the rows, then planes.
+// A step is `stride` source rows and completes one output row. Limit: memory for 3x3, multiply-adds
+// for larger kernels (docs/engines/cuda_depthwise.md).
+// Grid: strips fastest, then segments of the rows, then planes.
 #pragma once
 
 #include "engines/cuda_depthwise/strip_row.cuh"
@@ -23,9 +27,9 @@
 
 namespace convx {
 
-// Which strip a thread computes.
+// The strip of a thread.
 struct StripPlace {
-  int strip, image, filter;  // filter: of all
+  int strip, image, filter;  // filter: counted through all channels
   int first_row, end_row;    // output rows
 };
 
@@ -39,7 +43,7 @@ __device__ __forceinline__ StripPlace locate_strip(const StripParams& p, int ind
   return place;
 }
 
-// kIndex: of the shape in kStripShapes.
+// kIndex is the shape's index in kStripShapes.
 template <typename T, int kIndex, int kColumns>
 __global__ void __launch_bounds__(kDepthwiseThreads,
                                   strip_blocks_per_sm(kStripShapes[kIndex], sizeof(T), kColumns))
@@ -49,11 +53,11 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
   constexpr StripReads kReads = Row::kReads;
   constexpr int kStride = kShape.stride;
   constexpr int kAhead = strip_steps_ahead(kShape, kColumns);
-  // Output rows that see a step: sum[m] is of the row m before the newest.
+  // Output rows that see a step: sum[m] belongs to the m-th row before the newest.
   constexpr int kSums = (kShape.row_taps + kStride - 1) / kStride;
 
   const int index = blockIdx.x * kDepthwiseThreads + threadIdx.x;
-  if (index >= p.threads) return;  // whole warps where lanes work together
+  if (index >= p.threads) return;  // whole warps, if lanes exchange words
   const StripPlace place = locate_strip(p, index);
   const DepthwiseTensors& t = p.t;
   const int column = place.strip * kReads.span;
@@ -100,11 +104,11 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
     for (float& value : row) value = bias;
   }
 
-  int row = step - (kSums - 1);  // completed by the step
+  int row = step - (kSums - 1);  // the output row that the step completes
   T* target = static_cast<T*>(t.target) + place.image * t.target_n + place.filter * t.target_c +
               row * t.target_h + place.strip * kColumns;
   const StripStore<T, kColumns, shifts_rows(kShape, kColumns)> store(place.strip, t.column.count);
-  do {  // there is always a step
+  do {  // there is at least one step
 #pragma unroll
     for (int ahead = 0; ahead < kAhead; ++ahead) {
       if (ahead > 0 && step >= end_step) break;
@@ -138,7 +142,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
       }
     }
   } while (step < end_step);
-  // What no further source row adds to.
+  // Rows that no further source row adds to.
 #pragma unroll
   for (int m = kSums - 1; m > 0; --m) {
     store(target, sum[m], row >= place.first_row && row < place.end_row);

@@ -1,4 +1,4 @@
-// Whether strips of a shape and width serve a problem. Plain host code.
+// Decides whether strips of a shape and width serve a problem. Plain host code.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ inline bool matches_strip_shape(const StripShape& shape, const DepthwiseTensors&
          column.source_step == shape.stride && column.offset0 == -shape.left;
 }
 
-// Source rows are read in whole vectors, target rows (which follow each other, see
-// find_depthwise_layout) written or read in pieces of so many elements. Strides of axes with one
-// element do not count.
+// Source rows are read as whole vectors. Target rows, which have no gaps between them (see
+// find_depthwise_layout), are accessed in pieces of `piece` elements. Strides of axes with one
+// element do not matter.
 inline bool can_cut_strips(const ConvProblem& problem, const DepthwiseTensors& t,
                            const StripShape& shape, int columns, int64_t piece) {
   if (!matches_strip_shape(shape, t)) return false;

@@ -1,4 +1,4 @@
-// What the strip kernels have in common: loading a source row of a strip, and counting steps.
+// Shared by the strip kernels: loading one source row of a strip, and counting steps.
 #pragma once
 
 #include "device/vectors.cuh"
@@ -18,9 +18,9 @@ __device__ __forceinline__ int find_step(const DepthwiseTensors& t, int y) {
   return (distance - (kStride - 1) * (distance < 0)) / kStride;
 }
 
-// The steps of a strip with source rows in the image. Each completes an output row, and kSums rows
-// see it. Up to kSums - 1 of the others are left out at each end: the sums they would add zeros to
-// are stored all the same.
+// The steps of a strip that read source rows inside the image. Each completes an output row, and
+// kSums output rows see it. Up to kSums - 1 steps that would only add zeros are skipped at each
+// end; their output rows are stored all the same.
 struct StripSteps {
   int first, end;
 };
@@ -31,7 +31,7 @@ __device__ __forceinline__ StripSteps find_steps(const DepthwiseTensors& t, int 
           clamp(find_step<kStride>(t, t.source_height - 1) + 1, end_row, end_row + kSums - 1)};
 }
 
-// The source row behind those that the outputs before end_row see, of the image.
+// The end of the source rows that outputs before end_row see, clipped to the image.
 template <int kStride, int kTaps>
 __device__ __forceinline__ int find_source_end(const DepthwiseTensors& t, int end_row) {
   return clamp((end_row - 1) * kStride + t.row.offset0 + kTaps, 0, t.source_height);
@@ -43,8 +43,8 @@ struct StripRow {
   static constexpr StripReads kReads{kStripShapes[kIndex], sizeof(T), kColumns};
   uint32_t words[kReads.elements() / kReads.word];
 
-  // The first row that each load does not read any more: outside the image's columns the very
-  // first, elsewhere the one behind what the outputs before end_row see. column: the strip's first.
+  // Sets the end row of each load: 0 for loads outside the image's columns, otherwise the end of
+  // the rows that outputs before end_row see. `column` is the strip's first source column.
   __device__ __forceinline__ static void set_limits(const DepthwiseTensors& t, int column,
                                                     int end_row, int (&limits)[kReads.loads()]) {
     constexpr StripShape kShape = kStripShapes[kIndex];
@@ -55,7 +55,7 @@ struct StripRow {
     });
   }
 
-  // at: the strip's first column in row y; kAligned: to a load.
+  // `at` is the strip's first column in row y. kAligned: it is aligned to a load.
   template <bool kAligned = true>
   __device__ __forceinline__ void load(const T* at, int y, const int (&limits)[kReads.loads()]) {
     visit_loads([&]<int kSize>(int element, int load) {
@@ -80,7 +80,7 @@ struct StripRow {
   }
 
  private:
-  // Calls visit<size>(first element, number) for each load.
+  // Calls visit<size>(first element, index) for each load.
   template <typename Visit>
   __device__ __forceinline__ static void visit_loads(const Visit& visit) {
     constexpr int kBeforeSpan = kReads.count_loads(kReads.left);

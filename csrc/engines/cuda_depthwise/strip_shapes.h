@@ -1,17 +1,17 @@
-// The kernels of strip_kernel.cuh that are compiled: what the plan may choose from and the launch
-// instantiates. Plain host code.
+// The strip kernels that are compiled. The plan chooses from this list, and the launch instantiates
+// it. Plain host code.
 #pragma once
 
 #include <cstdint>
 
 namespace convx {
 
-// A depthwise kernel without dilation, of the same stride along both axes.
+// A depthwise kernel without dilation, with the same stride along both axes.
 struct StripShape {
   int row_taps, column_taps;
   int stride;
   int left;      // source columns left of the one under an output: the padding
-  bool shifted;  // rows of results begin anywhere in 16 bytes
+  bool shifted;  // rows of outputs may begin anywhere within 16 bytes
 };
 
 inline constexpr StripShape kStripShapes[] = {
@@ -21,22 +21,21 @@ inline constexpr StripShape kStripShapes[] = {
 };
 inline constexpr int kStripShapeCount = sizeof(kStripShapes) / sizeof(StripShape);
 
-// Outputs of a row that a thread computes, the most first. With one of them, rows and tensors may
-// lie anywhere.
+// Output columns of a thread, widest first. With one column, rows and tensors need no alignment.
 inline constexpr int kStripColumns[] = {8, 4, 2, 1};
 
-// 8 columns pay where there are few products to hide loads and stores behind; 16-bit types only.
+// 8 columns pay off if few multiply-adds are there to hide loads and stores; only in 16 bits.
 constexpr bool has_strip_kernel(const StripShape& shape, int64_t element_bytes, int columns) {
   if (shape.row_taps == 1 || shape.column_taps == 1) return false;  // tiles are as fast
   if (shape.shifted) return element_bytes == 2 && (columns == 8 || columns == 1);
   return columns < 8 || (element_bytes == 2 && shape.row_taps == 3 && shape.stride == 1);
 }
-// Whether lanes pass words on.
+// Returns whether lanes exchange words to store aligned vectors.
 constexpr bool shifts_rows(const StripShape& shape, int columns) {
   return shape.shifted && columns == 8;
 }
 
-// Blocks whose registers fit on a multiprocessor.
+// Resident blocks per multiprocessor, limited by registers.
 constexpr int strip_blocks_per_sm(const StripShape& shape, int64_t element_bytes, int columns) {
   const int taps = shape.row_taps * shape.column_taps;
   if (taps > 25 || taps * columns > 120) return 4;
@@ -45,9 +44,9 @@ constexpr int strip_blocks_per_sm(const StripShape& shape, int64_t element_bytes
   return columns == 8 ? 6 : 8;
 }
 
-// The weight gradient's kernels. Rows without padding have any even length: two columns.
+// The weight gradient's kernels. Rows without padding have any even length, hence two columns.
 constexpr bool has_weight_grad_kernel(const StripShape& shape, int columns, bool aligned = true) {
-  if (columns == 1 && !aligned) return false;  // a single column always is
+  if (columns == 1 && !aligned) return false;  // a single column is always aligned
   return columns <= 2 || (columns == 4 && !shape.shifted);
 }
 constexpr int weight_grad_blocks_per_sm(const StripShape& shape, int64_t element_bytes,
@@ -59,8 +58,8 @@ constexpr int weight_grad_blocks_per_sm(const StripShape& shape, int64_t element
   return columns == 4 && shape.stride == 2 ? 4 : 5;
 }
 
-// Steps (of `stride` source rows) that are loaded before they are multiplied: the more, the fewer
-// bytes and products a step has.
+// Prefetch distance in steps (of `stride` source rows). The fewer bytes and multiply-adds a step
+// has, the larger it is.
 constexpr int strip_steps_ahead(const StripShape& shape, int columns) {
   const int taps = shape.row_taps * shape.column_taps;
   if (shape.stride == 2) return columns <= 2 ? 3 : 2;
@@ -68,13 +67,13 @@ constexpr int strip_steps_ahead(const StripShape& shape, int columns) {
   return taps <= 9 ? 3 : 2;
 }
 
-// How a thread reads a source row: its own columns and those beside them that its outputs see, in
-// loads of at most 16 bytes that are entirely inside the image or outside. A single column is read
-// element by element.
+// How a thread reads a source row: its own columns and the columns beside them that its outputs
+// see, in loads of at most 16 bytes that lie entirely inside or outside the image. A single column
+// is read element by element.
 struct StripReads {
-  int span;         // columns from one thread to the next
-  int vector;       // elements of a load
-  int word;         // elements of a register
+  int span;         // source columns between threads
+  int vector;       // elements per load
+  int word;         // elements per register
   int left, right;  // elements loaded beside the span: whole words, powers of two
 
   constexpr StripReads(const StripShape& shape, int64_t element_bytes, int columns)
@@ -88,7 +87,7 @@ struct StripReads {
 
   constexpr int elements() const { return left + span + right; }
   constexpr int loads() const { return count_loads(left) + count_loads(span) + count_loads(right); }
-  // The size of the loads that read so many neighbours.
+  // Elements per load, to read `count` neighbours.
   constexpr int load_size(int count) const { return count < vector ? count : vector; }
   constexpr int count_loads(int count) const { return count == 0 ? 0 : count / load_size(count); }
 

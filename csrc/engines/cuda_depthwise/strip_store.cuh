@@ -1,4 +1,4 @@
-// How a strip's results of one row are stored: all of them, or none where they are not wanted.
+// Stores a strip's outputs of one row, or nothing if they are not wanted.
 #pragma once
 
 #include "device/vectors.cuh"
@@ -6,7 +6,7 @@
 
 namespace convx {
 
-// Strips begin at multiples of their size: one store.
+// Strips begin at multiples of their size: one vector store.
 template <typename T, int kColumns, bool kShifted>
 struct StripStore {
   __device__ __forceinline__ StripStore(int, int) {}
@@ -26,32 +26,32 @@ struct StripStore {
 };
 
 // Rows begin at any multiple of 4 bytes, and the strips of a warp are neighbours. Each lane stores
-// the aligned 16 bytes in which its strip begins, with words that the lane before passes on:
+// the aligned 16 bytes in which its strip begins, with words received from the lane before:
 //
 //      lane 0        lane 1        lane 2
 //      [w w w w]     [w w w w]     [w w w w]           strips, 4 words each
 //      |. . w w|w w   w w|w w w w   w w|w w ...        aligned chunks, phase 2
 //
-// The last lane passes its words on to lane 0, which stores what does not fill a chunk at either
-// end of the warp's part of a row, word by word. So does the lane in which the row ends.
+// Lane 0 receives the words of the last lane. It stores, word by word, the incomplete chunks at
+// both ends of the warp's part of a row. So does the lane in which the row ends.
 template <typename T>
 struct StripStore<T, 8, true> {
   static constexpr int kStripWords = 4;
   static constexpr int kWarpWords = 32 * kStripWords;
   int lane;
-  int words_left;  // of the row, from the strip's first word on; may be negative
+  int words_left;  // words of the row from the strip's first on; may be negative
 
   __device__ __forceinline__ StripStore(int strip, int columns)
       : lane(static_cast<int>(threadIdx.x) % 32), words_left(columns / 2 - strip * kStripWords) {}
 
   __device__ __forceinline__ void operator()(T* to, const float (&sum)[8], bool wanted) const {
-    uint32_t line[3 + kStripWords];  // [the last three words of the lane before][own words]
+    uint32_t line[3 + kStripWords];  // the last three words of the previous lane, then its own
 #pragma unroll
     for (int i = 0; i < kStripWords; ++i) line[3 + i] = narrow(sum, i * 2, T{});
 #pragma unroll
     for (int i = 0; i < 3; ++i) line[i] = __shfl_sync(0xffffffffu, line[4 + i], (lane + 31) % 32);
     const int phase = static_cast<unsigned>(reinterpret_cast<uintptr_t>(to)) / 4 % 4;
-    uint32_t even[5];  // line, moved by the even part of the phase
+    uint32_t even[5];  // line, shifted by the even part of the phase
     uint32_t chunk[4];
 #pragma unroll
     for (int i = 0; i < 5; ++i) even[i] = phase & 2 ? line[i] : line[i + 2];

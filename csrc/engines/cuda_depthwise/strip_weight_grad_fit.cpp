@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kWarps = kDepthwiseThreads / 32;
 
-// Shares the rows out among threads, and the strips among blocks; keeps the best.
+// Divides the rows among threads and the strips among blocks, and keeps the best.
 void fit_parts(const ConvProblem& problem, const DeviceCaps& caps, const DepthwiseTensors& t,
                int index, int columns, StripWeightGradFit& fit) {
   const StripShape& shape = kStripShapes[index];
@@ -17,7 +17,7 @@ void fit_parts(const ConvProblem& problem, const DeviceCaps& caps, const Depthwi
   const StripReads reads(shape, element, columns);
   const int64_t taps = problem.taps();
   const int64_t strips = t.column.count / columns;
-  const int64_t lead = ceil_div(shape.row_taps, shape.stride) - 1;  // steps behind the last row
+  const int64_t lead = ceil_div(shape.row_taps, shape.stride) - 1;  // steps after the last row
   visit_strip_shares(problem, t.row.count, strips, kDepthwiseThreads, [&](const StripShare& share) {
     const double steps = static_cast<double>(share.rows + lead);
     const double passes = static_cast<double>(share.rounds);

@@ -1,11 +1,14 @@
-// Depthwise weight gradient over planes in NCHW, for the kernel sizes of strip_shapes.h.
+// Depthwise weight gradient in NCHW, for the kernel sizes of strip_shapes.h.
 //
-// As strip_kernel.cuh, with the roles of weights and results exchanged: a thread walks down a strip
-// of columns, and each source row is multiplied with the rows of the output gradient that see it,
-// the last few of which stay in registers. The R*S sums of a thread go over all its strips, then
-// over the block's threads, which all work for one filter; the blocks' sums are added by
-// sum_partials.cuh. Everything in a fixed order.
+//     dW[r][s] = sum over n, p, q of  dY[n][p][q] * X[n][p*st + r - pad][q*st + s - pad]
 //
+// The same traversal as strip_kernel.cuh, with the roles of weights and outputs exchanged: a thread
+// goes down a strip of columns and multiplies each source row with the rows of dY that see it, the
+// last few of which stay in registers. A thread keeps its R*S accumulators over all its strips.
+// They are then reduced over the block, which works for one filter, and written as partial sums;
+// weight_grad_sums_kernel.cuh adds those of all blocks. The order of all additions is fixed.
+//
+// Shared memory: [warp][tap] floats for the reduction.
 // Grid: filters fastest, then parts of the strips of all images.
 #pragma once
 
@@ -13,8 +16,8 @@
 
 namespace convx {
 
-// Adds up each of the values over the block's threads; thread i returns with the sum of value i.
-// shared: room for the values of each warp.
+// Sums each of the values over the block's threads. Thread i returns the sum of value i. `shared`
+// has room for kCount values per warp.
 template <int kCount>
 __device__ __forceinline__ float sum_over_block(const float (&values)[kCount], float* shared) {
   static_assert(kCount <= kDepthwiseThreads);
@@ -36,7 +39,7 @@ __device__ __forceinline__ float sum_over_block(const float (&values)[kCount], f
   return sum;
 }
 
-// A row of the output gradient: kColumns values, zeros where it is none of the strip's.
+// kColumns values of one row of dY; zeros if the row is not one of the strip's.
 template <typename T, int kColumns, bool kAligned>
 struct GradRow {
   static constexpr int kWordElements = kColumns == 1 ? 1 : 4 / sizeof(T);
@@ -67,10 +70,11 @@ struct WeightGradStrip {
   static constexpr StripShape kShape = kStripShapes[kIndex];
   static constexpr int kStride = kShape.stride;
   static constexpr int kTaps = kShape.row_taps * kShape.column_taps;
-  static constexpr int kRows = (kShape.row_taps + kStride - 1) / kStride;  // that see a step
+  static constexpr int kRows = (kShape.row_taps + kStride - 1) / kStride;  // of dY, per step
 
-  // Adds the products of a step. grad[m] is the row m before the newest; wanted(m): it is one of
-  // the strip's. Zeros must not be multiplied in place of others: a source may be infinite.
+  // Adds the products of a step. grad[m] is the m-th row before the newest, and wanted(m) returns
+  // whether it belongs to the strip. Other rows must be skipped, not multiplied as zeros, because a
+  // source value may be infinite.
   template <typename Wanted>
   __device__ __forceinline__ static void multiply(
       const float (&window)[kStride][Row::kReads.elements()], const float (&grad)[kRows][kColumns],
@@ -94,7 +98,7 @@ struct WeightGradStrip {
     }
   }
 
-  // source: the strip's first column in row 0 of its plane; target: in its first output row.
+  // `source` is the strip's first column in row 0 of its plane, `target` in its first output row.
   __device__ __forceinline__ static void add(const DepthwiseTensors& t, const T* source,
                                              const T* target, int column, int first_row,
                                              int end_row, float (&sum)[kTaps]) {
@@ -124,7 +128,7 @@ struct WeightGradStrip {
     for (int ahead = 0; ahead < kAhead; ++ahead) load_step(rows[ahead], grad_rows[ahead]);
 
     float grad[kRows][kColumns] = {};
-    do {  // there is always a step
+    do {  // there is at least one step
 #pragma unroll
       for (int ahead = 0; ahead < kAhead; ++ahead) {
         if (ahead > 0 && step >= end_step) break;
@@ -150,8 +154,8 @@ struct WeightGradStrip {
   }
 };
 
-// kAligned: both tensors begin at multiples of a load. Elsewhere the same values are read one by
-// one, so that sums do not depend on addresses.
+// kAligned: both tensors are aligned to a load. Otherwise the same values are loaded one by one, so
+// that the result does not depend on addresses.
 template <typename T, int kIndex, int kColumns, bool kAligned>
 __global__ void __launch_bounds__(kDepthwiseThreads, weight_grad_blocks_per_sm(kStripShapes[kIndex],
                                                                                sizeof(T), kColumns))

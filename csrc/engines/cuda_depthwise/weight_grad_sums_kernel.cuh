@@ -1,12 +1,14 @@
-// The second pass of depthwise weight gradients: dW = partial sums of all parts, in a fixed order.
+// Second pass of the depthwise weight gradients: adds the partial sums of all parts in a fixed
+// order.
 //
-//     partials[part][weight]      a block: 32 neighbouring weights, 8 slices of the parts
+//     dW[weight] = sum over parts of  partials[part][weight]
 //
-// Thread (slice, weight) adds parts slice, slice + 8, slice + 16, ...; then the 8 slices are added,
-// first slice first. The parts are many (a few hundred) and the weights few (a few thousand): one
-// thread per weight would wait for memory once per handful of parts.
+// A block has 32 neighbouring weights and 8 slices of the parts. Thread (slice, weight) adds parts
+// slice, slice + 8, slice + 16, ...; then the 8 slices are added in order. The parts are many (a
+// few hundred) and the weights few (a few thousand): one thread per weight would wait for memory
+// once per handful of parts.
 //
-// It is launched early: its blocks start while the last ones of the first pass end.
+// Programmatic dependent launch: its blocks start while the last blocks of the first pass end.
 //
 // Shared memory: 8 x 32 floats.
 #pragma once

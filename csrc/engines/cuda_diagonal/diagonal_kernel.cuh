@@ -9,11 +9,9 @@
 //      x x x x x x x x
 //              filters
 //          w w 0 0 0 0 ...             A chunk holds whole groups. Weights are zero where channel
-//          and
-//     c    w w 0 0 0 0 ...             filter belong to different groups. With 16 channels in
-//     groups
-//          0 0 w w 0 0 ...             of four, a quarter of the MMA work is useful, and memory
-//          still 0 0 w w 0 0 ...             takes longer.
+//     c    w w 0 0 0 0 ...             and filter belong to different groups. With 16 channels in
+//          0 0 w w 0 0 ...             groups of four, a quarter of the MMA work is useful, and
+//          0 0 w w 0 0 ...             memory still takes longer.
 //
 // Tile: a block has up to four chunks of channels, whose weights stay in shared memory, and
 // iterates over tiles of pixels. The copies of the next tile (cp.async, two stages) overlap with

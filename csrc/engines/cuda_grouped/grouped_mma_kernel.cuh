@@ -47,8 +47,7 @@
 namespace convx {
 
 // kCells cells of a group below each other, computed by one warp. A lane reads pixel lane / 4 of
-// each cell and holds the accumulators of two neighbouring columns for MMA rows
-// lane / 4 and lane / 4 + 8.
+// each cell and holds the accumulators of two columns in MMA rows lane / 4 and lane / 4 + 8.
 template <typename T, int kFilters, int kCells>
 struct CellJob {
   static constexpr int kRows = count_window_rows(kFilters);
