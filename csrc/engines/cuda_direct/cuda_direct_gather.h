@@ -1,4 +1,4 @@
-// The gather kernel for each dtype; float32 and the others are compiled in files of their own.
+// Launches the gather kernel. float32 and the other dtypes are separate translation units.
 #pragma once
 
 #include "core/buffers.h"

@@ -28,8 +28,8 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   GatherShape shape = fit_gather_shape(problem, caps);
   const GatherConfig& config = kGatherConfigs[shape.config];
   plan.tile = {config.filters(), config.strips() * 8, shape.config};
-  // Weights that do not fit are read in place, more slowly; so are those of problems so small that
-  // packing them would take longer than it saves.
+  // Weights are read in place, more slowly, if the packed ones exceed the workspace limit or the
+  // problem is so small that packing would take longer than it saves.
   const bool pack =
       shape.packed_bytes <= caps.workspace_limit && shape.microseconds > kDirectWorthPackingUs;
   plan.workspace_bytes = pack ? shape.packed_bytes : 0;

@@ -6,7 +6,7 @@
 
 namespace convx {
 
-// buffers.workspace holds fit.shape.workspace_bytes.
+// buffers.workspace must have fit.shape.workspace_bytes.
 void launch_direct_weight_grad(const LaunchSite& site, const WeightGradFit& fit,
                                const Buffers& buffers);
 

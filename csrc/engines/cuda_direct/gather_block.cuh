@@ -1,4 +1,4 @@
-// Which part of the work a block of the gather kernel does, and in which order.
+// The tile of a block of the gather kernel, and the order in which it reduces.
 #pragma once
 
 #include "engines/cuda_direct/gather_params.h"
@@ -17,15 +17,15 @@ struct GatherTile {
   static constexpr int kThreads = 32 * kWarpsK * kWarpsP;
 };
 
-// Where the block's tile lies.
+// The position of the block's tile.
 struct GatherBlock {
   const AxisParams* row;
   const AxisParams* column;
   int filter_tile, group;
-  int first_strip;      // counting all strips of a lattice row, lanes fastest
+  int first_strip;      // counted through all strips of a lattice row, lanes fastest
   int row_lane, row_b;  // lattice rows of the tile: (row_b + i) * lanes + row_lane
   int first_image;
-  bool empty;  // phases differ in size, the grid is as large as the largest
+  bool empty;  // nothing to compute: the grid is sized for the largest phase
 };
 
 struct GatherChunk {
@@ -65,7 +65,7 @@ __device__ inline GatherChunk first_chunk(const GatherParams& p, const GatherBlo
           0, min(p.column_taps, block.column->taps)};
 }
 
-// Advances channels first, then column taps, then row taps; false after the last chunk.
+// Advances channels first, then column taps, then row taps. Returns false after the last chunk.
 __device__ inline bool advance_chunk(const GatherParams& p, const GatherBlock& block,
                                      GatherChunk& chunk) {
   chunk.channel += p.channels;

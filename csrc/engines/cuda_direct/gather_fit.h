@@ -1,4 +1,4 @@
-// A gather that is fitted and ready to launch but for its buffers. Plain host code.
+// A fitted gather, ready to launch except for its buffers. Plain host code.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace convx {
 
-// Plan::shape of the forward pass and the input gradient.
+// Stored in Plan::shape for the forward pass and the input gradient.
 struct GatherFit {
   GatherShape shape;
-  GatherParams params;  // without buffers; the phases are those of the first launch
+  GatherParams params;  // without buffers; has the phases of the first launch
 };
 
-// packed: the workspace has room for shape.packed_bytes of weights.
+// packed: the workspace has shape.packed_bytes for packed weights.
 GatherFit make_gather_fit(const ConvProblem& problem, GatherShape shape, bool packed);
 
-// Tell the parameters about the phases of a launch, as many as one covers from first on. Phases
-// before first must have been told last, or first is 0.
+// Set the phases of one launch: as many as it covers, from `first` on. Unless `first` is 0, the
+// previous call must have set the phases just before it.
 void set_row_phases(GatherParams& params, const GatherShape& shape, int64_t first);
 void set_column_phases(GatherParams& params, const GatherShape& shape, int64_t first);
 

@@ -1,28 +1,34 @@
-// Forward and input gradient: target = sum over channels and taps of source times weight.
+// Forward and input gradient for any stride, dilation and layout, on FFMA units:
 //
-// A block computes kFilters target channels of one group for a tile of pixels: tile_images images
-// x rows x strips, a strip being 8 neighbouring lattice columns (of one lane, see gather_axis.h).
+//     target[k][pixel] = bias[k] + sum over c and taps of  source[c][pixel under the tap] * w
+//
+// Tile: kFilters target channels of one group for tile_images images x rows x strips. A strip is 8
+// neighbouring lattice columns (of one lane, see gather_axis.h).
 //
 //                    strips (8 pixels each)                 thread: kPerThread filters x 1 strip
 //                 +----+----+----+----+  -+                 warp:   kLaneGroups groups of filters
 //        rows     |    |    |    |    |   |                         x 32/kLaneGroups strips
-//                 +----+----+----+----+   | x tile_images   block:  kWarpsK x kWarpsP warps
-//                 |    |    |    |    |   |
+//                 +----+----+----+----+   | x tile_images   block:  kWarpsK x kWarpsP warps, all
+//                 |    |    |    |    |   |                         with the same role
 //                 +----+----+----+----+  -+
 //
-// The reduction runs in chunks of channels x row_taps x column_taps through two shared stages,
-// each holding (elements of the accumulation type)
-//     source  [channels][image][row class][row + row tap][strip][column class][window]
-//     weights [channels][row tap][column tap][kFilters]
-// Source values outside the image are stored as zeros, so the inner loop knows no padding. A
-// window holds the 8 + taps - 1 source columns a strip needs: up to four taps are multiplied from
-// one set of registers, and every shared load is 16 bytes wide and aligned. With one lane (a
-// dilation that divides the stride) the windows of neighbouring strips overlap in one run of
-// columns per class; else strips lie an odd multiple of 16 bytes apart, to spread over the banks.
-// Behind the stages: a table of the source positions each thread copies, 16 bytes each; and, where
-// float32 sums are cut into chains (kChainLimit), memory in which each warp turns what it adds to
-// the target. A thread adds to elements that it alone has written.
+// The reduction runs in chunks of channels x row_taps x column_taps through two stages (cp.async).
+// Source values outside the image are staged as zeros, so the inner loop needs no bounds checks. A
+// window holds the 8 + taps - 1 source columns that a strip needs: up to four taps are multiplied
+// from one set of registers, and every shared-memory load is 16 bytes wide and aligned. With one
+// lane (the dilation divides the stride) the windows of neighbouring strips overlap in one run of
+// columns per class. Otherwise strips are an odd multiple of 16 bytes apart, to spread over the
+// banks.
 //
+// Long float32 sums are cut into accumulation chains (kChainLimit), each of which is added to the
+// target. A thread adds only to elements that it has itself written.
+//
+// Shared memory (stages in the accumulation type):
+//     stages    [2] source [channels][image][row class][row + row tap][strip][column class][window]
+//                   weights [channels][row tap][column tap][kFilters]
+//     table     source positions that each thread copies, 16 bytes each
+//     turn      per warp, 32 x 8 values, for the transpose in the epilogue; reuses the stages
+//               unless there are several chains
 // Grid: filter tile fastest, then group, strip tile, row tile, column phase, row phase, images.
 #pragma once
 
@@ -33,7 +39,7 @@
 namespace convx {
 
 // Two blocks of 256 threads or four of 128 share a multiprocessor's registers: 128 per thread, or
-// 80 where a thread has few sums. float64 sums take twice the registers.
+// 80 if a thread has few accumulators. float64 accumulators take twice the registers.
 template <typename T, typename Tile>
 constexpr int kGatherBlocks =
     (sizeof(T) == 8 ? 256 : 512) / Tile::kThreads * (Tile::kPerThread >= 8 ? 2 : 3) / 2;
@@ -48,8 +54,8 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
   const GatherBlock block = locate_block(p);
   if (block.empty) return;
 
-  // Bits 1 to 3 of the lane choose the strip, bits 0 and 4 the group of filters: pairs of lanes
-  // then share addresses, so a 16-byte load needs the fewest passes.
+  // Bits 1 to 3 of the lane select the strip, bits 0 and 4 the group of filters. Pairs of lanes
+  // then share addresses, so that a 16-byte load takes the fewest wavefronts.
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   int lane_group = 0;
@@ -65,7 +71,7 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
       ((warp % Tile::kWarpsK) * Tile::kLaneGroups + lane_group) * Tile::kPerThread;
   const int strip = (warp / Tile::kWarpsK) * Tile::kWarpStrips + lane_strip;
 
-  // The strip's place in the source tile, tap 0; idle strips read strip 0.
+  // Offset of the strip in the source tile under tap 0. Idle strips read strip 0.
   int rest = strip;
   const int tile_strip = p.by_strips.split(rest);
   const int tile_row = p.by_rows.split(rest);
@@ -77,7 +83,7 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
   Acc sum[Tile::kPerThread][kStrip] = {};
   Acc* turn = reinterpret_cast<Acc*>(shared_bytes + p.turn_offset) + warp * 32 * kStrip;
   const int first_filter = block.filter_tile * Tile::kFilters + tile_filter;
-  bool add = false;  // earlier chains are in the target
+  bool add = false;  // earlier chains are already in the target
   if (block.row->taps > 0 && block.column->taps > 0) {
     GatherChunk chunk = first_chunk(p, block);
     GatherChunk next = chunk;
@@ -85,7 +91,7 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
     load_chunk<T, Tile>(p, block, chunk, table, stages);
     commit_copies();
     bool more = true;
-    int chain = 0;  // products in sum
+    int chain = 0;  // terms added to the accumulators
     while (more) {
       more = advance_chunk(p, block, next);
       if (more) {

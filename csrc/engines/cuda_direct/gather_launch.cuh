@@ -1,4 +1,5 @@
-// Gives the gather kernel its buffers and launches it, once per slice of phases.
+// Completes the parameters of the gather kernel with its buffers and launches it, once per slice of
+// phases.
 #pragma once
 
 #include <algorithm>

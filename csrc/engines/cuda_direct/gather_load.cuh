@@ -1,5 +1,5 @@
-// The loading role of the gather kernel: source tile and weights of a chunk to shared memory.
-// Layouts in gather_kernel.cuh.
+// Loads of the gather kernel: the source tile and the weights of a chunk to shared memory. The
+// layouts are in gather_kernel.cuh.
 #pragma once
 
 #include "device/cp_async.cuh"
@@ -7,13 +7,13 @@
 
 namespace convx {
 
-// Where the source values of a chunk come from and go to.
+// Source and extents of a chunk's source tile.
 template <typename T>
 struct SourceTile {
   const T* source;  // the chunk's first channel, the tile's first image
-  int h, w;         // of the first stored row and column
-  int plane_rows;   // stored rows of one image
-  int plane;        // elements of one channel
+  int h, w;         // image position of the first staged row and column
+  int plane_rows;   // staged rows of one image
+  int plane;        // staged elements of one channel
 
   __device__ SourceTile(const GatherParams& p, const GatherBlock& block, const GatherChunk& chunk) {
     const AxisParams& row = *block.row;
@@ -29,12 +29,12 @@ struct SourceTile {
   }
 };
 
-// One stored position, all channels of the chunk; or every step-th, for channels_last.
+// Copies one staged position for channels first, first + step, ... of the chunk.
 template <typename T>
 __device__ __forceinline__ void copy_channels(const GatherParams& p, const SourceTile<T>& tile,
                                               const T* from, accumulate_t<T>* to, bool valid,
                                               int first, int step, int channels) {
-  if (channels == 1) {  // depthwise: nothing to walk over
+  if (channels == 1) {  // depthwise: no loop
     if (first == 0) copy_element<T>(to, from, valid);
     return;
   }
@@ -49,7 +49,7 @@ __device__ __forceinline__ void copy_channels(const GatherParams& p, const Sourc
   }
 }
 
-// Which positions of a tile a thread copies, and which channels of them.
+// The positions of a tile that a thread copies, and their channels.
 struct CopyRole {
   int position = threadIdx.x;
   int position_step;
@@ -58,7 +58,7 @@ struct CopyRole {
 
   __device__ CopyRole(const GatherParams& p, int threads) : position_step(threads) {
     if (!p.channel_fastest) return;
-    // Channels_last: neighbouring threads take channels; p.channels divides the block.
+    // Channels_last: neighbouring threads copy neighbouring channels; p.channels divides the block.
     position = threadIdx.x / p.channels;
     position_step = threads / p.channels;
     channel = threadIdx.x % p.channels;
@@ -66,14 +66,14 @@ struct CopyRole {
   }
 };
 
-// One stored position: finding it takes more instructions than copying a few channels of it, so
-// each thread remembers its own for as long as only the channels move on.
+// One staged position. Computing it takes more instructions than copying a few channels of it, so
+// each thread stores its positions in the table and reuses them while only the channels advance.
 struct alignas(16) CopyEntry {
-  int64_t from;  // elements from the tile's source, or -1: zero
+  int64_t from;  // elements from the tile's source; -1: write zeros
   int to;        // elements from the start of a channel's plane
 };
 
-// Fills the thread's part of the table for the taps of a chunk, for any kind of tile.
+// Fills the thread's part of the table for the taps of a chunk. Works for any tile.
 template <typename T, int kThreads>
 __device__ inline void find_positions(const GatherParams& p, const GatherBlock& block,
                                       const GatherChunk& chunk, CopyEntry* table) {
@@ -135,8 +135,8 @@ __device__ inline void load_windows(const GatherParams& p, const GatherBlock& bl
   }
 }
 
-// Stores a tile of long runs of columns: a warp takes whole rows, which needs hardly any index
-// arithmetic per value.
+// Stages a tile of long runs of columns. A warp copies whole rows, with hardly any index arithmetic
+// per value.
 template <typename T, int kThreads>
 __device__ inline void load_runs(const GatherParams& p, const GatherBlock& block,
                                  const GatherChunk& chunk, accumulate_t<T>* stage) {
@@ -180,7 +180,7 @@ __device__ inline void load_source(const GatherParams& p, const GatherBlock& blo
   }
 }
 
-// Packed weights of a chunk that holds all taps are one run of memory.
+// If a chunk has all taps, its packed weights are one contiguous range.
 template <typename Acc, typename Tile>
 __device__ inline void load_packed_weights(const GatherParams& p, const GatherBlock& block,
                                            const GatherChunk& chunk, Acc* stage) {
@@ -217,7 +217,7 @@ __device__ inline void load_packed_weights(const GatherParams& p, const GatherBl
   }
 }
 
-// Without room for packed weights, they are gathered from w.
+// Gathers the weights from w if they were not packed.
 template <typename T, typename Tile>
 __device__ inline void load_raw_weights(const GatherParams& p, const GatherBlock& block,
                                         const GatherChunk& chunk, accumulate_t<T>* stage) {

@@ -1,4 +1,4 @@
-// The multiplying role of the gather kernel: from shared memory to a thread's sums.
+// Arithmetic of the gather kernel: from shared memory to a thread's accumulators.
 #pragma once
 
 #include "device/vec4.cuh"
@@ -6,8 +6,8 @@
 
 namespace convx {
 
-// kTaps neighbouring taps of one class: window holds the strip's source values, weights lie
-// weight_step apart.
+// Adds kTaps neighbouring taps of one class. `window` holds the strip's source values; the weights
+// of neighbouring taps are weight_step apart.
 template <int kTaps, int kPerThread, typename Acc>
 __device__ __forceinline__ void multiply_taps(Acc (&sum)[kPerThread][kStrip], const Acc* window,
                                               const Acc* weights, int weight_step) {
@@ -40,7 +40,7 @@ __device__ __forceinline__ void multiply_taps(Acc (&sum)[kPerThread][kStrip], co
   }
 }
 
-// Rows of kTaps taps, for the widths most filters have: no loop inside.
+// Rows of kTaps taps for the most common kernel widths, without an inner loop.
 template <int kTaps, typename Tile, typename Acc>
 __device__ __forceinline__ void multiply_rows(const GatherChunk& chunk, const Acc* line,
                                               const Acc* weights, int row_pitch, int plane,
@@ -56,7 +56,7 @@ __device__ __forceinline__ void multiply_rows(const GatherChunk& chunk, const Ac
   }
 }
 
-// Taps that each have a window of their own.
+// Taps that each have their own window.
 template <typename Tile, typename Acc>
 __device__ __forceinline__ void multiply_single_taps(const GatherChunk& chunk, const Acc* line,
                                                      const Acc* weights, int class_pitch,
@@ -102,7 +102,7 @@ __device__ __forceinline__ void multiply_chunk(const GatherParams& p, const Gath
   const int class_pitch = column.class_pitch;
   const int tap_step = column_classes * Tile::kFilters;
   const int taps_per_class = chunk.column_taps / column_classes;
-  const int longer_classes = chunk.column_taps % column_classes;  // these have one tap more
+  const int longer_classes = chunk.column_taps % column_classes;  // these have one more tap
   for (int c = 0; c < chunk.channels; ++c) {
     const Acc* line = strip_base + c * plane;
     int row_class = 0;

@@ -12,20 +12,21 @@ namespace {
 
 constexpr int64_t kStripPixels = 8;
 constexpr int64_t kMaxChunkChannels = 16;
-// Runs at least this long are copied by warps, row by row. A table of positions pays for shorter
-// ones only if many channels share it.
+// Warps copy runs of at least this length row by row. For shorter runs a table of positions pays
+// off, but only if many channels share it.
 constexpr int64_t kLongRun = 64;
 constexpr int64_t kShortRun = 16;
 constexpr int64_t kNoRun = std::numeric_limits<int64_t>::max();
 constexpr int64_t kFewChannels = 4;
 constexpr int64_t kTableEntryBytes = 16;
 
-// Input gradients in float32 are summed in chains of about this many products, which are added up
-// in the target. The error of one chain grows with the root of its length: with a single one it
-// was up to 5 times cuDNN's on the seed workloads, whose forward pass is at cuDNN's level as it is.
+// Float32 input gradients are summed in accumulation chains of about this many terms, which are
+// added in the target. The error of a chain grows with the square root of its length: a single
+// chain had up to 5 times cuDNN's error on the seed workloads. Their forward pass is at cuDNN's
+// level without chains.
 constexpr int64_t kChainLimit = 384;
 
-// The next odd multiple of four: neighbours that far apart spread over all banks.
+// Rounds up to an odd multiple of four. Neighbours at that distance spread over all banks.
 int64_t make_odd_fours(int64_t elements) {
   const int64_t fours = ceil_div(elements, 4);
   return 4 * (fours % 2 == 1 ? fours : fours + 1);
@@ -35,14 +36,15 @@ int64_t count_strips(const GatherAxis& axis) {
   return axis.lanes * ceil_div(axis.count_per_lane(), kStripPixels);
 }
 
-// Lanes of a large dilation can be shorter than a strip: then taps that do not slide waste less.
+// With a large dilation, lanes can be shorter than a strip. Then taps that do not slide waste less.
 GatherAxis fit_column_axis(const AxisPhase& phase) {
   const GatherAxis sliding = make_gather_axis(phase, true);
   const GatherAxis single = make_gather_axis(phase, false);
   return count_strips(sliding) * 5 <= count_strips(single) * 6 ? sliding : single;
 }
 
-// Smaller chunks of taps, in the steps the kernel can do: multiples of the classes, then any.
+// Shrinks a chunk of taps in the steps that the kernel supports: multiples of the classes, then
+// any.
 int64_t shrink_taps(int64_t taps, int64_t classes) {
   if (taps > classes)
     return ceil_div(taps, 2 * classes) * classes < taps ? ceil_div(taps, 2 * classes) * classes
@@ -62,10 +64,10 @@ int64_t max_taps(const std::vector<GatherAxis>& axes) {
   return taps;
 }
 
-// The source tile of one channel and stage, for the largest phase.
+// The source tile of one channel in a stage, for the largest phase.
 struct Plane {
   int64_t elements = 0;
-  int64_t positions = 0;  // that the table of positions lists; 0 if every phase goes without
+  int64_t positions = 0;  // entries of the table of positions; 0 if no phase needs it
 };
 
 Plane measure_plane(const GatherShape& shape) {
@@ -92,14 +94,14 @@ struct Budget {
   int64_t largest;
 };
 
-// Chooses the chunk of the reduction that two stages of shared memory hold.
+// Chooses the largest chunk of the reduction whose stages fit in shared memory.
 void fit_chunk(GatherShape& shape, const ConvProblem& p, const GatherView& view, Budget budget) {
   const GatherConfig& config = kGatherConfigs[shape.config];
   const int64_t bytes = accumulate_bytes(p.dtype);
   const bool long_sums = view.source_channels * p.taps() > 2 * kChainLimit;
   const bool in_chains = p.pass == Pass::kInputGrad && p.dtype == DType::kFloat32 && long_sums;
   shape.chain_limit = in_chains ? kChainLimit : 0;
-  // Stores are turned where the stages were, except between chains, when the stages are in use.
+  // The epilogue's transpose reuses the stages, except between chains, when the stages are in use.
   const int64_t turn = int64_t{config.threads()} * kStripPixels * bytes;
   if (in_chains) {
     budget.preferred -= turn;
@@ -132,7 +134,7 @@ void fit_chunk(GatherShape& shape, const ConvProblem& p, const GatherView& view,
   }
   const int64_t room = std::max(budget.preferred, count_stage(1));
   shape.channels = 1;
-  // Powers of two: they divide the block, which channels_last staging wants.
+  // Powers of two divide the number of threads, as channels_last staging requires.
   while (shape.channels < most_channels && count_stage(2 * shape.channels) <= room) {
     shape.channels *= 2;
   }
@@ -159,7 +161,7 @@ void count_tiles(GatherShape& shape, const ConvProblem& p, const GatherView& vie
   shape.image_tiles = ceil_div(std::max<int64_t>(p.N, 1), shape.images);
 }
 
-// Instructions one thread issues for a block that covers the given taps.
+// Instructions that one thread issues for a block that covers the given taps.
 double count_instructions(const GatherShape& shape, const GatherView& view, double taps) {
   const GatherConfig& config = kGatherConfigs[shape.config];
   const double products = config.per_thread * kStripPixels;
@@ -201,8 +203,8 @@ void estimate_time(GatherShape& shape, const ConvProblem& p, const GatherView& v
   const auto by_shared = static_cast<double>(caps.count_blocks_by_shared(shape.shared_bytes));
   const double resident = std::clamp(by_shared, 1.0, 512.0 / config.threads());
   const double sms = std::max(caps.sm_count, 1);
-  // Full waves keep every multiprocessor busy; in the last one each has ceil(rest) blocks, and
-  // fewer warps than it takes to hide latency issue more slowly.
+  // Full waves keep every multiprocessor busy. In the last wave each has ceil(rest) blocks; if
+  // these have too few warps to hide latency, they issue more slowly.
   const double waves = std::floor(blocks / (sms * resident));
   const double rest = std::ceil((blocks - waves * sms * resident) / sms);
   const double lonely = rest > 0 ? std::max(1.0, kDirectBusyWarps / (rest * warps)) : 1.0;
@@ -214,7 +216,7 @@ void estimate_time(GatherShape& shape, const ConvProblem& p, const GatherView& v
   shape.microseconds = kDirectLaunchUs + std::max(arithmetic, memory) + 0.3 * memory;
 }
 
-// Tries every sensible split of the block's strips into strips x rows x images.
+// Tries every sensible division of the block's strips into strips x rows x images.
 GatherShape fit_pixels(GatherShape shape, const ConvProblem& p, const GatherView& view,
                        const DeviceCaps& caps) {
   const GatherConfig& config = kGatherConfigs[shape.config];
@@ -230,7 +232,7 @@ GatherShape fit_pixels(GatherShape shape, const ConvProblem& p, const GatherView
   for (int64_t width = 1;; width *= 2) {
     shape.strips = std::min<int64_t>({width, row_strips, config.strips()});
     const int64_t most_rows = std::min(config.strips() / shape.strips, rows);
-    // Equal tiles: 14 rows are two tiles of 7, not one of 8 and one of 6.
+    // Equal tiles: 14 rows become two tiles of 7, not one of 8 and one of 6.
     shape.rows = ceil_div(rows, ceil_div(rows, most_rows));
     shape.images =
         std::min<int64_t>(config.strips() / (shape.strips * shape.rows), std::max<int64_t>(p.N, 1));
@@ -255,7 +257,7 @@ StagedColumns stage_columns(const GatherAxis& axis, int64_t chunk_taps, int64_t 
                             int64_t least_run) {
   const StagedAxis staged = stage_axis(axis, chunk_taps);
   const int64_t taps = staged.taps_per_class;
-  const int64_t last = (taps - 1) / 4 * 4;  // where the last group of up to four taps begins
+  const int64_t last = (taps - 1) / 4 * 4;  // start of the last group of up to four taps
   const int64_t window = last + (taps - last == 1 ? 8 : 12);
   StagedColumns columns;
   if (axis.lanes == 1) {

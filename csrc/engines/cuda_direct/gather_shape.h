@@ -1,4 +1,4 @@
-// The compiled tiles of the gather kernel, and how one is fitted to a problem. Plain host code.
+// The compiled tiles of the gather kernel, and their choice for a problem. Plain host code.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace convx {
 
-// Template arguments of GatherTile; the launch lists the same tiles in the same order.
+// Template arguments of GatherTile. The launch lists the same tiles in the same order.
 struct GatherConfig {
   int per_thread, lane_groups, warps_k, warps_p;
-  bool float32_only;  // the other types have fewer tiles, to keep the number of kernels small
+  bool float32_only;  // the other dtypes have fewer tiles, to limit the number of kernels
 
   int filters() const { return per_thread * lane_groups * warps_k; }
   int strips() const { return 32 / lane_groups * warps_p; }
@@ -36,40 +36,40 @@ struct GatherShape {
   int64_t strips = 1, rows = 1, images = 1;             // of a pixel tile
   int64_t channels = 1, row_taps = 1, column_taps = 1;  // of a chunk
   int64_t filter_tiles = 1, strip_tiles = 1, row_tiles = 1, image_tiles = 1;
-  int64_t source_elements = 0;  // shared memory of one stage, largest phase
+  int64_t source_elements = 0;  // of one stage, for the largest phase
   int64_t stage_elements = 0;
   int64_t table_offset = 0;  // bytes before the table of source positions
-  int64_t turn_offset = 0;   // bytes before the memory in which stores are turned
+  int64_t turn_offset = 0;   // bytes before the buffer of the epilogue's transpose
   int64_t chain_limit = 0;   // see kChainLimit; 0: one chain
   int64_t shared_bytes = 0;
-  int64_t packed_bytes = 0;  // packed weights, if there is room for them
+  int64_t packed_bytes = 0;  // size of packed weights, whether or not they are used
   int64_t least_run = 0;     // see stage_columns
   std::vector<GatherAxis> rows_axes, columns_axes;
   double microseconds = 0;
 };
 
-// How the source values of an axis lie in shared memory for chunks of chunk_taps taps.
+// The layout of an axis in shared memory, for chunks of chunk_taps taps.
 struct StagedAxis {
   int64_t classes = 1;
   int64_t taps_per_class = 1;
 };
 StagedAxis stage_axis(const GatherAxis& axis, int64_t chunk_taps);
 
-// The same along the width, for a row of strips. Runs of at least least_run columns are copied
-// whole.
+// The same along the width, for a row of strips. Runs of at least least_run columns are copied as
+// whole rows.
 struct StagedColumns {
   int64_t length;  // columns stored per class
-  int64_t strips;  // strips stored apart; 1: one run of columns serves all
+  int64_t strips;  // separately stored strips; 1: one run of columns serves all
   int64_t class_pitch, strip_pitch, row_pitch;
   bool runs;  // a warp copies whole rows, without a table of positions
 };
 StagedColumns stage_columns(const GatherAxis& axis, int64_t chunk_taps, int64_t strips,
                             int64_t least_run);
 
-// The source is channels_last: neighbouring threads copy neighbouring channels.
+// Returns whether the source is channels_last, so that neighbouring threads copy channels.
 bool is_channel_fastest(const Strides& source_strides);
 
-// The best tile for the problem.
+// Returns the tile with the shortest predicted time.
 GatherShape fit_gather_shape(const ConvProblem& problem, const DeviceCaps& caps);
 
 }  // namespace convx

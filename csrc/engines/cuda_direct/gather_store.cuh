@@ -1,4 +1,4 @@
-// The storing role of the gather kernel: bias, rounding, and sums to the target.
+// Epilogue of the gather kernel: adds the bias, rounds, and stores the accumulators.
 #pragma once
 
 #include "device/convert.cuh"
@@ -25,10 +25,10 @@ __device__ inline int64_t locate_pixel(const GatherParams& p, const GatherBlock&
          (column.target_start + int64_t{j} * column.target_step) * p.target_strides.w;
 }
 
-// Adds the bias and writes the tile, on top of what is there if add is set. A thread's 8 pixels of
-// one filter would touch 8 addresses per instruction that are 32 bytes apart, so each warp turns
-// its tile in shared memory and writes runs of neighbouring pixels. Channels_last targets take the
-// other way: a thread's filters are neighbours there.
+// Adds the bias and stores the tile; if `add` is set, it adds to the target. A thread's 8 pixels of
+// one filter would make each store instruction touch addresses 32 bytes apart, so each warp
+// transposes its tile in shared memory and stores runs of neighbouring pixels. For a channels_last
+// target it stores directly, because there a thread's filters are neighbours.
 template <typename T, typename Tile>
 __device__ inline void store_tile(const GatherParams& p, const GatherBlock& block, int first_filter,
                                   int strip, bool add, const void* bias_values,
@@ -64,7 +64,7 @@ __device__ inline void store_tile(const GatherParams& p, const GatherBlock& bloc
     }
     return;
   }
-  // turn: [lane group][pixel of the warp]; this thread reads pixels lane, lane + 32, ...
+  // turn is [lane group][pixel of the warp]; this thread reads pixels lane, lane + 32, ...
   constexpr int kReads = kRun / 32;
   const int warp_strip = strip / Tile::kWarpStrips * Tile::kWarpStrips;
   int64_t offsets[kReads];

@@ -1,7 +1,7 @@
 // Rearranges w for the gather kernel: per phase [group][filter tile][c][row tap][column tap]
-// [filter of tile], in the accumulation type, filters beyond the last as zeros. Staging a chunk is
-// then a plain copy of whole 16-byte pieces. Blocks: x over the elements of a phase, one thread
-// each, in the order they are written; y over the phases of the launch.
+// [filter of tile] in the accumulation type, with zeros for missing filters. Staging a chunk is
+// then a plain copy of 16-byte pieces. Grid: x covers the elements of a phase in the order in which
+// they are written, y the phases of the launch.
 #pragma once
 
 #include "device/convert.cuh"

@@ -1,4 +1,4 @@
-// What the weight-gradient kernels share.
+// Shared by the weight-gradient kernels.
 //
 // The gradient of one group is a matrix [filters][columns], a column being one (c, r, s) with s
 // fastest, and the reduction runs over all pixels (n, p, q):
@@ -11,14 +11,14 @@
 
 namespace convx {
 
-// The part of an address in x that a column adds to that of a pixel's tap (0, 0).
+// Adds to the address of a pixel's tap (0, 0) in x to give the address for one column.
 struct alignas(16) ColumnOffset {
   int64_t elements;
-  int h, w;  // so far out of the image where there is no such column that nothing is read
+  int h, w;  // far outside the image if the column does not exist, so that nothing is read
 };
 
 struct WeightGradTile {
-  int64_t index;  // within this launch's slice
+  int64_t index;  // within this launch's slice of tiles
   int split;
   int group, filter, column;  // the first of the tile
 };
@@ -46,7 +46,7 @@ __device__ inline ColumnOffset locate_column(const WeightGradParams& p, int colu
   return {c * p.x_strides.c + h * p.x_strides.h + w * p.x_strides.w, h, w};
 }
 
-// A pixel of the reduction, walked over in constant steps.
+// A pixel of the reduction that advances in constant steps.
 struct PixelWalk {
   int n, p, q;
 
@@ -87,8 +87,8 @@ __device__ inline void write_weight(const WeightGradParams& p, int group, int fi
       round_to<T>(value);
 }
 
-// The second pass: adds the splits in their order and writes w. One thread per element of the
-// launch's tiles. Sums in float64: it costs nothing here, and the splits of a float32 sum are many.
+// Second pass: adds the split-K slices in order and writes w, with one thread per element of the
+// launch's tiles. It sums in float64, because the slices are many and it costs nothing here.
 template <typename T>
 __global__ void reduce_splits_kernel(const __grid_constant__ WeightGradParams p, int tile_filters,
                                      int tile_columns) {

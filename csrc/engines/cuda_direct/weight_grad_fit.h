@@ -1,4 +1,4 @@
-// A weight gradient that is fitted and ready to launch but for its buffers. Plain host code.
+// A fitted weight gradient, ready to launch except for its buffers. Plain host code.
 #pragma once
 
 #include "core/problem.h"
@@ -7,10 +7,10 @@
 
 namespace convx {
 
-// Plan::shape of the weight gradient.
+// Stored in Plan::shape for the weight gradient.
 struct WeightGradFit {
   WeightGradShape shape;
-  WeightGradParams params;  // without buffers and slice of tiles
+  WeightGradParams params;  // without buffers and without the slice of tiles
 };
 
 WeightGradFit make_weight_grad_fit(const ConvProblem& problem, const WeightGradShape& shape);

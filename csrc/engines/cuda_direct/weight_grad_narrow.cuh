@@ -1,12 +1,14 @@
-// Weight gradient where a group has few filters: depthwise and its relatives.
+// Weight gradient for groups with few filters, such as depthwise layers (formula in
+// weight_grad_common.cuh).
 //
-// A block computes kFilters x kColumns of the gradient over its split of the pixels. Here the
-// threads share out pixels, not results: each keeps all the block's sums in registers, reads y and
-// x straight from global memory (neighbouring threads read neighbouring pixels, and the taps of a
-// pixel find most of their values in L1), and the threads are added up at the end, by shuffles and
-// then warp by warp, always in the same order.
+// Tile: a block computes kFilters x kColumns of the gradient over its split-K slice of the pixels.
 //
-// Shared memory: kColumns column offsets of 16 bytes, 8 warps x kFilters x kColumns sums.
+// Threads divide the pixels, not the outputs. Each keeps all accumulators of the block in registers
+// and reads y and x directly from global memory: neighbouring threads read neighbouring pixels, and
+// the taps of a pixel find most of their values in L1. At the end the accumulators are reduced over
+// the threads, by shuffles and then warp by warp, always in the same order.
+//
+// Shared memory: kColumns column offsets of 16 bytes, 8 warps x kFilters x kColumns partial sums.
 // Grid: tile fastest, then split.
 #pragma once
 
@@ -45,7 +47,7 @@ __device__ __forceinline__ void add_pixel(const WeightGradParams& p, const Weigh
   }
 }
 
-// Three blocks per multiprocessor for float32: enough loads in flight, and no spills.
+// Three blocks per multiprocessor in float32: enough loads in flight, and no spills.
 template <typename T, int kFilters, int kColumns>
 __global__ void __launch_bounds__(kNarrowThreads, sizeof(T) == 8 ? 1 : 3)
     weight_grad_narrow_kernel(const __grid_constant__ WeightGradParams p) {
@@ -63,7 +65,7 @@ __global__ void __launch_bounds__(kNarrowThreads, sizeof(T) == 8 ? 1 : 3)
   Acc sum[kFilters][kColumns] = {};
   PixelWalk at(p, begin + threadIdx.x);
   for (int64_t pixel = begin + threadIdx.x; pixel < end; pixel += kNarrowThreads) {
-    // The table must stay in shared memory: hoisted out of the loop it would take 64 registers.
+    // Keeps the table in shared memory. Hoisted out of the loop it would take 64 registers.
     asm volatile("" ::: "memory");
     add_pixel<T, kFilters, kColumns>(p, tile, table, at, sum);
     at.advance(p, kNarrowThreads);

@@ -1,4 +1,4 @@
-// What the weight-gradient kernels are told. Plain data: filled on the host, read from constant
+// Parameters of the weight-gradient kernels. Plain data: filled on the host, read from constant
 // memory.
 #pragma once
 
@@ -15,17 +15,17 @@ struct WeightGradParams {
   void* w;
   void* partial;  // [split][tile][filter of tile][column of tile], accumulation type
   ElementStrides x_strides, y_strides;
-  ElementStrides w_strides;  // n: filters, c, h: r, w: s
+  ElementStrides w_strides;  // n: filters, c: channels, h: r, w: s
   int64_t pixels;            // N * P * Q
   int64_t pixels_per_split;
   int H, W, P, Q, R, S;
   int channels, filters;  // per group
   int stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
   int filter_tiles, column_tiles;
-  int64_t first_tile;  // this launch's slice of all tiles [group][filter tile][column tile]
+  int64_t first_tile;  // first tile of this launch, of [group][filter tile][column tile]
   int tiles;
   int splits;
-  bool direct;  // no room for partial sums: write w from the only split
+  bool direct;  // there is no workspace and one split: the kernel writes w itself
   FastDivmod by_P, by_Q;
 };
 

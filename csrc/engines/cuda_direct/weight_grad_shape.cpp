@@ -14,19 +14,19 @@ constexpr int64_t kChunkPixels = 16;
 constexpr int64_t kMinSplitPixels = 1024;
 constexpr int64_t kMaxSplit = 512;
 
-// Blocks of a config that share one multiprocessor.
+// Resident blocks per multiprocessor.
 int64_t count_resident(const WeightGradConfig& config) {
   return config.wide ? 512 / config.threads : 3;
 }
 
-// The split that fills whole waves of the device best; the smallest among equals.
+// Returns the number of split-K slices that fills whole waves best; the smallest among equals.
 int64_t choose_split(int64_t tiles, int64_t pixels, int64_t wave) {
   const int64_t most = std::clamp<int64_t>(pixels / kMinSplitPixels, 1, kMaxSplit);
   int64_t best = 1;
   double best_time = 0;
   for (int64_t split = 1; split <= most; ++split) {
     const double waves = static_cast<double>(ceil_div(tiles * split, wave));
-    // Each block costs its share of the pixels and a little for starting and adding up.
+    // A block costs its share of the pixels and a little for its start and the second pass.
     const double time = waves * (static_cast<double>(pixels) / static_cast<double>(split) + 256) +
                         8.0 * static_cast<double>(split);
     if (split == 1 || time < best_time * 0.995) {
@@ -57,7 +57,7 @@ void estimate_time(WeightGradShape& shape, const ConvProblem& p, const DeviceCap
   const WeightGradConfig& config = kWeightGradConfigs[shape.config];
   const double threads = config.threads;
   const double products = config.wide ? 64.0 : config.filters * config.columns;
-  // Per pixel of the reduction (wide), or per pixel a thread takes (narrow).
+  // Per pixel of the reduction (wide), or per pixel of a thread (narrow).
   double issue;
   if (config.wide) {
     issue = kWideSlowdown * (products + 4 * kDirectLoadIssue +

@@ -1,4 +1,4 @@
-// The compiled tiles of the weight-gradient kernels, and how one is fitted to a problem.
+// The compiled tiles of the weight-gradient kernels, and their choice for a problem.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +27,15 @@ struct WeightGradShape {
   int config = -1;
   int64_t filter_tiles = 1, column_tiles = 1;
   int64_t tiles = 1;  // of all groups
-  int64_t split = 1;  // parts of the pixels
+  int64_t split = 1;  // split-K slices of the pixels
   int64_t pixels_per_split = 0;
   int64_t tiles_per_launch = 1;  // as many as the workspace holds partial sums for
-  bool direct = false;           // not even one tile's partial sums fit
+  bool direct = false;           // not even the partial sums of one tile fit in the workspace
   int64_t workspace_bytes = 0;
   double microseconds = 0;
 };
 
-// The best tile for the problem.
+// Returns the tile with the shortest predicted time.
 WeightGradShape fit_weight_grad_shape(const ConvProblem& problem, const DeviceCaps& caps);
 
 }  // namespace convx

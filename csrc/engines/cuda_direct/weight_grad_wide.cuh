@@ -1,22 +1,25 @@
-// Weight gradient where a group has enough filters and columns for a matrix tile.
+// Weight gradient for groups with enough filters and columns for a matrix tile (formula in
+// weight_grad_common.cuh).
 //
-// A block computes kFilters x kColumns of the gradient over its split of the pixels, in chunks of
-// kChunk = 16 pixels through two shared stages, each holding (accumulation type)
-//     y [16 pixels][kFilters + 4]        x [16 pixels][kColumns + 4]
-// behind a table of kColumns column offsets (16 bytes each). x is gathered from the image value by
-// value: no column matrix exists outside shared memory.
+// Tile: a block computes kFilters x kColumns of the gradient over its split-K slice of the pixels,
+// in chunks of kChunk = 16 pixels. x is gathered from the image value by value; no column matrix
+// exists outside shared memory.
 //
 //              columns ->                      warp:   32 filters x 64 columns
 //     filters  +-------+-------+               thread: 4 + 4 filters x 4 + 4 columns, the halves
-//        |     | warp  | warp  |                       16 filters and 32 columns apart, so that
-//        v     +-------+-------+                       16-byte loads of a warp meet no bank twice
+//        |     | warp  | warp  |                       16 filters and 32 columns apart, so that a
+//        v     +-------+-------+                       warp's 16-byte loads have no bank conflict
 //              | warp  | warp  |
-//              +-------+-------+               copying warp: 8 pixels x 4 filters or columns at a
-//                                              time: whole 32-byte sectors, 32 different banks
+//              +-------+-------+               copies: 8 pixels x 4 filters or columns per warp, so
+//                                              whole 32-byte sectors and 32 different banks
 //
-// A register sum runs over kFlushChunks chunks and is then added to the block's partial sum in the
-// workspace: short chains keep float32 accurate, and no other block touches that memory.
+// All warps copy (cp.async) and compute. Accumulators run over kFlushChunks chunks and are then
+// added to the block's partial sums in the workspace. These short accumulation chains keep float32
+// accurate, and no other block touches that memory.
 //
+// Shared memory:
+//     table     [kColumns] ColumnOffset, 16 bytes each
+//     stages    [2] y [16 pixels][kFilters + 4], x [16 pixels][kColumns + 4], accumulation type
 // Grid: tile fastest, then split.
 #pragma once
 
@@ -43,7 +46,7 @@ struct WideTile {
       kColumns * int{sizeof(ColumnOffset)} + 2 * kStage * int{sizeof(Acc)};
 };
 
-// Copies this thread's share of a chunk: one pixel, every filter and column of its quarter.
+// Copies this thread's share of a chunk: one pixel, and every kStep-th filter and column.
 template <typename T, typename Tile>
 __device__ __forceinline__ void load_chunk(const WeightGradParams& p, const WeightGradTile& tile,
                                            const ColumnOffset* table, const PixelWalk& at,
@@ -97,7 +100,7 @@ __device__ __forceinline__ void multiply_chunk(const Acc* y, const Acc* x, Acc (
   }
 }
 
-// Adds the sums to the block's partial sum, or starts it, and clears them.
+// Adds the accumulators to the block's partial sums (or stores them, if first) and clears them.
 template <typename Tile, typename Acc>
 __device__ __forceinline__ void flush_sums(Acc* partial, bool first, Acc (&sum)[8][8]) {
 #pragma unroll
@@ -140,7 +143,7 @@ __global__ void __launch_bounds__(Tile::kThreads, (sizeof(T) == 8 ? 256 : 512) /
   const int64_t end = min(begin + p.pixels_per_split, p.pixels);
   const int chunks =
       static_cast<int>((max(end - begin, int64_t{0}) + Tile::kChunk - 1) / Tile::kChunk);
-  const int own = warp % 2 * 8 + lane % 8;  // the pixel of each chunk this thread copies
+  const int own = warp % 2 * 8 + lane % 8;  // the pixel of each chunk that this thread copies
   int64_t pixel = begin + own;
   PixelWalk at(p, pixel);
   Acc* partial = static_cast<Acc*>(p.partial) +
