@@ -1,4 +1,5 @@
-// What differs between the CPU and the CUDA library. Each library defines backend() once.
+// The functions that differ between the CPU and the CUDA library. Each library defines backend()
+// once.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -15,7 +16,7 @@ struct Backend {
   int32_t device_type;  // PyTorch's code
   std::span<const Engine> (*engines)();
   DeviceCaps (*query_caps)(int device);
-  // Whether PyTorch's settings allow TF32 in float32 convolutions now, for precision="torch".
+  // Returns whether PyTorch's settings now allow TF32 in float32 convolutions (precision="torch").
   bool (*torch_allows_tf32)();
   void (*launch)(const ConvProblem&, const Plan&, const Buffers&, int device);
   int64_t (*bias_grad_workspace_bytes)(const ConvProblem&);
@@ -25,7 +26,7 @@ struct Backend {
 
 const Backend& backend();
 
-// CUDA library only: bounds the scratch memory of later calls, and returns the bound before.
+// CUDA library only: sets the workspace limit of later calls and returns the previous one.
 int64_t set_workspace_limit(int64_t bytes);
 
 }  // namespace convx

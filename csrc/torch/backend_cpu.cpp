@@ -7,7 +7,7 @@
 namespace convx {
 namespace {
 
-// PyTorch's own thread pool, so that torch.set_num_threads holds for convx too.
+// Runs tasks on PyTorch's thread pool, so that torch.set_num_threads applies to convx too.
 TaskRunner torch_threads() {
   TaskRunner runner;
   runner.slots = static_cast<int>(torch::stable::get_num_threads());

@@ -30,8 +30,8 @@ CudaContext torch_context(int device) {
   return context;
 }
 
-// The settings live in torch.backends, which only Python can read: conv2d_ext registers the
-// operator that answers. Without Python (AOTInductor in a C++ program) float32 stays float32.
+// The settings live in torch.backends, which only Python can read, so conv2d_ext registers an
+// operator that returns them. Without Python (AOTInductor in a C++ program) float32 stays float32.
 bool torch_allows_tf32() {
   std::array<StableIValue, 1> stack{};
   if (torch_call_dispatcher("convx::_torch_allows_tf32", "", stack.data(), TORCH_ABI_VERSION) !=
@@ -49,8 +49,8 @@ DeviceCaps query_caps(int device) {
   return caps;
 }
 
-// Makes a device current until the end of the scope. Most often it is already, and PyTorch's guard
-// costs more than asking.
+// Makes a device current until the end of the scope. Usually it already is, and PyTorch's guard
+// costs more than the query.
 class DeviceScope {
  public:
   explicit DeviceScope(int device) {

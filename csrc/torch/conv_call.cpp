@@ -25,7 +25,7 @@ Precision parse_precision(std::string_view precision, DType dtype) {
   return Precision::kTf32;
 }
 
-// A problem with everything but the extents and memory strides of its tensors.
+// Fills everything except the extents and memory strides of the tensors.
 ConvProblem start_problem(Pass pass, DType dtype, const ConvArguments& arguments) {
   ConvProblem problem;
   problem.pass = pass;
@@ -52,7 +52,7 @@ void check_grad_output(const Operand& grad_output, const ConvProblem& p) {
 }
 
 Strides dense_strides(bool channels_last, int64_t c, int64_t h, int64_t w) {
-  // PyTorch gives empty axes the strides of axes of one element.
+  // PyTorch computes the strides of an empty axis as if it had one element.
   const auto at_least_one = [](int64_t extent) { return extent > 0 ? extent : 1; };
   c = at_least_one(c), h = at_least_one(h), w = at_least_one(w);
   return channels_last ? channels_last_strides(c, h, w) : contiguous_strides(c, h, w);
@@ -93,7 +93,7 @@ ConvProblem parse_problem(const ProblemText& text, const ConvArguments& argument
   return problem;
 }
 
-// Memory so short that not even this much can be had is for the caller to deal with.
+// If not even this much memory can be allocated, the call fails.
 constexpr int64_t kSmallestWorkspace = 64 << 10;
 
 PlanCache& plan_cache() {
@@ -108,7 +108,8 @@ std::string describe_call(const PlanCache::Call& call) {
   return out.str();
 }
 
-// Python measures (conv2d_ext/tuning.py), and says by _prefer_cpu or _prefer_cuda what was fastest.
+// Python measures (conv2d_ext/tuning.py) and reports the fastest engine with _prefer_cpu or
+// _prefer_cuda.
 void ask_to_measure(const PlanCache::Call& call) {
   using torch::stable::detail::from;
   std::array<StableIValue, 2> stack{from(std::string(backend().device_name)),
@@ -120,7 +121,7 @@ void ask_to_measure(const PlanCache::Call& call) {
 void plan_and_launch(const ConvProblem& problem, std::string_view algorithm, Buffers buffers,
                      const Operand& like) {
   const Backend& here = backend();
-  const int device = std::max(like.device, 0);  // PyTorch's CPU has the index -1
+  const int device = std::max(like.device, 0);  // PyTorch's CPU device has index -1
   DeviceCaps caps = here.query_caps(device);
   while (true) {
     std::string error;
@@ -132,7 +133,7 @@ void plan_and_launch(const ConvProblem& problem, std::string_view algorithm, Buf
       try {
         workspace.emplace(allocate_bytes(like, plan->workspace_bytes));
       } catch (const std::runtime_error&) {
-        // Plan again for less: smaller chunks, or an engine that needs none.
+        // Plan again with a lower limit: smaller chunks, or an engine without a workspace.
         caps.workspace_limit = std::min(caps.workspace_limit, plan->workspace_bytes) / 4;
         if (caps.workspace_limit < kSmallestWorkspace) throw;
         continue;
@@ -185,7 +186,7 @@ Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optiona
   problem.N = x.sizes[0], problem.C = x.sizes[1], problem.H = x.sizes[2], problem.W = x.sizes[3];
   problem.K = w.sizes[0], problem.R = w.sizes[2], problem.S = w.sizes[3];
   check_problem(problem, w.sizes[1]);
-  // Engines read the bias with stride 1; a broadcast or sliced one is rare enough to copy.
+  // Engines read the bias with stride 1. A broadcast or sliced bias is rare enough to copy.
   bool copies_bias = false;
   if (bias) {
     const Operand b(*bias, "bias");
@@ -197,7 +198,7 @@ Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optiona
     copies_bias = problem.K > 1 && b.steps[0] != 1;
   }
 
-  // An empty batch is contiguous, as in PyTorch, whatever the weight's format.
+  // As in PyTorch, the output of an empty batch is contiguous, whatever the weight's format.
   const bool channels_last = problem.N > 0 && (x.is_channels_last() || w.is_channels_last());
   problem.x_strides = x.strides();
   problem.w_strides = w.strides();
@@ -271,7 +272,7 @@ Tensor run_weight_grad(const Tensor& grad_output, const Tensor& input, int64_t k
   Tensor grad_weight =
       allocate_4d(y, {problem.K, weight_channels, problem.R, problem.S}, problem.w_strides);
 
-  // An empty batch still has a gradient, of zeros.
+  // The weight gradient of an empty batch is zero.
   if (problem.N == 0) return torch::stable::zero_(grad_weight);
   Buffers buffers;
   buffers.x = input.data_ptr();
@@ -316,7 +317,7 @@ std::tuple<Tensor, Tensor, Tensor> run_backward(const Tensor& grad_output, const
   }
   Tensor grad_input, grad_weight, grad_bias;
   if (x.sizes[1] == 0) {
-    // No gradient can be computed from grad_output, which has no channels: all are empty or zero.
+    // grad_output has no channels, so every gradient is empty or zero.
     grad_input = run_input_grad(grad_output, weight, x.sizes[2], x.sizes[3], false, arguments);
     if (!mask[0]) grad_input = Tensor();
     const Strides strides = dense_strides(false, 0, w.sizes[2], w.sizes[3]);

@@ -1,4 +1,5 @@
-// From tensors to a planned and launched convolution. The only code that knows both sides.
+// From tensors to a planned and launched convolution. Only this code knows both sides, PyTorch's
+// tensors and the engines.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -22,11 +23,12 @@ struct ConvArguments {
   Padding pad;
   Hw dilation;
   int64_t groups = 1;
-  std::string_view precision;  // the caller's
+  std::string_view precision;  // as the caller passed it
   std::string_view algorithm;
 };
 
-// stride and dilation take one value or (height, width); padding also (top, bottom, left, right).
+// stride and dilation take one value or (height, width). padding also takes (top, bottom, left,
+// right).
 ConvArguments parse_arguments(const std::vector<int64_t>& stride,
                               const std::vector<int64_t>& padding,
                               const std::vector<int64_t>& dilation, int64_t groups,
@@ -35,7 +37,7 @@ ConvArguments parse_arguments(const std::vector<int64_t>& stride,
 Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                    const ConvArguments& arguments);
 
-// channels_last: the memory format of the result.
+// channels_last: the result is allocated in channels_last memory format.
 Tensor run_input_grad(const Tensor& grad_output, const Tensor& weight, int64_t height,
                       int64_t width, bool channels_last, const ConvArguments& arguments);
 
@@ -44,36 +46,36 @@ Tensor run_weight_grad(const Tensor& grad_output, const Tensor& input, int64_t k
 
 Tensor run_bias_grad(const Tensor& grad_output);
 
-// All three; those that mask does not ask for come back undefined, None in Python.
+// Computes the gradients that mask requests. The others are undefined, which is None in Python.
 std::tuple<Tensor, Tensor, Tensor> run_backward(const Tensor& grad_output, const Tensor& input,
                                                 const Tensor& weight, const std::vector<bool>& mask,
                                                 const ConvArguments& arguments);
 
-// JSON: the names of this library's engines.
+// Returns the names of this library's engines as JSON.
 std::string run_engines();
 
-// A problem described without tensors, for explanations.
+// A problem described without tensors, for explain() and tune().
 struct ProblemText {
   std::string direction;  // "forward", "input_grad" or "weight_grad"
   std::string dtype;      // "float32", ...
   std::vector<int64_t> input_size, input_stride;
   std::vector<int64_t> weight_size, weight_stride;
   bool has_bias;
-  std::vector<int64_t> output_stride = {};  // none: those that the forward pass gives it
+  std::vector<int64_t> output_stride = {};  // empty: the strides that the forward pass would choose
 };
 
-// JSON: see describe_choice().
+// Returns JSON, see describe_choice().
 std::string run_explain(const ProblemText& text, const ConvArguments& arguments, int device);
 
-// From now on algorithm="auto" means that of the arguments, for this problem.
+// From now on, algorithm="auto" uses arguments.algorithm for this problem.
 void run_prefer(const ProblemText& text, const ConvArguments& arguments, int device);
 
-// Begins or ends to note problems that algorithm="auto" is called with. JSON: a list of those noted
-// since, see describe(), each with its device.
+// Starts or stops recording the problems that are called with algorithm="auto". Returns the
+// problems recorded so far as a JSON list (see describe()), each with its device.
 std::string run_record(bool on);
 
-// Begins or ends to have problems measured that algorithm="auto" is called with, each at its first
-// call. Returns whether it was so before.
+// Starts or stops tuning: while on, each problem that is called with algorithm="auto" is measured
+// at its first call. Returns whether tuning was on before.
 bool run_autotune(bool on);
 
 }  // namespace convx

@@ -38,7 +38,7 @@ Operand::Operand(const Tensor& of, const char* called) : tensor(of), name(called
   const AtenTensorHandle handle = tensor.get();
   int64_t* borrowed_sizes;
   int64_t* borrowed_strides;
-  // One report for all: none of these fails for the tensors that reach a kernel.
+  // One error message for all: none of these calls fails for a tensor that reaches a kernel.
   const bool known = aoti_torch_get_dim(handle, &rank) == AOTI_TORCH_SUCCESS &&
                      aoti_torch_get_sizes(handle, &borrowed_sizes) == AOTI_TORCH_SUCCESS &&
                      aoti_torch_get_strides(handle, &borrowed_strides) == AOTI_TORCH_SUCCESS &&

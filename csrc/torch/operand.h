@@ -1,5 +1,5 @@
-// A tensor of a call, with what the call asks of it read once: every question to a tensor is a call
-// into PyTorch, and small problems feel dozens of them.
+// A tensor of a call, with its properties read once. Every query is a call into PyTorch, and dozens
+// of them are noticeable in small problems.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -14,40 +14,41 @@ namespace convx {
 
 using torch::stable::Tensor;
 
-// Reports an error to whoever called the operator.
+// Throws an error that reaches the caller of the operator.
 [[noreturn]] void fail(const std::string& message);
 
 struct Operand {
-  // The tensor must outlive the operand, and so must the name.
+  // The tensor and the name must outlive the operand.
   Operand(const Tensor& tensor, const char* name);
 
   const Tensor& tensor;
-  const char* name;  // in messages
+  const char* name;  // used in error messages
   int64_t rank;
-  const int64_t* sizes;  // the tensor's own
-  const int64_t* steps;  // its strides
+  const int64_t* sizes;  // points into the tensor
+  const int64_t* steps;  // strides; points into the tensor
   int32_t dtype;         // PyTorch's code
-  int32_t device_type;   // likewise
+  int32_t device_type;   // PyTorch's code
   int32_t device;
 
   Strides strides() const { return {steps[0], steps[1], steps[2], steps[3]}; }
   bool is_channels_last() const {
     return convx::is_channels_last(sizes[0], sizes[1], sizes[2], sizes[3], strides());
   }
-  std::string sizes_text() const;  // "[2, 3, 4, 4]"
+  std::string sizes_text() const;  // such as "[2, 3, 4, 4]"
 };
 
-// Checks fail() with a sentence that names the tensor.
+// The checks call fail() with a message that names the tensor.
 void check_rank(const Operand& operand, int64_t rank);
-// It is a batch of images. The public operators have given a single image its batch by then.
+// Requires a batch of images. The public operators have already added the batch axis to a single
+// image.
 void check_image_rank(const Operand& operand);
 DType check_dtype(const Operand& operand);
-// It is on the kind of device this library computes on.
+// Requires the type of device on which this library computes.
 void check_device(const Operand& operand);
-// Every tensor of a call has the first one's dtype and device.
+// Requires the dtype and device of the call's first tensor.
 void check_like(const Operand& operand, const Operand& first);
 
-// Uninitialised memory from PyTorch's allocator, on the device of `like`.
+// Allocates uninitialised memory with PyTorch's allocator, on the device of `like`.
 Tensor allocate_4d(const Operand& like, const std::array<int64_t, 4>& sizes,
                    const Strides& strides);
 Tensor allocate_1d(const Operand& like, int64_t size);

@@ -1,4 +1,4 @@
-// The operators' boxed kernels. Both libraries register the same ones, each for its device.
+// The boxed kernels of the operators. Both libraries register them, each for its device.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -10,7 +10,7 @@
 
 namespace convx {
 
-// The public operators also take one image without a batch, (C, H, W), as F.conv2d does.
+// Like F.conv2d, the public operators also accept a single image without a batch axis, (C, H, W).
 
 inline Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                      const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
@@ -40,7 +40,7 @@ inline std::tuple<Tensor, Tensor, Tensor> conv2d_backward(
   return grads;
 }
 
-// The private operators take scalars: boxing a list costs a heap allocation per call.
+// The private operators take scalars, because boxing a list costs a heap allocation per call.
 
 inline Tensor conv2d_scalar(const Tensor& input, const Tensor& weight,
                             const std::optional<Tensor>& bias, int64_t stride_h, int64_t stride_w,
@@ -89,8 +89,8 @@ inline Tensor conv2d_weight_grad(const Tensor& grad_output, const Tensor& input,
 
 inline Tensor conv2d_bias_grad(const Tensor& grad_output) { return run_bias_grad(grad_output); }
 
-// What Python's explain() and tune() say about a problem; no tensor takes part, so each library has
-// operators of its own. kRun: run_explain or run_prefer.
+// Implements Python's explain() and tune(). No tensor is involved that could select a library, so
+// each library has its own operators. kRun is run_explain or run_prefer.
 template <auto kRun>
 auto run_about_problem(const std::string& direction, const std::string& dtype,
                        const std::vector<int64_t>& input_size,

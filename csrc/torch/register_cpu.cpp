@@ -1,4 +1,4 @@
-// Start here: the operators of torch.ops.convx, and their kernels for the CPU.
+// Start here: defines the operators of torch.ops.convx and registers their CPU kernels.
 // Autograd, fake tensors, autocast and vmap are registered from Python (conv2d_ext).
 #include "torch/ops.h"
 
@@ -12,8 +12,8 @@
 STABLE_TORCH_LIBRARY(convx, m) {
   m.def("conv2d(Tensor input, Tensor weight, Tensor? bias=None, " CONVX_LIST_ARGUMENTS
         ", *, str precision=\"ieee\", str algorithm=\"auto\") -> Tensor");
-  // PyTorch takes a single int for int[2] but not for SymInt[2]; with this overload
-  // torch.ops.convx.conv2d(x, w, padding=1) is a call too. Python forwards it to the one above.
+  // PyTorch accepts a single int for int[2] but not for SymInt[2]. This overload makes
+  // torch.ops.convx.conv2d(x, w, padding=1) a valid call. Python forwards it to the one above.
   m.def(
       "conv2d.int(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] "
       "padding=0, int[2] dilation=1, SymInt groups=1, *, str precision=\"ieee\", str "

@@ -1,4 +1,4 @@
-// Calls into PyTorch's C shims report failure by a code.
+// Turns the error codes of PyTorch's C shims into exceptions.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>

@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kChannelsPerTask = 128;
 constexpr int64_t kRowsPerTask = 8;
 constexpr int64_t kWantedTasks = 64;
-// Measured on a Sapphire Rapids core with AVX-512: loads and one multiply-add per tap and vector.
+// Cycles measured on a Sapphire Rapids core with AVX-512: loads and one multiply-add per tap and
+// vector.
 constexpr double kCyclesPerTapVector = 1.5;
 constexpr double kCyclesPerTapVector16Bit = 6;
 constexpr double kCyclesPerUs = 2600;
@@ -103,7 +104,7 @@ class ChannelwiseLaunch {
     return static_cast<const char*>(base) + offset * bytes_;
   }
 
-  // [tap][channel]
+  // Packed weights: [tap][channel].
   void pack_weights() const {
     RowCopy copy;
     copy.rows = p_.S;
@@ -117,7 +118,7 @@ class ChannelwiseLaunch {
     }
   }
 
-  // gather: of the image and channels at hand. offsets: room for two per tap.
+  // `gather` describes the image and channels. `offsets` has room for two entries per tap.
   void gather_row(const GatherView& view, int64_t target_row, ChannelGather gather,
                   std::vector<int64_t>& offsets) const {
     const AxisPhase& down = view.rows[target_row % view.rows.size()];
@@ -147,7 +148,7 @@ class ChannelwiseLaunch {
     }
   }
 
-  // The taps that reach lattice point (i, j), as source offsets and weight offsets.
+  // Lists the taps that reach lattice point (i, j), as source offsets and weight offsets.
   int64_t list_taps(const GatherView& view, const AxisPhase& down, int64_t i,
                     const AxisPhase& across, int64_t j, std::vector<int64_t>& offsets) const {
     int64_t count = 0;
@@ -165,7 +166,7 @@ class ChannelwiseLaunch {
     return count;
   }
 
-  // sums: [tap][channel], p_.C apart
+  // sums is [tap][channel], with a pitch of p_.C.
   void add_row(int64_t image, int64_t row, int64_t channel, Acc* sums) const {
     ChannelDots dots;
     dots.channels = std::min(plan_.tile.m, p_.C - channel);
@@ -185,7 +186,7 @@ class ChannelwiseLaunch {
     }
   }
 
-  // Pixels that all the taps [s, s_end) reach are taken at once, those at the edges tap by tap.
+  // Pixels that all taps [s, s_end) reach are summed at once, pixels at the edges tap by tap.
   void add_kernel_row(int64_t x, int64_t y, int64_t s, int64_t s_end, Acc* sums,
                       ChannelDots dots) const {
     auto offset_of = [&](int64_t tap) { return tap * p_.dilation.w - p_.pad.left; };

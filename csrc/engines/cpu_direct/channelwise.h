@@ -1,9 +1,9 @@
-// Depthwise convolutions of channels_last tensors, the part of cpu_direct that uses no staging:
-// with one channel per group and neighbouring channels in memory, vectors run over channels.
+// Depthwise convolutions of channels_last tensors in cpu_direct, without staging: with one channel
+// per group and contiguous channels, vectors run over channels.
 //
-// Plan::tile: m channels and n rows (of the target lattice, or of y for the weight gradient) per
-// task. Plan::split: parts the rows of all images are cut into for the weight gradient; it and the
-// tile depend on the problem alone. Plan::shape: the gather view, for the other passes.
+// Plan::tile: m channels and n rows (of the target lattice, or of y in the weight gradient) per
+// task. Plan::split: split-K slices of the rows of all images, in the weight gradient. Tile and
+// split depend only on the problem. Plan::shape: the gather view, in the other passes.
 #pragma once
 
 #include "core/buffers.h"

@@ -1,9 +1,10 @@
-// cpu_direct: the same products as cpu_gemm, with every tap read from the padded image in place.
-// Nothing is unfolded, but vectors that reach past the end of a row do work for nothing. Best for
-// few channels (depthwise), 1x1 kernels, and widths that vectors divide well. Takes every problem.
+// cpu_direct: the same matrix product as cpu_gemm, but every tap is read from the padded image in
+// place. Nothing is unfolded, but vectors that reach past the end of a row do unused work. Best for
+// few channels (depthwise), 1x1 kernels, and widths that are multiples of a vector. Takes every
+// problem.
 //
-// Plan::tile is that of the shared drivers: see cpu_driver/gather_driver.h and weight_driver.h;
-// depthwise problems in channels_last have their own, see channelwise.h.
+// Plan::tile is that of the shared drivers (cpu_driver/gather_driver.h and weight_driver.h), or of
+// channelwise.h for depthwise problems in channels_last.
 #pragma once
 
 #include <string>

@@ -9,15 +9,15 @@
 namespace convx {
 namespace {
 
-// Clock cycles, measured on a Sapphire Rapids core with AVX-512; narrower vectors change the counts
-// they are multiplied with, not the cycles. Only their ratios matter for the choice.
+// Clock cycles, measured on a Sapphire Rapids core with AVX-512. Narrower vectors change the counts
+// that they are multiplied with, not the cycles. Only their ratios affect the choice.
 constexpr double kCyclesPerUs = 2600;
 constexpr double kFma = 0.5;            // per vector
-constexpr double kFmaLatency = 4;       // least per step of a register tile
+constexpr double kFmaLatency = 4;       // minimum per step of a register tile
 constexpr double kAlignedLoad = 0.6;    // per vector
 constexpr double kUnalignedLoad = 2.2;  // per vector that straddles cache lines
-constexpr double kTileOverhead = 40;    // per call of a tile kernel, and then
-constexpr double kTileVector = 3;       //   per vector of sums it adds to memory
+constexpr double kTileOverhead = 40;    // per call of a tile kernel, plus
+constexpr double kTileVector = 3;       //   per vector of accumulators added to memory
 constexpr double kAddLanes = 10;        // per vector whose lanes are summed
 constexpr double kCopyVector = 3;       // per vector staged, packed or stored
 constexpr double kCopyScalar = 1.5;     // per element, in weights and other short strides
@@ -29,7 +29,7 @@ constexpr double kThreadsUs = 5;        // to start and join the threads
 
 struct Machine {
   double lanes;
-  double copy_element;  // when copied in runs
+  double copy_element;  // cycles per element copied in runs
 };
 
 Machine describe_machine(const ConvProblem& p, const DeviceCaps& caps, int64_t element_stride) {

@@ -1,4 +1,4 @@
-// The time the CPU engines take, from counts of what their kernels do.
+// Predicts the time of the CPU engines from operation counts of their kernels.
 #pragma once
 
 #include "core/device_caps.h"
@@ -7,7 +7,7 @@
 
 namespace convx {
 
-// plan: of plan_gather() or plan_weight().
+// `plan` comes from plan_gather() or plan_weight().
 double predict_cpu_us(const ConvProblem& problem, const Plan& plan, const DeviceCaps& caps);
 
 }  // namespace convx

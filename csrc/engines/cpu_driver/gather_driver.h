@@ -1,11 +1,11 @@
-// Forward and input gradient on the CPU, for both engines: every phase pair of the gather view is
-// the matrix product
+// Forward and input gradient on the CPU, for both engines. Every pair of a row phase and a column
+// phase of the gather view is the matrix product
 //   target[m][pixel] = sum over depth = (channel, tap) of  weights[m][depth] * source[depth][pixel]
-// The engines differ in how the source matrix is read: cpu_gemm packs it into dense panels (the
+// The engines differ in how they read the source matrix: cpu_gemm packs it into dense panels (the
 // im2col matrix, one register tile wide), cpu_direct reads the staged image in place.
 //
 // A task computes Plan::tile.m target channels of tile.n x tile.k lattice points (rows x columns)
-// of one phase pair and image, for one group or a few. No sum depends on how the tiles are cut.
+// of one phase pair and image, for one group or a few. No result depends on how the tiles are cut.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@
 
 namespace convx {
 
-// What plan and launch must agree on, derived from the problem and the plan's tile: Plan::shape.
+// Everything that plan and launch must agree on, derived from the problem and the plan's tile.
+// Stored in Plan::shape.
 struct GatherGeometry {
   GatherView view;
   Tile tile;
@@ -27,14 +28,14 @@ struct GatherGeometry {
   DepthBox box;
   AxisLayouts row_layouts;
   AxisLayouts column_layouts;
-  int64_t row_chunks = 0;  // of the phase that has most
+  int64_t row_chunks = 0;  // of the phase with the most chunks
   int64_t column_chunks = 0;
-  int64_t channel_blocks = 0;  // of tile.m target channels
-  int64_t group_batch = 1;     // groups one task takes, one after the other
-  int64_t depth_blocks = 0;    // of the phase pair that has most
-  // Packed weights of all groups and phases, shared by all tasks; 0 if each task packs its own.
+  int64_t channel_blocks = 0;  // blocks of tile.m target channels
+  int64_t group_batch = 1;     // groups that one task computes in turn
+  int64_t depth_blocks = 0;    // of the phase pair with the most blocks
+  // Packed weights of all groups and phases, shared by all tasks. 0 if each task packs its own.
   int64_t shared_weights = 0;
-  // Elements of a slot's slice: [weights][staged][panel][sums]
+  // Elements of a slot's slice of the workspace: [weights][staged][panel][sums].
   int64_t slot_weights = 0;
   int64_t slot_staged = 0;
   int64_t slot_panel = 0;
@@ -45,7 +46,7 @@ struct GatherGeometry {
 
 GatherGeometry make_gather_geometry(const ConvProblem& problem, const Tile& tile, bool packed);
 
-// Fills tile, workspace_bytes and shape.
+// Sets tile, workspace_bytes and shape.
 Plan plan_gather(const ConvProblem& problem, const DeviceCaps& caps, EngineId engine);
 
 void launch_gather(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,

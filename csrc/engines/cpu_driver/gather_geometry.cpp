@@ -21,8 +21,9 @@ int64_t count_most_points(const std::vector<AxisPhase>& phases) {
 
 bool has_neighbouring_channels(const Strides& strides) { return strides.c == 1 && strides.w > 1; }
 
-// Groups of few channels: where the channels of a pixel are neighbours in memory, as many as share
-// a cache line; else as many as make a task worth its overhead.
+// Groups that one task computes. Few channels per group make small tasks, so a task takes enough
+// groups to be worth its overhead. If the channels of a pixel are contiguous, it takes at least the
+// groups that share a cache line.
 int64_t choose_group_batch(const ConvProblem& problem, const GatherGeometry& g) {
   const GatherView& view = g.view;
   const int64_t products = g.tile.m * g.tile.n * g.tile.k * view.source_channels * problem.taps();
@@ -35,14 +36,15 @@ int64_t choose_group_batch(const ConvProblem& problem, const GatherGeometry& g) 
   return std::clamp<int64_t>(batch, 1, std::max<int64_t>(problem.groups, 1));
 }
 
-// The largest tile whose slot slice fits the budget, cut further until there are enough tasks.
+// Starts with the largest tile whose slot slice fits the budget and cuts it until there are enough
+// tasks.
 Tile choose_tile(const ConvProblem& problem, const DeviceCaps& caps, bool packed) {
   const GatherView view = make_gather_view(problem);
   const int64_t budget = slot_budget(caps.threads);
   const int64_t bytes = accumulate_bytes(problem.dtype);
   Tile tile{view.target_channels, count_most_points(view.rows), count_most_points(view.columns)};
   tile.m = ceil_div(tile.m, ceil_div(tile.m, kMaxTileChannels));
-  // A task of many groups must find its pixels in the first-level cache for each of them.
+  // A task with many groups should find its pixels in the L1 cache for each of them.
   const bool few_channels = std::max(view.source_channels, view.target_channels) < kFewChannels;
   const bool neighbours = has_neighbouring_channels(view.source_strides) ||
                           has_neighbouring_channels(view.target_strides);
@@ -103,8 +105,8 @@ GatherGeometry make_gather_geometry(const ConvProblem& problem, const Tile& tile
   g.slot_staged =
       round_up(count_staged(g.row_layouts, g.column_layouts, g.box.channels, 0), kAlignElements);
   g.slot_panel = packed ? (depth + 1) * kMaxTileColumns : 0;
-  // Sums live through all depth blocks; with one block, a register tile's columns are enough. The
-  // two ways to read the image in place may leave columns unused, at most one vector per row or the
+  // Accumulators persist over all depth blocks; with a single block, the columns of one register
+  // tile are enough. In-place reads may leave columns unused: at most one vector per row, or the
   // rows' halo.
   int64_t points = kMaxTileColumns;
   if (g.depth_blocks > 1) {

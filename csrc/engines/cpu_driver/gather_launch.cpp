@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kPanelsInPlace = 4;
 
-// Everything about the task at hand that its steps share.
+// The part of the work that one task computes.
 struct GatherTask {
   int64_t image, group;
   int64_t row_phase, column_phase;
@@ -16,10 +16,10 @@ struct GatherTask {
   LatticeChunk chunk;
 };
 
-// Columns of the product are taken in register tiles. Columns of a tile are
+// The columns of the matrix product are computed in register tiles. Columns of a tile are
 //   packed:   lattice points in order, without gaps;
-//   in place: positions of the staged image, either in one run through all rows, the halo included,
-//             or vector by vector within each row: whichever makes fewer.
+//   in place: positions of the staged image, either one run through all rows including the halo, or
+//             vector by vector within each row, whichever needs fewer vectors.
 struct ColumnTiling {
   bool packed;
   bool by_row;
@@ -45,7 +45,7 @@ ColumnTiling make_tiling(bool packed, const LatticeChunk& chunk, int64_t pitch, 
 }
 
 struct TileColumns {
-  int64_t vector_start[kMaxTileVectors];  // staged positions; in place only
+  int64_t vector_start[kMaxTileVectors];  // staged positions, in place only
   TileSegment segments[kMaxTileColumns];
   int64_t segment_count;
 };
@@ -57,7 +57,7 @@ void add_segment(TileColumns& out, const ColumnTiling& t, int64_t row, int64_t c
                                        static_cast<int32_t>(position), static_cast<int32_t>(count)};
 }
 
-// row_stride and column_stride: of the target lattice in the target tensor.
+// row_stride and column_stride lead from one lattice point to the next in the target tensor.
 void describe_tile(const ColumnTiling& t, int64_t tile, int64_t row_stride, int64_t column_stride,
                    TileColumns& out) {
   out.segment_count = 0;
@@ -157,20 +157,20 @@ class GatherLaunch {
   int64_t count_row_taps(int64_t phase) const { return g_.view.rows[phase].taps.size(); }
   int64_t count_column_taps(int64_t phase) const { return g_.view.columns[phase].taps.size(); }
 
-  // Panels of a block of `channels` target channels: as even as they can be.
+  // Panels of a block of `channels` target channels, as even as possible.
   int64_t count_panels(int64_t channels) const {
     return ceil_div(channels, kernels_.max_rows[vectors_ == 2 ? 0 : 1]);
   }
 
-  // Packed weights of a block: [panel][depth][row in panel]; panels of all channel blocks follow
-  // each other, so the panel that starts with target channel m starts at m * depth.
+  // Packs the weights of a block as [panel][depth][row in panel]. The panels of all channel blocks
+  // are contiguous, so the panel of target channel m starts at m * depth.
   void pack_weights(const GatherTask& task, const DepthBlock& block, Acc* out) const {
     const GatherView& view = g_.view;
     const Strides& strides = problem_.w_strides;
     const auto& row_taps = view.rows[task.row_phase].taps;
     const auto& column_taps = view.columns[task.column_phase].taps;
-    // Taps of a phase are evenly spaced; where that spacing goes on from row to row or from channel
-    // to channel, as in dense weights of stride-1 problems, longer runs are copied at once.
+    // The taps of a phase are evenly spaced. If that spacing continues from row to row or from
+    // channel to channel, as in dense weights with stride 1, longer runs are copied at once.
     auto spacing = [](const std::vector<AxisTap>& taps) {
       return taps.size() > 1 ? taps[1].tap - taps[0].tap : 0;
     };
@@ -207,7 +207,7 @@ class GatherLaunch {
     }
   }
 
-  // Shared packed weights: [group][phase pair][depth block][target channel panels]
+  // Shared packed weights: [group][phase pair][depth block][target channel panels].
   Acc* find_shared(const GatherTask& task, const DepthBlock& block) const {
     int64_t taps_before = 0;
     const int64_t row_taps = count_row_taps(task.row_phase);
@@ -279,8 +279,8 @@ class GatherLaunch {
     if (g_.packed) {
       for (int64_t k = 0; k < depth; ++k) panel_offsets[k] = static_cast<int32_t>(k * width);
     }
-    // Packed: all channels per tile, so that a panel is packed once. In place: some channels for
-    // all tiles, so that the target is written in long runs.
+    // Packed: all channels for each tile, so that a panel is packed once. In place: a few channels
+    // for all tiles, so that the target is written in long runs.
     const int64_t panels = count_panels(task.channels);
     const int64_t panel_step = g_.packed ? panels : std::min<int64_t>(panels, kPanelsInPlace);
     TileColumns columns;
@@ -298,7 +298,7 @@ class GatherLaunch {
           kernels_.pack_panel(staged, tap_offsets, depth, columns.segments, columns.segment_count,
                               width, panel);
         }
-        // [tile][channel][column]; if all of the depth is in this block, one tile at a time.
+        // [tile][channel][column]. If this block has the whole depth, there is one tile at a time.
         const bool alone = first && last;
         Acc* tile_sums = sums + (alone ? 0 : (tile * task.channels + channel) * width);
         for (int64_t p = first_panel; p < last_panel; ++p) {
@@ -332,7 +332,7 @@ class GatherLaunch {
     return g_.view.columns[task.column_phase].target_step * g_.view.target_strides.w;
   }
 
-  // Channels are counted from the task's first.
+  // first_channel counts from the task's first channel.
   void store_columns(const GatherTask& task, int64_t first_channel, int64_t channels,
                      const TileColumns& columns, const Acc* sums, int64_t pitch) const {
     const Strides& strides = g_.view.target_strides;
@@ -355,7 +355,7 @@ class GatherLaunch {
     kernels_.store_tile(sums, store);
   }
 
-  // Target pixels that no tap reaches.
+  // Target pixels that no tap reaches are zero.
   void store_zeros(const GatherTask& task, Acc* slice) const {
     const ColumnTiling tiling = make_tiling(true, task.chunk, 0, kernels_.lanes, vectors_);
     Acc* sums = slice + g_.slot_weights + g_.slot_staged + g_.slot_panel;

@@ -9,11 +9,11 @@
 
 namespace convx {
 
-// Slices of the workspace start on cache lines for float and double alike.
+// Slices of the workspace start on cache lines, for float and double alike.
 constexpr int64_t kAlignElements = 16;
 
-// A workspace is at most kMaxSharedBytes + kMaxSlotsBytes. Slices are sized for a second-level
-// cache, or smaller where many threads share the bound.
+// A workspace has at most kMaxSharedBytes + kMaxSlotsBytes. Slices are sized for the L2 cache, or
+// smaller if many threads share the limit.
 constexpr int64_t kMaxSharedBytes = int64_t{15} << 20;
 constexpr int64_t kMaxSlotsBytes = int64_t{48} << 20;
 constexpr int64_t kMaxSlotBudget = int64_t{1} << 20;
@@ -23,7 +23,7 @@ inline int64_t slot_budget(int threads) {
   return std::clamp(kMaxSlotsBytes / std::max(threads, 1), kMinSlotBudget, kMaxSlotBudget);
 }
 
-// Slots beyond the bound are not used. Every slice fits the bound at least once.
+// Slots beyond the limit are not used. Every slice fits at least once.
 inline int64_t count_slots(int threads, int64_t slot_bytes) {
   return std::clamp<int64_t>(kMaxSlotsBytes / std::max<int64_t>(slot_bytes, 1), 1,
                              std::max(threads, 1));
@@ -33,7 +33,7 @@ constexpr int64_t kMaxTileChannels = 256;
 constexpr int64_t kMinTileChannels = 32;
 constexpr int64_t kMaxTilePixels = 1024;
 
-// A few tasks per thread even out their lengths; tasks below some 10 us cost more than they bring.
+// A few tasks per thread even out their lengths. Tasks below about 10 us cost more than they gain.
 constexpr int64_t kTasksPerThread = 3;
 constexpr int64_t kMinTaskProducts = 400000;
 constexpr int64_t kMinBatchProducts = 20000;

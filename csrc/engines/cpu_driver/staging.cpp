@@ -19,8 +19,8 @@ InsideRange find_inside(int64_t origin, int64_t step, int64_t length, int64_t so
   return {first, last};
 }
 
-// Planes a large power of two apart would all fall into the same few cache sets, so large ones are
-// made an odd number of cache lines long.
+// Planes at a distance of a large power of two would all map to the same few cache sets, so large
+// planes are padded to an odd number of cache lines.
 int64_t spread_plane(int64_t plane) { return plane < 256 ? plane : (ceil_div(plane, 16) | 1) * 16; }
 
 }  // namespace
@@ -44,7 +44,8 @@ AxisLayout lay_out_axis(const AxisPhase& phase, int64_t first_tap, int64_t tap_c
     bool joins = false;
     if (!layout.segments.empty()) {
       const AxisSegment& last = layout.segments.back();
-      // Taps further apart than the lattice is long would only stage what nothing reads.
+      // If taps are further apart than the lattice is long, a joint segment would stage values that
+      // nothing reads.
       joins = floor_mod(offset - last.origin, layout.step) == 0 &&
               (offset - last.origin) / layout.step <= last.length;
     }

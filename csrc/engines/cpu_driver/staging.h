@@ -1,12 +1,13 @@
-// Staging: the part of a source tensor that one task needs, copied once into dense scratch memory
-// in the accumulate type, zeros where it leaves the image, so that every tap of every target pixel
-// is a plain unit-stride load.
+// Staging copies the part of a source tensor that one task needs into dense scratch memory, once
+// and in the accumulation type, with zeros outside the image. Every tap of every target pixel is
+// then a plain unit-stride load.
 //
-// Staged layout of one block of channels, in elements:
-//   staged[channel][column segment][row][column]     rows `pitch` apart, channels `plane` apart
-// Along each axis, source positions that differ by a multiple of the source step and are reached
-// by neighbouring taps form a segment, so that stepping the target by one steps the staged
-// position by one, whatever the step and the dilation.
+// Staged layout of one block of channels, with `pitch` elements between rows and `plane` elements
+// between channels:
+//   staged[channel][column segment][row][column]
+// Along each axis, source positions that differ by a multiple of the source step and are reached by
+// neighbouring taps form a segment. Stepping the target by one then steps the staged position by
+// one, whatever the step and the dilation.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +20,21 @@ namespace convx {
 
 struct AxisSegment {
   int64_t start;   // staged position of its first element
-  int64_t origin;  // source position of its first element for target lattice index 0
+  int64_t origin;  // source position of its first element, for target lattice index 0
   int64_t length;
 };
 
 struct AxisTapPlace {
   int64_t segment;
-  int64_t shift;  // position in the segment for target lattice index 0
+  int64_t shift;  // position in the segment, for target lattice index 0
 };
 
-// How the source positions that some taps of a phase need for `extent` lattice points are laid out.
+// The layout of the source positions that some taps of a phase need for `extent` lattice points.
 struct AxisLayout {
   int64_t extent = 0;
   int64_t step = 1;
   int64_t length = 0;   // of all segments
-  int64_t longest = 0;  // segment
+  int64_t longest = 0;  // longest segment
   std::vector<AxisSegment> segments;
   std::vector<AxisTapPlace> taps;
 };
@@ -41,12 +42,12 @@ struct AxisLayout {
 AxisLayout lay_out_axis(const AxisPhase& phase, int64_t first_tap, int64_t tap_count,
                         int64_t extent);
 
-// A reduction over channels and taps is cut into boxes of at most this many terms, to bound the
-// scratch memory and to keep sums short. A power of two times three suits kernels of 1 and 3.
+// A reduction over channels and taps is cut into boxes of at most this many terms, which bounds the
+// scratch memory and keeps accumulation chains short. 3 * 2^7 suits kernels of width 1 and 3.
 constexpr int64_t kMaxDepth = 384;
 
-// Extents of a box. Boxes cut kernels only when a box has one channel, and kernel rows only when it
-// has one of those, so terms of a box are neighbours in the order (channel, kernel row, column).
+// Extents of a box. A box splits the kernel only if it has one channel, and kernel rows only if it
+// has one row, so its terms are contiguous in the order (channel, kernel row, kernel column).
 struct DepthBox {
   int64_t channels = 1;
   int64_t rows = 1;
@@ -62,7 +63,7 @@ struct DepthBlock {
   int64_t depth() const { return channels * rows * columns; }
 };
 
-// Calls visit(block) for the boxes of a reduction in its order. channel_end bounds the channels.
+// Calls visit(block) for the boxes of a reduction, in order. channel_end bounds the channels.
 template <typename Visit>
 void for_each_depth_block(const DepthBox& box, int64_t channel_begin, int64_t channel_end,
                           int64_t rows, int64_t columns, const Visit& visit) {
@@ -82,13 +83,13 @@ using AxisLayouts = std::vector<std::vector<AxisLayout>>;
 AxisLayouts lay_out_phases(const std::vector<AxisPhase>& phases, int64_t taps_per_block,
                            int64_t extent);
 
-// The target lattice points one task works on.
+// The target lattice points of one task.
 struct LatticeChunk {
   int64_t row, rows;
   int64_t column, columns;
 };
 
-// A staged block of channels: where it came from and how it is addressed.
+// A staged block of channels: its layouts and its strides.
 struct StagedShape {
   const AxisLayout* row_layout;
   const AxisLayout* column_layout;
@@ -98,14 +99,14 @@ struct StagedShape {
 
 StagedShape make_staged_shape(const AxisLayout& rows, const AxisLayout& columns, int64_t pitch);
 
-// Elements behind the staged data that vector loads may touch; they are staged as zeros.
+// Elements behind the staged data that vector loads may touch. They are staged as zeros.
 constexpr int64_t kStagingSlack = kMaxTileColumns;
 
-// The most elements a staged block takes, slack included. A pitch of 0 means the tightest one.
+// The most elements that a staged block takes, including slack. A pitch of 0 means the smallest.
 int64_t count_staged(const AxisLayouts& rows, const AxisLayouts& columns, int64_t channels,
                      int64_t pitch);
 
-// Where the source lies: the plane of the first channel to be staged.
+// The source, starting with the plane of the first staged channel.
 struct SourcePlanes {
   const char* data;
   int64_t element_bytes;
@@ -118,7 +119,7 @@ void stage_channels(const CpuKernels<Acc>& kernels, const SourcePlanes& source,
                     const StagedShape& shape, const LatticeChunk& chunk, int64_t channels,
                     Acc* staged);
 
-// offsets[k] = staged position of term k of the block for lattice point (0, 0) of the chunk.
+// offsets[k] is the staged position of term k of the block, for lattice point (0, 0) of the chunk.
 void fill_tap_offsets(const StagedShape& shape, int64_t channels, int32_t* offsets);
 
 }  // namespace convx

@@ -1,13 +1,13 @@
 // Weight gradient on the CPU, for both engines:
-//   w[k][depth] = sum over pixels of  y[k][pixel] * source[depth][pixel]
-// depth = (channel, tap). The engines differ in what their vectors run over: cpu_gemm transposes y
-// to [pixel][filter] and sums outer products, so its vectors are filters; cpu_direct takes dot
-// products of image rows, so its vectors are pixels and a single filter fills them. Both read the
-// source from the staged image in place.
+//   w[k][depth] = sum over pixels of  y[k][pixel] * source[depth][pixel],   depth = (channel, tap)
+// The engines differ in the axis of their vectors. cpu_gemm transposes y to [pixel][filter] and
+// sums outer products: its vectors are filters. cpu_direct computes dot products of image rows: its
+// vectors are pixels, and a single filter fills them. Both read the source from the staged image in
+// place.
 //
-// A task computes Plan::tile.m filters by one box of the depth, over one of Plan::split parts of
-// the pixels; pixels are taken in chunks of tile.n x tile.k (rows x columns). The tile and the
-// split set the order of the sums, so they depend on the problem alone, not on the threads.
+// A task computes Plan::tile.m filters by one box of the depth, over one of Plan::split split-K
+// slices of the pixels, in chunks of tile.n x tile.k pixels (rows x columns). Tile and split set
+// the order of the additions, so they depend only on the problem, not on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@
 
 namespace convx {
 
-// What plan and launch must agree on, derived from the problem and the plan's tile and split:
-// Plan::shape.
+// Everything that plan and launch must agree on, derived from the problem and the plan's tile and
+// split. Stored in Plan::shape.
 struct WeightGeometry {
   GatherView view;  // of the forward pass: source x, target y
   Tile tile;
@@ -37,11 +37,11 @@ struct WeightGeometry {
   int64_t depth_blocks = 0;
   int64_t split = 1;
   int64_t padded_filters = 0;  // tile.m in whole vectors
-  int64_t padded_pixels = 0;   // of a chunk, likewise
-  // Elements of the sums of one task, and of those of all parts: [part][task][sums]
+  int64_t padded_pixels = 0;   // pixels of a chunk, in whole vectors
+  // Elements of one task's partial sums, and of all of them: [part][task][sums].
   int64_t task_sums = 0;
   int64_t part_sums = 0;
-  // Elements of a slot's slice: [sums][y][staged][transposed y]
+  // Elements of a slot's slice of the workspace: [sums][y][staged][transposed y].
   int64_t slot_sums = 0;
   int64_t slot_y = 0;
   int64_t slot_staged = 0;
@@ -53,7 +53,7 @@ struct WeightGeometry {
 WeightGeometry make_weight_geometry(const ConvProblem& problem, const Tile& tile, int64_t split,
                                     bool packed);
 
-// Fills tile, split, workspace_bytes and shape.
+// Sets tile, split, workspace_bytes and shape.
 Plan plan_weight(const ConvProblem& problem, const DeviceCaps& caps, EngineId engine);
 
 void launch_weight(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,

@@ -9,15 +9,15 @@ namespace {
 
 constexpr int64_t kSlotBudget = int64_t{768} << 10;
 constexpr int64_t kMaxTileFilters = 64;
-// Transposed y of a chunk stays in the first-level cache: 160 pixels by 64 filters are 40 KiB.
+// The transposed y of a chunk stays in the L1 cache: 160 pixels by 64 filters are 40 KiB.
 constexpr int64_t kMaxPackedPixels = 160;
 constexpr int64_t kWantedTasks = 64;
 constexpr int64_t kWantedTasksBeforeSplit = 16;
 constexpr int64_t kMinDepth = 96;
-// Below this many pixels, writing and adding a part costs a tenth of computing it.
+// With this many pixels, writing and adding a slice costs a tenth of computing it.
 constexpr int64_t kMinPixelsPerPart = 2048;
 
-// Boxes get smaller where the weights alone give few tasks.
+// Boxes become smaller if the weights alone give few tasks.
 DepthBox choose_box(const ConvProblem& p, int64_t filter_blocks) {
   DepthBox box;
   for (int64_t depth = kMaxDepth; depth >= kMinDepth; depth /= 2) {

@@ -94,7 +94,7 @@ class WeightLaunch {
         transpose_y(task, chunk, y, panel);
         add_products(task, {chunk.rows, chunk.columns, shape.pitch}, panel, staged, offsets, sums);
       } else {
-        // Rows of y lie as far apart as those of the staged image.
+        // Rows of y have the pitch of the staged image.
         const int64_t y_stride = chunk.rows * shape.pitch;
         stage_y(task, image, chunk, shape.pitch, y_stride, y);
         const int lanes = kernels_.lanes;
@@ -116,7 +116,7 @@ class WeightLaunch {
             strides.w};
   }
 
-  // y of the chunk: [filter][row][column], row_pitch and filter_pitch elements apart.
+  // Stages y of the chunk as [filter][row][column], with the given pitches in elements.
   void stage_y(const WeightTask& task, int64_t image, const LatticeChunk& chunk, int64_t row_pitch,
                int64_t filter_pitch, Acc* y) const {
     const Strides& strides = problem_.y_strides;
@@ -139,7 +139,7 @@ class WeightLaunch {
     }
   }
 
-  // panel: [pixel][filter], zeros for the filters that fill up the last vector.
+  // panel is [pixel][filter], with zeros for the filters that fill up the last vector.
   void transpose_y(const WeightTask& task, const LatticeChunk& chunk, Acc* y, Acc* panel) const {
     const int64_t filters = round_up(task.filters, kernels_.lanes);
     const int64_t pixels = chunk.rows * chunk.columns;
@@ -152,7 +152,7 @@ class WeightLaunch {
     kernels_.transpose(y, g_.padded_pixels, filters, padded, panel, g_.padded_filters);
   }
 
-  // sums: [depth][filter], padded_filters apart
+  // sums is [depth][filter], with a pitch of padded_filters.
   void add_products(const WeightTask& task, const PixelRange& range, const Acc* panel,
                     const Acc* staged, const int32_t* offsets, Acc* sums) const {
     const int64_t depth = task.block->depth();
@@ -174,7 +174,7 @@ class WeightLaunch {
     }
   }
 
-  // sums: [filter][depth]
+  // sums is [filter][depth].
   void add_dots(const WeightTask& task, const DotRange& range, const Acc* y, int64_t y_stride,
                 const Acc* staged, const int32_t* offsets, Acc* sums) const {
     const int64_t depth = task.block->depth();

@@ -1,8 +1,8 @@
 // cpu_gemm: the convolution as a matrix product. The image is unfolded (im2col) one register-tile
-// panel at a time, so the unfolded matrix never exists as a whole. Best where many target channels
+// panel at a time, so the unfolded matrix never exists as a whole. Best if many target channels
 // share the cost of unfolding.
 //
-// Plan::tile is that of the shared drivers: see cpu_driver/gather_driver.h and weight_driver.h.
+// Plan::tile is that of the shared drivers (cpu_driver/gather_driver.h and weight_driver.h).
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Depthwise convolutions whose channels are neighbours in memory: vectors run over channels, and
-// nothing has to be rearranged.
+// Depthwise convolutions of channels_last tensors. Vectors run over channels, and nothing has to be
+// rearranged.
 
 template <typename T, typename Acc>
 inline __attribute__((always_inline)) void load_lanes(const T* in,
@@ -66,7 +66,7 @@ void gather_channels(const ChannelGather& g) {
   }
 }
 
-// One kernel row of up to kChannelTaps taps, over a run of pixels all of them reach.
+// Adds one kernel row of kTaps taps over a run of pixels that all of them reach.
 template <int kTaps, typename T>
 void add_fixed_taps(const ChannelDots& d, accumulate_t<T>* sums) {
   using Acc = accumulate_t<T>;

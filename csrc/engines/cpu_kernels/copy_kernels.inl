@@ -1,6 +1,6 @@
-// Between tensors of any storage type and strides, and dense scratch memory in Acc.
+// Copies between tensors of any storage type and strides, and dense scratch memory in Acc.
 
-// Borders are short: the empty statement keeps the compiler from calling memset for them.
+// Borders are short. The empty asm statement keeps the compiler from calling memset for them.
 template <typename Acc>
 inline void fill_zero(Acc* out, int64_t count) {
   for (int64_t j = 0; j < count; ++j) {
@@ -9,7 +9,7 @@ inline void fill_zero(Acc* out, int64_t count) {
   }
 }
 
-// The first and the last kCount elements, which together are all of them.
+// Copies the first and the last kCount elements, which together cover all of them.
 template <int kCount, typename Acc>
 inline void copy_both_ends(const Acc* in, Acc* out, int64_t count) {
   Acc first[kCount], last[kCount];
@@ -19,7 +19,7 @@ inline void copy_both_ends(const Acc* in, Acc* out, int64_t count) {
   std::memcpy(out + count - kCount, last, sizeof last);
 }
 
-// Whole vectors, the last one overlapping the one before: cheaper than a scalar remainder.
+// Copies whole vectors, the last of which overlaps the one before. A scalar remainder is slower.
 template <typename Acc>
 inline void copy_run(const Acc* in, Acc* out, int64_t count) {
   using Loose = typename VectorTypes<Acc>::Loose;
@@ -50,15 +50,15 @@ void load_run(const T* in, int64_t stride, Acc* out, int64_t count) {
     } else {
       for (int64_t j = 0; j < count; ++j) out[j] = in[j];
     }
-  } else if (stride == 2) {  // a constant the compiler can vectorise for
+  } else if (stride == 2) {  // a constant stride, which the compiler can vectorise
     for (int64_t j = 0; j < count; ++j) out[j] = in[2 * j];
   } else {
     for (int64_t j = 0; j < count; ++j) out[j] = in[j * stride];
   }
 }
 
-// The first rows of load_transposed, as many as whole vectors hold, through registers. Returns
-// their number. Vectors are stored over the start of the next row, which is written later.
+// Transposes the first rows of load_transposed, as many as whole vectors hold, in registers, and
+// returns their number. Vectors overlap the start of the next row, which is written later.
 template <typename Acc>
 int64_t load_transposed_squares(const RowCopy& copy, Acc* out) {
   using Vec = typename VectorTypes<Acc>::Vec;
@@ -66,7 +66,7 @@ int64_t load_transposed_squares(const RowCopy& copy, Acc* out) {
   constexpr int lanes = kLanes<Acc>;
   if (copy.columns > lanes || copy.row_stride != 1) return 0;
   const Acc* in = static_cast<const Acc*>(copy.source);
-  // The last square leaves rows behind it for the vectors to spill into.
+  // The last square leaves rows behind it, into which the vectors may spill.
   const int64_t spill = (lanes - 1) / copy.pitch + 1;
   int64_t row = 0;
   for (; row + lanes + spill <= copy.rows; row += lanes) {
@@ -85,7 +85,7 @@ int64_t load_transposed_squares(const RowCopy& copy, Acc* out) {
   return row;
 }
 
-// Column by column, for sources whose columns are the ones contiguous in memory.
+// Copies column by column, for sources whose columns are contiguous in memory.
 template <typename T>
 void load_transposed(const RowCopy& copy, accumulate_t<T>* out) {
   const T* in = static_cast<const T*>(copy.source);
@@ -121,7 +121,7 @@ void load_rows(const RowCopy& copy, accumulate_t<T>* out) {
 template <typename T, typename Acc>
 void store_segment(const Acc* tile, const TileStore& store, T* out, int64_t count) {
   const T* bias = static_cast<const T*>(store.bias);
-  if (store.row_stride == 1 && store.column_stride != 1) {  // channels_last: rows are neighbours
+  if (store.row_stride == 1 && store.column_stride != 1) {  // channels_last: rows are contiguous
     for (int64_t j = 0; j < count; ++j, out += store.column_stride) {
       for (int64_t i = 0; i < store.rows; ++i) {
         const Acc shift = bias ? static_cast<Acc>(bias[i]) : Acc{0};
@@ -160,7 +160,7 @@ void pack_panel(const Acc* source, const int32_t* offsets, int64_t depth,
       segments[segment_count - 1].position + int64_t{segments[segment_count - 1].count};
   for (int64_t k = 0; k < depth; ++k, panel += width) {
     const Acc* in = source + offsets[k];
-    // Segments come in ascending positions, so each overwrites what spilled from the one before.
+    // Positions are ascending, so each segment overwrites the spill of the one before.
     for (int64_t s = 0; s < segment_count; ++s) {
       const Acc* from = in + segments[s].source;
       Acc* to = panel + segments[s].position;

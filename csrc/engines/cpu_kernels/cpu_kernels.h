@@ -1,8 +1,7 @@
 // The inner loops of the CPU engines, compiled once per instruction set and chosen at run time.
 //
-// Acc is the type sums are kept in: float, or double for float64 tensors. Everything between
-// loading and storing works on Acc: only load_rows, store_tile and the kernels named after channels
-// know the storage type.
+// Acc is the type of the accumulators: float, or double for float64 tensors. Only load_rows,
+// store_tile and the kernels named after channels know the storage type; all others work on Acc.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +10,10 @@
 
 namespace convx {
 
-// A strided rectangle of a tensor, to be copied into a dense scratch rectangle with a border of
-// zeros. Strides in elements. Scratch rows lie pitch elements apart.
+// A copy of a strided rectangle of a tensor into a dense scratch rectangle with a border of zeros.
+// Strides are in elements. Scratch rows are `pitch` elements apart.
 struct RowCopy {
-  const void* source = nullptr;  // first element that is copied
+  const void* source = nullptr;  // first element to copy
   int64_t row_stride = 0;
   int64_t column_stride = 0;
   int64_t rows = 0;
@@ -28,17 +27,17 @@ struct RowCopy {
 
 // A run of neighbouring columns of a tile, all from one lattice row.
 struct TileSegment {
-  int64_t source;  // element offset of the run in staged data
-  int64_t target;  // element offset of the run in the target tensor
+  int64_t source;  // offset of the run in the staged data, in elements
+  int64_t target;  // offset of the run in the target tensor, in elements
   int32_t position;
   int32_t count;
 };
 
-// Where a finished tile [rows][pitch] goes.
+// The destination of a finished tile [rows][pitch].
 struct TileStore {
   void* target = nullptr;
-  const void* bias = nullptr;  // one storage element per row; may be null
-  int64_t row_stride = 0;      // distances in the target, in elements
+  const void* bias = nullptr;  // one element of the storage type per row; may be null
+  int64_t row_stride = 0;      // strides of the target, in elements
   int64_t column_stride = 0;
   const TileSegment* segments = nullptr;
   int64_t segment_count = 0;
@@ -46,8 +45,8 @@ struct TileStore {
   int64_t pitch = 0;
 };
 
-// The positions a dot product runs over: rows of full vectors, then `tail` more elements, where 0
-// means none. Both operands keep their rows pitch elements apart.
+// The range of a dot product: rows of full vectors, each followed by `tail` elements (0: none). The
+// rows of both operands are `pitch` elements apart.
 struct DotRange {
   int64_t rows = 0;
   int64_t vectors = 0;
@@ -55,7 +54,7 @@ struct DotRange {
   int64_t pitch = 0;
 };
 
-// Pixels of a chunk: rows of x lie pitch elements apart, those of y follow each other.
+// The pixels of a chunk. Rows of x are `pitch` elements apart; rows of y are contiguous.
 struct PixelRange {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -63,7 +62,7 @@ struct PixelRange {
 };
 
 // A run of target pixels of a depthwise convolution, all reached by the same taps. Channels are
-// neighbours in memory; offsets and strides in elements.
+// contiguous; offsets and strides are in elements.
 struct ChannelGather {
   const void* source = nullptr;
   const int64_t* source_offsets = nullptr;  // [taps]
@@ -78,7 +77,7 @@ struct ChannelGather {
   int64_t target_stride = 0;
 };
 
-// Up to kMaxChannelTaps taps, evenly spaced in x, of a depthwise weight gradient, over a run of
+// Up to kMaxChannelTaps taps of a depthwise weight gradient, evenly spaced in x, over a run of
 // pixels that all of them reach: sums[tap][channel] += x * y.
 struct ChannelDots {
   const void* x = nullptr;
@@ -94,47 +93,48 @@ struct ChannelDots {
 
 constexpr int kMaxChannelTaps = 8;
 constexpr int kMaxTileVectors = 4;
-constexpr int kMaxTileColumns = 64;  // of any instruction set and type
+constexpr int kMaxTileColumns = 64;  // for any instruction set and type
 constexpr int kMaxVectorLanes = 16;
 
 template <typename Acc>
 struct CpuKernels {
   int lanes;
-  // Rows of the register tiles of 2 and of 4 vectors.
+  // Maximum rows of the register tiles with 2 and with 4 vectors.
   int max_rows[2];
-  // Columns of the dot tiles of 1, 2 and 4 rows.
+  // Maximum columns of the dot tiles with 1, 2 and 4 rows.
   int max_dot_columns[3];
-  // Vectors of the widest multiply_pixels tile, and rows of those of 1, 2 and that many vectors.
+  // Vectors of the widest multiply_pixels tile, and maximum rows with 1, 2 and that many vectors.
   int panel_vectors;
   int max_pixel_rows[3];
 
-  // Copies and converts; out points at the first border element.
+  // Copies and converts. `out` points to the first border element.
   void (*load_rows)(const RowCopy& copy, Acc* out);
   void (*store_tile)(const Acc* tile, const TileStore& store);
 
-  // panel[k][position ...] = source[offsets[k] + segment.source ...] for every segment; positions
-  // from the last segment's end to width become zero. Rows of the panel are width elements long.
+  // panel[k][position ...] = source[offsets[k] + segment.source ...] for every segment. Positions
+  // from the end of the last segment to width become zero. Rows of the panel have width elements.
   // May write lanes - 1 elements past the panel and read as many past a segment.
   void (*pack_panel)(const Acc* source, const int32_t* offsets, int64_t depth,
                      const TileSegment* segments, int64_t segment_count, int64_t width, Acc* panel);
 
-  // tile[i][v * lanes + l] (+)= sum over k of a[k * rows + i] * b[v][offsets[k] + l], with rows of
-  // the tile `vectors` vectors long. vectors is 2 or 4.
+  // tile[i][v * lanes + l] (+)= sum over k of a[k * rows + i] * b[v][offsets[k] + l], where a row
+  // of the tile has `vectors` vectors, 2 or 4. Adds to the tile if `accumulate` is set.
   void (*multiply_tile)(int rows, int vectors, int64_t depth, const Acc* a, const Acc* const* b,
                         const int32_t* offsets, bool accumulate, Acc* tile);
 
   // sums[i * sums_pitch + j] += sum over the range of y[i * y_stride + ...] * x[offsets[j] + ...].
-  // rows is 1, 2 or 4. Operands must be readable, and need not be zero, behind the tail.
+  // rows is 1, 2 or 4. Operands must be readable behind the tail, with any values.
   void (*dot_tile)(int rows, int columns, const DotRange& range, const Acc* y, int64_t y_stride,
                    const Acc* x, const int32_t* offsets, Acc* sums, int64_t sums_pitch);
 
-  // out[j][i] = in[i][j], rows and columns multiples of lanes.
+  // out[j][i] = in[i][j]. rows and columns are multiples of lanes.
   void (*transpose)(const Acc* in, int64_t in_pitch, int64_t rows, int64_t columns, Acc* out,
                     int64_t out_pitch);
 
   // sums[j * pitch + v * lanes + l] += sum over pixels (row, column) of
-  //   x[offsets[j] + row * range.pitch + column] * y[(row * columns + column) * pitch + v * lanes
-  //   + l]. vectors is 1, 2 or panel_vectors.
+  //   x[offsets[j] + row * range.pitch + column] *
+  //   y[(row * columns + column) * pitch + v * lanes + l].
+  // vectors is 1, 2 or panel_vectors.
   void (*multiply_pixels)(int rows, int vectors, const PixelRange& range, const Acc* x,
                           const int32_t* offsets, const Acc* y, int64_t pitch, Acc* sums);
 
@@ -150,8 +150,8 @@ struct CpuKernelTable {
   CpuKernels<double> float64;
 };
 
-// The widest table this processor can run; the environment variable CONVX_SIMD_BYTES (16, 32 or
-// 64), read once, lowers the choice.
+// Returns the widest table that this processor can run. The environment variable CONVX_SIMD_BYTES
+// (16, 32 or 64), read once, limits the choice.
 const CpuKernelTable& cpu_kernel_table();
 
 template <typename Acc>
@@ -161,7 +161,7 @@ const CpuKernels<float>& find_kernels<float>(DType dtype);
 template <>
 const CpuKernels<double>& find_kernels<double>(DType dtype);
 
-// One per instruction set; those this architecture lacks are null.
+// One table per instruction set; null if this architecture lacks it.
 const CpuKernelTable* baseline_kernels();
 const CpuKernelTable* avx2_kernels();
 const CpuKernelTable* avx512_kernels();

@@ -1,6 +1,6 @@
-// For AVX2 with FMA. Every header comes before the target pragma: an inline function that a header
-// defines must not be compiled for the wider instruction set, since the linker may keep that copy
-// for the whole program.
+// Kernels for AVX2 with FMA. Every header is included before the target pragma: an inline function
+// from a header must not be compiled for the wider instruction set, because the linker may keep
+// that copy for the whole program.
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -14,7 +14,7 @@
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else
-// Stays in force to the end of the file, where templates are instantiated.
+// Applies to the end of the file, where templates are instantiated.
 #pragma GCC target("avx2,fma")
 #endif
 

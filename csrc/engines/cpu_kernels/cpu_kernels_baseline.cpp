@@ -1,4 +1,4 @@
-// For whatever the compiler targets by default: SSE2 on x86-64, NEON on aarch64.
+// Kernels for the compiler's default target: SSE2 on x86-64, NEON on aarch64.
 #include <cstdint>
 #include <cstring>
 #include <type_traits>

@@ -1,5 +1,5 @@
-// Dot-product register tiles: vectors run over the reduction (pixels), and the lanes of each sum
-// are added up at the end.
+// Dot-product register tiles. Vectors run over the reduction (pixels), and the lanes of each
+// accumulator are added at the end.
 
 template <typename Acc>
 Acc add_lanes(typename VectorTypes<Acc>::Vec* sum) {
@@ -42,7 +42,7 @@ void dot_fixed_tile(const DotRange& range, const Acc* y, int64_t y_stride, const
       }
     }
     if (range.tail == 0) continue;
-    // Behind the tail lies other data: both operands are masked, since 0 * Inf would not be 0.
+    // Other data follows the tail. Both operands are masked, because 0 * Inf is not 0.
     Vec values[kRows];
     CONVX_UNROLL
     for (int i = 0; i < kRows; ++i) {

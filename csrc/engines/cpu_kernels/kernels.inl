@@ -1,5 +1,5 @@
-// The kernels of one instruction set. Included by cpu_kernels_<set>.cpp inside a namespace of that
-// set's own, which also defines kVectorBytes and the extents of the register tiles.
+// The kernels of one instruction set. Each cpu_kernels_<set>.cpp includes this file inside its own
+// namespace, which also defines kVectorBytes and the extents of the register tiles.
 
 #if defined(__clang__)
 #define CONVX_UNROLL _Pragma("clang loop unroll(full)")
@@ -7,7 +7,8 @@
 #define CONVX_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-// Vectors of Acc, at the alignment of one element.
+// Vec is a vector of Acc, Loose the same with the alignment of one element, and Mask the vector of
+// integers of the same size.
 template <typename Acc>
 struct VectorTypes;
 template <>

@@ -1,4 +1,4 @@
-// Outer-product register tiles: vectors run over columns (pixels), rows (channels) are broadcast.
+// Outer-product register tiles. Vectors run over columns (pixels); rows (channels) are broadcast.
 
 template <typename Acc, int kRows, int kVectors>
 void multiply_fixed_tile(int64_t depth, const Acc* a, const Acc* const* b, const int32_t* offsets,

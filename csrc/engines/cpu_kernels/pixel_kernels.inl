@@ -1,4 +1,4 @@
-// Outer-product tiles that sum over pixels: vectors run over filters, x is broadcast.
+// Outer-product register tiles that sum over pixels. Vectors run over filters; x is broadcast.
 
 template <typename Acc>
 void transpose(const Acc* in, int64_t in_pitch, int64_t rows, int64_t columns, Acc* out,

@@ -1,5 +1,4 @@
-// Completes the parameters of the gather kernel with its buffers and launches it, once per slice of
-// phases.
+// Completes the gather kernel's parameters with its buffers and launches it per slice of phases.
 #pragma once
 
 #include <algorithm>

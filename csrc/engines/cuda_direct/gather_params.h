@@ -58,8 +58,7 @@ struct GatherParams {
   int turn_offset;     // bytes before the buffer of the epilogue's transpose
   int chain_limit;     // terms of an accumulation chain
   bool packed;
-  bool channel_fastest;  // the source is channels_last: neighbouring threads copy neighbouring
-                         // channels
+  bool channel_fastest;  // the source is channels_last, so neighbouring threads copy channels
   FastDivmod by_strips, by_rows;
   AxisParams row[kPhasesPerLaunch];
   AxisParams column[kPhasesPerLaunch];

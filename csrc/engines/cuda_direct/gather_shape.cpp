@@ -43,8 +43,7 @@ GatherAxis fit_column_axis(const AxisPhase& phase) {
   return count_strips(sliding) * 5 <= count_strips(single) * 6 ? sliding : single;
 }
 
-// Shrinks a chunk of taps in the steps that the kernel supports: multiples of the classes, then
-// any.
+// Shrinks a chunk of taps to a size that the kernel supports: multiples of the classes, then any.
 int64_t shrink_taps(int64_t taps, int64_t classes) {
   if (taps > classes)
     return ceil_div(taps, 2 * classes) * classes < taps ? ceil_div(taps, 2 * classes) * classes
