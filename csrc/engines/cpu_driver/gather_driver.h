@@ -28,11 +28,11 @@ struct GatherGeometry {
   DepthBox box;
   AxisLayouts row_layouts;
   AxisLayouts column_layouts;
-  int64_t row_chunks = 0;  // of the phase with the most chunks
+  int64_t row_chunks = 0;  // chunks of the phase that has the most
   int64_t column_chunks = 0;
   int64_t channel_blocks = 0;  // blocks of tile.m target channels
   int64_t group_batch = 1;     // groups that one task computes in turn
-  int64_t depth_blocks = 0;    // of the phase pair with the most blocks
+  int64_t depth_blocks = 0;    // blocks of the phase pair that has the most
   // Packed weights of all groups and phases, shared by all tasks. 0 if each task packs its own.
   int64_t shared_weights = 0;
   // Elements of a slot's slice of the workspace: [weights][staged][panel][sums].

@@ -33,7 +33,7 @@ struct AxisTapPlace {
 struct AxisLayout {
   int64_t extent = 0;
   int64_t step = 1;
-  int64_t length = 0;   // of all segments
+  int64_t length = 0;   // total length of the segments
   int64_t longest = 0;  // longest segment
   std::vector<AxisSegment> segments;
   std::vector<AxisTapPlace> taps;

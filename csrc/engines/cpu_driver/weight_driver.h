@@ -24,7 +24,7 @@ namespace convx {
 // Everything that plan and launch must agree on, derived from the problem and the plan's tile and
 // split. Stored in Plan::shape.
 struct WeightGeometry {
-  GatherView view;  // of the forward pass: source x, target y
+  GatherView view;  // gather view of the forward pass: source x, target y
   Tile tile;
   bool packed = false;
   DepthBox box;
@@ -32,7 +32,7 @@ struct WeightGeometry {
   AxisLayouts column_layouts;
   int64_t row_chunks = 0;
   int64_t column_chunks = 0;
-  int64_t chunks = 0;  // of all images
+  int64_t chunks = 0;  // chunks of all images
   int64_t filter_blocks = 0;
   int64_t depth_blocks = 0;
   int64_t split = 1;

@@ -48,8 +48,8 @@ struct StripShare {
   int64_t per_part, parts;
 };
 
-// Calls visit(share) for every distribution worth trying. `strips` counts those of an image,
-// `lanes` the items that a block processes at once.
+// Calls visit(share) for every distribution worth trying. `strips` is the number of strips of an
+// image, `lanes` the number of items that a block processes at once.
 template <typename Visit>
 void visit_strip_shares(const ConvProblem& problem, int64_t height, int64_t strips, int64_t lanes,
                         const Visit& visit) {

@@ -19,8 +19,8 @@
 //   dY | kWindow rows      |
 //      +-------------------+
 //
-// A step multiplies one row of X (kStride rows) with the last kWindow = kTaps / kStride rows of dY.
-// A stage is kWindow steps, so that the register index of a dY row is known at compile time.
+// A step multiplies kStride rows of X with the last kWindow = ceil(kTaps / kStride) rows of dY. A
+// stage is kWindow steps, so that the register index of a dY row is known at compile time.
 //
 // Warps: all have the same role. Every thread copies its share of a stage (cp.async, 16 bytes at a
 // time where channels allow it), one or more stages ahead and across items, with one barrier per

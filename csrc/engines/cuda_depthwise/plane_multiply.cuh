@@ -70,7 +70,7 @@ __device__ __forceinline__ void multiply_some_taps(int taps, const T* rows, int 
 struct PlaneCell {
   int plane;
   int row_lane, row;        // outputs (row + j) * lanes + row_lane of the tile
-  int column_lane, column;  // likewise
+  int column_lane, column;  // outputs (column + x) * lanes + column_lane of the tile
 };
 
 // Adds all taps of a cell. kChunk column taps of a class are multiplied at once.

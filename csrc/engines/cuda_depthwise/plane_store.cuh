@@ -13,7 +13,7 @@ namespace convx {
 
 // The part of the problem that a block computes.
 struct PlaneBlock {
-  int first_plane, planes;  // planes: those that exist
+  int first_plane, planes;  // planes counts only existing ones
   int first_row, rows;      // output rows
   int first_lattice_column;
   int first_column, columns;  // output columns

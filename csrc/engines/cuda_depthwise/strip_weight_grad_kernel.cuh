@@ -6,7 +6,7 @@
 // goes down a strip of columns and multiplies each source row with the rows of dY that see it, the
 // last few of which stay in registers. A thread keeps its R*S accumulators over all its strips.
 // They are then reduced over the block, which works for one filter, and written as partial sums;
-// weight_grad_sums_kernel.cuh adds those of all blocks. The order of all additions is fixed.
+// weight_grad_sums_kernel.cuh adds the sums of all blocks. The order of all additions is fixed.
 //
 // Shared memory: [warp][tap] floats for the reduction.
 // Grid: filters fastest, then parts of the strips of all images.

@@ -33,10 +33,10 @@ inline constexpr int kGatherConfigCount = sizeof(kGatherConfigs) / sizeof(kGathe
 
 struct GatherShape {
   int config = -1;
-  int64_t strips = 1, rows = 1, images = 1;             // of a pixel tile
-  int64_t channels = 1, row_taps = 1, column_taps = 1;  // of a chunk
+  int64_t strips = 1, rows = 1, images = 1;             // extents of a pixel tile
+  int64_t channels = 1, row_taps = 1, column_taps = 1;  // extents of a chunk
   int64_t filter_tiles = 1, strip_tiles = 1, row_tiles = 1, image_tiles = 1;
-  int64_t source_elements = 0;  // of one stage, for the largest phase
+  int64_t source_elements = 0;  // elements of the source tile in one stage, for the largest phase
   int64_t stage_elements = 0;
   int64_t table_offset = 0;  // bytes before the table of source positions
   int64_t turn_offset = 0;   // bytes before the buffer of the epilogue's transpose

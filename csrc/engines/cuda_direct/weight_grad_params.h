@@ -1,5 +1,4 @@
-// Parameters of the weight-gradient kernels. Plain data: filled on the host, read from constant
-// memory.
+// Parameters of the weight-gradient kernels. Plain data: filled on the host, in constant memory.
 #pragma once
 
 #include <cstdint>

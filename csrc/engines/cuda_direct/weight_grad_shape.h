@@ -26,7 +26,7 @@ inline constexpr int kWeightGradConfigCount =
 struct WeightGradShape {
   int config = -1;
   int64_t filter_tiles = 1, column_tiles = 1;
-  int64_t tiles = 1;  // of all groups
+  int64_t tiles = 1;  // tiles of all groups
   int64_t split = 1;  // split-K slices of the pixels
   int64_t pixels_per_split = 0;
   int64_t tiles_per_launch = 1;  // as many as the workspace holds partial sums for

@@ -56,7 +56,7 @@ struct CellJob {
   const GroupedMmaParams& p;
   const TapQuad* quads;        // the lane's quad of the first step
   const uint4* fragments;      // the lane's words of the group's first step
-  const float* bias;           // of the group's filters
+  const float* bias;           // bias of the group's filters
   const unsigned char* lines;  // read position of the lane for the first cell
   int group;
   int first_row, first_column;  // counted from the tile's

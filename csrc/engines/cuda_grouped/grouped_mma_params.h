@@ -48,7 +48,7 @@ enum class ResultSpans : uint8_t {
 };
 
 struct GroupedMmaParams : GroupedTask {
-  int16_t source_rows[kMostWindowRows];  // that a cell reads, relative to its first
+  int16_t source_rows[kMostWindowRows];  // source rows of a cell, relative to its first
   int quads;                             // per pixel: quads of channels
   int window_lines;                      // source rows x quads that a cell reads
   int steps;                             // MMAs of a cell

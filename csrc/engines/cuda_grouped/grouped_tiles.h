@@ -43,7 +43,7 @@ void visit_grouped_tiles(const GroupedTask& task, int64_t row_step, int64_t colu
 template <typename Consider>
 void visit_image_shares(int64_t images, int64_t tiles, int64_t blocks_at_once,
                         const Consider& consider) {
-  constexpr int64_t kMostWaves = 4;  // of blocks
+  constexpr int64_t kMostWaves = 4;  // waves of blocks
   for (int64_t waves = 1; waves <= kMostWaves; waves *= 2) {
     const int64_t shares = waves * blocks_at_once / tiles;
     consider(ceil_div(images, std::clamp<int64_t>(shares, 1, images)));
