@@ -17,8 +17,8 @@
 // shared memory and no barrier: the lanes of a warp may work on different planes, and small planes
 // leave no lane idle. Source rows are prefetched a few steps ahead.
 //
-// A step is `stride` source rows and completes one output row. Limit: memory for 3x3, multiply-adds
-// for larger kernels (docs/engines/cuda_depthwise.md).
+// A step is `stride` source rows and completes one output row. Limit: memory for 3x3; in 16 bits,
+// multiply-adds from about 5x5 on (docs/engines/cuda_depthwise.md).
 // Grid: strips fastest, then segments of the rows, then planes.
 #pragma once
 

@@ -12,7 +12,8 @@
 //                 |    |    |    |    |   |                         with the same role
 //                 +----+----+----+----+  -+
 //
-// The reduction runs in chunks of channels x row_taps x column_taps through two stages (cp.async).
+// The reduction runs in chunks of channels x row_taps x column_taps through two stages (cp.async),
+// or one stage if there is only one chunk.
 // Source values outside the image are staged as zeros, so the inner loop needs no bounds checks. A
 // window holds the 8 + taps - 1 source columns that a strip needs: up to four taps are multiplied
 // from one set of registers, and every shared-memory load is 16 bytes wide and aligned. With one

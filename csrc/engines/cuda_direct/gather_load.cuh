@@ -18,7 +18,7 @@ struct SourceTile {
   __device__ SourceTile(const GatherParams& p, const GatherBlock& block, const GatherChunk& chunk) {
     const AxisParams& row = *block.row;
     const AxisParams& column = *block.column;
-    // x: [n][group, c][h][w], any strides
+    // The source is [n][group, c][h][w] with any strides.
     source = static_cast<const T*>(p.source) + block.first_image * p.source_strides.n +
              (int64_t{block.group} * p.source_channels + chunk.channel) * p.source_strides.c;
     h = block.row_b * row.period + block.row_lane * row.source_step +

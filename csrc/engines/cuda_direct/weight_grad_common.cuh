@@ -11,7 +11,7 @@
 
 namespace convx {
 
-// Adds to the address of a pixel's tap (0, 0) in x to give the address for one column.
+// The offset of one column in x, relative to a pixel's tap (0, 0).
 struct alignas(16) ColumnOffset {
   int64_t elements;
   int h, w;  // far outside the image if the column does not exist, so that nothing is read
