@@ -36,7 +36,8 @@
 // the end the block's accumulators are reduced there, one row of taps at a time, and written as
 // partial sums, which weight_grad_sums_kernel.cuh adds. The order of all additions is fixed.
 //
-// Limit (instruction counts, not measured): memory for 3x3; multiply-add issue from 5x5 on. A step
+// Limit: memory for 3x3 in float32, where 16 images of 64 x 512 x 512 take 0.55 ms, 80% of what
+// DRAM delivers (H200, 2026-11-18); multiply-add issue from 5x5 on, by instruction counts. A step
 // of a 7x7 group has 196 multiply-adds and 14 loads from shared memory.
 #pragma once
 
