@@ -30,9 +30,12 @@ MODEL = ["torch.nn:Sequential", "--input", "1,3,8,8", "--device", "cpu"]
 
 
 @pytest.fixture(autouse=True)
-def _untuned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _untuned_and_interruptible(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", list(sys.path))
+    # Jobs in the background of a script ignore SIGINT, and so would the commands they start.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
+    signal.signal(signal.SIGINT, before)
     conv2d_ext.clear_tuned()
 
 
