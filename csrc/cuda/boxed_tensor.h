@@ -28,6 +28,12 @@ struct BoxedTensor {
   BoxValue value = BoxValue::kTwoBytes;
 };
 
+// The end of a PixelTensor's rectangle along an axis, relative to the end of the tensor, as the
+// driver expects it.
+constexpr int64_t find_upper_corner(int64_t first, int64_t count, int64_t step, int64_t extent) {
+  return first + (count - 1) * step + 1 - extent;
+}
+
 // A 16-bit tensor, channels innermost, that TMA reads in im2col mode: a copy takes consecutive
 // pixels of a rectangle, row by row and image by image. The rectangle is the same in all images.
 // Its pixels outside of the tensor are read as zeros. The address and the strides are multiples of
@@ -43,9 +49,8 @@ struct PixelTensor {
   // are.
   int channels, pixels;
 
-  // The end of the rectangle relative to the end of the tensor, as the driver expects it.
   constexpr int64_t upper_corner(int axis) const {
-    return first[axis] + int64_t{count[axis] - 1} * step[axis] + 1 - extent[axis + 1];
+    return find_upper_corner(first[axis], count[axis], step[axis], extent[axis + 1]);
   }
 };
 

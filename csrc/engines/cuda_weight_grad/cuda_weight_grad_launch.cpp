@@ -1,5 +1,6 @@
 #include "engines/cuda_weight_grad/cuda_weight_grad_launch.h"
 
+#include "engines/cuda_staging.h"
 #include "engines/cuda_weight_grad/wgrad_fit.h"
 #include "engines/cuda_weight_grad/wgrad_forms.h"
 
@@ -40,10 +41,7 @@ WgradCall make_call(const WgradFit& fit, const Buffers& buffers) {
 
 void launch_cuda_weight_grad(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const auto& planned = *static_cast<const WgradPlan*>(plan.shape.get());
-  const auto is_aligned = [](const void* address) {
-    return reinterpret_cast<uintptr_t>(address) % 16 == 0;
-  };
-  const bool are_aligned = is_aligned(buffers.x) && is_aligned(buffers.y);
+  const bool are_aligned = is_unit_aligned(buffers.x) && is_unit_aligned(buffers.y);
   const WgradFit& exact_fit =
       planned.misaligned && !are_aligned ? *planned.misaligned : planned.exact;
   WgradCall exact = make_call(exact_fit, buffers);

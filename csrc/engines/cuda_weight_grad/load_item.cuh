@@ -26,7 +26,7 @@ namespace convx {
 
 inline constexpr int kUnitChannels = 8;  // 16 bytes of a component
 
-// What is the same for all items of an operand.
+// The tensor of an operand, as all its items read it.
 template <typename T, PackedSide kSide>
 struct ItemTensor {
   static constexpr bool kIsInput = kSide == PackedSide::kInput;

@@ -1,4 +1,4 @@
-// What the kernels of a weight gradient are told about a call, besides the geometry.
+// The parameters of a call that the kernels of a weight gradient receive besides the geometry.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct WgradCall {
   bool run_if_zero;
 };
 
-// Operands that are kPixels.
+// The tensor maps of operands that TMA reads in place; the others are not set.
 struct WgradMaps {
   TensorMap input, gradient;
 };

@@ -38,26 +38,17 @@ class Search {
         components_(count_components(form)),
         tensors_are_aligned_(tensors_are_aligned) {}
 
-  std::optional<WgradFit> run() {
+  // stops_early: returns the first geometry that fits, not the fastest.
+  std::optional<WgradFit> run(bool stops_early) {
+    stops_early_ = stops_early;
     for (const bool folds : {false, true}) {
       if (folds && (p_.S == 1 || p_.groups > 1 || p_.S * p_.C > 64)) continue;
       if (!start(folds)) continue;
       // Reading a tensor in place is never slower than packing it.
       visit_sources(find_source(PackedSide::kInput), find_source(PackedSide::kGradient));
+      if (stops_early_ && best_) break;
     }
     return best_;
-  }
-
-  // Whether there is a geometry at all: packed operands have the fewest limits.
-  bool finds_any() {
-    stops_early_ = true;
-    for (const bool folds : {false, true}) {
-      if (folds && (p_.S == 1 || p_.groups > 1 || p_.S * p_.C > 64)) continue;
-      if (!start(folds)) continue;
-      visit_sources(OperandSource::kPacked, OperandSource::kPacked);
-      if (best_) return true;
-    }
-    return false;
   }
 
  private:
@@ -74,7 +65,7 @@ class Search {
   bool fits_corners(bool is_input) const {
     const WgradGeometry& g = base_;
     const auto fits = [](int64_t first, int64_t count, int64_t step, int64_t extent) {
-      const int64_t upper = first + (count - 1) * step + 1 - extent;
+      const int64_t upper = find_upper_corner(first, count, step, extent);
       return step <= kMaxBoxStep && first >= kMinPixelCorner && upper >= kMinPixelCorner &&
              upper <= kMaxPixelCorner;
     };
@@ -412,11 +403,12 @@ class Search {
 
 std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
                                   OperandForm form, bool tensors_are_aligned) {
-  return Search(problem, caps, form, tensors_are_aligned).run();
+  return Search(problem, caps, form, tensors_are_aligned).run(false);
 }
 
 bool fits_wgrad(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form) {
-  return Search(problem, caps, form, false).finds_any();
+  // Packed operands have the fewest limits.
+  return Search(problem, caps, form, false).run(true).has_value();
 }
 
 }  // namespace convx

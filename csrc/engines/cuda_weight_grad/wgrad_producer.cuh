@@ -29,6 +29,17 @@ struct PositionCursor {
   }
 };
 
+// Calls copy(i, slot) for each stage of a block, once the memory of its slot is free.
+template <typename Copy>
+__device__ __forceinline__ void fill_stages(const WgradGeometry& g, const WgradMemory& memory,
+                                            int stages, const Copy& copy) {
+  RingCursor stage;
+  for (int i = 0; i < stages; ++i, stage.advance(g.stages)) {
+    wait_barrier(memory.empty + 8 * stage.slot, stage.parity ^ 1);
+    copy(i, stage.slot);
+  }
+}
+
 // Copies stages of dY'.
 template <int kComponents>
 class GradientProducer {
@@ -51,11 +62,7 @@ class GradientProducer {
   }
 
   __device__ void run() {
-    RingCursor stage;
-    for (int i = 0; i < stages_; ++i, stage.advance(g_.stages)) {
-      wait_barrier(memory_.empty + 8 * stage.slot, stage.parity ^ 1);
-      copy_stage(stage.slot);
-    }
+    fill_stages(g_, memory_, stages_, [&](int, int slot) { copy_stage(slot); });
   }
 
  private:
@@ -104,11 +111,8 @@ class InputProducer {
       : InputProducer(g, call, maps, memory, work, g.groups[work.tile.first_group]) {}
 
   __device__ void run() {
-    RingCursor stage;
-    for (int i = 0; i < stages_; ++i, stage.advance(g_.stages)) {
-      wait_barrier(memory_.empty + 8 * stage.slot, stage.parity ^ 1);
-      copy_stage(stage.slot, i == 0 ? g_.halo_stages + 1 : 1);
-    }
+    fill_stages(g_, memory_, stages_,
+                [&](int i, int slot) { copy_stage(slot, i == 0 ? g_.halo_stages + 1 : 1); });
   }
 
  private:
