@@ -432,6 +432,23 @@ PYBIND11_MODULE(convx_core, m) {
     }
     return describe_wgrad(plan);
   });
+  // Runs it with its row kernel, and with nothing else where that has the form.
+  m.def("run_weight_grad_rows", [=](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                                    uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+    Plan plan = cuda_weight_grad_engine().plan(problem, caps);
+    auto planned = *static_cast<const WgradPlan*>(plan.shape.get());
+    std::optional<WgradFit> rows =
+        fit_rows(problem, caps, (planned.scaled ? *planned.scaled : planned.exact).form);
+    if (!rows) return py::none();
+    plan.workspace_bytes = std::max(plan.workspace_bytes, kScaleBytes + rows->workspace_bytes);
+    (planned.scaled ? *planned.scaled : planned.exact) = *rows;
+    planned.misaligned.reset();
+    plan.shape = std::make_shared<WgradPlan>(planned);
+    if (const char* fault = emulate_cuda_weight_grad(problem, plan, buffers_at(x, w, y, bias))) {
+      throw std::runtime_error(fault);
+    }
+    return describe_wgrad(plan);
+  });
   // The same for a grouped problem, with the kernel to take.
   m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                           uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {

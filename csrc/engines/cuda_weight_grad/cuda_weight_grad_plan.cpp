@@ -14,9 +14,11 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string refusal = refuse_tensor_cores(p, caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
   if (p.N == 0) return "the batch is empty";
-  if (p.taps() == 1 && p.groups == 1 && p.stride == Hw{1, 1} &&
-      !(size_of(p.dtype) == 2 && has_boxes(p.x_strides, p.C, 2) &&
-        has_boxes(p.y_strides, p.K, 2))) {
+  const bool has_adjacent_columns = p.x_strides.w == 1 && p.y_strides.w == 1;
+  const bool has_pixels =
+      size_of(p.dtype) == 2 && has_boxes(p.x_strides, p.C, 2) && has_boxes(p.y_strides, p.K, 2);
+  if (p.taps() == 1 && p.groups == 1 && p.stride == Hw{1, 1} && !has_adjacent_columns &&
+      !has_pixels) {
     return "a 1x1 layer of stride 1 is a matrix product, for which cuda_gemm packs nothing";
   }
   if (p.R > kMaxExtent / p.dilation.h || p.S > kMaxExtent / p.dilation.w) {

@@ -28,6 +28,11 @@ constexpr bool is_scaled(OperandForm form) {
   return form == OperandForm::kScaledFp16 || form == OperandForm::kScaledFp16x2;
 }
 
+// Whether the row kernel (rows_kernel.cuh) multiplies operands of this form.
+constexpr bool has_row_kernel(OperandForm form) {
+  return count_components(form) == 1 || form == OperandForm::kScaledFp16x2;
+}
+
 // The form that represents every value of the problem's dtype at the problem's precision.
 inline OperandForm exact_form(const ConvProblem& problem) {
   if (problem.dtype == DType::kBFloat16) return OperandForm::kBFloat16;

@@ -87,22 +87,9 @@ class Search {
 
   // Sets what depends on the problem and on folding alone.
   bool start(bool folds) {
-    base_ = {};
+    base_ = describe_problem(p_);
     WgradGeometry& g = base_;
     const auto narrow = [](int64_t value) { return static_cast<int>(value); };
-    g.images = narrow(p_.N), g.height = narrow(p_.H), g.width = narrow(p_.W);
-    g.out_height = narrow(p_.P), g.out_width = narrow(p_.Q);
-    g.channels = narrow(p_.C), g.filters = narrow(p_.K);
-    g.group_channels = narrow(p_.channels_per_group());
-    g.group_filters = narrow(p_.filters_per_group());
-    g.kernel_rows = narrow(p_.R), g.kernel_columns = narrow(p_.S);
-    g.by_kernel_rows = FastDivmod(p_.R), g.by_kernel_columns = FastDivmod(p_.S);
-    g.by_group_channels = FastDivmod(p_.channels_per_group());
-    g.by_group_filters = FastDivmod(p_.filters_per_group());
-    g.stride_h = narrow(p_.stride.h), g.stride_w = narrow(p_.stride.w);
-    g.pad_top = narrow(p_.pad.top), g.pad_left = narrow(p_.pad.left);
-    g.dilation_h = narrow(p_.dilation.h), g.dilation_w = narrow(p_.dilation.w);
-    g.x_strides = p_.x_strides, g.y_strides = p_.y_strides, g.w_strides = p_.w_strides;
     g.folds_columns = folds;
     g.packed_left = g.pad_left;
     g.packed_channels = narrow(folds ? p_.S * p_.C : p_.C);
@@ -127,10 +114,7 @@ class Search {
     g.gradient_has_pairs = p_.y_strides.w == 1 && p_.Q % 2 == 0;
     if (g.input_has_pairs || g.gradient_has_pairs) column_axis_.length += column_axis_.length % 2;
     if (p_.R * p_.S > kMaxWgradTaps) return false;
-    // Partial sums of every element of dW must fit, so that counts of tiles fit 32 bits as well.
-    const double elements = static_cast<double>(p_.K) * static_cast<double>(p_.C) *
-                            static_cast<double>(p_.taps()) / static_cast<double>(p_.groups);
-    if (4 * elements > static_cast<double>(caps_.workspace_limit)) return false;
+    if (!has_room_for_sums(p_, caps_)) return false;
     const int64_t residues =
         static_cast<int64_t>(row_axis_.residues.size() * column_axis_.residues.size());
     if (residues > kMaxResidues) return false;
@@ -241,26 +225,10 @@ class Search {
     return true;
   }
 
-  // Tap groups of a block have the same residue, so that one ring of X' serves them.
-  static void group_blocks(WgradGeometry& g) {
-    g.group_blocks = 0;
-    for (int i = 0, first = 0; i <= g.group_count; ++i) {
-      const bool ends = i == g.group_count || i - first == g.block_tap_groups ||
-                        g.groups[i].residue != g.groups[first].residue;
-      if (i == 0 || !ends) continue;
-      g.block_groups[g.group_blocks++] = static_cast<short>(first);
-      first = i;
-    }
-    g.block_groups[g.group_blocks] = static_cast<short>(g.group_count);
-  }
-
   void visit_block(WgradGeometry g) {
     group_blocks(g);
-    g.filter_blocks = static_cast<int>(ceil_div(p_.K, g.block_filter_tiles * kTileFilters));
-    g.filter_tiles = g.filter_blocks * g.block_filter_tiles;
-    g.by_block_filter_tiles = FastDivmod(g.block_filter_tiles);
-    g.by_block_channel_tiles = FastDivmod(g.block_channel_tiles);
-    count_channel_blocks(g);
+    count_filter_blocks(p_, g);
+    count_channel_blocks(p_, g);
 
     const int reach = (g.atom_axis == AtomAxis::kChannels ? 0 : g.atoms() - 1) * g.atom_shift;
     int window = 0, last_base = 0;
@@ -283,28 +251,6 @@ class Search {
     if (g.mirrored_stages > g.ring_stages) return;
     g.shared_bytes = static_cast<int>(fixed + g.stages * (input_stage + gradient_stage));
     choose_slices(g, last_base);
-  }
-
-  void count_channel_blocks(WgradGeometry& g) const {
-    g.channel_blocks = 1;
-    if (p_.groups == 1) {
-      g.channel_blocks =
-          static_cast<int>(ceil_div(g.packed_channels, g.block_channel_tiles * g.atom_channels));
-      g.channel_tiles = g.channel_blocks * g.block_channel_tiles;
-      return;
-    }
-    const int64_t block_filters = g.block_filter_tiles * kTileFilters;
-    g.channel_tiles = 0;
-    for (int64_t first = 0; first < p_.K; first += block_filters) {
-      const int64_t last = std::min(first + block_filters, p_.K) - 1;
-      const int64_t tile = first / g.group_filters * g.group_channels / g.atom_channels;
-      const int64_t end = (last / g.group_filters + 1) * g.group_channels;
-      const int64_t blocks =
-          ceil_div(end - tile * g.atom_channels, g.block_channel_tiles * g.atom_channels);
-      g.channel_blocks = std::max(g.channel_blocks, static_cast<int>(blocks));
-      g.channel_tiles =
-          std::max(g.channel_tiles, static_cast<int>(tile + blocks * g.block_channel_tiles));
-    }
   }
 
   // Split-K: slices that fill the GPU once or a few times.
@@ -367,11 +313,6 @@ class Search {
       main_us = std::max(main_us, kLaunchUs + count_bytes(p_) / kPackBytesPerUs);
     }
 
-    const double reduced = static_cast<double>(g.partial_bytes());
-    const double elements = static_cast<double>(p_.K * p_.channels_per_group() * p_.taps());
-    const double reduce_us =
-        kReduceUs + reduced / kReduceBytesPerUs + elements / kReduceElementsPerUs;
-
     const double element_bytes = static_cast<double>(size_of(p_.dtype));
     double pack_us = 0;
     if (g.input_source == OperandSource::kPacked) {
@@ -384,7 +325,7 @@ class Search {
       const double written = rounds * static_cast<double>(g.gradient_bytes(components_));
       pack_us += kLaunchUs * rounds + (read + written) / kPackBytesPerUs;
     }
-    return main_us + reduce_us + pack_us;
+    return main_us + predict_reduction(p_, g) + pack_us;
   }
 
   const ConvProblem& p_;
@@ -401,9 +342,86 @@ class Search {
 
 }  // namespace
 
+WgradGeometry describe_problem(const ConvProblem& p) {
+  WgradGeometry g{};
+  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+  g.images = narrow(p.N), g.height = narrow(p.H), g.width = narrow(p.W);
+  g.out_height = narrow(p.P), g.out_width = narrow(p.Q);
+  g.channels = narrow(p.C), g.filters = narrow(p.K);
+  g.group_channels = narrow(p.channels_per_group());
+  g.group_filters = narrow(p.filters_per_group());
+  g.kernel_rows = narrow(p.R), g.kernel_columns = narrow(p.S);
+  g.by_kernel_rows = FastDivmod(p.R), g.by_kernel_columns = FastDivmod(p.S);
+  g.by_group_channels = FastDivmod(p.channels_per_group());
+  g.by_group_filters = FastDivmod(p.filters_per_group());
+  g.stride_h = narrow(p.stride.h), g.stride_w = narrow(p.stride.w);
+  g.pad_top = narrow(p.pad.top), g.pad_left = narrow(p.pad.left);
+  g.dilation_h = narrow(p.dilation.h), g.dilation_w = narrow(p.dilation.w);
+  g.x_strides = p.x_strides, g.y_strides = p.y_strides, g.w_strides = p.w_strides;
+  return g;
+}
+
+// Partial sums of every element of dW must fit, so that counts of tiles fit 32 bits as well.
+bool has_room_for_sums(const ConvProblem& p, const DeviceCaps& caps) {
+  const double elements = static_cast<double>(p.K) * static_cast<double>(p.C) *
+                          static_cast<double>(p.taps()) / static_cast<double>(p.groups);
+  return 4 * elements <= static_cast<double>(caps.workspace_limit);
+}
+
+void count_filter_blocks(const ConvProblem& p, WgradGeometry& g) {
+  g.filter_blocks = static_cast<int>(ceil_div(p.K, g.block_filter_tiles * kTileFilters));
+  g.filter_tiles = g.filter_blocks * g.block_filter_tiles;
+  g.by_block_filter_tiles = FastDivmod(g.block_filter_tiles);
+  g.by_block_channel_tiles = FastDivmod(g.block_channel_tiles);
+}
+
+void count_channel_blocks(const ConvProblem& p, WgradGeometry& g) {
+  g.channel_blocks = 1;
+  if (p.groups == 1) {
+    g.channel_blocks =
+        static_cast<int>(ceil_div(g.packed_channels, g.block_channel_tiles * g.atom_channels));
+    g.channel_tiles = g.channel_blocks * g.block_channel_tiles;
+    return;
+  }
+  const int64_t block_filters = g.block_filter_tiles * kTileFilters;
+  g.channel_tiles = 0;
+  for (int64_t first = 0; first < p.K; first += block_filters) {
+    const int64_t last = std::min(first + block_filters, p.K) - 1;
+    const int64_t tile = first / g.group_filters * g.group_channels / g.atom_channels;
+    const int64_t end = (last / g.group_filters + 1) * g.group_channels;
+    const int64_t blocks =
+        ceil_div(end - tile * g.atom_channels, g.block_channel_tiles * g.atom_channels);
+    g.channel_blocks = std::max(g.channel_blocks, static_cast<int>(blocks));
+    g.channel_tiles =
+        std::max(g.channel_tiles, static_cast<int>(tile + blocks * g.block_channel_tiles));
+  }
+}
+
+// Tap groups of a block have the same residue, so that one ring of X' serves them.
+void group_blocks(WgradGeometry& g) {
+  g.group_blocks = 0;
+  for (int i = 0, first = 0; i <= g.group_count; ++i) {
+    const bool ends = i == g.group_count || i - first == g.block_tap_groups ||
+                      g.groups[i].residue != g.groups[first].residue;
+    if (i == 0 || !ends) continue;
+    g.block_groups[g.group_blocks++] = static_cast<short>(first);
+    first = i;
+  }
+  g.block_groups[g.group_blocks] = static_cast<short>(g.group_count);
+}
+
+double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
+  const double reduced = static_cast<double>(g.partial_bytes());
+  const double elements = static_cast<double>(p.K * p.channels_per_group() * p.taps());
+  return kReduceUs + reduced / kReduceBytesPerUs + elements / kReduceElementsPerUs;
+}
+
 std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
                                   OperandForm form, bool tensors_are_aligned) {
-  return Search(problem, caps, form, tensors_are_aligned).run(false);
+  std::optional<WgradFit> best = Search(problem, caps, form, tensors_are_aligned).run(false);
+  const std::optional<WgradFit> rows = fit_rows(problem, caps, form);
+  if (rows && (!best || rows->microseconds < best->microseconds)) best = rows;
+  return best;
 }
 
 bool fits_wgrad(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form) {

@@ -47,7 +47,20 @@ inline constexpr int kProducerThreads = 64;  // a warp for each operand
 std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
                                   OperandForm form, bool tensors_are_aligned = true);
 
+// The fastest geometry of the row kernel (rows_kernel.cuh) by prediction, or nothing where it
+// cannot run: its tensors have adjacent columns.
+std::optional<WgradFit> fit_rows(const ConvProblem& problem, const DeviceCaps& caps,
+                                 OperandForm form);
+
 // Whether there is any; much faster.
 bool fits_wgrad(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form);
+
+// Steps of both searches.
+WgradGeometry describe_problem(const ConvProblem& problem);  // fills in what the problem says
+bool has_room_for_sums(const ConvProblem& problem, const DeviceCaps& caps);
+void count_filter_blocks(const ConvProblem& problem, WgradGeometry& g);
+void count_channel_blocks(const ConvProblem& problem, WgradGeometry& g);
+void group_blocks(WgradGeometry& g);
+double predict_reduction(const ConvProblem& problem, const WgradGeometry& g);
 
 }  // namespace convx

@@ -29,6 +29,7 @@
 #include "core/problem.h"
 #include "device/fast_divmod.cuh"
 #include "engines/cuda_weight_grad/operand_form.h"
+#include "engines/cuda_weight_grad/rows_geometry.h"
 
 namespace convx {
 
@@ -46,6 +47,7 @@ enum class PackedSide : uint8_t { kInput, kGradient };  // X', dY'
 enum class OperandSource : uint8_t {
   kPacked,  // a kernel before packs it into the workspace, and bulk copies bring it from there
   kPixels,  // TMA in im2col mode, from the tensor itself: 16 bits in channels_last
+  kRows,    // the row kernel reads both tensors in place: NCHW
 };
 
 // What the atoms of columns in one MMA are: B is made of atoms of 16, 32 or 64 channels at equal
@@ -115,6 +117,8 @@ struct WgradGeometry {
   int flush_stages;                   // MMAs accumulate over so many stages at most
   int slices;                         // split-K
   int shared_bytes;
+
+  RowTiles row_tiles;  // of OperandSource::kRows, for which a stage is a run of rows
 
   // Rounds.
   int64_t stages_total, round_stages;

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <utility>
 
 #include "cuda/launch.h"
 #include "cuda/tensor_map.h"
 #include "engines/cuda_weight_grad/measure_scales.cuh"
 #include "engines/cuda_weight_grad/pack_positions.cuh"
+#include "engines/cuda_weight_grad/rows_kernel.cuh"
 #include "engines/cuda_weight_grad/wgrad_forms.h"
 #include "engines/cuda_weight_grad/wgrad_kernel.cuh"
 #include "engines/cuda_weight_grad/wgrad_reduce.cuh"
@@ -106,11 +109,39 @@ void multiply_positions(const LaunchSite& site, const WgradGeometry& g, const Wg
   throw_launch_error(site, "choosing a kernel", "no such number of columns");
 }
 
+// Calls the row kernel that is compiled for the geometry's tile.
+template <typename T, OperandForm kForm>
+void multiply_rows(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call) {
+  constexpr auto& kTiles = row_tiles_of<kForm>();
+  const int sets =
+      (g.block_tap_groups + g.row_tiles.warpgroup_groups - 1) / g.row_tiles.warpgroup_groups;
+  const int threads = 128 * g.block_filter_tiles * sets + kRowProducerThreads;
+  const dim3 grid(static_cast<unsigned>(g.tiles() * g.slices));
+  const auto launch_if = [&]<int kIndex>() {
+    constexpr RowTile kTile = kTiles[kIndex];
+    if (kTile.columns != g.columns || kTile.groups != g.row_tiles.warpgroup_groups) return false;
+    launch_early<rows_kernel<T, component_t<kForm>, kForm, kTile.columns, kTile.groups>>(
+        site, grid, threads, static_cast<size_t>(g.shared_bytes), g, call);
+    return true;
+  };
+  const bool is_compiled = [&]<int... kIndices>(std::integer_sequence<int, kIndices...>) {
+    return (launch_if.template operator()<kIndices>() || ...);
+  }(std::make_integer_sequence<int, std::size(kTiles)>());
+  if (!is_compiled) throw_launch_error(site, "choosing a kernel", "no such tile");
+}
+
 template <typename T, OperandForm kForm>
 void run_wgrad(const LaunchSite& site, const WgradGeometry& g, WgradCall call) {
   if constexpr (is_scaled(kForm)) {
     launch_early<measure_scales_kernel<WgradGeometry>>(
         site, dim3(2), kMeasureThreads, kMeasureThreads / 32 * sizeof(Measure), g, call);
+  }
+  if (g.input_source == OperandSource::kRows) {
+    if constexpr (has_row_kernel(kForm)) {
+      call.stages = g.stages_total;
+      multiply_rows<T, kForm>(site, g, call);
+      return launch_wgrad_reduce<T, kForm>(site, g, call);
+    }
   }
   call.input_access = find_access<T>(call.x, g.x_strides, g.packed_channels, g.input_has_pairs);
   call.gradient_access = find_access<T>(call.y, g.y_strides, g.filters, g.gradient_has_pairs);

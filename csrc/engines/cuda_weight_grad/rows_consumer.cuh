@@ -1,0 +1,237 @@
+// The consumer warpgroups of the row kernel: MMAs of dY in registers and X in the ring.
+//
+// A warpgroup has 64 filters and up to kGroups tap groups, each an accumulator tile of kColumns
+// columns. It takes a step's dY from the raw rows into registers while the MMAs of the step before
+// run. Split forms multiply one tap group at a time and add its accumulators to float32 sums in
+// registers, because tensor cores truncate when they accumulate (wgrad_consumer.cuh); meanwhile the
+// other warpgroup's MMAs run.
+#pragma once
+
+#include "device/wgmma.cuh"
+#include "engines/cuda_weight_grad/rows_fragments.cuh"
+#include "engines/cuda_weight_grad/rows_loader.cuh"
+
+namespace convx {
+
+template <typename T, typename Value, OperandForm kForm, int kColumns, int kGroups>
+class RowConsumer {
+  static constexpr bool kIsSplit = count_components(kForm) > 1;
+  using Fragments = RowFragments<kForm>;
+  using Accumulators = WgmmaSums<kColumns>;
+
+ public:
+  __device__ RowConsumer(const WgradGeometry& g, const WgradCall& call, const RowsMemory& memory,
+                         const WgradWork& work, int warpgroup)
+      : g_(g), call_(call), memory_(memory), work_(work), window_(g, work.tile) {
+    const int sets = (g.block_tap_groups + kGroups - 1) / kGroups;
+    filter_tile_ = warpgroup / sets;
+    const int first = work.tile.first_group + warpgroup % sets * kGroups;
+    group_count_ = min(kGroups, work.tile.last_group - first);  // may be negative in the last block
+    const int column_bytes = g.row_tiles.block_channels * 128;
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      const TapGroup& group = g.groups[min(first + i, g.group_count - 1)];
+      group_row_[i] = (group.r - window_.first_r) * g.dilation_h;
+      group_lower_[i] = lower_descriptor(memory.ring + group.s * column_bytes);
+    }
+    scale_ = find_operand_scale<kForm, PackedSide::kGradient>(call);
+    const bool checks =
+        work.tile.first_group == 0 &&
+        work.tile.channel_tile == find_first_tile(g, work.tile.filter_tile / g.block_filter_tiles);
+    checked_ = checks ? call.scales : nullptr;
+
+    const int64_t part = (int64_t{work.slice} * g.tiles() + work.tile_index) * g.consumers() +
+                         filter_tile_ * g.block_tap_groups + first - work.tile.first_group;
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    own_row_ = thread / 32 * 16 + thread % 32 / 4;
+    partial_ = call.partials + (part * kTileFilters + own_row_) * kColumns + thread % 4 * 2;
+    adds_ = call.adds_to_partials;
+  }
+
+  __device__ void run() {
+    Accumulators sums[kGroups];
+    if constexpr (kIsSplit) {
+#pragma unroll
+      for (Accumulators& group : sums) {
+#pragma unroll
+        for (float& value : group.value) value = 0;
+      }
+    }
+    Fragments fragments[kIsSplit ? 1 : 2];
+    int chain = 0;   // steps since the accumulators were cleared
+    int parity = 0;  // which fragments the next step takes
+    for (int i = 0; i < work_.stages; ++i) {
+      const RowRun run(g_, static_cast<int>(work_.first_stage) + i);
+      if (!kIsSplit && chain + run.rows > g_.flush_stages && chain > 0) {
+        wait_wgmma<0>();
+        release_rows();
+        store(sums);
+        chain = 0;
+      }
+      for (int row = 0; row < run.rows; ++row, ++chain) {
+        const bool is_last = row == run.rows - 1;
+        const int new_rows = row == 0 ? window_.span : window_.advance;
+        newest_.skip(new_rows, g_.row_tiles.ring_rows);
+        const int passed = is_last ? window_.span : window_.advance;
+        if constexpr (kIsSplit) {
+          take_fragments(fragments[0], run, row);
+          wait_rows();
+          multiply_split(fragments[0], sums);
+          passed_ = passed;
+          release_rows();
+        } else {
+          if (parity == 0) {
+            step(fragments[0], sums, run, row, chain > 0, passed);
+          } else {
+            step(fragments[kIsSplit ? 0 : 1], sums, run, row, chain > 0, passed);
+          }
+          parity ^= 1;
+        }
+        oldest_.skip(passed, g_.row_tiles.ring_rows);
+      }
+    }
+    wait_wgmma<0>();
+    store(sums);
+  }
+
+ private:
+  // One step: its MMAs are issued when its fragments are there, and those of the step before are
+  // waited for.
+  __device__ __forceinline__ void step(Fragments& fragments, Accumulators (&sums)[kGroups],
+                                       const RowRun& run, int row, bool accumulates, int passed) {
+    take_fragments(fragments, run, row);
+    if (row == 0) {
+      // The ring need not hold the last rows of a run and the first ones of the next.
+      wait_wgmma<0>();
+      release_rows();
+    }
+    wait_rows();
+    fence_wgmma();
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      if (i < group_count_) issue(sums[i], fragments.word[0], find_operand(i), accumulates);
+    }
+    commit_wgmma();
+    wait_wgmma<1>();
+    release_rows();
+    passed_ = passed;
+  }
+
+  // Reads this thread's two rows of the next raw stage of dY.
+  __device__ __forceinline__ void take_fragments(Fragments& fragments, const RowRun& run, int row) {
+    const int filter = work_.tile.filter_tile * kTileFilters;
+    const RawRows rows = find_gradient_rows<T>(g_, call_, run, run.first_row + row, filter);
+    const int quarter = static_cast<int>(threadIdx.x) % 4;
+    const uint32_t stage = memory_.gradient + stage_.slot * memory_.gradient_stage_bytes +
+                           quarter * 16 * static_cast<uint32_t>(sizeof(T));
+    wait_barrier(memory_.gradient_full + 8 * stage_.slot, stage_.parity);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int own = filter_tile_ * kTileFilters + own_row_ + 8 * i;
+      const int phase = find_phase(rows.first + own * rows.channel_bytes);
+      RowPiece<T> piece(stage + own * g_.row_tiles.gradient_pitch, phase);
+      const int pixels = own < rows.channels ? rows.end / static_cast<int>(sizeof(T)) : 0;
+      if (pixels < kStepPixels) piece.keep(pixels - quarter * 16);
+      __syncwarp();
+      fragments.set(piece, i, scale_, checked_);
+    }
+    if (threadIdx.x % 32 == 0) arrive(memory_.gradient_empty + 8 * stage_.slot);
+    stage_.advance(g_.stages);
+  }
+
+  // Waits for the step's newest input row; builders finish rows in order.
+  __device__ __forceinline__ void wait_rows() const {
+    RingCursor row = newest_;
+    if (--row.slot < 0) row.slot += g_.row_tiles.ring_rows, row.parity ^= 1;
+    wait_barrier(memory_.row_full + 8 * row.slot, row.parity);
+  }
+
+  // The descriptor of a tap group's operand, in the step whose first row is the oldest one.
+  __device__ __forceinline__ uint32_t find_operand(int group) const {
+    int slot = oldest_.slot + group_row_[group];
+    if (slot >= g_.row_tiles.ring_rows) slot -= g_.row_tiles.ring_rows;
+    return group_lower_[group] + slot * (memory_.slot_bytes / 16);
+  }
+
+  __device__ __forceinline__ void issue(Accumulators& sums, const uint32_t (&a)[4][4],
+                                        uint32_t operand, bool accumulates) const {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      Wgmma<Value, kColumns>::multiply(sums, a[k],
+                                       join_descriptor(operand + 2 * k, upper_descriptor(128)),
+                                       accumulates || k > 0);
+    }
+  }
+
+  // Two fp16 components; the products with a low component are kHalfLowScale times too large.
+  __device__ __forceinline__ void multiply_split(Fragments& fragments,
+                                                 Accumulators (&sums)[kGroups]) const {
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      if (i >= group_count_) continue;
+      Accumulators products;
+      const uint32_t high = find_operand(i), low = high + memory_.component_bytes / 16;
+      fence_wgmma();
+      issue(products, fragments.word[0], low, false);
+      issue(products, fragments.word[kIsSplit ? 1 : 0], high, true);
+      commit_wgmma();
+      wait_wgmma<0>();
+#pragma unroll
+      for (float& value : products.value) value *= 1 / kHalfLowScale;
+      fence_wgmma();
+      issue(products, fragments.word[0], high, true);
+      commit_wgmma();
+      wait_wgmma<0>();
+#pragma unroll
+      for (int j = 0; j < kColumns / 2; ++j) sums[i].value[j] += products.value[j];
+    }
+  }
+
+  // Releases the input rows that the steps whose MMAs have completed were the last to read.
+  __device__ __forceinline__ void release_rows() {
+    if (threadIdx.x % 32 == 0) {
+      for (int i = 0, slot = released_; i < passed_; ++i) {
+        arrive(memory_.row_empty + 8 * slot);
+        if (++slot == g_.row_tiles.ring_rows) slot = 0;
+      }
+    }
+    released_ += passed_;
+    if (released_ >= g_.row_tiles.ring_rows) released_ -= g_.row_tiles.ring_rows;
+    passed_ = 0;
+  }
+
+  // Adds the accumulators to the slice's partial sums.
+  __device__ __forceinline__ void store(Accumulators (&sums)[kGroups]) {
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      if (i >= group_count_) continue;
+      float* const group = partial_ + i * kTileFilters * kColumns;
+#pragma unroll
+      for (int j = 0; j < kColumns / 4; ++j) {
+        auto* const to = reinterpret_cast<float2*>(group + j % 2 * 8 * kColumns + j / 2 * 8);
+        float2 value{sums[i].value[2 * j], sums[i].value[2 * j + 1]};
+        if (adds_) value.x += to->x, value.y += to->y;
+        *to = value;
+      }
+    }
+    adds_ = true;
+  }
+
+  const WgradGeometry& g_;
+  const WgradCall& call_;
+  const RowsMemory& memory_;
+  const WgradWork& work_;
+  const RowWindow window_;
+  int filter_tile_, group_count_, own_row_;
+  int group_row_[kGroups];         // the tap group's input row among those of a step
+  uint32_t group_lower_[kGroups];  // its operand in slot 0
+  float scale_;
+  HalfScales* checked_;  // where this block reports values that do not fit, if it checks them
+  float* partial_;
+  bool adds_;
+  RingCursor stage_;            // of raw dY
+  RingCursor oldest_, newest_;  // the step's first row in the ring, and the one behind its last
+  int released_ = 0, passed_ = 0;
+};
+
+}  // namespace convx

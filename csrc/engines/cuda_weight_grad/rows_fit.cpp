@@ -1,0 +1,191 @@
+// The search for the geometry of the row kernel.
+#include <algorithm>
+
+#include "core/arithmetic.h"
+#include "engines/cuda_weight_grad/wgrad_fit.h"
+
+namespace convx {
+namespace {
+
+// Rates of an H200, in cycles of a step or of its parts.
+constexpr double kClockGhz = 1.6;
+constexpr double kMmaOverhead = 1.1, kSplitMmaOverhead = 1.35;
+constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all multiprocessors
+constexpr double kMemoryBytesPerUs = 3.9e6;
+constexpr double kBlockCycles = 6000, kRunCycles = 300;
+
+constexpr int kMaxRingRows = 48;  // as many barriers fit in their 1 KiB
+constexpr int kMaxGradientStages = 6, kInputStages = 3;
+
+class RowSearch {
+ public:
+  RowSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form)
+      : p_(problem), caps_(caps), form_(form), components_(count_components(form)) {}
+
+  std::optional<WgradFit> run() {
+    if (!has_row_kernel(form_) || p_.x_strides.w != 1 || p_.y_strides.w != 1) return {};
+    if (!has_room_for_sums(p_, caps_)) return {};
+    base_ = describe_problem(p_);
+    base_.input_source = base_.gradient_source = OperandSource::kRows;
+    base_.packed_channels = base_.channels;
+    base_.flush_stages = 256;
+    flatten();
+    if (components_ == 1) {
+      for (const RowTile& tile : kPlainRowTiles) visit_tile(tile);
+    } else {
+      for (const RowTile& tile : kSplitRowTiles) visit_tile(tile);
+    }
+    return best_;
+  }
+
+ private:
+  // A 1x1 layer whose images are contiguous has one long row per image.
+  void flatten() {
+    WgradGeometry& g = base_;
+    if (p_.taps() > 1 || p_.stride != Hw{1, 1} || p_.H != p_.P || p_.W != p_.Q) return;
+    if (p_.pad.top != 0 || p_.pad.left != 0) return;
+    if (p_.x_strides.h != p_.W || p_.y_strides.h != p_.Q) return;
+    g.height = g.out_height = 1;
+    g.width = g.out_width = static_cast<int>(p_.P * p_.Q);
+  }
+
+  void visit_tile(const RowTile& tile) {
+    for (const AtomAxis axis : {AtomAxis::kKernelColumns, AtomAxis::kChannels}) {
+      for (const int channels : {64, 32, 16}) {
+        if (tile.columns % channels != 0) continue;
+        if (channels > 16 && p_.C <= channels / 2) continue;
+        visit_atoms(tile, axis, channels);
+      }
+    }
+  }
+
+  void visit_atoms(const RowTile& tile, AtomAxis axis, int atom_channels) {
+    WgradGeometry g = base_;
+    g.columns = tile.columns;
+    g.row_tiles.warpgroup_groups = tile.groups;
+    g.atom_axis = axis;
+    g.atom_channels = atom_channels;
+    g.atom_bits = atom_channels == 64 ? 6 : atom_channels == 32 ? 5 : 4;
+    g.row_bytes = 2 * atom_channels;
+    const int atoms = g.atoms();
+    const bool by_columns = axis == AtomAxis::kKernelColumns;
+    if (by_columns && (atoms == 1 || 2 * p_.S <= atoms)) return;
+    // A narrower tile does as well where the last atom has no channel; the narrowest must do.
+    if (!by_columns && tile.columns > kNarrowestColumns && (atoms - 1) * atom_channels >= p_.C) {
+      return;
+    }
+    g.atom_s = by_columns ? 1 : 0;
+    g.block_channel_tiles = by_columns ? 1 : atoms;
+    g.row_tiles.block_channels = g.block_channel_tiles * atom_channels;
+    const int taps = by_columns ? atoms : 1;
+    if (p_.R * ceil_div(p_.S, taps) > kMaxTapGroups) return;
+    for (int r = 0; r < p_.R; ++r) {
+      for (int s = 0; s < p_.S; s += taps) {
+        g.groups[g.group_count++] = {0, 0, static_cast<short>(std::min<int64_t>(taps, p_.S - s)),
+                                     static_cast<short>(r), static_cast<short>(s)};
+      }
+    }
+    for (int filter_tiles = 1; filter_tiles <= kRowWarpgroups; ++filter_tiles) {
+      if (filter_tiles > 1 && (filter_tiles - 1) * kTileFilters >= p_.K) break;
+      const int most = std::min(g.group_count, kRowWarpgroups / filter_tiles * tile.groups);
+      for (int groups = 1; groups <= most; ++groups) {
+        g.block_filter_tiles = filter_tiles;
+        g.block_tap_groups = groups;
+        visit_block(g);
+      }
+    }
+  }
+
+  void visit_block(WgradGeometry g) {
+    group_blocks(g);
+    count_filter_blocks(p_, g);
+    count_channel_blocks(p_, g);
+    RowTiles& t = g.row_tiles;
+    span_ = 1;
+    for (int block = 0; block < g.group_blocks; ++block) {
+      const int rows =
+          g.groups[g.block_groups[block + 1] - 1].r - g.groups[g.block_groups[block]].r;
+      span_ = std::max(span_, rows * g.dilation_h + 1);
+    }
+    const int64_t advance = std::min<int64_t>(p_.stride.h, span_);
+    const int64_t width = (kStepPixels - 1) * p_.stride.w + (p_.S - 1) * p_.dilation.w + 1;
+    const int64_t bytes = size_of(p_.dtype);
+    if (width * bytes > 8192 || span_ + 2 * advance > kMaxRingRows) return;
+    t.input_pitch = find_raw_pitch(static_cast<int>(width * bytes));
+    t.gradient_pitch = find_raw_pitch(static_cast<int>(kStepPixels * bytes));
+    t.input_stages = kInputStages;
+    t.ring_rows = static_cast<int>(span_ + 2 * advance);
+    const int64_t fixed = 2048 + t.input_stages * t.block_channels * t.input_pitch +
+                          int64_t{components_} * t.ring_rows * t.slot_bytes(g.kernel_columns);
+    const int64_t stage = g.block_filter_tiles * kTileFilters * t.gradient_pitch;
+    g.stages = static_cast<int>(
+        std::min<int64_t>(kMaxGradientStages, (caps_.shared_bytes_per_block - fixed) / stage));
+    if (caps_.shared_bytes_per_block < fixed || g.stages < 2) return;
+    g.shared_bytes = static_cast<int>(fixed + g.stages * stage);
+    t.segments = static_cast<int>(ceil_div(g.out_width, kStepPixels));
+    t.by_segments = FastDivmod(t.segments);
+    for (const int rows : {8, 16, 32}) {
+      t.run_bands = static_cast<int>(ceil_div(g.out_height, rows));
+      t.run_rows = static_cast<int>(ceil_div(g.out_height, t.run_bands));
+      t.by_run_bands = FastDivmod(t.run_bands);
+      choose_slices(g);
+      if (t.run_bands == 1) break;
+    }
+  }
+
+  void choose_slices(WgradGeometry& g) {
+    g.stages_total = int64_t{g.images} * g.row_tiles.segments * g.row_tiles.run_bands;
+    if (g.stages_total >= int64_t{1} << 30) return;
+    g.round_stages = g.stages_total;
+    for (int waves = 0; waves <= 2; ++waves) {
+      const int64_t wanted = waves == 0 ? 1 : int64_t{waves} * caps_.sm_count / g.tiles();
+      if (wanted < 1 || (waves > 0 && wanted == 1)) continue;
+      g.slices = static_cast<int>(std::min(wanted, g.stages_total));
+      if (g.partial_bytes() > caps_.workspace_limit - 4096) continue;
+      const double us = predict(g);
+      if (best_ && best_->microseconds <= us) continue;
+      best_ = WgradFit{
+          .form = form_, .geometry = g, .workspace_bytes = g.partial_bytes(), .microseconds = us};
+    }
+  }
+
+  double predict(const WgradGeometry& g) const {
+    const RowTiles& t = g.row_tiles;
+    const bool is_split = components_ > 1;
+    const double bytes = static_cast<double>(size_of(p_.dtype));
+    const double advance = std::min(g.stride_h, span_);
+    const double mma = 4.0 * count_mmas(components_) * g.consumers() * (g.columns / 2.0 + 2) *
+                       (is_split ? kSplitMmaOverhead : kMmaOverhead);
+    const double fragments = bytes == 2 ? 250 : 450;
+    const double build_column = is_split ? 90 : bytes == 2 ? 45 : 55;
+    const double build =
+        t.block_channels / 8.0 * g.kernel_columns * build_column / kRowBuilderWarps;
+    const double gradient_bytes = g.block_filter_tiles * kTileFilters * double(t.gradient_pitch);
+    const double input_bytes = t.block_channels * double(t.input_pitch);
+    const double copy = (gradient_bytes + advance * input_bytes) / kCopyBytesPerCycle;
+    const double step = std::max({mma, fragments, advance * build, copy});
+    const double run = kRunCycles + t.run_rows * step + (span_ - advance) * build;
+    const double runs = static_cast<double>(ceil_div(g.stages_total, g.slices));
+    const double waves =
+        static_cast<double>(ceil_div(int64_t{g.tiles()} * g.slices, caps_.sm_count));
+    const double main_us = waves * (kBlockCycles + runs * run) / (kClockGhz * 1e3);
+    return std::max(main_us, count_bytes(p_) / kMemoryBytesPerUs) + predict_reduction(p_, g);
+  }
+
+  const ConvProblem& p_;
+  const DeviceCaps& caps_;
+  OperandForm form_;
+  int components_;
+  WgradGeometry base_;
+  int span_ = 1;  // input rows that a step of the largest block needs
+  std::optional<WgradFit> best_;
+};
+
+}  // namespace
+
+std::optional<WgradFit> fit_rows(const ConvProblem& problem, const DeviceCaps& caps,
+                                 OperandForm form) {
+  return RowSearch(problem, caps, form).run();
+}
+
+}  // namespace convx

@@ -1,0 +1,69 @@
+// Weight gradients of NCHW tensors read in place: how rows of pixels are cut into steps.
+//
+// With columns adjacent in memory both operands are K-major as they lie there: a filter's output
+// row, and a channel's input row, are runs of the reduction. Nothing is transposed; only the taps
+// of a kernel row need copies of the input row that are shifted by their columns.
+//
+//   step:     kStepPixels columns of one output row p, the reduction of 4 MMAs
+//   segment:  those columns in all rows
+//   run:      up to run_rows output rows of one segment, of one image. A step reads the input rows
+//             p * stride.h + r * dilation.h - top; the next step reads most of them again, so they
+//             stay in a ring in shared memory until the run has passed them.
+// A split-K slice is a range of runs; segments are innermost, so that the cache lines that two
+// segments share are still in L2 when the second one is read.
+#pragma once
+
+#include "device/fast_divmod.cuh"
+#include "engines/cuda_weight_grad/operand_form.h"
+
+namespace convx {
+
+inline constexpr int kStepPixels = 64;
+inline constexpr int kRowWarpgroups = 2;    // consumers that a block has at most
+inline constexpr int kRowLoaderWarps = 2;   // warps that copy raw rows into shared memory
+inline constexpr int kRowBuilderWarps = 2;  // warps that make the shifted input rows of them
+inline constexpr int kRowProducerThreads = 32 * (kRowLoaderWarps + kRowBuilderWarps);
+
+// Accumulators of a warpgroup: so many tap groups of 64 filters by `columns`.
+struct RowTile {
+  int columns, groups;
+};
+
+// The tiles that kernels are compiled for. Split forms hold the accumulators of one tap group
+// besides the sums of all.
+inline constexpr RowTile kPlainRowTiles[] = {{64, 3}, {96, 3}, {128, 2}};
+inline constexpr RowTile kSplitRowTiles[] = {{64, 3}, {96, 2}};
+
+template <OperandForm kForm>
+constexpr const auto& row_tiles_of() {
+  if constexpr (count_components(kForm) == 1) {
+    return kPlainRowTiles;
+  } else {
+    return kSplitRowTiles;
+  }
+}
+
+struct RowTiles {
+  int segments;             // of an output row
+  int run_rows, run_bands;  // output rows of a run, and runs of a segment in an image
+  FastDivmod by_segments, by_run_bands;
+  int block_channels;    // input channels of a block
+  int warpgroup_groups;  // tap groups that a warpgroup accumulates
+  int ring_rows;         // input rows in shared memory, as MMAs read them
+  int input_stages;      // raw input rows
+  int input_pitch;       // bytes of a channel's raw row, with room for the address's phase
+  int gradient_pitch;    // the same of a filter's
+
+  // Bytes of one input row in the ring, and of one component of the ring.
+  constexpr int slot_bytes(int kernel_columns) const {
+    return kernel_columns * block_channels * 2 * kStepPixels;
+  }
+};
+
+// A raw row's pitch: an odd number of 16-byte units, so that 8 rows lie in different banks.
+constexpr int find_raw_pitch(int bytes) {
+  const int units = (bytes + 15) / 16 + 1;  // a row begins anywhere in its first unit
+  return (units | 1) * 16;
+}
+
+}  // namespace convx
