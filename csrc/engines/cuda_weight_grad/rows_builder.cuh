@@ -17,7 +17,7 @@ namespace convx {
 template <typename T, OperandForm kForm>
 class RowBuilder {
   static constexpr int kComponents = count_components(kForm);
-  static constexpr int kTogether = 4;  // shifts by one pixel that are made of the same loads
+  static constexpr int kBytes = sizeof(T);
 
  public:
   __device__ RowBuilder(const WgradGeometry& g, const WgradCall& call, const RowsMemory& memory,
@@ -55,21 +55,20 @@ class RowBuilder {
         find_input_rows<T>(g_, call_, run, row, work_.tile.channel_tile * g_.atom_channels);
     const uint32_t from = memory_.input + stage * memory_.input_stage_bytes;
     const uint32_t to = memory_.ring + slot * memory_.slot_bytes;
-    const bool are_neighbours = g_.stride_w == 1 && g_.dilation_w == 1;
     for (int first = 8 * warp_; first < g_.row_tiles.block_channels;
          first += 8 * kRowBuilderWarps) {
       const int channel = first + lane / 4;
-      // Pixels of the piece that lie in the image; none of channels beyond the last.
-      const int end = channel < rows.channels ? rows.end / static_cast<int>(sizeof(T)) : 0;
-      const int begin = rows.begin / static_cast<int>(sizeof(T));
       const int phase = find_phase(rows.first + channel * rows.channel_bytes);
       const uint32_t raw = from + channel * g_.row_tiles.input_pitch + phase;
-      if (are_neighbours) {
-        for (int s = 0; s < g_.kernel_columns; s += kTogether) {
-          float values[16 + kTogether - 1];
+      // Pixels of the piece that lie in the image; none of channels beyond the last.
+      const int begin = rows.begin / kBytes;
+      const int end = channel < rows.channels ? rows.end / kBytes : 0;
+      if (g_.row_tiles.taps_are_neighbours) {
+        for (int s = 0; s < g_.kernel_columns; s += kBuiltTogether) {
+          float values[16 + kBuiltTogether - 1];
           load(values, raw, begin, end, lane % 4 * 16 + s, 1);
 #pragma unroll
-          for (int shift = 0; shift < kTogether; ++shift) {
+          for (int shift = 0; shift < kBuiltTogether; ++shift) {
             if (s + shift < g_.kernel_columns) store(values, shift, to, channel, s + shift);
           }
         }
@@ -84,25 +83,31 @@ class RowBuilder {
     }
   }
 
-  // Loads every step-th pixel from `first` on, scaled; 16-bit values stay in the lower half of a
-  // word.
+  // Loads every step-th pixel from `first` on, scaled, and zeros outside of [begin, end); 16-bit
+  // values stay in the lower half of a word. All lanes of a warp must call it.
   template <int kCount>
   __device__ __forceinline__ void load(float (&values)[kCount], uint32_t raw, int begin, int end,
                                        int first, int step) {
+    // Every pixel is loaded, also those that are not kept: a branch around each load would make its
+    // latency count. Their addresses are in shared memory all the same.
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int pixel = first + i * step;
-      uint32_t bits = 0;
-      if (pixel >= begin && pixel < end) {
-        const uint32_t at = raw + pixel * static_cast<int>(sizeof(T));
-        bits = sizeof(T) == 4 ? load_word(at) : load_half_word(at);
+      const uint32_t at = raw + (first + i * step) * kBytes;
+      values[i] = __uint_as_float(kBytes == 4 ? load_word(at) : load_half_word(at));
+    }
+    const bool has_outside = first < begin || first + (kCount - 1) * step >= end;
+    if (__any_sync(0xffffffff, has_outside)) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int pixel = first + i * step;
+        if (pixel < begin || pixel >= end) values[i] = 0;
       }
-      values[i] = __uint_as_float(bits);
-      if constexpr (is_scaled(kForm)) values[i] *= scale_;
     }
     if constexpr (is_scaled(kForm)) {
-      const uint32_t same_channel = 0xfu << (threadIdx.x % 32 / 4 * 4);
-      check_fitness(call_.scales, values, same_channel);
+#pragma unroll
+      for (float& value : values) value *= scale_;
+      // The four lanes that have pixels of the same channel judge together.
+      check_fitness(call_.scales, values, 0xfu << (threadIdx.x % 32 / 4 * 4));
     }
   }
 

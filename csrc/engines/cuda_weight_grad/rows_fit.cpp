@@ -14,6 +14,8 @@ constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all multiproce
 constexpr double kMemoryBytesPerUs = 3.9e6;
 constexpr double kBlockCycles = 6000, kRunCycles = 300;
 
+// Builders load a few pixels behind the last raw row, which they do not use.
+constexpr int64_t kOverreadBytes = 64;
 constexpr int kMaxRingRows = 48;  // as many barriers fit in their 1 KiB
 constexpr int kMaxGradientStages = 6, kInputStages = 3;
 
@@ -108,14 +110,18 @@ class RowSearch {
       span_ = std::max(span_, rows * g.dilation_h + 1);
     }
     const int64_t advance = std::min<int64_t>(p_.stride.h, span_);
-    const int64_t width = (kStepPixels - 1) * p_.stride.w + (p_.S - 1) * p_.dilation.w + 1;
+    t.taps_are_neighbours = p_.stride.w == 1 && p_.dilation.w == 1 && p_.S > 1;
+    const int64_t taps = t.taps_are_neighbours ? round_up(p_.S, kBuiltTogether) : p_.S;
+    const int64_t width = (kStepPixels - 1) * p_.stride.w + (taps - 1) * p_.dilation.w + 1;
     const int64_t bytes = size_of(p_.dtype);
     if (width * bytes > 8192 || span_ + 2 * advance > kMaxRingRows) return;
+    t.piece_pixels = static_cast<int>(width);
     t.input_pitch = find_raw_pitch(static_cast<int>(width * bytes));
     t.gradient_pitch = find_raw_pitch(static_cast<int>(kStepPixels * bytes));
     t.input_stages = kInputStages;
     t.ring_rows = static_cast<int>(span_ + 2 * advance);
-    const int64_t fixed = 2048 + t.input_stages * t.block_channels * t.input_pitch +
+    const int64_t fixed = 2048 + kOverreadBytes +
+                          t.input_stages * t.block_channels * t.input_pitch +
                           int64_t{components_} * t.ring_rows * t.slot_bytes(g.kernel_columns);
     const int64_t stage = g.block_filter_tiles * kTileFilters * t.gradient_pitch;
     g.stages = static_cast<int>(

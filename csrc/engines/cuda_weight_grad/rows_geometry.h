@@ -20,8 +20,9 @@ namespace convx {
 
 inline constexpr int kStepPixels = 64;
 inline constexpr int kRowWarpgroups = 2;    // consumers that a block has at most
-inline constexpr int kRowLoaderWarps = 2;   // warps that copy raw rows into shared memory
-inline constexpr int kRowBuilderWarps = 2;  // warps that make the shifted input rows of them
+inline constexpr int kRowLoaderWarps = 4;   // warps that copy raw rows into shared memory
+inline constexpr int kRowBuilderWarps = 4;  // warps that make the shifted input rows of them
+inline constexpr int kBuiltTogether = 4;
 inline constexpr int kRowProducerThreads = 32 * (kRowLoaderWarps + kRowBuilderWarps);
 
 // Accumulators of a warpgroup: so many tap groups of 64 filters by `columns`.
@@ -47,6 +48,10 @@ struct RowTiles {
   int segments;             // of an output row
   int run_rows, run_bands;  // output rows of a run, and runs of a segment in an image
   FastDivmod by_segments, by_run_bands;
+  // Neighbouring taps of a kernel row read neighbouring pixels: builders load those once for
+  // kBuiltTogether taps.
+  bool taps_are_neighbours;
+  int piece_pixels;      // of an input row, that a step's builders load
   int block_channels;    // input channels of a block
   int warpgroup_groups;  // tap groups that a warpgroup accumulates
   int ring_rows;         // input rows in shared memory, as MMAs read them

@@ -6,8 +6,8 @@
 //   dY in registers       +---------+---------+---------+  m64nNk16, A in registers
 //   reduced over the pixels of rows, 64 a step
 //
-// Warps: up to 2 consumer warpgroups; 2 loader warps, which copy raw rows of X and dY with
-// cp.async; 2 builder warps, which round a raw input row and write it into the ring once per kernel
+// Warps: up to 2 consumer warpgroups; 4 loader warps, which copy raw rows of X and dY with
+// cp.async; 4 builder warps, which round a raw input row and write it into the ring once per kernel
 // column, shifted. A tap of another kernel row is another slot of the ring.
 //
 // Shared memory: barriers 1 KiB
@@ -25,7 +25,7 @@
 namespace convx {
 
 inline constexpr int kRowThreads = 128 * kRowWarpgroups + kRowProducerThreads;
-inline constexpr int kRowConsumerRegisters = 216, kRowProducerRegisters = 72;
+inline constexpr int kRowConsumerRegisters = 200, kRowProducerRegisters = 56;
 
 template <typename T, typename Value, OperandForm kForm, int kColumns, int kGroups>
 __global__ void __launch_bounds__(kRowThreads, 1)

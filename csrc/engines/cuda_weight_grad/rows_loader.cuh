@@ -34,9 +34,8 @@ __device__ __forceinline__ RawRows find_input_rows(const WgradGeometry& g, const
   rows.first = reinterpret_cast<const char*>(call.x) + offset * kBytes;
   rows.channel_bytes = g.x_strides.c * kBytes;
   rows.channels = row >= 0 && row < g.height ? g.channels - first_channel : 0;
-  const int pixels = (kStepPixels - 1) * g.stride_w + (g.kernel_columns - 1) * g.dilation_w + 1;
   rows.begin = max(-column, 0) * kBytes;
-  rows.end = min(pixels, g.width - column) * kBytes;
+  rows.end = min(g.row_tiles.piece_pixels, g.width - column) * kBytes;
   return rows;
 }
 
