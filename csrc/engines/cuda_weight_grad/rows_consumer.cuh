@@ -1,10 +1,10 @@
 // The consumer warpgroups of the row kernel: MMAs of dY in registers and X in the ring.
 //
 // A warpgroup has 64 filters and up to kGroups tap groups, each an accumulator tile of kColumns
-// columns. It takes a step's dY from the raw rows into registers while the MMAs of the step before
-// run. Split forms multiply one tap group at a time and add its accumulators to float32 sums in
-// registers, because tensor cores truncate when they accumulate (wgrad_consumer.cuh); meanwhile the
-// other warpgroup's MMAs run.
+// columns. It takes a step's dY from the raw rows into registers, multiplies, and waits for its
+// MMAs: while one warpgroup loads and rounds, the tensor cores run the MMAs of the other. Split
+// forms multiply one tap group at a time and add its accumulators to float32 sums in registers,
+// because tensor cores truncate when they accumulate (wgrad_consumer.cuh).
 #pragma once
 
 #include "device/wgmma.cuh"
@@ -57,66 +57,32 @@ class RowConsumer {
         for (float& value : group.value) value = 0;
       }
     }
-    Fragments fragments[kIsSplit ? 1 : 2];
-    int chain = 0;   // steps since the accumulators were cleared
-    int parity = 0;  // which fragments the next step takes
+    Fragments fragments;
+    int chain = 0;  // steps since the accumulators were stored
     for (int i = 0; i < work_.stages; ++i) {
       const RowRun run(g_, static_cast<int>(work_.first_stage) + i);
-      if (!kIsSplit && chain + run.rows > g_.flush_stages && chain > 0) {
-        wait_wgmma<0>();
-        release_rows();
+      if (!kIsSplit && chain > 0 && chain + run.rows > g_.flush_stages) {
         store(sums);
         chain = 0;
       }
       for (int row = 0; row < run.rows; ++row, ++chain) {
-        const bool is_last = row == run.rows - 1;
-        const int new_rows = row == 0 ? window_.span : window_.advance;
-        newest_.skip(new_rows, g_.row_tiles.ring_rows);
-        const int passed = is_last ? window_.span : window_.advance;
+        take_fragments(fragments, run, row);
+        newest_.skip(row == 0 ? window_.span : window_.advance, g_.row_tiles.ring_rows);
+        wait_rows();
         if constexpr (kIsSplit) {
-          take_fragments(fragments[0], run, row);
-          wait_rows();
-          multiply_split(fragments[0], sums);
-          passed_ = passed;
-          release_rows();
+          multiply_split(fragments, sums);
         } else {
-          if (parity == 0) {
-            step(fragments[0], sums, run, row, chain > 0, passed);
-          } else {
-            step(fragments[kIsSplit ? 0 : 1], sums, run, row, chain > 0, passed);
-          }
-          parity ^= 1;
+          multiply(fragments, sums, chain > 0);
         }
+        const int passed = row == run.rows - 1 ? window_.span : window_.advance;
+        release_rows(passed);
         oldest_.skip(passed, g_.row_tiles.ring_rows);
       }
     }
-    wait_wgmma<0>();
     store(sums);
   }
 
  private:
-  // One step: its MMAs are issued when its fragments are there, and those of the step before are
-  // waited for.
-  __device__ __forceinline__ void step(Fragments& fragments, Accumulators (&sums)[kGroups],
-                                       const RowRun& run, int row, bool accumulates, int passed) {
-    take_fragments(fragments, run, row);
-    if (row == 0) {
-      // The ring need not hold the last rows of a run and the first ones of the next.
-      wait_wgmma<0>();
-      release_rows();
-    }
-    wait_rows();
-    fence_wgmma();
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      if (i < group_count_) issue(sums[i], fragments.word[0], find_operand(i), accumulates);
-    }
-    commit_wgmma();
-    wait_wgmma<1>();
-    release_rows();
-    passed_ = passed;
-  }
-
   // Reads this thread's two rows of the next raw stage of dY.
   __device__ __forceinline__ void take_fragments(Fragments& fragments, const RowRun& run, int row) {
     const int filter = work_.tile.filter_tile * kTileFilters;
@@ -163,6 +129,17 @@ class RowConsumer {
     }
   }
 
+  __device__ __forceinline__ void multiply(const Fragments& fragments,
+                                           Accumulators (&sums)[kGroups], bool accumulates) const {
+    fence_wgmma();
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      if (i < group_count_) issue(sums[i], fragments.word[0], find_operand(i), accumulates);
+    }
+    commit_wgmma();
+    wait_wgmma<0>();
+  }
+
   // Two fp16 components; the products with a low component are kHalfLowScale times too large.
   __device__ __forceinline__ void multiply_split(Fragments& fragments,
                                                  Accumulators (&sums)[kGroups]) const {
@@ -187,17 +164,14 @@ class RowConsumer {
     }
   }
 
-  // Releases the input rows that the steps whose MMAs have completed were the last to read.
-  __device__ __forceinline__ void release_rows() {
-    if (threadIdx.x % 32 == 0) {
-      for (int i = 0, slot = released_; i < passed_; ++i) {
-        arrive(memory_.row_empty + 8 * slot);
-        if (++slot == g_.row_tiles.ring_rows) slot = 0;
-      }
+  // Releases the step's first input rows, which no later step reads.
+  __device__ __forceinline__ void release_rows(int count) const {
+    if (threadIdx.x % 32 != 0) return;
+#pragma unroll 1
+    for (int i = 0, slot = oldest_.slot; i < count; ++i) {
+      arrive(memory_.row_empty + 8 * slot);
+      if (++slot == g_.row_tiles.ring_rows) slot = 0;
     }
-    released_ += passed_;
-    if (released_ >= g_.row_tiles.ring_rows) released_ -= g_.row_tiles.ring_rows;
-    passed_ = 0;
   }
 
   // Adds the accumulators to the slice's partial sums.
@@ -231,7 +205,6 @@ class RowConsumer {
   bool adds_;
   RingCursor stage_;            // of raw dY
   RingCursor oldest_, newest_;  // the step's first row in the ring, and the one behind its last
-  int released_ = 0, passed_ = 0;
 };
 
 }  // namespace convx

@@ -19,6 +19,8 @@ constexpr int64_t kOverreadBytes = 64;
 constexpr int kMaxRingRows = 48;  // as many barriers fit in their 1 KiB
 constexpr int kMaxGradientStages = 6, kInputStages = 3;
 
+constexpr int64_t kMaxChannelBytes = (int64_t{1} << 31) - 1;  // addresses step by 32-bit strides
+
 class RowSearch {
  public:
   RowSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form)
@@ -27,6 +29,8 @@ class RowSearch {
   std::optional<WgradFit> run() {
     if (!has_row_kernel(form_) || p_.x_strides.w != 1 || p_.y_strides.w != 1) return {};
     if (!has_room_for_sums(p_, caps_)) return {};
+    const int64_t bytes = size_of(p_.dtype);
+    if (std::max(p_.x_strides.c, p_.y_strides.c) * bytes > kMaxChannelBytes) return {};
     base_ = describe_problem(p_);
     base_.input_source = base_.gradient_source = OperandSource::kRows;
     base_.packed_channels = base_.channels;

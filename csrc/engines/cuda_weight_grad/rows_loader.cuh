@@ -91,28 +91,34 @@ class RowLoader {
     const RawRows rows = find_gradient_rows<T>(g_, call_, run, run.first_row + row,
                                                work_.tile.filter_tile * kTileFilters);
     copy_rows(rows, memory_.gradient + gradient_stage_.slot * memory_.gradient_stage_bytes,
-              g_.row_tiles.gradient_pitch, g_.block_filter_tiles * kTileFilters);
+              find_raw_pitch(kStepPixels * sizeof(T)), g_.block_filter_tiles * kTileFilters);
     arrive_after_copies(memory_.gradient_full + 8 * gradient_stage_.slot);
     gradient_stage_.advance(g_.stages);
   }
 
-  // Eight lanes copy a row, four rows at a time.
+  // Eight lanes copy a row, four rows at a time. Rows beyond the tensor's last channel get copies
+  // of that one: readers ignore them, and no lane has a loop of its own length.
   __device__ __forceinline__ void copy_rows(const RawRows& rows, uint32_t to, int pitch,
-                                            int most) const {
+                                            int count) const {
+    if (rows.channels <= 0) return;
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int count = min(most, rows.channels);
+    const int unit = lane % 8 * 16;
+    const int last = rows.channels - 1, channel_bytes = static_cast<int>(rows.channel_bytes);
+    const int low = rows.begin - 15;
+    const uint32_t length = max(rows.end - low, 0);
     constexpr int kStep = 4 * kRowLoaderWarps;
     int channel = 4 * warp_ + lane / 8;
-    const char* row = rows.first + channel * rows.channel_bytes;
-    to += channel * pitch;
-    for (; channel < count; channel += kStep) {
+    to += channel * pitch + unit;
+#pragma unroll 4
+    for (int i = 0; i < count; i += kStep) {
+      const char* const row = rows.first + int64_t{min(channel, last)} * channel_bytes;
       const int phase = find_phase(row);
-      for (int offset = lane % 8 * 16; offset < pitch; offset += 128) {
-        const int at = offset - phase;  // from the row's beginning
-        if (at + 16 > rows.begin && at < rows.end) copy_async<16>(to + offset, row + at, true);
+      const char* const from = row - phase + unit;
+      for (int offset = 0; offset < pitch; offset += 128) {
+        const auto at = static_cast<uint32_t>(unit + offset - phase - low);
+        copy_16_bytes_if(to + offset, from + offset, at < length);
       }
-      row += kStep * rows.channel_bytes;
-      to += kStep * pitch;
+      channel += kStep, to += kStep * pitch;
     }
   }
 
