@@ -1,16 +1,13 @@
 // The builder warps of the row kernel: from a raw input row to the B operands of its taps.
 //
 // A slot of the ring is [kernel column s][channel][64 pixels], 16-bit: the input row, shifted by
-// the taps' columns, rounded or split, with zeros outside of the image. A column of B is 128 bytes,
-// swizzled. Pixels of a step are permuted, in A and B alike, so that the thread which holds k = 2t
-// and 2t + 1 of an MMA's A fragment holds neighbouring pixels of all MMAs of the step:
-//   word t of 16-byte unit u of a column = pixels 16t + 2u and the next.
-// A lane builds word t = lane % 4 of all units of channel lane / 4: 16 neighbouring pixels.
+// the taps' columns, rounded or split. A column of B is 128 bytes, swizzled. A lane builds 16
+// pixels of channel lane / 4, which are two 16-byte units of each tap's column.
 #pragma once
 
 #include "device/mbarrier.cuh"
 #include "engines/cuda_weight_grad/load_item.cuh"
-#include "engines/cuda_weight_grad/rows_loader.cuh"
+#include "engines/cuda_weight_grad/rows_memory.cuh"
 
 namespace convx {
 
@@ -35,7 +32,8 @@ class RowBuilder {
       for (int index = 0; index < count; ++index) {
         wait_barrier(memory_.input_full + 8 * stage.slot, stage.parity);
         wait_barrier(memory_.row_empty + 8 * slot.slot, slot.parity ^ 1);
-        build_row(run, window_.find_row(g_, run, index), stage.slot, slot.slot);
+        build_row(memory_.input + stage.slot * memory_.input_stage_bytes,
+                  memory_.ring + slot.slot * memory_.slot_bytes);
         fence_async_proxy();
         __syncwarp();
         if (lane == 0) {
@@ -49,60 +47,88 @@ class RowBuilder {
   }
 
  private:
-  __device__ __forceinline__ void build_row(const RowRun& run, int row, int stage, int slot) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const RawRows rows =
-        find_input_rows<T>(g_, call_, run, row, work_.tile.channel_tile * g_.atom_channels);
-    const uint32_t from = memory_.input + stage * memory_.input_stage_bytes;
-    const uint32_t to = memory_.ring + slot * memory_.slot_bytes;
-    for (int first = 8 * warp_; first < g_.row_tiles.block_channels;
-         first += 8 * kRowBuilderWarps) {
+  __device__ __forceinline__ void build_row(uint32_t from, uint32_t to) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, quarter = lane % 4;
+    const RowTiles& t = g_.row_tiles;
+    for (int first = 8 * warp_; first < t.block_channels; first += 8 * kRowBuilderWarps) {
       const int channel = first + lane / 4;
-      const int phase = find_phase(rows.first + channel * rows.channel_bytes);
-      const uint32_t raw = from + channel * g_.row_tiles.input_pitch + phase;
-      // Pixels of the piece that lie in the image; none of channels beyond the last.
-      const int begin = rows.begin / kBytes;
-      const int end = channel < rows.channels ? rows.end / kBytes : 0;
-      if (g_.row_tiles.taps_are_neighbours) {
+      const uint32_t raw = from + channel * t.input_pitch;
+      uint32_t column = to + channel * 128;
+      const int column_bytes = t.block_channels * 128;
+      if (t.taps_are_neighbours) {
         for (int s = 0; s < g_.kernel_columns; s += kBuiltTogether) {
           float values[16 + kBuiltTogether - 1];
-          load(values, raw, begin, end, lane % 4 * 16 + s, 1);
+          load_neighbours(values, raw, quarter * 16 + t.input_shift + s);
 #pragma unroll
           for (int shift = 0; shift < kBuiltTogether; ++shift) {
-            if (s + shift < g_.kernel_columns) store(values, shift, to, channel, s + shift);
+            if (s + shift >= g_.kernel_columns) break;
+            store(values, shift, column, channel & 7);
+            column += column_bytes;
           }
         }
       } else {
         for (int s = 0; s < g_.kernel_columns; ++s) {
           float values[16];
-          load(values, raw, begin, end, lane % 4 * 16 * g_.stride_w + s * g_.dilation_w,
-               g_.stride_w);
-          store(values, 0, to, channel, s);
+          load(values, raw, quarter * 16 * g_.stride_w + t.input_shift + s * g_.dilation_w);
+          store(values, 0, column, channel & 7);
+          column += column_bytes;
         }
       }
     }
   }
 
-  // Loads every step-th pixel from `first` on, scaled, and zeros outside of [begin, end); 16-bit
-  // values stay in the lower half of a word. All lanes of a warp must call it.
+  // Loads neighbouring pixels, 16-bit values in the lower halves of words. `first` is the same for
+  // all lanes up to a multiple of 16 bytes, so branches on it do not diverge.
   template <int kCount>
-  __device__ __forceinline__ void load(float (&values)[kCount], uint32_t raw, int begin, int end,
-                                       int first, int step) {
-    // Every pixel is loaded, also those that are not kept: a branch around each load would make its
-    // latency count. Their addresses are in shared memory all the same.
+  __device__ __forceinline__ void load_neighbours(float (&values)[kCount], uint32_t raw,
+                                                  int first) const {
+    constexpr int kWords = ((kCount + 16 / kBytes - 1) * kBytes + 15) / 16 * 4;
+    uint32_t words[kWords];
+    const uint32_t start = raw + first * kBytes / 16 * 16;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const uint32_t at = raw + (first + i * step) * kBytes;
-      values[i] = __uint_as_float(kBytes == 4 ? load_word(at) : load_half_word(at));
+    for (int i = 0; i < kWords; i += 4) {
+      uint32_t unit[4];
+      load_16_bytes(start + 4 * i, unit);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) words[i + j] = unit[j];
     }
-    const bool has_outside = first < begin || first + (kCount - 1) * step >= end;
-    if (__any_sync(0xffffffff, has_outside)) {
+    // Registers have no dynamic index: the words are shifted by 2 and by 1.
+    const int phase = first * kBytes % 16;
+    if ((phase & 8) != 0) shift_words<2>(words);
+    if ((phase & 4) != 0) shift_words<1>(words);
+    if constexpr (kBytes == 4) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) values[i] = __uint_as_float(words[i]);
+    } else {
+      const uint32_t even = (phase & 2) != 0 ? 0x4432 : 0x4410,
+                     odd = (phase & 2) != 0 ? 0x4454 : 0x4432;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const int pixel = first + i * step;
-        if (pixel < begin || pixel >= end) values[i] = 0;
+        const uint32_t next = words[i / 2 + 1 < kWords ? i / 2 + 1 : i / 2];
+        values[i] = __uint_as_float(__byte_perm(words[i / 2], next, i % 2 == 0 ? even : odd));
       }
     }
+    finish(values);
+  }
+
+  template <int kDistance, int kWords>
+  static __device__ __forceinline__ void shift_words(uint32_t (&words)[kWords]) {
+#pragma unroll
+    for (int i = 0; i + kDistance < kWords; ++i) words[i] = words[i + kDistance];
+  }
+
+  // Loads every stride-th pixel.
+  __device__ __forceinline__ void load(float (&values)[16], uint32_t raw, int first) const {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const uint32_t at = raw + (first + i * g_.stride_w) * kBytes;
+      values[i] = __uint_as_float(kBytes == 4 ? load_word(at) : load_half_word(at));
+    }
+    finish(values);
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void finish(float (&values)[kCount]) const {
     if constexpr (is_scaled(kForm)) {
 #pragma unroll
       for (float& value : values) value *= scale_;
@@ -111,25 +137,31 @@ class RowBuilder {
     }
   }
 
+  // Stores 16 pixels from `shift` on.
   template <int kCount>
-  __device__ __forceinline__ void store(const float (&values)[kCount], int shift, uint32_t slot,
-                                        int channel, int s) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const uint32_t column = slot + (s * g_.row_tiles.block_channels + channel) * 128 + lane % 4 * 4;
+  __device__ __forceinline__ void store(const float (&values)[kCount], int shift, uint32_t column,
+                                        uint32_t swizzle_bits) const {
+    const uint32_t quarter = threadIdx.x % 4;
 #pragma unroll
-    for (int unit = 0; unit < 8; ++unit) {
-      const float first = values[2 * unit + shift], second = values[2 * unit + 1 + shift];
-      const uint32_t to = column + ((unit ^ (channel & 7)) << 4);
-      if constexpr (sizeof(T) == 2) {
-        store_word(to, __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x5410));
-      } else {
-        uint32_t words[kComponents];
-        split_pair<kForm>(first, second, words);
+    for (int unit = 0; unit < 2; ++unit) {
+      uint32_t words[kComponents][4];
 #pragma unroll
-        for (int i = 0; i < kComponents; ++i) {
-          store_word(to + i * memory_.component_bytes, words[i]);
+      for (int i = 0; i < 4; ++i) {
+        const float first = values[8 * unit + 2 * i + shift];
+        const float second = values[8 * unit + 2 * i + 1 + shift];
+        if constexpr (kBytes == 2) {
+          words[0][i] = __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x5410);
+        } else {
+          uint32_t pair[kComponents];
+          split_pair<kForm>(first, second, pair);
+#pragma unroll
+          for (int j = 0; j < kComponents; ++j) words[j][i] = pair[j];
         }
       }
+      const uint32_t to = column + (((2 * quarter + unit) ^ swizzle_bits) << 4);
+#pragma unroll
+      for (int j = 0; j < kComponents; ++j)
+        store_16_bytes(to + j * memory_.component_bytes, words[j]);
     }
   }
 

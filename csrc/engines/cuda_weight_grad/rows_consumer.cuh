@@ -7,16 +7,19 @@
 // because tensor cores truncate when they accumulate (wgrad_consumer.cuh).
 #pragma once
 
+#include <type_traits>
+
+#include "device/mbarrier.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda_weight_grad/rows_fragments.cuh"
-#include "engines/cuda_weight_grad/rows_loader.cuh"
+#include "engines/cuda_weight_grad/rows_memory.cuh"
 
 namespace convx {
 
 template <typename T, typename Value, OperandForm kForm, int kColumns, int kGroups>
 class RowConsumer {
   static constexpr bool kIsSplit = count_components(kForm) > 1;
-  using Fragments = RowFragments<kForm>;
+  using Mma = Wgmma<Value, kColumns>;
   using Accumulators = WgmmaSums<kColumns>;
 
  public:
@@ -43,8 +46,8 @@ class RowConsumer {
     const int64_t part = (int64_t{work.slice} * g.tiles() + work.tile_index) * g.consumers() +
                          filter_tile_ * g.block_tap_groups + first - work.tile.first_group;
     const int thread = static_cast<int>(threadIdx.x) % 128;
-    own_row_ = thread / 32 * 16 + thread % 32 / 4;
-    partial_ = call.partials + (part * kTileFilters + own_row_) * kColumns + thread % 4 * 2;
+    const int row = thread / 32 * 16 + thread % 32 / 4;
+    partial_ = call.partials + (part * kTileFilters + row) * kColumns + thread % 4 * 2;
     adds_ = call.adds_to_partials;
   }
 
@@ -57,7 +60,6 @@ class RowConsumer {
         for (float& value : group.value) value = 0;
       }
     }
-    Fragments fragments;
     int chain = 0;  // steps since the accumulators were stored
     for (int i = 0; i < work_.stages; ++i) {
       const RowRun run(g_, static_cast<int>(work_.first_stage) + i);
@@ -66,43 +68,56 @@ class RowConsumer {
         chain = 0;
       }
       for (int row = 0; row < run.rows; ++row, ++chain) {
-        take_fragments(fragments, run, row);
         newest_.skip(row == 0 ? window_.span : window_.advance, g_.row_tiles.ring_rows);
-        wait_rows();
-        if constexpr (kIsSplit) {
-          multiply_split(fragments, sums);
-        } else {
-          multiply(fragments, sums, chain > 0);
-        }
+        multiply(sums, chain > 0);
         const int passed = row == run.rows - 1 ? window_.span : window_.advance;
         release_rows(passed);
         oldest_.skip(passed, g_.row_tiles.ring_rows);
+        stage_.advance(g_.stages);
       }
     }
     store(sums);
   }
 
  private:
-  // Reads this thread's two rows of the next raw stage of dY.
-  __device__ __forceinline__ void take_fragments(Fragments& fragments, const RowRun& run, int row) {
-    const int filter = work_.tile.filter_tile * kTileFilters;
-    const RawRows rows = find_gradient_rows<T>(g_, call_, run, run.first_row + row, filter);
-    const int quarter = static_cast<int>(threadIdx.x) % 4;
+  // One step.
+  __device__ __forceinline__ void multiply(Accumulators (&sums)[kGroups], bool accumulates) const {
     const uint32_t stage = memory_.gradient + stage_.slot * memory_.gradient_stage_bytes +
-                           quarter * 16 * static_cast<uint32_t>(sizeof(T));
+                           filter_tile_ * kTileFilters * gradient_pitch(sizeof(T));
     wait_barrier(memory_.gradient_full + 8 * stage_.slot, stage_.parity);
+    if constexpr (sizeof(T) == 2) {
+      fence_async_proxy();  // cp.async wrote the operand
+      wait_rows();
+      fence_wgmma();
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int own = filter_tile_ * kTileFilters + own_row_ + 8 * i;
-      const int phase = find_phase(rows.first + own * rows.channel_bytes);
-      RowPiece<T> piece(stage + own * g_.row_tiles.gradient_pitch, phase);
-      const int pixels = own < rows.channels ? rows.end / static_cast<int>(sizeof(T)) : 0;
-      if (pixels < kStepPixels) piece.keep(pixels - quarter * 16);
+      for (int i = 0; i < kGroups; ++i) {
+        if (i < group_count_) issue(sums[i], lower_descriptor(stage), find_operand(i), accumulates);
+      }
+      commit_wgmma();
+      wait_wgmma<0>();
+      release_gradient();
+    } else {
+      RowFragments<kForm> fragments;
+      fragments.load(stage, scale_, checked_);
       __syncwarp();
-      fragments.set(piece, i, scale_, checked_);
+      release_gradient();
+      wait_rows();
+      if constexpr (kIsSplit) {
+        multiply_split(fragments, sums);
+      } else {
+        fence_wgmma();
+#pragma unroll
+        for (int i = 0; i < kGroups; ++i) {
+          if (i < group_count_) issue(sums[i], fragments.word[0], find_operand(i), accumulates);
+        }
+        commit_wgmma();
+        wait_wgmma<0>();
+      }
     }
+  }
+
+  __device__ __forceinline__ void release_gradient() const {
     if (threadIdx.x % 32 == 0) arrive(memory_.gradient_empty + 8 * stage_.slot);
-    stage_.advance(g_.stages);
   }
 
   // Waits for the step's newest input row; builders finish rows in order.
@@ -119,29 +134,24 @@ class RowConsumer {
     return group_lower_[group] + slot * (memory_.slot_bytes / 16);
   }
 
-  __device__ __forceinline__ void issue(Accumulators& sums, const uint32_t (&a)[4][4],
-                                        uint32_t operand, bool accumulates) const {
+  // Issues the four MMAs of a step. A is in registers, or described by its first row.
+  template <typename Operand>
+  __device__ __forceinline__ void issue(Accumulators& sums, const Operand& a, uint32_t b,
+                                        bool accumulates) const {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      Wgmma<Value, kColumns>::multiply(sums, a[k],
-                                       join_descriptor(operand + 2 * k, upper_descriptor(128)),
-                                       accumulates || k > 0);
+      const uint64_t columns = join_descriptor(b + 2 * k, upper_descriptor(128));
+      if constexpr (std::is_same_v<Operand, uint32_t>) {
+        Mma::multiply(sums, join_descriptor(a + 2 * k, upper_descriptor(128)), columns,
+                      accumulates || k > 0);
+      } else {
+        Mma::multiply(sums, a[k], columns, accumulates || k > 0);
+      }
     }
-  }
-
-  __device__ __forceinline__ void multiply(const Fragments& fragments,
-                                           Accumulators (&sums)[kGroups], bool accumulates) const {
-    fence_wgmma();
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      if (i < group_count_) issue(sums[i], fragments.word[0], find_operand(i), accumulates);
-    }
-    commit_wgmma();
-    wait_wgmma<0>();
   }
 
   // Two fp16 components; the products with a low component are kHalfLowScale times too large.
-  __device__ __forceinline__ void multiply_split(Fragments& fragments,
+  __device__ __forceinline__ void multiply_split(const RowFragments<kForm>& fragments,
                                                  Accumulators (&sums)[kGroups]) const {
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
@@ -150,7 +160,7 @@ class RowConsumer {
       const uint32_t high = find_operand(i), low = high + memory_.component_bytes / 16;
       fence_wgmma();
       issue(products, fragments.word[0], low, false);
-      issue(products, fragments.word[kIsSplit ? 1 : 0], high, true);
+      issue(products, fragments.word[1], high, true);
       commit_wgmma();
       wait_wgmma<0>();
 #pragma unroll
@@ -196,7 +206,7 @@ class RowConsumer {
   const RowsMemory& memory_;
   const WgradWork& work_;
   const RowWindow window_;
-  int filter_tile_, group_count_, own_row_;
+  int filter_tile_, group_count_;
   int group_row_[kGroups];         // the tap group's input row among those of a step
   uint32_t group_lower_[kGroups];  // its operand in slot 0
   float scale_;

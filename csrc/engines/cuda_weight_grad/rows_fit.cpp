@@ -15,7 +15,7 @@ constexpr double kMemoryBytesPerUs = 3.9e6;
 constexpr double kBlockCycles = 6000, kRunCycles = 300;
 
 // Builders load a few pixels behind the last raw row, which they do not use.
-constexpr int64_t kOverreadBytes = 64;
+constexpr int64_t kOverreadBytes = 128;
 constexpr int kMaxRingRows = 48;  // as many barriers fit in their 1 KiB
 constexpr int kMaxGradientStages = 6, kInputStages = 3;
 
@@ -29,7 +29,10 @@ class RowSearch {
   std::optional<WgradFit> run() {
     if (!has_row_kernel(form_) || p_.x_strides.w != 1 || p_.y_strides.w != 1) return {};
     if (!has_room_for_sums(p_, caps_)) return {};
-    const int64_t bytes = size_of(p_.dtype);
+    const int bytes = static_cast<int>(size_of(p_.dtype));
+    // cp.async copies 4 bytes at least.
+    if (find_copy_unit(0, p_.x_strides, bytes) < 4) return {};
+    if (find_copy_unit(0, p_.y_strides, bytes) < 4) return {};
     if (std::max(p_.x_strides.c, p_.y_strides.c) * bytes > kMaxChannelBytes) return {};
     base_ = describe_problem(p_);
     base_.input_source = base_.gradient_source = OperandSource::kRows;
@@ -117,17 +120,16 @@ class RowSearch {
     t.taps_are_neighbours = p_.stride.w == 1 && p_.dilation.w == 1 && p_.S > 1;
     const int64_t taps = t.taps_are_neighbours ? round_up(p_.S, kBuiltTogether) : p_.S;
     const int64_t width = (kStepPixels - 1) * p_.stride.w + (taps - 1) * p_.dilation.w + 1;
-    const int64_t bytes = size_of(p_.dtype);
+    const int bytes = static_cast<int>(size_of(p_.dtype));
     if (width * bytes > 8192 || span_ + 2 * advance > kMaxRingRows) return;
     t.piece_pixels = static_cast<int>(width);
-    t.input_pitch = find_raw_pitch(static_cast<int>(width * bytes));
-    t.gradient_pitch = find_raw_pitch(static_cast<int>(kStepPixels * bytes));
+    t.input_pitch = input_pitch(t.piece_pixels, bytes);
     t.input_stages = kInputStages;
     t.ring_rows = static_cast<int>(span_ + 2 * advance);
     const int64_t fixed = 2048 + kOverreadBytes +
                           t.input_stages * t.block_channels * t.input_pitch +
                           int64_t{components_} * t.ring_rows * t.slot_bytes(g.kernel_columns);
-    const int64_t stage = g.block_filter_tiles * kTileFilters * t.gradient_pitch;
+    const int64_t stage = g.block_filter_tiles * kTileFilters * gradient_pitch(bytes);
     g.stages = static_cast<int>(
         std::min<int64_t>(kMaxGradientStages, (caps_.shared_bytes_per_block - fixed) / stage));
     if (caps_.shared_bytes_per_block < fixed || g.stages < 2) return;
@@ -170,7 +172,7 @@ class RowSearch {
     const double build_column = is_split ? 90 : bytes == 2 ? 45 : 55;
     const double build =
         t.block_channels / 8.0 * g.kernel_columns * build_column / kRowBuilderWarps;
-    const double gradient_bytes = g.block_filter_tiles * kTileFilters * double(t.gradient_pitch);
+    const double gradient_bytes = double(g.block_filter_tiles) * kTileFilters * kStepPixels * bytes;
     const double input_bytes = t.block_channels * double(t.input_pitch);
     const double copy = (gradient_bytes + advance * input_bytes) / kCopyBytesPerCycle;
     const double step = std::max({mma, fragments, advance * build, copy});

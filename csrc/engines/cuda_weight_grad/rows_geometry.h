@@ -13,6 +13,7 @@
 // segments share are still in L2 when the second one is read.
 #pragma once
 
+#include "core/problem.h"
 #include "device/fast_divmod.cuh"
 #include "engines/cuda_weight_grad/operand_form.h"
 
@@ -56,8 +57,12 @@ struct RowTiles {
   int warpgroup_groups;  // tap groups that a warpgroup accumulates
   int ring_rows;         // input rows in shared memory, as MMAs read them
   int input_stages;      // raw input rows
-  int input_pitch;       // bytes of a channel's raw row, with room for the address's phase
-  int gradient_pitch;    // the same of a filter's
+  int input_pitch;       // bytes of a channel's raw row
+
+  // Bytes that one cp.async copies, 4, 8 or 16: what all rows of the tensor are aligned to. The
+  // launch sets them, because they depend on the tensors' addresses.
+  int gradient_unit, input_unit;
+  int input_shift;  // pixels of a raw input row before the first one that a step needs
 
   // Bytes of one input row in the ring, and of one component of the ring.
   constexpr int slot_bytes(int kernel_columns) const {
@@ -65,10 +70,24 @@ struct RowTiles {
   }
 };
 
-// A raw row's pitch: an odd number of 16-byte units, so that 8 rows lie in different banks.
-constexpr int find_raw_pitch(int bytes) {
-  const int units = (bytes + 15) / 16 + 1;  // a row begins anywhere in its first unit
-  return (units | 1) * 16;
+// Raw rows of dY: 16-bit ones are A operands, swizzled; float32 ones go through registers, and
+// their pitch puts the 8-byte loads of four rows into different banks.
+constexpr int gradient_pitch(int element_bytes) {
+  return element_bytes == 2 ? 2 * kStepPixels : 4 * kStepPixels + 32;
+}
+
+// Raw rows of X: an odd number of 16-byte units, so that the 16-byte loads of 8 rows are in
+// different banks. Builders load whole units, from the step's first pixel minus the shift on.
+constexpr int input_pitch(int pixels, int element_bytes) {
+  const int most_shift = 16 / element_bytes - 1;
+  return ((pixels + most_shift) * element_bytes / 16 + 1 | 1) * 16;
+}
+
+// Bytes that every row of a tensor is aligned to, at most 16.
+constexpr int find_copy_unit(int64_t address, const Strides& strides, int element_bytes) {
+  const int64_t bits = address | strides.n * element_bytes | strides.c * element_bytes |
+                       strides.h * element_bytes | 16;
+  return static_cast<int>(bits & -bits);
 }
 
 }  // namespace convx

@@ -2,8 +2,8 @@
 //
 //                          columns: taps s of a kernel row r, times channels
 //                         +---------+---------+---------+
-//   64 filters,           | r = 0   | r = 1   | r = 2   |  a warpgroup: up to kGroups tap groups,
-//   dY in registers       +---------+---------+---------+  m64nNk16, A in registers
+//   64 filters            | r = 0   | r = 1   | r = 2   |  a warpgroup: up to kGroups tap groups,
+//                         +---------+---------+---------+  m64nNk16
 //   reduced over the pixels of rows, 64 a step
 //
 // Warps: up to 2 consumer warpgroups; 4 loader warps, which copy raw rows of X and dY with
@@ -12,7 +12,7 @@
 //
 // Shared memory: barriers 1 KiB
 //                | ring: components * ring_rows * S * channels * 128 bytes
-//                | raw dY: stages * filters * gradient_pitch
+//                | raw dY: stages * filters * gradient_pitch()
 //                | raw X: input_stages * channels * input_pitch.
 #pragma once
 
@@ -20,6 +20,7 @@
 #include "device/warp_roles.cuh"
 #include "engines/cuda_weight_grad/rows_builder.cuh"
 #include "engines/cuda_weight_grad/rows_consumer.cuh"
+#include "engines/cuda_weight_grad/rows_loader.cuh"
 #include "engines/run_flag.cuh"
 
 namespace convx {
@@ -32,7 +33,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
     rows_kernel(const __grid_constant__ WgradGeometry g, const __grid_constant__ WgradCall call) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char unaligned[];
-  const RowsMemory memory(g, count_components(kForm), unaligned);
+  const RowsMemory memory(g, count_components(kForm), sizeof(T), unaligned);
   const int warpgroups = static_cast<int>(blockDim.x - kRowProducerThreads) / 128;
   if (threadIdx.x == 0) memory.init_barriers(g, warpgroups);
   wait_for_kernels_before();

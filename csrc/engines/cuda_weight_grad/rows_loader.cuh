@@ -1,63 +1,29 @@
 // The loader warps of the row kernel: raw rows of X and dY into shared memory by cp.async.
 //
-// Rows begin at any element, and cp.async copies aligned units of 16 bytes. So a row is copied with
-// the whole unit it begins in, and readers skip the bytes before it: the row's phase, its address
-// modulo 16. Units without any pixel of the image are not read.
+// All rows of a tensor begin at multiples of a unit of 4, 8 or 16 bytes, and so do the pieces that
+// are copied: a piece of an input row begins up to a unit before the first pixel that is needed. A
+// unit thus lies in the image or outside of it; cp.async writes zeros for those outside, and for
+// channels and filters beyond the last.
 #pragma once
 
 #include "device/async_copy.cuh"
+#include "device/swizzle.cuh"
 #include "engines/cuda_weight_grad/rows_memory.cuh"
 
 namespace convx {
 
 // A piece of a row of every channel or filter of a block.
 struct RawRows {
-  const char* first;      // the piece of the first channel; it may begin outside of the image
-  int64_t channel_bytes;  // from one channel to the next
-  int channels;           // that the tensor has
-  int begin, end;         // bytes of the piece that lie in the image
+  const char* first;  // the piece of the first channel; it may begin outside of the image
+  int channel_bytes;  // from one channel to the next
+  int channels;       // that the tensor has, from the first on
+  int begin, end;     // bytes of the piece that lie in the image
 };
-
-__device__ __forceinline__ int find_phase(const char* row) {
-  return static_cast<int>(reinterpret_cast<uintptr_t>(row) % 16);
-}
-
-// The piece of an input row that a step reads.
-template <typename T>
-__device__ __forceinline__ RawRows find_input_rows(const WgradGeometry& g, const WgradCall& call,
-                                                   const RowRun& run, int row, int first_channel) {
-  constexpr int kBytes = sizeof(T);
-  const int column = run.first_column * g.stride_w - g.pad_left;
-  RawRows rows;
-  const int64_t offset =
-      run.image * g.x_strides.n + first_channel * g.x_strides.c + row * g.x_strides.h + column;
-  rows.first = reinterpret_cast<const char*>(call.x) + offset * kBytes;
-  rows.channel_bytes = g.x_strides.c * kBytes;
-  rows.channels = row >= 0 && row < g.height ? g.channels - first_channel : 0;
-  rows.begin = max(-column, 0) * kBytes;
-  rows.end = min(g.row_tiles.piece_pixels, g.width - column) * kBytes;
-  return rows;
-}
-
-// The piece of an output row that is a step.
-template <typename T>
-__device__ __forceinline__ RawRows find_gradient_rows(const WgradGeometry& g, const WgradCall& call,
-                                                      const RowRun& run, int row,
-                                                      int first_filter) {
-  constexpr int kBytes = sizeof(T);
-  RawRows rows;
-  const int64_t offset = run.image * g.y_strides.n + first_filter * g.y_strides.c +
-                         row * g.y_strides.h + run.first_column;
-  rows.first = reinterpret_cast<const char*>(call.y) + offset * kBytes;
-  rows.channel_bytes = g.y_strides.c * kBytes;
-  rows.channels = g.filters - first_filter;
-  rows.begin = 0;
-  rows.end = min(kStepPixels, g.out_width - run.first_column) * kBytes;
-  return rows;
-}
 
 template <typename T>
 class RowLoader {
+  static constexpr int kBytes = sizeof(T);
+
  public:
   __device__ RowLoader(const WgradGeometry& g, const WgradCall& call, const RowsMemory& memory,
                        const WgradWork& work, int warp)
@@ -76,49 +42,81 @@ class RowLoader {
 
  private:
   __device__ __forceinline__ void load_input(const RowRun& run, int index) {
-    const int stages = g_.row_tiles.input_stages;
+    const RowTiles& t = g_.row_tiles;
+    const int first_channel = work_.tile.channel_tile * g_.atom_channels;
+    const int row = window_.find_row(g_, run, index);
+    const int column = run.first_column * g_.stride_w - g_.pad_left - t.input_shift;
+    const int64_t offset =
+        run.image * g_.x_strides.n + first_channel * g_.x_strides.c + row * g_.x_strides.h + column;
+    RawRows rows;
+    rows.first = static_cast<const char*>(call_.x) + offset * kBytes;
+    rows.channel_bytes = static_cast<int>(g_.x_strides.c * kBytes);
+    rows.channels = row >= 0 && row < g_.height ? g_.channels - first_channel : 0;
+    rows.begin = -column * kBytes;
+    rows.end = (g_.width - column) * kBytes;
+    const uint32_t to = memory_.input + input_stage_.slot * memory_.input_stage_bytes;
     wait_barrier(memory_.input_empty + 8 * input_stage_.slot, input_stage_.parity ^ 1);
-    const RawRows rows = find_input_rows<T>(g_, call_, run, window_.find_row(g_, run, index),
-                                            work_.tile.channel_tile * g_.atom_channels);
-    copy_rows(rows, memory_.input + input_stage_.slot * memory_.input_stage_bytes,
-              g_.row_tiles.input_pitch, g_.row_tiles.block_channels);
+    if (t.input_unit == 16) {
+      copy_rows<16, false>(rows, call_.x, to, t.input_pitch, t.input_pitch, t.block_channels);
+    } else if (t.input_unit == 8) {
+      copy_rows<8, false>(rows, call_.x, to, t.input_pitch, t.input_pitch, t.block_channels);
+    } else {
+      copy_rows<4, false>(rows, call_.x, to, t.input_pitch, t.input_pitch, t.block_channels);
+    }
     arrive_after_copies(memory_.input_full + 8 * input_stage_.slot);
-    input_stage_.advance(stages);
+    input_stage_.advance(t.input_stages);
   }
 
   __device__ __forceinline__ void load_gradient(const RowRun& run, int row) {
+    const int first_filter = work_.tile.filter_tile * kTileFilters;
+    const int64_t offset = run.image * g_.y_strides.n + first_filter * g_.y_strides.c +
+                           (run.first_row + row) * g_.y_strides.h + run.first_column;
+    RawRows rows;
+    rows.first = static_cast<const char*>(call_.y) + offset * kBytes;
+    rows.channel_bytes = static_cast<int>(g_.y_strides.c * kBytes);
+    rows.channels = g_.filters - first_filter;
+    rows.begin = 0;
+    rows.end = (g_.out_width - run.first_column) * kBytes;
+    const int filters = g_.block_filter_tiles * kTileFilters;
+    const uint32_t to = memory_.gradient + gradient_stage_.slot * memory_.gradient_stage_bytes;
+    constexpr int kPitch = gradient_pitch(kBytes);
     wait_barrier(memory_.gradient_empty + 8 * gradient_stage_.slot, gradient_stage_.parity ^ 1);
-    const RawRows rows = find_gradient_rows<T>(g_, call_, run, run.first_row + row,
-                                               work_.tile.filter_tile * kTileFilters);
-    copy_rows(rows, memory_.gradient + gradient_stage_.slot * memory_.gradient_stage_bytes,
-              find_raw_pitch(kStepPixels * sizeof(T)), g_.block_filter_tiles * kTileFilters);
+    if (g_.row_tiles.gradient_unit == 16) {
+      copy_rows<16, kBytes == 2>(rows, call_.y, to, kPitch, kStepPixels * kBytes, filters);
+    } else if (g_.row_tiles.gradient_unit == 8) {
+      copy_rows<8, kBytes == 2>(rows, call_.y, to, kPitch, kStepPixels * kBytes, filters);
+    } else {
+      copy_rows<4, kBytes == 2>(rows, call_.y, to, kPitch, kStepPixels * kBytes, filters);
+    }
     arrive_after_copies(memory_.gradient_full + 8 * gradient_stage_.slot);
     gradient_stage_.advance(g_.stages);
   }
 
-  // Eight lanes copy a row, four rows at a time. Rows beyond the tensor's last channel get copies
-  // of that one: readers ignore them, and no lane has a loop of its own length.
-  __device__ __forceinline__ void copy_rows(const RawRows& rows, uint32_t to, int pitch,
-                                            int count) const {
-    if (rows.channels <= 0) return;
+  // Copies so many bytes of each row, a warp several rows at a time. base: an address that can be
+  // read, for units that are zeros.
+  template <int kUnit, bool kSwizzles>
+  __device__ __forceinline__ void copy_rows(const RawRows& rows, const void* base, uint32_t to,
+                                            int pitch, int bytes, int count) const {
+    // Lanes of one row: as many as a step's pixels have units.
+    constexpr int kLanes = kStepPixels * kBytes / kUnit < 32 ? kStepPixels * kBytes / kUnit : 32;
+    constexpr int kRows = 32 / kLanes, kStep = kRows * kRowLoaderWarps;
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int unit = lane % 8 * 16;
-    const int last = rows.channels - 1, channel_bytes = static_cast<int>(rows.channel_bytes);
-    const int low = rows.begin - 15;
-    const uint32_t length = max(rows.end - low, 0);
-    constexpr int kStep = 4 * kRowLoaderWarps;
-    int channel = 4 * warp_ + lane / 8;
-    to += channel * pitch + unit;
-#pragma unroll 4
-    for (int i = 0; i < count; i += kStep) {
-      const char* const row = rows.first + int64_t{min(channel, last)} * channel_bytes;
-      const int phase = find_phase(row);
-      const char* const from = row - phase + unit;
-      for (int offset = 0; offset < pitch; offset += 128) {
-        const auto at = static_cast<uint32_t>(unit + offset - phase - low);
-        copy_16_bytes_if(to + offset, from + offset, at < length);
+    const int unit = lane % kLanes * kUnit;
+    int channel = warp_ * kRows + lane / kLanes;
+    const char* row = rows.first + int64_t{channel} * rows.channel_bytes + unit;
+    const auto length = static_cast<uint32_t>(rows.end - rows.begin);
+#pragma unroll 2
+    for (; channel < count; channel += kStep) {
+      const bool has_channel = channel < rows.channels;
+      const uint32_t place = channel * pitch + unit;
+#pragma unroll 1
+      for (int offset = 0; offset + unit < bytes; offset += kLanes * kUnit) {
+        const auto at = static_cast<uint32_t>(unit + offset - rows.begin);
+        const bool is_inside = has_channel && at < length;
+        const void* const from = is_inside ? row + offset : base;
+        copy_async<kUnit>(to + (kSwizzles ? swizzle(place, 128) : place + offset), from, is_inside);
       }
-      channel += kStep, to += kStep * pitch;
+      row += int64_t{kStep} * rows.channel_bytes;
     }
   }
 

@@ -50,7 +50,8 @@ struct RowsMemory {
   uint32_t slot_bytes, component_bytes;  // of the ring
   uint32_t gradient_stage_bytes, input_stage_bytes;
 
-  __device__ RowsMemory(const WgradGeometry& g, int components, const void* memory) {
+  __device__ RowsMemory(const WgradGeometry& g, int components, int element_bytes,
+                        const void* memory) {
     const RowTiles& t = g.row_tiles;
     const uint32_t start = (shared_address(memory) + 1023) / 1024 * 1024;
     gradient_full = start, gradient_empty = gradient_full + 8 * g.stages;
@@ -60,7 +61,7 @@ struct RowsMemory {
     slot_bytes = t.slot_bytes(g.kernel_columns);
     component_bytes = t.ring_rows * slot_bytes;
     gradient = ring + components * component_bytes;
-    gradient_stage_bytes = g.block_filter_tiles * kTileFilters * t.gradient_pitch;
+    gradient_stage_bytes = g.block_filter_tiles * kTileFilters * gradient_pitch(element_bytes);
     input = gradient + g.stages * gradient_stage_bytes;
     input_stage_bytes = t.block_channels * t.input_pitch;
   }

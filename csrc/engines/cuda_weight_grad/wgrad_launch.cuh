@@ -111,7 +111,14 @@ void multiply_positions(const LaunchSite& site, const WgradGeometry& g, const Wg
 
 // Calls the row kernel that is compiled for the geometry's tile.
 template <typename T, OperandForm kForm>
-void multiply_rows(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call) {
+void multiply_rows(const LaunchSite& site, WgradGeometry g, const WgradCall& call) {
+  const auto find_unit = [](const void* tensor, const Strides& strides) {
+    return find_copy_unit(reinterpret_cast<intptr_t>(tensor), strides, sizeof(T));
+  };
+  g.row_tiles.gradient_unit = find_unit(call.y, g.y_strides);
+  g.row_tiles.input_unit = find_unit(call.x, g.x_strides);
+  const int unit_pixels = g.row_tiles.input_unit / static_cast<int>(sizeof(T));
+  g.row_tiles.input_shift = (unit_pixels - g.pad_left % unit_pixels) % unit_pixels;
   constexpr auto& kTiles = row_tiles_of<kForm>();
   const int sets =
       (g.block_tap_groups + g.row_tiles.warpgroup_groups - 1) / g.row_tiles.warpgroup_groups;
