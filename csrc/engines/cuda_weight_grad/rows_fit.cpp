@@ -13,6 +13,8 @@ constexpr double kMmaOverhead = 1.1, kSplitMmaOverhead = 1.35;
 constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all multiprocessors
 constexpr double kMemoryBytesPerUs = 3.9e6;
 constexpr double kBlockCycles = 6000, kRunCycles = 300;
+constexpr double kStepCycles = 300, kFloatStepCycles = 800;  // of a warpgroup, besides its MMAs
+constexpr double kLoadCycles = 25;                           // of a loader warp, for an instruction
 
 // Builders load a few pixels behind the last raw row, which they do not use.
 constexpr int64_t kOverreadBytes = 128;
@@ -166,17 +168,29 @@ class RowSearch {
     const bool is_split = components_ > 1;
     const double bytes = static_cast<double>(size_of(p_.dtype));
     const double advance = std::min(g.stride_h, span_);
+    // A warpgroup alternates between its MMAs and everything else, another one fills the gaps.
     const double mma = 4.0 * count_mmas(components_) * g.consumers() * (g.columns / 2.0 + 2) *
                        (is_split ? kSplitMmaOverhead : kMmaOverhead);
-    const double fragments = bytes == 2 ? 250 : 450;
-    const double build_column = is_split ? 90 : bytes == 2 ? 45 : 55;
+    const int warpgroups =
+        g.block_filter_tiles * static_cast<int>(ceil_div(g.block_tap_groups, t.warpgroup_groups));
+    const double chain = (bytes == 2 ? kStepCycles : kFloatStepCycles) + mma / warpgroups;
+    // Loaders copy a unit a lane, builders make 8 channels of a tap's column at once.
+    const auto load = [&](double rows, double row_bytes, const Strides& strides) {
+      const double unit = find_copy_unit(0, strides, static_cast<int>(bytes));
+      return kLoadCycles * rows * row_bytes / unit / 32 / kRowLoaderWarps;
+    };
+    const double filters = double(g.block_filter_tiles) * kTileFilters;
+    const double gradient_bytes = kStepPixels * bytes;
+    const double load_row = load(t.block_channels, t.input_pitch, p_.x_strides);
+    const double loads = load(filters, gradient_bytes, p_.y_strides) + advance * load_row;
+    const double build_column = is_split ? 90 : bytes == 2 ? 35 : 55;
     const double build =
-        t.block_channels / 8.0 * g.kernel_columns * build_column / kRowBuilderWarps;
-    const double gradient_bytes = double(g.block_filter_tiles) * kTileFilters * kStepPixels * bytes;
-    const double input_bytes = t.block_channels * double(t.input_pitch);
-    const double copy = (gradient_bytes + advance * input_bytes) / kCopyBytesPerCycle;
-    const double step = std::max({mma, fragments, advance * build, copy});
-    const double run = kRunCycles + t.run_rows * step + (span_ - advance) * build;
+        ceil_div(t.block_channels, 8 * kRowBuilderWarps) * (100 + g.kernel_columns * build_column);
+    const double copy = (filters * gradient_bytes + advance * t.block_channels * t.input_pitch) /
+                        kCopyBytesPerCycle;
+    const double step = std::max({mma, chain, loads, advance * build, copy});
+    const double run =
+        kRunCycles + t.run_rows * step + (span_ - advance) * std::max(build, load_row);
     const double runs = static_cast<double>(ceil_div(g.stages_total, g.slices));
     const double waves =
         static_cast<double>(ceil_div(int64_t{g.tiles()} * g.slices, caps_.sm_count));
