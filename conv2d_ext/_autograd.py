@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
+from torch.nn import Parameter
 
 from . import _ops
 from ._arguments import ConvParams, output_hw, parse_lists
@@ -33,6 +34,7 @@ from ._layout import are_channels_last
 _is_mapped = torch._C._are_functorch_transforms_active
 _unwrap = torch._C._functorch.unwrap_if_dead
 _is_grad_enabled = torch.is_grad_enabled
+_count_modes = torch._C._len_torch_dispatch_stack
 _will_execute = torch._C._will_engine_execute_node
 
 
@@ -43,38 +45,49 @@ class _Leaf(tuple[Any, ...]):
 
 
 class _ConvFunction(torch.autograd.Function):
-    """A Function whose forward runs `compute` and then `save`.
+    """A Function around the operator of `_ops` that `operator` names.
 
     torch.func wants forward and setup_context apart, eager mode is several microseconds faster
-    with both in one; subclasses write the two pieces once and get both forms.
+    with both in one; subclasses write `save` once, which notes on the context what backward reads
+    and returns the tensors to keep for it, and get both forms. jvp reads the first two tensors.
     """
 
+    operator: str
     for_torch_func: type[torch.autograd.Function]
     record: Callable[..., Tensor]
-    compute: Callable[..., Tensor]
-    save: Callable[..., None]
+    save: Callable[..., tuple[Tensor | None, ...]]
 
     @classmethod
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "compute" not in cls.__dict__:
-            return
+        operator, save = cls.operator, cls.save
 
-        compute, save = cls.compute, cls.save
+        def compute(*inputs: Any) -> Tensor:
+            return getattr(_ops, operator)(*inputs[:-1], *inputs[-1])
+
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor | None) -> None:
+            ctx.save_for_backward(*save(ctx, inputs))
+            ctx.save_for_forward(*inputs[:-1][:2])
 
         def forward(ctx: Any, *inputs: Any) -> Tensor:
-            output = compute(*inputs)
-            save(ctx, inputs, output)
+            # Two assignments stand for save_for_backward(...) and set_materialize_grads(False),
+            # whose frames would be felt.
+            if forward_ad._current_level < 0:
+                ctx.to_save = save(ctx, inputs)
+            else:
+                setup_context(ctx, inputs, None)
             # Gradients and tangents that are zero come as None, and nothing is computed of them.
-            ctx.set_materialize_grads(False)
-            return output
+            ctx.materialize_grads = False
+            return getattr(_ops, operator)(*inputs[:-1], *inputs[-1])
 
         cls.forward = staticmethod(forward)  # type: ignore[method-assign]
         # What Function.apply calls in the end; what it asks before takes three microseconds.
         cls.record = super(torch.autograd.Function, cls).apply  # type: ignore[misc]
+        # The node's apply() would look for backward() and vjp() in every backward pass.
+        cls._backward_cls.apply = cls.backward  # type: ignore[attr-defined]
         pieces = {
             "forward": staticmethod(compute),
-            "setup_context": staticmethod(save),
+            "setup_context": staticmethod(setup_context),
             "backward": staticmethod(cls.backward),
             "jvp": staticmethod(cls.jvp),
             "generate_vmap_rule": True,
@@ -95,6 +108,10 @@ def _product_rule(
     if second_t is not None:
         terms.append(product(first, second_t))
     return terms
+
+
+def _form(tensor: Tensor) -> tuple[Sequence[int], Sequence[int]]:
+    return tensor.shape, tensor.stride()
 
 
 def _like(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int, bool]:
@@ -142,18 +159,16 @@ def _add(terms: list[Tensor]) -> Tensor | None:
 
 
 class _Forward(_ConvFunction):
-    @staticmethod
-    def compute(input: Tensor, weight: Tensor, bias: Tensor | None, params: Any) -> Tensor:
-        return _ops.forward(input, weight, bias, *params)
+    operator = "forward"
 
     @staticmethod
-    def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def save(ctx: Any, inputs: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
         input, weight, _, ctx.params = inputs
-        ctx.of_input = input.shape, input.stride()
-        ctx.of_weight = weight.shape, weight.stride()
         needs = ctx.needs_input_grad
-        ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None)
-        ctx.save_for_forward(input, weight)
+        if needs[0] and needs[1]:
+            return input, weight
+        ctx.of_input, ctx.of_weight = _form(input), _form(weight)
+        return input if needs[1] else None, weight if needs[0] else None
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor | None) -> tuple[Any, ...]:
@@ -162,12 +177,23 @@ class _Forward(_ConvFunction):
         input, weight = ctx.saved_tensors
         asked = needs_input, needs_weight, needs_bias, _ = _asked(ctx)
         p = ctx.params
-        if is_zero(ctx.of_input[0][1]):
-            sizes = ctx.of_input[0], ctx.of_weight[0], ctx.of_weight[0][:1]
+        if input is None or weight is None:
+            of_input, of_weight = ctx.of_input, ctx.of_weight
+        elif _is_eager(grad_output):
+            return (
+                *_ops.gradients(
+                    grad_output, input, weight, needs_input, needs_weight, needs_bias, *p
+                ),
+                None,
+            )
+        else:
+            of_input, of_weight = _form(input), _form(weight)
+        if is_zero(of_input[0][1]):
+            sizes = of_input[0], of_weight[0], of_weight[0][:1]
             return (*_zeros(asked, sizes, grad_output, input, weight), None)
         return (
-            input_grad(grad_output, weight, *_like(*ctx.of_input), *p) if needs_input else None,
-            weight_grad(grad_output, input, *_like(*ctx.of_weight), *p) if needs_weight else None,
+            input_grad(grad_output, weight, *_like(*of_input), *p) if needs_input else None,
+            weight_grad(grad_output, input, *_like(*of_weight), *p) if needs_weight else None,
             bias_grad(grad_output) if needs_bias else None,
             None,
         )
@@ -191,17 +217,13 @@ class _Forward(_ConvFunction):
 
 
 class _InputGrad(_ConvFunction):
-    @staticmethod
-    def compute(grad_output: Tensor, weight: Tensor, rest: Any) -> Tensor:
-        return _ops.input_grad(grad_output, weight, *rest)
+    operator = "input_grad"
 
     @staticmethod
-    def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def save(ctx: Any, inputs: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
         grad_output, weight, rest = inputs
         ctx.input_like, ctx.params = rest[:3], rest[3:]
-        ctx.of_weight = weight.shape, weight.stride()
-        ctx.save_for_backward(grad_output, weight)
-        ctx.save_for_forward(grad_output, weight)
+        return grad_output, weight
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
@@ -210,12 +232,12 @@ class _InputGrad(_ConvFunction):
         grad_output, weight = ctx.saved_tensors
         asked = needs_grad_output, needs_weight, _ = _asked(ctx)
         p = ctx.params
-        if is_zero(ctx.of_weight[0][1]):
-            sizes = grad_output.shape, ctx.of_weight[0]
+        if is_zero(weight.shape[1]):
+            sizes = grad_output.shape, weight.shape
             return (*_zeros(asked, sizes, grad, grad_output, weight), None)
         return (
             forward(grad, weight, None, *p) if needs_grad_output else None,
-            weight_grad(grad_output, grad, *_like(*ctx.of_weight), *p) if needs_weight else None,
+            weight_grad(grad_output, grad, *_like(*_form(weight)), *p) if needs_weight else None,
             None,
         )
 
@@ -228,17 +250,13 @@ class _InputGrad(_ConvFunction):
 
 
 class _WeightGrad(_ConvFunction):
-    @staticmethod
-    def compute(grad_output: Tensor, input: Tensor, rest: Any) -> Tensor:
-        return _ops.weight_grad(grad_output, input, *rest)
+    operator = "weight_grad"
 
     @staticmethod
-    def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def save(ctx: Any, inputs: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
         grad_output, input, rest = inputs
         ctx.weight_like, ctx.params = rest[:3], rest[3:]
-        ctx.of_input = input.shape, input.stride()
-        ctx.save_for_backward(grad_output, input)
-        ctx.save_for_forward(grad_output, input)
+        return grad_output, input
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
@@ -249,7 +267,7 @@ class _WeightGrad(_ConvFunction):
         p = ctx.params
         return (
             forward(input, grad, None, *p) if needs_grad_output else None,
-            input_grad(grad_output, grad, *_like(*ctx.of_input), *p) if needs_input else None,
+            input_grad(grad_output, grad, *_like(*_form(input)), *p) if needs_input else None,
             None,
         )
 
@@ -262,13 +280,12 @@ class _WeightGrad(_ConvFunction):
 
 
 class _BiasGrad(_ConvFunction):
-    @staticmethod
-    def compute(grad_output: Tensor, rest: Any) -> Tensor:
-        return _ops.bias_grad(grad_output, *rest)
+    operator = "bias_grad"
 
     @staticmethod
-    def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def save(ctx: Any, inputs: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
         ctx.shape = inputs[0].shape
+        return ()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, None]:
@@ -290,13 +307,31 @@ def is_plain(first: Tensor, second: Tensor | None = None, third: Tensor | None =
     )
 
 
+def _is_eager(grad_output: Tensor) -> bool:
+    """Whether a backward pass computes plain numbers: no graph is recorded or compiled, and nobody
+    (torch.func, a dispatch mode, a subclass such as DTensor) wants to see the operators that have
+    rules for it."""
+    return not (
+        is_compiling()
+        or _is_grad_enabled()
+        or type(grad_output) is not Tensor
+        or _count_modes()
+        or not is_plain(grad_output)
+    )
+
+
 def _apply(function: type[_ConvFunction], tensors: Sequence[Tensor | None], rest: Any) -> Tensor:
     if _is_mapped():
         return function.for_torch_func.apply(*tensors, _Leaf(rest))
     if is_compiling():
         return function.apply(*tensors, rest)
-    # Tensors that have outlived a transform of torch.func are what they wrap.
-    return function.record(*[t if t is None else _unwrap(t) for t in tensors], rest)
+    return function.record(*[_alive(t) for t in tensors], rest)
+
+
+def _alive(tensor: Tensor | None) -> Tensor | None:
+    """A tensor that has outlived a transform of torch.func is what it wraps. Parameters wrap
+    nothing, and are not asked: that would take a third of a microsecond each."""
+    return tensor if tensor is None or type(tensor) is Parameter else _unwrap(tensor)
 
 
 # The four below take the arguments of the private operator of the same name.
@@ -305,14 +340,21 @@ def _apply(function: type[_ConvFunction], tensors: Sequence[Tensor | None], rest
 def forward(input: Tensor, weight: Tensor, bias: Tensor | None, *params: Any) -> Tensor:
     if is_plain(input, weight, bias):
         return _ops.forward(input, weight, bias, *params)
-    return differentiable_forward(input, weight, bias, *params)
-
-
-def differentiable_forward(
-    input: Tensor, weight: Tensor, bias: Tensor | None, *params: Any
-) -> Tensor:
-    """`forward` for those who know that the operator alone will not do."""
     return _apply(_Forward, (input, weight, bias), params)
+
+
+def record_forward(input: Tensor, weight: Tensor, bias: Tensor | None, params: Any) -> Tensor:
+    """`forward` for an eager call for which the operator alone will not do."""
+    if _is_mapped():
+        return _apply(_Forward, (input, weight, bias), params)
+    # _alive() of each, without its frames.
+    if type(input) is not Parameter:
+        input = _unwrap(input)
+    if type(weight) is not Parameter:
+        weight = _unwrap(weight)
+    if bias is not None and type(bias) is not Parameter:
+        bias = _unwrap(bias)
+    return _Forward.record(input, weight, bias, params)
 
 
 def input_grad(grad_output: Tensor, weight: Tensor, *rest: Any) -> Tensor:
@@ -380,6 +422,10 @@ def _conv2d_int(*args: Any, **kwargs: Any) -> Tensor:
 
 
 _library = torch.library.Library("convx", "IMPL")
+# Without these, the dispatcher would give every call to its kernel for operators that have no
+# gradient, which asks all arguments and warns; the Functions above have seen to gradients.
+for _name in ("", "_input_grad", "_weight_grad", "_bias_grad", "_gradients"):
+    _library.impl("_conv2d" + _name, torch.library.fallthrough_kernel, "Autograd")
 for _name, _kernel, _key in (
     ("conv2d", _conv2d_autograd, "Autograd"),
     ("conv2d.int", _conv2d_int, "CompositeImplicitAutograd"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -89,7 +90,19 @@ def _(
     grad_output: Tensor, input: Tensor, weight: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     *lists, output_mask = args
-    p = parse_lists(*lists, **kwargs)
+    return _gradients(grad_output, input, weight, output_mask, parse_lists(*lists, **kwargs))
+
+
+@torch.library.register_fake("convx::_conv2d_gradients")
+def _(
+    grad_output: Tensor, input: Tensor, weight: Tensor, *rest: Any
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    return _gradients(grad_output, input, weight, rest[:3], ConvParams(*rest[3:]))
+
+
+def _gradients(
+    grad_output: Tensor, input: Tensor, weight: Tensor, output_mask: Sequence[bool], p: ConvParams
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     check_ranks(grad_output, input)
     has_batch = input.dim() != 3
     if not has_batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -36,23 +36,27 @@ if _libraries.cuda is None:
         "_conv2d_input_grad",
         "_conv2d_weight_grad",
         "_conv2d_bias_grad",
+        "_conv2d_gradients",
     ):
         _library.impl(_name, _refuse_cuda, "CUDA")
 
 
-def _resolve(name: str) -> Callable[..., Tensor]:
+def _resolve(name: str) -> Callable[..., Any]:
     """A private operator, by the way into the dispatcher that does not ask every argument for
     __torch_function__: conv2d has asked, and asking again takes a quarter of the call."""
     handle = getattr(torch.ops.convx, name).default._handle
-    return partial(torch._C._dispatch_call_boxed, handle)
+    # A bound method: a partial object would copy the arguments once more.
+    return MethodType(torch._C._dispatch_call_boxed, handle)
 
 
 conv2d: Callable[..., Tensor] = torch.ops.convx.conv2d.default
 conv2d_backward: Callable[..., Any] = torch.ops.convx.conv2d_backward.default
-forward = _resolve("_conv2d")
-input_grad = _resolve("_conv2d_input_grad")
-weight_grad = _resolve("_conv2d_weight_grad")
-bias_grad = _resolve("_conv2d_bias_grad")
+forward: Callable[..., Tensor] = _resolve("_conv2d")
+input_grad: Callable[..., Tensor] = _resolve("_conv2d_input_grad")
+weight_grad: Callable[..., Tensor] = _resolve("_conv2d_weight_grad")
+bias_grad: Callable[..., Tensor] = _resolve("_conv2d_bias_grad")
+gradients: Callable[..., tuple[Tensor | None, Tensor | None, Tensor | None]]
+gradients = _resolve("_conv2d_gradients")
 
 
 def says_out_of_memory(error: Exception) -> bool:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import _autocast, _ops
 from ._arguments import IntOrPair, PaddingLike, parse_padding, parse_pair
-from ._autograd import differentiable_forward, is_plain
+from ._autograd import record_forward
 from ._checks import check_types
 from ._precision import torch_allows_tf32
 
+_is_mapped = torch._C._are_functorch_transforms_active
+_is_grad_enabled = torch.is_grad_enabled
 _is_tracing = torch._C._is_tracing
 _is_autocast_on = torch._C._is_any_autocast_enabled
 _float32 = torch.float32
@@ -94,14 +97,20 @@ def conv2d(
             ).squeeze(0)
         if type(stride) is int:
             stride_h = stride_w = stride
+        elif type(stride) is tuple and len(stride) == 2:  # parse_pair() without its frame
+            stride_h, stride_w = stride
         else:
             stride_h, stride_w = parse_pair("stride", stride)
         if type(dilation) is int:
             dilation_h = dilation_w = dilation
+        elif type(dilation) is tuple and len(dilation) == 2:
+            dilation_h, dilation_w = dilation
         else:
             dilation_h, dilation_w = parse_pair("dilation", dilation)
         if type(padding) is int:
             top = bottom = left = right = padding
+        elif type(padding) is tuple and len(padding) == 2:
+            top, left = bottom, right = padding
         else:
             kernel = weight.shape[-2:] if isinstance(padding, str) else ()  # only "same" asks
             top, bottom, left, right = parse_padding(
@@ -131,11 +140,7 @@ def conv2d(
         if precision is None:
             follows = input.is_cuda and input.dtype is _float32
             precision = "tf32" if follows and torch_allows_tf32() else "ieee"
-        run = _ops.forward if is_plain(input, weight, bias) else differentiable_forward
-        return run(
-            input,
-            weight,
-            bias,
+        params = (
             stride_h,
             stride_w,
             top,
@@ -148,6 +153,21 @@ def conv2d(
             precision,
             algorithm,
         )
+        # is_plain() without its frame.
+        if (
+            _is_mapped()
+            or forward_ad._current_level >= 0
+            or (
+                _is_grad_enabled()
+                and (
+                    weight.requires_grad
+                    or input.requires_grad
+                    or (bias is not None and bias.requires_grad)
+                )
+            )
+        ):
+            return record_forward(input, weight, bias, params)
+        return _ops.forward(input, weight, bias, *params)
     except Exception as error:
         # Looked at only when something failed: a wrong type has failed somewhere inside.
         check_types(input, weight, bias, stride, padding, dilation, groups, precision, algorithm)

@@ -303,7 +303,7 @@ Tensor run_bias_grad(const Tensor& grad_output) {
 }
 
 std::tuple<Tensor, Tensor, Tensor> run_backward(const Tensor& grad_output, const Tensor& input,
-                                                const Tensor& weight, const std::vector<bool>& mask,
+                                                const Tensor& weight, const GradMask& mask,
                                                 const ConvArguments& arguments) {
   const Operand x(input, "input");
   const Operand w(weight, "weight");

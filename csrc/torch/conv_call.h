@@ -4,6 +4,7 @@
 
 #include <torch/csrc/stable/tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -46,9 +47,12 @@ Tensor run_weight_grad(const Tensor& grad_output, const Tensor& input, int64_t k
 
 Tensor run_bias_grad(const Tensor& grad_output);
 
+// Which gradients are requested: the input's, the weight's, the bias's.
+using GradMask = std::array<bool, 3>;
+
 // Computes the gradients that mask requests. The others are undefined, which is None in Python.
 std::tuple<Tensor, Tensor, Tensor> run_backward(const Tensor& grad_output, const Tensor& input,
-                                                const Tensor& weight, const std::vector<bool>& mask,
+                                                const Tensor& weight, const GradMask& mask,
                                                 const ConvArguments& arguments);
 
 // Returns the names of this library's engines as JSON.

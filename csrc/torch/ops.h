@@ -30,11 +30,12 @@ inline std::tuple<Tensor, Tensor, Tensor> conv2d_backward(
     const std::string& precision, const std::string& algorithm) {
   const ConvArguments arguments =
       parse_arguments(stride, padding, dilation, groups, precision, algorithm);
+  const GradMask mask{output_mask.at(0), output_mask.at(1), output_mask.at(2)};
   if (input.dim() != 3 || grad_output.dim() != 3) {
-    return run_backward(grad_output, input, weight, output_mask, arguments);
+    return run_backward(grad_output, input, weight, mask, arguments);
   }
   auto grads = run_backward(torch::stable::unsqueeze(grad_output, 0),
-                            torch::stable::unsqueeze(input, 0), weight, output_mask, arguments);
+                            torch::stable::unsqueeze(input, 0), weight, mask, arguments);
   Tensor& grad_input = std::get<0>(grads);
   if (grad_input.defined()) grad_input = torch::stable::squeeze(grad_input, 0);
   return grads;
@@ -89,6 +90,22 @@ inline Tensor conv2d_weight_grad(const Tensor& grad_output, const Tensor& input,
 
 inline Tensor conv2d_bias_grad(const Tensor& grad_output) { return run_bias_grad(grad_output); }
 
+// The three gradients above in one call, for eager backward passes: each call through the
+// dispatcher costs the host microseconds.
+inline std::tuple<Tensor, Tensor, Tensor> conv2d_gradients(
+    const Tensor& grad_output, const Tensor& input, const Tensor& weight, bool needs_input,
+    bool needs_weight, bool needs_bias, int64_t stride_h, int64_t stride_w, int64_t pad_top,
+    int64_t pad_bottom, int64_t pad_left, int64_t pad_right, int64_t dilation_h, int64_t dilation_w,
+    int64_t groups, const std::string& precision, const std::string& algorithm) {
+  return run_backward(grad_output, input, weight, {needs_input, needs_weight, needs_bias},
+                      {{stride_h, stride_w},
+                       {pad_top, pad_bottom, pad_left, pad_right},
+                       {dilation_h, dilation_w},
+                       groups,
+                       precision,
+                       algorithm});
+}
+
 // Implements Python's explain() and tune(). No tensor is involved that could select a library, so
 // each library has its own operators. kRun is run_explain or run_prefer.
 template <auto kRun>
@@ -119,6 +136,7 @@ inline void implement_ops(torch::stable::detail::StableLibrary& m) {
   m.impl("_conv2d_input_grad", TORCH_BOX(&conv2d_input_grad));
   m.impl("_conv2d_weight_grad", TORCH_BOX(&conv2d_weight_grad));
   m.impl("_conv2d_bias_grad", TORCH_BOX(&conv2d_bias_grad));
+  m.impl("_conv2d_gradients", TORCH_BOX(&conv2d_gradients));
 }
 
 }  // namespace convx

@@ -30,6 +30,9 @@ STABLE_TORCH_LIBRARY(convx, m) {
       "_conv2d_weight_grad(Tensor grad_output, Tensor input, SymInt kernel_h, SymInt kernel_w, "
       "bool channels_last, " CONVX_SCALAR_ARGUMENTS ") -> Tensor");
   m.def("_conv2d_bias_grad(Tensor grad_output) -> Tensor");
+  m.def(
+      "_conv2d_gradients(Tensor grad_output, Tensor input, Tensor weight, bool needs_input, bool "
+      "needs_weight, bool needs_bias, " CONVX_SCALAR_ARGUMENTS ") -> (Tensor, Tensor, Tensor)");
   m.def("_engines_cpu() -> str");
   m.def("_explain_cpu" CONVX_PROBLEM_ARGUMENTS " -> str");
   m.def("_prefer_cpu" CONVX_PROBLEM_ARGUMENTS " -> ()");

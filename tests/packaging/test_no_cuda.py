@@ -72,6 +72,9 @@ CALLS = {
         "ops._conv2d_weight_grad.default.redispatch(cuda, y, x, 3, 3, False, *numbers)"
     ),
     "_conv2d_bias_grad": "ops._conv2d_bias_grad.default.redispatch(cuda, y)",
+    "_conv2d_gradients": (
+        "ops._conv2d_gradients.default.redispatch(cuda, y, x, w, True, True, True, *numbers)"
+    ),
     "conv2d_backward": (
         "ops.conv2d_backward.default.redispatch(cuda, y, x, w, [1], [0], [1], 1, [True] * 3)"
     ),

@@ -23,7 +23,8 @@ GRADIENTS = ["input_grad", "weight_grad", "bias_grad"]
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the private operators, in the order of their calls."""
+    """The names of the private operators, in the order of their calls; of the operator that
+    computes several gradients, theirs."""
     called: list[str] = []
 
     def count(name: str) -> None:
@@ -37,6 +38,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for name in ("forward", *GRADIENTS):
         count(name)
+    gradients = _ops.gradients
+
+    def counted_gradients(grad_output, input, weight, *rest):
+        called.extend(chosen(rest[:3], GRADIENTS))
+        return gradients(grad_output, input, weight, *rest)
+
+    monkeypatch.setattr(_ops, "gradients", counted_gradients)
     return called
 
 

@@ -70,6 +70,8 @@ def test_opcheck_private(case, layout, device):
     opcheck(OPS._conv2d_input_grad.default, (y, w, *case.x[2:], into, *rest))
     opcheck(OPS._conv2d_weight_grad.default, (y, x, *case.w[2:], into, *rest))
     opcheck(OPS._conv2d_bias_grad.default, (y,))
+    for mask in ((True, True, True), (False, True, False)):
+        opcheck(OPS._conv2d_gradients.default, (y, x, w, *mask, *rest))
 
 
 def test_opcheck_covers_every_op():
@@ -82,6 +84,7 @@ def test_opcheck_covers_every_op():
         "_conv2d_input_grad",
         "_conv2d_weight_grad",
         "_conv2d_bias_grad",
+        "_conv2d_gradients",
     }
     no_tensors = {"_torch_allows_tf32", "_set_cuda_workspace_limit", "_measure"}
     for name in ("_autotune", "_engines", "_explain", "_prefer", "_record"):
