@@ -1,34 +1,116 @@
-"""Autocast by F.conv2d's rules: every floating-point operand but float64 ones takes its dtype."""
+"""Autocast by F.conv2d's rules: every floating-point operand but float64 ones takes its dtype.
+
+As in PyTorch, parameters are cast once per autocast region: the function `conv2d` keeps the cast of
+a float32 leaf that requires a gradient until the outermost region ends.
+"""
 
 from __future__ import annotations
 
+import weakref
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from . import _ops
+
+_is_enabled = torch.is_autocast_enabled
+_dtype_of = torch.get_autocast_dtype
+_is_cache_enabled = torch.is_autocast_cache_enabled
+_is_grad_enabled = torch.is_grad_enabled
+_is_mapped = torch._C._are_functorch_transforms_active
+_saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_count_modes = torch._C._len_torch_dispatch_stack
+
+# By a leaf's id: the leaf, its version when it was cast, whether gradients were recorded, its cast.
+_casts: dict[int, tuple[Tensor, int, bool, Tensor]] = {}
+# PyTorch's cast of an empty leaf. PyTorch's cache alone keeps it alive and is emptied at the end of
+# the outermost region; nothing else tells Python of that end.
+_region: weakref.ref[Tensor] | None = None
 
 
 def cast_inputs(
     input: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """What autocast makes of a call, if it is on for the input's device."""
-    device_type = input.device.type
-    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
-        input, weight, bias = cast(device_type, input, weight, bias)  # type: ignore[assignment]
+    on_cuda = input.is_cuda
+    device_type = "cuda" if on_cuda else "cpu"
+    if not _is_enabled(device_type) or not (on_cuda or input.is_cpu):
+        return input, weight, bias
+    dtype = _dtype_of(device_type)
+    if input.dtype is not dtype:
+        input = _cast_one(on_cuda, dtype, input)
+    if weight.dtype is not dtype:
+        weight = _cast_once(on_cuda, dtype, weight)
+    if bias is not None and bias.dtype is not dtype:
+        bias = _cast_once(on_cuda, dtype, bias)
     return input, weight, bias
 
 
+def _cast_once(on_cuda: bool, dtype: torch.dtype, leaf: Tensor) -> Tensor:
+    """The cast of this region, if there is one. Transforms of torch.func and dispatch modes see
+    every cast."""
+    if _is_mapped() or _count_modes() or not _is_cache_enabled():
+        return _cast_one(on_cuda, dtype, leaf)
+    kept = _casts.get(id(leaf))
+    if kept is not None:
+        same, version, recorded, result = kept
+        if (
+            same is leaf
+            and version == leaf._version
+            and recorded is _is_grad_enabled()
+            and result.dtype is dtype
+        ):
+            return result
+    result = _cast_one(on_cuda, dtype, leaf)
+    if (
+        leaf.requires_grad
+        and leaf.is_leaf
+        and leaf.dtype is torch.float32
+        and result is not leaf
+        and (type(leaf) is Parameter or type(leaf) is Tensor)
+        and not leaf.is_inference()  # there is no version then
+        and _is_region_open(leaf)
+    ):
+        _casts[id(leaf)] = leaf, leaf._version, _is_grad_enabled(), result
+    return result
+
+
+def _is_region_open(like: Tensor) -> bool:
+    """Makes sure that the end of this region empties `_casts`; False where it cannot."""
+    global _region
+    if _region is not None and _region() is not None:
+        return True
+    if _saving_hooks(False) is not None:  # they would be given a tensor that is not the user's
+        return False
+    _casts.clear()
+    leaf = _leaf_on(like.device)
+    with torch.inference_mode(False), torch.enable_grad():
+        # Nothing is computed of empty tensors. Autocast leaves the product's node a cast operand.
+        _region = weakref.ref(torch.mm(leaf, leaf).grad_fn._saved_self, _end_region)  # type: ignore[union-attr]
+    return _region() is not None
+
+
+@cache
+def _leaf_on(device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.empty(0, 0, device=device, requires_grad=True)
+
+
+def _end_region(_: object) -> None:
+    _casts.clear()
+
+
 def cast(device_type: str, *tensors: Tensor | None) -> list[Tensor | None]:
-    dtype = torch.get_autocast_dtype(device_type)
-    return [_cast_one(device_type, dtype, tensor) for tensor in tensors]
+    dtype, on_cuda = _dtype_of(device_type), device_type == "cuda"
+    return [t if t is None else _cast_one(on_cuda, dtype, t) for t in tensors]
 
 
-def _cast_one(device_type: str, dtype: torch.dtype, tensor: Tensor | None) -> Tensor | None:
-    if tensor is None or tensor.device.type != device_type:
-        return tensor
-    if not tensor.is_floating_point() or tensor.dtype is torch.float64:
+def _cast_one(on_cuda: bool, dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    is_here = tensor.is_cuda if on_cuda else tensor.is_cpu
+    if not is_here or not tensor.is_floating_point() or tensor.dtype is torch.float64:
         return tensor
     return tensor.to(dtype)
 

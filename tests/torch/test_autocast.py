@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -111,3 +112,87 @@ def test_autocast_inside_a_compiled_function(conv):
             return conv(x, w, b)
 
     assert run(*operands()).dtype == torch.bfloat16
+
+
+def cast_of(y):
+    """The weight that a call has read, as its graph keeps it."""
+    return y.grad_fn.saved_tensors[1]
+
+
+def parameters(device="cpu"):
+    x, w, b = operands(device=device)
+    return x.requires_grad_(), w.requires_grad_(), b.requires_grad_()
+
+
+def test_parameters_are_cast_once_per_region(device):
+    x, w, b = parameters(device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        first = cast_of(conv2d_ext.conv2d(x, w, b))
+        with torch.autocast(device, dtype=torch.bfloat16):
+            assert cast_of(conv2d_ext.conv2d(x, w, b)) is first
+        assert cast_of(conv2d_ext.conv2d(x, w, b)) is first
+    with torch.autocast(device, dtype=torch.bfloat16):
+        assert cast_of(conv2d_ext.conv2d(x, w, b)) is not first
+
+
+def test_casts_are_dropped_when_the_region_ends(device):
+    x, w, b = parameters(device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        cast = weakref.ref(cast_of(conv2d_ext.conv2d(x, w, b)))
+        assert cast() is not None
+    assert cast() is None
+
+
+def test_a_parameter_that_changes_within_a_region_is_cast_again(device):
+    x, w, b = parameters(device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        conv2d_ext.conv2d(x, w, b)
+        with torch.no_grad():
+            w.mul_(2)
+        got = conv2d_ext.conv2d(x, w, b)
+        with torch.autocast(device, dtype=torch.float16):
+            other = conv2d_ext.conv2d(x, w, b)
+    assert torch.equal(got, conv2d_ext.conv2d(*(t.bfloat16() for t in (x, w, b))))
+    assert torch.equal(other, conv2d_ext.conv2d(*(t.half() for t in (x, w, b))))
+
+
+@pytest.mark.parametrize("first", [torch.no_grad, torch.inference_mode])
+def test_a_cast_without_gradients_is_not_used_where_they_are_asked_for(first, device):
+    x, w, b = parameters(device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        with first():
+            conv2d_ext.conv2d(x, w, b)
+        y = conv2d_ext.conv2d(x, w, b)
+    y.float().sum().backward()
+    assert w.grad is not None
+
+
+def test_no_cast_is_kept_where_the_cache_is_off(device):
+    x, w, b = parameters(device)
+    with torch.autocast(device, dtype=torch.bfloat16, cache_enabled=False):
+        first = cast_of(conv2d_ext.conv2d(x, w, b))
+        assert cast_of(conv2d_ext.conv2d(x, w, b)) is not first
+
+
+def test_only_leaves_that_require_gradients_are_kept(device):
+    x, w, b = parameters(device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        doubled = w * 2
+        first = cast_of(conv2d_ext.conv2d(x, doubled, b))
+        assert cast_of(conv2d_ext.conv2d(x, doubled, b)) is not first
+        frozen = w.detach()
+        first = cast_of(conv2d_ext.conv2d(x, frozen, b))
+        assert cast_of(conv2d_ext.conv2d(x, frozen, b)) is not first
+    with torch.inference_mode():
+        made_here = torch.nn.Parameter(w.detach().clone())
+        with torch.autocast(device, dtype=torch.bfloat16):
+            assert conv2d_ext.conv2d(x, made_here).dtype == torch.bfloat16
+
+
+def test_a_kept_cast_is_as_good_under_transforms(device):
+    x, w, b = parameters(device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        conv2d_ext.conv2d(x, w, b)
+        grad = torch.func.grad(lambda w: conv2d_ext.conv2d(x, w, b).float().sum())(w)
+        want = torch.autograd.grad(conv2d_ext.conv2d(x, w, b).float().sum(), w)[0]
+    torch.testing.assert_close(grad, want)
