@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from .._interrupts import saving, uninterrupted
 from .._text import show
 from .._user_error import UserError
 from ..bench import report
-from ..bench.host import host_times
+from ..bench.host import format_host, host_times, measure_host
 from ..bench.measure import (
     PEERS,
     Case,
@@ -22,6 +23,7 @@ from ..bench.measure import (
     explain_passes,
     join_engines,
     measure_all,
+    torch_precision,
 )
 from ..bench.plot import require_drawing, write_plot
 from ..bench.precisions import TOLERANCES, precision_name
@@ -97,6 +99,12 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--tune", action="store_true", help="let auto be what tune() measures to be the fastest"
     )
+    parser.add_argument(
+        "--host",
+        action="store_true",
+        help="measure the host's time per call over the shapes as a network's layers, instead of "
+        "the time of each: function and module, forward and backward, with and without autocast",
+    )
     parser.add_argument("--cold", action="store_true", help="empty the L2 cache before each call")
     parser.add_argument(
         "--graphs",
@@ -152,6 +160,8 @@ def run(arguments: argparse.Namespace) -> int:
         "tuned": arguments.tune,
     }
     rows: list[Row] = []
+    if arguments.host:
+        return _run_host(arguments, about)
     with saving(lambda: _save_incomplete(arguments, rows, about, len(cases))):
         precisions = dict.fromkeys(case.precision for case in cases)
         about["ceilings"] = measure_ceilings(device, precisions, arguments.seconds)
@@ -179,7 +189,20 @@ def run(arguments: argparse.Namespace) -> int:
     return _judge(rows, arguments)
 
 
-def _cases(arguments: argparse.Namespace) -> list[Case]:
+def _run_host(arguments: argparse.Namespace, about: dict[str, Any]) -> int:
+    shapes = _shapes(arguments)
+    with torch_precision("tf32"):
+        rows = measure_host(shapes, arguments.device, arguments.bias, arguments.seconds)
+    if not rows:
+        raise UserError("--host measures layers with the same padding on opposite sides")
+    about["host_layers"] = [asdict(row) for row in rows]
+    with uninterrupted():
+        _save(arguments, [], about)
+    show(format_host(rows))
+    return 0
+
+
+def _shapes(arguments: argparse.Namespace) -> list[Shape]:
     shapes = find_shapes(arguments, "full" if arguments.device.type == "cuda" else "cpu")
     if arguments.batch is not None:
         shapes = [shape.with_batch(arguments.batch) for shape in shapes]
@@ -189,9 +212,13 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
     for shape in shapes:
         if shape.N == 0:
             raise UserError(f"{shape.text!r} has no images, so there is nothing to measure")
+    return shapes
+
+
+def _cases(arguments: argparse.Namespace) -> list[Case]:
     return [
         Case(shape, direction, precision, layout, bias=arguments.bias)
-        for shape in shapes
+        for shape in _shapes(arguments)
         for precision, layout, direction in itertools.product(
             _precisions(arguments, shape), arguments.layout, arguments.direction
         )
@@ -212,6 +239,13 @@ def _precisions(arguments: argparse.Namespace, shape: Shape) -> list[str]:
 
 def _check(arguments: argparse.Namespace, cases: list[Case]) -> None:
     """UserError for everything that would else be found after minutes of measuring."""
+    if arguments.host:
+        for option in ("csv", "plot", "compare", "require", "require_mean"):
+            if getattr(arguments, option) is not None:
+                name = option.replace("_", "-")
+                raise UserError(
+                    f"--host has no rows of kernels, so --{name} has no meaning with it"
+                )
     check_outputs(arguments.json, arguments.csv, arguments.plot)
     check_replaceable(arguments.json, "rows", "bench --json")
     if arguments.plot:
