@@ -22,6 +22,7 @@ enum class EngineId : uint8_t {
   kCudaBoxes,
   kCudaBands,
   kCudaDiagonal,
+  kCudaPhases,
   kCudaWeightGrad,
 };
 

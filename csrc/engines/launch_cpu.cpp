@@ -24,6 +24,7 @@ void launch_cpu(const ConvProblem& problem, const Plan& plan, const Buffers& buf
     case EngineId::kCudaBoxes:
     case EngineId::kCudaBands:
     case EngineId::kCudaDiagonal:
+    case EngineId::kCudaPhases:
     case EngineId::kCudaWeightGrad:
       break;  // never in a plan for the CPU
   }

@@ -9,6 +9,7 @@
 #include "engines/cuda_grouped/cuda_grouped_launch.h"
 #include "engines/cuda_lines/cuda_lines_launch.h"
 #include "engines/cuda_mma/cuda_mma_launch.h"
+#include "engines/cuda_phases/cuda_phases_launch.h"
 #include "engines/cuda_pixels/cuda_pixels_launch.h"
 #include "engines/cuda_pointwise/cuda_pointwise_launch.h"
 #include "engines/cuda_weight_grad/cuda_weight_grad_launch.h"
@@ -41,6 +42,8 @@ void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& bu
       return launch_cuda_bands({"cuda_bands", &problem, stream}, plan, buffers);
     case EngineId::kCudaDiagonal:
       return launch_cuda_diagonal({"cuda_diagonal", &problem, stream}, plan, buffers);
+    case EngineId::kCudaPhases:
+      return launch_cuda_phases({"cuda_phases", &problem, stream}, plan, buffers, context);
     case EngineId::kCudaWeightGrad:
       return launch_cuda_weight_grad({"cuda_weight_grad", &problem, stream}, plan, buffers);
     case EngineId::kCpuGemm:

@@ -20,6 +20,7 @@
 #include "emulate_diagonal.h"
 #include "emulate_gemm.h"
 #include "emulate_grouped.h"
+#include "emulate_phases.h"
 #include "emulate_pointwise.h"
 #include "emulate_weight_grad.h"
 #include "engines/cuda_bands/cuda_bands_plan.h"
@@ -29,6 +30,8 @@
 #include "engines/cuda_gemm/gemm_shape.h"
 #include "engines/cuda_gemm/lt_proposals.h"
 #include "engines/cuda_lines/window_fit.h"
+#include "engines/cuda_phases/cuda_phases_plan.h"
+#include "engines/cuda_phases/phases_shape.h"
 #include "engines/cuda_weight_grad/cuda_weight_grad_plan.h"
 #include "engines/cuda_weight_grad/wgrad_fit.h"
 #include "engines/engine_list.h"
@@ -372,6 +375,31 @@ PYBIND11_MODULE(convx_core, m) {
         py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),
         py::arg("bias"), py::arg("half") = false, py::arg("few") = false);
   // The same with the kernel of cuda_bands.
+  m.def("run_phases", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                         uintptr_t w, uintptr_t y, uintptr_t bias,
+                         const std::string& variant) -> py::object {
+    const Engine engine = cuda_phases_engine();
+    if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
+      return py::str(refusal);
+    }
+    const std::optional<Plan> plan =
+        variant.empty() ? engine.plan(problem, caps) : engine.plan_variant(problem, caps, variant);
+    if (!plan) return py::str("no such variant");
+    if (const char* fault = emulate_phases(problem, *plan, buffers_at(x, w, y, bias))) {
+      throw std::runtime_error(fault);
+    }
+    using namespace py::literals;
+    const auto& shape = *static_cast<const PhasesShape*>(plan->shape.get());
+    const ConvProblem& inner = shape.whole.problem;
+    return py::dict("views"_a = shape.views.size(), "taps"_a = py::make_tuple(inner.R, inner.S),
+                    "filters"_a = inner.K, "pixels"_a = py::make_tuple(inner.P, inner.Q),
+                    "chunk_images"_a = shape.chunk_images,
+                    "filters_in_place"_a = shape.filters_in_place,
+                    "unit"_a = shape.interleave.unit, "has_pixels"_a = shape.interleave.has_pixels,
+                    "recomputes"_a = shape.interleave.recomputes);
+  },
+        py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),
+        py::arg("bias"), py::arg("variant") = "");
   m.def("run_bands", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                         uintptr_t w, uintptr_t y, uintptr_t bias, const std::string& variant) {
     const Engine engine = cuda_bands_engine();

@@ -31,6 +31,7 @@ ENGINES: dict[str, Callable[[ModuleType], Callable[..., Any]]] = {
     "cuda_grouped": lambda core: core.run_grouped,
     "cuda_lines": lambda core: lambda *given: core.run_lines(*given, None, False),
     "cuda_mma": lambda core: core.run_mma,
+    "cuda_phases": lambda core: core.run_phases,
     "cuda_pixels": lambda core: core.run_pixels_engine,
 }
 SAMPLED = {

@@ -1,0 +1,103 @@
+#include "engines/cuda_phases/cuda_phases_launch.h"
+
+#include <algorithm>
+
+#include "cuda/launch.h"
+#include "engines/cuda_phases/phases_kernels.cuh"
+#include "engines/cuda_phases/phases_shape.h"
+#include "engines/cuda_staging.h"
+
+namespace convx {
+namespace {
+
+template <typename T, bool kPixels, int kUnit = 16 / sizeof(T)>
+void launch_interleave(const LaunchSite& site, const InterleaveParams& params) {
+  if (params.unit == kUnit) {
+    const dim3 grid(count_loop_blocks(params.units, 4 * kPhasesThreads));
+    launch_early<interleave_phases_kernel<T, kUnit, kPixels>>(site, grid, kPhasesThreads, 0,
+                                                              params);
+  } else if constexpr (kUnit > 1) {
+    launch_interleave<T, kPixels, kUnit / 2>(site, params);
+  }
+}
+
+class PhasesLaunch {
+ public:
+  PhasesLaunch(const LaunchSite& site, const PhasesShape& shape, const Buffers& buffers,
+               const CudaContext& context)
+      : site_(site), problem_(*site.problem), shape_(shape), buffers_(buffers), context_(context) {}
+
+  void run_views() const {
+    for (const ViewedPhase& view : shape_.views) {
+      Buffers own = buffers_;
+      own.x = advance(buffers_.x, view.x_offset);
+      own.w = advance(buffers_.w, view.w_offset);
+      launch_cuda(view.problem, view.plan, own, context_);
+    }
+  }
+
+  void run_channels() const {
+    const auto workspace = static_cast<char*>(buffers_.workspace);
+    Buffers inner;
+    inner.w = shape_.filters_in_place ? buffers_.w : pack_filters(workspace);
+    inner.y = workspace + shape_.filter_bytes;
+    inner.workspace = workspace + shape_.filter_bytes + shape_.result_bytes;
+    for (int64_t image = 0; image < problem_.N; image += shape_.chunk_images) {
+      const int64_t images = std::min(shape_.chunk_images, problem_.N - image);
+      const InnerProblem& chunk = images == shape_.chunk_images ? shape_.whole : shape_.rest;
+      inner.x = advance(buffers_.y, image * problem_.y_strides.n);
+      launch_cuda(chunk.problem, chunk.plan, inner, context_);
+      interleave(image, images, inner);
+    }
+  }
+
+ private:
+  void* advance(void* tensor, int64_t elements) const {
+    return static_cast<char*>(tensor) + elements * size_of(problem_.dtype);
+  }
+
+  void* pack_filters(void* packed) const {
+    PackParams params = shape_.pack;
+    params.filters = buffers_.w;
+    params.packed = packed;
+    const dim3 grid(count_loop_blocks(params.count, kPhasesThreads));
+    visit_device_type(problem_.dtype, [&](auto type) {
+      launch_early<pack_phases_kernel<decltype(type)>>(site_, grid, kPhasesThreads, 0, params);
+    });
+    return packed;
+  }
+
+  // `inner` has the results and the images of y that they belong to.
+  void interleave(int64_t image, int64_t images, const Buffers& inner) const {
+    InterleaveParams params = shape_.interleave;
+    params.results = inner.y;
+    params.source = inner.x;
+    params.filters = buffers_.w;
+    params.target = advance(buffers_.x, image * problem_.x_strides.n);
+    const int unit = fit_unit_to_address(params.target, size_of(problem_.dtype), params.unit);
+    if (unit < params.unit) set_interleave_unit(params, problem_, unit);
+    params.units = static_cast<int>(images * params.image_units);
+    visit_device_type(problem_.dtype, [&](auto type) {
+      using T = decltype(type);
+      params.has_pixels ? launch_interleave<T, true>(site_, params)
+                        : launch_interleave<T, false>(site_, params);
+    });
+  }
+
+  const LaunchSite& site_;
+  const ConvProblem& problem_;
+  const PhasesShape& shape_;
+  const Buffers& buffers_;
+  const CudaContext& context_;
+};
+
+}  // namespace
+
+void launch_cuda_phases(const LaunchSite& site, const Plan& plan, const Buffers& buffers,
+                        const CudaContext& context) {
+  const auto& shape = *static_cast<const PhasesShape*>(plan.shape.get());
+  const PhasesLaunch launch(site, shape, buffers, context);
+  shape.form == PhasesForm::kViews ? launch.run_views() : launch.run_channels();
+}
+
+}  // namespace convx

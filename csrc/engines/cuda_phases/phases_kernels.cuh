@@ -1,0 +1,200 @@
+// The kernels before and after the inner convolution of PhasesForm::kChannels (phases_shape.h).
+//
+//     pack_phases_kernel        w  ->  weights of the inner convolution, with zeros
+//     interleave_phases_kernel  results of the inner convolution  ->  target
+//
+// Interleaving, one row with stride 2:
+//
+//     results  phase 0   a0 a1 a2 a3 ...          channels_last: an element is a unit of channels
+//              phase 1   b0 b1 b2 b3 ...          NCHW: an element is one value
+//     target             a0 b0 a1 b1 a2 b2 a3 b3 ...     (a phase without taps has zeros)
+//
+// A thread stores units of up to 16 bytes, neighbouring threads neighbouring units, so that every
+// sector of the target is written once and whole. It loads all of its units before it stores the
+// first. No shared memory.
+#pragma once
+
+#include "device/convert.cuh"
+#include "device/dependent_launch.cuh"
+#include "engines/cuda_phases/phases_params.h"
+
+namespace convx {
+
+// Kernel index of an inner tap of phase k, which may be outside of the kernel.
+__device__ inline int find_kernel_tap(const PackAxis& axis, int k, int tap) {
+  int turns = k + axis.shift;
+  const int residue = axis.by_step.split(turns);
+  return axis.first + residue - tap * static_cast<int>(axis.by_step.divisor);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kPhasesThreads)
+    pack_phases_kernel(const __grid_constant__ PackParams p) {
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  const auto step = static_cast<int64_t>(gridDim.x) * kPhasesThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kPhasesThreads + threadIdx.x; i < p.count;
+       i += step) {
+    int rest = static_cast<int>(i);
+    int source = p.source_is_fastest ? p.by_sources.split(rest) : 0;
+    const int tap_column = p.by_tap_columns.split(rest);
+    const int tap_row = p.by_tap_rows.split(rest);
+    int filter = p.by_filters.split(rest);
+    // The rest is the group, or the source channel if that is slowest: then there is one group.
+    int group = rest;
+    if (!p.source_is_fastest) source = rest, group = 0;
+    int channel = 0;
+    if (p.phase_is_slowest) channel = p.by_channels.split(filter);
+    const int column_phase = p.by_column_phases.split(filter);
+    const int row_phase = p.by_row_phases.split(filter);
+    if (!p.phase_is_slowest) channel = filter;
+    const int r = find_kernel_tap(p.rows, row_phase, tap_row);
+    const int s = find_kernel_tap(p.columns, column_phase, tap_column);
+    T value = round_to<T>(accumulate_t<T>{0});
+    if (static_cast<unsigned>(r) < static_cast<unsigned>(p.rows.kernel) &&
+        static_cast<unsigned>(s) < static_cast<unsigned>(p.columns.kernel)) {
+      const Strides& w = p.filter_strides;
+      const int64_t k = static_cast<int64_t>(group) * p.group_sources + source;
+      value = static_cast<const T*>(p.filters)[k * w.n + channel * w.c + r * w.h + s * w.w];
+    }
+    static_cast<T*>(p.packed)[i] = value;
+  }
+}
+
+// Elements of the target that a thread stores at once.
+template <typename T, int kUnit>
+struct alignas(kUnit * sizeof(T)) PhaseUnit {
+  T values[kUnit];
+};
+
+struct TargetPlace {
+  int image, channel, row, column;
+
+  __device__ int64_t offset(const Strides& s) const {
+    return image * s.n + channel * s.c + row * s.h + column * s.w;
+  }
+};
+
+template <int kUnit, bool kPixels>
+__device__ __forceinline__ TargetPlace locate_unit(const InterleaveParams& p, int index) {
+  TargetPlace place;
+  const int start = p.by_units.split(index) * kUnit;
+  if constexpr (kPixels) {
+    place.channel = start;
+    place.column = p.by_columns.split(index);
+    place.row = p.by_rows.split(index);
+  } else {
+    place.column = start;
+    place.row = p.by_rows.split(index);
+    place.channel = p.by_channels.split(index);
+  }
+  place.image = index;
+  return place;
+}
+
+// A target value by the definition.
+template <typename T>
+__device__ __noinline__ T recompute_phase(const InterleaveParams& p, TargetPlace place) {
+  const Strides &y = p.source_strides, &w = p.filter_strides;
+  int group = place.channel;
+  const int channel = p.by_group_channels.split(group);
+  const int row_step = static_cast<int>(p.rows.by_step.divisor);
+  const int column_step = static_cast<int>(p.columns.by_step.divisor);
+  accumulate_t<T> sum = 0;
+  for (int r = 0; r < p.kernel_rows; ++r) {
+    const int row = place.row + p.rows.pad - r * p.dilation_h;
+    if (row < 0 || row % row_step != 0 || row / row_step >= p.source_height) continue;
+    for (int s = 0; s < p.kernel_columns; ++s) {
+      const int column = place.column + p.columns.pad - s * p.dilation_w;
+      if (column < 0 || column % column_step != 0 || column / column_step >= p.source_width) {
+        continue;
+      }
+      for (int f = 0; f < p.group_filters; ++f) {
+        const int64_t k = static_cast<int64_t>(group) * p.group_filters + f;
+        sum += to_accumulate(static_cast<const T*>(
+                   p.source)[place.image * y.n + k * y.c + row / row_step * y.h +
+                             column / column_step * y.w]) *
+               to_accumulate(
+                   static_cast<const T*>(p.filters)[k * w.n + channel * w.c + r * w.h + s * w.w]);
+      }
+    }
+  }
+  return round_to<T>(sum);
+}
+
+template <typename T, int kUnit, bool kPixels>
+__device__ __forceinline__ PhaseUnit<T, kUnit> load_unit(const InterleaveParams& p,
+                                                         const TargetPlace& place) {
+  PhaseUnit<T, kUnit> unit;
+#pragma unroll
+  for (T& value : unit.values) value = round_to<T>(accumulate_t<T>{0});
+  int shifted = place.row + p.rows.pad;
+  const int row_phase = p.rows.by_step.split(shifted);
+  if (row_phase >= p.rows.kept) return unit;
+  int group = place.channel;
+  const int channel = p.by_group_channels.split(group);
+  const T* from = static_cast<const T*>(p.results) + place.image * p.result_n +
+                  group * p.result_group + channel * p.result_c + row_phase * p.result_row_phase +
+                  p.rows.by_step.divide(place.row + p.rows.frame) * p.result_h;
+  shifted = place.column + p.columns.pad;
+  int column_phase = p.columns.by_step.split(shifted);
+  int column = place.column + p.columns.frame;  // lattice point
+  int residue = p.columns.by_step.split(column);
+  if constexpr (kPixels) {
+    if (column_phase >= p.columns.kept) return unit;
+    from += column_phase * p.result_column_phase + column * p.result_w;
+    return *reinterpret_cast<const PhaseUnit<T, kUnit>*>(from);
+  } else {
+    const int step = static_cast<int>(p.columns.by_step.divisor);
+#pragma unroll
+    for (T& value : unit.values) {
+      if (column_phase < p.columns.kept) {
+        value = from[column_phase * p.result_column_phase + column];
+      }
+      if (++column_phase == step) column_phase = 0;
+      if (++residue == step) residue = 0, ++column;
+    }
+    return unit;
+  }
+}
+
+template <typename T, int kUnit, bool kPixels>
+__global__ void __launch_bounds__(kPhasesThreads)
+    interleave_phases_kernel(const __grid_constant__ InterleaveParams p) {
+  // Units that a thread loads before it stores them. A unit of columns is several loads already.
+  constexpr int kThreadUnits = kPixels || kUnit == 1 ? 4 : 2;
+  constexpr int kBlockUnits = kThreadUnits * kPhasesThreads;
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kBlockUnits + threadIdx.x;
+       first < p.units; first += static_cast<int64_t>(gridDim.x) * kBlockUnits) {
+    PhaseUnit<T, kUnit> units[kThreadUnits];
+#pragma unroll
+    for (int u = 0; u < kThreadUnits; ++u) {
+      const int64_t i = first + u * kPhasesThreads;
+      if (i >= p.units) break;
+      units[u] =
+          load_unit<T, kUnit, kPixels>(p, locate_unit<kUnit, kPixels>(p, static_cast<int>(i)));
+    }
+#pragma unroll
+    for (int u = 0; u < kThreadUnits; ++u) {
+      const int64_t i = first + u * kPhasesThreads;
+      if (i >= p.units) break;
+      const TargetPlace place = locate_unit<kUnit, kPixels>(p, static_cast<int>(i));
+      if (p.recomputes) {
+#pragma unroll
+        for (int e = 0; e < kUnit; ++e) {
+          const auto value = to_accumulate(units[u].values[e]);
+          if (value == value) continue;
+          TargetPlace own = place;
+          (kPixels ? own.channel : own.column) += e;
+          units[u].values[e] = recompute_phase<T>(p, own);
+        }
+      }
+      T* to = static_cast<T*>(p.target) + place.offset(p.target_strides);
+      *reinterpret_cast<PhaseUnit<T, kUnit>*>(to) = units[u];
+    }
+  }
+}
+
+}  // namespace convx

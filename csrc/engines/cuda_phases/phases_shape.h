@@ -1,0 +1,94 @@
+// A strided input gradient as convolutions with stride 1, which other engines compute. Plain host
+// code.
+//
+// Along an axis with stride s, target positions that differ by a multiple of s see the same taps:
+// they are a phase (core/gather_view.h). There are two forms.
+//
+// kChannels: phases become channels. Position h belongs to phase k = (h + pad) mod s, which has a
+// tap only if k < kept = min(R, s), and to lattice point i = (h + frame) / s. With `taps` inner
+// taps per axis,
+//
+//     results[n][c, phase k][i] = sum over t of  y[n][i + first_offset + t] * w[c][tap(k, t)]
+//
+// is one forward convolution with stride 1 and C * kept filters (kept along both axes) from y to
+// the workspace. It computes all phases at once and reads y once. A second kernel interleaves the
+// results, and writes zeros where no tap reaches: every byte of the target is written once, in
+// order. A 1x1 kernel stays a 1x1 layer, a kernel no larger than its stride becomes one. Others get
+// inner taps with weight 0, at most s - 1 per axis: 3x3 with stride 2 has 16 products for 9. Such a
+// zero times an infinity is NaN, which the definition does not have, so that the second kernel
+// recomputes results that are NaN.
+//
+// kViews: each phase is an input gradient with stride 1 of views of x (every s-th pixel) and of w
+// (the taps that reach the phase), written in place. Nothing is multiplied by zero, but y is read
+// once for each phase. Pixels must be the targets of whole vectors for that to be efficient:
+// channels_last.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "core/device_caps.h"
+#include "core/plan.h"
+#include "core/problem.h"
+#include "engines/cuda_phases/phases_params.h"
+
+namespace convx {
+
+enum class PhasesForm : uint8_t { kChannels, kViews };
+
+struct PhaseAxis {
+  int64_t step = 1;  // s
+  int64_t pad = 0, frame = 0;
+  int64_t kept = 0;          // phases that some tap reaches
+  int64_t count = 0;         // lattice points, including those past the last target position
+  int64_t taps = 0;          // inner taps of every phase
+  int64_t first_offset = 0;  // zero or negative
+  int64_t dilation = 1;      // inner dilation; above 1 only if s is 1
+  int64_t pad_after = 0;     // of the inner convolution; -first_offset is the padding before
+
+  // True if some phases have fewer taps than others, and inner taps with weight 0.
+  bool has_zero_taps(int64_t kernel) const { return kept * taps != kernel; }
+};
+
+// Chooses the frame that needs the fewest inner products. Empty if a stride above 1 meets a
+// dilation above 1.
+std::optional<PhaseAxis> fit_phase_axis(int64_t input, int64_t output, int64_t kernel,
+                                        int64_t stride, int64_t pad, int64_t dilation);
+
+struct InnerProblem {
+  ConvProblem problem;
+  Plan plan;
+};
+
+struct ViewedPhase : InnerProblem {
+  int64_t x_offset = 0, w_offset = 0;  // elements from the tensor's start to the view's
+};
+
+struct PhasesShape {
+  PhasesForm form = PhasesForm::kChannels;
+  std::vector<ViewedPhase> views;  // kViews
+
+  // kChannels. Images are computed in chunks, so that the results stay in L2 until they are
+  // interleaved; the last chunk may have fewer.
+  int64_t chunk_images = 0;
+  InnerProblem whole, rest;  // a chunk, and the last one; rest has no images if chunks are equal
+  bool filters_in_place = false;  // true: the inner convolution reads w as it is
+  PackParams pack;
+  InterleaveParams interleave;
+  // Workspace, in order: packed filters, results, workspace of the inner convolution.
+  int64_t filter_bytes = 0, result_bytes = 0;
+
+  int64_t workspace_bytes = 0;
+  double microseconds = 0;
+};
+
+// Empty if the problem does not have the form, or if it does not fit in the workspace.
+std::optional<PhasesShape> fit_phases(const ConvProblem& problem, const DeviceCaps& caps,
+                                      PhasesForm form);
+
+// Sets the number of elements that a thread stores at once, which must divide the lines.
+void set_interleave_unit(InterleaveParams& params, const ConvProblem& problem, int unit);
+
+}  // namespace convx

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "core/buffers.h"
+#include "core/plan.h"
+#include "core/problem.h"
+
+namespace convx {
+
+// Null, or what went wrong.
+const char* emulate_phases(const ConvProblem& problem, const Plan& plan, Buffers buffers);
+
+}  // namespace convx
