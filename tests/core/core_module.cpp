@@ -20,6 +20,7 @@
 #include "emulate_diagonal.h"
 #include "emulate_gemm.h"
 #include "emulate_grouped.h"
+#include "emulate_phase_strips.h"
 #include "emulate_phases.h"
 #include "emulate_pointwise.h"
 #include "emulate_weight_grad.h"
@@ -252,6 +253,13 @@ PYBIND11_MODULE(convx_core, m) {
         return said;
       };
       return std::visit(run, grad);
+    }
+    if (is_strided_input_grad(problem)) {
+      const PhaseStripFit strips = fit_phase_strips(problem, caps);
+      if (strips.blocks == 0) return py::none();
+      emulate_phase_strips(problem, strips, buffers);
+      return py::dict("channels"_a = make_phase_strips(problem, strips, buffers).channels,
+                      "segment_rows"_a = strips.params.segment_rows, "blocks"_a = strips.blocks);
     }
     const DepthwiseFit fit = fit_depthwise(problem, caps);
     if (fit.blocks == 0) return py::none();

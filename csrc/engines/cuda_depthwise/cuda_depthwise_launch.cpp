@@ -12,6 +12,10 @@ void launch_cuda_depthwise(const LaunchSite& site, const Plan& plan, const Buffe
     };
     return std::visit(launch, *static_cast<const DepthwiseWeightGradFit*>(plan.shape.get()));
   }
+  if (is_strided_input_grad(*site.problem)) {
+    const auto& strips = *static_cast<const PhaseStripFit*>(plan.shape.get());
+    return launch_depthwise_phase_strips(site, strips, buffers);
+  }
   const DepthwiseFit& fit = *static_cast<const DepthwiseFit*>(plan.shape.get());
   if (fit.strip.shape >= 0) {
     launch_depthwise_strips(site, fit, buffers);

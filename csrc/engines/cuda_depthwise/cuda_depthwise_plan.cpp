@@ -2,6 +2,7 @@
 
 #include "engines/cuda_depthwise/depthwise_fit.h"
 #include "engines/cuda_depthwise/depthwise_weight_grad_fit.h"
+#include "engines/cuda_depthwise/phase_strip_fit.h"
 #include "engines/cuda_limits.h"
 
 namespace convx {
@@ -9,8 +10,8 @@ namespace {
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.groups != p.C) return "it needs as many groups as channels";
-  if (p.pass == Pass::kInputGrad && (p.stride != Hw{1, 1} || p.K != p.C)) {
-    return "it computes the input gradient for stride 1 and one filter per channel only";
+  if (p.pass == Pass::kInputGrad && p.K != p.C) {
+    return "it computes the input gradient for one filter per channel only";
   }
   if (p.dtype == DType::kFloat64) return "it sums in float32";
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
@@ -24,6 +25,10 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   }
   if (find_depthwise_layout(p) == DepthwiseLayout::kOther) {
     return "neither columns nor channels are neighbours in the memory of both input and output";
+  }
+  if (is_strided_input_grad(p)) {
+    if (fit_phase_strips(p, caps).blocks > 0) return "";
+    return "it computes strided input gradients of 3x3 and 5x5 kernels with stride 2 only";
   }
   if (fit_depthwise(p, caps).blocks == 0) return "no tile fits in shared memory";
   return "";
@@ -46,6 +51,13 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
     plan.workspace_bytes = found.workspace_bytes;
     plan.predicted_us = found.microseconds;
     plan.shape = std::move(grad);
+    return plan;
+  }
+  if (is_strided_input_grad(problem)) {
+    auto strips = std::make_shared<PhaseStripFit>(fit_phase_strips(problem, caps));
+    plan.tile = {kPhaseStride * strips->params.segment_rows, kPhaseStride, strips->channels};
+    plan.predicted_us = strips->microseconds;
+    plan.shape = std::move(strips);
     return plan;
   }
   auto fit = std::make_shared<DepthwiseFit>(fit_depthwise(problem, caps));

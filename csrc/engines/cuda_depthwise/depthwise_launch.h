@@ -5,6 +5,7 @@
 #include "cuda/check.h"
 #include "engines/cuda_depthwise/depthwise_fit.h"
 #include "engines/cuda_depthwise/depthwise_weight_grad_fit.h"
+#include "engines/cuda_depthwise/phase_strip_fit.h"
 
 namespace convx {
 
@@ -16,6 +17,8 @@ void launch_depthwise_pixel_strips(const LaunchSite& site, const DepthwiseFit& f
                                    const PixelStripParams& params);
 void launch_depthwise_channels_last(const LaunchSite& site, const DepthwiseFit& fit,
                                     const Buffers& buffers);
+void launch_depthwise_phase_strips(const LaunchSite& site, const PhaseStripFit& fit,
+                                   const Buffers& buffers);
 // First pass of weight gradients: compute partial sums in the workspace.
 void launch_weight_grad_parts(const LaunchSite& site, const StripWeightGradFit& fit,
                               const Buffers& buffers);
