@@ -41,6 +41,7 @@ def test_the_engines_are_these() -> None:
         "cuda_diagonal",
         "cuda_depthwise",
         "cuda_bands",
+        "cuda_phases",
         "cuda_weight_grad",
         "cuda_gemm",
         "cuda_direct",
