@@ -399,7 +399,7 @@ PYBIND11_MODULE(convx_core, m) {
     using namespace py::literals;
     const auto& shape = *static_cast<const PhasesShape*>(plan->shape.get());
     const ConvProblem& inner = shape.whole.problem;
-    return py::dict("views"_a = shape.views.size(), "taps"_a = py::make_tuple(inner.R, inner.S),
+    return py::dict("views"_a = shape.views.size(), "rows"_a = shape.rows.size(), "taps"_a = py::make_tuple(inner.R, inner.S),
                     "filters"_a = inner.K, "pixels"_a = py::make_tuple(inner.P, inner.Q),
                     "chunk_images"_a = shape.chunk_images,
                     "filters_in_place"_a = shape.filters_in_place,

@@ -116,14 +116,18 @@ def test_images_in_chunks(core: ModuleType, case: Case, limit: int) -> None:
     assert torch.equal(got, want)
 
 
-@pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize(
+    ("last", "variant"), [(False, "channels"), (True, "channels"), (True, "rows")]
+)
 @pytest.mark.parametrize("value", [torch.inf, torch.nan], ids=str)
-def test_zero_taps_meet_no_infinity(core: ModuleType, value: float, last: bool) -> None:
+def test_zero_taps_meet_no_infinity(
+    core: ModuleType, value: float, last: bool, variant: str
+) -> None:
     case = CASES[6][0]
     _, w, _ = case.tensors(torch.float32)
     y = case.grad_output(torch.float32)
     y[0, 1, 2, 3] = value
-    said, got = run(core, case, torch.float32, last, operands=(y, w))
+    said, got = run(core, case, torch.float32, last, variant=variant, operands=(y, w))
     assert said["recomputes"]
     want = torch.nn.grad.conv2d_input(
         list(case.x), w.double(), torch.where(y.isfinite(), y, 0).double(), 2, 1
@@ -142,6 +146,29 @@ VIEWS = [CASES[13][0], CASES[14][0]]
 def test_phases_as_views(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
     said, _ = run(core, case, dtype, True, variant="views")
     assert said["views"] == 4
+
+
+# With the number of row phases.
+ROWS = [
+    (CASES[3][0], 2),
+    (CASES[4][0], 4),
+    (CASES[6][0], 2),
+    (CASES[8][0], 2),
+    (CASES[9][0], 4),
+    (Case("columns_only", (2, 4, 9, 8), (4, 4, 3, 3), (1, 2), (1, 1)), 1),
+    (Case("dilated_rows", (2, 4, 15, 8), (4, 4, 3, 3), (2, 2), (3, 1), (3, 1)), 2),
+    (Case("cropped", (2, 5, 10, 12), (3, 5, 4, 3), (2, 2), (1, 1)), 2),
+    (Case("three_wide", (2, 4, 8, 9), (6, 4, 3, 5), (2, 3), (0, 1, 2, 3)), 2),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("case", "rows"), ROWS, ids=str)
+def test_phases_as_rows(core: ModuleType, case: Case, rows: int, dtype: torch.dtype) -> None:
+    said, want = run(core, case, dtype, True, variant="rows")
+    assert said["rows"] == rows
+    for before in (1, 2):
+        assert torch.equal(run(core, case, dtype, True, variant="rows", before=before)[1], want)
 
 
 def depthwise(name: str, n: int, c: int, h: int, w: int, r: int, pad: Any) -> Case:

@@ -21,6 +21,16 @@ void launch_interleave(const LaunchSite& site, const InterleaveParams& params) {
   }
 }
 
+template <typename T, int kUnit = 16 / sizeof(T)>
+void launch_scan(const LaunchSite& site, const ScanParams& params) {
+  if (params.unit == kUnit) {
+    const dim3 grid(count_loop_blocks(params.units, 4 * kPhasesThreads));
+    launch_early<scan_source_kernel<T, kUnit>>(site, grid, kPhasesThreads, 0, params);
+  } else if constexpr (kUnit > 1) {
+    launch_scan<T, kUnit / 2>(site, params);
+  }
+}
+
 class PhasesLaunch {
  public:
   PhasesLaunch(const LaunchSite& site, const PhasesShape& shape, const Buffers& buffers,
@@ -39,7 +49,7 @@ class PhasesLaunch {
   void run_channels() const {
     const auto workspace = static_cast<char*>(buffers_.workspace);
     Buffers inner;
-    inner.w = shape_.filters_in_place ? buffers_.w : pack_filters(workspace);
+    inner.w = shape_.filters_in_place ? buffers_.w : pack_filters(shape_.pack, workspace, nullptr);
     inner.y = workspace + shape_.filter_bytes;
     inner.workspace = workspace + shape_.filter_bytes + shape_.result_bytes;
     for (int64_t image = 0; image < problem_.N; image += shape_.chunk_images) {
@@ -51,15 +61,71 @@ class PhasesLaunch {
     }
   }
 
+  void run_rows() const {
+    const auto workspace = static_cast<char*>(buffers_.workspace);
+    const auto flag = static_cast<int*>(buffers_.workspace);
+    for (const RowPhase& row : shape_.rows) {
+      pack_filters(row.pack, workspace + row.filter_offset, flag);
+    }
+    if (shape_.interleave.recomputes) scan_source(flag);
+    for (const RowPhase& row : shape_.rows) {
+      Buffers inner;
+      inner.x = buffers_.y;
+      inner.w = workspace + row.filter_offset;
+      inner.y = advance(buffers_.x, row.x_offset);
+      inner.workspace = workspace + shape_.filter_bytes;
+      launch_cuda(row.problem, row.plan, inner, context_);
+    }
+    if (shape_.interleave.recomputes) recompute(flag);
+  }
+
  private:
+  // Calls visit with ranges of images that have fewer than 2^30 units together.
+  template <typename Visit>
+  void visit_images(int64_t image_units, const Visit& visit) const {
+    const int64_t most = std::max<int64_t>(kMostPhaseElements / image_units, 1);
+    for (int64_t image = 0; image < problem_.N; image += most) {
+      visit(image, std::min(most, problem_.N - image));
+    }
+  }
+
+  void scan_source(int* flag) const {
+    ScanParams params = shape_.scan;
+    params.flag = flag;
+    const int unit = fit_unit_to_address(buffers_.y, size_of(problem_.dtype), params.unit);
+    if (unit < params.unit) set_scan_unit(params, problem_, unit);
+    visit_images(params.image_units, [&](int64_t image, int64_t images) {
+      params.source = advance(buffers_.y, image * problem_.y_strides.n);
+      params.units = static_cast<int>(images * params.image_units);
+      visit_device_type(problem_.dtype,
+                        [&](auto type) { launch_scan<decltype(type)>(site_, params); });
+    });
+  }
+
+  void recompute(const int* flag) const {
+    InterleaveParams params = shape_.interleave;
+    params.flag = flag;
+    params.filters = buffers_.w;
+    visit_images(params.image_units, [&](int64_t image, int64_t images) {
+      params.source = advance(buffers_.y, image * problem_.y_strides.n);
+      params.target = advance(buffers_.x, image * problem_.x_strides.n);
+      params.units = static_cast<int>(images * params.image_units);
+      const dim3 grid(count_loop_blocks(params.units, 16 * kPhasesThreads));
+      visit_device_type(problem_.dtype, [&](auto type) {
+        launch_early<recompute_phases_kernel<decltype(type)>>(site_, grid, kPhasesThreads, 0,
+                                                              params);
+      });
+    });
+  }
+
   void* advance(void* tensor, int64_t elements) const {
     return static_cast<char*>(tensor) + elements * size_of(problem_.dtype);
   }
 
-  void* pack_filters(void* packed) const {
-    PackParams params = shape_.pack;
+  void* pack_filters(PackParams params, void* packed, int* cleared) const {
     params.filters = buffers_.w;
     params.packed = packed;
+    params.cleared = cleared;
     const dim3 grid(count_loop_blocks(params.count, kPhasesThreads));
     visit_device_type(problem_.dtype, [&](auto type) {
       launch_early<pack_phases_kernel<decltype(type)>>(site_, grid, kPhasesThreads, 0, params);
@@ -97,7 +163,14 @@ void launch_cuda_phases(const LaunchSite& site, const Plan& plan, const Buffers&
                         const CudaContext& context) {
   const auto& shape = *static_cast<const PhasesShape*>(plan.shape.get());
   const PhasesLaunch launch(site, shape, buffers, context);
-  shape.form == PhasesForm::kViews ? launch.run_views() : launch.run_channels();
+  switch (shape.form) {
+    case PhasesForm::kChannels:
+      return launch.run_channels();
+    case PhasesForm::kViews:
+      return launch.run_views();
+    case PhasesForm::kRows:
+      return launch.run_rows();
+  }
 }
 
 }  // namespace convx

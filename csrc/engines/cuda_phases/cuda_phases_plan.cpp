@@ -12,7 +12,9 @@ struct NamedForm {
   const char* name;
   PhasesForm form;
 };
-constexpr NamedForm kForms[] = {{"channels", PhasesForm::kChannels}, {"views", PhasesForm::kViews}};
+constexpr NamedForm kForms[] = {{"channels", PhasesForm::kChannels},
+                                {"views", PhasesForm::kViews},
+                                {"rows", PhasesForm::kRows}};
 
 std::optional<PhasesShape> fit_best(const ConvProblem& problem, const DeviceCaps& caps) {
   std::optional<PhasesShape> best;
@@ -37,8 +39,9 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
 
 Plan make_plan(PhasesShape found) {
   auto shape = std::make_shared<PhasesShape>(std::move(found));
-  const Plan& inner =
-      shape->form == PhasesForm::kViews ? shape->views.front().plan : shape->whole.plan;
+  const Plan& inner = shape->form == PhasesForm::kViews  ? shape->views.front().plan
+                      : shape->form == PhasesForm::kRows ? shape->rows.front().plan
+                                                         : shape->whole.plan;
   Plan plan;
   plan.engine = EngineId::kCudaPhases;
   plan.tile = inner.tile;
@@ -65,7 +68,7 @@ std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& c
   return std::nullopt;
 }
 
-// The form that was not chosen, if the problem has it.
+// The forms that were not chosen, if the problem has them.
 std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
   const std::optional<PhasesShape> chosen = fit_best(problem, caps);
   std::vector<const char*> names;

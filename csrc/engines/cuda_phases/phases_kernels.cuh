@@ -32,6 +32,7 @@ __global__ void __launch_bounds__(kPhasesThreads)
     pack_phases_kernel(const __grid_constant__ PackParams p) {
   wait_for_kernels_before();
   let_next_kernel_start();
+  if (p.cleared != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *p.cleared = 0;
   const auto step = static_cast<int64_t>(gridDim.x) * kPhasesThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kPhasesThreads + threadIdx.x; i < p.count;
        i += step) {
@@ -194,6 +195,50 @@ __global__ void __launch_bounds__(kPhasesThreads)
       T* to = static_cast<T*>(p.target) + place.offset(p.target_strides);
       *reinterpret_cast<PhaseUnit<T, kUnit>*>(to) = units[u];
     }
+  }
+}
+
+// kRows: see ScanParams. Threads that find a value all store the same.
+template <typename T, int kUnit>
+__global__ void __launch_bounds__(kPhasesThreads)
+    scan_source_kernel(const __grid_constant__ ScanParams p) {
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  const auto step = static_cast<int64_t>(gridDim.x) * kPhasesThreads;
+  const Strides& s = p.source_strides;
+  bool found = false;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kPhasesThreads + threadIdx.x; i < p.units;
+       i += step) {
+    int image = static_cast<int>(i);
+    const int channel = p.by_units.split(image) * kUnit;
+    const int column = p.by_columns.split(image);
+    const int row = p.by_rows.split(image);
+    const T* from =
+        static_cast<const T*>(p.source) + image * s.n + channel * s.c + row * s.h + column * s.w;
+    const auto unit = *reinterpret_cast<const PhaseUnit<T, kUnit>*>(from);
+#pragma unroll
+    for (const T& value : unit.values) {
+      const auto wide = to_accumulate(value);
+      found = found || wide - wide != 0;  // NaN for infinities and NaN
+    }
+  }
+  if (found) *p.flag = 1;
+}
+
+// kRows: recomputes the results that are NaN, if the source had infinities or NaN.
+template <typename T>
+__global__ void __launch_bounds__(kPhasesThreads)
+    recompute_phases_kernel(const __grid_constant__ InterleaveParams p) {
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  if (*p.flag == 0) return;
+  const auto step = static_cast<int64_t>(gridDim.x) * kPhasesThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kPhasesThreads + threadIdx.x; i < p.units;
+       i += step) {
+    const TargetPlace place = locate_unit<1, true>(p, static_cast<int>(i));
+    T& value = static_cast<T*>(p.target)[place.offset(p.target_strides)];
+    const auto wide = to_accumulate(value);
+    if (!(wide == wide)) value = recompute_phase<T>(p, place);
   }
 }
 

@@ -30,6 +30,7 @@ struct PackParams {
   const void* filters;
   void* packed;
   Strides filter_strides;
+  int* cleared;            // if set, an int that becomes 0
   int count;               // elements to write
   bool source_is_fastest;  // true: [filter][tap][source channel], false: [source
                            // channel][filter][tap]
@@ -40,7 +41,17 @@ struct PackParams {
   PackAxis rows, columns;
 };
 
+// Sets *flag if the source, channels_last, has an infinity or a NaN.
+struct ScanParams {
+  const void* source;
+  int* flag;
+  Strides source_strides;
+  int unit, image_units, units;  // as in InterleaveParams
+  FastDivmod by_units, by_columns, by_rows;
+};
+
 struct InterleaveParams {
+  const int* flag;  // kRows: nothing is recomputed if *flag is 0
   const void* results;
   void* target;
   const void* source;  // y and w, for results that are recomputed

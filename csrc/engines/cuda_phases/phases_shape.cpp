@@ -17,30 +17,13 @@ namespace {
 
 // Results of a chunk stay in L2 until they are interleaved.
 constexpr int64_t kChunkBytes = int64_t{32} << 20;
-constexpr int64_t kAlignment = 256;            // of the pieces of the workspace
-constexpr int64_t kMostElements = kMaxPixels;  // of an image, and of the packed filters
 
 // Derived from the H200's bandwidth, not fitted: interleaving streams its bytes, and planes take
 // more instructions per byte than pixels.
 constexpr double kInterleaveUs = 2.5;
 constexpr double kPixelBytesPerUs = 3.4e6, kPlaneBytesPerUs = 3.0e6;
-constexpr double kPackUs = 2.5;
-constexpr double kPackBytesPerUs = 0.8e6;
 
 int narrow(int64_t value) { return static_cast<int>(value); }
-
-std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& caps,
-                                       int64_t workspace_limit) {
-  if (workspace_limit < 0) return std::nullopt;
-  const int64_t P = problem.P, Q = problem.Q;
-  if (!validate(problem, problem.channels_per_group()).empty()) return std::nullopt;
-  if (problem.P != P || problem.Q != Q) return std::nullopt;
-  DeviceCaps left = caps;
-  left.workspace_limit = workspace_limit;
-  Choice choice = choose_engine(cuda_engines(), problem, left, "auto");
-  if (choice.chosen < 0) return std::nullopt;
-  return InnerProblem{problem, std::move(choice.candidates[choice.chosen].plan)};
-}
 
 struct FoldedAxis {
   int64_t extent, stride;
@@ -133,17 +116,17 @@ class ChannelFitter {
   std::optional<PhasesShape> fit() {
     const int64_t target_image = p_.C * p_.H * p_.W;
     const int64_t weights = p_.C * phases_ * rows_.taps * columns_.taps * p_.filters_per_group();
-    if (std::max({target_image, result_image_, weights}) >= kMostElements) return std::nullopt;
+    if (std::max({target_image, result_image_, weights}) >= kMostPhaseElements) return std::nullopt;
     const int64_t size = size_of(p_.dtype);
     shape_.filters_in_place = find_filters(weights);
-    if (!shape_.filters_in_place) shape_.filter_bytes = round_up(weights * size, kAlignment);
+    if (!shape_.filters_in_place) shape_.filter_bytes = round_up(weights * size, kPhasesAlignment);
     const int64_t room = std::min(kChunkBytes, (caps_.workspace_limit - shape_.filter_bytes) / 2);
     const int64_t most = std::min(room / (result_image_ * size),
-                                  kMostElements / std::max(target_image, result_image_));
+                                  kMostPhaseElements / std::max(target_image, result_image_));
     if (most < 1) return std::nullopt;
     const int64_t chunks = ceil_div(p_.N, most);
     shape_.chunk_images = ceil_div(p_.N, chunks);
-    shape_.result_bytes = round_up(shape_.chunk_images * result_image_ * size, kAlignment);
+    shape_.result_bytes = round_up(shape_.chunk_images * result_image_ * size, kPhasesAlignment);
     if (!plan_chunks()) return std::nullopt;
     set_pack(weights);
     set_interleave();
@@ -244,21 +227,9 @@ class ChannelFitter {
       to.result_h = columns_.count, to.result_w = 1;
       to.result_column_phase = plane, to.result_row_phase = columns_.kept * plane;
     }
-    to.target_strides = p_.x_strides, to.source_strides = p_.y_strides;
-    to.filter_strides = p_.w_strides;
-    const auto place = [](const PhaseAxis& axis) {
-      return PhasePlace{narrow(axis.pad), narrow(axis.frame), narrow(axis.kept),
-                        FastDivmod(axis.step)};
-    };
-    to.rows = place(rows_), to.columns = place(columns_);
+    set_target_geometry(to, p_, rows_, columns_);
     to.has_pixels = has_pixels_;
     to.recomputes = rows_.has_zero_taps(p_.R) || columns_.has_zero_taps(p_.S);
-    to.group_channels = narrow(channels), to.group_filters = narrow(p_.filters_per_group());
-    to.kernel_rows = narrow(p_.R), to.kernel_columns = narrow(p_.S);
-    to.dilation_h = narrow(p_.dilation.h), to.dilation_w = narrow(p_.dilation.w);
-    to.source_height = narrow(p_.P), to.source_width = narrow(p_.Q);
-    to.by_columns = FastDivmod(p_.W), to.by_rows = FastDivmod(p_.H);
-    to.by_channels = FastDivmod(p_.C), to.by_group_channels = FastDivmod(channels);
     const Strides& x = p_.x_strides;
     const int64_t n = p_.N > 1 ? x.n : 0, size = size_of(p_.dtype);
     const int64_t c = p_.C > 1 ? x.c : 0, h = p_.H > 1 ? x.h : 0, w = p_.W > 1 ? x.w : 0;
@@ -278,9 +249,10 @@ class ChannelFitter {
     const double rate = (has_pixels_ ? kPixelBytesPerUs : kPlaneBytesPerUs) * rates.memory;
     const double inner = static_cast<double>(chunks) * shape_.whole.plan.predicted_us +
                          shape_.rest.plan.predicted_us;
-    const double packing = shape_.filters_in_place ? 0
-                                                   : kPackUs + static_cast<double>(weights) * size /
-                                                                   (kPackBytesPerUs * rates.memory);
+    const double packing = shape_.filters_in_place
+                               ? 0
+                               : kPackPhasesUs + static_cast<double>(weights) * size /
+                                                     (kPackPhasesBytesPerUs * rates.memory);
     shape_.microseconds = inner + packing + bytes / rate +
                           static_cast<double>(ceil_div(p_.N, shape_.chunk_images)) * kInterleaveUs;
   }
@@ -296,31 +268,70 @@ class ChannelFitter {
 
 }  // namespace
 
-std::optional<PhaseAxis> fit_phase_axis(int64_t input, int64_t output, int64_t kernel,
-                                        int64_t stride, int64_t pad, int64_t dilation) {
+std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& caps,
+                                       int64_t workspace_limit) {
+  if (workspace_limit < 0) return std::nullopt;
+  const int64_t P = problem.P, Q = problem.Q;
+  if (!validate(problem, problem.channels_per_group()).empty()) return std::nullopt;
+  if (problem.P != P || problem.Q != Q) return std::nullopt;
+  DeviceCaps left = caps;
+  left.workspace_limit = workspace_limit;
+  Choice choice = choose_engine(cuda_engines(), problem, left, "auto");
+  if (choice.chosen < 0) return std::nullopt;
+  return InnerProblem{problem, std::move(choice.candidates[choice.chosen].plan)};
+}
+
+std::optional<PhaseAxis> fit_phase_frame(int64_t input, int64_t output, int64_t kernel,
+                                         int64_t stride, int64_t pad, int64_t dilation,
+                                         int64_t frame) {
   if (kernel == 1) dilation = 1;
   if (stride > 1 && dilation > 1) return std::nullopt;
+  PhaseAxis axis{stride, pad, frame, std::min(kernel, stride)};
+  axis.dilation = dilation;
+  axis.count = (input - 1 + frame) / stride + 1;
+  const int64_t last_offset = (pad - frame + stride - 1) / stride;
+  const int64_t reach =
+      (kernel - 1) * dilation - pad + frame;  // of the taps before the lattice point
+  axis.first_offset = stride == 1 ? -reach : -std::max<int64_t>(reach, 0) / stride;
+  // A convolution has no negative padding: more taps with weight 0 take its place.
+  while (axis.first_offset > 0) axis.first_offset -= dilation;
+  axis.taps = (last_offset - axis.first_offset) / dilation + 1;
+  const auto find_pad_after = [&] {
+    return axis.count + dilation * (axis.taps - 1) - output + axis.first_offset;
+  };
+  axis.count += std::max<int64_t>(-find_pad_after(), 0);
+  axis.pad_after = find_pad_after();
+  return axis;
+}
+
+std::optional<PhaseAxis> fit_phase_axis(int64_t input, int64_t output, int64_t kernel,
+                                        int64_t stride, int64_t pad, int64_t dilation) {
   std::optional<PhaseAxis> best;
   // Frames that are a stride apart differ by a shift of the lattice.
   for (int64_t frame = 0; frame < stride && (frame <= pad || frame == 0); ++frame) {
-    PhaseAxis axis{stride, pad, frame, std::min(kernel, stride)};
-    axis.dilation = dilation;
-    axis.count = (input - 1 + frame) / stride + 1;
-    const int64_t last_offset = (pad - frame + stride - 1) / stride;
-    axis.first_offset =
-        stride == 1 ? pad - (kernel - 1) * dilation : -((kernel - 1 - pad + frame) / stride);
-    // A convolution has no negative padding: more taps with weight 0 take its place.
-    if (stride > 1 && kernel - 1 - pad + frame < 0) axis.first_offset = 0;
-    while (axis.first_offset > 0) axis.first_offset -= dilation;
-    axis.taps = (last_offset - axis.first_offset) / dilation + 1;
-    const auto find_pad_after = [&] {
-      return axis.count + dilation * (axis.taps - 1) - output + axis.first_offset;
-    };
-    axis.count += std::max<int64_t>(-find_pad_after(), 0);
-    axis.pad_after = find_pad_after();
-    if (!best || axis.taps * axis.count < best->taps * best->count) best = axis;
+    const std::optional<PhaseAxis> axis =
+        fit_phase_frame(input, output, kernel, stride, pad, dilation, frame);
+    if (axis && (!best || axis->taps * axis->count < best->taps * best->count)) best = axis;
   }
   return best;
+}
+
+void set_target_geometry(InterleaveParams& to, const ConvProblem& p, const PhaseAxis& rows,
+                         const PhaseAxis& columns) {
+  to.target_strides = p.x_strides, to.source_strides = p.y_strides;
+  to.filter_strides = p.w_strides;
+  const auto place = [](const PhaseAxis& axis) {
+    return PhasePlace{narrow(axis.pad), narrow(axis.frame), narrow(axis.kept),
+                      FastDivmod(axis.step)};
+  };
+  to.rows = place(rows), to.columns = place(columns);
+  to.group_channels = narrow(p.channels_per_group()),
+  to.group_filters = narrow(p.filters_per_group());
+  to.kernel_rows = narrow(p.R), to.kernel_columns = narrow(p.S);
+  to.dilation_h = narrow(p.dilation.h), to.dilation_w = narrow(p.dilation.w);
+  to.source_height = narrow(p.P), to.source_width = narrow(p.Q);
+  to.by_columns = FastDivmod(p.W), to.by_rows = FastDivmod(p.H);
+  to.by_channels = FastDivmod(p.C), to.by_group_channels = FastDivmod(p.channels_per_group());
 }
 
 void set_interleave_unit(InterleaveParams& p, const ConvProblem& problem, int unit) {
@@ -332,6 +343,7 @@ void set_interleave_unit(InterleaveParams& p, const ConvProblem& problem, int un
 std::optional<PhasesShape> fit_phases(const ConvProblem& p, const DeviceCaps& caps,
                                       PhasesForm form) {
   if (form == PhasesForm::kViews) return fit_views(p, caps);
+  if (form == PhasesForm::kRows) return fit_row_phases(p, caps);
   const std::optional<PhaseAxis> rows =
       fit_phase_axis(p.H, p.P, p.R, p.stride.h, p.pad.top, p.dilation.h);
   const std::optional<PhaseAxis> columns =

@@ -2,7 +2,7 @@
 // code.
 //
 // Along an axis with stride s, target positions that differ by a multiple of s see the same taps:
-// they are a phase (core/gather_view.h). There are two forms.
+// they are a phase (core/gather_view.h). There are three forms.
 //
 // kChannels: phases become channels. Position h belongs to phase k = (h + pad) mod s, which has a
 // tap only if k < kept = min(R, s), and to lattice point i = (h + frame) / s. With `taps` inner
@@ -22,6 +22,16 @@
 // (the taps that reach the phase), written in place. Nothing is multiplied by zero, but y is read
 // once for each phase. Pixels must be the targets of whole vectors for that to be efficient:
 // channels_last.
+//
+// kRows: each phase of the rows is a forward convolution with stride 1 that has the phases of the
+// columns as channels. In channels_last, the s pixels  s*j, ..., s*j + s - 1  of a target row are
+// one pixel of s * C channels of a view, so that the results are written in place:
+//
+//     view[n][i][j][a * C + c] = target[n][s*i + row phase][s*j + a][c]
+//
+// Only columns have inner taps with weight 0: 3x3 with stride 2 has 12 products for 9. If there are
+// any, a kernel looks for infinities and NaN in y first, and another recomputes results that are
+// NaN if there were some.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +46,7 @@
 
 namespace convx {
 
-enum class PhasesForm : uint8_t { kChannels, kViews };
+enum class PhasesForm : uint8_t { kChannels, kViews, kRows };
 
 struct PhaseAxis {
   int64_t step = 1;  // s
@@ -52,8 +62,11 @@ struct PhaseAxis {
   bool has_zero_taps(int64_t kernel) const { return kept * taps != kernel; }
 };
 
-// Chooses the frame that needs the fewest inner products. Empty if a stride above 1 meets a
-// dilation above 1.
+// Empty if a stride above 1 meets a dilation above 1.
+std::optional<PhaseAxis> fit_phase_frame(int64_t input, int64_t output, int64_t kernel,
+                                         int64_t stride, int64_t pad, int64_t dilation,
+                                         int64_t frame);
+// Chooses the frame that needs the fewest inner products.
 std::optional<PhaseAxis> fit_phase_axis(int64_t input, int64_t output, int64_t kernel,
                                         int64_t stride, int64_t pad, int64_t dilation);
 
@@ -66,17 +79,27 @@ struct ViewedPhase : InnerProblem {
   int64_t x_offset = 0, w_offset = 0;  // elements from the tensor's start to the view's
 };
 
+struct RowPhase : InnerProblem {
+  PackParams pack{};
+  int64_t x_offset = 0;       // elements from the tensor's start to the view's
+  int64_t filter_offset = 0;  // bytes from the workspace's start
+};
+
 struct PhasesShape {
   PhasesForm form = PhasesForm::kChannels;
   std::vector<ViewedPhase> views;  // kViews
+
+  // kRows. Workspace, in order: the flag, packed filters, workspace of the inner convolution.
+  std::vector<RowPhase> rows;
+  ScanParams scan{};
 
   // kChannels. Images are computed in chunks, so that the results stay in L2 until they are
   // interleaved; the last chunk may have fewer.
   int64_t chunk_images = 0;
   InnerProblem whole, rest;  // a chunk, and the last one; rest has no images if chunks are equal
   bool filters_in_place = false;  // true: the inner convolution reads w as it is
-  PackParams pack;
-  InterleaveParams interleave;
+  PackParams pack{};
+  InterleaveParams interleave{};  // kRows: of the kernel that recomputes
   // Workspace, in order: packed filters, results, workspace of the inner convolution.
   int64_t filter_bytes = 0, result_bytes = 0;
 
@@ -88,7 +111,22 @@ struct PhasesShape {
 std::optional<PhasesShape> fit_phases(const ConvProblem& problem, const DeviceCaps& caps,
                                       PhasesForm form);
 
+// The parts of fit_phases that several forms use.
+inline constexpr int64_t kPhasesAlignment = 256;                 // of the workspace's pieces
+inline constexpr int64_t kMostPhaseElements = int64_t{1} << 30;  // of an image, of the filters
+inline constexpr double kPackPhasesUs = 2.5;                     // derived, not fitted
+inline constexpr double kPackPhasesBytesPerUs = 0.8e6;
+std::optional<PhasesShape> fit_row_phases(const ConvProblem& problem, const DeviceCaps& caps);
+// Plans an inner convolution whose P and Q are known. Empty if they are wrong, or if no engine
+// takes it with that much workspace.
+std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& caps,
+                                       int64_t workspace_limit);
+// Sets everything but results, unit and pointers.
+void set_target_geometry(InterleaveParams& params, const ConvProblem& problem,
+                         const PhaseAxis& rows, const PhaseAxis& columns);
+
 // Sets the number of elements that a thread stores at once, which must divide the lines.
 void set_interleave_unit(InterleaveParams& params, const ConvProblem& problem, int unit);
+void set_scan_unit(ScanParams& params, const ConvProblem& problem, int unit);
 
 }  // namespace convx
