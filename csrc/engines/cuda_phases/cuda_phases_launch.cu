@@ -126,9 +126,11 @@ class PhasesLaunch {
     params.filters = buffers_.w;
     params.packed = packed;
     params.cleared = cleared;
-    const dim3 grid(count_loop_blocks(params.count, kPhasesThreads));
+    const dim3 grid(static_cast<unsigned>(params.blocks));
     visit_device_type(problem_.dtype, [&](auto type) {
-      launch_early<pack_phases_kernel<decltype(type)>>(site_, grid, kPhasesThreads, 0, params);
+      using T = decltype(type);
+      launch_early<pack_phases_kernel<T>>(site_, grid, kPhasesThreads,
+                                          kPackTile * (kPackTile + 1) * sizeof(T), params);
     });
     return packed;
   }

@@ -24,20 +24,21 @@ struct PackAxis {
   FastDivmod by_step;  // the stride
 };
 
-// The weights of the inner convolution. Within a group its filters are ordered as [phase][channel]
-// or as [channel][phase], where a phase is that of the row and that of the column.
+// The weights of the inner convolution, [filter][tap][source channel]. Within a group its filters
+// are ordered as [phase][channel] or as [channel][phase], where a phase is that of the row and that
+// of the column.
+inline constexpr int kPackTile = 32;  // filters, and source channels, that a block transposes
 struct PackParams {
   const void* filters;
   void* packed;
   Strides filter_strides;
-  int* cleared;            // if set, an int that becomes 0
-  int count;               // elements to write
-  bool source_is_fastest;  // true: [filter][tap][source channel], false: [source
-                           // channel][filter][tap]
-  bool phase_is_slowest;   // true: [phase][channel], false: [channel][phase]
-  int group_channels, group_sources;
-  FastDivmod by_sources, by_tap_columns, by_tap_rows;
-  FastDivmod by_channels, by_row_phases, by_column_phases, by_filters;  // within a group
+  int* cleared;           // if set, an int that becomes 0
+  bool phase_is_slowest;  // true: [phase][channel], false: [channel][phase]
+  int blocks;
+  int group_filters, group_sources;
+  int tap_rows, tap_columns;
+  FastDivmod by_source_tiles, by_filter_tiles, by_tap_columns, by_tap_rows;
+  FastDivmod by_channels, by_row_phases, by_column_phases;  // within a group
   PackAxis rows, columns;
 };
 

@@ -61,19 +61,11 @@ PackAxis pack_rows(const ForwardAxis& axis, int64_t kernel) {
 
 PackParams make_pack(const ConvProblem& p, const ForwardAxis& rows, const PhaseAxis& columns) {
   PackParams pack{};
-  pack.filter_strides = p.w_strides;
-  pack.count = narrow(p.K * p.C * columns.step * rows.taps * columns.taps);
-  pack.source_is_fastest = true;
   pack.phase_is_slowest = true;
-  pack.group_channels = narrow(p.C), pack.group_sources = narrow(p.K);
-  pack.by_sources = FastDivmod(p.K);
-  pack.by_tap_columns = FastDivmod(columns.taps), pack.by_tap_rows = FastDivmod(rows.taps);
-  pack.by_channels = FastDivmod(p.C);
-  pack.by_column_phases = FastDivmod(columns.step);
-  pack.by_filters = FastDivmod(p.C * columns.step);
   pack.rows = pack_rows(rows, p.R);
   pack.columns = {narrow(p.S), narrow(columns.pad - columns.step * columns.first_offset), 0,
                   FastDivmod(columns.step)};
+  set_pack_tiles(pack, p, {rows.taps, columns.taps}, {1, columns.step});
   return pack;
 }
 
@@ -97,21 +89,23 @@ std::optional<PhasesShape> fit_row_phases(const ConvProblem& p, const DeviceCaps
   shape.form = PhasesForm::kRows;
   const int64_t size = size_of(p.dtype);
   const std::vector<AxisPhase> phases = make_gather_view(p).rows;
+  const DeviceRates rates = rates_of(caps);
   std::vector<ForwardAxis> down;
   shape.filter_bytes = kPhasesAlignment;  // the flag
   for (const AxisPhase& phase : phases) {
     const std::optional<ForwardAxis> rows = find_rows(phase, p.P);
-    if (!rows || p.K * p.C * p.stride.w * rows->taps * across.taps >= kMostPhaseElements) {
-      return std::nullopt;
-    }
+    if (!rows) return std::nullopt;
+    const int64_t weights = p.K * p.C * p.stride.w * rows->taps * across.taps;
+    if (weights >= kMostPhaseElements) return std::nullopt;
     down.push_back(*rows);
     RowPhase& row = shape.rows.emplace_back();
     row.pack = make_pack(p, *rows, *columns);
     row.x_offset = phase.target_start * p.x_strides.h;
     row.filter_offset = shape.filter_bytes;
-    shape.filter_bytes += round_up(row.pack.count * size, kPhasesAlignment);
+    shape.filter_bytes += round_up(weights * size, kPhasesAlignment);
+    shape.microseconds += kPackPhasesUs + static_cast<double>(weights * size) /
+                                              (kPackPhasesBytesPerUs * rates.memory);
   }
-  const DeviceRates rates = rates_of(caps);
   for (size_t i = 0; i < phases.size(); ++i) {
     ConvProblem inner;
     inner.pass = Pass::kForward;
@@ -132,9 +126,7 @@ std::optional<PhasesShape> fit_row_phases(const ConvProblem& p, const DeviceCaps
     static_cast<InnerProblem&>(row) = std::move(*planned);
     shape.workspace_bytes =
         std::max(shape.workspace_bytes, shape.filter_bytes + row.plan.workspace_bytes);
-    shape.microseconds +=
-        row.plan.predicted_us + kPackPhasesUs +
-        static_cast<double>(row.pack.count * size) / (kPackPhasesBytesPerUs * rates.memory);
+    shape.microseconds += row.plan.predicted_us;
   }
   InterleaveParams& target = shape.interleave;
   set_target_geometry(target, p, *columns, *columns);

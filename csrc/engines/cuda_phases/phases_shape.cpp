@@ -118,7 +118,7 @@ class ChannelFitter {
     const int64_t weights = p_.C * phases_ * rows_.taps * columns_.taps * p_.filters_per_group();
     if (std::max({target_image, result_image_, weights}) >= kMostPhaseElements) return std::nullopt;
     const int64_t size = size_of(p_.dtype);
-    shape_.filters_in_place = find_filters(weights);
+    shape_.filters_in_place = find_filters();
     if (!shape_.filters_in_place) shape_.filter_bytes = round_up(weights * size, kPhasesAlignment);
     const int64_t room = std::min(kChunkBytes, (caps_.workspace_limit - shape_.filter_bytes) / 2);
     const int64_t most = std::min(room / (result_image_ * size),
@@ -128,7 +128,7 @@ class ChannelFitter {
     shape_.chunk_images = ceil_div(p_.N, chunks);
     shape_.result_bytes = round_up(shape_.chunk_images * result_image_ * size, kPhasesAlignment);
     if (!plan_chunks()) return std::nullopt;
-    set_pack(weights);
+    set_pack();
     set_interleave();
     predict(weights);
     return std::move(shape_);
@@ -137,7 +137,7 @@ class ChannelFitter {
  private:
   // The strides of the inner convolution's weights, [filter][source channel][tap][tap]. Returns
   // true if they are strides of w itself.
-  bool find_filters(int64_t weights) {
+  bool find_filters() {
     const Strides& w = p_.w_strides;
     const int64_t taps = rows_.taps * columns_.taps;
     if (taps == 1 && p_.groups == 1) {
@@ -150,11 +150,7 @@ class ChannelFitter {
         return true;
       }
     }
-    // Packing keeps the order of w's axes where it can, which are the ones it reads.
-    source_is_fastest_ = p_.groups > 1;
-    inner_weights_ = source_is_fastest_
-                         ? channels_last_strides(p_.filters_per_group(), rows_.taps, columns_.taps)
-                         : Strides{taps, weights / p_.filters_per_group(), columns_.taps, 1};
+    inner_weights_ = channels_last_strides(p_.filters_per_group(), rows_.taps, columns_.taps);
     return false;
   }
 
@@ -191,25 +187,16 @@ class ChannelFitter {
     return true;
   }
 
-  void set_pack(int64_t weights) {
-    PackParams& pack = shape_.pack;
-    pack.filter_strides = p_.w_strides;
-    pack.count = narrow(weights);
-    pack.source_is_fastest = source_is_fastest_;
-    pack.phase_is_slowest = has_pixels_;
-    pack.group_channels = narrow(p_.channels_per_group());
-    pack.group_sources = narrow(p_.filters_per_group());
-    pack.by_sources = FastDivmod(p_.filters_per_group());
-    pack.by_tap_columns = FastDivmod(columns_.taps), pack.by_tap_rows = FastDivmod(rows_.taps);
-    pack.by_channels = FastDivmod(p_.channels_per_group());
-    pack.by_row_phases = FastDivmod(rows_.kept), pack.by_column_phases = FastDivmod(columns_.kept);
-    pack.by_filters = FastDivmod(group_filters_);
+  void set_pack() {
     const auto pack_axis = [](const PhaseAxis& axis, int64_t kernel) {
       const int64_t first = (axis.pad - axis.frame - axis.step * axis.first_offset) / axis.dilation;
       return PackAxis{narrow(kernel), narrow(first),
                       narrow(floor_mod(axis.frame - axis.pad, axis.step)), FastDivmod(axis.step)};
     };
+    PackParams& pack = shape_.pack;
+    pack.phase_is_slowest = has_pixels_;
     pack.rows = pack_axis(rows_, p_.R), pack.columns = pack_axis(columns_, p_.S);
+    set_pack_tiles(pack, p_, {rows_.taps, columns_.taps}, {rows_.kept, columns_.kept});
   }
 
   void set_interleave() {
@@ -261,7 +248,7 @@ class ChannelFitter {
   const DeviceCaps& caps_;
   const PhaseAxis rows_, columns_;
   int64_t phases_, group_filters_, result_image_;
-  bool has_pixels_, source_is_fastest_ = false;
+  bool has_pixels_;
   Strides inner_weights_;
   PhasesShape shape_;
 };
@@ -314,6 +301,20 @@ std::optional<PhaseAxis> fit_phase_axis(int64_t input, int64_t output, int64_t k
     if (axis && (!best || axis->taps * axis->count < best->taps * best->count)) best = axis;
   }
   return best;
+}
+
+void set_pack_tiles(PackParams& pack, const ConvProblem& p, const Hw& taps, const Hw& phases) {
+  const int64_t filters = p.channels_per_group() * phases.h * phases.w;
+  const int64_t filter_tiles = ceil_div(filters, kPackTile);
+  const int64_t source_tiles = ceil_div(p.filters_per_group(), kPackTile);
+  pack.filter_strides = p.w_strides;
+  pack.blocks = narrow(source_tiles * filter_tiles * taps.h * taps.w * p.groups);
+  pack.group_filters = narrow(filters), pack.group_sources = narrow(p.filters_per_group());
+  pack.tap_rows = narrow(taps.h), pack.tap_columns = narrow(taps.w);
+  pack.by_source_tiles = FastDivmod(source_tiles), pack.by_filter_tiles = FastDivmod(filter_tiles);
+  pack.by_tap_rows = FastDivmod(taps.h), pack.by_tap_columns = FastDivmod(taps.w);
+  pack.by_channels = FastDivmod(p.channels_per_group());
+  pack.by_row_phases = FastDivmod(phases.h), pack.by_column_phases = FastDivmod(phases.w);
 }
 
 void set_target_geometry(InterleaveParams& to, const ConvProblem& p, const PhaseAxis& rows,

@@ -121,6 +121,9 @@ std::optional<PhasesShape> fit_row_phases(const ConvProblem& problem, const Devi
 // takes it with that much workspace.
 std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& caps,
                                        int64_t workspace_limit);
+// Sets everything but the axes, the order of phases and the pointers.
+void set_pack_tiles(PackParams& params, const ConvProblem& problem, const Hw& taps,
+                    const Hw& phases);
 // Sets everything but results, unit and pointers.
 void set_target_geometry(InterleaveParams& params, const ConvProblem& problem,
                          const PhaseAxis& rows, const PhaseAxis& columns);
