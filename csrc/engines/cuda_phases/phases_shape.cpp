@@ -15,8 +15,9 @@
 namespace convx {
 namespace {
 
-// Results of a chunk stay in L2 until they are interleaved.
-constexpr int64_t kChunkBytes = int64_t{32} << 20;
+// Results of a small chunk stay in L2 until they are interleaved; a large one makes better use of
+// the inner convolution's tiles.
+constexpr int64_t kChunkBytes[] = {int64_t{32} << 20, int64_t{96} << 20};
 
 // Derived from the H200's bandwidth, not fitted: interleaving streams its bytes, and planes take
 // more instructions per byte than pixels.
@@ -55,7 +56,8 @@ std::optional<ViewedAxis> view_axis(const AxisPhase& phase, int64_t output) {
   const auto taps = static_cast<int64_t>(phase.taps.size());
   if (taps == 0) return std::nullopt;
   const AxisTap& first = phase.taps.front();
-  ViewedAxis axis{phase.target_start, phase.target_step, phase.count, taps, first.tap, 1, 1};
+  ViewedAxis axis{
+      phase.target_start, phase.target_step, phase.count, taps, first.tap, 1, 1, 0, 0, 0};
   if (taps > 1) {
     axis.tap_step = phase.taps[1].tap - first.tap;
     axis.dilation = first.offset - phase.taps[1].offset;
@@ -113,14 +115,14 @@ class ChannelFitter {
     result_image_ = p_.C * phases_ * rows_.count * columns_.count;
   }
 
-  std::optional<PhasesShape> fit() {
+  std::optional<PhasesShape> fit(int64_t chunk_bytes) {
     const int64_t target_image = p_.C * p_.H * p_.W;
     const int64_t weights = p_.C * phases_ * rows_.taps * columns_.taps * p_.filters_per_group();
     if (std::max({target_image, result_image_, weights}) >= kMostPhaseElements) return std::nullopt;
     const int64_t size = size_of(p_.dtype);
     shape_.filters_in_place = find_filters();
     if (!shape_.filters_in_place) shape_.filter_bytes = round_up(weights * size, kPhasesAlignment);
-    const int64_t room = std::min(kChunkBytes, (caps_.workspace_limit - shape_.filter_bytes) / 2);
+    const int64_t room = std::min(chunk_bytes, (caps_.workspace_limit - shape_.filter_bytes) / 2);
     const int64_t most = std::min(room / (result_image_ * size),
                                   kMostPhaseElements / std::max(target_image, result_image_));
     if (most < 1) return std::nullopt;
@@ -232,7 +234,11 @@ class ChannelFitter {
     const auto size = static_cast<double>(size_of(p_.dtype));
     const int64_t chunks = p_.N / shape_.chunk_images;
     const auto images = static_cast<double>(p_.N);
-    const double bytes = images * size * static_cast<double>(p_.C * p_.H * p_.W + result_image_);
+    // Results that are no longer in L2 have been written to memory and come back from there.
+    const double far = 1 - find_near_share(static_cast<double>(shape_.result_bytes));
+    const double bytes =
+        images * size *
+        (static_cast<double>(p_.C * p_.H * p_.W) + (1 + far) * static_cast<double>(result_image_));
     const double rate = (has_pixels_ ? kPixelBytesPerUs : kPlaneBytesPerUs) * rates.memory;
     const double inner = static_cast<double>(chunks) * shape_.whole.plan.predicted_us +
                          shape_.rest.plan.predicted_us;
@@ -350,7 +356,13 @@ std::optional<PhasesShape> fit_phases(const ConvProblem& p, const DeviceCaps& ca
   const std::optional<PhaseAxis> columns =
       fit_phase_axis(p.W, p.Q, p.S, p.stride.w, p.pad.left, p.dilation.w);
   if (!rows || !columns) return std::nullopt;
-  return ChannelFitter(p, caps, *rows, *columns).fit();
+  std::optional<PhasesShape> best;
+  for (const int64_t chunk_bytes : kChunkBytes) {
+    std::optional<PhasesShape> shape = ChannelFitter(p, caps, *rows, *columns).fit(chunk_bytes);
+    if (shape && (!best || shape->microseconds < best->microseconds)) best = std::move(shape);
+    if (best && best->chunk_images == p.N) break;
+  }
+  return best;
 }
 
 }  // namespace convx
