@@ -222,6 +222,12 @@ def run_halved(calls: Counter[str], shape: Shape, precision: str, direction: str
             )
 
 
+# Input gradients with a stride: with zeros between, and with taps of weight 0.
+STRIDED: tuple[Shape, ...] = (
+    ((2, 16, 12, 16), (24, 16, 1, 1), 2),
+    ((2, 16, 12, 16), (24, 16, 3, 3), 2),
+)
+
 # Algorithm, shapes, dtypes, whether channels_last, whether the source begins within 16 bytes.
 SHAPES = (
     ("cuda_lines", BOXED, (torch.bfloat16,), True, False),
@@ -238,6 +244,9 @@ SHAPES = (
     ("cuda_bands", LARGE_KERNELS[:1], tuple(PRECISIONS), False, True),
     ("cuda_diagonal", GROUPS_OF_FOUR, tuple(PRECISIONS), True, False),
     ("cuda_diagonal", GROUPS_OF_FOUR[:1], tuple(PRECISIONS), True, True),
+    ("cuda_phases", STRIDED, tuple(PRECISIONS), False, False),
+    ("cuda_phases", STRIDED, tuple(PRECISIONS), True, False),
+    ("cuda_phases:rows", STRIDED[1:], tuple(PRECISIONS), True, False),
 )
 
 
