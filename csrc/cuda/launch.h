@@ -44,26 +44,37 @@ void launch_kernel(const LaunchSite& site, dim3 grid, int threads, size_t shared
   check_cuda(site, cudaGetLastError(), "kernel launch");
 }
 
-// The same by programmatic dependent launch (device/dependent_launch.cuh): the launch overlaps with
-// the end of the previous kernel. Code for GPUs before sm_90 is launched in the ordinary way.
+// Launches clusters of so many neighbouring blocks (device/cluster.cuh), at most 8, by programmatic
+// dependent launch (sm_90). The grid's x extent is a multiple of cluster_blocks.
 template <auto kKernel, typename... Args>
-void launch_early(const LaunchSite& site, dim3 grid, int threads, size_t shared_bytes,
-                  const Args&... args) {
+void launch_clusters(const LaunchSite& site, dim3 grid, int cluster_blocks, int threads,
+                     size_t shared_bytes, const Args&... args) {
   if (shared_bytes > kDefaultSharedBytes) opt_in_shared_bytes<kKernel>(site);
-  if (!code_can_start_early()) {
-    return launch_kernel<kKernel>(site, grid, threads, shared_bytes, args...);
-  }
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster_blocks);
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = site.stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = cluster_blocks > 1 ? 2 : 1;
   check_cuda(site, cudaLaunchKernelEx(&config, kKernel, args...), "kernel launch");
+}
+
+// The same by programmatic dependent launch (device/dependent_launch.cuh): the launch overlaps with
+// the end of the previous kernel. Code for GPUs before sm_90 is launched in the ordinary way.
+template <auto kKernel, typename... Args>
+void launch_early(const LaunchSite& site, dim3 grid, int threads, size_t shared_bytes,
+                  const Args&... args) {
+  if (!code_can_start_early()) {
+    return launch_kernel<kKernel>(site, grid, threads, shared_bytes, args...);
+  }
+  launch_clusters<kKernel>(site, grid, 1, threads, shared_bytes, args...);
 }
 
 // Blocks for a grid-stride loop over items: enough to fill any device, few enough to launch fast.

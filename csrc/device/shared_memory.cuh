@@ -32,6 +32,11 @@ __device__ __forceinline__ void store_8_bytes(uint32_t address, uint32_t first, 
                : "memory");
 }
 
+__device__ __forceinline__ void store_pair(uint32_t address, float first, float second) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(address), "f"(first), "f"(second)
+               : "memory");
+}
+
 // ldmatrix and stmatrix: four 8 x 8 matrices of 16-bit values, or 8 x 4 of 32-bit values (sm_75
 // loads, sm_90 stores). Lane l holds columns 2(l%4) and the next of row l/4 of each matrix, and
 // passes the address of row l%8 of matrix l/8, 16 bytes.

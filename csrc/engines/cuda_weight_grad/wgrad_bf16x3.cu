@@ -4,7 +4,7 @@ namespace convx {
 
 void run_wgrad_bf16x3(const LaunchSite& site, const WgradGeometry& geometry,
                       const WgradCall& call) {
-  run_wgrad<float, OperandForm::kBf16x3>(site, geometry, call);
+  run_wgrad<OperandForm::kBf16x3>(site, geometry, call);
 }
 
 }  // namespace convx

@@ -4,7 +4,7 @@ namespace convx {
 
 void run_wgrad_bfloat16(const LaunchSite& site, const WgradGeometry& geometry,
                         const WgradCall& call) {
-  run_wgrad<__nv_bfloat16, OperandForm::kBFloat16>(site, geometry, call);
+  run_wgrad<OperandForm::kBFloat16>(site, geometry, call);
 }
 
 }  // namespace convx

@@ -24,7 +24,9 @@ struct WgradCall {
   HalfScales* scales;         // of scaled forms; the scale of dY follows as its only "filter"
   int64_t first_stage;        // of the round
   int64_t stages;             // of the round
-  bool adds_to_partials;      // all rounds but the first
+  int slice_stages;           // of a slice; the first longer_slices have one more
+  int longer_slices;
+  bool adds_to_partials;  // all rounds but the first
 
   // If set, the kernels return at once unless (*run_flag == 0) equals run_if_zero. The packing
   // kernel of a scaled form writes the flag, so the host never waits.

@@ -3,8 +3,8 @@
 // Accumulation. The tensor cores truncate when they add to an accumulator, an error that grows with
 // the chain. Plain forms add their accumulators to the slice's partial sums in memory every
 // flush_stages stages. Split forms, which must be as exact as float32, empty them into a second set
-// of registers after every stage. wgrad_reduce.cuh adds the partial sums of all slices, in a fixed
-// order.
+// of registers after every stage. wgrad_store.cuh or wgrad_reduce.cuh adds the partial sums of all
+// slices, in a fixed order.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,8 +14,9 @@
 
 #include "device/mbarrier.cuh"
 #include "device/tensor_formats.cuh"
+#include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
-#include "engines/cuda_weight_grad/wgrad_memory.cuh"
+#include "engines/cuda_weight_grad/wgrad_store.cuh"
 
 namespace convx {
 
@@ -88,7 +89,7 @@ class WgradConsumer {
     }
     wait_wgmma<0>();
     release(previous);
-    if (is_active_) add_to_partials(accumulators);
+    finish(accumulators);
   }
 
   // Empties the accumulators into a second set after every stage.
@@ -102,7 +103,7 @@ class WgradConsumer {
       release(stage_.slot);
       advance();
     }
-    if (is_active_) add_to_partials(promoted);
+    finish(promoted);
   }
 
   __device__ __forceinline__ void advance() {
@@ -156,6 +157,34 @@ class WgradConsumer {
 
   __device__ __forceinline__ void release(int slot) const {
     if (threadIdx.x % 32 == 0) arrive(memory_.empty + 8 * slot);
+  }
+
+  __device__ __forceinline__ void finish(WgmmaSums<kColumns>& sums) {
+    if (g_.writes_result) {
+      wait_at_barrier(1, 128 * g_.consumers());  // until no MMA reads the operands any more
+      if (is_active_) stage(sums);
+    } else if (is_active_) {
+      add_to_partials(sums);
+    }
+  }
+
+  // Stores the accumulators for wgrad_store.cuh.
+  __device__ __forceinline__ void stage(const WgmmaSums<kColumns>& sums) const {
+    // Unknown to the compiler, which would compute all places before the loop and spill them.
+    int thread = static_cast<int>(threadIdx.x), atom_bits = g_.atom_bits;
+    asm volatile("" : "+r"(thread), "+r"(atom_bits));
+    const int row = thread / 32 * 16 + thread % 32 / 4;  // 64 per warpgroup
+    const uint32_t first = memory_.staged + 4 * (row * g_.staged_row + thread % 4 * 2);
+    const uint32_t second = first + 4 * 8 * g_.staged_row;
+#pragma unroll
+    for (int i = 0; i < kColumns / 8; ++i) {
+      const int place = 4 * find_staged_column(atom_bits, i * 8);
+      const auto store = [&](uint32_t row_address, int value) {
+        store_pair(row_address + place, sums.value[value], sums.value[value + 1]);
+      };
+      store(first, 4 * i);
+      store(second, 4 * i + 2);
+    }
   }
 
   // All loads before all stores: one after the other, each would take a round trip to L2.

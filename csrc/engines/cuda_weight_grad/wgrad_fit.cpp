@@ -21,6 +21,22 @@ constexpr double kReduceBytesPerUs = 5e6;
 constexpr double kReduceUs = 6;
 constexpr double kReduceElementsPerUs = 2.9e5;
 constexpr double kLaunchUs = 3;
+// For blocks that write dW themselves. Estimates, not yet fitted.
+constexpr double kStartCycles = 4500;          // before the first MMA
+constexpr double kStoreCycles = 1000;          // latencies of the epilogue
+constexpr double kClusterCycles = 1000;        // the same of a cluster's barriers
+constexpr double kStoreCyclesPerValue = 0.15;  // that a block adds, rounds and writes
+constexpr double kClusterBytesPerCycle = 14;   // from other blocks' shared memory
+constexpr double kCallUs = 2;
+// Multiprocessors of a GPC, in which the blocks of a cluster run. Some have more.
+constexpr int kGpcMultiprocessors = 16;
+
+// Clusters that run at the same time, where a block takes a multiprocessor.
+int64_t count_clusters(int sm_count, int blocks) {
+  if (blocks == 1) return sm_count;
+  const int64_t gpcs = std::max(sm_count / kGpcMultiprocessors, 1);
+  return gpcs * (std::min(sm_count, kGpcMultiprocessors) / blocks);
+}
 
 // How much longer MMAs take than their issue rate says, where so many warpgroups take turns at the
 // tensor cores. Split forms wait for their accumulators after every stage, which others hide.
@@ -244,13 +260,35 @@ class Search {
     const int64_t gradient_stage =
         int64_t{components_} * g.block_filter_tiles * kStagePositions * kGradientRowBytes;
     const int64_t fixed = 2048 + (g.halo_stages + g.mirrored_stages) * input_stage;
-    g.stages = static_cast<int>(std::min<int64_t>(
-        8, (caps_.shared_bytes_per_block - fixed) / (input_stage + gradient_stage)));
-    if (g.stages < 2) return;
-    g.ring_stages = g.stages + g.halo_stages;
-    if (g.mirrored_stages > g.ring_stages) return;
-    g.shared_bytes = static_cast<int>(fixed + g.stages * (input_stage + gradient_stage));
+    const auto set_stages = [&](int64_t others) {
+      g.stages = static_cast<int>(std::min<int64_t>(
+          8, (caps_.shared_bytes_per_block - fixed - others) / (input_stage + gradient_stage)));
+      g.ring_stages = g.stages + g.halo_stages;
+      g.shared_bytes = static_cast<int>(fixed + g.stages * (input_stage + gradient_stage));
+      return g.stages >= 2 && g.mirrored_stages <= g.ring_stages;
+    };
+    g.staged_row = (g.columns + g.atoms() * kStagedAtomGap + 7) / 16 * 16 + 8;
+    const int64_t table = int64_t{8} * g.block_tap_groups * g.columns;
+    if (set_stages(table)) choose_clusters(g, last_base, table);
+    if (!set_stages(0)) return;
     choose_slices(g, last_base);
+  }
+
+  // Split-K whose slices are the blocks of a cluster.
+  void choose_clusters(WgradGeometry g, int last_base, int64_t table_bytes) {
+    g.writes_result = true;
+    const int64_t staged = int64_t{4} * g.consumers() * kTileFilters * g.staged_row;
+    g.table_offset = static_cast<int>(std::max<int64_t>(g.shared_bytes - 1024, 1024 + staged));
+    g.shared_bytes = static_cast<int>(1024 + g.table_offset + table_bytes);
+    if (g.shared_bytes > caps_.shared_bytes_per_block) return;
+    if (!fit_round(g, last_base, caps_.workspace_limit - 4096)) return;
+    if (g.round_stages < g.stages_total) return;
+    const int most = std::min(kMaxClusterSlices, std::max(caps_.sm_count, 1));
+    for (g.slices = 1; g.slices <= std::min<int64_t>(most, g.stages_total); ++g.slices) {
+      // Accumulators stay in registers.
+      if (components_ == 1 && ceil_div(g.stages_total, g.slices) > g.flush_stages) continue;
+      consider(g);
+    }
   }
 
   // Split-K: slices that fill the GPU once or a few times.
@@ -261,15 +299,19 @@ class Search {
       if (wanted < 1 || (waves > 0 && wanted == 1)) continue;
       g.slices = static_cast<int>(std::min(wanted, g.stages_total));
       const int64_t rest = caps_.workspace_limit - 4096 - g.partial_bytes();
-      if (!fit_round(g, last_base, rest)) continue;
-      const double us = predict(g);
-      if (best_ && best_->microseconds <= us) continue;
-      best_ = WgradFit{.form = form_,
-                       .geometry = g,
-                       .workspace_bytes = g.partial_bytes() + g.gradient_bytes(components_) +
-                                          g.input_bytes(components_),
-                       .microseconds = us};
+      if (fit_round(g, last_base, rest)) consider(g);
     }
+  }
+
+  void consider(const WgradGeometry& g) {
+    const double us = predict(g);
+    if (best_ && best_->microseconds <= us) return;
+    best_ = WgradFit{.form = form_,
+                     .geometry = g,
+                     .workspace_bytes = g.partial_bytes() + g.gradient_bytes(components_) +
+                                        g.input_bytes(components_),
+                     .microseconds = us};
+    if (g.writes_result) best_->geometry.by_grid_minor = FastDivmod(g.slices);
   }
 
   // The longest round whose packed tensors stay within so many bytes.
@@ -293,6 +335,15 @@ class Search {
     return set(ceil_div(g.stages_total, rounds)) && g.round_stages >= g.slices;
   }
 
+  // What a block takes to write its share of a tile.
+  static double store_cycles(const WgradGeometry& g) {
+    const double values = double{kTileFilters} * g.consumers() * g.columns;
+    const double others = 1 - 1.0 / g.slices;  // share of the values that other blocks have
+    double cycles = kStoreCycles + values / 32 + values / g.slices * kStoreCyclesPerValue;
+    if (g.slices > 1) cycles += kClusterCycles + others * values * 4 / kClusterBytesPerCycle;
+    return cycles;
+  }
+
   double predict(const WgradGeometry& g) const {
     const double rounds = static_cast<double>(ceil_div(g.stages_total, g.round_stages));
     const double stages = static_cast<double>(ceil_div(g.round_stages, g.slices));
@@ -305,10 +356,12 @@ class Search {
                            g.block_channel_tiles * double(g.row_bytes));
     const double stage_cycles = std::max(mmas * mma * overhead, copied / kCopyBytesPerCycle);
     const double halo = g.halo_stages * copied / kCopyBytesPerCycle;
-    const double waves =
-        static_cast<double>(ceil_div(int64_t{g.tiles()} * g.slices, caps_.sm_count));
+    const double waves = static_cast<double>(
+        g.writes_result ? ceil_div(int64_t{g.tiles()}, count_clusters(caps_.sm_count, g.slices))
+                        : ceil_div(int64_t{g.tiles()} * g.slices, caps_.sm_count));
+    const double block_cycles = g.writes_result ? kStartCycles + store_cycles(g) : kBlockCycles;
     double main_us =
-        rounds * waves * (kBlockCycles + halo + stages * stage_cycles) / (kClockGhz * 1e3);
+        rounds * waves * (block_cycles + halo + stages * stage_cycles) / (kClockGhz * 1e3);
     if (g.gradient_source == OperandSource::kPixels) {
       main_us = std::max(main_us, kLaunchUs + count_bytes(p_) / kPackBytesPerUs);
     }
@@ -342,75 +395,8 @@ class Search {
 
 }  // namespace
 
-WgradGeometry describe_problem(const ConvProblem& p) {
-  WgradGeometry g{};
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
-  g.images = narrow(p.N), g.height = narrow(p.H), g.width = narrow(p.W);
-  g.out_height = narrow(p.P), g.out_width = narrow(p.Q);
-  g.channels = narrow(p.C), g.filters = narrow(p.K);
-  g.group_channels = narrow(p.channels_per_group());
-  g.group_filters = narrow(p.filters_per_group());
-  g.kernel_rows = narrow(p.R), g.kernel_columns = narrow(p.S);
-  g.by_kernel_rows = FastDivmod(p.R), g.by_kernel_columns = FastDivmod(p.S);
-  g.by_group_channels = FastDivmod(p.channels_per_group());
-  g.by_group_filters = FastDivmod(p.filters_per_group());
-  g.stride_h = narrow(p.stride.h), g.stride_w = narrow(p.stride.w);
-  g.pad_top = narrow(p.pad.top), g.pad_left = narrow(p.pad.left);
-  g.dilation_h = narrow(p.dilation.h), g.dilation_w = narrow(p.dilation.w);
-  g.x_strides = p.x_strides, g.y_strides = p.y_strides, g.w_strides = p.w_strides;
-  return g;
-}
-
-// Partial sums of every element of dW must fit, so that counts of tiles fit 32 bits as well.
-bool has_room_for_sums(const ConvProblem& p, const DeviceCaps& caps) {
-  const double elements = static_cast<double>(p.K) * static_cast<double>(p.C) *
-                          static_cast<double>(p.taps()) / static_cast<double>(p.groups);
-  return 4 * elements <= static_cast<double>(caps.workspace_limit);
-}
-
-void count_filter_blocks(const ConvProblem& p, WgradGeometry& g) {
-  g.filter_blocks = static_cast<int>(ceil_div(p.K, g.block_filter_tiles * kTileFilters));
-  g.filter_tiles = g.filter_blocks * g.block_filter_tiles;
-  g.by_block_filter_tiles = FastDivmod(g.block_filter_tiles);
-  g.by_block_channel_tiles = FastDivmod(g.block_channel_tiles);
-}
-
-void count_channel_blocks(const ConvProblem& p, WgradGeometry& g) {
-  g.channel_blocks = 1;
-  if (p.groups == 1) {
-    g.channel_blocks =
-        static_cast<int>(ceil_div(g.packed_channels, g.block_channel_tiles * g.atom_channels));
-    g.channel_tiles = g.channel_blocks * g.block_channel_tiles;
-    return;
-  }
-  const int64_t block_filters = g.block_filter_tiles * kTileFilters;
-  g.channel_tiles = 0;
-  for (int64_t first = 0; first < p.K; first += block_filters) {
-    const int64_t last = std::min(first + block_filters, p.K) - 1;
-    const int64_t tile = first / g.group_filters * g.group_channels / g.atom_channels;
-    const int64_t end = (last / g.group_filters + 1) * g.group_channels;
-    const int64_t blocks =
-        ceil_div(end - tile * g.atom_channels, g.block_channel_tiles * g.atom_channels);
-    g.channel_blocks = std::max(g.channel_blocks, static_cast<int>(blocks));
-    g.channel_tiles =
-        std::max(g.channel_tiles, static_cast<int>(tile + blocks * g.block_channel_tiles));
-  }
-}
-
-// Tap groups of a block have the same residue, so that one ring of X' serves them.
-void group_blocks(WgradGeometry& g) {
-  g.group_blocks = 0;
-  for (int i = 0, first = 0; i <= g.group_count; ++i) {
-    const bool ends = i == g.group_count || i - first == g.block_tap_groups ||
-                      g.groups[i].residue != g.groups[first].residue;
-    if (i == 0 || !ends) continue;
-    g.block_groups[g.group_blocks++] = static_cast<short>(first);
-    first = i;
-  }
-  g.block_groups[g.group_blocks] = static_cast<short>(g.group_count);
-}
-
 double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
+  if (g.writes_result) return kCallUs;
   const double reduced = static_cast<double>(g.partial_bytes());
   const double elements = static_cast<double>(p.K * p.channels_per_group() * p.taps());
   return kReduceUs + reduced / kReduceBytesPerUs + elements / kReduceElementsPerUs;

@@ -55,12 +55,13 @@ std::optional<WgradFit> fit_rows(const ConvProblem& problem, const DeviceCaps& c
 // Whether there is any; much faster.
 bool fits_wgrad(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form);
 
-// Steps of both searches.
+// Steps of both searches (wgrad_steps.cpp). Blocks are counted in this order: tap groups, filters,
+// channels, which also sets how a block finds its tile of the partial sums' grid.
 WgradGeometry describe_problem(const ConvProblem& problem);  // fills in what the problem says
 bool has_room_for_sums(const ConvProblem& problem, const DeviceCaps& caps);
+void group_blocks(WgradGeometry& g);
 void count_filter_blocks(const ConvProblem& problem, WgradGeometry& g);
 void count_channel_blocks(const ConvProblem& problem, WgradGeometry& g);
-void group_blocks(WgradGeometry& g);
 double predict_reduction(const ConvProblem& problem, const WgradGeometry& g);
 
 }  // namespace convx

@@ -4,7 +4,7 @@ namespace convx {
 
 void run_wgrad_float16(const LaunchSite& site, const WgradGeometry& geometry,
                        const WgradCall& call) {
-  run_wgrad<__half, OperandForm::kFloat16>(site, geometry, call);
+  run_wgrad<OperandForm::kFloat16>(site, geometry, call);
 }
 
 }  // namespace convx

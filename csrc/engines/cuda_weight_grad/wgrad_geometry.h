@@ -37,6 +37,8 @@ inline constexpr int kStagePositions = 64;      // positions of a pipeline stage
 inline constexpr int kTileFilters = 64;         // filters of a warpgroup's tile, the M of wgmma
 inline constexpr int kGradientRowBytes = 128;   // those filters, 16 bits each
 inline constexpr int kPackedBlockBytes = 8192;  // what the packing kernel writes at once
+inline constexpr int kStagedAtomGap = 4;        // values between staged atoms (wgrad_store.cuh)
+inline constexpr int kMaxClusterSlices = 8;     // blocks of a cluster that every GPU allows
 inline constexpr int kMaxTapGroups = 128;
 inline constexpr int kMaxWgradTaps = 1024;
 inline constexpr int kMaxResidues = 32;
@@ -107,7 +109,8 @@ struct WgradGeometry {
   // i % block_tap_groups.
   int columns;  // N of an MMA
   int block_filter_tiles, block_tap_groups, block_channel_tiles;
-  FastDivmod by_block_filter_tiles, by_block_channel_tiles;
+  FastDivmod by_block_filter_tiles, by_block_channel_tiles, by_group_blocks, by_channel_blocks;
+  FastDivmod by_grid_minor;  // blocks are [tile][slice] if writes_result, else [slice][tile]
   int filter_tiles, channel_tiles;
   int filter_blocks, channel_blocks;  // channel_blocks: per block of filters
   int stages;                         // of dY'
@@ -116,6 +119,11 @@ struct WgradGeometry {
   int halo_stages;                    // of X' that a stage of dY' needs beyond its own
   int flush_stages;                   // MMAs accumulate over so many stages at most
   int slices;                         // split-K
+  // The slices of a tile are the blocks of a cluster, which add their accumulators and write dW.
+  // Otherwise partial sums go to the workspace, and another kernel adds them.
+  bool writes_result;
+  int staged_row;    // values of a row of staged accumulators
+  int table_offset;  // in shared memory, of the table that wgrad_store.cuh describes
   int shared_bytes;
 
   RowTiles row_tiles;  // of OperandSource::kRows, for which a stage is a run of rows
@@ -141,7 +149,9 @@ struct WgradGeometry {
     if (input_source != OperandSource::kPacked) return 0;
     return int64_t{components} * residue_count * channel_tiles * input_rows * row_bytes;
   }
-  constexpr int64_t partial_bytes() const { return slices * partial_values() * 4; }
+  constexpr int64_t partial_bytes() const {
+    return writes_result ? 0 : slices * partial_values() * 4;
+  }
 };
 
 }  // namespace convx

@@ -16,8 +16,14 @@
 // Both operands are MN-major: rows of positions, columns of channels. A stage of dY' is 64 rows of
 // 128 bytes; atoms of B lie atom_shift rows apart (overlapping taps), or a ring apart (channels).
 //
+// Where few slices cover all positions, the slices of a tile are the blocks of a cluster. They add
+// their accumulators through shared memory and write dW (wgrad_store.cuh); otherwise partial sums
+// go to the workspace, for wgrad_reduce.cuh.
+//
 // Shared memory: barriers 1 KiB | dY' stages * filter tiles * components * 8 KiB
 //                | X' (ring + mirrored stages) * channel tiles * components * 64 * row_bytes.
+// After the last MMA, accumulators may be staged there: consumers * 64 * staged_row * 4 bytes.
+// Behind both is the table of wgrad_store.cuh, 8 bytes per column of a block.
 #pragma once
 
 #include "device/dependent_launch.cuh"
@@ -29,25 +35,41 @@
 
 namespace convx {
 
-template <typename Value, int kComponents, int kColumns>
-__global__ void __launch_bounds__(128 * max_consumers(kColumns, kComponents) + kProducerThreads, 1)
+// What the MMAs multiply.
+template <OperandForm kForm>
+using component_t =
+    std::conditional_t<kForm == OperandForm::kFloat16 || is_scaled(kForm), __half, __nv_bfloat16>;
+
+template <OperandForm kForm, int kColumns>
+__global__ void __launch_bounds__(128 * max_consumers(kColumns, count_components(kForm)) +
+                                      kProducerThreads,
+                                  1)
     wgrad_kernel(const __grid_constant__ WgradGeometry g, const __grid_constant__ WgradCall call,
                  const __grid_constant__ WgradMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  constexpr int kComponents = count_components(kForm);
   extern __shared__ char unaligned[];
   const WgradMemory memory(g, kComponents, unaligned);
   if (threadIdx.x == 0) memory.init_barriers(g);
+  // Everything that needs parameters only comes before the wait for earlier kernels.
+  const WgradWork work(g, call, WgradIndex(g, static_cast<int>(blockIdx.x)));
+  // The same for all lanes, which lets the compiler keep descriptors in uniform registers.
+  const int warp = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 32, 0);
+  const int first_producer = 4 * g.consumers();
+  if (g.writes_result && !work.tile.is_empty && warp < first_producer) {
+    ResultStore<kForm>(g, call, memory, work)
+        .list_elements(static_cast<int>(threadIdx.x), 32 * first_producer);
+  }
   wait_for_kernels_before();
   let_next_kernel_start();
   if (must_return(call)) return;
   __syncthreads();
-  const WgradWork work(g, call, static_cast<int>(blockIdx.x));
   if (work.tile.is_empty) return;
-  // The same for all lanes, which lets the compiler keep descriptors in uniform registers.
-  const int warp = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 32, 0);
-  const int first_producer = 4 * g.consumers();
   if (warp < first_producer) {
-    WgradConsumer<Value, kComponents, kColumns>(g, call, memory, work, warp / 4).run();
+    WgradConsumer<component_t<kForm>, kComponents, kColumns>(g, call, memory, work, warp / 4).run();
+    // The producers have returned or will, and no barrier waits for them. Code that they shared
+    // with consumers would make the compiler serialize the MMAs.
+    if (g.writes_result) ResultStore<kForm>(g, call, memory, work).run(32 * first_producer);
   } else if (warp == first_producer) {
     if (elect_lane()) GradientProducer<kComponents>(g, call, maps, memory, work).run();
   } else if (elect_lane()) {

@@ -38,12 +38,12 @@ OperandAccess find_access(const void* tensor, const Strides& strides, int channe
 }
 
 // Packs the operands of a round that are not read in place.
-template <typename T, OperandForm kForm>
+template <OperandForm kForm>
 void pack_positions(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call) {
   const int64_t bytes = g.input_bytes(1) + g.gradient_bytes(1);
   if (bytes == 0) return;
   const int64_t blocks = std::min<int64_t>(bytes / kPackedBlockBytes, kPackBlocks);
-  launch_early<pack_positions_kernel<T, kForm>>(
+  launch_early<pack_positions_kernel<element_t<kForm>, kForm>>(
       site, dim3(static_cast<unsigned>(blocks)), kPackThreads,
       1024 + count_components(kForm) * kPackedBlockBytes, g, call);
 }
@@ -79,18 +79,13 @@ inline WgradMaps make_wgrad_maps(const LaunchSite& site, const WgradGeometry& g,
   return maps;
 }
 
-// What the MMAs multiply.
-template <OperandForm kForm>
-using component_t =
-    std::conditional_t<kForm == OperandForm::kFloat16 || is_scaled(kForm), __half, __nv_bfloat16>;
-
 template <OperandForm kForm, int kColumns>
 void launch_mmas(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call,
                  const WgradMaps& maps) {
   const dim3 grid(static_cast<unsigned>(g.tiles() * g.slices));
-  launch_early<wgrad_kernel<component_t<kForm>, count_components(kForm), kColumns>>(
-      site, grid, 128 * g.consumers() + kProducerThreads, static_cast<size_t>(g.shared_bytes), g,
-      call, maps);
+  launch_clusters<wgrad_kernel<kForm, kColumns>>(
+      site, grid, g.writes_result ? g.slices : 1, 128 * g.consumers() + kProducerThreads,
+      static_cast<size_t>(g.shared_bytes), g, call, maps);
 }
 
 // Calls the kernel for the geometry's number of columns.
@@ -110,8 +105,9 @@ void multiply_positions(const LaunchSite& site, const WgradGeometry& g, const Wg
 }
 
 // Calls the row kernel that is compiled for the geometry's tile.
-template <typename T, OperandForm kForm>
+template <OperandForm kForm>
 void multiply_rows(const LaunchSite& site, WgradGeometry g, const WgradCall& call) {
+  using T = element_t<kForm>;
   const auto find_unit = [](const void* tensor, const Strides& strides) {
     return find_copy_unit(reinterpret_cast<intptr_t>(tensor), strides, sizeof(T));
   };
@@ -137,30 +133,38 @@ void multiply_rows(const LaunchSite& site, WgradGeometry g, const WgradCall& cal
   if (!is_compiled) throw_launch_error(site, "choosing a kernel", "no such tile");
 }
 
-template <typename T, OperandForm kForm>
+// Sets which stages the round that begins with this one has.
+inline void set_stages(const WgradGeometry& g, WgradCall& call, int64_t first) {
+  call.first_stage = first;
+  call.stages = std::min(g.round_stages, g.stages_total - first);
+  call.slice_stages = static_cast<int>(call.stages / g.slices);
+  call.longer_slices = static_cast<int>(call.stages % g.slices);
+  call.adds_to_partials = first > 0;
+}
+
+template <OperandForm kForm>
 void run_wgrad(const LaunchSite& site, const WgradGeometry& g, WgradCall call) {
+  using T = element_t<kForm>;
   if constexpr (is_scaled(kForm)) {
     launch_early<measure_scales_kernel<WgradGeometry>>(
         site, dim3(2), kMeasureThreads, kMeasureThreads / 32 * sizeof(Measure), g, call);
   }
   if (g.input_source == OperandSource::kRows) {
     if constexpr (has_row_kernel(kForm)) {
-      call.stages = g.stages_total;
-      multiply_rows<T, kForm>(site, g, call);
-      return launch_wgrad_reduce<T, kForm>(site, g, call);
+      set_stages(g, call, 0);
+      multiply_rows<kForm>(site, g, call);
+      return launch_wgrad_reduce<kForm>(site, g, call);
     }
   }
   call.input_access = find_access<T>(call.x, g.x_strides, g.packed_channels, g.input_has_pairs);
   call.gradient_access = find_access<T>(call.y, g.y_strides, g.filters, g.gradient_has_pairs);
   const WgradMaps maps = make_wgrad_maps(site, g, call);
   for (int64_t first = 0; first < g.stages_total; first += g.round_stages) {
-    call.first_stage = first;
-    call.stages = std::min(g.round_stages, g.stages_total - first);
-    call.adds_to_partials = first > 0;
-    pack_positions<T, kForm>(site, g, call);
+    set_stages(g, call, first);
+    pack_positions<kForm>(site, g, call);
     multiply_positions<kForm>(site, g, call, maps);
   }
-  launch_wgrad_reduce<T, kForm>(site, g, call);
+  if (!g.writes_result) launch_wgrad_reduce<kForm>(site, g, call);
 }
 
 }  // namespace convx

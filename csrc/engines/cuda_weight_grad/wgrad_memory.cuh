@@ -11,17 +11,29 @@
 
 namespace convx {
 
-// What a block multiplies: a tile, over the positions of a split-K slice.
+// Which tile and which split-K slice a block has.
+struct WgradIndex {
+  int tile, slice;
+
+  __device__ __forceinline__ WgradIndex(const WgradGeometry& g, int block) {
+    int major = block;
+    const int minor = g.by_grid_minor.split(major);
+    tile = g.writes_result ? major : minor;
+    slice = g.writes_result ? minor : major;
+  }
+};
+
+// What a block multiplies: a tile, over the positions of a slice.
 struct WgradWork {
-  WgradTile tile;
   int tile_index, slice;
-  int64_t first_stage;  // of the round
+  WgradTile tile;
+  int first_stage;  // of the round
   int stages;
 
-  __device__ WgradWork(const WgradGeometry& g, const WgradCall& call, int index)
-      : tile(g, index % g.tiles()), tile_index(index % g.tiles()), slice(index / g.tiles()) {
-    first_stage = call.stages * slice / g.slices;
-    stages = static_cast<int>(call.stages * (slice + 1) / g.slices - first_stage);
+  __device__ WgradWork(const WgradGeometry& g, const WgradCall& call, const WgradIndex& index)
+      : tile_index(index.tile), slice(index.slice), tile(g, index.tile) {
+    first_stage = slice * call.slice_stages + min(slice, call.longer_slices);
+    stages = call.slice_stages + (slice < call.longer_slices ? 1 : 0);
   }
 };
 
@@ -32,8 +44,11 @@ struct WgradMemory {
   uint32_t gradient_stage_bytes;  // all filter tiles and components
   uint32_t input_stage_bytes;     // one channel tile, one component
   uint32_t ring_bytes;            // the same, mirrored stages included
+  uint32_t staged;                // accumulators (wgrad_store.cuh), over the operands
+  char* staged_pointer;
+  uint32_t table;  // of stored elements, behind both
 
-  __device__ WgradMemory(const WgradGeometry& g, int components, const void* memory) {
+  __device__ WgradMemory(const WgradGeometry& g, int components, char* memory) {
     const uint32_t start = (shared_address(memory) + 1023) / 1024 * 1024;
     full = start, empty = start + 8 * g.stages;
     gradient = start + 1024;
@@ -41,9 +56,13 @@ struct WgradMemory {
     input = gradient + g.stages * gradient_stage_bytes;
     input_stage_bytes = kStagePositions * g.row_bytes;
     ring_bytes = (g.ring_stages + g.mirrored_stages) * input_stage_bytes;
+    staged = gradient;
+    staged_pointer = memory + (staged - shared_address(memory));
+    table = start + g.table_offset;
   }
 
   __device__ void init_barriers(const WgradGeometry& g) const {
+#pragma unroll 1
     for (int i = 0; i < g.stages; ++i) {
       init_barrier(full + 8 * i, 2);                   // the producers
       init_barrier(empty + 8 * i, 4 * g.consumers());  // a lane of each consumer warp

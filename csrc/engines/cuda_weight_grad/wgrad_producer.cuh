@@ -58,8 +58,8 @@ class GradientProducer {
         place_(g, static_cast<int>((call.first_stage + work.first_stage) * kStagePositions)),
         tile_bytes_(g.gradient_rows * kGradientRowBytes),
         component_bytes_(g.filter_tiles * tile_bytes_),
-        from_(call.packed_y + work.tile.filter_tile * tile_bytes_ + work.first_stage * kTileBytes) {
-  }
+        from_(call.packed_y + work.tile.filter_tile * tile_bytes_ +
+              int64_t{work.first_stage} * kTileBytes) {}
 
   __device__ void run() {
     fill_stages(g_, memory_, stages_, [&](int, int slot) { copy_stage(slot); });
@@ -146,7 +146,7 @@ class InputProducer {
         component_bytes_(int64_t{g.residue_count} * g.channel_tiles * tile_bytes_),
         from_(call.packed_x +
               (int64_t{group.residue} * g.channel_tiles + work.tile.channel_tile) * tile_bytes_ +
-              (work.first_stage * kStagePositions + group.shift / 8 * 8) * g.row_bytes) {}
+              (int64_t{work.first_stage} * kStagePositions + group.shift / 8 * 8) * g.row_bytes) {}
 
   // The next stage, of all components and channel tiles, and again where it is mirrored.
   __device__ __forceinline__ void copy_input(uint32_t barrier) {

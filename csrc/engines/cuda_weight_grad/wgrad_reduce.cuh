@@ -23,14 +23,10 @@
 #include <algorithm>
 
 #include "cuda/launch.h"
-#include "device/convert.cuh"
 #include "device/dependent_launch.cuh"
-#include "device/tensor_formats.cuh"
-#include "engines/cuda_weight_grad/wgrad_call.h"
+#include "engines/cuda_weight_grad/wgrad_element.cuh"
 #include "engines/cuda_weight_grad/wgrad_forms.h"
-#include "engines/cuda_weight_grad/wgrad_geometry.h"
 #include "engines/cuda_weight_grad/wgrad_tile.cuh"
-#include "engines/half_scales.cuh"
 #include "engines/run_flag.cuh"
 
 namespace convx {
@@ -43,7 +39,6 @@ inline constexpr int kReduceValues = 1024;  // of a unit, at a time
 inline constexpr int kReduceBuffer = kReduceValues + kReduceValues / 16;
 inline constexpr int kReduceSharedBytes =
     kMaxWgradTaps * 8 + kReduceWarps * kReduceBuffer * 4 + kReduceThreads * 8;
-inline constexpr float kLargestFinite = 0x1.fffffep127f;
 
 // How the reduction is spread over blocks and warps.
 struct ReduceShape {
@@ -53,52 +48,6 @@ struct ReduceShape {
   // A unit's elements lie side by side in dW, taps innermost, and a chunk has all of them.
   bool stores_by_tap;
   FastDivmod by_taps;
-};
-
-// One element of dW.
-struct WgradElement {
-  int filter, channel, r, s;  // channel: of all groups
-  int own_channel;            // of the group
-
-  // column: of a packed row.
-  __device__ __forceinline__ WgradElement(const WgradGeometry& g, int of_filter, int column,
-                                          int tap)
-      : filter(of_filter), channel(column), r(tap), s(0) {
-    if (g.folds_columns) {
-      s = column;
-      channel = g.by_group_channels.split(s);
-    } else {
-      s = g.by_kernel_columns.split(r);
-    }
-    own_channel = channel - g.by_group_filters.divide(filter) * g.group_channels;
-  }
-
-  __device__ __forceinline__ int64_t offset(const WgradGeometry& g) const {
-    return filter * g.w_strides.n + own_channel * g.w_strides.c + r * g.w_strides.h +
-           s * g.w_strides.w;
-  }
-
-  // This thread's share of the definition's sum: every step-th output pixel from `first` on.
-  template <typename T>
-  __device__ double sum_pixels(const WgradGeometry& g, const WgradCall& call, int64_t first,
-                               int step) const {
-    const T* const x = static_cast<const T*>(call.x) + channel * g.x_strides.c;
-    const T* const y = static_cast<const T*>(call.y) + filter * g.y_strides.c;
-    const int64_t pixels = int64_t{g.images} * g.out_height * g.out_width;
-    double sum = 0;
-    for (int64_t pixel = first; pixel < pixels; pixel += step) {
-      const int64_t line = pixel / g.out_width, n = line / g.out_height;
-      const int q = static_cast<int>(pixel - line * g.out_width);
-      const int p = static_cast<int>(line - n * g.out_height);
-      const int row = p * g.stride_h + r * g.dilation_h - g.pad_top;
-      const int column = q * g.stride_w + s * g.dilation_w - g.pad_left;
-      if (row < 0 || row >= g.height || column < 0 || column >= g.width) continue;
-      const T input = x[n * g.x_strides.n + row * g.x_strides.h + column * g.x_strides.w];
-      const T gradient = y[n * g.y_strides.n + p * g.y_strides.h + q * g.y_strides.w];
-      sum += double{to_accumulate(input)} * double{to_accumulate(gradient)};
-    }
-    return sum;
-  }
 };
 
 // For each tap: where its accumulators are, from those of the tile's first consumer on, and where
@@ -192,11 +141,12 @@ __device__ __forceinline__ void add_slices(const WgradGeometry& g, const float* 
   }
 }
 
-template <typename T, OperandForm kForm>
+template <OperandForm kForm>
 __global__ void __launch_bounds__(kReduceThreads)
     wgrad_reduce_kernel(const __grid_constant__ WgradGeometry g,
                         const __grid_constant__ WgradCall call,
                         const __grid_constant__ ReduceShape shape) {
+  using T = element_t<kForm>;
   extern __shared__ __align__(16) char memory[];
   auto* const places = reinterpret_cast<int*>(memory);
   int* const offsets = places + kMaxWgradTaps;
@@ -207,12 +157,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   let_next_kernel_start();
   if (must_return(call)) return;
   __syncthreads();
-  Unscale unscale;
-  if constexpr (is_scaled(kForm)) {
-    unscale = Unscale(call.scales->source, filter_scales(call.scales)[0]);
-  } else if constexpr (count_components(kForm) > 1) {
-    unscale.first = kSplitUnscale;
-  }
+  const SumFinisher<kForm> finisher(call);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   const int unit_warps = shape.unit_warps, block_units = kReduceWarps / unit_warps;
   const int own_unit = warp / unit_warps, share = warp - own_unit * unit_warps;
@@ -238,11 +183,7 @@ __global__ void __launch_bounds__(kReduceThreads)
         float sum = unit_buffer[place];
 #pragma unroll 1
         for (int j = 1; j < unit_warps; ++j) sum += unit_buffer[j * kReduceBuffer + place];
-        if constexpr (count_components(kForm) > 1 || is_scaled(kForm)) {
-          sum = sum * unscale.first * unscale.second;
-        }
-        is_wrong |= !(fabsf(sum) <= kLargestFinite);
-        return round_to<T>(sum);
+        return finisher.finish(sum, is_wrong);
       };
       const int first = thread - own_unit * unit_warps * 32, step = 32 * unit_warps;
       if (shape.stores_by_tap) {
@@ -262,8 +203,6 @@ __global__ void __launch_bounds__(kReduceThreads)
       }
       if (!__syncthreads_or(is_wrong)) continue;
 
-      // Sums that are not finite are computed again, by the definition: MMAs also multiply gaps and
-      // borders, where 0 * Inf is NaN, and split operands of large values overflow.
       for (int other = 0; other < block_units && block * block_units + other < shape.units;
            ++other) {
         const ReduceUnit wrong(g, shape, block * block_units + other);
@@ -271,14 +210,7 @@ __global__ void __launch_bounds__(kReduceThreads)
           for (int column = wrong.begin; column < wrong.end; ++column) {
             const WgradElement element(g, wrong.filter, wrong.first_column + column, tap + i);
             if (fabsf(to_accumulate(dw[element.offset(g)])) <= kLargestFinite) continue;
-            shares[thread] = element.sum_pixels<T>(g, call, thread, kReduceThreads);
-            __syncthreads();
-            if (thread == 0) {
-              double total = 0;
-              for (int j = 0; j < kReduceThreads; ++j) total += shares[j];
-              dw[element.offset(g)] = round_to<T>(static_cast<float>(total));
-            }
-            __syncthreads();
+            element.recompute<T>(g, call, shares, kReduceThreads);
           }
         }
       }
@@ -309,14 +241,14 @@ inline ReduceShape make_reduce_shape(const WgradGeometry& g) {
 }
 
 // Starts the reduction of a form's partial sums.
-template <typename T, OperandForm kForm>
+template <OperandForm kForm>
 void launch_wgrad_reduce(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call) {
   const ReduceShape shape = make_reduce_shape(g);
   const int block_units = kReduceWarps / shape.unit_warps;
   const int64_t blocks = (int64_t{shape.units} + block_units - 1) / block_units;
   const dim3 grid(static_cast<unsigned>(std::min<int64_t>(blocks, kReduceBlocks)));
-  launch_early<wgrad_reduce_kernel<T, kForm>>(site, grid, kReduceThreads, kReduceSharedBytes, g,
-                                              call, shape);
+  launch_early<wgrad_reduce_kernel<kForm>>(site, grid, kReduceThreads, kReduceSharedBytes, g, call,
+                                           shape);
 }
 
 }  // namespace convx

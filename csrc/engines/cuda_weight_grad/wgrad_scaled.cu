@@ -4,7 +4,7 @@ namespace convx {
 
 void run_wgrad_scaled(const LaunchSite& site, const WgradGeometry& geometry,
                       const WgradCall& call) {
-  run_wgrad<float, OperandForm::kScaledFp16>(site, geometry, call);
+  run_wgrad<OperandForm::kScaledFp16>(site, geometry, call);
 }
 
 }  // namespace convx

@@ -20,9 +20,9 @@ struct WgradTile {
   bool is_empty;
 
   __device__ WgradTile(const WgradGeometry& g, int index) {
-    const int group_block = index % g.group_blocks;
-    const int channel_block = index / g.group_blocks % g.channel_blocks;
-    const int filter_block = index / g.group_blocks / g.channel_blocks;
+    int filter_block = index;
+    const int group_block = g.by_group_blocks.split(filter_block);
+    const int channel_block = g.by_channel_blocks.split(filter_block);
     filter_tile = filter_block * g.block_filter_tiles;
     first_group = g.block_groups[group_block];
     last_group = g.block_groups[group_block + 1];
@@ -31,8 +31,9 @@ struct WgradTile {
     const int last_filter = (end_filter < g.filters ? end_filter : g.filters) - 1;
     const bool is_grouped = g.group_filters < g.filters;
     channel_tile = find_first_tile(g, filter_block) + channel_block * g.block_channel_tiles;
-    const int end_channel =
-        is_grouped ? (last_filter / g.group_filters + 1) * g.group_channels : g.packed_channels;
+    const int end_channel = is_grouped
+                                ? (g.by_group_filters.divide(last_filter) + 1) * g.group_channels
+                                : g.packed_channels;
     is_empty = channel_tile * g.atom_channels >= end_channel;
   }
 };

@@ -252,18 +252,27 @@ inline void start(Fiber& fiber) {
   if (!_setjmp(scheduler)) setcontext(&context);
 }
 
-// Runs one block. Threads go on together from barrier to barrier.
-inline void run_block(size_t threads, const std::function<void()>& kernel) {
-  body = &kernel;
+// Threads of the block that wait for the other blocks of its cluster (clusters.h).
+inline int waiting_for_cluster = 0;
+
+// Prepares a block's threads.
+inline void start_block(size_t threads) {
   while (fibers.size() < threads) start(fibers.emplace_back());
   for (size_t i = 0; i < fibers.size(); ++i) {
     fibers[i].done = i >= threads;
     fibers[i].phase = nullptr;
   }
   alive = static_cast<int>(threads);
+  waiting_for_cluster = 0;
+}
+
+// Runs the block until its threads have returned, or wait for their cluster. Threads go on together
+// from barrier to barrier.
+inline void resume_block(size_t threads, const std::function<void()>& kernel) {
+  body = &kernel;
   // Those that wait are asked again only where nobody else can go on.
   int64_t asked_at = -1;  // when they were asked the last time
-  for (bool idle = false; alive > 0;) {
+  for (bool idle = false; alive > waiting_for_cluster;) {
     const bool ask_all = idle;
     if (ask_all && asked_at == steps) {
       std::fprintf(stderr, "%d threads of a block wait for ever\n", alive);
@@ -278,6 +287,11 @@ inline void run_block(size_t threads, const std::function<void()>& kernel) {
       resume(fibers[i], static_cast<int>(i));
     }
   }
+}
+
+inline void run_block(size_t threads, const std::function<void()>& kernel) {
+  start_block(threads);
+  resume_block(threads, kernel);
 }
 
 }  // namespace emulator

@@ -1,6 +1,7 @@
 // Runs all blocks of a kernel, one after the other. Include before the kernel.
 #pragma once
 
+#include "clusters.h"
 #include "core/problem.h"
 #include "emulator.h"
 
@@ -14,10 +15,18 @@ constexpr int64_t kMargin = 4096;
 // False if a block wrote there.
 inline bool run_blocks(int64_t blocks, int threads, void* memory, int64_t bytes,
                        const std::function<void()>& kernel) {
-  const unsigned char* behind = static_cast<unsigned char*>(memory) + bytes;
+  auto* const shared = static_cast<unsigned char*>(memory);
+  const unsigned char* const behind = shared + bytes;
   blockDim.x = threads;
   gridDim.x = static_cast<int>(blocks);
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+    if (cluster_blocks > 1) {
+      if (!run_cluster(static_cast<size_t>(threads), shared, static_cast<size_t>(bytes), kMargin,
+                       kernel)) {
+        return false;
+      }
+      continue;
+    }
     std::memset(memory, kPoison, static_cast<size_t>(bytes + kMargin));
     run_block(static_cast<size_t>(threads), kernel);
     if (std::any_of(behind, behind + kMargin, [](auto b) { return b != kPoison; })) return false;

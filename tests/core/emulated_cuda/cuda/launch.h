@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "clusters.h"
 #include "cuda/check.h"
 #include "device/shared_memory.cuh"
 #include "run_grid.h"
@@ -43,6 +44,17 @@ void launch_kernel(const LaunchSite&, dim3 grid, int threads, size_t shared_byte
     }
   }
   blockIdx.y = blockIdx.z = 0;
+}
+
+template <auto kKernel, typename... Args>
+void launch_clusters(const LaunchSite& site, dim3 grid, int cluster_blocks, int threads,
+                     size_t shared_bytes, const Args&... args) {
+  if (grid.x % static_cast<unsigned>(cluster_blocks) != 0 || cluster_blocks > 8) {
+    emulator::fault = "clusters that a GPU would not launch";
+  }
+  emulator::cluster_blocks = cluster_blocks;
+  launch_kernel<kKernel>(site, grid, threads, shared_bytes, args...);
+  emulator::cluster_blocks = 1;
 }
 
 template <auto kKernel, typename... Args>

@@ -51,6 +51,9 @@ inline void store_word(uint32_t address, uint32_t word) { store_element(address,
 inline void store_8_bytes(uint32_t address, uint32_t first, uint32_t second) {
   *shared_pointer<uint2>(address) = {first, second};
 }
+inline void store_pair(uint32_t address, float first, float second) {
+  *shared_pointer<float2>(address) = {first, second};
+}
 inline void store_16_bytes(uint32_t address, const uint32_t (&words)[4]) {
   std::memcpy(shared_pointer<uint32_t>(address, 16), words, 16);
 }
