@@ -64,17 +64,43 @@ def test_every_case(core: ModuleType, case: Case, math) -> None:
         pytest.skip(str(refused))
 
 
+@pytest.mark.parametrize("sm_count", [2, 8])
 @pytest.mark.parametrize("math", MATH, ids=str)
-def test_several_rounds(core: ModuleType, math) -> None:
+def test_several_rounds(core: ModuleType, math, sm_count: int) -> None:
     """A small workspace makes several rounds, which add to the same partial sums."""
     host = HostEngine(core, "cuda_weight_grad", math[1])
     host.caps.workspace_limit = 700 << 10
-    host.caps.sm_count = 2
+    host.caps.sm_count = sm_count
     case = Case("rounds", (3, 16, 40, 60), (64, 16, 3, 3), padding=(1, 1))
     problem = Problem(case, math[0], COMMON[0], "cpu")
-    described = host.describe_called(problem, "weight_grad")
-    assert core.plan_weight_grad(described, host.caps)["rounds"] > 1
+    planned = plan(host, problem)
+    assert planned["rounds"] > 1
+    assert not planned["writes_result"]
     check(host, problem)
+
+
+CLUSTERS = [
+    Case("dense", (3, 40, 21, 26), (72, 40, 3, 3), padding=(1, 1)),
+    Case("few_filters", (6, 24, 20, 22), (3, 24, 3, 3), padding=(1, 1)),
+    Case("five_by_five", (3, 24, 20, 22), (70, 24, 5, 5), padding=(2, 2)),
+    Case("grouped", (4, 48, 20, 22), (60, 16, 3, 3), padding=(1, 1), groups=3),
+    Case("stem", (2, 3, 63, 59), (24, 3, 7, 7), (2, 2), (3, 3)),
+]
+
+
+@pytest.mark.parametrize("layout", COMMON, ids=str)
+@pytest.mark.parametrize("math", MATH, ids=str)
+@pytest.mark.parametrize("case", CLUSTERS, ids=str)
+def test_clusters_write_the_result(core: ModuleType, case: Case, math, layout) -> None:
+    """The slices of a tile are the blocks of a cluster, one of which reads NaN."""
+    host = HostEngine(core, "cuda_weight_grad", math[1])
+    problem = Problem(case, math[0], layout, "cpu")
+    planned = plan(host, problem)
+    assert planned["writes_result"]
+    assert planned["slices"] > 1
+    check(host, problem)
+    problem.x[1, 1, 4, 6] = torch.nan
+    check_nonfinite_on_host(host, problem, "weight_grad")
 
 
 def plan(host: HostEngine, problem: Problem) -> dict[str, int]:

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/arithmetic.h"
+#include "engines/cuda_weight_grad/wgrad_cost.h"
 #include "engines/cuda_weight_grad/wgrad_fit.h"
 
 namespace convx {

@@ -62,6 +62,5 @@ bool has_room_for_sums(const ConvProblem& problem, const DeviceCaps& caps);
 void group_blocks(WgradGeometry& g);
 void count_filter_blocks(const ConvProblem& problem, WgradGeometry& g);
 void count_channel_blocks(const ConvProblem& problem, WgradGeometry& g);
-double predict_reduction(const ConvProblem& problem, const WgradGeometry& g);
 
 }  // namespace convx

@@ -1,0 +1,98 @@
+#include "engines/cuda_weight_grad/wgrad_cost.h"
+
+#include <algorithm>
+
+#include "core/arithmetic.h"
+
+namespace convx {
+namespace {
+
+// Rates of an H200, fitted to timings of the suite (2026-11-18).
+constexpr double kClockGhz = 1.6;          // under load
+constexpr double kBlockCycles = 6000;      // before the first MMA, and the epilogue
+constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all multiprocessors
+constexpr double kPackBytesPerUs = 3.5e6;  // read and written
+constexpr double kReduceBytesPerUs = 5e6;
+constexpr double kReduceUs = 6;
+constexpr double kReduceElementsPerUs = 2.9e5;
+constexpr double kLaunchUs = 3;
+// For blocks that write dW themselves. Estimates, not yet fitted.
+constexpr double kStartCycles = 4500;          // before the first MMA
+constexpr double kStoreCycles = 1000;          // latencies of the epilogue
+constexpr double kClusterCycles = 1000;        // the same of a cluster's barriers
+constexpr double kStoreCyclesPerValue = 0.15;  // that a block adds, rounds and writes
+constexpr double kClusterBytesPerCycle = 14;   // from other blocks' shared memory
+constexpr double kCallUs = 2;
+// Multiprocessors of a GPC, in which the blocks of a cluster run. Some have more.
+constexpr int kGpcMultiprocessors = 16;
+
+// Clusters that run at the same time, where a block takes a multiprocessor.
+int64_t count_clusters(int sm_count, int blocks) {
+  if (blocks == 1) return sm_count;
+  const int64_t gpcs = std::max(sm_count / kGpcMultiprocessors, 1);
+  return gpcs * (std::min(sm_count, kGpcMultiprocessors) / blocks);
+}
+
+// How much longer MMAs take than their issue rate says, where so many warpgroups take turns at the
+// tensor cores. Split forms wait for their accumulators after every stage, which others hide.
+double mma_overhead(int components, int consumers) {
+  return (components == 1 ? 1.05 : 1.0) + (components == 1 ? 0.2 : 0.35) / (consumers * consumers);
+}
+
+// What a block takes to write its share of a tile.
+double store_cycles(const WgradGeometry& g) {
+  const double values = double{kTileFilters} * g.consumers() * g.columns;
+  const double others = 1 - 1.0 / g.slices;  // share of the values that other blocks have
+  double cycles = kStoreCycles + values / 32 + values / g.slices * kStoreCyclesPerValue;
+  if (g.slices > 1) cycles += kClusterCycles + others * values * 4 / kClusterBytesPerCycle;
+  return cycles;
+}
+
+}  // namespace
+
+double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
+  if (g.writes_result) return kCallUs;
+  const double reduced = static_cast<double>(g.partial_bytes());
+  const double elements = static_cast<double>(p.K * p.channels_per_group() * p.taps());
+  return kReduceUs + reduced / kReduceBytesPerUs + elements / kReduceElementsPerUs;
+}
+
+double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
+                     int components) {
+  const double rounds = static_cast<double>(ceil_div(g.stages_total, g.round_stages));
+  const double stages = static_cast<double>(ceil_div(g.round_stages, g.slices));
+  // Issue, or what shared memory delivers of both operands.
+  const double mma = 4 + std::max(g.columns / 2.0, 16 + g.columns / 4.0);
+  const double mmas = 4.0 * count_mmas(components) * g.consumers();
+  const double overhead = mma_overhead(components, g.consumers());
+  const double copied = components * kStagePositions *
+                        (g.block_filter_tiles * double{kGradientRowBytes} +
+                         g.block_channel_tiles * double(g.row_bytes));
+  const double stage_cycles = std::max(mmas * mma * overhead, copied / kCopyBytesPerCycle);
+  const double halo = g.halo_stages * copied / kCopyBytesPerCycle;
+  const double waves = static_cast<double>(
+      g.writes_result ? ceil_div(int64_t{g.tiles()}, count_clusters(caps.sm_count, g.slices))
+                      : ceil_div(int64_t{g.tiles()} * g.slices, caps.sm_count));
+  const double block_cycles = g.writes_result ? kStartCycles + store_cycles(g) : kBlockCycles;
+  double main_us =
+      rounds * waves * (block_cycles + halo + stages * stage_cycles) / (kClockGhz * 1e3);
+  if (g.gradient_source == OperandSource::kPixels) {
+    main_us = std::max(main_us, kLaunchUs + count_bytes(p) / kPackBytesPerUs);
+  }
+
+  const double element_bytes = static_cast<double>(size_of(p.dtype));
+  double pack_us = 0;
+  if (g.input_source == OperandSource::kPacked) {
+    const double read = element_bytes * static_cast<double>(p.N * p.C * p.H * p.W);
+    const double written = rounds * static_cast<double>(g.input_bytes(components));
+    pack_us += kLaunchUs * rounds + (read + written) / kPackBytesPerUs;
+  }
+  if (g.gradient_source == OperandSource::kPacked) {
+    const double read = element_bytes * static_cast<double>(p.N * p.K * p.P * p.Q);
+    const double written = rounds * static_cast<double>(g.gradient_bytes(components));
+    pack_us += kLaunchUs * rounds + (read + written) / kPackBytesPerUs;
+  }
+  return main_us + predict_reduction(p, g) + pack_us;
+}
+
+}  // namespace convx
