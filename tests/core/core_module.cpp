@@ -453,6 +453,7 @@ PYBIND11_MODULE(convx_core, m) {
                     "stages"_a = g.stages, "halo"_a = g.halo_stages,
                     "mirrored"_a = g.mirrored_stages, "slices"_a = g.slices,
                     "writes_result"_a = g.writes_result,
+                    "images_end_in_gaps"_a = g.images_end_in_gaps,
                     "rounds"_a = (g.stages_total + g.round_stages - 1) / g.round_stages,
                     "pitch"_a = g.pitch, "rows"_a = g.rows, "tiles"_a = g.tiles(),
                     "microseconds"_a = plan.predicted_us, "workspace"_a = plan.workspace_bytes);

@@ -103,6 +103,23 @@ def test_clusters_write_the_result(core: ModuleType, case: Case, math, layout) -
     check_nonfinite_on_host(host, problem, "weight_grad")
 
 
+@pytest.mark.parametrize("layout", COMMON, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("images", [1, 2, 3, 22, 31])
+@pytest.mark.parametrize("filters", [40, 136])
+def test_gaps_at_the_end_of_images_are_left_out(
+    core: ModuleType, dtype, images: int, filters: int, layout
+) -> None:
+    """Images of 8 x 8 positions, the last row of which is a gap: two of them take seven MMAs."""
+    host = HostEngine(core, "cuda_weight_grad", "ieee")
+    case = Case("seven_by_seven", (images, 48, 7, 7), (filters, 48, 3, 3), padding=(1, 1))
+    problem = Problem(case, dtype, layout, "cpu")
+    assert plan(host, problem)["images_end_in_gaps"]
+    check(host, problem)
+    problem.y[images - 1, 9, 6, 3] = torch.inf
+    check_nonfinite_on_host(host, problem, "weight_grad")
+
+
 def plan(host: HostEngine, problem: Problem) -> dict[str, int]:
     return host.core.plan_weight_grad(host.describe_called(problem, "weight_grad"), host.caps)
 

@@ -71,24 +71,34 @@ class WgradConsumer {
 
  private:
   // Accumulates over so many stages in one chain. A stage's MMAs run while the next are issued, and
-  // the stage before is released then.
+  // the stage before is released then. Where images end in gaps, two stages take the place of one.
   __device__ __forceinline__ void run_chain(int stages) {
     WgmmaSums<kColumns> accumulators;
-    int previous = 0;
-    for (int i = 0; i < stages; ++i) {
+    int previous = 0, held = 0;  // the stages before: the first slot, and how many
+    for (int i = 0; i < stages; i += held) {
       wait_barrier(memory_.full + 8 * stage_.slot, stage_.parity);
+      const bool is_pair = g_.images_end_in_gaps && i + 1 < stages;
+      if (is_pair) wait_barrier(memory_.full + 8 * (stage_.slot + 1), stage_.parity);
       if (is_active_) {
         fence_wgmma();
-        issue(accumulators, stage_.slot, 0, 0, i > 0);
-        commit_wgmma();
+        // Both branches commit: after them, the compiler would add an MMA to commit.
+        if (is_pair) {
+          issue_pair(accumulators, stage_.slot, i > 0);
+          commit_wgmma();
+        } else {
+          issue(accumulators, stage_.slot, 0, 0, i > 0);
+          commit_wgmma();
+        }
         wait_wgmma<1>();
       }
-      if (i > 0) release(previous);
+      release(previous, held);
       previous = stage_.slot;
+      held = is_pair ? 2 : 1;
       advance();
+      if (is_pair) advance();
     }
     wait_wgmma<0>();
-    release(previous);
+    release(previous, held);
     finish(accumulators);
   }
 
@@ -100,7 +110,7 @@ class WgradConsumer {
     for (int i = 0; i < work_.stages; ++i) {
       wait_barrier(memory_.full + 8 * stage_.slot, stage_.parity);
       if (is_active_) multiply_split(accumulators, promoted);
-      release(stage_.slot);
+      release(stage_.slot, 1);
       advance();
     }
     finish(promoted);
@@ -126,6 +136,29 @@ class WgradConsumer {
                     join_descriptor(gradient + k * (16 * kGradientRowBytes / 16),
                                     upper_descriptor(kGradientRowBytes)),
                     join_descriptor(input + at, input_upper_), accumulates || k > 0);
+    }
+  }
+
+  // Issues the MMAs of two stages in neighbouring slots, each of which is an image whose last 8
+  // positions are gaps: 7 MMAs of 16 positions, the middle one of which reads 8 of each image.
+  __device__ __forceinline__ void issue_pair(WgmmaSums<kColumns>& accumulators, int slot,
+                                             bool accumulates) const {
+    constexpr uint32_t kGroupUnits = 8 * kGradientRowBytes / 16;  // of 8 positions
+    const uint32_t stage_units = memory_.gradient_stage_bytes / 16;
+    const uint32_t gradient = gradient_lower_ + slot * stage_units;
+#pragma unroll
+    for (int k = 0; k < 7; ++k) {
+      const int group = k <= 3 ? 2 * k : 2 * k + 1;  // the first of the MMA's two groups
+      uint32_t at = at_ + group * 8 * row_units_;
+      if (at >= ring_units_) at -= ring_units_;
+      const uint32_t from =
+          gradient + (group < 8 ? group * kGroupUnits : stage_units + (group - 8) * kGroupUnits);
+      // Over the gap, the second group is further away than the next 8 positions.
+      const uint32_t gradient_upper =
+          upper_descriptor(kGradientRowBytes) + (k == 3 ? stage_units - 7 * kGroupUnits : 0);
+      const uint32_t input_upper = input_upper_ + (k == 3 ? 8 * row_units_ : 0);
+      Mma::multiply(accumulators, join_descriptor(from, gradient_upper),
+                    join_descriptor(input_lower_ + at, input_upper), accumulates || k > 0);
     }
   }
 
@@ -155,8 +188,11 @@ class WgradConsumer {
     for (int i = 0; i < kColumns / 2; ++i) promoted.value[i] += accumulators.value[i];
   }
 
-  __device__ __forceinline__ void release(int slot) const {
-    if (threadIdx.x % 32 == 0) arrive(memory_.empty + 8 * slot);
+  // Releases so many neighbouring stages.
+  __device__ __forceinline__ void release(int slot, int count) const {
+    if (threadIdx.x % 32 != 0) return;
+    if (count > 0) arrive(memory_.empty + 8 * slot);
+    if (count > 1) arrive(memory_.empty + 8 * (slot + 1));
   }
 
   __device__ __forceinline__ void finish(WgmmaSums<kColumns>& sums) {

@@ -63,7 +63,7 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
   const double stages = static_cast<double>(ceil_div(g.round_stages, g.slices));
   // Issue, or what shared memory delivers of both operands.
   const double mma = 4 + std::max(g.columns / 2.0, 16 + g.columns / 4.0);
-  const double mmas = 4.0 * count_mmas(components) * g.consumers();
+  const double mmas = (g.images_end_in_gaps ? 3.5 : 4.0) * count_mmas(components) * g.consumers();
   const double overhead = mma_overhead(components, g.consumers());
   const double copied = components * kStagePositions *
                         (g.block_filter_tiles * double{kGradientRowBytes} +

@@ -116,6 +116,8 @@ class Search {
     }
     g.stages_total = ceil_div(p_.N * g.rows * g.pitch, kStagePositions);
     g.flush_stages = 256;
+    g.images_end_in_gaps = components_ == 1 && g.rows * g.pitch == kStagePositions &&
+                           (p_.P - 1) * g.pitch + p_.Q <= kStagePositions - 8;
     return true;
   }
 
@@ -223,7 +225,8 @@ class Search {
       last_base = std::max(last_base, base);
     }
     g.halo_stages = (kStagePositions - 1 + window + reach) / kStagePositions;
-    g.mirrored_stages = static_cast<int>(ceil_div(15 + reach, kStagePositions));
+    const int skipped = g.images_end_in_gaps ? 8 : 0;  // inside of an MMA's operand
+    g.mirrored_stages = static_cast<int>(ceil_div(15 + skipped + reach, kStagePositions));
     const int64_t input_stage =
         int64_t{components_} * g.block_channel_tiles * kStagePositions * g.row_bytes;
     const int64_t gradient_stage =
@@ -232,6 +235,7 @@ class Search {
     const auto set_stages = [&](int64_t others) {
       g.stages = static_cast<int>(std::min<int64_t>(
           8, (caps_.shared_bytes_per_block - fixed - others) / (input_stage + gradient_stage)));
+      if (g.images_end_in_gaps) g.stages -= g.stages % 2;  // pairs do not wrap
       g.ring_stages = g.stages + g.halo_stages;
       g.shared_bytes = static_cast<int>(fixed + g.stages * (input_stage + gradient_stage));
       return g.stages >= 2 && g.mirrored_stages <= g.ring_stages;

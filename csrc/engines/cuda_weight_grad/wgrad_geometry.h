@@ -89,6 +89,9 @@ struct WgradGeometry {
   // The pixels of positions 2i and 2i + 1 are neighbours in memory, both inside or both outside.
   bool input_has_pairs, gradient_has_pairs;
   FastDivmod by_pitch, by_rows;
+  // Every image is one stage, and dY' is zero in its last 8 positions, which the MMAs of plain
+  // forms leave out.
+  bool images_end_in_gaps;
   int stage_columns, stage_rows, stage_images;  // of a stage's length, as positions are split
   bool folds_columns;
   int packed_channels;  // columns that a packed row of X' has: C, or S * C where folded
