@@ -116,7 +116,7 @@ def test_gaps_at_the_end_of_images_are_left_out(
     problem = Problem(case, dtype, layout, "cpu")
     assert plan(host, problem)["images_end_in_gaps"]
     check(host, problem)
-    problem.y[images - 1, 9, 6, 3] = torch.inf
+    problem.y[images - 1, 9, 5, 3] = torch.inf  # reaches no border, where float64 has 0 * inf
     check_nonfinite_on_host(host, problem, "weight_grad")
 
 
