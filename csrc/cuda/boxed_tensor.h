@@ -24,7 +24,7 @@ struct BoxedTensor {
   int64_t stride_bytes[3];  // strides of axes 1 to 3
   int box[4];               // values along each axis; at most 256 elements from first to last
   int step[4];              // elements of the tensor from one value of the box to the next
-  int swizzle_bytes;        // bytes of the box's first axis: 32, 64 or 128
+  int swizzle_bytes;        // bytes of the box's first axis: 32, 64 or 128; 0: no swizzle
   BoxValue value = BoxValue::kTwoBytes;
 };
 

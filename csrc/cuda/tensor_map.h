@@ -23,11 +23,12 @@ Function find_driver_function(const LaunchSite& site, const char* name) {
   return reinterpret_cast<Function>(found);
 }
 
-// The swizzle mode for rows of 32, 64 or 128 bytes.
+// The swizzle mode for rows of 32, 64 or 128 bytes; 0 for none.
 inline CUtensorMapSwizzle find_swizzle(int row_bytes) {
   return row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
          : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                           : CU_TENSOR_MAP_SWIZZLE_32B;
+         : row_bytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
+                           : CU_TENSOR_MAP_SWIZZLE_NONE;
 }
 
 inline TensorMap finish_tensor_map(const LaunchSite& site, const CUtensorMap& encoded,

@@ -236,7 +236,7 @@ PYBIND11_MODULE(convx_core, m) {
         std::vector<float> partials(static_cast<size_t>(fit.workspace_bytes) / 4, NAN);
         buffers.workspace = partials.data();
         if (!emulate_weight_grad(problem, grad, buffers)) {
-          throw std::runtime_error("a block wrote behind its shared memory");
+          throw std::runtime_error("a block wrote behind its shared memory, or a copy failed");
         }
         py::dict said("parts"_a = fit.parts, "blocks"_a = fit.blocks);
         if constexpr (requires { fit.columns; }) {
@@ -244,7 +244,9 @@ PYBIND11_MODULE(convx_core, m) {
         } else {
           said["core"] = py::make_tuple(kPixelGradCores[fit.core].taps,
                                         kPixelGradCores[fit.core].stride);
-          said["unit"] = make_pixel_weight_grad_params(problem, fit, buffers).unit;
+          const auto params = make_pixel_weight_grad_params(problem, fit, buffers);
+          said["unit"] = params.unit;
+          said["boxes"] = params.uses_boxes;
           said["stages"] = fit.params.stages;
           said["shared_bytes"] = fit.shared_bytes;
           said["threads"] = fit.threads;

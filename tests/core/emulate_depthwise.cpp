@@ -9,6 +9,7 @@
 #include "engines/cuda_depthwise/channels_last_kernel.cuh"
 #include "engines/cuda_depthwise/pixel_strip_kernel.cuh"
 #include "engines/cuda_depthwise/pixel_weight_grad_kernel.cuh"
+#include "engines/cuda_depthwise/pixel_weight_grad_maps.h"
 #include "engines/cuda_depthwise/plane_kernel.cuh"
 #include "engines/cuda_depthwise/strip_kernel.cuh"
 #include "engines/cuda_depthwise/strip_weight_grad_kernel.cuh"
@@ -88,20 +89,24 @@ bool run_parts(const ConvProblem& problem, const StripWeightGradFit& fit, const 
 
 template <typename T, int... kCores>
 void run_weight_grad(const PixelWeightGradFit& fit, const PixelWeightGradParams& params,
-                     std::integer_sequence<int, kCores...>) {
+                     const PixelGradMaps& maps, std::integer_sequence<int, kCores...>) {
   const auto run_if_fitted = [&]<int kCore>() {
     constexpr PixelGradCore core = kPixelGradCores[kCore];
-    if (fit.core == kCore) pixel_weight_grad_kernel<T, core.taps, core.stride>(params);
+    if (fit.core == kCore) pixel_weight_grad_kernel<T, core.taps, core.stride>(params, maps);
   };
   (run_if_fitted.template operator()<kCores>(), ...);
 }
 
 bool run_parts(const ConvProblem& problem, const PixelWeightGradFit& fit, const Buffers& buffers) {
   const PixelWeightGradParams params = make_pixel_weight_grad_params(problem, fit, buffers);
+  emulator::use_shared_memory(emulated_shared_memory, 0);
+  emulator::fault = nullptr;
+  const PixelGradMaps maps = make_pixel_grad_maps({}, params, size_of(problem.dtype));
   constexpr auto kCores = std::make_integer_sequence<int, std::size(kPixelGradCores)>{};
-  return emulator::run_grid(
+  const bool whole = emulator::run_grid(
       problem.dtype, fit.blocks, fit.threads, fit.shared_bytes,
-      [&](auto element) { run_weight_grad<decltype(element)>(fit, params, kCores); });
+      [&](auto element) { run_weight_grad<decltype(element)>(fit, params, maps, kCores); });
+  return whole && emulator::fault == nullptr;
 }
 
 }  // namespace

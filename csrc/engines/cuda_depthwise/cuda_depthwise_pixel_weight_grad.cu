@@ -4,12 +4,14 @@
 #include "cuda/launch.h"
 #include "engines/cuda_depthwise/depthwise_launch.h"
 #include "engines/cuda_depthwise/pixel_weight_grad_kernel.cuh"
+#include "engines/cuda_depthwise/pixel_weight_grad_maps.h"
 
 namespace convx {
 
 void launch_weight_grad_parts(const LaunchSite& site, const PixelWeightGradFit& fit,
                               const Buffers& buffers) {
   const PixelWeightGradParams params = make_pixel_weight_grad_params(*site.problem, fit, buffers);
+  const PixelGradMaps maps = make_pixel_grad_maps(site, params, size_of(site.problem->dtype));
   bool launched = false;
   visit_device_type(site.problem->dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -18,7 +20,7 @@ void launch_weight_grad_parts(const LaunchSite& site, const PixelWeightGradFit& 
       if (fit.core != kCore) return;
       launch_kernel<pixel_weight_grad_kernel<T, core.taps, core.stride>>(
           site, dim3(static_cast<unsigned>(fit.blocks)), fit.threads,
-          static_cast<size_t>(fit.shared_bytes), params);
+          static_cast<size_t>(fit.shared_bytes), params, maps);
       launched = true;
     };
     if constexpr (sizeof(T) <= 4) {

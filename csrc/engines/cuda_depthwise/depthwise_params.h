@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/boxed_tensor.h"
 #include "device/fast_divmod.cuh"
 #include "engines/cuda_axis.h"
 #include "engines/cuda_staging.h"
@@ -127,6 +128,7 @@ inline constexpr PixelGradCore kPixelGradCores[] = {{3, 2}, {5, 2}, {3, 1}, {5, 
 constexpr int kPixelGradThreads = 256;  // per block, at most
 constexpr int kPixelGradColumns = 4;    // output columns of a thread
 constexpr int kPixelGradMostStages = 4;
+constexpr int kPixelGradBarrierBytes = 128;  // at the start of shared memory; a multiple of 128
 // Channels of a thread, rows of dY that a step multiplies, and resident blocks (by registers).
 constexpr int pixel_grad_channels(int taps) { return taps == 3 ? 2 : 1; }
 constexpr int pixel_grad_window(int taps, int stride) { return (taps + stride - 1) / stride; }
@@ -139,14 +141,17 @@ struct PixelWeightGradParams {
   float* partials;  // [part][filter][tap]
   int64_t partial_stride;
   int taps;
-  int items, items_per_part;
+  int items, parts;                // part i sums items i, i + parts, ...
   int segment_rows, tile_columns;  // outputs of an item, per lane
   int chunk, vectors, strips;      // channels of a block; threads: vectors of channels x strips
   int group_rows, group_columns;   // taps of a group, in one class
   int stages, stage_elements;      // number of stages, and elements of each
   int target_offset;               // start of dY in a stage, in elements
   int row_pixels, pitch;           // source pixels of a row; elements between pixels
-  // Elements per copy. The block copies pixel_units units of each of pixel_lanes pixels at once.
+  // One thread copies all rows, as TMA boxes of row_pixels or tile_columns pixels.
+  bool uses_boxes;
+  // Otherwise: elements per copy. The block copies pixel_units units of each of pixel_lanes pixels
+  // at once.
   int unit, pixel_units, pixel_lanes;
   // True in NCHW. Then the block copies pixel_lanes pixels of each of line_lanes lines at once,
   // element by element; a line is a row of one channel.
@@ -156,6 +161,12 @@ struct PixelWeightGradParams {
   FastDivmod by_tiles, by_column_lanes, by_segments, by_row_lanes;  // decompose an item
   FastDivmod by_vectors, by_pixel_units, by_row_pixels, by_tile_columns;
   FastDivmod by_pixel_lanes, by_chunk;
+};
+
+// The tensors of that kernel if it uses boxes: of one row, chunk channels, and row_pixels or
+// tile_columns pixels.
+struct PixelGradMaps {
+  TensorMap source, target;
 };
 
 // The channels_last tile kernel: channels are contiguous.

@@ -2,6 +2,7 @@
 #include <iterator>
 
 #include "core/gather_view.h"
+#include "engines/box_tensors.h"
 #include "engines/cuda_depthwise/depthwise_fit.h"
 #include "engines/cuda_depthwise/depthwise_weight_grad_fit.h"
 #include "engines/gather_axis.h"
@@ -78,14 +79,16 @@ int64_t choose_pitch(int64_t chunk, int64_t unit, int64_t element, const PixelGr
   return best;
 }
 
+constexpr int64_t kBoxAlignment = 128;  // of a box in shared memory, in bytes
+
 // The distribution of a block's threads and shared memory.
 struct BlockShape {
   int64_t unit, chunks, chunk, vectors, strips, tiles;
   int64_t row_pixels, pitch, target_offset, stage_elements;
-  bool in_planes;
+  bool in_planes, uses_boxes;
 
-  BlockShape(const ConvProblem& problem, const DepthwiseTensors& t, const PixelGradCore& core,
-             int64_t most_vectors, int64_t extra_tiles) {
+  BlockShape(const ConvProblem& problem, const DeviceCaps& caps, const DepthwiseTensors& t,
+             const PixelGradCore& core, int64_t most_vectors, int64_t extra_tiles) {
     const int64_t element = size_of(problem.dtype);
     const int64_t channels = pixel_grad_channels(core.taps);
     in_planes = t.source_c != 1 || t.target_c != 1;
@@ -105,11 +108,27 @@ struct BlockShape {
     const TapGroups columns(t.column, core.taps);
     row_pixels = (tile_columns() - 1) * core.stride + columns.taps;
     pitch = choose_pitch(chunk, unit, element, core, vectors, threads(), in_planes);
+    uses_boxes = find_boxes(problem, caps, t);
     const int64_t window = pixel_grad_window(core.taps, core.stride);
-    target_offset = round_up(window * core.stride * row_pixels * pitch, 16 / element);
+    const int64_t aligned = kBoxAlignment / element;
+    target_offset = round_up(window * core.stride * row_pixels * pitch, aligned);
     // Threads read up to core.taps pixels from their first one on, even if they need fewer.
     stage_elements =
-        round_up(target_offset + (window * tile_columns() + core.taps) * pitch, 16 / element);
+        round_up(target_offset + (window * tile_columns() + core.taps) * pitch, aligned);
+  }
+  // Whether TMA can copy rows. It adds no padding to pixels.
+  bool find_boxes(const ConvProblem& problem, const DeviceCaps& caps,
+                  const DepthwiseTensors& t) const {
+    const int64_t element = size_of(problem.dtype), pixel_bytes = pitch * element;
+    const auto fits = [&](int64_t pixels, int64_t step) {
+      return step <= kMaxBoxStep && (pixels - 1) * step + 1 <= kMaxBoxSpan &&
+             pixels * pixel_bytes % kBoxAlignment == 0;
+    };
+    return caps.compute_major == 9 && caps.wgmma && !in_planes && unit * element == 16 &&
+           pitch == chunk && chunk <= kMaxBoxSpan &&
+           has_boxes(problem.x_strides, problem.C, element) &&
+           has_boxes(problem.y_strides, problem.K, element) && fits(row_pixels, t.column.period) &&
+           fits(tile_columns(), t.column.lanes);
   }
   int64_t threads() const { return vectors * strips; }
   int64_t tile_columns() const { return strips * kPixelGradColumns; }
@@ -131,6 +150,7 @@ double count_step_issue(const Candidate& c) {
   // Copies of single elements, which also take more of the load-store units; those of 16 bits are
   // not asynchronous. Fitted to a dilated 3x3 and a 31x31 layer (H200, 2026-11-18).
   constexpr double kElementIssue = 45, kShortElementIssue = 140;
+  constexpr double kBoxIssue = 20;  // of one warp
   const PixelGradCore& core = kPixelGradCores[c.core];
   const int64_t element = size_of(c.problem.dtype), channels = pixel_grad_channels(core.taps);
   const int64_t pixels = (kPixelGradColumns - 1) * core.stride + core.taps;
@@ -141,10 +161,13 @@ double count_step_issue(const Candidate& c) {
   const double copy_issue = !c.block.in_planes ? kCopyIssue
                             : element == 2     ? kShortElementIssue
                                                : kElementIssue;
+  const double copies = c.block.uses_boxes
+                            ? static_cast<double>(core.stride + 1) * kBoxIssue /
+                                  static_cast<double>(ceil_div(c.block.threads(), 32))
+                            : static_cast<double>(ceil_div(units, c.block.threads())) * copy_issue;
   return static_cast<double>(c.rows.taps * kPixelGradColumns * core.taps * channels) +
          static_cast<double>(loads) * (kLoadIssue + convert) +
-         static_cast<double>(c.rows.taps) * kRowIssue + kStepIssue +
-         static_cast<double>(ceil_div(units, c.block.threads())) * copy_issue;
+         static_cast<double>(c.rows.taps) * kRowIssue + kStepIssue + copies;
 }
 
 // Cuts rows into segments, distributes the items among blocks, and keeps the fastest choice.
@@ -218,7 +241,7 @@ void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
       p.t = c.t;
       p.partial_stride = problem.K * problem.taps();
       p.taps = narrow(problem.taps());
-      p.items = narrow(items), p.items_per_part = narrow(per_part);
+      p.items = narrow(items), p.parts = narrow(parts);
       p.segment_rows = narrow(segment), p.tile_columns = narrow(block.tile_columns());
       p.chunk = narrow(block.chunk), p.vectors = narrow(block.vectors);
       p.strips = narrow(block.strips);
@@ -235,6 +258,7 @@ void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
       p.by_row_pixels = FastDivmod(block.row_pixels);
       p.by_tile_columns = FastDivmod(block.tile_columns());
       p.unit = narrow(block.unit), p.in_planes = block.in_planes;
+      p.uses_boxes = block.uses_boxes;
     }
   }
 }
@@ -259,12 +283,13 @@ void fit_core(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
   const int64_t element = size_of(problem.dtype);
   for (const int64_t most_vectors : {16, 32, 64}) {
     for (int64_t extra_tiles = 0; extra_tiles < 4; ++extra_tiles) {
-      const BlockShape block(problem, t, core, most_vectors, extra_tiles);
+      const BlockShape block(problem, caps, t, core, most_vectors, extra_tiles);
       const int64_t threads = round_up(block.threads(), 32);
       const int64_t registers = kRegisters / kPixelGradThreads / pixel_grad_blocks(core.taps);
       const int64_t sums_bytes = block.threads() * core.taps * pixel_grad_channels(core.taps) * 4;
       for (int64_t stages = 2; stages <= kPixelGradMostStages; ++stages) {
-        const int64_t bytes = std::max(stages * block.stage_elements * element, sums_bytes);
+        const int64_t bytes =
+            kPixelGradBarrierBytes + std::max(stages * block.stage_elements * element, sums_bytes);
         if (bytes > caps.shared_bytes_per_block) break;
         const int64_t resident = std::clamp<int64_t>(
             std::min(caps.count_blocks_by_shared(bytes), kRegisters / (registers * threads)), 1,
@@ -306,7 +331,10 @@ PixelWeightGradParams make_pixel_weight_grad_params(const ConvProblem& problem,
   const int64_t element = size_of(problem.dtype);
   const int unit =
       fit_unit_to_address(buffers.y, element, fit_unit_to_address(buffers.x, element, p.unit));
-  if (unit < p.unit) set_unit(p, unit, fit.threads);
+  if (unit < p.unit) {
+    set_unit(p, unit, fit.threads);
+    p.uses_boxes = false;
+  }
   return p;
 }
 

@@ -22,30 +22,44 @@
 // A step multiplies kStride rows of X with the last kWindow = ceil(kTaps / kStride) rows of dY. A
 // stage is kWindow steps, so that the register index of a dY row is known at compile time.
 //
-// Warps: all have the same role. Every thread copies its share of a stage (cp.async, 16 bytes at a
-// time where channels allow it), one or more stages ahead and across items, with one barrier per
-// stage. Thread = strip of 4 columns * vectors + vector of channels. NCHW tensors are transposed by
-// the copies, element by element; this serves the sizes without a strip kernel
+// Warps: all have the same role. Thread = strip of 4 columns * vectors + vector of channels. Stages
+// are copied one or more ahead and across items, with one barrier per stage. Where TMA can read the
+// tensors, one thread copies them, a box for each row. Otherwise every thread copies its share
+// (cp.async, 16 bytes at a time where channels allow it), which takes about 45 instructions for
+// each 16 bytes: more than the multiply-adds of a 3x3 kernel. NCHW tensors are transposed by the
+// copies, element by element; this serves the sizes without a strip kernel
 // (strip_weight_grad_kernel.cuh).
+//
+// Neighbouring blocks sum neighbouring items at the same time, so that the halo of column tiles
+// comes from L2.
 //
 // Stride and dilation: kStride is 1 or 2. Any other pair is rearranged as in gather_axis.h: each
 // lane of outputs is a separate item and each class of taps a separate group, within which outputs
 // and taps slide by one.
 //
-// Shared memory: 2 to 4 stages; for 7x7 with 28 columns of 32 channels in float32, 2 of 55 KB. At
-// the end the block's accumulators are reduced there, one row of taps at a time, and written as
-// partial sums, which weight_grad_sums_kernel.cuh adds. The order of all additions is fixed.
+// Shared memory: a barrier for each stage, then 2 to 4 stages; for 7x7 with 28 columns of 32
+// channels in float32, 2 of 55 KB. At the end the block's accumulators are reduced there, one row
+// of taps at a time, and written as partial sums, which weight_grad_sums_kernel.cuh adds. The order
+// of all additions is fixed.
 //
-// Limit: memory for 3x3 in float32, where 16 images of 64 x 512 x 512 take 0.55 ms, 80% of what
-// DRAM delivers (H200, 2026-11-18); multiply-add issue from 5x5 on, by instruction counts. A step
+// Limit: memory for 3x3 in float32; multiply-add issue from 5x5 on, by instruction counts. A step
 // of a 7x7 group has 196 multiply-adds and 14 loads from shared memory.
 #pragma once
 
+#include "device/box_copy.cuh"
+#include "device/mbarrier.cuh"
 #include "device/vectors.cuh"
 #include "engines/copy_unit.cuh"
 #include "engines/cuda_depthwise/depthwise_params.h"
 
 namespace convx {
+
+// Whether the code is for a GPU with TMA; uses_boxes is false otherwise.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+inline constexpr bool kCodeHasBoxes = true;
+#else
+inline constexpr bool kCodeHasBoxes = false;
+#endif
 
 // Loads one or two neighbouring channels from shared memory.
 template <int kChannels, typename T>
@@ -62,6 +76,7 @@ __device__ __forceinline__ void load_channels(float (&to)[kChannels], const T* f
 
 // A band of rows of a column tile of one image, for one lane along each axis.
 struct PixelGradItem {
+  int image;
   int64_t source, target;  // start of the image's chunk of channels, in elements
   int y, x;                // source position of step 0, pixel 0; may lie outside the image
   int row, column;         // output position of step 0
@@ -122,6 +137,7 @@ struct PixelGrad {
     const int segment = p.by_segments.split(image) * p.segment_rows;
     const int row_lane = p.by_row_lanes.split(image);
     PixelGradItem at;
+    at.image = image;
     at.source = image * t.source_n + channel * t.source_c;
     at.target = image * t.target_n + channel * t.target_c;
     at.y = row_taps.offset + row_lane * t.row.source_step + segment * kStride * t.row.period;
@@ -138,7 +154,33 @@ struct PixelGrad {
     return at;
   }
 
-  // Issues the copies of the stage that begins with step `first`.
+  // Issues the copies of the stage that begins with step `first`, as boxes that complete on the
+  // barrier. One thread calls it. Rows and columns outside of the tensors arrive as zeros.
+  __device__ __forceinline__ void copy_boxes(const PixelGradMaps& maps, const T* stage,
+                                             uint32_t barrier, const PixelGradItem& at,
+                                             int first) const {
+    const DepthwiseTensors& t = p.t;
+    const int source_rows = min(kWindow, at.steps - first) * kStride;
+    const int target_rows = max(min(kWindow, at.rows - first), 0);
+    const uint32_t pixel_bytes = p.pitch * static_cast<uint32_t>(sizeof(T));
+    const uint32_t source_bytes = p.row_pixels * pixel_bytes;
+    const uint32_t target_bytes = p.tile_columns * pixel_bytes;
+    arrive_expecting(barrier, source_rows * source_bytes + target_rows * target_bytes);
+    uint32_t to = shared_address(stage);
+    int y = at.y + first * kStride * t.row.period;
+#pragma unroll 1
+    for (int i = 0; i < source_rows; ++i, y += t.row.period, to += source_bytes) {
+      box_copy(to, &maps.source, channel, at.x, y, at.image, barrier);
+    }
+    to = shared_address(stage + p.target_offset);
+    y = at.row + first * t.row.lanes;
+#pragma unroll 1
+    for (int i = 0; i < target_rows; ++i, y += t.row.lanes, to += target_bytes) {
+      box_copy(to, &maps.target, channel, at.column, y, at.image, barrier);
+    }
+  }
+
+  // The same by all threads, with cp.async.
   __device__ __forceinline__ void copy_stage(T* stage, const PixelGradItem& at, int first) const {
     const DepthwiseTensors& t = p.t;
     StagedRows<T> source, target;
@@ -295,14 +337,15 @@ struct PixelGrad {
 
 template <typename T, int kTaps, int kStride>
 __global__ void __launch_bounds__(kPixelGradThreads, pixel_grad_blocks(kTaps))
-    pixel_weight_grad_kernel(const __grid_constant__ PixelWeightGradParams p) {
-  extern __shared__ __align__(16) unsigned char shared_bytes[];
+    pixel_weight_grad_kernel(const __grid_constant__ PixelWeightGradParams p,
+                             const __grid_constant__ PixelGradMaps maps) {
+  extern __shared__ __align__(128) unsigned char shared_bytes[];
   using Grad = PixelGrad<T, kTaps, kStride>;
   int part = blockIdx.x;
   const int channel = p.by_chunks.split(part) * p.chunk;
   const int row_group = p.by_row_groups.split(part);
   const int column_group = p.by_column_groups.split(part);
-  const Grad grad{p, reinterpret_cast<T*>(shared_bytes), channel,
+  const Grad grad{p, reinterpret_cast<T*>(shared_bytes + kPixelGradBarrierBytes), channel,
                   PixelGradTaps(p.t.row, row_group, p.group_rows),
                   PixelGradTaps(p.t.column, column_group, p.group_columns)};
   if (grad.row_taps.count <= 0 || grad.column_taps.count <= 0) return;
@@ -313,38 +356,61 @@ __global__ void __launch_bounds__(kPixelGradThreads, pixel_grad_blocks(kTaps))
   const int source_place = first_pixel * kStride * p.pitch + place;
   const int target_place = p.target_offset + first_pixel * p.pitch + place;
 
+  const uint32_t barriers = shared_address(shared_bytes);  // one per stage, if it uses boxes
+  const bool uses_boxes = kCodeHasBoxes && p.uses_boxes;
+  if constexpr (kCodeHasBoxes) {
+    if (uses_boxes && threadIdx.x == 0) {
+      for (int i = 0; i < p.stages; ++i) init_barrier(barriers + 8 * i, 1);
+      fence_barrier_init();
+    }
+    __syncthreads();
+  }
+
   // The copies run up to stages - 1 stages ahead of the multiply-adds.
-  const int end_item = min((part + 1) * p.items_per_part, p.items);
-  int next_item = part * p.items_per_part, next_step = 0, next_slot = 0;
+  int next_item = part, next_step = 0, next_slot = 0;
   PixelGradItem next = grad.find_item(next_item);
   const auto copy_next = [&] {
-    if (next_item < end_item) {
-      grad.copy_stage(grad.stages + next_slot * p.stage_elements, next, next_step);
+    if (next_item < p.items) {
+      T* const stage = grad.stages + next_slot * p.stage_elements;
+      if (!uses_boxes) {
+        grad.copy_stage(stage, next, next_step);
+      } else if constexpr (kCodeHasBoxes) {
+        if (threadIdx.x == 0) {
+          grad.copy_boxes(maps, stage, barriers + 8 * next_slot, next, next_step);
+        }
+      }
       next_step += Grad::kWindow;
       if (next_step >= next.steps) {
         next_step = 0;
-        if (++next_item < end_item) next = grad.find_item(next_item);
+        next_item += p.parts;
+        if (next_item < p.items) next = grad.find_item(next_item);
       }
     }
     if (++next_slot == p.stages) next_slot = 0;
-    commit_copies();  // possibly an empty group, because waits count groups
+    if (!uses_boxes) commit_copies();  // possibly an empty group, because waits count groups
   };
 #pragma unroll 1
   for (int i = 1; i < p.stages; ++i) copy_next();
 
   typename Grad::Sums sum = {};
-  int slot = 0;
+  RingCursor stage_cursor;
 #pragma unroll 1
-  for (int item = part * p.items_per_part; item < end_item; ++item) {
+  for (int item = part; item < p.items; item += p.parts) {
     const PixelGradItem at = grad.find_item(item);
     const int columns = at.columns - first_pixel;
     typename Grad::Grads rows = {};
     int first = 0;
     do {  // an item without rows has one empty stage
-      p.stages == 2 ? wait_copies<0>() : p.stages == 3 ? wait_copies<1>() : wait_copies<2>();
+      if (uses_boxes) {
+        if constexpr (kCodeHasBoxes) {
+          wait_barrier(barriers + 8 * stage_cursor.slot, stage_cursor.parity);
+        }
+      } else {
+        p.stages == 2 ? wait_copies<0>() : p.stages == 3 ? wait_copies<1>() : wait_copies<2>();
+      }
       __syncthreads();  // the stage has arrived, and the previous one has been read
       copy_next();
-      const T* stage = grad.stages + slot * p.stage_elements;
+      const T* stage = grad.stages + stage_cursor.slot * p.stage_elements;
       const auto multiply = [&]<bool kWhole>() {
         grad.template multiply<kWhole>(stage + source_place, stage + target_place, at, first,
                                        columns, rows, sum);
@@ -356,7 +422,7 @@ __global__ void __launch_bounds__(kPixelGradThreads, pixel_grad_blocks(kTaps))
       } else {
         multiply.template operator()<false>();
       }
-      if (++slot == p.stages) slot = 0;
+      stage_cursor.advance(p.stages);
       first += Grad::kWindow;
     } while (first < at.steps);
   }

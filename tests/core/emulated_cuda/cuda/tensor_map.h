@@ -13,8 +13,10 @@ namespace convx {
 static_assert(sizeof(BoxedTensor) <= sizeof(TensorMap));
 
 inline TensorMap make_tensor_map(const LaunchSite&, const BoxedTensor& tensor) {
-  bool refused = reinterpret_cast<uintptr_t>(tensor.base) % 16 != 0 ||
-                 tensor.box[0] * value_bytes(tensor.value) != tensor.swizzle_bytes || tensor.step[0] != 1;
+  const int row_bytes = tensor.box[0] * value_bytes(tensor.value);
+  bool refused = reinterpret_cast<uintptr_t>(tensor.base) % 16 != 0 || row_bytes % 16 != 0 ||
+                 (tensor.swizzle_bytes != 0 && tensor.swizzle_bytes != row_bytes) ||
+                 tensor.step[0] != 1;
   for (int i = 0; i < 4; ++i) {
     refused |= tensor.extent[i] < 1 || tensor.box[i] < 1 || tensor.step[i] < 1 ||
                tensor.step[i] > 8 || (tensor.box[i] - 1) * tensor.step[i] + 1 > 256;

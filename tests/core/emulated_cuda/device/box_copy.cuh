@@ -21,7 +21,7 @@ void visit_box(uint32_t shared, const void* map, const int (&first)[4], const Vi
   const BoxedTensor tensor = read_map(map);
   char* const start = shared_pointer<char>(shared, 128);
   const int value = value_bytes(tensor.value), unit = 16 / value;
-  const auto swizzle_bits = static_cast<uint32_t>(tensor.swizzle_bytes / 16 - 1);
+  const auto swizzle_bits = static_cast<uint32_t>(std::max(tensor.swizzle_bytes / 16 - 1, 0));
   uint32_t address = shared;
   for (int i3 = 0; i3 < tensor.box[3]; ++i3) {
     for (int i2 = 0; i2 < tensor.box[2]; ++i2) {
