@@ -34,7 +34,7 @@ constexpr int64_t find_upper_corner(int64_t first, int64_t count, int64_t step, 
   return first + (count - 1) * step + 1 - extent;
 }
 
-// A 16-bit tensor, channels innermost, that TMA reads in im2col mode: a copy takes consecutive
+// A tensor, channels innermost, that TMA reads in im2col mode: a copy takes consecutive
 // pixels of a rectangle, row by row and image by image. The rectangle is the same in all images.
 // Its pixels outside of the tensor are read as zeros. The address and the strides are multiples of
 // 16 bytes.
@@ -45,9 +45,10 @@ struct PixelTensor {
   int first[2];  // column and row of the rectangle's first pixel; negative in the padding
   int count[2];  // pixels of the rectangle along columns and rows
   int step[2];   // pixels of the tensor from one pixel of the rectangle to the next
-  // Channels and pixels of one copy. Channels are 16, 32 or 64, and the swizzle is as wide as they
-  // are.
+  // Channels and pixels of one copy. Channels are 16, 32 or 64. 16-bit values are swizzled, with
+  // rows as wide as the channels are; others are not.
   int channels, pixels;
+  BoxValue value = BoxValue::kTwoBytes;
 
   constexpr int64_t upper_corner(int axis) const {
     return find_upper_corner(first[axis], count[axis], step[axis], extent[axis + 1]);

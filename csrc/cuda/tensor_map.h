@@ -31,6 +31,12 @@ inline CUtensorMapSwizzle find_swizzle(int row_bytes) {
                            : CU_TENSOR_MAP_SWIZZLE_NONE;
 }
 
+inline CUtensorMapDataType find_data_type(BoxValue value) {
+  return value == BoxValue::kTf32        ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+         : value == BoxValue::kFourBytes ? CU_TENSOR_MAP_DATA_TYPE_UINT32
+                                         : CU_TENSOR_MAP_DATA_TYPE_UINT16;
+}
+
 inline TensorMap finish_tensor_map(const LaunchSite& site, const CUtensorMap& encoded,
                                    CUresult result) {
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
@@ -54,14 +60,10 @@ inline TensorMap make_tensor_map(const LaunchSite& site, const BoxedTensor& tens
     box[i] = static_cast<cuuint32_t>((tensor.box[i] - 1) * tensor.step[i] + 1);
     if (i < 3) strides[i] = static_cast<cuuint64_t>(tensor.stride_bytes[i]);
   }
-  const CUtensorMapDataType type =
-      tensor.value == BoxValue::kTf32        ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
-      : tensor.value == BoxValue::kFourBytes ? CU_TENSOR_MAP_DATA_TYPE_UINT32
-                                             : CU_TENSOR_MAP_DATA_TYPE_UINT16;
   CUtensorMap encoded;
   const CUresult result =
-      encode(&encoded, type, 4, const_cast<void*>(tensor.base), extent, strides, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, find_swizzle(tensor.swizzle_bytes),
+      encode(&encoded, find_data_type(tensor.value), 4, const_cast<void*>(tensor.base), extent,
+             strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, find_swizzle(tensor.swizzle_bytes),
              CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return finish_tensor_map(site, encoded, result);
 }
@@ -77,12 +79,13 @@ inline TensorMap make_tensor_map(const LaunchSite& site, const PixelTensor& tens
                         static_cast<int>(tensor.upper_corner(1))};
   const cuuint32_t steps[4] = {1, static_cast<cuuint32_t>(tensor.step[0]),
                                static_cast<cuuint32_t>(tensor.step[1]), 1};
+  const bool swizzles = tensor.value == BoxValue::kTwoBytes;
   CUtensorMap encoded;
   const CUresult result =
-      encode(&encoded, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, const_cast<void*>(tensor.base), extent,
+      encode(&encoded, find_data_type(tensor.value), 4, const_cast<void*>(tensor.base), extent,
              strides, lower, upper, static_cast<cuuint32_t>(tensor.channels),
              static_cast<cuuint32_t>(tensor.pixels), steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             find_swizzle(2 * tensor.channels), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+             find_swizzle(swizzles ? 2 * tensor.channels : 0), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return finish_tensor_map(site, encoded, result);
 }

@@ -124,7 +124,7 @@ def plan(host: HostEngine, problem: Problem) -> dict[str, int]:
     return host.core.plan_weight_grad(host.describe_called(problem, "weight_grad"), host.caps)
 
 
-PACKED, PIXELS = 0, 1  # OperandSource
+PACKED, PIXELS, CONVERTED = 0, 1, 2  # OperandSource
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -143,6 +143,31 @@ def test_one_by_one_in_channels_last(core: ModuleType) -> None:
     host = HostEngine(core, "cuda_weight_grad", "ieee")
     case = Case("one_by_one", (2, 48, 7, 9), (72, 48, 1, 1))
     check(host, Problem(case, torch.bfloat16, CHANNELS_LAST, "cpu"))
+
+
+CONVERTED_CASES = [
+    Case("one_by_one", (3, 64, 13, 17), (128, 64, 1, 1)),
+    Case("one_by_one_of_many", (2, 200, 12, 11), (72, 200, 1, 1)),
+    Case("one_by_one_of_few", (2, 12, 12, 11), (8, 12, 1, 1)),
+    Case("one_by_one_padded", (2, 24, 9, 10), (40, 24, 1, 1), padding=(0, 2, 3, 1)),
+    Case("one_by_one_strided", (2, 24, 9, 10), (40, 24, 1, 1), (2, 3)),
+    Case("one_by_one_in_groups", (2, 96, 7, 9), (72, 48, 1, 1), groups=2),
+    Case("dense", (3, 64, 15, 14), (64, 64, 3, 3), padding=(1, 1)),
+    Case("strided", (2, 24, 15, 14), (40, 24, 3, 3), (2, 2), (1, 1)),
+    Case("dilated", (1, 40, 12, 13), (16, 40, 3, 3), padding=(2, 3), dilation=(2, 3)),
+]
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+@pytest.mark.parametrize("case", CONVERTED_CASES, ids=str)
+def test_float32_in_channels_last_is_converted_by_blocks(
+    core: ModuleType, case: Case, precision: str
+) -> None:
+    host = HostEngine(core, "cuda_weight_grad", precision)
+    problem = Problem(case, torch.float32, CHANNELS_LAST, "cpu")
+    host.caps.sm_count = 3  # several stages for each block
+    assert plan(host, problem)["gradient_source"] == CONVERTED
+    check(host, problem)
 
 
 @pytest.mark.parametrize("operand", ["x", "y"])

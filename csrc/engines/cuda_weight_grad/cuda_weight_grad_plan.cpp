@@ -14,9 +14,12 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string refusal = refuse_tensor_cores(p, caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
   if (p.N == 0) return "the batch is empty";
+  // cuda_gemm computes a 1x1 layer as a matrix product, and packs nothing. This engine serves those
+  // that it reads in place as well: adjacent columns by rows, channels_last by TMA.
+  const int64_t element = size_of(p.dtype);
   const bool has_adjacent_columns = p.x_strides.w == 1 && p.y_strides.w == 1;
   const bool has_pixels =
-      size_of(p.dtype) == 2 && has_boxes(p.x_strides, p.C, 2) && has_boxes(p.y_strides, p.K, 2);
+      has_boxes(p.x_strides, p.C, element) && has_boxes(p.y_strides, p.K, element);
   if (p.taps() == 1 && p.groups == 1 && p.stride == Hw{1, 1} && !has_adjacent_columns &&
       !has_pixels) {
     return "a 1x1 layer of stride 1 is a matrix product, for which cuda_gemm packs nothing";
@@ -39,8 +42,13 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
     found->scaled = fit_wgrad(problem, caps, scaled_form(problem));
   }
   const WgradGeometry& exact = found->exact.geometry;
-  if (exact.input_source == OperandSource::kPixels ||
-      exact.gradient_source == OperandSource::kPixels) {
+  // A form that needs neither packing nor scales may be the fastest.
+  if (exact.converts() && found->scaled &&
+      found->exact.microseconds <= found->scaled->microseconds + kScalesUs) {
+    found->scaled.reset();
+  }
+  if (exact.input_source != OperandSource::kPacked ||
+      exact.gradient_source != OperandSource::kPacked) {
     found->misaligned = fit_wgrad(problem, caps, found->exact.form, false);
   }
   const WgradFit& first = found->scaled ? *found->scaled : found->exact;

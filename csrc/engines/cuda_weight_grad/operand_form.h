@@ -33,6 +33,11 @@ constexpr bool has_row_kernel(OperandForm form) {
   return count_components(form) == 1 || form == OperandForm::kScaledFp16x2;
 }
 
+// Whether blocks of the MMA kernel can make the form of float32 tensors (wgrad_convert.cuh).
+constexpr bool can_convert(OperandForm form) {
+  return form == OperandForm::kBf16x2 || form == OperandForm::kBf16x3;
+}
+
 // The form that represents every value of the problem's dtype at the problem's precision.
 inline OperandForm exact_form(const ConvProblem& problem) {
   if (problem.dtype == DType::kBFloat16) return OperandForm::kBFloat16;

@@ -8,10 +8,12 @@ namespace convx {
 namespace {
 
 // Rates of an H200, fitted to timings of the suite (2026-11-18).
-constexpr double kClockGhz = 1.6;          // under load
-constexpr double kBlockCycles = 6000;      // before the first MMA, and the epilogue
-constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all multiprocessors
-constexpr double kPackBytesPerUs = 3.5e6;  // read and written
+constexpr double kClockGhz = 1.6;            // under load
+constexpr double kBlockCycles = 6000;        // before the first MMA, and the epilogue
+constexpr double kCopyBytesPerCycle = 26;    // from L2, by each of all multiprocessors
+constexpr double kPackBytesPerUs = 3.5e6;    // read and written
+constexpr double kStreamBytesPerUs = 4.2e6;  // only read; estimated
+constexpr double kConvertCycles = 0.06;      // per value and component; estimated
 constexpr double kReduceBytesPerUs = 5e6;
 constexpr double kReduceUs = 6;
 constexpr double kReduceElementsPerUs = 2.9e5;
@@ -58,17 +60,22 @@ double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
 }
 
 double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
-                     int components) {
+                     OperandForm form) {
+  const int components = count_components(form);
   const double rounds = static_cast<double>(ceil_div(g.stages_total, g.round_stages));
   const double stages = static_cast<double>(ceil_div(g.round_stages, g.slices));
   // Issue, or what shared memory delivers of both operands.
   const double mma = 4 + std::max(g.columns / 2.0, 16 + g.columns / 4.0);
   const double mmas = (g.images_end_in_gaps ? 3.5 : 4.0) * count_mmas(components) * g.consumers();
   const double overhead = mma_overhead(components, g.consumers());
-  const double copied = components * kStagePositions *
-                        (g.block_filter_tiles * double{kGradientRowBytes} +
-                         g.block_channel_tiles * double(g.row_bytes));
-  const double stage_cycles = std::max(mmas * mma * overhead, copied / kCopyBytesPerCycle);
+  const double row_bytes = g.block_filter_tiles * double{kGradientRowBytes} +
+                           g.block_channel_tiles * double(g.row_bytes);
+  const double copied = (g.converts() ? 2 : components) * kStagePositions * row_bytes;
+  double stage_cycles = std::max(mmas * mma * overhead, copied / kCopyBytesPerCycle);
+  if (g.converts()) {
+    const double values = kStagePositions * row_bytes / 2;
+    stage_cycles = std::max(stage_cycles, kConvertCycles * components * values);
+  }
   const double halo = g.halo_stages * copied / kCopyBytesPerCycle;
   const double waves = static_cast<double>(
       g.writes_result ? ceil_div(int64_t{g.tiles()}, count_clusters(caps.sm_count, g.slices))
@@ -76,8 +83,9 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
   const double block_cycles = g.writes_result ? kStartCycles + store_cycles(g) : kBlockCycles;
   double main_us =
       rounds * waves * (block_cycles + halo + stages * stage_cycles) / (kClockGhz * 1e3);
-  if (g.gradient_source == OperandSource::kPixels) {
-    main_us = std::max(main_us, kLaunchUs + count_bytes(p) / kPackBytesPerUs);
+  if (g.gradient_source != OperandSource::kPacked) {
+    const double rate = g.converts() ? kStreamBytesPerUs : kPackBytesPerUs;
+    main_us = std::max(main_us, kLaunchUs + count_bytes(p) / rate);
   }
 
   const double element_bytes = static_cast<double>(size_of(p.dtype));

@@ -7,9 +7,9 @@
 
 namespace convx {
 
-// Packing, MMAs and the reduction, in microseconds. components: of a split operand.
+// Packing, MMAs and the reduction, in microseconds.
 double predict_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
-                     const WgradGeometry& geometry, int components);
+                     const WgradGeometry& geometry, OperandForm form);
 
 // The kernel that adds partial sums, of either MMA kernel.
 double predict_reduction(const ConvProblem& problem, const WgradGeometry& geometry);

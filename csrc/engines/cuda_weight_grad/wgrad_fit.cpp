@@ -29,21 +29,28 @@ class Search {
     for (const bool folds : {false, true}) {
       if (folds && (p_.S == 1 || p_.groups > 1 || p_.S * p_.C > 64)) continue;
       if (!start(folds)) continue;
-      // Reading a tensor in place is never slower than packing it.
+      // Reading a 16-bit tensor in place is never slower than packing it.
       visit_sources(find_source(PackedSide::kInput), find_source(PackedSide::kGradient));
       if (stops_early_ && best_) break;
+      if (can_convert(form_) && can_read(PackedSide::kInput) && can_read(PackedSide::kGradient)) {
+        visit_sources(OperandSource::kConverted, OperandSource::kConverted);
+      }
     }
     return best_;
   }
 
  private:
   OperandSource find_source(PackedSide side) const {
+    const bool in_place = size_of(p_.dtype) == 2 && can_read(side);
+    return in_place ? OperandSource::kPixels : OperandSource::kPacked;
+  }
+
+  // Whether TMA can read the tensor by position.
+  bool can_read(PackedSide side) const {
     const bool is_input = side == PackedSide::kInput;
     const Strides& strides = is_input ? p_.x_strides : p_.y_strides;
-    const bool in_place = tensors_are_aligned_ && size_of(p_.dtype) == 2 &&
-                          !(is_input && base_.folds_columns) &&
-                          has_boxes(strides, is_input ? p_.C : p_.K, 2) && fits_corners(is_input);
-    return in_place ? OperandSource::kPixels : OperandSource::kPacked;
+    return tensors_are_aligned_ && !(is_input && base_.folds_columns) &&
+           has_boxes(strides, is_input ? p_.C : p_.K, size_of(p_.dtype)) && fits_corners(is_input);
   }
 
   // Whether TMA can walk the positions.
@@ -158,7 +165,7 @@ class Search {
     }
     if (!collect_groups(g, tap_atoms)) return;
     g.block_channel_tiles = atoms / tap_atoms;
-    const int most_consumers = max_consumers(columns, components_);
+    const int most_consumers = max_consumers(columns, components_, g.converts());
     for (int filter_tiles = 1; filter_tiles <= 3; ++filter_tiles) {
       if (filter_tiles > 1 && (filter_tiles - 1) * kTileFilters >= p_.K) break;
       for (int tap_groups = 1; filter_tiles * tap_groups <= most_consumers; ++tap_groups) {
@@ -226,19 +233,32 @@ class Search {
     }
     g.halo_stages = (kStagePositions - 1 + window + reach) / kStagePositions;
     const int skipped = g.images_end_in_gaps ? 8 : 0;  // inside of an MMA's operand
-    g.mirrored_stages = static_cast<int>(ceil_div(15 + skipped + reach, kStagePositions));
+    // A single tap reads whole stages.
+    const bool is_single = g.group_count == 1 && reach == 0 && g.groups[0].shift % 8 == 0;
+    g.mirrored_stages =
+        is_single ? 0 : static_cast<int>(ceil_div(15 + skipped + reach, kStagePositions));
     const int64_t input_stage =
         int64_t{components_} * g.block_channel_tiles * kStagePositions * g.row_bytes;
     const int64_t gradient_stage =
         int64_t{components_} * g.block_filter_tiles * kStagePositions * kGradientRowBytes;
     const int64_t fixed = 2048 + (g.halo_stages + g.mirrored_stages) * input_stage;
+    const int64_t stage = input_stage + gradient_stage;
+    // Leaves so many bytes of shared memory to others.
     const auto set_stages = [&](int64_t others) {
-      g.stages = static_cast<int>(std::min<int64_t>(
-          8, (caps_.shared_bytes_per_block - fixed - others) / (input_stage + gradient_stage)));
+      const int64_t room = caps_.shared_bytes_per_block - fixed - others;
+      const int64_t least_staging = g.converts() ? kMinStagingSlots * kStagingSlotBytes : 0;
+      // Converted operands need no more stages: the staging ring is what runs ahead.
+      const int64_t most = g.converts() ? 2 : 8;
+      g.stages = static_cast<int>(std::min(most, (room - least_staging) / stage));
       if (g.images_end_in_gaps) g.stages -= g.stages % 2;  // pairs do not wrap
+      if (g.stages < 2) return false;
       g.ring_stages = g.stages + g.halo_stages;
-      g.shared_bytes = static_cast<int>(fixed + g.stages * (input_stage + gradient_stage));
-      return g.stages >= 2 && g.mirrored_stages <= g.ring_stages;
+      const int64_t slots = (room - g.stages * stage) / kStagingSlotBytes;
+      g.staging_slots =
+          g.converts() ? static_cast<int>(std::min<int64_t>(kMaxStagingSlots, slots)) : 0;
+      g.shared_bytes =
+          static_cast<int>(fixed + g.stages * stage + g.staging_slots * kStagingSlotBytes);
+      return g.mirrored_stages <= g.ring_stages;
     };
     g.staged_row = (g.columns + g.atoms() * kStagedAtomGap + 7) / 16 * 16 + 8;
     const int64_t table = int64_t{8} * g.block_tap_groups * g.columns;
@@ -277,7 +297,7 @@ class Search {
   }
 
   void consider(const WgradGeometry& g) {
-    const double us = predict_wgrad(p_, caps_, g, components_);
+    const double us = predict_wgrad(p_, caps_, g, form_);
     if (best_ && best_->microseconds <= us) return;
     best_ = WgradFit{.form = form_,
                      .geometry = g,

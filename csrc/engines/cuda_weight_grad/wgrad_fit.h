@@ -34,12 +34,15 @@ inline constexpr int kSplitColumns[] = {128, 96, 64};
 inline constexpr int kNarrowestColumns = 64;
 
 // Consumer warpgroups that a block has at most: registers for the accumulators decide. Split forms
-// have two sets of them.
-constexpr int max_consumers(int columns, int components) {
+// have two sets of them, and blocks that convert have more warps besides the consumers.
+constexpr int max_consumers(int columns, int components, bool converts) {
+  if (converts) return columns <= 64 ? 3 : columns <= 96 ? 2 : 1;
   return columns * (components > 1 ? 2 : 1) <= 192 ? 3 : 2;
 }
 
 inline constexpr int kProducerThreads = 64;  // a warp for each operand
+// Of blocks that convert their operands: the converter warps, and one that loads.
+inline constexpr int kConvertingThreads = kConverterThreads + 32;
 
 // The fastest geometry by prediction, or nothing where no tile fits in shared memory or a limit of
 // the geometry is exceeded.

@@ -16,7 +16,8 @@
 //
 // Packed tensors. In shared memory dY' and X' are rows of 128, 64 or 32 bytes of 16-bit values, one
 // row per position, swizzled as wgmma reads them; split operands have such rows per component. TMA
-// reads 16-bit tensors in channels_last that way. Others are packed into the workspace before, as
+// reads 16-bit tensors in channels_last that way, and float32 ones where warps of the block convert
+// them (wgrad_convert.cuh). Others are packed into the workspace before, as
 // [tile of channels][position][row_bytes], so that a stage is one bulk copy. A round packs a range
 // of positions and multiplies it; several rounds keep the workspace within its limit.
 //
@@ -39,6 +40,11 @@ inline constexpr int kGradientRowBytes = 128;   // those filters, 16 bits each
 inline constexpr int kPackedBlockBytes = 8192;  // what the packing kernel writes at once
 inline constexpr int kStagedAtomGap = 4;        // values between staged atoms (wgrad_store.cuh)
 inline constexpr int kMaxClusterSlices = 8;     // blocks of a cluster that every GPU allows
+inline constexpr int kConverterWarps = 4;
+inline constexpr int kConverterThreads = 32 * kConverterWarps;
+inline constexpr int kStagingSlotBytes = kStagePositions * kTileFilters * 4;  // a tile in float32
+inline constexpr int kMinStagingSlots = 4, kMaxStagingSlots = 8;
+inline constexpr int kStagingBarrierOffset = 512;  // of their barriers, behind those of the stages
 inline constexpr int kMaxTapGroups = 128;
 inline constexpr int kMaxWgradTaps = 1024;
 inline constexpr int kMaxResidues = 32;
@@ -50,6 +56,9 @@ enum class OperandSource : uint8_t {
   kPacked,  // a kernel before packs it into the workspace, and bulk copies bring it from there
   kPixels,  // TMA in im2col mode, from the tensor itself: 16 bits in channels_last
   kRows,    // the row kernel reads both tensors in place: NCHW
+  // The same for float32, into a staging ring, from which warps of the block convert it
+  // (wgrad_convert.cuh). Both operands are, or none.
+  kConverted,
 };
 
 // What the atoms of columns in one MMA are: B is made of atoms of 16, 32 or 64 channels at equal
@@ -121,6 +130,7 @@ struct WgradGeometry {
   int mirrored_stages;                // the first ones again, behind the ring's end
   int halo_stages;                    // of X' that a stage of dY' needs beyond its own
   int flush_stages;                   // MMAs accumulate over so many stages at most
+  int staging_slots;                  // of the staging ring, if operands are converted
   int slices;                         // split-K
   // The slices of a tile are the blocks of a cluster, which add their accumulators and write dW.
   // Otherwise partial sums go to the workspace, and another kernel adds them.
@@ -135,6 +145,7 @@ struct WgradGeometry {
   int64_t stages_total, round_stages;
   int64_t gradient_rows, input_rows;  // positions of a packed tile, in a round
 
+  constexpr bool converts() const { return gradient_source == OperandSource::kConverted; }
   constexpr int consumers() const { return block_filter_tiles * block_tap_groups; }
   constexpr int tiles() const { return filter_blocks * channel_blocks * group_blocks; }
   constexpr int atoms() const { return columns / atom_channels; }

@@ -7,7 +7,8 @@
 //   reduced over positions, 64 a stage
 //
 // A block has up to three consumer warpgroups, tiles of filters times tap groups, and two producer
-// warps, one for each operand.
+// warps, one for each operand. Blocks that convert float32 operands have a loading warp and four
+// converter warps instead (wgrad_convert.cuh).
 //
 // All consumers share one ring of X' in shared memory: every stage of it is brought once per block
 // and read by all taps, because a tap is a shift of the operand's start by whole rows. The first
@@ -21,14 +22,16 @@
 // go to the workspace, for wgrad_reduce.cuh.
 //
 // Shared memory: barriers 1 KiB | dY' stages * filter tiles * components * 8 KiB
-//                | X' (ring + mirrored stages) * channel tiles * components * 64 * row_bytes.
-// After the last MMA, accumulators may be staged there: consumers * 64 * staged_row * 4 bytes.
+//                | X' (ring + mirrored stages) * channel tiles * components * 64 * row_bytes
+//                | staging ring, if operands are converted: slots * 16 KiB.
+// After the last MMA, accumulators may be staged over these: consumers * 64 * staged_row * 4 bytes.
 // Behind both is the table of wgrad_store.cuh, 8 bytes per column of a block.
 #pragma once
 
 #include "device/dependent_launch.cuh"
 #include "device/warp_roles.cuh"
 #include "engines/cuda_weight_grad/wgrad_consumer.cuh"
+#include "engines/cuda_weight_grad/wgrad_convert.cuh"
 #include "engines/cuda_weight_grad/wgrad_fit.h"
 #include "engines/cuda_weight_grad/wgrad_producer.cuh"
 #include "engines/run_flag.cuh"
@@ -40,9 +43,11 @@ template <OperandForm kForm>
 using component_t =
     std::conditional_t<kForm == OperandForm::kFloat16 || is_scaled(kForm), __half, __nv_bfloat16>;
 
-template <OperandForm kForm, int kColumns>
-__global__ void __launch_bounds__(128 * max_consumers(kColumns, count_components(kForm)) +
-                                      kProducerThreads,
+// kConverts: as WgradGeometry::converts.
+template <OperandForm kForm, int kColumns, bool kConverts>
+__global__ void __launch_bounds__(128 * max_consumers(kColumns, count_components(kForm),
+                                                      kConverts) +
+                                      (kConverts ? kConvertingThreads : kProducerThreads),
                                   1)
     wgrad_kernel(const __grid_constant__ WgradGeometry g, const __grid_constant__ WgradCall call,
                  const __grid_constant__ WgradMaps maps) {
@@ -50,7 +55,11 @@ __global__ void __launch_bounds__(128 * max_consumers(kColumns, count_components
   constexpr int kComponents = count_components(kForm);
   extern __shared__ char unaligned[];
   const WgradMemory memory(g, kComponents, unaligned);
-  if (threadIdx.x == 0) memory.init_barriers(g);
+  const StagingMemory staging(g, memory, kComponents);
+  if (threadIdx.x == 0) {
+    memory.init_barriers(g);
+    if (kConverts) staging.init_barriers(g);
+  }
   // Everything that needs parameters only comes before the wait for earlier kernels.
   const WgradWork work(g, call, WgradIndex(g, static_cast<int>(blockIdx.x)));
   // The same for all lanes, which lets the compiler keep descriptors in uniform registers.
@@ -70,6 +79,13 @@ __global__ void __launch_bounds__(128 * max_consumers(kColumns, count_components
     // The producers have returned or will, and no barrier waits for them. Code that they shared
     // with consumers would make the compiler serialize the MMAs.
     if (g.writes_result) ResultStore<kForm>(g, call, memory, work).run(32 * first_producer);
+  } else if constexpr (kConverts) {
+    if (warp < first_producer + kConverterWarps) {
+      const int thread = static_cast<int>(threadIdx.x) - 32 * first_producer;
+      OperandConverter<kComponents>(g, memory, staging, work, thread).run();
+    } else if (elect_lane()) {
+      StagingLoader(g, call, maps, staging, work).run();
+    }
   } else if (warp == first_producer) {
     if (elect_lane()) GradientProducer<kComponents>(g, call, maps, memory, work).run();
   } else if (elect_lane()) {

@@ -51,8 +51,12 @@ void pack_positions(const LaunchSite& site, const WgradGeometry& g, const WgradC
 inline WgradMaps make_wgrad_maps(const LaunchSite& site, const WgradGeometry& g,
                                  const WgradCall& call) {
   WgradMaps maps{};
-  const auto bytes = [](const Strides& s) { return std::array{2 * s.w, 2 * s.h, 2 * s.n}; };
-  if (g.input_source == OperandSource::kPixels) {
+  const BoxValue value = g.converts() ? BoxValue::kFourBytes : BoxValue::kTwoBytes;
+  const auto bytes = [&](const Strides& s) {
+    const int64_t element = value_bytes(value);
+    return std::array{element * s.w, element * s.h, element * s.n};
+  };
+  if (g.input_source != OperandSource::kPacked) {
     const auto [w, h, n] = bytes(g.x_strides);
     maps.input =
         make_tensor_map(site, PixelTensor{.base = call.x,
@@ -62,9 +66,10 @@ inline WgradMaps make_wgrad_maps(const LaunchSite& site, const WgradGeometry& g,
                                           .count = {g.pitch, g.rows},
                                           .step = {g.stride_w, g.stride_h},
                                           .channels = g.atom_channels,
-                                          .pixels = kStagePositions});
+                                          .pixels = kStagePositions,
+                                          .value = value});
   }
-  if (g.gradient_source == OperandSource::kPixels) {
+  if (g.gradient_source != OperandSource::kPacked) {
     const auto [w, h, n] = bytes(g.y_strides);
     maps.gradient = make_tensor_map(
         site, PixelTensor{.base = call.y,
@@ -74,7 +79,8 @@ inline WgradMaps make_wgrad_maps(const LaunchSite& site, const WgradGeometry& g,
                           .count = {g.pitch, g.rows},
                           .step = {1, 1},
                           .channels = kTileFilters,
-                          .pixels = kStagePositions});
+                          .pixels = kStagePositions,
+                          .value = value});
   }
   return maps;
 }
@@ -83,9 +89,16 @@ template <OperandForm kForm, int kColumns>
 void launch_mmas(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call,
                  const WgradMaps& maps) {
   const dim3 grid(static_cast<unsigned>(g.tiles() * g.slices));
-  launch_clusters<wgrad_kernel<kForm, kColumns>>(
-      site, grid, g.writes_result ? g.slices : 1, 128 * g.consumers() + kProducerThreads,
-      static_cast<size_t>(g.shared_bytes), g, call, maps);
+  const auto launch = [&]<bool kConverts>() {
+    constexpr int kOthers = kConverts ? kConvertingThreads : kProducerThreads;
+    launch_clusters<wgrad_kernel<kForm, kColumns, kConverts>>(
+        site, grid, g.writes_result ? g.slices : 1, 128 * g.consumers() + kOthers,
+        static_cast<size_t>(g.shared_bytes), g, call, maps);
+  };
+  if constexpr (can_convert(kForm)) {
+    if (g.converts()) return launch.template operator()<true>();
+  }
+  launch.template operator()<false>();
 }
 
 // Calls the kernel for the geometry's number of columns.

@@ -64,7 +64,7 @@ struct WgradMemory {
   __device__ void init_barriers(const WgradGeometry& g) const {
 #pragma unroll 1
     for (int i = 0; i < g.stages; ++i) {
-      init_barrier(full + 8 * i, 2);                   // the producers
+      init_barrier(full + 8 * i, g.converts() ? kConverterWarps : 2);  // the producers
       init_barrier(empty + 8 * i, 4 * g.consumers());  // a lane of each consumer warp
     }
     fence_barrier_init();

@@ -63,7 +63,8 @@ inline void pixel_copy(uint32_t destination, const void* map, int channel, int c
   std::memcpy(&tensor, map, sizeof(tensor));
   EmulatedBarrier& counted = find_barrier(barrier);
   char* const start = shared_pointer<char>(destination, 128);
-  const auto swizzle_bits = static_cast<uint32_t>(tensor.channels / 8 - 1);
+  const int value = value_bytes(tensor.value), unit = 16 / value;
+  const auto swizzle_bits = static_cast<uint32_t>(value == 2 ? tensor.channels / 8 - 1 : 0);
   // The rectangle's last column and row.
   const int last[2] = {tensor.first[0] + (tensor.count[0] - 1) * tensor.step[0],
                        tensor.first[1] + (tensor.count[1] - 1) * tensor.step[1]};
@@ -77,14 +78,14 @@ inline void pixel_copy(uint32_t destination, const void* map, int channel, int c
     const int64_t at[3] = {column + column_offset, row + row_offset, image};
     bool inside = true;
     for (int i = 0; i < 3; ++i) inside &= at[i] >= 0 && at[i] < tensor.extent[i + 1];
-    for (int i = 0; i < tensor.channels; i += 8, address += 16) {
+    for (int i = 0; i < tensor.channels; i += unit, address += 16) {
       const auto left =
-          inside ? std::clamp<int64_t>(tensor.extent[0] - channel - i, 0, 8) : int64_t{0};
-      const int64_t offset = 2 * (channel + i) + at[0] * tensor.stride_bytes[0] +
+          inside ? std::clamp<int64_t>(tensor.extent[0] - channel - i, 0, unit) : int64_t{0};
+      const int64_t offset = value * (channel + i) + at[0] * tensor.stride_bytes[0] +
                              at[1] * tensor.stride_bytes[1] + at[2] * tensor.stride_bytes[2];
       const uint32_t swizzled = address ^ ((address >> 7 & swizzle_bits) << 4);
       char* const to = start + (static_cast<int64_t>(swizzled) - destination);
-      const auto bytes = static_cast<uint32_t>(2 * left);
+      const auto bytes = static_cast<uint32_t>(value * left);
       std::memset(to, emulator::kPoison, 16);
       counted.copies.push_back(
           {to, static_cast<const char*>(tensor.base) + offset, bytes, 16 - bytes});
