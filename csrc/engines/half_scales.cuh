@@ -67,11 +67,13 @@ struct HalfFitness {
 // Whether the values at risk outnumber the safe ones. A single one is tolerated.
 __device__ __forceinline__ bool is_unfit(int at_risk, int safe) { return at_risk >= safe + 2; }
 
-// Checks kCount values of each lane, and sets scales->unfit. The i-th values of the lanes in peers
-// are judged together. In the common case nothing is at risk, and the first vote ends the check.
-template <int kCount>
+// Checks kCount values of each lane, and sets scales->unfit. A lane's values are kSets sets of
+// different channels; the i-th values of all sets of the lanes in peers are judged together. In the
+// common case nothing is at risk, and the first vote ends the check.
+template <int kSets = 1, int kCount>
 __device__ __forceinline__ void check_fitness(HalfScales* scales, const float (&scaled)[kCount],
                                               uint32_t peers) {
+  constexpr int kChannels = kCount / kSets;
   bool doubtful = false;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
@@ -80,14 +82,20 @@ __device__ __forceinline__ void check_fitness(HalfScales* scales, const float (&
   }
   if (!__any_sync(0xffffffff, doubtful)) return;
 #pragma unroll 1
-  for (int i = 0; i < kCount; ++i) {
-    float value = 0;
+  for (int i = 0; i < kChannels; ++i) {
+    int at_risk = 0, safe = 0;
+    bool beyond = false;
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) value = i == j ? scaled[j] : value;  // stays in registers
-    const HalfFitness fitness(value);
-    const int at_risk = __popc(__ballot_sync(0xffffffff, fitness.at_risk) & peers);
-    const int safe = __popc(__ballot_sync(0xffffffff, fitness.safe) & peers);
-    if (fitness.beyond || is_unfit(at_risk, safe)) scales->unfit = 1;  // all writers agree
+    for (int set = 0; set < kSets; ++set) {
+      float value = 0;  // scaled[set * kChannels + i], which stays in registers
+#pragma unroll
+      for (int j = 0; j < kChannels; ++j) value = i == j ? scaled[set * kChannels + j] : value;
+      const HalfFitness fitness(value);
+      at_risk += __popc(__ballot_sync(0xffffffff, fitness.at_risk) & peers);
+      safe += __popc(__ballot_sync(0xffffffff, fitness.safe) & peers);
+      beyond |= fitness.beyond;
+    }
+    if (beyond || is_unfit(at_risk, safe)) scales->unfit = 1;  // all writers agree
   }
 }
 

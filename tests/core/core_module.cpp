@@ -451,6 +451,7 @@ PYBIND11_MODULE(convx_core, m) {
                     "filter_tiles"_a = g.block_filter_tiles, "tap_groups"_a = g.block_tap_groups,
                     "input_source"_a = static_cast<int>(g.input_source),
                     "gradient_source"_a = static_cast<int>(g.gradient_source),
+                    "is_scaled"_a = planned.scaled.has_value(),
                     "group_count"_a = g.group_count, "residues"_a = g.residue_count,
                     "stages"_a = g.stages, "halo"_a = g.halo_stages,
                     "mirrored"_a = g.mirrored_stages, "slices"_a = g.slices,

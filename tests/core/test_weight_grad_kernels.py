@@ -168,6 +168,37 @@ def test_float32_in_channels_last_is_converted_by_blocks(
     host.caps.sm_count = 3  # several stages for each block
     assert plan(host, problem)["gradient_source"] == CONVERTED
     check(host, problem)
+    if case.w[2:] == (1, 1):
+        check(host, problem, before=1)  # TMA cannot read it
+
+
+@pytest.mark.parametrize("factor", [1, 1e9, 1e-15, torch.inf], ids=str)
+@pytest.mark.parametrize(
+    ("case", "sm_count"),
+    [
+        (Case("dense", (2, 32, 16, 16), (64, 32, 3, 3), padding=(1, 1)), 1),
+        (Case("strided", (4, 32, 16, 16), (64, 32, 5, 5), (2, 2), (2, 2)), 2),
+    ],
+    ids=str,
+)
+def test_blocks_convert_to_scaled_fp16(
+    core: ModuleType, case: Case, sm_count: int, factor: float
+) -> None:
+    """Values that it cannot hold are found by the blocks, and multiplied as bfloat16 components."""
+    host = HostEngine(core, "cuda_weight_grad", "tf32")
+    host.caps.sm_count = sm_count
+    problem = Problem(case, torch.float32, CHANNELS_LAST, "cpu")
+    planned = plan(host, problem)
+    assert planned["gradient_source"] == CONVERTED
+    assert planned["is_scaled"]
+    if factor == 1:
+        check(host, problem, before=1)  # TMA cannot read it
+    problem.x[:, 5] *= factor
+    if factor == torch.inf:
+        check_nonfinite_on_host(host, problem, "weight_grad")
+        return
+    problem.y[:, 3] /= factor
+    check(host, problem)
 
 
 @pytest.mark.parametrize("operand", ["x", "y"])

@@ -37,6 +37,7 @@ constexpr double kStripSumIssue = 12;          // reducing one weight's gradient
 constexpr double kPixelGradStepIssue = 45;     // one step of a tiled weight gradient; estimated
 constexpr double kStripShiftIssue = 55;        // storing a row with any alignment
 constexpr double kStripBytesPerUs = 3.6e6;
+constexpr double kBoxBytesPerUs = 4.2e6;  // only read, by TMA; estimated
 constexpr double kStripSecondPassUs = 4;  // launch of the kernel that adds partial sums
 constexpr double kStripLatencyUs = 0.8;   // load latency while memory is busy
 constexpr double kStripNarrowLoad = 0.1;  // extra time of 8-byte loads; 0.3 for 4-byte loads

@@ -219,7 +219,8 @@ void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
                                                segment * block.tile_columns());
       // Fewer blocks than multiprocessors do not fill the memory's queues.
       const double spread = std::min(1.0, static_cast<double>(blocks) / sms);
-      const double memory = (least / kStripBytesPerUs * narrow_chunks +
+      const double rate_of_memory = block.uses_boxes ? kBoxBytesPerUs : kStripBytesPerUs;
+      const double memory = (least / rate_of_memory * narrow_chunks +
                              std::max(0.0, moved - least) / kDepthwiseExcessBytesPerUs) /
                             scale / spread;
       const double block_stages = block_items * static_cast<double>(ceil_div(steps, window));
@@ -230,7 +231,8 @@ void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
                              (1 + block_stages / ahead) * kStripLatencyUs;
       const double us = kDepthwiseLaunchUs + kStripSecondPassUs +
                         std::max({compute, memory, latency}) +
-                        0.15 * std::min(compute, memory);  // neither hides the other entirely
+                        // Neither hides the other entirely.
+                        (block.uses_boxes ? 0.05 : 0.15) * std::min(compute, memory);
       if (fit.blocks > 0 && us >= fit.microseconds) continue;
       fit.microseconds = us;
       fit.blocks = blocks, fit.parts = parts, fit.workspace_bytes = workspace;

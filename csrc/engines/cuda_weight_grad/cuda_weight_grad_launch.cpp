@@ -45,7 +45,7 @@ void launch_cuda_weight_grad(const LaunchSite& site, const Plan& plan, const Buf
   const WgradFit& exact_fit =
       planned.misaligned && !are_aligned ? *planned.misaligned : planned.exact;
   WgradCall exact = make_call(exact_fit, buffers);
-  if (planned.scaled) {
+  if (planned.scaled && (are_aligned || !planned.scaled->geometry.converts())) {
     WgradCall scaled = make_call(*planned.scaled, buffers);
     scaled.scales = static_cast<HalfScales*>(buffers.workspace);
     scaled.run_flag = exact.run_flag = &scaled.scales->unfit;

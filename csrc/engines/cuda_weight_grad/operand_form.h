@@ -35,7 +35,8 @@ constexpr bool has_row_kernel(OperandForm form) {
 
 // Whether blocks of the MMA kernel can make the form of float32 tensors (wgrad_convert.cuh).
 constexpr bool can_convert(OperandForm form) {
-  return form == OperandForm::kBf16x2 || form == OperandForm::kBf16x3;
+  return form == OperandForm::kScaledFp16 || form == OperandForm::kBf16x2 ||
+         form == OperandForm::kBf16x3;
 }
 
 // The form that represents every value of the problem's dtype at the problem's precision.

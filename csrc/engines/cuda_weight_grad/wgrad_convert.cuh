@@ -12,14 +12,14 @@
 // component. The tile has the same order before and after, so that the addresses of a thread differ
 // by constants only.
 //
-// Limit: memory, for 1x1 layers. A value takes about 5 instructions of a converter thread, by
-// count.
+// Limit: memory, for 1x1 layers; otherwise the converter warps. A value takes 5 to 7 instructions
+// of a converter thread, by count.
 #pragma once
 
 #include "device/box_copy.cuh"
 #include "device/mbarrier.cuh"
 #include "device/swizzle.cuh"
-#include "device/tensor_formats.cuh"
+#include "engines/cuda_weight_grad/load_item.cuh"
 #include "engines/cuda_weight_grad/wgrad_producer.cuh"
 
 namespace convx {
@@ -116,15 +116,25 @@ class StagingLoader {
   RingCursor cursor_;
 };
 
-// Converts staged tiles into bfloat16 components, as split_pair (load_item.cuh) does. All threads
-// of the converter warps run it.
-template <int kComponents>
+// Converts staged tiles into components. All threads of the converter warps run it. Sets unfit of a
+// scaled form's scales if a value does not fit, as the packing kernel does.
+template <OperandForm kForm>
 class OperandConverter {
+  static constexpr int kComponents = count_components(kForm);
+
  public:
   // thread: of the converter warps.
-  __device__ OperandConverter(const WgradGeometry& g, const WgradMemory& memory,
-                              const StagingMemory& staging, const WgradWork& work, int thread)
-      : g_(g), memory_(memory), staging_(staging), stages_(work.stages), thread_(thread) {}
+  __device__ OperandConverter(const WgradGeometry& g, const WgradCall& call,
+                              const WgradMemory& memory, const StagingMemory& staging,
+                              const WgradWork& work, int thread)
+      : g_(g),
+        memory_(memory),
+        staging_(staging),
+        stages_(work.stages),
+        thread_(thread),
+        scales_(call.scales),
+        input_scale_(find_operand_scale<kForm, PackedSide::kInput>(call)),
+        gradient_scale_(find_operand_scale<kForm, PackedSide::kGradient>(call)) {}
 
   __device__ void run() {
     fill_stages(g_, memory_, stages_, [&](int i, int slot) {
@@ -146,7 +156,7 @@ class OperandConverter {
     uint32_t to = memory_.input + ring_slot_ * bytes;
 #pragma unroll 1
     for (int tile = 0; tile < g_.block_channel_tiles; ++tile, to += memory_.ring_bytes) {
-      convert_tile(to, component, g_.row_bytes, mirror);
+      convert_tile(to, component, g_.row_bytes, mirror, input_scale_);
     }
     if (++ring_slot_ == g_.ring_stages) ring_slot_ = 0;
   }
@@ -156,41 +166,53 @@ class OperandConverter {
     uint32_t to = memory_.gradient + slot * memory_.gradient_stage_bytes;
 #pragma unroll 1
     for (int tile = 0; tile < g_.block_filter_tiles; ++tile, to += kTileBytes) {
-      convert_tile(to, g_.block_filter_tiles * kTileBytes, kGradientRowBytes, 0);
+      convert_tile(to, g_.block_filter_tiles * kTileBytes, kGradientRowBytes, 0, gradient_scale_);
     }
   }
 
   // Converts the next slot into a tile with rows of row_bytes. component_bytes: from one component
   // of the tile to the next. mirror: the distance to the tile's copy, 0 if it has none.
   __device__ __forceinline__ void convert_tile(uint32_t to, uint32_t component_bytes, int row_bytes,
-                                               uint32_t mirror) {
+                                               uint32_t mirror, float scale) {
     constexpr int kUnits = 2;  // of a thread, loaded at once; every tile has a multiple
+    // Lanes that hold the same channels judge together whether those are too small.
+    const uint32_t every = row_bytes == 128  ? 0x00010001u
+                           : row_bytes == 64 ? 0x01010101u
+                                             : 0x11111111u;
+    const uint32_t peers = every << (thread_ & (row_bytes / 8 - 1));
     wait_barrier(staging_.full + 8 * cursor_.slot, cursor_.parity);
     uint32_t from = staging_.slots + cursor_.slot * kStagingSlotBytes + 16 * thread_;
     to += swizzle(8 * thread_, row_bytes);
+    uint32_t next[kUnits][4];
+    const auto load = [&] {
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i, from += 16 * kConverterThreads) load_16_bytes(from, next[i]);
+    };
+    load();
     // The swizzle repeats every 1024 bytes, which all threads fill at once.
+    const int units = row_bytes / 16;
 #pragma unroll 1
-    for (int unit = 0; unit < row_bytes / 16; unit += kUnits) {
-      uint32_t values[kUnits][4];
+    for (int unit = 0; unit < units; unit += kUnits, to += kUnits * 8 * kConverterThreads) {
+      float values[4 * kUnits];
 #pragma unroll
-      for (int i = 0; i < kUnits; ++i) {
-        load_16_bytes(from + i * 16 * kConverterThreads, values[i]);
+      for (int i = 0; i < 4 * kUnits; ++i) {
+        values[i] = __uint_as_float(next[i / 4][i % 4]);
+        if constexpr (is_scaled(kForm)) values[i] *= scale;
       }
+      if (unit + kUnits < units) load();
+      if constexpr (is_scaled(kForm)) check_fitness<kUnits>(scales_, values, peers);
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) {
-        const SplitPair first(__uint_as_float(values[i][0]), __uint_as_float(values[i][1]));
-        const SplitPair second(__uint_as_float(values[i][2]), __uint_as_float(values[i][3]));
+        uint32_t first[kComponents], second[kComponents];
+        split_pair<kForm>(values[4 * i], values[4 * i + 1], first);
+        split_pair<kForm>(values[4 * i + 2], values[4 * i + 3], second);
         const uint32_t at = to + i * 8 * kConverterThreads;
 #pragma unroll
         for (int j = 0; j < kComponents; ++j) {
-          store_8_bytes(at + j * component_bytes, first.part[j], second.part[j]);
-          if (mirror != 0) {
-            store_8_bytes(at + mirror + j * component_bytes, first.part[j], second.part[j]);
-          }
+          store_8_bytes(at + j * component_bytes, first[j], second[j]);
+          if (mirror != 0) store_8_bytes(at + mirror + j * component_bytes, first[j], second[j]);
         }
       }
-      from += kUnits * 16 * kConverterThreads;
-      to += kUnits * 8 * kConverterThreads;
     }
     __syncwarp();
     if (thread_ % 32 == 0) arrive(staging_.empty + 8 * cursor_.slot);
@@ -201,6 +223,8 @@ class OperandConverter {
   const WgradMemory& memory_;
   const StagingMemory& staging_;
   const int stages_, thread_;
+  HalfScales* const scales_;
+  const float input_scale_, gradient_scale_;
   RingCursor cursor_;
   int ring_slot_ = 0;  // that the next stage of X' goes to
 };

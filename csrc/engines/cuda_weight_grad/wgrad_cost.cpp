@@ -13,7 +13,6 @@ constexpr double kBlockCycles = 6000;        // before the first MMA, and the ep
 constexpr double kCopyBytesPerCycle = 26;    // from L2, by each of all multiprocessors
 constexpr double kPackBytesPerUs = 3.5e6;    // read and written
 constexpr double kStreamBytesPerUs = 4.2e6;  // only read; estimated
-constexpr double kConvertCycles = 0.06;      // per value and component; estimated
 constexpr double kReduceBytesPerUs = 5e6;
 constexpr double kReduceUs = 6;
 constexpr double kReduceElementsPerUs = 2.9e5;
@@ -39,6 +38,11 @@ int64_t count_clusters(int sm_count, int blocks) {
 // tensor cores. Split forms wait for their accumulators after every stage, which others hide.
 double mma_overhead(int components, int consumers) {
   return (components == 1 ? 1.05 : 1.0) + (components == 1 ? 0.2 : 0.35) / (consumers * consumers);
+}
+
+// What the converter warps take for a value, from the instructions of the form. Estimated.
+double convert_cycles(OperandForm form) {
+  return form == OperandForm::kBf16x2 ? 0.09 : form == OperandForm::kBf16x3 ? 0.12 : 0.11;
 }
 
 // What a block takes to write its share of a tile.
@@ -74,7 +78,7 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
   double stage_cycles = std::max(mmas * mma * overhead, copied / kCopyBytesPerCycle);
   if (g.converts()) {
     const double values = kStagePositions * row_bytes / 2;
-    stage_cycles = std::max(stage_cycles, kConvertCycles * components * values);
+    stage_cycles = std::max(stage_cycles, convert_cycles(form) * values);
   }
   const double halo = g.halo_stages * copied / kCopyBytesPerCycle;
   const double waves = static_cast<double>(

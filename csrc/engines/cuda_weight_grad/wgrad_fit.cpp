@@ -248,7 +248,7 @@ class Search {
       const int64_t room = caps_.shared_bytes_per_block - fixed - others;
       const int64_t least_staging = g.converts() ? kMinStagingSlots * kStagingSlotBytes : 0;
       // Converted operands need no more stages: the staging ring is what runs ahead.
-      const int64_t most = g.converts() ? 2 : 8;
+      const int64_t most = !g.converts() ? 8 : components_ > 1 ? 2 : 4;
       g.stages = static_cast<int>(std::min(most, (room - least_staging) / stage));
       if (g.images_end_in_gaps) g.stages -= g.stages % 2;  // pairs do not wrap
       if (g.stages < 2) return false;

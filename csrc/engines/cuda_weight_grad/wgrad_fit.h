@@ -21,10 +21,11 @@ inline constexpr int64_t kScaleBytes = 256;
 
 struct WgradPlan {
   WgradFit exact;
-  // Set if `exact` reads tensors in place by TMA: packs them instead, for tensors whose address is
-  // not a multiple of 16 bytes.
+  // Set if TMA reads the tensors of `exact`: packs them instead, for tensors whose address is not a
+  // multiple of 16 bytes.
   std::optional<WgradFit> misaligned;
-  // The faster form of float32. Where the GPU finds values that it cannot hold, exact runs instead.
+  // The faster form of float32, if it is. Where the GPU finds values that it cannot hold, exact
+  // runs instead, as it does for addresses that TMA cannot read.
   std::optional<WgradFit> scaled;
 };
 
@@ -36,8 +37,9 @@ inline constexpr int kNarrowestColumns = 64;
 // Consumer warpgroups that a block has at most: registers for the accumulators decide. Split forms
 // have two sets of them, and blocks that convert have more warps besides the consumers.
 constexpr int max_consumers(int columns, int components, bool converts) {
-  if (converts) return columns <= 64 ? 3 : columns <= 96 ? 2 : 1;
-  return columns * (components > 1 ? 2 : 1) <= 192 ? 3 : 2;
+  const int accumulated = columns * (components > 1 ? 2 : 1);
+  if (converts) return accumulated <= 128 ? 3 : accumulated <= 192 ? 2 : 1;
+  return accumulated <= 192 ? 3 : 2;
 }
 
 inline constexpr int kProducerThreads = 64;  // a warp for each operand

@@ -71,8 +71,10 @@ __global__ void __launch_bounds__(128 * max_consumers(kColumns, count_components
   }
   wait_for_kernels_before();
   let_next_kernel_start();
-  if (must_return(call)) return;
-  __syncthreads();
+  // Other blocks that convert may be about to set the flag: the threads of a block agree on it, and
+  // the blocks of a cluster, which wait for each other, ignore it.
+  const bool ignores_flag = kConverts && is_scaled(kForm) && g.writes_result && g.slices > 1;
+  if (__syncthreads_or(!ignores_flag && must_return(call))) return;
   if (work.tile.is_empty) return;
   if (warp < first_producer) {
     WgradConsumer<component_t<kForm>, kComponents, kColumns>(g, call, memory, work, warp / 4).run();
@@ -82,7 +84,7 @@ __global__ void __launch_bounds__(128 * max_consumers(kColumns, count_components
   } else if constexpr (kConverts) {
     if (warp < first_producer + kConverterWarps) {
       const int thread = static_cast<int>(threadIdx.x) - 32 * first_producer;
-      OperandConverter<kComponents>(g, memory, staging, work, thread).run();
+      OperandConverter<kForm>(g, call, memory, staging, work, thread).run();
     } else if (elect_lane()) {
       StagingLoader(g, call, maps, staging, work).run();
     }

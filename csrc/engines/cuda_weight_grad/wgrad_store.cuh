@@ -21,6 +21,7 @@
 #include "device/shared_memory.cuh"
 #include "engines/cuda_weight_grad/wgrad_element.cuh"
 #include "engines/cuda_weight_grad/wgrad_memory.cuh"
+#include "engines/run_flag.cuh"
 
 namespace convx {
 
@@ -93,7 +94,8 @@ class ResultStore {
     sync_blocks();
     const bool is_wrong = store_rows(threads / 32);
     sync_blocks();  // others read what this block staged until then
-    if (__syncthreads_or(is_wrong)) recompute_rows(threads);
+    // Nobody needs the sums where a converter of this cluster has found values that do not fit.
+    if (__syncthreads_or(is_wrong && !must_return(call_))) recompute_rows(threads);
   }
 
  private:
