@@ -473,6 +473,31 @@ PYBIND11_MODULE(convx_core, m) {
     }
     return describe_wgrad(plan);
   });
+  // The same two without its row kernel.
+  const auto plan_positions = [](const ConvProblem& problem, const DeviceCaps& caps) {
+    Plan plan = cuda_weight_grad_engine().plan(problem, caps);
+    auto planned = *static_cast<const WgradPlan*>(plan.shape.get());
+    const auto replace_rows = [&](WgradFit& fit) {
+      if (fit.geometry.gradient_source != OperandSource::kRows) return;
+      fit = fit_positions(problem, caps, fit.form).value();
+      plan.workspace_bytes = std::max(plan.workspace_bytes, kScaleBytes + fit.workspace_bytes);
+    };
+    replace_rows(planned.exact);
+    if (planned.scaled) replace_rows(*planned.scaled);
+    plan.shape = std::make_shared<WgradPlan>(planned);
+    return plan;
+  };
+  m.def("plan_weight_grad_positions", [=](const ConvProblem& problem, const DeviceCaps& caps) {
+    return describe_wgrad(plan_positions(problem, caps));
+  });
+  m.def("run_weight_grad_positions", [=](const ConvProblem& problem, const DeviceCaps& caps,
+                                         uintptr_t x, uintptr_t w, uintptr_t y, uintptr_t bias) {
+    const Plan plan = plan_positions(problem, caps);
+    if (const char* fault = emulate_cuda_weight_grad(problem, plan, buffers_at(x, w, y, bias))) {
+      throw std::runtime_error(fault);
+    }
+    return describe_wgrad(plan);
+  });
   // Runs it with its row kernel, and with nothing else where that has the form.
   m.def("run_weight_grad_rows", [=](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                                     uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {

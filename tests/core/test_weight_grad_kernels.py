@@ -39,6 +39,14 @@ CASES = [
 ]
 
 
+class PositionEngine(HostEngine):
+    """cuda_weight_grad without its row kernel, whatever the plan would choose."""
+
+    def __init__(self, core: ModuleType, precision: str) -> None:
+        super().__init__(core, "cuda_weight_grad", precision)
+        self.run_kernel = core.run_weight_grad_positions
+
+
 def check(host: HostEngine, problem: Problem, before: int = 0) -> None:
     tf32 = host.precision == "tf32"
     result = host.run(problem, "weight_grad", before)
@@ -51,7 +59,7 @@ def check(host: HostEngine, problem: Problem, before: int = 0) -> None:
 @pytest.mark.parametrize("math", MATH, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_weight_gradients(core: ModuleType, case: Case, math, layout) -> None:
-    check(HostEngine(core, "cuda_weight_grad", math[1]), Problem(case, math[0], layout, "cpu"))
+    check(PositionEngine(core, math[1]), Problem(case, math[0], layout, "cpu"))
 
 
 @pytest.mark.parametrize("math", MATH, ids=str)
@@ -68,12 +76,12 @@ def test_every_case(core: ModuleType, case: Case, math) -> None:
 @pytest.mark.parametrize("math", MATH, ids=str)
 def test_several_rounds(core: ModuleType, math, sm_count: int) -> None:
     """A small workspace makes several rounds, which add to the same partial sums."""
-    host = HostEngine(core, "cuda_weight_grad", math[1])
+    host = PositionEngine(core, math[1])
     host.caps.workspace_limit = 700 << 10
     host.caps.sm_count = sm_count
     case = Case("rounds", (3, 16, 40, 60), (64, 16, 3, 3), padding=(1, 1))
     problem = Problem(case, math[0], COMMON[0], "cpu")
-    planned = plan(host, problem)
+    planned = plan_positions(host, problem)
     assert planned["rounds"] > 1
     assert not planned["writes_result"]
     check(host, problem)
@@ -93,9 +101,9 @@ CLUSTERS = [
 @pytest.mark.parametrize("case", CLUSTERS, ids=str)
 def test_clusters_write_the_result(core: ModuleType, case: Case, math, layout) -> None:
     """The slices of a tile are the blocks of a cluster, one of which reads NaN."""
-    host = HostEngine(core, "cuda_weight_grad", math[1])
+    host = PositionEngine(core, math[1])
     problem = Problem(case, math[0], layout, "cpu")
-    planned = plan(host, problem)
+    planned = plan_positions(host, problem)
     assert planned["writes_result"]
     assert planned["slices"] > 1
     check(host, problem)
@@ -111,20 +119,25 @@ def test_gaps_at_the_end_of_images_are_left_out(
     core: ModuleType, dtype, images: int, filters: int, layout
 ) -> None:
     """Images of 8 x 8 positions, the last row of which is a gap: two of them take seven MMAs."""
-    host = HostEngine(core, "cuda_weight_grad", "ieee")
+    host = PositionEngine(core, "ieee")
     case = Case("seven_by_seven", (images, 48, 7, 7), (filters, 48, 3, 3), padding=(1, 1))
     problem = Problem(case, dtype, layout, "cpu")
-    assert plan(host, problem)["images_end_in_gaps"]
+    assert plan_positions(host, problem)["images_end_in_gaps"]
     check(host, problem)
     problem.y[images - 1, 9, 5, 3] = torch.inf  # reaches no border, where float64 has 0 * inf
     check_nonfinite_on_host(host, problem, "weight_grad")
+
+
+def plan_positions(host: HostEngine, problem: Problem) -> dict[str, int]:
+    called = host.describe_called(problem, "weight_grad")
+    return host.core.plan_weight_grad_positions(called, host.caps)
 
 
 def plan(host: HostEngine, problem: Problem) -> dict[str, int]:
     return host.core.plan_weight_grad(host.describe_called(problem, "weight_grad"), host.caps)
 
 
-PACKED, PIXELS, CONVERTED = 0, 1, 2  # OperandSource
+PACKED, PIXELS, CONVERTED, ROWS = range(4)  # OperandSource
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -217,6 +230,37 @@ def test_misaligned_tensors_are_packed(core: ModuleType, operand: str) -> None:
     check(host, problem)
 
 
+@pytest.mark.parametrize("before", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_rows_that_cannot_be_copied_are_packed(core: ModuleType, dtype, before: int) -> None:
+    """Rows are copied from addresses that are multiples of 4 bytes."""
+    host = HostEngine(core, "cuda_weight_grad", "tf32")
+    problem = Problem(
+        Case("rows", (2, 64, 20, 64), (64, 64, 3, 3), padding=(1, 1)), dtype, COMMON[0], "cpu"
+    )
+    assert plan(host, problem)["input_source"] == ROWS
+    check(host, problem, before)
+
+
+@pytest.mark.parametrize("factor", [1e9, torch.inf], ids=str)
+def test_clusters_convert_values_that_do_not_fit(core: ModuleType, factor: float) -> None:
+    """No block of a cluster returns early, because the others wait for it."""
+    host = HostEngine(core, "cuda_weight_grad", "tf32")
+    host.caps.sm_count = 2
+    case = Case("dense", (4, 32, 24, 24), (64, 32, 3, 3), padding=(1, 1))
+    problem = Problem(case, torch.float32, CHANNELS_LAST, "cpu")
+    planned = plan(host, problem)
+    assert planned["gradient_source"] == CONVERTED
+    assert planned["is_scaled"]
+    assert planned["writes_result"]
+    assert planned["slices"] > 1
+    problem.x[0, 5, 8, 8] *= factor
+    if factor == torch.inf:
+        check_nonfinite_on_host(host, problem, "weight_grad")
+    else:
+        check(host, problem)
+
+
 @pytest.mark.parametrize(
     ("shape", "padding"),
     [((2, 12, 9, 8), (1, 1)), ((1, 16, 3, 200), (0, 150))],
@@ -254,16 +298,27 @@ def test_wide_ranges(core: ModuleType, precision: str, factor: float) -> None:
 
 
 def test_what_it_leaves_to_others(core: ModuleType) -> None:
-    def refusal(case: Case, dtype: torch.dtype, direction: str = "weight_grad") -> str:
+    def refusal(
+        case: Case, dtype: torch.dtype, direction: str = "weight_grad", layout=COMMON[0]
+    ) -> str:
         host = HostEngine(core, "cuda_weight_grad")
-        return host.refusal(host.describe_called(Problem(case, dtype, COMMON[0], "cpu"), direction))
+        problem = Problem(case, dtype, layout, "cpu")
+        return host.refusal(host.describe_called(problem, direction))
 
     dense = CASES[0]
     assert refusal(dense, torch.float32) == ""
     assert "weight gradient only" in refusal(dense, torch.float32, "forward")
     assert "float64" in refusal(dense, torch.float64)
-    pointwise = Case("one_by_one", (2, 24, 7, 9), (8, 24, 1, 1))
-    assert "cuda_gemm" in refusal(pointwise, torch.bfloat16)
+    # 1x1 layers that it would have to pack.
+    for channels, dtype, refused in (
+        (24, torch.bfloat16, False),
+        (25, torch.bfloat16, True),
+        (24, torch.float32, False),
+        (25, torch.float32, True),
+    ):
+        pointwise = Case("one_by_one", (2, channels, 7, 9), (8, channels, 1, 1))
+        assert refusal(pointwise, dtype) == ""
+        assert ("cuda_gemm" in refusal(pointwise, dtype, layout=CHANNELS_LAST)) == refused
     large = Case("large_kernel", (1, 4, 40, 40), (4, 4, 33, 33))
     assert "no tile fits" in refusal(large, torch.bfloat16)
     # More elements of dW than the workspace has room for.

@@ -1,6 +1,7 @@
 #include "engines/cuda_weight_grad/cuda_weight_grad_launch.h"
 
-#include "engines/cuda_staging.h"
+#include <cstdint>
+
 #include "engines/cuda_weight_grad/wgrad_fit.h"
 #include "engines/cuda_weight_grad/wgrad_forms.h"
 
@@ -25,6 +26,14 @@ void run(const LaunchSite& site, const WgradFit& fit, const WgradCall& call) {
   }
 }
 
+// Whether the kernels can read the tensors at their addresses.
+bool can_read(const WgradGeometry& g, const Buffers& buffers) {
+  const auto fits = [&](const void* tensor) {
+    return reinterpret_cast<uintptr_t>(tensor) % g.alignment() == 0;
+  };
+  return fits(buffers.x) && fits(buffers.y);
+}
+
 // The workspace: scales, partial sums, packed X', packed dY'.
 WgradCall make_call(const WgradFit& fit, const Buffers& buffers) {
   WgradCall call{};
@@ -41,11 +50,11 @@ WgradCall make_call(const WgradFit& fit, const Buffers& buffers) {
 
 void launch_cuda_weight_grad(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const auto& planned = *static_cast<const WgradPlan*>(plan.shape.get());
-  const bool are_aligned = is_unit_aligned(buffers.x) && is_unit_aligned(buffers.y);
+  const bool exact_can_read = can_read(planned.exact.geometry, buffers);
   const WgradFit& exact_fit =
-      planned.misaligned && !are_aligned ? *planned.misaligned : planned.exact;
+      planned.misaligned && !exact_can_read ? *planned.misaligned : planned.exact;
   WgradCall exact = make_call(exact_fit, buffers);
-  if (planned.scaled && (are_aligned || !planned.scaled->geometry.converts())) {
+  if (planned.scaled && can_read(planned.scaled->geometry, buffers)) {
     WgradCall scaled = make_call(*planned.scaled, buffers);
     scaled.scales = static_cast<HalfScales*>(buffers.workspace);
     scaled.run_flag = exact.run_flag = &scaled.scales->unfit;

@@ -47,8 +47,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
       found->exact.microseconds <= found->scaled->microseconds + kScalesUs) {
     found->scaled.reset();
   }
-  if (exact.input_source != OperandSource::kPacked ||
-      exact.gradient_source != OperandSource::kPacked) {
+  if (exact.alignment() > size_of(problem.dtype)) {
     found->misaligned = fit_wgrad(problem, caps, found->exact.form, false);
   }
   const WgradFit& first = found->scaled ? *found->scaled : found->exact;

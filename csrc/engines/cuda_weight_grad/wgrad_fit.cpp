@@ -342,9 +342,15 @@ class Search {
 
 }  // namespace
 
+std::optional<WgradFit> fit_positions(const ConvProblem& problem, const DeviceCaps& caps,
+                                      OperandForm form, bool tensors_are_aligned) {
+  return Search(problem, caps, form, tensors_are_aligned).run(false);
+}
+
 std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
                                   OperandForm form, bool tensors_are_aligned) {
-  std::optional<WgradFit> best = Search(problem, caps, form, tensors_are_aligned).run(false);
+  std::optional<WgradFit> best = fit_positions(problem, caps, form, tensors_are_aligned);
+  if (!tensors_are_aligned && size_of(problem.dtype) < kRowAlignment) return best;
   const std::optional<WgradFit> rows = fit_rows(problem, caps, form);
   if (rows && (!best || rows->microseconds < best->microseconds)) best = rows;
   return best;

@@ -21,11 +21,11 @@ inline constexpr int64_t kScaleBytes = 256;
 
 struct WgradPlan {
   WgradFit exact;
-  // Set if TMA reads the tensors of `exact`: packs them instead, for tensors whose address is not a
-  // multiple of 16 bytes.
+  // Set if kernels of `exact` read 16-bit tensors by rows, or TMA reads them: packs them instead,
+  // for tensors whose address is not a multiple of WgradGeometry::alignment.
   std::optional<WgradFit> misaligned;
   // The faster form of float32, if it is. Where the GPU finds values that it cannot hold, exact
-  // runs instead, as it does for addresses that TMA cannot read.
+  // runs instead, as it does for addresses that this form cannot read.
   std::optional<WgradFit> scaled;
 };
 
@@ -51,6 +51,10 @@ inline constexpr int kConvertingThreads = kConverterThreads + 32;
 // tensors_are_aligned: to 16 bytes, as TMA needs them. Others are packed.
 std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
                                   OperandForm form, bool tensors_are_aligned = true);
+
+// The same of the kernel that multiplies positions (wgrad_kernel.cuh).
+std::optional<WgradFit> fit_positions(const ConvProblem& problem, const DeviceCaps& caps,
+                                      OperandForm form, bool tensors_are_aligned = true);
 
 // The fastest geometry of the row kernel (rows_kernel.cuh) by prediction, or nothing where it
 // cannot run: its tensors have adjacent columns.

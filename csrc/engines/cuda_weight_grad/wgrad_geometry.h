@@ -45,6 +45,7 @@ inline constexpr int kConverterThreads = 32 * kConverterWarps;
 inline constexpr int kStagingSlotBytes = kStagePositions * kTileFilters * 4;  // a tile in float32
 inline constexpr int kMinStagingSlots = 4, kMaxStagingSlots = 8;
 inline constexpr int kStagingBarrierOffset = 512;  // of their barriers, behind those of the stages
+inline constexpr int kRowAlignment = 4;  // of the row kernel's tensors: cp.async copies 4 bytes
 inline constexpr int kMaxTapGroups = 128;
 inline constexpr int kMaxWgradTaps = 1024;
 inline constexpr int kMaxResidues = 32;
@@ -55,10 +56,10 @@ enum class PackedSide : uint8_t { kInput, kGradient };  // X', dY'
 enum class OperandSource : uint8_t {
   kPacked,  // a kernel before packs it into the workspace, and bulk copies bring it from there
   kPixels,  // TMA in im2col mode, from the tensor itself: 16 bits in channels_last
-  kRows,    // the row kernel reads both tensors in place: NCHW
   // The same for float32, into a staging ring, from which warps of the block convert it
   // (wgrad_convert.cuh). Both operands are, or none.
   kConverted,
+  kRows,  // the row kernel reads both tensors in place: NCHW
 };
 
 // What the atoms of columns in one MMA are: B is made of atoms of 16, 32 or 64 channels at equal
@@ -145,6 +146,13 @@ struct WgradGeometry {
   int64_t stages_total, round_stages;
   int64_t gradient_rows, input_rows;  // positions of a packed tile, in a round
 
+  // What the addresses of both tensors must be multiples of, in bytes.
+  constexpr int alignment() const {
+    if (gradient_source == OperandSource::kRows) return kRowAlignment;
+    const bool packs_both =
+        input_source == OperandSource::kPacked && gradient_source == OperandSource::kPacked;
+    return packs_both ? 1 : 16;
+  }
   constexpr bool converts() const { return gradient_source == OperandSource::kConverted; }
   constexpr int consumers() const { return block_filter_tiles * block_tap_groups; }
   constexpr int tiles() const { return filter_blocks * channel_blocks * group_blocks; }
