@@ -69,7 +69,12 @@ class RowBuilder {
       } else {
         for (int s = 0; s < g_.kernel_columns; ++s) {
           float values[16];
-          load(values, raw, quarter * 16 * g_.stride_w + t.input_shift + s * g_.dilation_w);
+          const int first = t.input_shift + s * g_.dilation_w;
+          if (g_.stride_w == 1) {
+            load_neighbours(values, raw, quarter * 16 + first);
+          } else {
+            load_strided(values, raw, quarter * 16 * g_.stride_w + first);
+          }
           store(values, 0, column, channel & 7);
           column += column_bytes;
         }
@@ -118,7 +123,7 @@ class RowBuilder {
   }
 
   // Loads every stride-th pixel.
-  __device__ __forceinline__ void load(float (&values)[16], uint32_t raw, int first) const {
+  __device__ __forceinline__ void load_strided(float (&values)[16], uint32_t raw, int first) const {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const uint32_t at = raw + (first + i * g_.stride_w) * kBytes;

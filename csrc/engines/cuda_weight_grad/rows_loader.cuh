@@ -12,7 +12,7 @@
 
 namespace convx {
 
-// A piece of a row of every channel or filter of a block.
+// A piece of an input row, of every channel of a block.
 struct RawRows {
   const char* first;  // the piece of the first channel; it may begin outside of the image
   int channel_bytes;  // from one channel to the next
@@ -57,11 +57,11 @@ class RowLoader {
     const uint32_t to = memory_.input + input_stage_.slot * memory_.input_stage_bytes;
     wait_barrier(memory_.input_empty + 8 * input_stage_.slot, input_stage_.parity ^ 1);
     if (t.input_unit == 16) {
-      copy_rows<16, false>(rows, call_.x, to, t.input_pitch, t.input_pitch, t.block_channels);
+      copy_input<16>(rows, to);
     } else if (t.input_unit == 8) {
-      copy_rows<8, false>(rows, call_.x, to, t.input_pitch, t.input_pitch, t.block_channels);
+      copy_input<8>(rows, to);
     } else {
-      copy_rows<4, false>(rows, call_.x, to, t.input_pitch, t.input_pitch, t.block_channels);
+      copy_input<4>(rows, to);
     }
     arrive_after_copies(memory_.input_full + 8 * input_stage_.slot);
     input_stage_.advance(t.input_stages);
@@ -71,50 +71,97 @@ class RowLoader {
     const int first_filter = work_.tile.filter_tile * kTileFilters;
     const int64_t offset = run.image * g_.y_strides.n + first_filter * g_.y_strides.c +
                            (run.first_row + row) * g_.y_strides.h + run.first_column;
-    RawRows rows;
-    rows.first = static_cast<const char*>(call_.y) + offset * kBytes;
-    rows.channel_bytes = static_cast<int>(g_.y_strides.c * kBytes);
-    rows.channels = g_.filters - first_filter;
-    rows.begin = 0;
-    rows.end = (g_.out_width - run.first_column) * kBytes;
-    const int filters = g_.block_filter_tiles * kTileFilters;
+    const char* const first = static_cast<const char*>(call_.y) + offset * kBytes;
+    const int filters = g_.filters - first_filter;
+    const int row_bytes = (g_.out_width - run.first_column) * kBytes;
     const uint32_t to = memory_.gradient + gradient_stage_.slot * memory_.gradient_stage_bytes;
-    constexpr int kPitch = gradient_pitch(kBytes);
     wait_barrier(memory_.gradient_empty + 8 * gradient_stage_.slot, gradient_stage_.parity ^ 1);
-    if (g_.row_tiles.gradient_unit == 16) {
-      copy_rows<16, kBytes == 2>(rows, call_.y, to, kPitch, kStepPixels * kBytes, filters);
-    } else if (g_.row_tiles.gradient_unit == 8) {
-      copy_rows<8, kBytes == 2>(rows, call_.y, to, kPitch, kStepPixels * kBytes, filters);
-    } else {
-      copy_rows<4, kBytes == 2>(rows, call_.y, to, kPitch, kStepPixels * kBytes, filters);
+    for (int tile = 0; tile < g_.block_filter_tiles; ++tile) {
+      const char* const from = first + tile * kTileFilters * (g_.y_strides.c * kBytes);
+      const int own_filters = filters - tile * kTileFilters;
+      const uint32_t own_to = to + tile * kTileFilters * gradient_pitch(kBytes);
+      if (own_filters <= 0) {
+        clear_rows(own_to);
+      } else if (g_.row_tiles.gradient_unit == 16) {
+        copy_gradient<16>(from, own_filters, row_bytes, own_to);
+      } else if (g_.row_tiles.gradient_unit == 8) {
+        copy_gradient<8>(from, own_filters, row_bytes, own_to);
+      } else {
+        copy_gradient<4>(from, own_filters, row_bytes, own_to);
+      }
     }
     arrive_after_copies(memory_.gradient_full + 8 * gradient_stage_.slot);
     gradient_stage_.advance(g_.stages);
   }
 
-  // Copies so many bytes of each row, a warp several rows at a time. base: an address that can be
-  // read, for units that are zeros.
-  template <int kUnit, bool kSwizzles>
-  __device__ __forceinline__ void copy_rows(const RawRows& rows, const void* base, uint32_t to,
-                                            int pitch, int bytes, int count) const {
-    // Lanes of one row: as many as a step's pixels have units.
-    constexpr int kLanes = kStepPixels * kBytes / kUnit < 32 ? kStepPixels * kBytes / kUnit : 32;
+  // Copies the step's pixels of 64 filters. Few instructions per row count here: all of a warp's
+  // copies are unrolled, and differ by a stride of the source and a constant of the destination.
+  template <int kUnit>
+  __device__ __forceinline__ void copy_gradient(const char* first, int filters, int row_bytes,
+                                                uint32_t to) const {
+    constexpr int kRowBytes = kStepPixels * kBytes, kPitch = gradient_pitch(kBytes);
+    constexpr int kLanes = kRowBytes / kUnit < 32 ? kRowBytes / kUnit : 32;  // that copy one row
     constexpr int kRows = 32 / kLanes, kStep = kRows * kRowLoaderWarps;
     const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int own_row = warp_ * kRows + lane / kLanes, last = filters - 1;
+    const int64_t step_bytes = kStep * g_.y_strides.c * kBytes;
+#pragma unroll
+    for (int half = 0; half < kRowBytes / (kLanes * kUnit); ++half) {
+      const int unit = lane % kLanes * kUnit + half * kLanes * kUnit;
+      const bool is_inside = unit < row_bytes;
+      // The row's first unit stands in for those outside: they are zeros, whatever is read.
+      const char* from = first + (is_inside ? unit : 0);
+      // Swizzled rows: 8 rows later the pattern is the same.
+      const uint32_t place = own_row * kPitch + unit;
+      const uint32_t even = to + (kBytes == 2 ? swizzle(place, 128) : place);
+      const uint32_t odd = kBytes == 2 && kStep == 4 ? even ^ 64 : even;
+      if (last >= kTileFilters - 1) {
+        from += own_row * (g_.y_strides.c * kBytes);
+#pragma unroll
+        for (int i = 0; i < kTileFilters / kStep; ++i) {
+          copy_async<kUnit>((i % 2 == 0 ? even : odd) + i * kStep * kPitch, from, is_inside);
+          from += step_bytes;
+        }
+      } else {
+#pragma unroll 1
+        for (int i = 0; i < kTileFilters / kStep; ++i) {
+          const int row = own_row + i * kStep;
+          copy_async<kUnit>((i % 2 == 0 ? even : odd) + i * kStep * kPitch,
+                            from + min(row, last) * (g_.y_strides.c * kBytes),
+                            is_inside && row <= last);
+        }
+      }
+    }
+  }
+
+  // Clears 64 rows, of filters that the tensor does not have.
+  __device__ __forceinline__ void clear_rows(uint32_t to) const {
+    for (int i = static_cast<int>(threadIdx.x) % 32 + 32 * warp_;
+         i < kTileFilters * gradient_pitch(kBytes) / 16; i += 32 * kRowLoaderWarps) {
+      copy_async<16>(to + 16 * i, call_.y, false);
+    }
+  }
+
+  // Copies whole input rows, a warp several rows at a time.
+  template <int kUnit>
+  __device__ __forceinline__ void copy_input(const RawRows& rows, uint32_t to) const {
+    constexpr int kLanes = kStepPixels * kBytes / kUnit < 32 ? kStepPixels * kBytes / kUnit : 32;
+    constexpr int kRows = 32 / kLanes, kStep = kRows * kRowLoaderWarps;
+    const int lane = static_cast<int>(threadIdx.x) % 32, pitch = g_.row_tiles.input_pitch;
     const int unit = lane % kLanes * kUnit;
     int channel = warp_ * kRows + lane / kLanes;
     const char* row = rows.first + int64_t{channel} * rows.channel_bytes + unit;
     const auto length = static_cast<uint32_t>(rows.end - rows.begin);
 #pragma unroll 2
-    for (; channel < count; channel += kStep) {
+    for (; channel < g_.row_tiles.block_channels; channel += kStep) {
       const bool has_channel = channel < rows.channels;
-      const uint32_t place = channel * pitch + unit;
+      const uint32_t place = to + channel * pitch + unit;
 #pragma unroll 1
-      for (int offset = 0; offset + unit < bytes; offset += kLanes * kUnit) {
+      for (int offset = 0; offset + unit < pitch; offset += kLanes * kUnit) {
         const auto at = static_cast<uint32_t>(unit + offset - rows.begin);
         const bool is_inside = has_channel && at < length;
-        const void* const from = is_inside ? row + offset : base;
-        copy_async<kUnit>(to + (kSwizzles ? swizzle(place, 128) : place + offset), from, is_inside);
+        copy_async<kUnit>(place + offset,
+                          is_inside ? row + offset : static_cast<const char*>(call_.x), is_inside);
       }
       row += int64_t{kStep} * rows.channel_bytes;
     }
