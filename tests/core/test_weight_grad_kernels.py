@@ -104,6 +104,8 @@ def test_clusters_write_the_result(core: ModuleType, case: Case, math, layout) -
     host = PositionEngine(core, math[1])
     problem = Problem(case, math[0], layout, "cpu")
     planned = plan_positions(host, problem)
+    if planned["gradient_source"] == CONVERTED:
+        pytest.skip("converting blocks form no clusters")
     assert planned["writes_result"]
     assert planned["slices"] > 1
     check(host, problem)
@@ -190,7 +192,7 @@ def test_float32_in_channels_last_is_converted_by_blocks(
     ("case", "sm_count"),
     [
         (Case("dense", (2, 32, 16, 16), (64, 32, 3, 3), padding=(1, 1)), 1),
-        (Case("strided", (4, 32, 16, 16), (64, 32, 5, 5), (2, 2), (2, 2)), 2),
+        (Case("strided", (2, 32, 16, 16), (64, 32, 5, 5), (2, 2), (2, 2)), 1),
     ],
     ids=str,
 )
@@ -235,30 +237,24 @@ def test_misaligned_tensors_are_packed(core: ModuleType, operand: str) -> None:
 def test_rows_that_cannot_be_copied_are_packed(core: ModuleType, dtype, before: int) -> None:
     """Rows are copied from addresses that are multiples of 4 bytes."""
     host = HostEngine(core, "cuda_weight_grad", "tf32")
-    problem = Problem(
-        Case("rows", (2, 64, 20, 64), (64, 64, 3, 3), padding=(1, 1)), dtype, COMMON[0], "cpu"
-    )
+    problem = Problem(Case("rows", (1, 32, 16, 192), (128, 32, 1, 1)), dtype, COMMON[0], "cpu")
     assert plan(host, problem)["input_source"] == ROWS
     check(host, problem, before)
 
 
-@pytest.mark.parametrize("factor", [1e9, torch.inf], ids=str)
-def test_clusters_convert_values_that_do_not_fit(core: ModuleType, factor: float) -> None:
-    """No block of a cluster returns early, because the others wait for it."""
+def test_converting_blocks_form_no_clusters(core: ModuleType) -> None:
+    """Such plans gave wrong sums on a GPU."""
     host = HostEngine(core, "cuda_weight_grad", "tf32")
     host.caps.sm_count = 2
     case = Case("dense", (4, 32, 24, 24), (64, 32, 3, 3), padding=(1, 1))
     problem = Problem(case, torch.float32, CHANNELS_LAST, "cpu")
     planned = plan(host, problem)
-    assert planned["gradient_source"] == CONVERTED
-    assert planned["is_scaled"]
-    assert planned["writes_result"]
-    assert planned["slices"] > 1
-    problem.x[0, 5, 8, 8] *= factor
-    if factor == torch.inf:
-        check_nonfinite_on_host(host, problem, "weight_grad")
-    else:
-        check(host, problem)
+    assert (
+        planned["gradient_source"] != CONVERTED
+        or planned["slices"] == 1
+        or (not planned["writes_result"])
+    )
+    check(host, problem)
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,15 @@
 namespace convx {
 namespace {
 
-// Rates of an H200, in cycles of a step or of its parts.
+// Rates of an H200, in cycles of a step or of its parts, fitted to timings of the suite
+// (2026-11-18).
 constexpr double kClockGhz = 1.6;
 constexpr double kMmaOverhead = 1.1, kSplitMmaOverhead = 1.35;
 constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all multiprocessors
 constexpr double kMemoryBytesPerUs = 3.9e6;
-constexpr double kBlockCycles = 6000, kRunCycles = 300;
-constexpr double kStepCycles = 300, kFloatStepCycles = 800;  // of a warpgroup, besides its MMAs
-constexpr double kLoadCycles = 25;                           // of a loader warp, for an instruction
+constexpr double kBlockCycles = 6000, kRunCycles = 700;
+constexpr double kStepCycles = 1450, kFloatStepCycles = 2500;  // of a warpgroup, besides its MMAs
+constexpr double kLoadCycles = 25;  // of a loader warp, for an instruction
 
 // Builders load a few pixels behind the last raw row, which they do not use.
 constexpr int64_t kOverreadBytes = 128;

@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   if (threadIdx.x == 0) memory.init_barriers(g, warpgroups);
   wait_for_kernels_before();
   let_next_kernel_start();
-  if (must_return(call)) return;
-  __syncthreads();
+  // Other blocks of a scaled form may be about to set the flag: the threads of a block agree on it.
+  if (__syncthreads_or(must_return(call))) return;
   const WgradWork work(g, call, WgradIndex(g, static_cast<int>(blockIdx.x)));
   if (work.tile.is_empty) return;
   const int warp = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 32, 0);

@@ -71,10 +71,8 @@ __global__ void __launch_bounds__(128 * max_consumers(kColumns, count_components
   }
   wait_for_kernels_before();
   let_next_kernel_start();
-  // Other blocks that convert may be about to set the flag: the threads of a block agree on it, and
-  // the blocks of a cluster, which wait for each other, ignore it.
-  const bool ignores_flag = kConverts && is_scaled(kForm) && g.writes_result && g.slices > 1;
-  if (__syncthreads_or(!ignores_flag && must_return(call))) return;
+  // Other blocks that convert may be about to set the flag: the threads of a block agree on it.
+  if (__syncthreads_or(must_return(call))) return;
   if (work.tile.is_empty) return;
   if (warp < first_producer) {
     WgradConsumer<component_t<kForm>, kComponents, kColumns>(g, call, memory, work, warp / 4).run();

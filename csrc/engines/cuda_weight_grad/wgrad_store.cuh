@@ -94,7 +94,7 @@ class ResultStore {
     sync_blocks();
     const bool is_wrong = store_rows(threads / 32);
     sync_blocks();  // others read what this block staged until then
-    // Nobody needs the sums where a converter of this cluster has found values that do not fit.
+    // Nobody needs the sums where a converter has found values that do not fit.
     if (__syncthreads_or(is_wrong && !must_return(call_))) recompute_rows(threads);
   }
 
