@@ -16,7 +16,8 @@ constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all multiproce
 constexpr double kMemoryBytesPerUs = 3.9e6;
 constexpr double kBlockCycles = 6000, kRunCycles = 700;
 constexpr double kStepCycles = 1450, kFloatStepCycles = 2500;  // of a warpgroup, besides its MMAs
-constexpr double kLoadCycles = 25;  // of a loader warp, for an instruction
+constexpr double kRowCycles = 1500;  // from loading an input row to having built it
+constexpr double kLoadCycles = 25;   // of a loader warp, for an instruction
 
 // Builders load a few pixels behind the last raw row, which they do not use.
 constexpr int64_t kOverreadBytes = 128;
@@ -185,14 +186,16 @@ class RowSearch {
     const double gradient_bytes = kStepPixels * bytes;
     const double load_row = load(t.block_channels, t.input_pitch, p_.x_strides);
     const double loads = load(filters, gradient_bytes, p_.y_strides) + advance * load_row;
-    const double build_column = is_split ? 90 : bytes == 2 ? 35 : 55;
-    const double build =
-        ceil_div(t.block_channels, 8 * kRowBuilderWarps) * (100 + g.kernel_columns * build_column);
+    // Taps that do not share loads take their own; with a stride, a load for each pixel.
+    const double alone = t.taps_are_neighbours ? 1 : g.stride_w == 1 ? 10 : 15;
+    const double build_column = alone * (is_split ? 90 : bytes == 2 ? 35 : 55);
+    const double build = static_cast<double>(ceil_div(t.block_channels, 8 * kRowBuilderWarps)) *
+                         (100 + g.kernel_columns * build_column);
+    const double row = std::max({build, load_row, kRowCycles});
     const double copy = (filters * gradient_bytes + advance * t.block_channels * t.input_pitch) /
                         kCopyBytesPerCycle;
-    const double step = std::max({mma, chain, loads, advance * build, copy});
-    const double run =
-        kRunCycles + t.run_rows * step + (span_ - advance) * std::max(build, load_row);
+    const double step = std::max({mma, chain, loads, advance * row, copy});
+    const double run = kRunCycles + t.run_rows * step + (span_ - advance) * row;
     const double runs = static_cast<double>(ceil_div(g.stages_total, g.slices));
     const double waves =
         static_cast<double>(ceil_div(int64_t{g.tiles()} * g.slices, caps_.sm_count));

@@ -43,7 +43,7 @@ double mma_overhead(int components, int consumers) {
 // What the converter warps take for a value, fitted for scaled fp16; in proportion to the number of
 // instructions for the others.
 double convert_cycles(OperandForm form) {
-  return form == OperandForm::kBf16x2 ? 0.155 : form == OperandForm::kBf16x3 ? 0.205 : 0.19;
+  return form == OperandForm::kBf16x2 ? 0.19 : form == OperandForm::kBf16x3 ? 0.25 : 0.23;
 }
 
 // What a block takes to write its share of a tile.
