@@ -43,7 +43,7 @@ constexpr int max_consumers(int columns, int components, bool converts) {
 }
 
 inline constexpr int kProducerThreads = 64;  // a warp for each operand
-// Of blocks that convert their operands: the converter warps, and one that loads.
+// Blocks that convert their operands have four converter warps, and one warp that loads.
 inline constexpr int kConvertingThreads = kConverterThreads + 32;
 
 // The fastest geometry by prediction, or nothing where no tile fits in shared memory or a limit of
