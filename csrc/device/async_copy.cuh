@@ -22,16 +22,6 @@ __device__ __forceinline__ void copy_async(uint32_t destination, const void* sou
   }
 }
 
-// Copies 16 bytes if `copies` is true; source is not read otherwise. A predicate, not a branch.
-__device__ __forceinline__ void copy_16_bytes_if(uint32_t destination, const void* source,
-                                                 bool copies) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n"
-      "@p cp.async.cg.shared.global [%0], [%1], 16;\n}\n" ::"r"(destination),
-      "l"(source), "r"(static_cast<int>(copies))
-      : "memory");
-}
-
 // Arrives at the barrier once all copies that this thread has started are complete.
 __device__ __forceinline__ void arrive_after_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(barrier) : "memory");

@@ -1,10 +1,10 @@
-// The consumer warpgroups of the row kernel: MMAs of dY in registers and X in the ring.
+// The consumer warpgroups of the row kernel: MMAs of dY and the ring's rows of X.
 //
 // A warpgroup has 64 filters and up to kGroups tap groups, each an accumulator tile of kColumns
-// columns. It takes a step's dY from the raw rows into registers, multiplies, and waits for its
-// MMAs: while one warpgroup loads and rounds, the tensor cores run the MMAs of the other. Split
-// forms multiply one tap group at a time and add its accumulators to float32 sums in registers,
-// because tensor cores truncate when they accumulate (wgrad_consumer.cuh).
+// columns. The MMAs read 16-bit dY from shared memory; float32 dY is rounded or split in registers.
+// A warpgroup waits for its MMAs in every step; meanwhile the tensor cores run those of the other
+// one. Split forms multiply one tap group at a time and add its accumulators to float32 sums in
+// registers, because tensor cores truncate when they accumulate (wgrad_consumer.cuh).
 #pragma once
 
 #include <type_traits>
@@ -25,7 +25,7 @@ class RowConsumer {
  public:
   __device__ RowConsumer(const WgradGeometry& g, const WgradCall& call, const RowsMemory& memory,
                          const WgradWork& work, int warpgroup)
-      : g_(g), call_(call), memory_(memory), work_(work), window_(g, work.tile) {
+      : g_(g), memory_(memory), work_(work), window_(g, work.tile) {
     const int sets = (g.block_tap_groups + kGroups - 1) / kGroups;
     filter_tile_ = warpgroup / sets;
     const int first = work.tile.first_group + warpgroup % sets * kGroups;
@@ -202,7 +202,6 @@ class RowConsumer {
   }
 
   const WgradGeometry& g_;
-  const WgradCall& call_;
   const RowsMemory& memory_;
   const WgradWork& work_;
   const RowWindow window_;

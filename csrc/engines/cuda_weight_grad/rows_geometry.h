@@ -80,7 +80,7 @@ constexpr int gradient_pitch(int element_bytes) {
 // different banks. Builders load whole units, from the step's first pixel minus the shift on.
 constexpr int input_pitch(int pixels, int element_bytes) {
   const int most_shift = 16 / element_bytes - 1;
-  return ((pixels + most_shift) * element_bytes / 16 + 1 | 1) * 16;
+  return (((pixels + most_shift) * element_bytes / 16 + 1) | 1) * 16;
 }
 
 // Bytes that every row of a tensor is aligned to, at most 16.

@@ -19,10 +19,6 @@ void copy_async(uint32_t destination, const void* source, bool valid) {
   std::memcpy(to, source, kBytes);
 }
 
-inline void copy_16_bytes_if(uint32_t destination, const void* source, bool copies) {
-  if (copies) copy_async<16>(destination, source, true);
-}
-
 inline void arrive_after_copies(uint32_t barrier) { arrive(barrier); }
 
 // A copy out of shared memory. The hardware may read its source at any time until that is waited
