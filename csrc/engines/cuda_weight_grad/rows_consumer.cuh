@@ -184,7 +184,8 @@ class RowConsumer {
     }
   }
 
-  // Adds the accumulators to the slice's partial sums.
+  // Adds the accumulators to the slice's partial sums. Not in place, as wgrad_consumer.cuh does:
+  // further MMAs may follow here, and the compiler would serialize them (C7515).
   __device__ __forceinline__ void store(Accumulators (&sums)[kGroups]) {
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {

@@ -10,11 +10,9 @@ namespace {
 
 // Rates of an H200, in cycles of a step or of its parts, fitted to timings of the suite
 // (2026-11-18).
-constexpr double kClockGhz = 1.6;
 constexpr double kMmaOverhead = 1.1, kSplitMmaOverhead = 1.35;
-constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all multiprocessors
 constexpr double kMemoryBytesPerUs = 3.9e6;
-constexpr double kBlockCycles = 6000, kRunCycles = 700;
+constexpr double kRunCycles = 700;
 constexpr double kStepCycles = 1450, kFloatStepCycles = 2500;  // of a warpgroup, besides its MMAs
 constexpr double kRowCycles = 1500;  // from loading an input row to having built it
 constexpr double kLoadCycles = 25;   // of a loader warp, for an instruction

@@ -20,9 +20,24 @@ struct RawRows {
   int begin, end;     // bytes of the piece that lie in the image
 };
 
+// Calls copy<unit>(): cp.async has the number of bytes in the instruction.
+template <typename Copy>
+__device__ __forceinline__ void visit_unit(int unit, const Copy& copy) {
+  if (unit == 16) {
+    copy.template operator()<16>();
+  } else if (unit == 8) {
+    copy.template operator()<8>();
+  } else {
+    copy.template operator()<4>();
+  }
+}
+
 template <typename T>
 class RowLoader {
-  static constexpr int kBytes = sizeof(T);
+  static constexpr int kBytes = sizeof(T), kRowBytes = kStepPixels * kBytes;
+  // Lanes that copy one row of a step.
+  template <int kUnit>
+  static constexpr int kLanesOf = kRowBytes / kUnit < 32 ? kRowBytes / kUnit : 32;
 
  public:
   __device__ RowLoader(const WgradGeometry& g, const WgradCall& call, const RowsMemory& memory,
@@ -56,13 +71,7 @@ class RowLoader {
     rows.end = (g_.width - column) * kBytes;
     const uint32_t to = memory_.input + input_stage_.slot * memory_.input_stage_bytes;
     wait_barrier(memory_.input_empty + 8 * input_stage_.slot, input_stage_.parity ^ 1);
-    if (t.input_unit == 16) {
-      copy_input<16>(rows, to);
-    } else if (t.input_unit == 8) {
-      copy_input<8>(rows, to);
-    } else {
-      copy_input<4>(rows, to);
-    }
+    visit_unit(t.input_unit, [&]<int kUnit>() { copy_input<kUnit>(rows, to); });
     arrive_after_copies(memory_.input_full + 8 * input_stage_.slot);
     input_stage_.advance(t.input_stages);
   }
@@ -82,13 +91,10 @@ class RowLoader {
       const uint32_t own_to = to + tile * kTileFilters * gradient_pitch(kBytes);
       if (own_filters <= 0) {
         clear_rows(own_to);
-      } else if (g_.row_tiles.gradient_unit == 16) {
-        copy_gradient<16>(from, own_filters, row_bytes, own_to);
-      } else if (g_.row_tiles.gradient_unit == 8) {
-        copy_gradient<8>(from, own_filters, row_bytes, own_to);
-      } else {
-        copy_gradient<4>(from, own_filters, row_bytes, own_to);
+        continue;
       }
+      visit_unit(g_.row_tiles.gradient_unit,
+                 [&]<int kUnit>() { copy_gradient<kUnit>(from, own_filters, row_bytes, own_to); });
     }
     arrive_after_copies(memory_.gradient_full + 8 * gradient_stage_.slot);
     gradient_stage_.advance(g_.stages);
@@ -99,8 +105,7 @@ class RowLoader {
   template <int kUnit>
   __device__ __forceinline__ void copy_gradient(const char* first, int filters, int row_bytes,
                                                 uint32_t to) const {
-    constexpr int kRowBytes = kStepPixels * kBytes, kPitch = gradient_pitch(kBytes);
-    constexpr int kLanes = kRowBytes / kUnit < 32 ? kRowBytes / kUnit : 32;  // that copy one row
+    constexpr int kPitch = gradient_pitch(kBytes), kLanes = kLanesOf<kUnit>;
     constexpr int kRows = 32 / kLanes, kStep = kRows * kRowLoaderWarps;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int own_row = warp_ * kRows + lane / kLanes, last = filters - 1;
@@ -145,7 +150,7 @@ class RowLoader {
   // Copies whole input rows, a warp several rows at a time.
   template <int kUnit>
   __device__ __forceinline__ void copy_input(const RawRows& rows, uint32_t to) const {
-    constexpr int kLanes = kStepPixels * kBytes / kUnit < 32 ? kStepPixels * kBytes / kUnit : 32;
+    constexpr int kLanes = kLanesOf<kUnit>;
     constexpr int kRows = 32 / kLanes, kStep = kRows * kRowLoaderWarps;
     const int lane = static_cast<int>(threadIdx.x) % 32, pitch = g_.row_tiles.input_pitch;
     const int unit = lane % kLanes * kUnit;

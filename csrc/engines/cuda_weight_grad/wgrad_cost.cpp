@@ -8,9 +8,6 @@ namespace convx {
 namespace {
 
 // Rates of an H200, fitted to timings of the suite (2026-11-18).
-constexpr double kClockGhz = 1.6;            // under load
-constexpr double kBlockCycles = 6000;        // before the first MMA, and the epilogue
-constexpr double kCopyBytesPerCycle = 26;    // from L2, by each of all multiprocessors
 constexpr double kPackBytesPerUs = 3.5e6;    // read and written
 constexpr double kStreamBytesPerUs = 4.2e6;  // only read; estimated
 constexpr double kReduceBytesPerUs = 5e6;

@@ -7,6 +7,11 @@
 
 namespace convx {
 
+// Rates of an H200 that both MMA kernels have, fitted to timings of the suite (2026-11-18).
+inline constexpr double kClockGhz = 1.6;          // under load
+inline constexpr double kBlockCycles = 6000;      // before the first MMA, and the epilogue
+inline constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all multiprocessors
+
 // Packing, MMAs and the reduction, in microseconds.
 double predict_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
                      const WgradGeometry& geometry, OperandForm form);
