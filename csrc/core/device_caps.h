@@ -19,9 +19,6 @@ struct DeviceCaps {
   bool wgmma = false;  // the library has sm_90a code (wgmma, TMA) for this GPU
   int64_t shared_bytes_per_block = 0;
   int64_t workspace_limit = int64_t{256} << 20;  // upper bound of an engine's workspace
-  // Blocks of a cluster that a plan may have. 1, because sums of larger clusters, right in all
-  // emulated tests, were wrong on an H200 (docs/developers/dense-layers.md).
-  int cluster_blocks = 1;
 
   // How many thread blocks with `bytes` of shared memory fit on a multiprocessor. The system
   // reserves 1 KiB more for each.

@@ -27,8 +27,14 @@ __host__ __device__ constexpr uint32_t upper_descriptor(int row_bytes) {
   return static_cast<uint32_t>(8 * row_bytes / 16) | (swizzle << 30);
 }
 
+// Where an operand starts, in the units of descriptors. Addresses in a cluster hold the block's rank
+// from bit 24 on, which the other fields of a descriptor must not see.
+__device__ __forceinline__ uint32_t start_units(uint32_t shared_address) {
+  return (shared_address & 0x3ffff) >> 4;
+}
+
 __device__ __forceinline__ uint32_t lower_descriptor(uint32_t shared_address) {
-  return (shared_address >> 4) | (1u << 16);
+  return start_units(shared_address) | (1u << 16);
 }
 
 // For ByColumns and MnMajor. columns_distance: bytes from one tile of columns (or rows) to the
@@ -36,7 +42,7 @@ __device__ __forceinline__ uint32_t lower_descriptor(uint32_t shared_address) {
 // An MMA with k = 16 reads two tiles along k.
 __device__ __forceinline__ uint32_t lower_columns_descriptor(uint32_t shared_address,
                                                              uint32_t columns_distance) {
-  return (shared_address >> 4) | (columns_distance >> 4 << 16);
+  return start_units(shared_address) | (columns_distance >> 4 << 16);
 }
 __host__ __device__ constexpr uint32_t upper_columns_descriptor(uint32_t depth_distance) {
   return (depth_distance >> 4) | (1u << 30);

@@ -112,7 +112,6 @@ PYBIND11_MODULE(convx_core, m) {
       .def_readwrite("threads", &DeviceCaps::threads)
       .def_readwrite("simd_bytes", &DeviceCaps::simd_bytes)
       .def_readwrite("sm_count", &DeviceCaps::sm_count)
-      .def_readwrite("cluster_blocks", &DeviceCaps::cluster_blocks)
       .def_readwrite("compute_major", &DeviceCaps::compute_major)
       .def_readwrite("wgmma", &DeviceCaps::wgmma)
       .def_readwrite("code_arch", &DeviceCaps::code_arch)

@@ -102,7 +102,6 @@ CLUSTERS = [
 def test_clusters_write_the_result(core: ModuleType, case: Case, math, layout) -> None:
     """The slices of a tile are the blocks of a cluster, one of which reads NaN."""
     host = PositionEngine(core, math[1])
-    host.caps.cluster_blocks = 8
     problem = Problem(case, math[0], layout, "cpu")
     planned = plan_positions(host, problem)
     if planned["gradient_source"] == CONVERTED:
@@ -243,19 +242,10 @@ def test_rows_that_cannot_be_copied_are_packed(core: ModuleType, dtype, before: 
     check(host, problem, before)
 
 
-def test_clusters_are_off_by_default(core: ModuleType) -> None:
-    host = PositionEngine(core, "ieee")
-    problem = Problem(CLUSTERS[0], torch.bfloat16, COMMON[0], "cpu")
-    planned = plan_positions(host, problem)
-    assert planned["slices"] == 1 or not planned["writes_result"]
-    check(host, problem)
-
-
 def test_converting_blocks_form_no_clusters(core: ModuleType) -> None:
     """One that finds values that do not fit returns early, and others would wait for it."""
     host = HostEngine(core, "cuda_weight_grad", "tf32")
     host.caps.sm_count = 2
-    host.caps.cluster_blocks = 8
     case = Case("dense", (4, 32, 24, 24), (64, 32, 3, 3), padding=(1, 1))
     problem = Problem(case, torch.float32, CHANNELS_LAST, "cpu")
     planned = plan(host, problem)

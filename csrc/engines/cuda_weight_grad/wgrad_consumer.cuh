@@ -49,7 +49,7 @@ class WgradConsumer {
     input_upper_ = upper_descriptor(g.row_bytes);
     input_component_units_ = g.block_channel_tiles * memory.ring_bytes / 16;
     gradient_lower_ =
-        memory.gradient / 16 + filter_tile * (kStagePositions * kGradientRowBytes / 16);
+        start_units(memory.gradient) + filter_tile * (kStagePositions * kGradientRowBytes / 16);
     gradient_component_units_ = g.block_filter_tiles * (kStagePositions * kGradientRowBytes / 16);
     const int64_t part =
         (int64_t{work.slice} * g.tiles() + work.tile_index) * g.consumers() + warpgroup;

@@ -17,10 +17,9 @@
 // Both operands are MN-major: rows of positions, columns of channels. A stage of dY' is 64 rows of
 // 128 bytes; atoms of B lie atom_shift rows apart (overlapping taps), or a ring apart (channels).
 //
-// Where one slice covers all positions, its block writes dW (wgrad_store.cuh). Where a few do, and
-// DeviceCaps::cluster_blocks allows it, they are the blocks of a cluster, add their accumulators
-// through shared memory, and write dW. Otherwise partial sums go to the workspace, for
-// wgrad_reduce.cuh.
+// Where one slice covers all positions, its block writes dW (wgrad_store.cuh). Where a few do, they
+// are the blocks of a cluster, add their accumulators through shared memory, and write dW.
+// Otherwise partial sums go to the workspace, for wgrad_reduce.cuh.
 //
 // Shared memory: barriers 1 KiB | dY' stages * filter tiles * components * 8 KiB
 //                | X' (ring + mirrored stages) * channel tiles * components * 64 * row_bytes

@@ -55,6 +55,7 @@ inline bool run_cluster(size_t threads, unsigned char* memory, size_t bytes, siz
       AbsentBlock& block = absent_blocks[rank];
       if (block.alive == 0) continue;
       blockIdx.x = first + rank;
+      cluster_rank = static_cast<uint32_t>(rank);
       resume_in_cluster(block, threads, memory, kernel);
       runs |= block.alive > 0;
     }
@@ -62,6 +63,7 @@ inline bool run_cluster(size_t threads, unsigned char* memory, size_t bytes, siz
     ++steps;
   }
   blockIdx.x = first + cluster_blocks - 1;
+  cluster_rank = 0;
   for (int rank = 0; rank < cluster_blocks; ++rank) {
     const unsigned char* const behind = absent_blocks[rank].memory.data() + bytes;
     if (std::any_of(behind, behind + margin, [](auto b) { return b != kPoison; })) return false;

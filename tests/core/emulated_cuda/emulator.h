@@ -254,6 +254,9 @@ inline void start(Fiber& fiber) {
 
 // Threads of the block that wait for the other blocks of its cluster (clusters.h).
 inline int waiting_for_cluster = 0;
+// The block's rank in its cluster. Addresses of shared memory hold it from kRankBit on.
+inline uint32_t cluster_rank = 0;
+inline constexpr int kRankBit = 24;
 
 // Prepares a block's threads.
 inline void start_block(size_t threads) {

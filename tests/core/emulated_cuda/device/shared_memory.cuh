@@ -20,7 +20,7 @@ inline void use_shared_memory(void* memory, uint32_t start) {
 namespace convx {
 
 inline uint32_t shared_address(const void* pointer) {
-  return emulator::shared_start +
+  return (emulator::cluster_rank << emulator::kRankBit) + emulator::shared_start +
          static_cast<uint32_t>(static_cast<const char*>(pointer) - emulator::shared_memory);
 }
 
@@ -28,6 +28,10 @@ inline uint32_t shared_address(const void* pointer) {
 template <typename T>
 [[gnu::always_inline]] inline T* shared_pointer(uint32_t address, size_t bytes = sizeof(T)) {
   if (address % bytes != 0) emulator::fault = "misaligned access of shared memory";
+  if (address >> emulator::kRankBit != emulator::cluster_rank) {
+    emulator::fault = "address of another block's shared memory";
+  }
+  address &= (1u << emulator::kRankBit) - 1;
   return reinterpret_cast<T*>(emulator::shared_memory + (address - emulator::shared_start));
 }
 

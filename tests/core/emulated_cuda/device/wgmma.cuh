@@ -71,7 +71,7 @@ struct EmulatedOperand {
   uint32_t start, leading, stride, row_bytes;
 
   explicit EmulatedOperand(uint64_t descriptor)
-      : start((descriptor & 0x3fff) << 4),
+      : start((emulator::cluster_rank << emulator::kRankBit) + ((descriptor & 0x3fff) << 4)),
         leading((descriptor >> 16 & 0x3fff) << 4),
         stride((descriptor >> 32 & 0x3fff) << 4),
         row_bytes(256 >> (descriptor >> 62)) {}
