@@ -294,6 +294,7 @@ PYBIND11_MODULE(convx_core, m) {
     const auto& shape = *static_cast<const GemmShape*>(plan.shape.get());
     return py::dict("form"_a = name_of(shape.in_place.form),
                     "packs_filters"_a = shape.in_place.filters.packed,
+                    "is_whole"_a = shape.in_place.is_whole,
                     "bias_pixels"_a = shape.in_place.bias_pixels,
                     "chunk_pixels"_a = shape.in_place.chunk_pixels,
                     "few_tiles"_a = shape.in_place.lt_rank == kFewTiles,

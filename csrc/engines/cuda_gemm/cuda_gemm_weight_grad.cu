@@ -29,6 +29,7 @@ class GemmWeightGrad {
     const GatherAxis& row = shape_.rows[0].axis;
     const StoredRows& stored = shape_.rows[0].stored;
     const GatherAxis& column = shape_.columns[0];
+    if (shape_.in_place.is_whole) return run_whole();
     if (shape_.in_place.form == InPlaceForm::kPlanes) {
       run_pointwise();
     } else if (shape_.in_place.form == InPlaceForm::kPixels) {
@@ -102,6 +103,27 @@ class GemmWeightGrad {
                                               static_cast<int>(rows), sum_, elements_, first_);
     }
     first_ = false;
+  }
+
+  // 1x1 layers whose pixels are one matrix: a single product writes the result.
+  void run_whole() {
+    const InPlaceShape& in_place = shape_.in_place;
+    const bool planes = in_place.form == InPlaceForm::kPlanes;
+    const int64_t x_pitch = in_place.source_pitch, y_pitch = in_place.target_pitch;
+    BatchedGemm gemm{};
+    gemm.m = view_.source_channels;
+    gemm.n = view_.target_channels;
+    gemm.k = shape_.segment;
+    gemm.left = {buffers_.x, planes, x_pitch, gemm.m * (planes ? x_pitch : 1), 0};
+    gemm.right = {buffers_.y, !planes, y_pitch, gemm.n * (planes ? y_pitch : 1), 0};
+    gemm.result = buffers_.w;
+    gemm.pitch = in_place.filters.pitch;
+    gemm.group_stride = in_place.filters.group_stride;
+    gemm.groups = problem_.groups;
+    gemm.rows = 1;
+    const LtExtras memory{{}, {}, buffers_.workspace, in_place.blas_bytes, in_place.lt_rank};
+    if (in_place.asks_lt && blas_.multiply_lt(gemm, memory)) return;
+    blas_.multiply(gemm);
   }
 
   // 1x1 layers in NCHW: x is the column matrix. An image is cut into segments of pixels, unless it

@@ -1,5 +1,5 @@
-// 1x1 layers whose tensors cuda_gemm multiplies as matrices, without building columns. Forward pass
-// and input gradient. Plain host code.
+// 1x1 layers whose tensors cuda_gemm multiplies as matrices, without building columns. Plain host
+// code.
 //
 //     kPlanes         target[filter][pixel] = filters[filter][channel] * source[channel][pixel],
 //                     one GEMM per image (NCHW)
@@ -10,6 +10,11 @@
 //     kSideBySide     kPlanes with rows that are not aligned, where cuBLAS is slow (7x7 pixels in
 //                     16 bits: 50 instead of 600 TFLOP/s): the planes of all images are copied to
 //                     [channel][image, pixel], and the results back, where that is faster
+//
+// Weight gradients are [filter][channel] = target[pixel][filter]^T * source[pixel][channel], by
+// kPlanes or kPixels. One product writes the whole of it where all pixels are one matrix and the
+// reduction is not long; otherwise segments of pixels are multiplied on their own, and their
+// products added.
 //
 // The bias is added before the sums are rounded. For pixels, cuBLASLt's epilogue adds it. For
 // planes the epilogue's axis is the wrong one, so the GEMM starts from a matrix of bias values,
@@ -56,6 +61,7 @@ struct InPlaceShape {
   // Pixels that are copied together at a time; for kSideBySide, those of whole images.
   int64_t chunk_pixels = 0;
   bool wide_results = false;  // kSideBySide: results are stored in the accumulation type
+  bool is_whole = false;      // weight gradient: one product writes it
   bool asks_lt = false;       // true: cuBLASLt chooses the algorithm; false: cuBLAS does
   int lt_rank = 0;            // which of cuBLASLt's proposals is taken, see lt_proposals.h
   // Workspace, in order: packed filters, bias values, copied pixels, results, cuBLASLt's workspace.
@@ -73,13 +79,15 @@ struct InPlaceShape {
 // Constraints that variants put on the shape.
 struct InPlaceWish {
   InPlaceForm form = InPlaceForm::kNone;  // kNone: the form with the smaller prediction
-  enum class Algorithm : uint8_t { kFitted, kCublas, kLt } algorithm = Algorithm::kFitted;
+  // kSegments: of weight gradients. The others ask for a whole product.
+  enum class Algorithm : uint8_t { kFitted, kCublas, kLt, kSegments };
+  Algorithm algorithm = Algorithm::kFitted;
   int64_t blas_bytes = 0;  // workspace that cuBLASLt is offered
   int lt_rank = 0;         // which of its proposals
 };
-// Names of the variants that apply to the problem: "planes", "side_by_side", "cublas", and "lt_0",
-// "lt_1" and "lt_32" for the workspace in MiB that cuBLASLt is offered; "lt_1_2" is its second
-// proposal.
+// Names of the variants that apply to the problem: "planes", "side_by_side", "segments", "cublas",
+// and "lt_0", "lt_1" and "lt_32" for the workspace in MiB that cuBLASLt is offered; "lt_1_2" is its
+// second proposal.
 std::vector<const char*> list_wishes(const ConvProblem& problem);
 std::optional<InPlaceWish> find_wish(const ConvProblem& problem, std::string_view name);
 
@@ -90,5 +98,8 @@ InPlaceShape fit_in_place(const ConvProblem& problem, const GatherTensors& view,
 // memory traffic and products (in_place_cost.cpp).
 double predict_in_place(const ConvProblem& problem, const GatherTensors& view,
                         const InPlaceShape& shape, double memory_rate, double product_rate);
+// The same of a weight gradient that is one product.
+double predict_whole_product(const ConvProblem& problem, const GatherTensors& view,
+                             const InPlaceShape& shape, double memory_rate, double product_rate);
 
 }  // namespace convx

@@ -162,6 +162,13 @@ GemmChunk fit_gemm_chunk(const GemmExtents& e, const StoredRows& rows, const Con
 // be summed, and only if more than one of them fits.
 static void fit_segments(GemmShape& shape, const ConvProblem& p) {
   shape.fits = shape.budget >= 0;
+  if (shape.in_place.is_whole) {
+    shape.segment = p.N * p.H * p.W;
+    shape.budget = 0;
+    shape.workspace_bytes = shape.in_place.blas_bytes;
+    shape.calls = 1;
+    return;
+  }
   const int64_t product = p.K * p.channels_per_group() * accumulate_bytes(p.dtype);
   int64_t segments = 0;
   if (shape.in_place.form == InPlaceForm::kPixels) {  // segments span all images
@@ -172,13 +179,17 @@ static void fit_segments(GemmShape& shape, const ConvProblem& p) {
     shape.segment = std::min(
         pixels, std::clamp(ceil_div(pixels, wanted), kFewestSegmentPixels, kMostSegmentPixels));
     segments = pixels / shape.segment;
-    shape.calls = 2;
+    shape.calls = pixels % shape.segment == 0 ? 1 : 2;
   } else {
     shape.segment = std::min(p.H * p.W, kMostSegmentPixels);
     segments = std::max(p.H * p.W / kMostSegmentPixels, p.N);
     shape.calls = static_cast<double>(p.H * p.W > kMostSegmentPixels ? 2 * p.N : p.groups);
   }
   const int64_t count = std::min(segments, std::min(shape.budget, kPartialBudget) / product);
+  if (segments > 1) {
+    shape.partial_bytes = static_cast<double>(segments * product);
+    shape.calls += static_cast<double>(ceil_div(segments, std::max<int64_t>(count, 1)) - 1);
+  }
   shape.budget = count > 1 ? align_bytes(count * product) : 0;
   shape.workspace_bytes = resident_bytes(p) + shape.budget;
 }

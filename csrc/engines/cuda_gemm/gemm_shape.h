@@ -111,7 +111,8 @@ struct GemmShape {
   int64_t workspace_bytes = 0;
   double column_bytes = 0;  // written over the whole launch
   double staged_bytes = 0;
-  double calls = 0;  // GEMM launches
+  double calls = 0;          // GEMM launches
+  double partial_bytes = 0;  // 1x1 weight gradient: products that are added afterwards
 };
 GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, int sm_count,
                          const InPlaceWish& wish = {});

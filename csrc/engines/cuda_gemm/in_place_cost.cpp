@@ -164,6 +164,7 @@ constexpr double kFillBytesPerUs = 1.8e6;  // results that are filled with the b
 // Results that start from a matrix of bias values.
 constexpr double kBiasLaunchUs = 2;
 constexpr double kBiasMatrixBytesPerUs = 6e6;
+constexpr double kTransposedTf32 = 1.7;  // weight gradients of pixels: factor on arithmetic
 
 const ProductRates& find_rates(const ConvProblem& p, const InPlaceShape& shape) {
   if (p.dtype == DType::kFloat64) return kFloat64Products;
@@ -266,6 +267,26 @@ double predict_bias(const ConvProblem& p, const GatherTensors& view, const InPla
 }
 
 }  // namespace
+
+double predict_whole_product(const ConvProblem& p, const GatherTensors& view,
+                             const InPlaceShape& shape, double memory_rate, double product_rate) {
+  const ProductRates& rates = find_rates(p, shape);
+  const ProductSize size{
+      static_cast<double>(p.groups),         static_cast<double>(view.target_channels),
+      static_cast<double>(target_pixels(p)), static_cast<double>(view.source_channels),
+      static_cast<double>(size_of(p.dtype)), false};
+  // TF32 has no MMAs whose operands lie [pixel][channel]: these kernels transpose.
+  const bool transposes = size_of(p.dtype) == 4 && shape.form == InPlaceForm::kPixels;
+  const double share = find_share(rates, shape.pitches() * size_of(p.dtype)) / product_rate *
+                       (transposes ? kTransposedTf32 : 1);
+  const double arithmetic = predict_products(rates, size, share);
+  const double near = find_near_share(count_bytes(p));
+  const double memory =
+      count_bytes(p) * (near / rates.near_read + (1 - near) / rates.far_read) / memory_rate;
+  return rates.start_us +
+         std::pow(std::pow(arithmetic, rates.overlap) + std::pow(memory, rates.overlap),
+                  1 / rates.overlap);
+}
 
 double predict_in_place(const ConvProblem& p, const GatherTensors& view, const InPlaceShape& shape,
                         double memory_rate, double product_rate) {
