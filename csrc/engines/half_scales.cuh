@@ -52,11 +52,11 @@ struct Unscale {
 
 // Classifies a scaled value.
 struct HalfFitness {
+  static constexpr uint32_t kSmallest = 0x38800000;  // 2^-14
+  static constexpr uint32_t kTooLarge = 0x477ff000;  // 65520 is rounded to infinity
   bool at_risk, safe, beyond;
 
   __device__ __forceinline__ explicit HalfFitness(float scaled) {
-    constexpr uint32_t kSmallest = 0x38800000;  // 2^-14
-    constexpr uint32_t kTooLarge = 0x477ff000;  // 65520 is rounded to infinity
     const uint32_t bits = __float_as_uint(scaled) & 0x7fffffffu;
     at_risk = bits - 1 < kSmallest - 1;  // zero is not
     safe = bits >= kSmallest;
@@ -74,12 +74,16 @@ template <int kSets = 1, int kCount>
 __device__ __forceinline__ void check_fitness(HalfScales* scales, const float (&scaled)[kCount],
                                               uint32_t peers) {
   constexpr int kChannels = kCount / kSets;
-  bool doubtful = false;
+  // Three instructions a value. Doubling drops the sign; zero, which is not at risk, wraps around.
+  uint32_t smallest = 0xffffffffu, largest = 0;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const HalfFitness fitness(scaled[i]);
-    doubtful |= fitness.at_risk || fitness.beyond;
+    const uint32_t doubled = 2 * __float_as_uint(scaled[i]);
+    smallest = min(smallest, doubled - 1);
+    largest = max(largest, doubled);
   }
+  const bool doubtful =
+      smallest < 2 * HalfFitness::kSmallest - 1 || largest >= 2 * HalfFitness::kTooLarge;
   if (!__any_sync(0xffffffff, doubtful)) return;
 #pragma unroll 1
   for (int i = 0; i < kChannels; ++i) {

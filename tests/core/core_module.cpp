@@ -446,8 +446,12 @@ PYBIND11_MODULE(convx_core, m) {
   const auto describe_wgrad = [](const Plan& plan) {
     using namespace py::literals;
     const auto& planned = *static_cast<const WgradPlan*>(plan.shape.get());
-    const WgradGeometry& g = (planned.scaled ? *planned.scaled : planned.exact).geometry;
+    const WgradFit& fit = planned.scaled ? *planned.scaled : planned.exact;
+    const WgradGeometry& g = fit.geometry;
     return py::dict("columns"_a = g.columns, "atom_channels"_a = g.atom_channels,
+                    "is_transposed"_a = fit.is_transposed,
+                    "stages_total"_a = g.stages_total,
+                    "exact_flush_stages"_a = planned.exact.geometry.flush_stages,
                     "atom_axis"_a = static_cast<int>(g.atom_axis), "folds"_a = g.folds_columns,
                     "filter_tiles"_a = g.block_filter_tiles, "tap_groups"_a = g.block_tap_groups,
                     "input_source"_a = static_cast<int>(g.input_source),

@@ -187,12 +187,38 @@ def test_float32_in_channels_last_is_converted_by_blocks(
         check(host, problem, before=1)  # TMA cannot read it
 
 
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_one_by_one_of_many_filters_is_transposed(core: ModuleType, precision: str) -> None:
+    """X and dY change places where that makes MMAs wider."""
+    host = HostEngine(core, "cuda_weight_grad", precision)
+    host.caps.sm_count = 2
+    case = Case("to_many", (2, 40, 9, 11), (264, 40, 1, 1))
+    problem = Problem(case, torch.float32, CHANNELS_LAST, "cpu")
+    assert plan(host, problem)["is_transposed"]
+    check(host, problem)
+    problem.x[1, 7, 4, 6] = torch.inf
+    check_nonfinite_on_host(host, problem, "weight_grad")
+
+
+def test_chains_of_components_are_flushed(core: ModuleType) -> None:
+    """TF32 as two bfloat16 components adds to the partial sums in memory now and then."""
+    host = HostEngine(core, "cuda_weight_grad", "tf32")
+    host.caps.sm_count = 1
+    case = Case("long", (2, 8, 83, 80), (8, 8, 1, 1))
+    problem = Problem(case, torch.float32, CHANNELS_LAST, "cpu")
+    problem.x[:, 5] *= 1e9  # what scaled float16 cannot hold
+    problem.y[:, 3] /= 1e9
+    planned = plan(host, problem)
+    assert planned["stages_total"] > 2 * planned["exact_flush_stages"]
+    check(host, problem)
+
+
 @pytest.mark.parametrize("factor", [1, 1e9, 1e-15, torch.inf], ids=str)
 @pytest.mark.parametrize(
     ("case", "sm_count"),
     [
-        (Case("dense", (2, 32, 16, 16), (64, 32, 3, 3), padding=(1, 1)), 1),
-        (Case("strided", (1, 32, 16, 16), (64, 32, 5, 5), (2, 2), (2, 2)), 1),
+        (Case("dense", (4, 32, 20, 20), (64, 32, 3, 3), padding=(1, 1)), 1),
+        (Case("strided", (2, 32, 24, 24), (64, 32, 5, 5), (2, 2), (2, 2)), 1),
     ],
     ids=str,
 )

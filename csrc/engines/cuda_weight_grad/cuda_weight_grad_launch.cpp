@@ -1,6 +1,7 @@
 #include "engines/cuda_weight_grad/cuda_weight_grad_launch.h"
 
 #include <cstdint>
+#include <utility>
 
 #include "engines/cuda_weight_grad/wgrad_fit.h"
 #include "engines/cuda_weight_grad/wgrad_forms.h"
@@ -38,6 +39,7 @@ bool can_read(const WgradGeometry& g, const Buffers& buffers) {
 WgradCall make_call(const WgradFit& fit, const Buffers& buffers) {
   WgradCall call{};
   call.x = buffers.x, call.y = buffers.y, call.w = buffers.w;
+  if (fit.is_transposed) std::swap(call.x, call.y);
   char* const memory = static_cast<char*>(buffers.workspace);
   const int components = count_components(fit.form);
   call.partials = reinterpret_cast<float*>(memory + kScaleBytes);

@@ -1,6 +1,7 @@
 #include "engines/cuda_weight_grad/cuda_weight_grad_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engines/box_tensors.h"
 #include "engines/cuda_limits.h"
@@ -31,15 +32,46 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
                                             : "no tile fits in shared memory and the workspace";
 }
 
+// The problem whose result is dW's transpose, [c][k], where X and dY may change places: in layers
+// that multiply each pixel of one with the same pixel of the other.
+std::optional<ConvProblem> transpose(const ConvProblem& p) {
+  if (p.taps() > 1 || p.groups > 1 || p.stride != Hw{1, 1} || p.pad != Padding{}) return {};
+  ConvProblem transposed = p;
+  std::swap(transposed.C, transposed.K);
+  std::swap(transposed.x_strides, transposed.y_strides);
+  std::swap(transposed.w_strides.n, transposed.w_strides.c);
+  return transposed;
+}
+
+// The fastest geometry of a form. An MMA has 64 filters and up to 256 channels: transposed, a layer
+// of more filters than channels has wider MMAs, which read less of shared memory. Blocks that
+// convert their operands need it for those as well, so they are transposed even if memory limits
+// them.
+std::optional<WgradFit> fit_form(const ConvProblem& problem, const DeviceCaps& caps,
+                                 OperandForm form) {
+  std::optional<WgradFit> best = fit_wgrad(problem, caps, form);
+  const std::optional<ConvProblem> transposed = transpose(problem);
+  if (!transposed || !can_convert(form)) return best;
+  std::optional<WgradFit> other = fit_positions(*transposed, caps, form);
+  if (!other || !other->geometry.converts()) return best;
+  if (best) {
+    const bool is_wider = other->geometry.columns > best->geometry.columns;
+    if (best->microseconds < other->microseconds) return best;
+    if (best->microseconds == other->microseconds && !is_wider) return best;
+  }
+  other->is_transposed = true;
+  return other;
+}
+
 // What is measured and checked before a scaled form, and the kernels of the exact form that then
 // return at once.
 constexpr double kScalesUs = 12;
 
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   auto found = std::make_shared<WgradPlan>();
-  found->exact = *fit_wgrad(problem, caps, exact_form(problem));
+  found->exact = *fit_form(problem, caps, exact_form(problem));
   if (problem.dtype == DType::kFloat32) {
-    found->scaled = fit_wgrad(problem, caps, scaled_form(problem));
+    found->scaled = fit_form(problem, caps, scaled_form(problem));
   }
   const WgradGeometry& exact = found->exact.geometry;
   // A form that needs neither packing nor scales may be the fastest.

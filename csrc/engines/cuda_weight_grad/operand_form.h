@@ -28,6 +28,13 @@ constexpr bool is_scaled(OperandForm form) {
   return form == OperandForm::kScaledFp16 || form == OperandForm::kScaledFp16x2;
 }
 
+// Whether accumulators are emptied into a second set of registers after every stage: forms of
+// strict float32, which must not show that the tensor cores truncate. TF32 tolerates chains of
+// MMAs.
+constexpr bool promotes_sums(OperandForm form) {
+  return form == OperandForm::kScaledFp16x2 || form == OperandForm::kBf16x3;
+}
+
 // Whether the row kernel (rows_kernel.cuh) multiplies operands of this form.
 constexpr bool has_row_kernel(OperandForm form) {
   return count_components(form) == 1 || form == OperandForm::kScaledFp16x2;

@@ -1,10 +1,10 @@
 // The consumer warpgroups of the weight gradient: MMAs and partial sums.
 //
 // Accumulation. The tensor cores truncate when they add to an accumulator, an error that grows with
-// the chain. Plain forms add their accumulators to the slice's partial sums in memory every
-// flush_stages stages. Split forms, which must be as exact as float32, empty them into a second set
-// of registers after every stage. wgrad_store.cuh or wgrad_reduce.cuh adds the partial sums of all
-// slices, in a fixed order.
+// the chain. Most forms add their accumulators to the slice's partial sums in memory every
+// flush_stages stages. Forms that must be as exact as float32 (promotes_sums) empty them into a
+// second set of registers after every stage. wgrad_store.cuh or wgrad_reduce.cuh adds the partial
+// sums of all slices, in a fixed order.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,12 +20,12 @@
 
 namespace convx {
 
-// A consumer warpgroup.
-template <typename Value, int kComponents, int kColumns>
+// A consumer warpgroup. kPromotes: see promotes_sums. kHasPairs: images may end in gaps.
+template <typename Value, int kComponents, int kColumns, bool kPromotes, bool kHasPairs>
 class WgradConsumer {
-  static constexpr bool kIsSplit = kComponents > 1;
   // float16 components: the second is kHalfLowScale times as large (tensor_formats.cuh).
-  static constexpr bool kHasLowScale = kIsSplit && std::is_same_v<Value, __half>;
+  static constexpr bool kHasLowScale = kComponents > 1 && std::is_same_v<Value, __half>;
+  static_assert(kPromotes || !kHasLowScale, "a chain has accumulators of one scale");
   using Mma = Wgmma<MnMajor<Value>, kColumns>;
 
  public:
@@ -60,8 +60,8 @@ class WgradConsumer {
   }
 
   __device__ void run() {
-    if constexpr (kIsSplit) {
-      run_split();
+    if constexpr (kPromotes) {
+      run_promoted();
     } else {
       for (int first = 0; first < work_.stages; first += g_.flush_stages) {
         run_chain(min(g_.flush_stages, work_.stages - first));
@@ -77,7 +77,7 @@ class WgradConsumer {
     int previous = 0, held = 0;  // the stages before: the first slot, and how many
     for (int i = 0; i < stages; i += held) {
       wait_barrier(memory_.full + 8 * stage_.slot, stage_.parity);
-      const bool is_pair = g_.images_end_in_gaps && i + 1 < stages;
+      const bool is_pair = kHasPairs && g_.images_end_in_gaps && i + 1 < stages;
       if (is_pair) wait_barrier(memory_.full + 8 * (stage_.slot + 1), stage_.parity);
       if (is_active_) {
         fence_wgmma();
@@ -86,7 +86,8 @@ class WgradConsumer {
           issue_pair(accumulators, stage_.slot, i > 0);
           commit_wgmma();
         } else {
-          issue(accumulators, stage_.slot, 0, 0, i > 0);
+          issue_small_products(accumulators, stage_.slot, i > 0);
+          issue(accumulators, stage_.slot, 0, 0, kComponents > 1 || i > 0);
           commit_wgmma();
         }
         wait_wgmma<1>();
@@ -103,13 +104,13 @@ class WgradConsumer {
   }
 
   // Empties the accumulators into a second set after every stage.
-  __device__ __forceinline__ void run_split() {
+  __device__ __forceinline__ void run_promoted() {
     WgmmaSums<kColumns> accumulators, promoted;
 #pragma unroll
     for (float& value : promoted.value) value = 0;
     for (int i = 0; i < work_.stages; ++i) {
       wait_barrier(memory_.full + 8 * stage_.slot, stage_.parity);
-      if (is_active_) multiply_split(accumulators, promoted);
+      if (is_active_) multiply_promoted(accumulators, promoted);
       release(stage_.slot, 1);
       advance();
     }
@@ -162,18 +163,26 @@ class WgradConsumer {
     }
   }
 
-  // The products of components, the smallest first.
-  __device__ __forceinline__ void multiply_split(WgmmaSums<kColumns>& accumulators,
-                                                 WgmmaSums<kColumns>& promoted) const {
-    const int slot = stage_.slot;
-    fence_wgmma();
+  // Issues all products of components but that of the largest, the smallest first.
+  __device__ __forceinline__ void issue_small_products(WgmmaSums<kColumns>& accumulators, int slot,
+                                                       bool accumulates) const {
     if constexpr (kComponents == 3) {
-      issue(accumulators, slot, 0, 2, false);
+      issue(accumulators, slot, 0, 2, accumulates);
       issue(accumulators, slot, 1, 1, true);
       issue(accumulators, slot, 2, 0, true);
     }
-    issue(accumulators, slot, 0, 1, kComponents == 3);
-    issue(accumulators, slot, 1, 0, true);
+    if constexpr (kComponents > 1) {
+      issue(accumulators, slot, 0, 1, kComponents == 3 || accumulates);
+      issue(accumulators, slot, 1, 0, true);
+    }
+  }
+
+  // Multiplies a stage, and empties the accumulators.
+  __device__ __forceinline__ void multiply_promoted(WgmmaSums<kColumns>& accumulators,
+                                                    WgmmaSums<kColumns>& promoted) const {
+    const int slot = stage_.slot;
+    fence_wgmma();
+    issue_small_products(accumulators, slot, false);
     if constexpr (kHasLowScale) {
       commit_wgmma();
       wait_wgmma<0>();

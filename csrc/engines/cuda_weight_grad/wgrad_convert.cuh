@@ -1,5 +1,5 @@
 // The producers of the weight gradient for float32 tensors in channels_last, which need no packed
-// copy in memory: one lane lets TMA bring pixels, and four warps convert them.
+// copy in memory: one lane lets TMA bring pixels, and seven warps convert them.
 //
 //   X, dY --TMA (im2col)--> staging ring --converter warps--> X', dY' in 16-bit components
 //                           [64 positions][channels] float32   [64 positions][channels], swizzled
@@ -8,12 +8,17 @@
 // or of 64 filters of dY'. A stage of the MMAs is the tiles of X' that it brings along, the halo
 // included in the first stage, and then those of dY'.
 //
-// A converter thread takes 4 channels of a position: 16 bytes of the slot, 8 bytes of each
-// component. The tile has the same order before and after, so that the addresses of a thread differ
-// by constants only.
+// A tile is 8 groups of 8 positions, which the converter warps take in turn: warp i has groups i,
+// i + 7, i + 14, ... of all tiles. A lane takes 4 channels of a position: 16 bytes of the slot, 8
+// bytes of each component. The tile has the same order before and after, so that the addresses of a
+// lane differ by constants only. With the loading warp the converters are two warpgroups: one more
+// warp would take registers from all others, because they are allocated for four warps at a time.
 //
-// Limit: memory, for 1x1 layers; otherwise the converter warps. A value takes 5 to 7 instructions
-// of a converter thread, by count.
+// A block of a scaled form that finds a value which does not fit sets a flag, and the exact form
+// computes dW afterwards. From then on, blocks load and convert nothing more.
+//
+// Limit: memory, for 1x1 layers; otherwise the converter warps. A value takes 5 instructions of a
+// lane, by count.
 #pragma once
 
 #include "device/box_copy.cuh"
@@ -43,16 +48,37 @@ struct StagingMemory {
   }
 };
 
+// Whether what the block accumulates will be discarded, because some block has found a value that
+// does not fit a scaled form. The flag is read a stage ahead, so that nobody waits for memory.
+class DiscardFlag {
+ public:
+  __device__ explicit DiscardFlag(const WgradCall& call)
+      : flag_(call.run_if_zero ? call.run_flag : nullptr) {}
+
+  // Call once per stage.
+  __device__ __forceinline__ void advance() {
+    holds_ = next_ != 0;
+    if (flag_ != nullptr) next_ = *flag_;
+  }
+  __device__ __forceinline__ bool holds() const { return holds_; }
+
+ private:
+  const volatile int* const flag_;
+  int next_ = 0;
+  bool holds_ = false;
+};
+
 // Copies tiles into the staging ring, as far ahead as there is room. One lane runs it.
 class StagingLoader {
  public:
   __device__ StagingLoader(const WgradGeometry& g, const WgradCall& call, const WgradMaps& maps,
                            const StagingMemory& staging, const WgradWork& work)
-      : StagingLoader(g, maps, staging, work, g.groups[work.tile.first_group],
+      : StagingLoader(g, call, maps, staging, work, g.groups[work.tile.first_group],
                       static_cast<int>((call.first_stage + work.first_stage) * kStagePositions)) {}
 
   __device__ void run() {
     for (int i = 0; i < work_.stages; ++i) {
+      discard_.advance();
 #pragma unroll 1
       for (int inputs = i == 0 ? g_.halo_stages + 1 : 1; inputs > 0; --inputs) load_input();
       load_gradient();
@@ -60,7 +86,7 @@ class StagingLoader {
   }
 
  private:
-  __device__ StagingLoader(const WgradGeometry& g, const WgradMaps& maps,
+  __device__ StagingLoader(const WgradGeometry& g, const WgradCall& call, const WgradMaps& maps,
                            const StagingMemory& staging, const WgradWork& work,
                            const TapGroup& group, int position)
       : g_(g),
@@ -69,7 +95,8 @@ class StagingLoader {
         work_(work),
         residue_(g.residues[group.residue]),
         input_(g, position + group.shift / 8 * 8),
-        gradient_(g, position) {}
+        gradient_(g, position),
+        discard_(call) {}
 
   __device__ __forceinline__ void load_input() {
     const int column = input_.column * g_.stride_w - g_.packed_left;
@@ -77,10 +104,10 @@ class StagingLoader {
     const int channel = work_.tile.channel_tile * g_.atom_channels;
 #pragma unroll 1
     for (int tile = 0; tile < g_.block_channel_tiles; ++tile) {
-      const uint32_t barrier = take_slot(kStagePositions * g_.atom_channels * 4);
-      pixel_copy(slot(), &maps_.input, channel + tile * g_.atom_channels, column, row, input_.image,
-                 residue_.column, residue_.row, barrier);
-      cursor_.advance(g_.staging_slots);
+      fill_slot(kStagePositions * g_.atom_channels * 4, [&](uint32_t slot, uint32_t barrier) {
+        pixel_copy(slot, &maps_.input, channel + tile * g_.atom_channels, column, row, input_.image,
+                   residue_.column, residue_.row, barrier);
+      });
     }
     input_.advance(g_);
   }
@@ -89,22 +116,26 @@ class StagingLoader {
     const int filter = work_.tile.filter_tile * kTileFilters;
 #pragma unroll 1
     for (int tile = 0; tile < g_.block_filter_tiles; ++tile) {
-      const uint32_t barrier = take_slot(kStagePositions * kTileFilters * 4);
-      pixel_copy(slot(), &maps_.gradient, filter + tile * kTileFilters, gradient_.column,
-                 gradient_.row, gradient_.image, 0, 0, barrier);
-      cursor_.advance(g_.staging_slots);
+      fill_slot(kStagePositions * kTileFilters * 4, [&](uint32_t slot, uint32_t barrier) {
+        pixel_copy(slot, &maps_.gradient, filter + tile * kTileFilters, gradient_.column,
+                   gradient_.row, gradient_.image, 0, 0, barrier);
+      });
     }
     gradient_.advance(g_);
   }
 
-  // Waits for the next slot, and returns the barrier on which its copy of so many bytes completes.
-  __device__ __forceinline__ uint32_t take_slot(uint32_t bytes) const {
+  // Waits for the next slot, and calls copy(slot, barrier), which brings so many bytes.
+  template <typename Copy>
+  __device__ __forceinline__ void fill_slot(uint32_t bytes, const Copy& copy) {
     wait_barrier(staging_.empty + 8 * cursor_.slot, cursor_.parity ^ 1);
-    arrive_expecting(staging_.full + 8 * cursor_.slot, bytes);
-    return staging_.full + 8 * cursor_.slot;
-  }
-  __device__ __forceinline__ uint32_t slot() const {
-    return staging_.slots + cursor_.slot * kStagingSlotBytes;
+    const uint32_t barrier = staging_.full + 8 * cursor_.slot;
+    if (discard_.holds()) {
+      arrive(barrier);
+    } else {
+      arrive_expecting(barrier, bytes);
+      copy(staging_.slots + cursor_.slot * kStagingSlotBytes, barrier);
+    }
+    cursor_.advance(g_.staging_slots);
   }
 
   const WgradGeometry& g_;
@@ -113,6 +144,7 @@ class StagingLoader {
   const WgradWork& work_;
   const StrideResidue residue_;
   PositionCursor input_, gradient_;
+  DiscardFlag discard_;
   RingCursor cursor_;
 };
 
@@ -123,27 +155,30 @@ class OperandConverter {
   static constexpr int kComponents = count_components(kForm);
 
  public:
-  // thread: of the converter warps.
+  // warp: of the converter warps.
   __device__ OperandConverter(const WgradGeometry& g, const WgradCall& call,
                               const WgradMemory& memory, const StagingMemory& staging,
-                              const WgradWork& work, int thread)
+                              const WgradWork& work, int warp)
       : g_(g),
         memory_(memory),
         staging_(staging),
         stages_(work.stages),
-        thread_(thread),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        group_(warp),
         scales_(call.scales),
         input_scale_(find_operand_scale<kForm, PackedSide::kInput>(call)),
-        gradient_scale_(find_operand_scale<kForm, PackedSide::kGradient>(call)) {}
+        gradient_scale_(find_operand_scale<kForm, PackedSide::kGradient>(call)),
+        discard_(call) {}
 
   __device__ void run() {
     fill_stages(g_, memory_, stages_, [&](int i, int slot) {
+      if constexpr (is_scaled(kForm)) discard_.advance();
 #pragma unroll 1
       for (int inputs = i == 0 ? g_.halo_stages + 1 : 1; inputs > 0; --inputs) convert_input();
       convert_gradient(slot);
       fence_async_proxy();
       __syncwarp();
-      if (thread_ % 32 == 0) arrive(memory_.full + 8 * slot);
+      if (lane_ == 0) arrive(memory_.full + 8 * slot);
     });
   }
 
@@ -170,43 +205,61 @@ class OperandConverter {
     }
   }
 
-  // Converts the next slot into a tile with rows of row_bytes. component_bytes: from one component
-  // of the tile to the next. mirror: the distance to the tile's copy, 0 if it has none.
+  // Converts this warp's groups of the next slot into a tile with rows of row_bytes.
+  // component_bytes: from one component of the tile to the next. mirror: the distance to the tile's
+  // copy, 0 if it has none.
   __device__ __forceinline__ void convert_tile(uint32_t to, uint32_t component_bytes, int row_bytes,
                                                uint32_t mirror, float scale) {
-    constexpr int kUnits = 2;  // of a thread, loaded at once; every tile has a multiple
-    // Lanes that hold the same channels judge together whether those are too small.
-    const uint32_t every = row_bytes == 128  ? 0x00010001u
-                           : row_bytes == 64 ? 0x01010101u
-                                             : 0x11111111u;
-    const uint32_t peers = every << (thread_ & (row_bytes / 8 - 1));
     wait_barrier(staging_.full + 8 * cursor_.slot, cursor_.parity);
-    uint32_t from = staging_.slots + cursor_.slot * kStagingSlotBytes + 16 * thread_;
-    to += swizzle(8 * thread_, row_bytes);
-    uint32_t next[kUnits][4];
-    const auto load = [&] {
-#pragma unroll
-      for (int i = 0; i < kUnits; ++i, from += 16 * kConverterThreads) load_16_bytes(from, next[i]);
-    };
-    load();
-    // The swizzle repeats every 1024 bytes, which all threads fill at once.
-    const int units = row_bytes / 16;
+    if (!is_scaled(kForm) || !discard_.holds()) {
+      if (row_bytes == 128) {
+        convert_groups<128>(to, component_bytes, mirror, scale);
+      } else if (row_bytes == 64) {
+        convert_groups<64>(to, component_bytes, mirror, scale);
+      } else {
+        convert_groups<32>(to, component_bytes, mirror, scale);
+      }
+    }
+    __syncwarp();
+    if (lane_ == 0) arrive(staging_.empty + 8 * cursor_.slot);
+    cursor_.advance(g_.staging_slots);
+  }
+
+  template <int kRowBytes>
+  __device__ __forceinline__ void convert_groups(uint32_t to, uint32_t component_bytes,
+                                                 uint32_t mirror, float scale) {
+    constexpr int kGroups = 8;
+    constexpr int kGroupBytes = kStagePositions / kGroups * kRowBytes;
+    constexpr int kUnits = kGroupBytes / 256;  // of 4 channels, for each lane
+    const uint32_t from = staging_.slots + cursor_.slot * kStagingSlotBytes + 16 * lane_;
+    to += swizzle(8 * lane_, kRowBytes);
+    // A warp has one group of most tiles, and two of every seventh.
 #pragma unroll 1
-    for (int unit = 0; unit < units; unit += kUnits, to += kUnits * 8 * kConverterThreads) {
+    for (; group_ < kGroups; group_ += kConverterWarps) {
       float values[4 * kUnits];
 #pragma unroll
-      for (int i = 0; i < 4 * kUnits; ++i) {
-        values[i] = __uint_as_float(next[i / 4][i % 4]);
-        if constexpr (is_scaled(kForm)) values[i] *= scale;
+      for (int i = 0; i < kUnits; ++i) {
+        uint32_t words[4];
+        load_16_bytes(from + group_ * 2 * kGroupBytes + i * 512, words);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) values[4 * i + j] = __uint_as_float(words[j]);
       }
-      if (unit + kUnits < units) load();
-      if constexpr (is_scaled(kForm)) check_fitness<kUnits>(scales_, values, peers);
+      if constexpr (is_scaled(kForm)) {
+#pragma unroll
+        for (float& value : values) value *= scale;
+        // Lanes that hold the same channels judge together whether those are too small.
+        constexpr uint32_t kEvery = kRowBytes == 128  ? 0x00010001u
+                                    : kRowBytes == 64 ? 0x01010101u
+                                                      : 0x11111111u;
+        check_fitness<kUnits>(scales_, values, kEvery << (lane_ & (kRowBytes / 8 - 1)));
+      }
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) {
+        // swizzle(8 * lane + 256 * i): the address has no other bits of 256 and 512.
+        const uint32_t at = (to + group_ * kGroupBytes) ^ (i * (256 + 2 * 16));
         uint32_t first[kComponents], second[kComponents];
         split_pair<kForm>(values[4 * i], values[4 * i + 1], first);
         split_pair<kForm>(values[4 * i + 2], values[4 * i + 3], second);
-        const uint32_t at = to + i * 8 * kConverterThreads;
 #pragma unroll
         for (int j = 0; j < kComponents; ++j) {
           store_8_bytes(at + j * component_bytes, first[j], second[j]);
@@ -214,17 +267,17 @@ class OperandConverter {
         }
       }
     }
-    __syncwarp();
-    if (thread_ % 32 == 0) arrive(staging_.empty + 8 * cursor_.slot);
-    cursor_.advance(g_.staging_slots);
+    group_ -= kGroups;
   }
 
   const WgradGeometry& g_;
   const WgradMemory& memory_;
   const StagingMemory& staging_;
-  const int stages_, thread_;
+  const int stages_, lane_;
+  int group_;  // of the next slot, that this warp converts first
   HalfScales* const scales_;
   const float input_scale_, gradient_scale_;
+  DiscardFlag discard_;
   RingCursor cursor_;
   int ring_slot_ = 0;  // that the next stage of X' goes to
 };

@@ -21,6 +21,10 @@ constexpr double kClusterCycles = 1000;        // the same of a cluster's barrie
 constexpr double kStoreCyclesPerValue = 0.15;  // that a block adds, rounds and writes
 constexpr double kClusterBytesPerCycle = 14;   // from other blocks' shared memory
 constexpr double kCallUs = 2;
+constexpr double kSharedBytesPerCycle = 128;
+// What bytes cost that a block reads after another, from L2, relative to those from memory, where
+// memory limits; estimated.
+constexpr double kRereadCost = 0.3;
 // Clusters of 1 to 8 blocks that an H200 runs at the same time, where a block takes a whole
 // multiprocessor (cudaOccupancyMaxActiveClusters, 2026-11-18).
 constexpr int kMeasuredMultiprocessors = 132;
@@ -32,15 +36,16 @@ int64_t count_clusters(int sm_count, int blocks) {
 }
 
 // How much longer MMAs take than their issue rate says, where so many warpgroups take turns at the
-// tensor cores. Split forms wait for their accumulators after every stage, which others hide.
-double mma_overhead(int components, int consumers) {
-  return (components == 1 ? 1.05 : 1.0) + (components == 1 ? 0.2 : 0.35) / (consumers * consumers);
+// tensor cores. Promoted accumulators are waited for after every stage, which others hide.
+double mma_overhead(OperandForm form, int consumers) {
+  const bool promotes = promotes_sums(form);
+  return (promotes ? 1.0 : 1.05) + (promotes ? 0.35 : 0.2) / (consumers * consumers);
 }
 
-// What the converter warps take for a value, fitted for scaled fp16; in proportion to the number of
-// instructions for the others.
+// What the converter warps take for a value. Estimated: four warps took 0.23 cycles for scaled fp16
+// (2026-11-18), and the times of seven are in proportion to their instructions.
 double convert_cycles(OperandForm form) {
-  return form == OperandForm::kBf16x2 ? 0.19 : form == OperandForm::kBf16x3 ? 0.25 : 0.23;
+  return form == OperandForm::kBf16x2 ? 0.105 : form == OperandForm::kBf16x3 ? 0.14 : 0.10;
 }
 
 // What a block takes to write its share of a tile.
@@ -69,14 +74,18 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
   // Issue, or what shared memory delivers of both operands.
   const double mma = 4 + std::max(g.columns / 2.0, 16 + g.columns / 4.0);
   const double mmas = (g.images_end_in_gaps ? 3.5 : 4.0) * count_mmas(components) * g.consumers();
-  const double overhead = mma_overhead(components, g.consumers());
+  const double overhead = mma_overhead(form, g.consumers());
   const double row_bytes = g.block_filter_tiles * double{kGradientRowBytes} +
                            g.block_channel_tiles * double(g.row_bytes);
   const double copied = (g.converts() ? 2 : components) * kStagePositions * row_bytes;
   double stage_cycles = std::max(mmas * mma * overhead, copied / kCopyBytesPerCycle);
   if (g.converts()) {
     const double values = kStagePositions * row_bytes / 2;
-    stage_cycles = std::max(stage_cycles, convert_cycles(form) * values);
+    // A value is staged, read, and stored as components; MMAs read 16 positions of both operands.
+    const double shared =
+        values * (8 + 2 * components) + mmas * 32 * (kTileFilters + static_cast<double>(g.columns));
+    stage_cycles =
+        std::max({stage_cycles, convert_cycles(form) * values, shared / kSharedBytesPerCycle});
   }
   const double halo = g.halo_stages * copied / kCopyBytesPerCycle;
   const double waves = static_cast<double>(
@@ -87,7 +96,12 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
       rounds * waves * (block_cycles + halo + stages * stage_cycles) / (kClockGhz * 1e3);
   if (g.gradient_source != OperandSource::kPacked) {
     const double rate = g.converts() ? kStreamBytesPerUs : kPackBytesPerUs;
-    main_us = std::max(main_us, kLaunchUs + count_bytes(p) / rate);
+    double bytes = count_bytes(p);
+    if (g.converts()) {
+      const double read = copied * g.tiles() * static_cast<double>(g.stages_total);
+      bytes += kRereadCost * std::max(read - bytes, 0.0);
+    }
+    main_us = std::max(main_us, kLaunchUs + bytes / rate);
   }
 
   const double element_bytes = static_cast<double>(size_of(p.dtype));

@@ -122,7 +122,7 @@ class Search {
       }
     }
     g.stages_total = ceil_div(p_.N * g.rows * g.pitch, kStagePositions);
-    g.flush_stages = 256;
+    g.flush_stages = 256 / count_mmas(components_);
     g.images_end_in_gaps = components_ == 1 && g.rows * g.pitch == kStagePositions &&
                            (p_.P - 1) * g.pitch + p_.Q <= kStagePositions - 8;
     return true;
@@ -151,7 +151,7 @@ class Search {
         if (columns % atom_channels == 0) visit_columns(g, columns);
       }
     };
-    components_ > 1 ? visit_all(kSplitColumns) : visit_all(kPlainColumns);
+    promotes_sums(form_) ? visit_all(kPromotedColumns) : visit_all(kPlainColumns);
   }
 
   void visit_columns(WgradGeometry g, int columns) {
@@ -165,7 +165,7 @@ class Search {
     }
     if (!collect_groups(g, tap_atoms)) return;
     g.block_channel_tiles = atoms / tap_atoms;
-    const int most_consumers = max_consumers(columns, components_, g.converts());
+    const int most_consumers = max_consumers(columns, form_, g.converts());
     for (int filter_tiles = 1; filter_tiles <= 3; ++filter_tiles) {
       if (filter_tiles > 1 && (filter_tiles - 1) * kTileFilters >= p_.K) break;
       for (int tap_groups = 1; filter_tiles * tap_groups <= most_consumers; ++tap_groups) {
@@ -220,6 +220,8 @@ class Search {
   }
 
   void visit_block(WgradGeometry g) {
+    // Converting blocks multiply all positions: a layer of such small images is packed.
+    if (g.converts()) g.images_end_in_gaps = false;
     group_blocks(g);
     count_filter_blocks(p_, g);
     count_channel_blocks(p_, g);
@@ -281,7 +283,7 @@ class Search {
     const int most = g.converts() ? 1 : std::min(kMaxClusterSlices, caps_.sm_count);
     for (g.slices = 1; g.slices <= std::min<int64_t>(most, g.stages_total); ++g.slices) {
       // Accumulators stay in registers.
-      if (components_ == 1 && ceil_div(g.stages_total, g.slices) > g.flush_stages) continue;
+      if (!promotes_sums(form_) && ceil_div(g.stages_total, g.slices) > g.flush_stages) continue;
       consider(g);
     }
   }

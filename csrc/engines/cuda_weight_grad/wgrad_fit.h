@@ -14,6 +14,8 @@ struct WgradFit {
   WgradGeometry geometry{};
   int64_t workspace_bytes = 0;
   double microseconds = 0;  // predicted: packing, MMAs and the reduction
+  // The geometry is that of dW's transpose: X and dY change places.
+  bool is_transposed = false;
 };
 
 // At the start of the workspace: scales (half_scales.h) and the flag that chooses the form.
@@ -31,20 +33,20 @@ struct WgradPlan {
 
 // Widths of an MMA that kernels are compiled for, widest first.
 inline constexpr int kPlainColumns[] = {256, 224, 192, 160, 128, 96, 64};
-inline constexpr int kSplitColumns[] = {128, 96, 64};
+inline constexpr int kPromotedColumns[] = {128, 96, 64};  // if promotes_sums
 inline constexpr int kNarrowestColumns = 64;
 
-// Consumer warpgroups that a block has at most: registers for the accumulators decide. Split forms
-// have two sets of them, and blocks that convert have more warps besides the consumers.
-constexpr int max_consumers(int columns, int components, bool converts) {
-  const int accumulated = columns * (components > 1 ? 2 : 1);
+// Consumer warpgroups that a block has at most: registers for the accumulators decide. Forms that
+// promote them have two sets, and blocks that convert have more warps besides the consumers.
+constexpr int max_consumers(int columns, OperandForm form, bool converts) {
+  const int accumulated = columns * (promotes_sums(form) ? 2 : 1);
   if (converts) return accumulated <= 128 ? 3 : accumulated <= 192 ? 2 : 1;
   return accumulated <= 192 ? 3 : 2;
 }
 
 inline constexpr int kProducerThreads = 64;  // a warp for each operand
-// Blocks that convert their operands have four converter warps, and one warp that loads.
-inline constexpr int kConvertingThreads = kConverterThreads + 32;
+// Blocks that convert their operands have converter warps, and one warp that loads.
+inline constexpr int kConvertingThreads = 32 * (kConverterWarps + 1);
 
 // The fastest geometry by prediction, or nothing where no tile fits in shared memory or a limit of
 // the geometry is exceeded.

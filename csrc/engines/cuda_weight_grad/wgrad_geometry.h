@@ -40,8 +40,7 @@ inline constexpr int kGradientRowBytes = 128;   // those filters, 16 bits each
 inline constexpr int kPackedBlockBytes = 8192;  // what the packing kernel writes at once
 inline constexpr int kStagedAtomGap = 4;        // values between staged atoms (wgrad_store.cuh)
 inline constexpr int kMaxClusterSlices = 8;     // blocks of a cluster that every GPU allows
-inline constexpr int kConverterWarps = 4;
-inline constexpr int kConverterThreads = 32 * kConverterWarps;
+inline constexpr int kConverterWarps = 7;       // with the loading warp, two warpgroups
 inline constexpr int kStagingSlotBytes = kStagePositions * kTileFilters * 4;  // a tile in float32
 inline constexpr int kMinStagingSlots = 4, kMaxStagingSlots = 8;
 inline constexpr int kStagingBarrierOffset = 512;  // of their barriers, behind those of the stages
@@ -99,8 +98,8 @@ struct WgradGeometry {
   // The pixels of positions 2i and 2i + 1 are neighbours in memory, both inside or both outside.
   bool input_has_pairs, gradient_has_pairs;
   FastDivmod by_pitch, by_rows;
-  // Every image is one stage, and dY' is zero in its last 8 positions, which the MMAs of plain
-  // forms leave out.
+  // Every image is one stage, and dY' is zero in its last 8 positions, which MMAs of one component
+  // leave out, unless the block converts its operands.
   bool images_end_in_gaps;
   int stage_columns, stage_rows, stage_images;  // of a stage's length, as positions are split
   bool folds_columns;

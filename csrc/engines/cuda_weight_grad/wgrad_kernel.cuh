@@ -7,7 +7,7 @@
 //   reduced over positions, 64 a stage
 //
 // A block has up to three consumer warpgroups, tiles of filters times tap groups, and two producer
-// warps, one for each operand. Blocks that convert float32 operands have a loading warp and four
+// warps, one for each operand. Blocks that convert float32 operands have a loading warp and seven
 // converter warps instead (wgrad_convert.cuh).
 //
 // All consumers share one ring of X' in shared memory: every stage of it is brought once per block
@@ -45,8 +45,7 @@ using component_t =
 
 // kConverts: as WgradGeometry::converts.
 template <OperandForm kForm, int kColumns, bool kConverts>
-__global__ void __launch_bounds__(128 * max_consumers(kColumns, count_components(kForm),
-                                                      kConverts) +
+__global__ void __launch_bounds__(128 * max_consumers(kColumns, kForm, kConverts) +
                                       (kConverts ? kConvertingThreads : kProducerThreads),
                                   1)
     wgrad_kernel(const __grid_constant__ WgradGeometry g, const __grid_constant__ WgradCall call,
@@ -75,14 +74,16 @@ __global__ void __launch_bounds__(128 * max_consumers(kColumns, count_components
   if (__syncthreads_or(must_return(call))) return;
   if (work.tile.is_empty) return;
   if (warp < first_producer) {
-    WgradConsumer<component_t<kForm>, kComponents, kColumns>(g, call, memory, work, warp / 4).run();
+    constexpr bool kHasPairs = kComponents == 1 && !kConverts;
+    WgradConsumer<component_t<kForm>, kComponents, kColumns, promotes_sums(kForm), kHasPairs>(
+        g, call, memory, work, warp / 4)
+        .run();
     // The producers have returned or will, and no barrier waits for them. Code that they shared
     // with consumers would make the compiler serialize the MMAs.
     if (g.writes_result) ResultStore<kForm>(g, call, memory, work).run(32 * first_producer);
   } else if constexpr (kConverts) {
     if (warp < first_producer + kConverterWarps) {
-      const int thread = static_cast<int>(threadIdx.x) - 32 * first_producer;
-      OperandConverter<kForm>(g, call, memory, staging, work, thread).run();
+      OperandConverter<kForm>(g, call, memory, staging, work, warp - first_producer).run();
     } else if (elect_lane()) {
       StagingLoader(g, call, maps, staging, work).run();
     }

@@ -105,7 +105,7 @@ void launch_mmas(const LaunchSite& site, const WgradGeometry& g, const WgradCall
 template <OperandForm kForm>
 void multiply_positions(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call,
                         const WgradMaps& maps) {
-  if constexpr (count_components(kForm) == 1) {
+  if constexpr (!promotes_sums(kForm)) {
     if (g.columns == 256) return launch_mmas<kForm, 256>(site, g, call, maps);
     if (g.columns == 224) return launch_mmas<kForm, 224>(site, g, call, maps);
     if (g.columns == 192) return launch_mmas<kForm, 192>(site, g, call, maps);
