@@ -91,7 +91,7 @@ def measure_steps(model: nn.Module, *inputs: Tensor, seconds: float = 0.5) -> St
 def copy_and_convert(model: nn.Module) -> tuple[nn.Module, nn.Module, ConvertReport]:
     """Two copies of a model, the second one converted, and what convert() said."""
     original, converted = copy.deepcopy(model), copy.deepcopy(model)
-    return original, converted, convert(converted)
+    return original, converted, convert(converted, policy="all")
 
 
 def try_steps(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:

@@ -75,7 +75,7 @@ def measure_model(
             for step in report.steps:
                 train = step.name == "training"
                 theirs = peak_bytes(whole, x, train)
-                convert(whole)
+                convert(whole, policy="all")
                 ours = peak_bytes(whole, x, train)
                 restore(whole)
                 rows.append(
