@@ -298,12 +298,11 @@ def time_calls(
 ) -> None:
     """Adds the milliseconds of every case to `times`, ours and PyTorch's. A caller who is
     interrupted finds those there that are done. Layers that a model repeats are measured once."""
-    timer = Timer(device, budget_s=seconds)
     cases = list(dict.fromkeys(case for call in calls for case in call.cases(directions)))
     with Progress(len(cases), shown=progress) as bar:
         for case in cases:
             with bar.step(str(case)):
-                times[case] = _time(case, timer)
+                times[case] = time_case(case, device, seconds)
 
 
 def make_report(
@@ -333,8 +332,10 @@ def _tensors(model: nn.Module, inputs: Sequence[Any]) -> Iterator[Tensor]:
     yield from model.parameters()
 
 
-def _time(case: Case, timer: Timer) -> tuple[float, float]:
-    operands = Operands(case, timer.device)
+def time_case(case: Case, device: torch.device, seconds: float) -> tuple[float, float]:
+    """Milliseconds of one pass on random numbers, ours and PyTorch's."""
+    operands = Operands(case, device)
+    timer = Timer(device, budget_s=seconds)
     with torch.no_grad(), torch_precision(case.precision):
         ours, theirs = timer.medians_ms([operands.ours, operands.theirs])
     return ours, theirs
