@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
+from ._precision import torch_allows_tf32
 from ._user_error import UserError
 from .bench.shapes import DIRECTIONS
 from .bench.timing import Timer, autotuned
@@ -130,7 +131,8 @@ def _time_both(
     """Milliseconds of a step without and with the chosen layers; None if there is no such step."""
     timer = Timer(device, budget_s=seconds / _ROUNDS)
     before, after = [], []
-    allow_tf32 = torch.backends.cudnn.allow_tf32 if precision is None else precision == "tf32"
+    # PyTorch in the precision that is asked for, or by its own settings.
+    allow_tf32 = {"ieee": False, "tf32": True}.get(precision or "", torch_allows_tf32())
     with autotuned(allow_tf32):
         try:
             run()
