@@ -92,8 +92,9 @@ def convert(
         policy: "all" swaps every layer, "faster" those that are faster. None is "faster", or "all"
             if a filter or an algorithm is given and no example: then the caller has chosen.
         example: what to measure with: the model's input, a tuple of its positional arguments, or a
-            dict of its keyword arguments. The model runs on it, and its buffers, gradients, modes
-            and the random numbers are left as they were; lazy modules get initialised.
+            dict of its keyword arguments; a list is one input. The model runs on it, and its
+            buffers, gradients, modes and the random numbers are left as they were; lazy modules get
+            initialised.
         train: whether a training step (forward and backward) is what should be faster, or a
             forward pass. None: a training step if the model is in training mode.
         seconds: spent on each measurement of a layer.
@@ -112,21 +113,21 @@ def convert(
     policy = _find_policy(policy, example, algorithm, chosen=filter is not None)
     train = model.training if train is None else train
     report = ConvertReport()
-    layers: dict[str, nn.Conv2d] = {}
-    lasting = _find_layers(model, filter, report)
+    layers: dict[str, nn.Conv2d] = {}  # those to swap
+    candidates = _find_layers(model, filter, report)
     if policy == "all":
-        layers = lasting
+        layers = candidates
     elif example is None:
-        for name, module in lasting.items():
+        for name, module in candidates.items():
             reason = why_not_faster(module, train, precision)
             if reason is None:
                 layers[name] = module
             else:
                 report.kept[name] = reason
-    elif lasting:
+    elif candidates:
         from .policy import choose_by_measuring  # imports this module
 
-        layers = choose_by_measuring(model, lasting, example, train, precision, seconds, report)
+        layers = choose_by_measuring(model, candidates, example, train, precision, seconds, report)
     swap_layers(layers.values(), precision, algorithm)
     report.swapped += layers
     return report

@@ -44,7 +44,7 @@ def choose_by_measuring(
     args, kwargs = _as_arguments(example)
     device = find_device(inner, *pytree.tree_leaves((args, kwargs)))
     with _unchanged(inner, train, device):
-        calls = find_convolutions(inner, *args, train=train, **kwargs)
+        calls = find_convolutions(inner, *args, train=train, keywords=kwargs)
         calls = [
             replace(call, module=".".join((*prefix, *call.path))) for call in calls if not call.kept
         ]
@@ -86,7 +86,7 @@ def _unwrap(model: nn.Module) -> tuple[tuple[str, ...], nn.Module]:
 def _as_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(example, dict):
         return (), example
-    return (tuple(example), {}) if isinstance(example, tuple | list) else ((example,), {})
+    return (example, {}) if isinstance(example, tuple) else ((example,), {})
 
 
 def _in_precision(call: Call, precision: str | None) -> Call:

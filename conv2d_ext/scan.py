@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -249,12 +249,15 @@ def _recording(model: nn.Module) -> Iterator[_Recorder]:
 
 
 def find_convolutions(
-    model: nn.Module, *inputs: Any, train: bool = False, **keywords: Any
+    model: nn.Module,
+    *inputs: Any,
+    train: bool = False,
+    keywords: Mapping[str, Any] | None = None,
 ) -> list[Call]:
     """Runs a model forward once and lists its convolutions in the order of calls. `train` records
     gradients, so that the calls say which of them a training step needs."""
     with torch.set_grad_enabled(train), _recording(model) as recorder:
-        model(*inputs, **keywords)
+        model(*inputs, **(keywords or {}))
     return recorder.calls
 
 

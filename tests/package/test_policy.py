@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -157,6 +158,37 @@ def test_layers_of_every_kind(timed) -> None:
     layer = nn.Conv2d(3, 4, 3)
     assert conv2d_ext.convert(nn.DataParallel(layer), example=x).swapped == ["module"]
     assert conv2d_ext.convert(nn.Conv2d(3, 4, 3), example=x).swapped == [""]
+
+
+def test_inputs_of_every_kind(timed) -> None:
+    class Listed(nn.Module):
+        """Takes a list of images, as detection models do, and a keyword of a name of ours."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.utils.weight_norm(nn.Conv2d(3, 4, 3))  # by a hook, as it was once done
+
+        def forward(self, images: list[torch.Tensor], train: bool = True) -> torch.Tensor:
+            return self.conv(torch.stack(images))
+
+    images = [torch.randn(3, 8, 8), torch.randn(3, 8, 8)]
+    for example in (images, (images, False), {"images": images, "train": False}):
+        assert conv2d_ext.convert(Listed(), example=example).swapped == ["conv"]
+
+
+def test_processes_do_not_wait_for_each_other(timed, monkeypatch) -> None:
+    """Whole steps are not measured in a distributed program; layers are, below the wrapper."""
+    monkeypatch.setattr(Timer, "median_ms", lambda *_: pytest.fail("a step was measured"))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        x = torch.randn(1, 3, 8, 8)
+        model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Conv2d(3, 4, 3)))
+        report = conv2d_ext.convert(model, example=x)
+        assert (report.swapped, report.step) == (["module.0"], None)
+        model(x).sum().backward()
+        assert conv2d_ext.restore(model) == ["module.0"]
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_layer_with_attributes_of_ours_names_is_kept() -> None:
