@@ -20,6 +20,7 @@ from . import (
     _vmap,
 )
 from ._version import __version__
+from .compile import compile_backend
 from .convert import ConvertReport, convert, restore
 from .explain import Explanation, explain
 from .functional import conv2d
@@ -35,6 +36,7 @@ __all__ = [
     "TuneReport",
     "__version__",
     "clear_tuned",
+    "compile_backend",
     "conv2d",
     "convert",
     "explain",

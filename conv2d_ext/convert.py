@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from ._choices import check_choices
+from ._prediction import why_not_faster
+from ._values import shown
 from .modules import Conv2d, LazyConv2d
 
 # Where a converted module remembers the class it came from.
@@ -24,28 +26,56 @@ _OTHER_CONVOLUTIONS = (
 )
 
 
+POLICIES = ("all", "faster")
+
+
 @dataclass
 class ConvertReport:
-    """What convert() did: names of swapped modules, and of kept ones with the reason."""
+    """What convert() did: names of swapped modules, and of kept ones with the reason.
+
+    Where an example was measured, `times` has the milliseconds of each measured module with
+    PyTorch and with convx, and `step` those of the whole model before and after the swap.
+    """
 
     swapped: list[str] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)
+    times: dict[str, tuple[float, float]] = field(default_factory=dict)
+    step: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         lines = [f"{len(self.swapped)} convolutions swapped, {len(self.kept)} kept"]
-        lines += [f"  swapped {name}" for name in self.swapped]
+        if self.step is not None:
+            lines.append(f"  whole model: {times_text(self.step)}")
+        for name in self.swapped:
+            gain = f": {times_text(self.times[name])}" if name in self.times else ""
+            lines.append(f"  swapped {name}{gain}")
         lines += [f"  kept    {name}: {reason}" for name, reason in self.kept.items()]
         return "\n".join(lines)
+
+
+def times_text(times: tuple[float, float]) -> str:
+    """Milliseconds with PyTorch and with convx, and their ratio."""
+    before, after = times
+    return f"{before:.3f} -> {after:.3f} ms ({before / after:.2f}x)"
 
 
 def convert(
     model: nn.Module,
     filter: Callable[[str, nn.Conv2d], bool] | None = None,
     *,
+    policy: str | None = None,
+    example: Any = None,
+    train: bool | None = None,
+    seconds: float = 0.02,
     precision: str | None = None,
     algorithm: str = "auto",
 ) -> ConvertReport:
-    """Make every nn.Conv2d in a model compute with convx, in place.
+    """Make the nn.Conv2d of a model compute with convx, in place.
+
+    By default only layers that are faster with convx on this machine are swapped. Without an
+    example input that is a prediction by the kind of layer, for the GPU if the machine has one that
+    convx can use. With an example input every layer is measured, and so is the whole model: if it
+    is not faster with the chosen layers, it is left as it was.
 
     On CUDA, float32 layers use TF32 wherever PyTorch's settings allow it, and PyTorch's default
     does; `precision="ieee"` converts to strict float32.
@@ -59,18 +89,73 @@ def convert(
         model: the model, or a single nn.Conv2d.
         filter: called with a module's name and the module; only those it returns True for are
             swapped.
+        policy: "all" swaps every layer, "faster" those that are faster. None is "faster", or "all"
+            if a filter or an algorithm is given and no example: then the caller has chosen.
+        example: what to measure with: the model's input, a tuple of its positional arguments, or a
+            dict of its keyword arguments; a list is one input. The model runs on it, and its
+            buffers, gradients, modes and the random numbers are left as they were; lazy modules get
+            initialised.
+        train: whether a training step (forward and backward) is what should be faster, or a
+            forward pass. None: a training step if the model is in training mode.
+        seconds: spent on each measurement of a layer.
         precision: sets the converted modules' precision; None follows PyTorch's settings.
-        algorithm: sets the converted modules' algorithm.
+        algorithm: sets the converted modules' algorithm. Layers are measured with "auto" only.
 
     Returns:
         A report of what was swapped and what was kept, which prints readably. Transposed, 1-D and
             3-D convolutions are among the kept ones.
 
     Raises:
-        ValueError: for an unknown precision or algorithm, before anything is changed.
+        ValueError: for an unknown policy, precision or algorithm, and for arguments that contradict
+            each other, before anything is changed.
     """
     check_choices("convx.convert", precision, algorithm)
+    policy = _find_policy(policy, example, algorithm, chosen=filter is not None)
+    train = model.training if train is None else train
     report = ConvertReport()
+    layers: dict[str, nn.Conv2d] = {}  # those to swap
+    candidates = _find_layers(model, filter, report)
+    if policy == "all":
+        layers = candidates
+    elif example is None:
+        for name, module in candidates.items():
+            reason = why_not_faster(module, train, precision)
+            if reason is None:
+                layers[name] = module
+            else:
+                report.kept[name] = reason
+    elif candidates:
+        from .policy import choose_by_measuring  # imports this module
+
+        layers = choose_by_measuring(model, candidates, example, train, precision, seconds, report)
+    swap_layers(layers.values(), precision, algorithm)
+    report.swapped += layers
+    return report
+
+
+def _find_policy(policy: str | None, example: Any, algorithm: str, chosen: bool) -> str:
+    if policy is None:
+        says_which = (chosen or algorithm != "auto") and example is None
+        policy = "all" if says_which else "faster"
+    if policy not in POLICIES:
+        raise ValueError(
+            f"convx.convert: policy must be 'all' or 'faster', but got policy={shown(policy)}"
+        )
+    if policy == "all" and example is not None:
+        raise ValueError("convx.convert: policy='all' measures nothing, so it takes no example")
+    if policy == "faster" and algorithm != "auto":
+        raise ValueError(
+            "convx.convert: policy='faster' is about algorithm='auto', but got "
+            f"algorithm={shown(algorithm)}; pass policy='all'"
+        )
+    return policy
+
+
+def _find_layers(
+    model: nn.Module, filter: Callable[[str, nn.Conv2d], bool] | None, report: ConvertReport
+) -> dict[str, nn.Conv2d]:
+    """The layers that can be swapped and that the filter lets pass; the others are reported."""
+    layers: dict[str, nn.Conv2d] = {}
     for name, module in model.named_modules():
         if isinstance(module, _OTHER_CONVOLUTIONS):
             report.kept[name] = f"{type(module).__name__}: convx computes nn.Conv2d only"
@@ -79,16 +164,21 @@ def convert(
         reason = why_keep(module)
         if reason is None and filter is not None and not filter(name, module):
             reason = "the filter said no"
-        if reason is not None:
+        if reason is None:
+            layers[name] = module
+        else:
             report.kept[name] = reason
-            continue
-        _swap(module)
+    return layers
+
+
+def swap_layers(layers: Iterable[nn.Conv2d], precision: str | None, algorithm: str) -> None:
+    """Makes layers that why_keep() has nothing against compute with convx."""
+    for layer in layers:
+        _swap(layer)
         if precision is not None:
-            module.precision = precision  # type: ignore[assignment]
+            layer.precision = precision  # type: ignore[assignment]
         if algorithm != "auto":
-            module.algorithm = algorithm  # type: ignore[assignment]
-        report.swapped.append(name)
-    return report
+            layer.algorithm = algorithm  # type: ignore[assignment]
 
 
 def restore(model: nn.Module, *, native: bool = False) -> list[str]:
@@ -156,6 +246,9 @@ def why_keep(module: nn.Conv2d) -> str | None:
     if _is_ours(module):
         return "already computes with convx"
     cls = type(module)
+    for name in ("precision", "algorithm"):
+        if hasattr(module, name):
+            return f"{cls.__name__} has an attribute {name} of its own"
     if cls._conv_forward is not nn.Conv2d._conv_forward:
         return f"{cls.__name__} overrides _conv_forward"
     lazy = isinstance(module, nn.LazyConv2d)

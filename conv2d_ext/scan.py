@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ._arguments import parse_padding, parse_pair
+from ._checks import DTYPES
 from ._precision import torch_allows_tf32
 from ._progress import Progress
 from ._text import format_table, html_table
@@ -24,6 +25,7 @@ from .convert import why_keep
 from .functional import conv2d
 
 _HEADER = ["module", "shape", "engine", "ms", "{} ms", "saves ms", ""]
+_WHOLE_MODEL = "(the model)"
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,18 @@ class Call:
     layout: str
     bias: bool
     kept: str = ""
+    unused: tuple[str, ...] = ()  # gradients that a training step does not need, such as "dgrad"
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The module's path in the model, which is empty for the model itself."""
+        return () if self.module == _WHOLE_MODEL else (self.module,)
 
     def cases(self, directions: Sequence[str]) -> list[Case]:
         return [
             Case(self.shape, direction, self.precision, self.layout, bias=self.bias)
             for direction in directions
+            if direction not in self.unused
         ]
 
 
@@ -178,19 +187,36 @@ class _Recorder(TorchFunctionMode):
         size = input.shape if input.dim() == 4 else (1, *input.shape)
         if precision is None:
             precision = "tf32" if input.is_cuda and torch_allows_tf32() else "ieee"
+        dtype = _computed_dtype(input)
         last = input.dim() == 4 and _is_channels_last(input, weight)
         name, module = self.running[-1]
         kept = (why_keep(module) or "") if isinstance(module, nn.Conv2d) else "no nn.Conv2d"
+        if not kept and dtype not in DTYPES:
+            kept = f"convx does not compute {dtype}"
+        unused = []
+        if torch.is_grad_enabled():
+            needs = {"dgrad": input.requires_grad, "wgrad": weight.requires_grad}
+            unused = [name for name, needed in needs.items() if not needed]
         self.calls.append(
             Call(
-                name or "(the model)",
+                name or _WHOLE_MODEL,
                 Shape.of_call(size, weight.shape, stride_hw, pad, dilation_hw, groups),
-                precision_name(input.dtype, precision),
+                precision_name(dtype, precision),
                 "nhwc" if last else "nchw",
                 bias is not None,
                 kept,
+                tuple(unused),
             )
         )
+
+
+def _computed_dtype(input: Tensor) -> torch.dtype:
+    """The dtype after autocast, which casts below the function that is noted."""
+    kind = input.device.type
+    if not input.is_floating_point() or input.dtype is torch.float64:
+        return input.dtype
+    is_cast = kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if is_cast else input.dtype
 
 
 def _is_channels_last(*tensors: Tensor) -> bool:
@@ -222,10 +248,16 @@ def _recording(model: nn.Module) -> Iterator[_Recorder]:
             hook.remove()
 
 
-def find_convolutions(model: nn.Module, *inputs: Any) -> list[Call]:
-    """Runs a model once, without gradients, and lists its convolutions in the order of calls."""
-    with torch.no_grad(), _recording(model) as recorder:
-        model(*inputs)
+def find_convolutions(
+    model: nn.Module,
+    *inputs: Any,
+    train: bool = False,
+    keywords: Mapping[str, Any] | None = None,
+) -> list[Call]:
+    """Runs a model forward once and lists its convolutions in the order of calls. `train` records
+    gradients, so that the calls say which of them a training step needs."""
+    with torch.set_grad_enabled(train), _recording(model) as recorder:
+        model(*inputs, **(keywords or {}))
     return recorder.calls
 
 
@@ -269,12 +301,11 @@ def time_calls(
 ) -> None:
     """Adds the milliseconds of every case to `times`, ours and PyTorch's. A caller who is
     interrupted finds those there that are done. Layers that a model repeats are measured once."""
-    timer = Timer(device, budget_s=seconds)
     cases = list(dict.fromkeys(case for call in calls for case in call.cases(directions)))
     with Progress(len(cases), shown=progress) as bar:
         for case in cases:
             with bar.step(str(case)):
-                times[case] = _time(case, timer)
+                times[case] = time_case(case, device, seconds)
 
 
 def make_report(
@@ -304,8 +335,10 @@ def _tensors(model: nn.Module, inputs: Sequence[Any]) -> Iterator[Tensor]:
     yield from model.parameters()
 
 
-def _time(case: Case, timer: Timer) -> tuple[float, float]:
-    operands = Operands(case, timer.device)
+def time_case(case: Case, device: torch.device, seconds: float) -> tuple[float, float]:
+    """Milliseconds of one pass on random numbers, ours and PyTorch's."""
+    operands = Operands(case, device)
+    timer = Timer(device, budget_s=seconds)
     with torch.no_grad(), torch_precision(case.precision):
         ours, theirs = timer.medians_ms([operands.ours, operands.theirs])
     return ours, theirs

@@ -1,9 +1,10 @@
-"""step: the time of a whole model's step, as it is and converted."""
+"""step: the time and the memory of a whole model's step, as it is and with convx."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,25 +14,53 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ._progress import Progress
-from ._text import format_table, html_table
+from ._text import format_table, html_table, mebibytes_text
 from ._user_error import UserError
 from .bench.timing import Timer, autotuned
+from .compile import compile_backend
 from .convert import ConvertReport, convert
 
-_HEADER = ["step", "original ms", "converted ms", "ratio"]
+_HEADER = ["step", "original ms", "converted ms", "ratio", "original peak", "converted peak"]
+_MODES = {"inference": "infer", "training": "train"}
+KINDS = tuple(_MODES)
+# Each layer is measured for this share of the time that a step is.
+_LAYER_SHARE = 0.04
 
 
 @dataclass(frozen=True)
 class Step:
-    """One kind of step; a ratio above 1 means that the converted model is faster."""
+    """One kind of step; a ratio above 1 means that the model is faster with convx.
+
+    Peaks are the GPU memory that a step takes beyond parameters and inputs: activations, gradients
+    and workspaces. They are None on the CPU, whose allocator does not tell.
+    """
 
     name: str
     original_ms: float
     converted_ms: float
+    compiled: bool = False
+    original_peak_bytes: int | None = None
+    converted_peak_bytes: int | None = None
 
     @property
     def ratio(self) -> float:
         return self.original_ms / self.converted_ms
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}, compiled" if self.compiled else self.name
+
+    def to_dict(self) -> dict[str, Any]:
+        """A row of `convx step --json`, without what the caller knows: model, layout, precision."""
+        return {
+            "mode": _MODES[self.name],
+            "compiled": self.compiled,
+            "ours_ms": self.converted_ms,
+            "torch_ms": self.original_ms,
+            "ratio": self.ratio,
+            "ours_peak_bytes": self.converted_peak_bytes,
+            "torch_peak_bytes": self.original_peak_bytes,
+        }
 
 
 @dataclass(frozen=True)
@@ -39,7 +68,8 @@ class StepReport:
     """Times of both models. Prints as a table."""
 
     steps: tuple[Step, ...]
-    converted: ConvertReport
+    converted: ConvertReport | None = None
+    left_out: int = 0  # steps for which there was no time
 
     def __str__(self) -> str:
         return "\n".join(self.parts())
@@ -52,77 +82,185 @@ class StepReport:
         return html_table(_HEADER, self._rows()) + f"<p>{self._summary()}</p>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Milliseconds of both models, and how many convolutions were converted."""
-        times = {
-            step.name: {"original_ms": step.original_ms, "converted_ms": step.converted_ms}
-            for step in self.steps
-        }
-        counts = {"converted": len(self.converted.swapped), "kept": len(self.converted.kept)}
-        return {**times, "convolutions": counts}
+        """Rows of all steps, and how many convolutions were converted."""
+        counts = None
+        if self.converted is not None:
+            counts = {"converted": len(self.converted.swapped), "kept": len(self.converted.kept)}
+        return {"steps": [step.to_dict() for step in self.steps], "convolutions": counts}
 
     def _rows(self) -> list[list[str]]:
         return [
-            [step.name, f"{step.original_ms:.3f}", f"{step.converted_ms:.3f}", f"{step.ratio:.2f}x"]
+            [
+                step.title,
+                f"{step.original_ms:.3f}",
+                f"{step.converted_ms:.3f}",
+                f"{step.ratio:.2f}x",
+                *("-" if peak is None else mebibytes_text(peak) for peak in _peaks(step)),
+            ]
             for step in self.steps
         ]
 
     def _summary(self) -> str:
-        swapped, kept = len(self.converted.swapped), len(self.converted.kept)
-        return f"{swapped} of {swapped + kept} convolutions converted"
+        texts = []
+        if self.converted is not None:
+            swapped, kept = len(self.converted.swapped), len(self.converted.kept)
+            texts.append(f"{swapped} of {swapped + kept} convolutions converted")
+        if self.left_out:
+            texts.append(f"no time was left for {self.left_out} steps")
+        return "; ".join(texts) or "compiled by the backend convx"
 
 
-def measure_steps(model: nn.Module, *inputs: Tensor, seconds: float = 0.5) -> StepReport:
-    """Times an inference step and a training step of a model, as it is and converted.
+def _peaks(step: Step) -> tuple[int | None, int | None]:
+    return step.original_peak_bytes, step.converted_peak_bytes
 
-    Both run eagerly on copies, PyTorch's own convolutions autotuned; a training step is forward,
-    backward of a mean square over all outputs, and no optimizer. The model is left as it was.
+
+class Autocast(nn.Module):
+    """A model that computes under autocast, or, without a dtype, as it is."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self.model, self.dtype = model, dtype
+
+    def forward(self, *inputs: Tensor) -> Any:
+        with torch.autocast(inputs[0].device.type, self.dtype, enabled=self.dtype is not None):
+            return self.model(*inputs)
+
+
+class Deadline:
+    """A time limit for several measurements, which cannot be interrupted: none is begun that would
+    not end in time if it took as long as the last one of its kind."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = None if seconds is None else time.perf_counter() + seconds
+        self._took: dict[object, float] = {}
+
+    @property
+    def is_over(self) -> bool:
+        return self._end is not None and time.perf_counter() > self._end
+
+    def run(self, kind: object, measure: Callable[[], None]) -> bool:
+        """Whether there was time to measure."""
+        begin = time.perf_counter()
+        if self._end is not None and begin + self._took.get(kind, 0.0) > self._end:
+            return False
+        measure()
+        self._took[kind] = time.perf_counter() - begin
+        return True
+
+
+def measure_steps(
+    model: nn.Module,
+    *inputs: Tensor,
+    seconds: float = 0.5,
+    kinds: Sequence[str] = KINDS,
+    compiled: Sequence[bool] = (False,),
+    policy: str = "all",
+    limit: float | None = None,
+) -> StepReport:
+    """Times an inference step and a training step of a model, as it is and with convx.
+
+    Both run on copies, PyTorch's own convolutions autotuned; a training step is forward, backward
+    of a mean square over all outputs, and no optimizer. The model is left as it was.
 
     Args:
         model: on the device, in the dtype and memory format that are of interest.
         inputs: what it is called with.
         seconds: spent on each measurement.
+        kinds: some of "inference" and "training".
+        compiled: False for eager steps, which compare the model with its converted copy, True for
+            steps through torch.compile, which compare the backends "inductor" and "convx".
+        policy: what convert() and the backend replace: "all", or what is "faster" in the step.
+        limit: seconds for all measurements; steps for which no time is left are left out.
     """
-    original, converted, report = copy_and_convert(model)
-    steps: list[Step] = []
-    time_steps(original, converted, inputs, seconds, steps)
-    return StepReport(tuple(steps), report)
+    steps = StepTimes(model, inputs, seconds, policy, Deadline(limit))
+    for is_compiled in compiled:
+        steps.measure(kinds, is_compiled)
+    return steps.report()
 
 
-def copy_and_convert(model: nn.Module) -> tuple[nn.Module, nn.Module, ConvertReport]:
-    """Two copies of a model, the second one converted, and what convert() said."""
-    original, converted = copy.deepcopy(model), copy.deepcopy(model)
-    return original, converted, convert(converted)
-
-
-def try_steps(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+def try_steps(model: nn.Module, inputs: tuple[Tensor, ...], kinds: Sequence[str] = KINDS) -> None:
     """Takes every kind of step once: what is wrong with the inputs comes out before the timing."""
-    for name, run in _KINDS:
+    for name in kinds:
         model.train(name == "training")
-        run(model, inputs)
+        _STEPS[name](model, inputs)
+    model.zero_grad(set_to_none=True)
 
 
-def time_steps(
-    original: nn.Module,
-    converted: nn.Module,
-    inputs: tuple[Tensor, ...],
-    seconds: float,
-    steps: list[Step],
-    progress: bool = False,
-) -> None:
-    """Adds the times of each kind of step to `steps`. A caller who is interrupted finds those there
-    that are done."""
-    timer = Timer(inputs[0].device, budget_s=seconds)
-    models = (original, converted)
-    with (
-        autotuned(torch.backends.cudnn.allow_tf32),
-        Progress(len(_KINDS), shown=progress) as bar,
-    ):
-        for name, run in _KINDS:
-            with bar.step(f"{name} step"):
-                for which in models:
-                    which.train(name == "training")
-                times = timer.medians_ms([partial(run, which, inputs) for which in models])
-                steps.append(Step(name, *times))
+class StepTimes:
+    """Measures steps one after another; `steps` has those that are done."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: tuple[Tensor, ...],
+        seconds: float,
+        policy: str,
+        deadline: Deadline,
+    ) -> None:
+        self.model, self.inputs, self.policy, self.deadline = model, inputs, policy, deadline
+        self.timer = Timer(inputs[0].device, budget_s=seconds)
+        self.steps: list[Step] = []
+        self.converted: ConvertReport | None = None
+        self.left_out = 0
+
+    def report(self) -> StepReport:
+        return StepReport(tuple(self.steps), self.converted, self.left_out)
+
+    def measure(self, kinds: Sequence[str], compiled: bool, progress: bool = False) -> None:
+        with (
+            autotuned(torch.backends.cudnn.allow_tf32),
+            Progress(len(kinds), shown=progress) as bar,
+        ):
+            for name in kinds:
+                with bar.step(f"{name} step{', compiled' if compiled else ''}"):
+                    measure = partial(self._measure, name, compiled)
+                    self.left_out += not self.deadline.run((name, compiled), measure)
+
+    def _measure(self, name: str, compiled: bool) -> None:
+        models = self._make_models(name == "training", compiled)
+        for model in models:
+            model.train(name == "training")
+        calls = [partial(_STEPS[name], model, self.inputs) for model in models]
+        times = self.timer.medians_ms(calls)
+        peaks = [
+            _peak_bytes(model, call, self.timer.device)
+            for model, call in zip(models, calls, strict=True)
+        ]
+        self.steps.append(Step(name, times[0], times[1], compiled, *peaks))
+
+    def _make_models(self, train: bool, compiled: bool) -> list[Any]:
+        original, ours = copy.deepcopy(self.model), copy.deepcopy(self.model)
+        if compiled:
+            torch._dynamo.reset()  # the number of graphs for one function is limited
+            return [torch.compile(original), torch.compile(ours, backend=self._backend())]
+        if self.policy == "all":
+            self.converted = convert(ours, policy="all")
+        else:
+            self.converted = convert(
+                ours,
+                policy="faster",
+                example=self.inputs,
+                train=train,
+                seconds=self.timer.budget_s * _LAYER_SHARE,
+            )
+        return [original, ours]
+
+    def _backend(self) -> Callable[..., Any]:
+        return compile_backend(self.policy)
+
+
+def _peak_bytes(model: nn.Module, call: Callable[[], object], device: torch.device) -> int | None:
+    """The GPU memory that a step takes at its peak beyond parameters and inputs. The step must have
+    run before: autotuning takes more than what it chooses."""
+    if device.type != "cuda":
+        return None
+    model.zero_grad(set_to_none=True)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    call()
+    peak = torch.cuda.max_memory_allocated(device)
+    model.zero_grad(set_to_none=True)
+    return peak - before
 
 
 def _infer(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
@@ -144,7 +282,7 @@ def run_backward(outputs: Any) -> None:
     torch.stack([output.float().square().mean() for output in useful]).sum().backward()
 
 
-_KINDS: list[tuple[str, Callable[[nn.Module, tuple[Tensor, ...]], Any]]] = [
-    ("inference", _infer),
-    ("training", _train),
-]
+_STEPS: dict[str, Callable[[nn.Module, tuple[Tensor, ...]], Any]] = {
+    "inference": _infer,
+    "training": _train,
+}

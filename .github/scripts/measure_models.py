@@ -19,16 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from conv2d_ext import convert, restore
 from conv2d_ext.bench.report import describe_machine
 from conv2d_ext.bench.timing import autotuned
-from conv2d_ext.step import measure_steps
+from conv2d_ext.step import Autocast, measure_steps
 
 LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 PRECISIONS = {"tf32": None, "bf16": torch.bfloat16}
-MODES = {"inference": "infer", "training": "train"}
 
 
 def torchvision_model(name: str) -> nn.Module:
@@ -49,18 +47,6 @@ MODELS: dict[str, Callable[[str], nn.Module]] = {
 }
 
 
-class Autocast(nn.Module):
-    """A model that computes under autocast, or, without a dtype, as it is."""
-
-    def __init__(self, model: nn.Module, dtype: torch.dtype | None) -> None:
-        super().__init__()
-        self.model, self.dtype = model, dtype
-
-    def forward(self, x: Tensor) -> Any:
-        with torch.autocast(x.device.type, self.dtype, enabled=self.dtype is not None):
-            return self.model(x)
-
-
 def measure_model(
     name: str, model: nn.Module, size: Sequence[int], device: torch.device, seconds: float
 ) -> list[dict[str, Any]]:
@@ -73,48 +59,11 @@ def measure_model(
             whole = Autocast(model, dtype)
             report = measure_steps(whole, x, seconds=seconds)
             for step in report.steps:
-                train = step.name == "training"
-                theirs = peak_bytes(whole, x, train)
-                convert(whole)
-                ours = peak_bytes(whole, x, train)
-                restore(whole)
-                rows.append(
-                    {
-                        "model": name,
-                        "layout": layout,
-                        "precision": precision,
-                        "mode": MODES[step.name],
-                        "ours_ms": step.converted_ms,
-                        "torch_ms": step.original_ms,
-                        "ratio": step.ratio,
-                        "ours_peak_bytes": ours,
-                        "torch_peak_bytes": theirs,
-                    }
-                )
+                row = {"model": name, "layout": layout, "precision": precision}
+                rows.append({**row, **step.to_dict()})
                 show = f"{step.original_ms:.2f} -> {step.converted_ms:.2f} ms, {step.ratio:.2f}x"
                 print(f"{name} {layout} {precision} {step.name}: {show}", flush=True)
     return rows
-
-
-def peak_bytes(model: nn.Module, x: Tensor, train: bool) -> int | None:
-    """The GPU memory that a step takes at its peak beyond parameters and input: activations,
-    gradients and workspaces. None on the CPU, whose allocator does not tell."""
-    if x.device.type != "cuda":
-        return None
-    model.train(train)
-    with autotuned(torch.backends.cudnn.allow_tf32):
-        for _ in range(2):  # autotuning takes more than what it chooses
-            model.zero_grad(set_to_none=True)
-            before = torch.cuda.memory_allocated(x.device)
-            torch.cuda.reset_peak_memory_stats(x.device)
-            with torch.set_grad_enabled(train):
-                y = model(x)
-            if train:
-                y.float().square().mean().backward()
-            del y
-            peak = torch.cuda.max_memory_allocated(x.device)
-    model.zero_grad(set_to_none=True)
-    return peak - before
 
 
 def main(argv: Sequence[str] | None = None) -> int:

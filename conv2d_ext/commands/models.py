@@ -21,9 +21,11 @@ from .options import add_device, add_dtype, add_layout, add_precision, dtype_nam
 Result = TypeVar("Result")
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
+def add_model(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """`model`, `precision` and `layout` are lists if there may be several."""
     parser.add_argument(
         "model",
+        nargs="+" if several else None,
         metavar="MODULE:FACTORY",
         help="torchvision.models:resnet50, or a call: \"timm:create_model('convnext_tiny')\"",
     )
@@ -36,10 +38,10 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="size of the input, such as 1,3,224,224; once for each input",
     )
     add_precision(
-        parser, several=False, default="float32 by PyTorch's settings: tf32 on a GPU, else ieee"
+        parser, several=several, default="float32 by PyTorch's settings: tf32 on a GPU, else ieee"
     )
     add_dtype(parser)
-    add_layout(parser)
+    add_layout(parser, several)
     add_device(parser)
 
 

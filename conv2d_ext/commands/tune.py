@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     reports: list[TuneReport] = []
     with model_precision(arguments):
         model, inputs = make_model(arguments)
-        convert(model)
+        convert(model, policy="all")
         model.train(arguments.train)
 
         def run_once() -> None:

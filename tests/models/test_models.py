@@ -40,7 +40,7 @@ def subject(request: pytest.FixtureRequest, where: str) -> Subject:
     entry: Entry = request.param
     original = entry.make().to(where)
     converted = copy.deepcopy(original)
-    report = conv2d_ext.convert(converted)
+    report = conv2d_ext.convert(converted, policy="all")
     layers = {name for name, m in original.named_modules() if isinstance(m, nn.Conv2d)}
     assert {*report.swapped, *report.kept} >= layers
     reasons = [reason for name, reason in report.kept.items() if name in layers]

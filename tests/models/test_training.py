@@ -58,7 +58,7 @@ def test_the_loss_curve_is_the_originals(name: str, device: str) -> None:
         exact = train(copy.deepcopy(original), device, torch.float64)
         theirs = train(copy.deepcopy(original), device, torch.float32)
         converted = copy.deepcopy(original)
-        assert conv2d_ext.convert(converted).swapped
+        assert conv2d_ext.convert(converted, policy="all").swapped
         ours = train(copy.deepcopy(converted), device, torch.float32)
         ours64 = train(converted, device, torch.float64)
     assert exact[-1] < 0.6 * exact[0], "the model must learn something"

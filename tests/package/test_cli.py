@@ -193,7 +193,7 @@ def test_earlier_spellings_mean_the_same(new: str, old: str) -> None:
 
 
 def test_the_dtype_of_a_model() -> None:
-    step = ["step", "m:f", "--input", "1"]
+    scan = ["scan", "m:f", "--input", "1"]
     for words, dtype in {
         ("--dtype", "bfloat16"): torch.bfloat16,
         ("--precision", "bf16"): torch.bfloat16,
@@ -201,7 +201,7 @@ def test_the_dtype_of_a_model() -> None:
         ("--precision", "fp64"): torch.float64,
         (): torch.float32,
     }.items():
-        assert model_dtype(parse(*step, *words)) is dtype
+        assert model_dtype(parse(*scan, *words)) is dtype
 
 
 @pytest.mark.parametrize(("name", "allowed"), [("ieee", False), ("tf32", True), (None, None)])

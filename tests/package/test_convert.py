@@ -62,7 +62,7 @@ def test_swaps_in_place_and_reports() -> None:
     x = torch.randn(2, 3, 9, 9)
     expected = model(x)
 
-    report = conv2d_ext.convert(model)
+    report = conv2d_ext.convert(model, policy="all")
 
     assert report.swapped == ["stem", "body.first.0", "depthwise", "subclassed"]
     assert list(report.kept) == ["own"]
@@ -95,7 +95,7 @@ def test_gradients_and_training_match() -> None:
     torch.manual_seed(0)
     model = Net()
     reference = copy.deepcopy(model)
-    conv2d_ext.convert(model)
+    conv2d_ext.convert(model, policy="all")
     x, target = torch.randn(4, 3, 8, 8), torch.randn(4, 2)
     losses = []
     for net in (model, reference):
@@ -129,8 +129,8 @@ def test_filter_and_settings() -> None:
 
 def test_converting_twice_changes_nothing_more() -> None:
     model = Net()
-    conv2d_ext.convert(model)
-    again = conv2d_ext.convert(model)
+    conv2d_ext.convert(model, policy="all")
+    again = conv2d_ext.convert(model, policy="all")
     assert again.swapped == []
     assert again.kept["stem"] == "already computes with convx"
     conv2d_ext.restore(model)
@@ -139,7 +139,7 @@ def test_converting_twice_changes_nothing_more() -> None:
 
 def test_restore_leaves_modules_that_were_ours_from_the_start() -> None:
     model = nn.Sequential(conv2d_ext.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1))
-    conv2d_ext.convert(model)
+    conv2d_ext.convert(model, policy="all")
     assert conv2d_ext.restore(model) == ["1"]
     assert type(model[0]) is conv2d_ext.Conv2d
 
@@ -153,7 +153,7 @@ def test_other_convolutions_are_mentioned() -> None:
         "linear": nn.Linear(4, 4),
     }
     model = nn.ModuleDict({"conv": nn.Conv2d(4, 4, 2), **others})
-    report = conv2d_ext.convert(model)
+    report = conv2d_ext.convert(model, policy="all")
     assert report.swapped == ["conv"]
     assert report.kept == {
         name: f"{type(others[name]).__name__}: convx computes nn.Conv2d only"
@@ -176,7 +176,7 @@ def test_restore_of_native_layers() -> None:
         Native(4, 4, 1),
         Scaled(4, 4, 1),
     )
-    conv2d_ext.convert(model)
+    conv2d_ext.convert(model, policy="all")
     x = torch.randn(1, 3, 9, 9)
     expected = copy.deepcopy(model)(x)
     state = [*model.state_dict()]
@@ -198,7 +198,7 @@ def test_restore_of_native_layers() -> None:
     assert [*model.state_dict()] == state
     model[4] = nn.Identity()  # its weights are not there yet
     kept = copy.deepcopy(model)
-    conv2d_ext.convert(kept)
+    conv2d_ext.convert(kept, policy="all")
     torch.testing.assert_close(model(x), kept(x))
     assert expected.shape[1] == 4
 
@@ -209,7 +209,7 @@ def test_restore_refuses_padding_that_nn_conv2d_has_not() -> None:
         conv2d_ext.Conv2d(4, 4, 3),
         conv2d_ext.Conv2d(4, 4, 3, padding=(2, 0, 1, 1)),
     )
-    conv2d_ext.convert(model)
+    conv2d_ext.convert(model, policy="all")
     before = classes(model)
     with pytest.raises(ValueError, match=r"layer '2' pads \(top 2, bottom 0.*nn.ZeroPad2d"):
         conv2d_ext.restore(model, native=True)
@@ -219,13 +219,13 @@ def test_restore_refuses_padding_that_nn_conv2d_has_not() -> None:
 
 def test_a_single_convolution_is_a_model_too() -> None:
     layer = nn.Conv2d(3, 4, 1)
-    assert conv2d_ext.convert(layer).swapped == [""]
+    assert conv2d_ext.convert(layer, policy="all").swapped == [""]
     assert type(layer) is conv2d_ext.Conv2d
 
 
 def test_lazy_modules() -> None:
     model = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyConv2d(5, 3))
-    conv2d_ext.convert(model)
+    conv2d_ext.convert(model, policy="all")
     model[0](torch.randn(1, 2, 5, 5))
     assert type(model[0]) is conv2d_ext.Conv2d
     conv2d_ext.restore(model)
@@ -240,7 +240,7 @@ def test_parametrized_modules_keep_their_parametrization() -> None:
     untouched = copy.deepcopy(model)  # shares its parametrized class with the model
     x = torch.randn(1, 3, 5, 5)
     expected = model(x)
-    conv2d_ext.convert(model)
+    conv2d_ext.convert(model, policy="all")
     assert isinstance(model[0], conv2d_ext.Conv2d)
     assert not isinstance(untouched[0], conv2d_ext.Conv2d)
     assert parametrize.is_parametrized(model[0], "weight")
@@ -256,14 +256,14 @@ def test_hooks_survive() -> None:
     model = Net()
     seen = []
     model.stem.register_forward_hook(lambda *_: seen.append("stem"))
-    conv2d_ext.convert(model)
+    conv2d_ext.convert(model, policy="all")
     model(torch.randn(1, 3, 8, 8))
     assert seen == ["stem"]
 
 
 def test_converted_models_copy_and_pickle() -> None:
     model = Net()
-    conv2d_ext.convert(model)
+    conv2d_ext.convert(model, policy="all")
     x = torch.randn(1, 3, 8, 8)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(other(x), model(x))

@@ -32,7 +32,7 @@ CASES = [*((name, True) for name in LAYERS), ("geometry", False), ("same", False
 def case(request: pytest.FixtureRequest) -> tuple[nn.Module, torch.Tensor]:
     name, has_batch = request.param
     model = nn.Sequential(LAYERS[name](), nn.ReLU())
-    conv2d_ext.convert(model)
+    conv2d_ext.convert(model, policy="all")
     x = torch.randn(2, model[0].in_channels, 8, 9)
     return model, x if has_batch else x[0]
 
@@ -133,7 +133,7 @@ def test_fuse_modules(native: bool, names: list[str]) -> None:
         model[0] = conv2d_ext.Conv2d(3, 4, 3).eval()
         model[0].load_state_dict(plain[0].state_dict())
     else:
-        conv2d_ext.convert(model)
+        conv2d_ext.convert(model, policy="all")
     fuse = torch.ao.quantization.fuse_modules
     got, want = fuse(model, [names]), fuse(plain, [names])
     assert [*map(type, got.modules())] == [*map(type, want.modules())]

@@ -69,7 +69,7 @@ def test_finds_every_convolution_in_order() -> None:
         "no nn.Conv2d",
     ]
     assert [call.bias for call in calls] == [True, False, False, True, True, True, False]
-    report = conv2d_ext.convert(Net())
+    report = conv2d_ext.convert(Net(), policy="all")
     assert set(report.swapped) == {call.module for call in calls if not call.kept}
 
 

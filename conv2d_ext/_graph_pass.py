@@ -1,0 +1,221 @@
+"""Replaces convolutions in the graphs that Inductor compiles.
+
+The pass runs on the joint graph of forward and backward, or on the graph of inference, where a
+convolution is aten.convolution and its gradients are the results of aten.convolution_backward. Each
+of these passes is replaced on its own, by convx's private operator.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._inductor import config, list_mode_options
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+
+from . import _ops
+from ._arguments import ConvParams, parse_lists
+from ._checks import DTYPES
+from ._layout import is_channels_last
+from ._precision import torch_allows_tf32
+from ._version import __version__
+from .bench.measure import Case
+from .bench.precisions import precision_name
+from .bench.shapes import DIRECTIONS, Shape
+from .compile import CaseTimes
+from .policy import WORTH_IT
+
+_aten, _convx = torch.ops.aten, torch.ops.convx
+
+
+def compile_with_convx(
+    graph: fx.GraphModule,
+    inputs: Sequence[Any],
+    mode: str | None,
+    options: dict[str, Any] | None,
+    times: CaseTimes,
+    name: str | None,
+) -> Any:
+    """Inductor's compile_fx with the pass in it. `name` says which rule chooses, for Inductor's
+    files; None keeps graphs out of them."""
+    patches = {**(list_mode_options(mode) if mode else {}), **(options or {})}
+    earlier = patches.get("joint_custom_pre_pass", config.joint_custom_pre_pass)
+    patches["joint_custom_pre_pass"] = _ConvPass(times, name, earlier)
+    return compile_fx(graph, inputs, inner_compile=_compile_inner, config_patches=patches)
+
+
+def _compile_inner(graph: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+    """Keeps the memory format of a graph that has convolutions of convx: Inductor would move the
+    other ones to channels_last and copy in between."""
+    ours = any(getattr(node.target, "namespace", "") == "convx" for node in graph.graph.nodes)
+    with config.patch(layout_optimization=config.layout_optimization and not ours):
+        return compile_fx_inner(graph, *args, **kwargs)
+
+
+class _ConvPass(CustomGraphPass):
+    """The pass as Inductor's configuration takes it; runs behind a pass that was there before."""
+
+    def __init__(self, times: CaseTimes, name: str | None, earlier: Any) -> None:
+        self.times, self.name, self.earlier = times, name, earlier
+
+    def __call__(self, graph: fx.Graph) -> None:
+        if self.earlier is not None:
+            self.earlier(graph)
+        replace_convolutions(graph, self.times)
+
+    def uuid(self) -> Any:
+        if self.name is None:
+            return None
+        mine = f"convx {__version__} {self.name}", get_hash_for_files((__file__,))
+        if self.earlier is None:
+            return mine
+        theirs = self.earlier.uuid() if isinstance(self.earlier, CustomGraphPass) else None
+        return theirs and (mine, theirs)
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One pass of a convolution in a graph. `node` has its result: the convolution itself, or the
+    getitem of a gradient; convx's operator `target` computes the same of `args`."""
+
+    node: fx.Node
+    case: Case
+    device: torch.device
+    target: Any
+    args: tuple[Any, ...]
+
+
+def replace_convolutions(graph: fx.Graph, times: CaseTimes) -> int:
+    """Replaces the passes that are faster with convx, and returns how many."""
+    found = [found for node in graph.nodes for found in _find_passes(node)]
+    timed = [(each, *times(each.case, each.device)) for each in found]
+    faster = [each for each, ours, theirs in timed if ours < WORTH_IT * theirs]
+    if not faster:
+        return 0
+    if config.layout_optimization and any(each.case.layout == "nchw" for each in found):
+        mixed = sum(min(ours, theirs) for _, ours, theirs in timed)
+        moved = sum(min(theirs, _channels_last_ms(each, times)) for each, _, theirs in timed)
+        if mixed >= WORTH_IT * moved:
+            return 0
+    new_nodes: dict[fx.Node, fx.Node] = {}
+    for each in faster:
+        _replace(graph, each, new_nodes)
+    _drop_unused_gradients(graph)
+    return len(new_nodes)
+
+
+def _channels_last_ms(each: _Pass, times: CaseTimes) -> float:
+    return times(replace(each.case, layout="nhwc"), each.device)[1]
+
+
+def _find_passes(node: Any) -> Iterator[_Pass]:
+    if node.target is _aten.convolution.default:
+        x, w, b, *numbers = node.args
+        convolution = _Convolution.of(x, w, numbers)
+        if convolution is not None:
+            operands = x, w, b, *convolution.params
+            target = _convx._conv2d.default
+            yield convolution.make_pass(node, "fwd", target, operands, b is not None)
+    elif node.target is _aten.convolution_backward.default:
+        g, x, w, _, *numbers, mask = node.args
+        convolution = _Convolution.of(x, w, numbers)
+        if convolution is None or not _is_static(g):
+            return
+        for user in node.users:
+            index = user.args[1] if user.target is operator.getitem else None
+            if index not in (0, 1) or not mask[index]:
+                continue
+            like = (x if index == 0 else w).meta["val"]
+            size = like.shape[2], like.shape[3], is_channels_last(user.meta["val"])
+            target = (_convx._conv2d_input_grad, _convx._conv2d_weight_grad)[index].default
+            args = g, w if index == 0 else x, *size, *convolution.params
+            yield convolution.make_pass(user, DIRECTIONS[1 + index], target, args)
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """What the passes of a convolution have in common."""
+
+    x: Tensor
+    w: Tensor
+    params: ConvParams
+
+    @staticmethod
+    def of(x: Any, w: Any, numbers: Sequence[Any]) -> _Convolution | None:
+        """None for what convx does not compute, and where sizes are known only when it runs."""
+        stride, padding, dilation, transposed, _, groups = numbers
+        lists = stride, padding, dilation
+        if transposed or not (_is_static(x) and _is_static(w)) or not all(map(_is_pair, lists)):
+            return None
+        params = parse_lists(*lists, groups, precision="torch")
+        return _Convolution(x.meta["val"], w.meta["val"], params)
+
+    def make_pass(
+        self, node: fx.Node, direction: str, target: Any, args: Any, bias: bool = False
+    ) -> _Pass:
+        p, device = self.params, self.x.device
+        geometry = (p.stride_h, p.stride_w), p[2:6], (p.dilation_h, p.dilation_w), p.groups
+        shape = Shape.of_call(self.x.shape, self.w.shape, *geometry)
+        tf32 = device.type == "cuda" and torch_allows_tf32()
+        precision = precision_name(self.x.dtype, "tf32" if tf32 else "ieee")
+        layout = "nhwc" if is_channels_last(self.x) or is_channels_last(self.w) else "nchw"
+        return _Pass(
+            node, Case(shape, direction, precision, layout, bias=bias), device, target, args
+        )
+
+
+def _is_pair(values: Any) -> bool:
+    return len(values) == 2 and all(type(value) is int for value in values)
+
+
+def _is_static(node: Any) -> bool:
+    """Whether a node's result is a tensor of four fixed sizes that convx computes with."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return (
+        isinstance(value, Tensor)
+        and value.dim() == 4
+        and all(type(size) is int and size > 0 for size in value.shape)
+        and all(type(step) is int for step in value.stride())
+        and value.dtype in DTYPES
+        and (value.is_cpu or (value.is_cuda and _ops.why_no_cuda() is None))
+    )
+
+
+def _replace(graph: fx.Graph, each: _Pass, new_nodes: dict[fx.Node, fx.Node]) -> None:
+    """Puts convx's operator into a node's place, if its result lies in memory as the node's.
+    `new_nodes` has what became of nodes that were replaced before, which arguments may name."""
+    node = each.node
+    args = [new_nodes.get(arg, arg) if isinstance(arg, fx.Node) else arg for arg in each.args]
+    values = tuple(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args)
+    value = each.target(*values)
+    want = node.meta["val"]
+    if value.shape != want.shape or value.stride() != want.stride() or value.dtype != want.dtype:
+        return
+    with graph.inserting_before(node):
+        ours = graph.call_function(each.target, tuple(args))
+    # Inductor hands an operator that it does not know its operands with the strides of these.
+    ours.meta = {**node.meta, "val": value, "eager_input_vals": (values, {})}
+    node.replace_all_uses_with(ours)
+    graph.erase_node(node)
+    new_nodes[node] = ours
+
+
+def _drop_unused_gradients(graph: fx.Graph) -> None:
+    """Asks aten.convolution_backward only for what convx does not compute."""
+    nodes: list[Any] = list(graph.nodes)
+    for node in nodes:
+        if node.target is not _aten.convolution_backward.default:
+            continue
+        used = {user.args[1] for user in node.users if user.target is operator.getitem}
+        if not node.users:
+            graph.erase_node(node)
+        elif all(user.target is operator.getitem for user in node.users):
+            mask = [asked and i in used for i, asked in enumerate(node.args[-1])]
+            node.args = (*node.args[:-1], mask)
+            values = zip(node.meta["val"], mask, strict=True)
+            node.meta["val"] = tuple(value if asked else None for value, asked in values)

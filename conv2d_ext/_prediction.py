@@ -1,0 +1,73 @@
+"""Which layers convx computes faster than PyTorch, by measurements of layers of the same kind.
+
+This is for convert() without an example input: the sizes of the images are not known then, so a
+layer counts as faster only if every measured layer of its kind is. The measurements are
+docs/performance/h200.json and cpu.json; on other kinds of machines nothing is predicted.
+"""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+from torch import nn
+
+from . import _ops
+from ._layout import is_channels_last
+from ._precision import torch_allows_tf32
+
+# The compute capability of the GPU that was measured.
+_MEASURED_CAPABILITY = (9, 0)
+_MEASURED_CPU = "aarch64"
+_MEASURED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Kernels with more taps than 3x3 were faster in every row, and so were layers of so few channels.
+_LARGE_KERNEL = 9
+_FEW_CHANNELS = 4
+
+
+def why_not_faster(layer: nn.Conv2d, train: bool, precision: str | None) -> str | None:
+    """Why a layer is not predicted to be faster with convx, or None if it is."""
+    device = find_target_device(layer)
+    if device.type == "cuda":
+        if torch.cuda.get_device_capability(device) != _MEASURED_CAPABILITY:
+            return "nothing is predicted for this GPU; measure with example="
+        return why_not_faster_on_hopper(layer, train, precision)
+    if device.type != "cpu" or platform.machine() != _MEASURED_CPU:
+        return "nothing is predicted for this machine; measure with example="
+    return None if train else "predicted to be no faster in inference on this CPU"
+
+
+def find_target_device(layer: nn.Conv2d) -> torch.device:
+    """Where a layer will run: a layer on the CPU or the meta device of a machine with a GPU is
+    expected to move there."""
+    device = layer.weight.device
+    if device.type in ("cpu", "meta"):
+        has_gpu = torch.cuda.is_available() and _ops.why_no_cuda() is None
+        return torch.device("cuda" if has_gpu else "cpu")
+    return device
+
+
+def why_not_faster_on_hopper(layer: nn.Conv2d, train: bool, precision: str | None) -> str | None:
+    """The same for GPUs of compute capability 9.0 (h200.json, h200-strict.json)."""
+    dtype = layer.weight.dtype
+    if dtype not in _MEASURED_DTYPES:
+        return f"nothing is predicted for {dtype}; measure with example="
+    strict = precision == "ieee" or (precision != "tf32" and not torch_allows_tf32())
+    if strict and dtype is torch.float32:
+        return None
+    taps = layer.kernel_size[0] * layer.kernel_size[1]
+    if (
+        layer.groups > 1
+        or taps > _LARGE_KERNEL
+        or (taps > 1 and max(layer.dilation) > 1)
+        or 0 < layer.in_channels <= _FEW_CHANNELS
+    ):
+        return None
+    if taps == 1:
+        return "predicted to be no faster: a dense 1x1 layer"
+    is_lazy = isinstance(layer.weight, nn.UninitializedParameter)
+    if not is_lazy and is_channels_last(layer.weight):
+        return "predicted to be no faster: a small dense kernel in channels_last"
+    if train and max(layer.stride) > 1:
+        return "predicted to be no faster: a small dense kernel with a stride, in training"
+    return None

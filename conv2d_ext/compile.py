@@ -1,0 +1,108 @@
+"""A backend of torch.compile that lets convx compute the convolutions of a model that it wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ._ops import says_out_of_memory
+from ._values import shown
+from .bench.measure import Case
+from .convert import POLICIES
+from .scan import time_case
+
+# Milliseconds of one pass of a convolution, with convx and with PyTorch.
+CaseTimes = Callable[[Case, torch.device], tuple[float, float]]
+
+
+def compile_backend(
+    policy: str = "faster", *, seconds: float = 0.01, times: CaseTimes | None = None
+) -> Callable[..., Any]:
+    """Make a backend for torch.compile: Inductor, with convx for the convolutions it computes
+    faster.
+
+        compiled = torch.compile(model, backend=conv2d_ext.compile_backend())
+
+    `backend="convx"` is the same by name. The model is not touched and needs no convert(). The
+    backend replaces aten.convolution, and each gradient of it by itself, in the graphs that
+    Inductor gets; there are no graph breaks. Convolutions whose sizes are dynamic stay as they are.
+
+    While it compiles, the backend measures every distinct convolution of a graph, both ways. Where
+    Inductor would move a graph to channels_last, PyTorch's times there count, and a graph in which
+    convx computes something keeps its memory format.
+
+    Args:
+        policy: "faster", or "all" for every convolution that convx can compute, without measuring.
+        seconds: spent on each measurement.
+        times: measures in place of the backend's own measurement: called with a case and a device,
+            returns the milliseconds of convx and of PyTorch.
+
+    Returns:
+        The backend. torch.compile's `mode` and `options` are Inductor's.
+
+    Raises:
+        ValueError: for an unknown policy.
+    """
+    if policy not in POLICIES:
+        raise ValueError(
+            "convx.compile_backend: policy must be 'all' or 'faster', but got "
+            f"policy={shown(policy)}"
+        )
+    if times is None:
+        # Inductor keeps compiled graphs in files; the name says which rule made them.
+        name: str | None = f"{policy} {seconds}"
+        times = _pretend_faster if policy == "all" else _Measured(seconds)
+    else:
+        name = None
+
+    def convx(
+        graph: torch.fx.GraphModule,
+        inputs: list[torch.Tensor],
+        *,
+        mode: str | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> Any:
+        from ._graph_pass import compile_with_convx  # imports Inductor
+
+        return compile_with_convx(graph, inputs, mode, options, times, name)
+
+    return convx
+
+
+def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor], **options: Any) -> Any:
+    """The backend that torch.compile finds by the name "convx"."""
+    return _default(graph, inputs, **options)
+
+
+class _Measured:
+    """Measures every case once, on random numbers that do not disturb the program's own."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.known: dict[tuple[Case, torch.device], tuple[float, float]] = {}
+
+    def __call__(self, case: Case, device: torch.device) -> tuple[float, float]:
+        if (case, device) not in self.known:
+            self.known[case, device] = self._measure(case, device)
+        return self.known[case, device]
+
+    def _measure(self, case: Case, device: torch.device) -> tuple[float, float]:
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        devices = [device] if device.type == "cuda" else []
+        try:
+            with _disable_current_modes(), torch.random.fork_rng(devices):
+                return time_case(case, device, self.seconds)
+        except RuntimeError as error:
+            if not says_out_of_memory(error):
+                raise
+            return float("inf"), float("inf")  # no memory to find out: PyTorch's stays
+
+
+def _pretend_faster(case: Case, device: torch.device) -> tuple[float, float]:
+    return 0.0, 1.0
+
+
+_default = compile_backend()
