@@ -202,9 +202,7 @@ PHASES = [
 
 @pytest.mark.parametrize("math", MATH, ids=str)
 @pytest.mark.parametrize("case", PHASES, ids=str)
-def test_phases_share_a_launch(
-    core: ModuleType, case: Case, math: tuple[torch.dtype, str]
-) -> None:
+def test_phases_share_a_launch(core: ModuleType, case: Case, math: tuple[torch.dtype, str]) -> None:
     for filters, resident, before in ((0, -1, 0), (64, 1, 0), (128, 0, 1), (256, 0, 0)):
         said = run(
             core,

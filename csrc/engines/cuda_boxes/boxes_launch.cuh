@@ -122,7 +122,7 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
       launch_early<boxes_kernel<kMath, kFilters, kForm, kPieces, kColumns>>(
           site, grid, kBoxThreads, shape.shared_bytes, params, maps);
     };
-    if constexpr (takes_filter_columns(kForm, kMath)) {
+    if constexpr (takes_filter_columns(kMath)) {
       if (params.filter_order == BoxFilters::kColumns) {
         launch.template operator()<true>();
       } else {

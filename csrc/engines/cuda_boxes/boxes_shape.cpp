@@ -122,8 +122,7 @@ class Fitter {
       if (view_.weight_source_stride == 1 &&
           lies_well(view_.target_channels, view_.weight_target_stride)) {
         shape_.filter_order = BoxFilters::kInPlace;
-      } else if (takes_filter_columns(shape_.form, shape_.math) &&
-                 view_.weight_target_stride == 1 &&
+      } else if (takes_filter_columns(shape_.math) && view_.weight_target_stride == 1 &&
                  lies_well(view_.source_channels, view_.weight_source_stride)) {
         shape_.filter_order = BoxFilters::kColumns;
       }

@@ -107,9 +107,7 @@ constexpr int most_tile_filters(BoxForm form, TensorMath math, int pieces) {
 
 // True if there are kernels that read filters as BoxFilters::kColumns. wgmma takes N-major operands
 // of 16 bits only.
-constexpr bool takes_filter_columns(BoxForm form, TensorMath math) {
-  return form == BoxForm::kPixels && operand_bytes(math) == 2;
-}
+constexpr bool takes_filter_columns(TensorMath math) { return operand_bytes(math) == 2; }
 
 // Blocks that can share a multiprocessor, given their registers. If two do, one stores while the
 // other multiplies.
@@ -120,7 +118,7 @@ constexpr int most_boxes_per_sm(int filters, int pieces) { return filters * piec
 // the epilogue.
 constexpr int kPartFilters = 64;
 
-// Phases of one launch. Each takes 240 bytes of kernel parameters.
+// Phases of one launch. Each takes 224 bytes of kernel parameters.
 inline constexpr int kMaxBoxPhases = 4;
 
 struct PixelBox {
