@@ -78,7 +78,11 @@ inline std::string refuse_wgmma_gather(const ConvProblem& p, const DeviceCaps& c
   if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
   if (std::string refusal = refuse_tensor_cores(p, caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
-  if (std::string many = refuse_many_phases(p); !many.empty()) return many;
+  return refuse_many_phases(p);
+}
+
+// For engines that cannot write zeros to the pixels of a phase without taps.
+inline std::string refuse_unreached_pixels(const ConvProblem& p) {
   for (const GatherPhase& phase : make_gather_phases(p)) {
     if (phase.taps() == 0) return "no tap reaches some pixels of the input";
   }

@@ -301,7 +301,7 @@ PYBIND11_MODULE(convx_core, m) {
                     "workspace_bytes"_a = plan.workspace_bytes);
   });
   m.def("choose_few_tiles", &choose_few_tiles);
-  // The same with the kernels of boxes; of the first phase. filters, resident, pieces, in_turn and
+  // The same with the kernels of boxes; of the first launch. filters, resident, pieces, in_turn and
   // parts: see BoxesWish.
   m.def("run_boxes",
         [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
@@ -314,10 +314,9 @@ PYBIND11_MODULE(convx_core, m) {
           Plan plan = engine.plan(problem, caps);
           auto boxes = *static_cast<const BoxesPlan*>(plan.shape.get());
           const int64_t planned_bytes = round_up(plan.workspace_bytes, 256);
-          for (BoxesFit& fit : boxes.phases) {
-            const GatherPhase phase{fit.shape.rows_axis, fit.shape.columns_axis};
+          for (BoxesFit& fit : boxes.launches) {
             const BoxesWish wish{filters, resident, pieces, in_turn, parts};
-            BoxesShape wished = fit_boxes_shape(boxes.problem, caps, phase, wish);
+            BoxesShape wished = fit_boxes_shape(boxes.problem, caps, fit.shape.phases, wish);
             if (wished.filters == 0) return py::none();
             if (wished.parts > 1) {  // behind what was planned, where a padded source may be
               wished.sums_offset += planned_bytes;
@@ -325,7 +324,8 @@ PYBIND11_MODULE(convx_core, m) {
             }
             fit = make_boxes_fit(boxes.problem, std::move(wished));
           }
-          const BoxesShape shape = boxes.phases[0].shape;
+          const BoxesShape shape = boxes.launches[0].shape;
+          const size_t launches = boxes.launches.size();
           plan.shape = std::make_shared<BoxesPlan>(std::move(boxes));
           if (const char* fault =
                   emulate_boxes(problem, plan, buffers_at(x, w, y, bias), descending)) {
@@ -336,7 +336,9 @@ PYBIND11_MODULE(convx_core, m) {
           return py::dict("filters"_a = shape.filters, "stages"_a = shape.stages,
                           "box"_a = py::make_tuple(box.columns, box.rows, box.images),
                           "tiles"_a = shape.tiles(), "chunks"_a = shape.chunks,
-                          "filters_in_place"_a = shape.filters_in_place,
+                          "filters_in_place"_a = shape.filter_order == BoxFilters::kInPlace,
+                          "filter_columns"_a = shape.filter_order == BoxFilters::kColumns,
+                          "phases"_a = shape.phases.size(), "launches"_a = launches,
                           "resident"_a = shape.resident, "grid"_a = shape.grid,
                           "pieces"_a = shape.pieces, "in_turn"_a = shape.in_turn,
                           "parts"_a = shape.parts,

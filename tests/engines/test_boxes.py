@@ -67,6 +67,44 @@ def test_like_float64(name: str, engine: str, dtype: torch.dtype, offset: int) -
         assert torch.equal(run(), got)
 
 
+GRADIENTS = {  # x, w, stride, padding, dilation
+    "same_size": ((8, 136, 28, 28), (200, 136, 3, 3), 1, 1, 1),
+    "one_by_one": ((8, 264, 14, 14), (72, 264, 1, 1), 1, 0, 1),
+    "four_phases": ((8, 128, 57, 55), (72, 128, 3, 3), 2, 1, 1),
+    "three_phases_of_zeros": ((8, 200, 56, 55), (136, 200, 1, 1), 2, 0, 1),
+    "odd_channels": ((3, 37, 29, 30), (53, 37, 3, 3), 2, 1, 1),
+    "nine_phases": ((4, 64, 29, 31), (40, 64, 3, 5), 3, 2, 1),
+    "sixteen_phases": ((4, 24, 33, 30), (64, 24, 4, 4), 4, 0, 1),
+    "dilated_phases": ((4, 72, 30, 33), (64, 72, 3, 3), 2, 2, 2),
+    "many_tiles": ((16, 64, 256, 256), (64, 64, 3, 3), 2, 1, 1),
+}
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", ERRORS, ids=str)
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_input_gradients(name: str, dtype: torch.dtype, memory_format: torch.memory_format) -> None:
+    """memory_format: of the filters. In 16 bits, those of channels_last are read in place."""
+    x_shape, w_shape, stride, padding, dilation = GRADIENTS[name]
+    torch.manual_seed(len(name))
+    x = make_source(x_shape, dtype, 0).requires_grad_()
+    w = (torch.randn(w_shape, device="cuda") / 24).to(dtype).contiguous(memory_format=memory_format)
+    y = conv2d_ext.conv2d(
+        x, w, None, stride, padding, dilation, precision="tf32", algorithm="cuda_boxes"
+    )
+    g = torch.randn_like(y)
+
+    def run() -> Tensor:
+        (grad,) = torch.autograd.grad(y, x, g, retain_graph=True)
+        return grad
+
+    got = run()
+    want = torch.nn.grad.conv2d_input(x_shape, w.double(), g.double(), stride, padding, dilation)
+    assert (got.double() - want).norm() <= ERRORS[dtype] * want.norm()
+    for _ in range(9):
+        assert torch.equal(run(), got)
+
+
 PLANES = {  # x, w
     "planes_of_56": ((8, 64, 56, 56), (264, 64, 1, 1)),
     "planes_of_28": ((9, 40, 28, 28), (120, 40, 1, 1)),

@@ -28,7 +28,7 @@ class PixelCopy {
   static constexpr bool kNamedBarriers = false;
 
   __device__ __forceinline__ PixelCopy(const BoxesParams& p, const void* map, int index)
-      : p_(p), map_(map), tile_(locate_tile(p, index)) {}
+      : PixelCopy(p, map, locate_tile(p, index)) {}
 
   __device__ __forceinline__ uint32_t bytes(int) const {
     return p_.box_columns * p_.box_rows * p_.box_images * kBoxLineBytes;
@@ -37,7 +37,7 @@ class PixelCopy {
   // Issues the box of tap (r, s) and a chunk of channels; called by one lane.
   __device__ __forceinline__ void start(uint32_t to, int chunk, int r, int s,
                                         uint32_t barrier) const {
-    box_copy(to, map_, chunk * box_chunk(kMath), find_column(s), find_row(r), tile_.image, barrier);
+    box_copy(to, map_, chunk * box_chunk(kMath), find_column(s), find_row(r), image_, barrier);
   }
   // Writes the same stage without TMA; called by all lanes.
   __device__ __forceinline__ void gather(uint32_t to, int chunk, int r, int s) const {
@@ -50,7 +50,7 @@ class PixelCopy {
       int image = i / kUnits;
       const int column = first_column + p_.by_box_columns.split(image) * p_.source_step_w;
       const int row = first_row + p_.by_box_rows.split(image) * p_.source_step_h;
-      image += tile_.image;
+      image += image_;
       const bool inside = image < p_.images &&
                           static_cast<unsigned>(row) < static_cast<unsigned>(p_.source_height) &&
                           static_cast<unsigned>(column) < static_cast<unsigned>(p_.source_width);
@@ -62,16 +62,23 @@ class PixelCopy {
   }
 
  private:
+  __device__ __forceinline__ PixelCopy(const BoxesParams& p, const void* map, const BoxTile& tile)
+      : p_(p),
+        map_(map),
+        phase_(p.phases[tile.phase]),
+        column_(tile.column * p.source_step_w + phase_.offset_w0),
+        row_(tile.row * p.source_step_h + phase_.offset_h0),
+        image_(tile.image) {}
+
   __device__ __forceinline__ int find_column(int s) const {
-    return tile_.column * p_.source_step_w + p_.offset_w0 + s * p_.offset_w_step;
+    return column_ + s * phase_.offset_w_step;
   }
-  __device__ __forceinline__ int find_row(int r) const {
-    return tile_.row * p_.source_step_h + p_.offset_h0 + r * p_.offset_h_step;
-  }
+  __device__ __forceinline__ int find_row(int r) const { return row_ + r * phase_.offset_h_step; }
 
   const BoxesParams& p_;
   const void* const map_;
-  const BoxTile tile_;
+  const BoxPhaseParams& phase_;
+  const int column_, row_, image_;  // the source pixel that the first tap reads
 };
 
 // NCHW, planes of whole 16-byte units: one TMA box per line of the tile, [channel][128 bytes of
@@ -177,7 +184,8 @@ __device__ __forceinline__ int count_filter_boxes(const BoxesParams& p, int firs
   return (filters + kBoxFilters - 1) / kBoxFilters;
 }
 
-// Copies the filters of one tap and one chunk; called by one lane.
+// Copies the filters of one tap and one chunk; called by one lane. kColumns: BoxFilters::kColumns.
+template <bool kColumns>
 struct FilterCopy {
   const void* map;
   int filter, boxes;
@@ -185,33 +193,41 @@ struct FilterCopy {
   __device__ __forceinline__ uint32_t bytes() const {
     return boxes * (kBoxFilters * kBoxLineBytes);
   }
+  // r, s: row and column of the kernel.
   __device__ __forceinline__ void start(uint32_t to, int channel, int r, int s,
                                         uint32_t barrier) const {
 #pragma unroll 1
-    for (int i = 0; i < boxes; ++i) {
-      box_copy(to + i * (kBoxFilters * kBoxLineBytes), map, channel, s, r, filter + i * kBoxFilters,
-               barrier);
+    for (int i = 0; i < boxes; ++i, to += kBoxFilters * kBoxLineBytes) {
+      const int first = filter + i * kBoxFilters;
+      box_copy(to, map, kColumns ? first : channel, s, r, kColumns ? channel : first, barrier);
     }
   }
 };
 
 // Loads the resident filters. They are those of the block's first tile: all tiles of a block have
 // the same filters then.
-template <int kFilters, int kChunk>
+template <int kFilters, int kChunk, bool kColumns>
 __device__ __forceinline__ void copy_resident(const BoxesParams& p, const BoxesRing& ring,
                                               const void* map) {
   if (!elect_lane()) return;
   const int filter = locate_filter(p, blockIdx.x, kFilters);
-  const FilterCopy filters{map, filter, count_filter_boxes<kFilters>(p, filter)};
-  arrive_expecting(ring.filters_full, p.tap_rows * p.tap_columns * p.chunks * filters.bytes());
+  const FilterCopy<kColumns> filters{map, filter, count_filter_boxes<kFilters>(p, filter)};
+  int taps = 0;
+#pragma unroll
+  for (const BoxPhaseParams& phase : p.phases) taps += phase.taps;
+  arrive_expecting(ring.filters_full, taps * p.chunks * filters.bytes());
   uint32_t to = ring.resident;
 #pragma unroll 1
-  for (int r = 0; r < p.tap_rows; ++r) {
+  for (const BoxPhaseParams& phase : p.phases) {
 #pragma unroll 1
-    for (int s = 0; s < p.tap_columns; ++s) {
+    for (int i = 0; i < phase.tap_rows; ++i) {
 #pragma unroll 1
-      for (int chunk = 0; chunk < p.chunks; ++chunk, to += kFilters * kBoxLineBytes) {
-        filters.start(to, chunk * kChunk, r, s, ring.filters_full);
+      for (int j = 0; j < phase.tap_columns; ++j) {
+        const int r = phase.tap_r0 + i * phase.tap_r_step, s = phase.tap_s0 + j * phase.tap_s_step;
+#pragma unroll 1
+        for (int chunk = 0; chunk < p.chunks; ++chunk, to += kFilters * kBoxLineBytes) {
+          filters.start(to, chunk * kChunk, r, s, ring.filters_full);
+        }
       }
     }
   }
@@ -265,15 +281,32 @@ __device__ __forceinline__ void arrive_twice(uint32_t barrier) {
   arrive(barrier);
 }
 
-// The producer's loop over tiles, taps and chunks. kChunk: channels of a stage.
-template <typename Source, int kFilters, int kChunk>
+// Fills a stage with nothing but the index of its tile. Called by all lanes of all producer warps.
+template <typename Source>
+__device__ __forceinline__ void send_index(const BoxesParams& p, const BoxesRing& ring, int slot,
+                                           int index, bool follows) {
+  if constexpr (Source::kWarps > 1) {
+    arrive_twice(ring.full + 8 * slot);
+  } else if (!p.boxed_source) {
+    arrive(ring.full + 8 * slot);
+  }
+  __syncwarp();
+  if (!follows && elect_lane()) {
+    store_word(ring.tile + 4 * slot, index);
+    arrive(ring.full + 8 * slot);
+  }
+  __syncwarp();
+}
+
+// The producer's loop over tiles, taps and chunks. kChunk: channels of a stage. kColumns: filters
+// are read as BoxFilters::kColumns.
+template <typename Source, int kFilters, int kChunk, bool kColumns>
 __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing& ring,
                                            const void* source_map, const void* filter_map) {
   constexpr bool kByLanes = Source::kWarps > 1;
   // True for all producer warps but the first: they copy pixels only.
   const bool follows = kByLanes && threadIdx.x >= kBoxMultipliers + 32;
-  if (p.resident && !follows) copy_resident<kFilters, kChunk>(p, ring, filter_map);
-  const int tap_rows = kByLanes ? 1 : p.tap_rows, tap_columns = kByLanes ? 1 : p.tap_columns;
+  if (p.resident && !follows) copy_resident<kFilters, kChunk, kColumns>(p, ring, filter_map);
   FreeStages<Source> free(p, ring);
   TileOrder order(p);
 #pragma unroll 1
@@ -284,12 +317,20 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
     if constexpr (kByLanes) source.skip(part.first_chunk);
     const int filter = locate_filter(p, part.tile, kFilters);
     const int end_chunk = part.first_chunk + part.chunks;
-    const FilterCopy filters{filter_map, filter,
-                             p.resident ? 0 : count_filter_boxes<kFilters>(p, filter)};
+    const FilterCopy<kColumns> filters{filter_map, filter,
+                                       p.resident ? 0 : count_filter_boxes<kFilters>(p, filter)};
+    const BoxPhaseParams& phase = p.phases[part.phase];
+    const int tap_rows = kByLanes ? 1 : phase.tap_rows;
+    const int tap_columns = kByLanes ? 1 : phase.tap_columns;
+    if (!kByLanes && phase.taps == 0) {
+      send_index<Source>(p, ring, free.take(), order.index(), follows);
+    }
 #pragma unroll 1
     for (int r = 0; r < tap_rows; ++r) {
 #pragma unroll 1
       for (int s = 0; s < tap_columns; ++s) {
+        const int kernel_r = phase.tap_r0 + r * phase.tap_r_step;
+        const int kernel_s = phase.tap_s0 + s * phase.tap_s_step;
 #pragma unroll 1
         for (int chunk = part.first_chunk; chunk < end_chunk; ++chunk) {
           const int slot = free.take();
@@ -314,25 +355,14 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
             if constexpr (!kByLanes) {
               if (p.boxed_source) source.start(stage, chunk, r, s, full);
             }
-            filters.start(stage + p.pixel_bytes, chunk * kChunk, r, s, full);
+            filters.start(stage + p.pixel_bytes, chunk * kChunk, kernel_r, kernel_s, full);
           }
         }
       }
     }
   }
   // One more stage carries a tile index past the last one, which ends the consumers' loop.
-  const int slot = free.take();
-  if constexpr (kByLanes) {
-    arrive_twice(ring.full + 8 * slot);
-  } else if (!p.boxed_source) {
-    arrive(ring.full + 8 * slot);
-  }
-  __syncwarp();
-  if (!follows && elect_lane()) {
-    store_word(ring.tile + 4 * slot, order.index());
-    arrive(ring.full + 8 * slot);
-  }
-  __syncwarp();
+  send_index<Source>(p, ring, free.take(), order.index(), follows);
   free.finish();
 }
 

@@ -72,7 +72,55 @@ class Predictor {
       : problem_(problem), view_(view), caps_(caps), shape_(shape), blocks_(blocks) {}
 
   double predict() const {
-    const double stages = count_stages();
+    const int64_t sms = std::max(1, caps_.sm_count);
+    const double work = count_work_cycles();
+    const double memory = (count_moved_bytes() / (is_tf32()        ? kTf32MemoryBytes
+                                                  : shape_.in_turn ? kTurnMemoryBytes
+                                                                   : kMemoryBytes) +
+                           count_cached_bytes() / kCacheBytes) /
+                          static_cast<double>(sms);
+    const double resident = shape_.resident
+                                ? static_cast<double>(shape_.taps() * shape_.chunks) * blocks_ *
+                                      (kBoxCycles + kResidentLineCycles * shape_.filters)
+                                : 0;
+    // Work and memory traffic overlap; they delay each other most when they take equally long.
+    const double both = std::cbrt(work * work * work + memory * memory * memory);
+    const double packing =
+        shape_.filter_order == BoxFilters::kPacked
+            ? kPackMicroseconds + static_cast<double>(shape_.packed_bytes) / kPackBytesPerUs
+            : 0;
+    const double start = kLaunchCycles + (shape_.in_turn ? kTurnCycles : 0);
+    const double adding = shape_.parts > 1 ? count_adding_cycles() : 0;
+    const FormCost cost = find_form_cost();
+    const double cycles = cost.share * (start + resident + both) + adding;
+    return cycles / (kBoxClockGhz * 1e3) + cost.microseconds + packing;
+  }
+
+ private:
+  bool is_tf32() const { return shape_.math == TensorMath::kTf32; }
+  bool is_spans() const { return shape_.form == BoxForm::kSpans; }
+  // Stages of a tile, or of one split-K slice.
+  double count_stages(const GatherPhase& phase) const {
+    return static_cast<double>(phase.taps() * shape_.part_chunks());
+  }
+
+  // Cycles of the block with the most work. Block 0 takes every grid-th tile from the first one on,
+  // and phases with most taps come first, so it is this one.
+  double count_work_cycles() const {
+    const int64_t sharing = ceil_div(shape_.grid, std::max(1, caps_.sm_count));
+    int64_t tiles = 0;
+    double cycles = 0;
+    for (const BoxPhase& phase : shape_.phases) {
+      const int64_t earlier = ceil_div(tiles, shape_.grid);
+      tiles += shape_.phase_tiles(phase) * shape_.parts;
+      cycles += static_cast<double>(ceil_div(tiles, shape_.grid) - earlier) *
+                count_tile_cycles(phase, sharing);
+    }
+    return cycles * static_cast<double>(sharing);
+  }
+
+  double count_tile_cycles(const GatherPhase& phase, int64_t sharing) const {
+    const double stages = count_stages(phase);
     const double products = stages * shape_.pieces * count_piece_cycles();
     const int64_t filters = std::min<int64_t>(shape_.filters, view_.target_channels);
     const auto slices =
@@ -86,42 +134,11 @@ class Predictor {
     const double values =
         shape_.boxed_target || shape_.parts > 1 ? 0 : stored * count_store_cycles();
     // Blocks that share a multiprocessor share its units, but their waiting times overlap.
-    const int64_t sms = std::max(1, caps_.sm_count);
-    const int64_t sharing = ceil_div(shape_.grid, sms);
     const double waiting = !has_maps(shape_.form) ? stages * kImageLatencyCycles /
                                                         static_cast<double>(shape_.stages * sharing)
                                                   : 0;
-    const double tile =
-        std::max({products + values + ends / blocks_, count_copy_cycles(), waiting});
-    const double work =
-        static_cast<double>(ceil_div(shape_.tiles() * shape_.parts, shape_.grid) * sharing) * tile;
-    const double memory =
-        (count_moved_bytes() / (is_tf32()        ? kTf32MemoryBytes
-                                : shape_.in_turn ? kTurnMemoryBytes
-                                                 : kMemoryBytes) +
-         static_cast<double>(shape_.filter_tiles - 1) * count_tap_bytes() / kCacheBytes) /
-        static_cast<double>(sms);
-    const double resident =
-        shape_.resident ? stages * blocks_ * (kBoxCycles + kResidentLineCycles * shape_.filters)
-                        : 0;
-    // Work and memory traffic overlap; they delay each other most when they take equally long.
-    const double both = std::cbrt(work * work * work + memory * memory * memory);
-    const double packing =
-        shape_.filters_in_place
-            ? 0
-            : kPackMicroseconds + static_cast<double>(shape_.packed_bytes) / kPackBytesPerUs;
-    const double start = kLaunchCycles + (shape_.in_turn ? kTurnCycles : 0);
-    const double adding = shape_.parts > 1 ? count_adding_cycles() : 0;
-    const FormCost cost = find_form_cost();
-    const double cycles = cost.share * (start + resident + both) + adding;
-    return cycles / (kBoxClockGhz * 1e3) + cost.microseconds + packing;
+    return std::max({products + values + ends / blocks_, count_copy_cycles(phase), waiting});
   }
-
- private:
-  bool is_tf32() const { return shape_.math == TensorMath::kTf32; }
-  bool is_spans() const { return shape_.form == BoxForm::kSpans; }
-  // Stages of a tile, or of one split-K slice.
-  double count_stages() const { return static_cast<double>(shape_.taps() * shape_.part_chunks()); }
 
   double count_adding_cycles() const {
     const auto of_tile = static_cast<double>(shape_.parts * shape_.pieces);
@@ -132,13 +149,13 @@ class Predictor {
   }
 
   // Cycles of TMA (or of the producer warps) per tile.
-  double count_copy_cycles() const {
-    if (is_spans()) return count_stages() * kSpanStageCycles;
+  double count_copy_cycles(const GatherPhase& phase) const {
+    if (is_spans()) return count_stages(phase) * kSpanStageCycles;
     if (shape_.form != BoxForm::kPixels) return count_plane_copy_cycles();
     const int64_t channel_bytes = view_.source_channels * operand_bytes(shape_.math);
-    const double stages = count_stages();
+    const double stages = count_stages(phase);
     const double part_stages =
-        channel_bytes % kBoxLineBytes == 0 ? 0 : static_cast<double>(shape_.taps());
+        channel_bytes % kBoxLineBytes == 0 ? 0 : static_cast<double>(phase.taps());
     const double whole_stages = stages - part_stages;
     const int64_t of_tile = ceil_div(view_.target_channels, shape_.filter_tiles);  // on average
     const auto boxes = static_cast<double>(shape_.resident ? 0 : ceil_div(of_tile, kBoxFilters));
@@ -238,22 +255,31 @@ class Predictor {
     const auto seen = [](const GatherAxis& axis, int64_t extent) {
       return std::min(extent, axis.count * std::min(axis.source_step, axis.taps));
     };
-    const GatherAxis &rows = shape_.rows_axis, &columns = shape_.columns_axis;
     const bool single = shape_.form == BoxForm::kPixels && shape_.taps() == 1;
     const auto count = [&](int64_t pixels, int64_t channels) {
       const auto bytes = static_cast<double>(channels * size_of(problem_.dtype));
-      return static_cast<double>(pixels) * bytes * (single ? find_sector_share(bytes) : 1);
+      return static_cast<double>(problem_.N * pixels) * bytes *
+             (single ? find_sector_share(bytes) : 1);
     };
-    const int64_t source = problem_.N * seen(rows, view_.source_h) * seen(columns, view_.source_w);
-    const int64_t target = problem_.N * rows.count * columns.count;
+    int64_t source = 0, target = 0;
+    for (const BoxPhase& phase : shape_.phases) {
+      source =
+          std::max(source, seen(phase.rows, view_.source_h) * seen(phase.columns, view_.source_w));
+      target += phase.pixels();
+    }
     const int64_t filters = view_.source_channels * view_.target_channels * shape_.taps();
     return count(source, view_.source_channels) + count(target, view_.target_channels) +
            static_cast<double>(filters * size_of(problem_.dtype));
   }
-  // Source bytes that one tap reads.
-  double count_tap_bytes() const {
-    return static_cast<double>(problem_.N * shape_.rows_axis.count * shape_.columns_axis.count *
-                               view_.source_channels * size_of(problem_.dtype));
+  // Source bytes that one tap reads, for every filter tile and phase but one.
+  double count_cached_bytes() const {
+    int64_t pixels = 0;
+    for (const BoxPhase& phase : shape_.phases) {
+      pixels += phase.taps() > 0 ? phase.pixels() * shape_.filter_tiles : 0;
+    }
+    pixels -= shape_.phases[0].taps() > 0 ? shape_.phases[0].pixels() : 0;
+    return static_cast<double>(problem_.N * pixels * view_.source_channels *
+                               size_of(problem_.dtype));
   }
 
   const ConvProblem& problem_;

@@ -33,7 +33,8 @@
 namespace convx {
 
 struct BoxesMaps {
-  TensorMap source, filters, target;
+  TensorMap source, filters;
+  TensorMap target[kMaxBoxPhases];
 };
 
 // The producer, fragment loader and epilogue of each tensor form.
@@ -70,7 +71,8 @@ struct BoxParts<kMath, BoxForm::kSpans, 1> {
   using Staging = SpanStaging<kMath>;
 };
 
-template <TensorMath kMath, int kFilters, BoxForm kForm, int kPieces>
+// kColumns: filters are read as BoxFilters::kColumns.
+template <TensorMath kMath, int kFilters, BoxForm kForm, int kPieces, bool kColumns>
 __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPieces))
     boxes_kernel(const __grid_constant__ BoxesParams p, const __grid_constant__ BoxesMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -97,9 +99,10 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
   constexpr int kTaken = ((kShares ? 80 : 168) * kBoxThreads - kKept * 128) / kBoxMultipliers;
   if (threadIdx.x < kBoxMultipliers) {
     take_registers<kTaken>();
-    BoxMultiplier<kMath, kFilters, kPieces, typename Parts::Loader, typename Parts::Source>
+    BoxMultiplier<kMath, kFilters, kPieces, typename Parts::Loader, typename Parts::Source,
+                  kColumns>
         multiplier(p, ring);
-    BoxStorer<typename Parts::Staging, kFilters, kPieces> storer(p, ring, &maps.target);
+    BoxStorer<typename Parts::Staging, kFilters, kPieces> storer(p, ring, maps.target);
     multiplier.take_filters();
 #pragma unroll 1
     for (int index; (index = multiplier.find_tile()) < p.tiles;) {
@@ -107,6 +110,13 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
       const TilePart part(p, index);
       const int filter = locate_filter(p, part.tile, kFilters);
       storer.load_bias(filter);
+      if constexpr (kForm == BoxForm::kPixels) {
+        if (p.phases[part.phase].taps == 0) {
+          multiplier.skip_stage();
+          storer.store_zeros(part.tile, filter);
+          continue;
+        }
+      }
       multiplier.multiply(sums, part);
       if constexpr (kFilters == kPartFilters) {
         if (p.parts > 1) {
@@ -120,8 +130,8 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
   } else {
     give_registers<kKept>();
     if (threadIdx.x < kBoxMultipliers + 32 * kCopyWarps) {
-      copy_boxes<typename Parts::Source, kFilters, box_chunk(kMath)>(p, ring, &maps.source,
-                                                                     &maps.filters);
+      copy_boxes<typename Parts::Source, kFilters, box_chunk(kMath), kColumns>(
+          p, ring, &maps.source, &maps.filters);
     }
   }
 #endif
@@ -138,7 +148,7 @@ __global__ void __launch_bounds__(kBoxMultipliers)
   const BoxesRing ring(p, align_ring(unaligned));
   using Staging = typename BoxParts<kMath, kForm, kPieces>::Staging;
   constexpr int kFilters = Staging::kSliceFilters;
-  BoxStorer<Staging, kFilters, kPieces> storer(p, ring, &maps.target);
+  BoxStorer<Staging, kFilters, kPieces> storer(p, ring, maps.target);
   wait_for_kernels_before();
   let_next_kernel_start();
   const int tile = static_cast<int>(blockIdx.x);

@@ -55,49 +55,59 @@ BoxedTensor describe_side(const BoxesShape& shape, const BoxesParams& p, const B
   return tensor;
 }
 
+// All taps of the filters: [filter][row][column][channel], or [channel][row][column][filter] for
+// BoxFilters::kColumns.
+template <TensorMath kMath>
+BoxedTensor describe_filters(const BoxesParams& p) {
+  const bool packed = p.filter_order == BoxFilters::kPacked;
+  const bool columns = p.filter_order == BoxFilters::kColumns;
+  const int64_t line = p.packed_channels;
+  const int64_t s = packed ? line : p.filter_s;
+  const int64_t r = packed ? p.kernel_columns * line : p.filter_r;
+  const int64_t outer = packed    ? p.kernel_rows * p.kernel_columns * line
+                        : columns ? p.filter_source
+                                  : p.filter_target;
+  const int outer_extent = columns ? p.group_sources : p.group_targets;
+  const auto stride = [](int64_t elements, int64_t extent) {
+    return box_stride(operand_bytes(kMath) * elements, extent);
+  };
+  return {.base = packed ? p.packed : p.filters,
+          .extent = {columns ? p.group_targets : p.group_sources, p.kernel_columns, p.kernel_rows,
+                     outer_extent},
+          .stride_bytes = {stride(s, p.kernel_columns), stride(r, p.kernel_rows),
+                           stride(outer, outer_extent)},
+          .box = {box_chunk(kMath), 1, 1, kBoxFilters},
+          .step = {1, 1, 1, 1},
+          .swizzle_bytes = kBoxLineBytes,
+          .value = read_value(kMath)};
+}
+
 template <TensorMath kMath>
 BoxesMaps map_tensors(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& p) {
-  constexpr int64_t kBytes = operand_bytes(kMath);
-  const auto stride = [](int64_t elements, int64_t extent) {
-    return box_stride(kBytes * elements, extent);
-  };
   BoxesMaps maps{};
   const BoxSide source{p.source,        p.group_sources, p.source_width, p.source_height,
                        p.source_n,      p.source_c,      p.source_h,     p.source_w,
                        p.source_step_h, p.source_step_w};
-  const BoxSide target{p.target,
-                       p.group_targets,
-                       p.target_width,
-                       p.target_height,
-                       p.target_n,
-                       p.target_c,
-                       p.target_h,
-                       p.target_w,
-                       1,
-                       1};
   const bool mapped = has_maps(shape.form);
   if (mapped && p.boxed_source) {
     maps.source = make_tensor_map(site, describe_side<kMath>(shape, p, source, read_value(kMath)));
   }
-  if (mapped && p.boxed_target) {
-    maps.target =
+  for (size_t i = 0; mapped && p.boxed_target && i < shape.phases.size(); ++i) {
+    const BoxPhaseParams& phase = p.phases[i];
+    const BoxSide target{phase.target,
+                         p.group_targets,
+                         phase.target_width,
+                         phase.target_height,
+                         p.target_n,
+                         p.target_c,
+                         p.target_h,
+                         p.target_w,
+                         1,
+                         1};
+    maps.target[i] =
         make_tensor_map(site, describe_side<kMath>(shape, p, target, stored_value(kMath)));
   }
-  const int64_t line = p.packed_channels;
-  const auto* const filters = static_cast<const char*>(p.filters) +
-                              kBytes * (p.tap_r0 * p.filter_r + p.tap_s0 * p.filter_s);
-  const int64_t s = p.filters_in_place ? p.tap_s_step * p.filter_s : line;
-  const int64_t r = p.filters_in_place ? p.tap_r_step * p.filter_r : p.tap_columns * line;
-  const int64_t k = p.filters_in_place ? p.filter_target : p.tap_rows * p.tap_columns * line;
-  maps.filters = make_tensor_map(
-      site, {.base = p.filters_in_place ? static_cast<const void*>(filters) : p.packed,
-             .extent = {p.group_sources, p.tap_columns, p.tap_rows, p.group_targets},
-             .stride_bytes = {stride(s, p.tap_columns), stride(r, p.tap_rows),
-                              stride(k, p.group_targets)},
-             .box = {box_chunk(kMath), 1, 1, kBoxFilters},
-             .step = {1, 1, 1, 1},
-             .swizzle_bytes = kBoxLineBytes,
-             .value = read_value(kMath)});
+  maps.filters = make_tensor_map(site, describe_filters<kMath>(p));
   return maps;
 }
 
@@ -108,8 +118,19 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
                     const BoxesMaps& maps) {
   if (shape.pieces == kPieces && shape.filters == kFilters) {
     const dim3 grid(static_cast<unsigned>(shape.grid));
-    launch_early<boxes_kernel<kMath, kFilters, kForm, kPieces>>(site, grid, kBoxThreads,
-                                                                shape.shared_bytes, params, maps);
+    const auto launch = [&]<bool kColumns>() {
+      launch_early<boxes_kernel<kMath, kFilters, kForm, kPieces, kColumns>>(
+          site, grid, kBoxThreads, shape.shared_bytes, params, maps);
+    };
+    if constexpr (takes_filter_columns(kMath)) {
+      if (params.filter_order == BoxFilters::kColumns) {
+        launch.template operator()<true>();
+      } else {
+        launch.template operator()<false>();
+      }
+    } else {
+      launch.template operator()<false>();
+    }
     if constexpr (kFilters == kPartFilters) {
       if (shape.parts > 1) {
         const dim3 slices(static_cast<unsigned>(shape.tiles()), kPartFilters / box_chunk(kMath));
@@ -128,7 +149,7 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
 
 template <TensorMath kMath>
 void launch_boxes(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& params) {
-  if (!params.filters_in_place) pack_boxes<kMath>(site, params);
+  if (params.packs_filters) pack_boxes<kMath>(site, params);
   auto multiply = multiply_boxes<kMath, BoxForm::kPixels>;
   if (shape.form == BoxForm::kLines) multiply = multiply_boxes<kMath, BoxForm::kLines>;
   if (shape.form == BoxForm::kImages) multiply = multiply_boxes<kMath, BoxForm::kImages>;

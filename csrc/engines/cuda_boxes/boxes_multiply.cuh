@@ -6,6 +6,8 @@
 //                    half a stage at a time, while the tensor cores work on the other half
 #pragma once
 
+#include <type_traits>
+
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda_boxes/boxes_fragments.cuh"
@@ -14,12 +16,17 @@
 namespace convx {
 
 // Loader: reads pixels into registers (boxes_fragments.cuh). Source: the producer's class, which
-// says how a stage is released.
-template <TensorMath kMath, int kFilters, int kPieces, typename Loader, typename Source>
+// says how a stage is released. kColumns: filters are an N-major operand (BoxFilters::kColumns).
+template <TensorMath kMath, int kFilters, int kPieces, typename Loader, typename Source,
+          bool kColumns>
 class BoxMultiplier {
   static_assert(kPieces == 1 || Loader::kUsed);
-  using Mma = Wgmma<typename TensorTypes<kMath>::Operand, kFilters>;
+  using Operand = typename TensorTypes<kMath>::Operand;
+  using Mma = Wgmma<std::conditional_t<kColumns, ByColumns<Operand>, Operand>, kFilters>;
   static constexpr int kSteps = kBoxLineBytes / 32;  // MMAs per stage
+  // From the filters of one MMA to those of the next, in descriptor units of 16 bytes: 32 bytes of
+  // channels, or 16 channels of 128 bytes each.
+  static constexpr int kFilterStep = kColumns ? 16 * kBoxLineBytes / 16 : 2;
   // Fragments are loaded by half stages (the pieces, if there are two), so that one half is loaded
   // while the tensor cores read the other.
   static_assert(kPieces <= 2);
@@ -53,11 +60,19 @@ class BoxMultiplier {
     return static_cast<int>(__shfl_sync(0xffffffff, index, 0));
   }
 
+  // Takes the only stage of a tile whose phase has no taps. It holds no values.
+  __device__ __forceinline__ void skip_stage() {
+    cursor_.advance(p_.stages);
+    give_back();
+  }
+
   // Computes a work item. The accumulators are complete on return.
   __device__ __forceinline__ void multiply(Sums& sums, const TilePart& part) {
     if constexpr (Loader::kByTile) loader_.start_tile(part.tile);
     first_chunk_ = part.first_chunk;
-    const int count = p_.tap_rows * p_.tap_columns * part.chunks;
+    const BoxPhaseParams& phase = p_.phases[part.phase];
+    const int count = phase.taps * part.chunks;
+    first_resident_ = phase.first_tap * p_.chunks;
 #pragma unroll 1
     for (int stage = 0; stage < count; ++stage) {
       wait_barrier(ring_.full + 8 * cursor_.slot, cursor_.parity);
@@ -83,7 +98,7 @@ class BoxMultiplier {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       Mma::multiply(sums[0], join_descriptor(a + 2 * step, upper_descriptor(kBoxLineBytes)),
-                    join_descriptor(filters + 2 * step, upper_descriptor(kBoxLineBytes)),
+                    join_descriptor(filters + kFilterStep * step, upper_descriptor(kBoxLineBytes)),
                     step > 0 ? 1 : stage > 0);
     }
     commit_wgmma();
@@ -105,9 +120,10 @@ class BoxMultiplier {
       fence_wgmma();
 #pragma unroll
       for (int i = 0; i < kHalfSteps; ++i) {
-        Mma::multiply(sums[piece], fragments[i],
-                      join_descriptor(filters + 2 * (first + i), upper_descriptor(kBoxLineBytes)),
-                      first + i > 0 ? 1 : stage > 0);
+        Mma::multiply(
+            sums[piece], fragments[i],
+            join_descriptor(filters + kFilterStep * (first + i), upper_descriptor(kBoxLineBytes)),
+            first + i > 0 ? 1 : stage > 0);
       }
       commit_wgmma();
     };
@@ -133,8 +149,11 @@ class BoxMultiplier {
   }
   // Descriptor of the filters that belong to a stage.
   __device__ __forceinline__ uint32_t find_filters(uint32_t pixels, int stage) const {
-    return lower_descriptor(p_.resident ? ring_.resident + stage * (kFilters * kBoxLineBytes)
-                                        : pixels + p_.pixel_bytes);
+    const uint32_t first =
+        p_.resident ? ring_.resident + (first_resident_ + stage) * (kFilters * kBoxLineBytes)
+                    : pixels + p_.pixel_bytes;
+    return kColumns ? lower_columns_descriptor(first, kBoxFilters * kBoxLineBytes)
+                    : lower_descriptor(first);
   }
 
   __device__ __forceinline__ void give_back() {
@@ -155,6 +174,7 @@ class BoxMultiplier {
   Loader loader_;
   uint32_t first_pixel_;  // byte offset of this warpgroup's pixels in a stage
   int first_chunk_ = 0;
+  int first_resident_ = 0;    // resident filters of earlier phases, in stages
   Fragments lower_, upper_;   // unused, and without registers, for NoFragments
   RingCursor cursor_, done_;  // next stage to multiply, and next to release
 };

@@ -1,4 +1,5 @@
-// Packs filters that TMA cannot read in place: packed[filter][tap][packed_channels].
+// Packs filters that TMA cannot read in place: packed[filter][tap][packed_channels], taps in the
+// order of the kernel's rows and columns.
 #pragma once
 
 #include "core/arithmetic.h"
@@ -23,7 +24,7 @@ __global__ void __launch_bounds__(kBoxPackThreads)
   auto* const staged = reinterpret_cast<float (*)[kBoxPackChannels + 1]>(memory);
   wait_for_kernels_before();
   let_next_kernel_start();
-  const int taps = p.tap_rows * p.tap_columns;
+  const int taps = p.kernel_rows * p.kernel_columns;
   const int channel_blocks = (p.group_sources + kBoxPackChannels - 1) / kBoxPackChannels;
   const int block = blockIdx.x;
   const int filter0 = block / channel_blocks * p.pack_filters;
@@ -51,12 +52,11 @@ __global__ void __launch_bounds__(kBoxPackThreads)
         }
       }
       int r = tap0 + tap;
-      const int s = p.by_tap_columns.split(r);
+      const int s = p.by_kernel_columns.split(r);
       const bool inside = filter0 + filter < p.group_targets &&
                           channel0 + channel < p.group_sources && tap0 + tap < taps;
-      const int64_t at =
-          (filter0 + filter) * p.filter_target + (channel0 + channel) * p.filter_source +
-          (p.tap_r0 + r * p.tap_r_step) * p.filter_r + (p.tap_s0 + s * p.tap_s_step) * p.filter_s;
+      const int64_t at = (filter0 + filter) * p.filter_target +
+                         (channel0 + channel) * p.filter_source + r * p.filter_r + s * p.filter_s;
       if (inside) {
         staged[filter * p.pack_taps + tap][channel] =
             to_accumulate(static_cast<const Element*>(p.filters)[at]);

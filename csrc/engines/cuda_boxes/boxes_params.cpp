@@ -1,28 +1,66 @@
 #include "engines/cuda_boxes/boxes_params.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "engines/cuda_staging.h"
 
 namespace convx {
 
+namespace {
+
+void set_phases(BoxesParams& p, const ConvProblem& problem, const BoxesShape& shape) {
+  int64_t tiles = 0, taps = 0;
+  for (size_t i = 0; i < kMaxBoxPhases; ++i) {
+    BoxPhaseParams& to = p.phases[i];
+    if (i >= shape.phases.size()) {
+      to.first_tile = std::numeric_limits<int>::max();
+      continue;
+    }
+    const BoxPhase& phase = shape.phases[i];
+    const TensorParams own = make_tensor_params(problem, phase.rows, phase.columns);
+    to = {.first_tile = static_cast<int>(tiles),
+          .first_tap = static_cast<int>(taps),
+          .taps = own.tap_rows * own.tap_columns,
+          .by_column_tiles = FastDivmod(phase.column_tiles),
+          .by_row_tiles = FastDivmod(phase.row_tiles),
+          .tap_rows = own.tap_rows,
+          .tap_columns = own.tap_columns,
+          .tap_r0 = own.tap_r0,
+          .tap_r_step = own.tap_r_step,
+          .tap_s0 = own.tap_s0,
+          .tap_s_step = own.tap_s_step,
+          .offset_h0 = own.offset_h0,
+          .offset_h_step = own.offset_h_step,
+          .offset_w0 = own.offset_w0,
+          .offset_w_step = own.offset_w_step,
+          .target = nullptr,
+          .target_height = own.target_height,
+          .target_width = own.target_width};
+    tiles += shape.phase_tiles(phase) / shape.filter_tiles;
+    taps += phase.taps();
+  }
+}
+
+}  // namespace
+
 BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   BoxesParams p{};
-  static_cast<TensorParams&>(p) = make_tensor_params(problem, shape.rows_axis, shape.columns_axis);
+  static_cast<TensorParams&>(p) =
+      make_tensor_params(problem, shape.phases[0].rows, shape.phases[0].columns);
+  set_phases(p, problem, shape);
   p.tiles = narrow(shape.tiles() * shape.parts);
   p.parts = shape.parts, p.part_chunks = narrow(shape.part_chunks());
   p.by_parts = FastDivmod(shape.parts);
   p.by_filter_tiles = FastDivmod(shape.filter_tiles);
-  p.by_column_tiles = FastDivmod(shape.column_tiles);
-  p.by_row_tiles = FastDivmod(shape.row_tiles);
   p.by_tile_kinds = FastDivmod(shape.tile_kinds());
   p.by_group_targets = FastDivmod(p.group_targets);
   p.by_box_columns = FastDivmod(shape.box.columns);
   p.by_box_rows = FastDivmod(shape.box.rows);
   p.box_columns = shape.box.columns, p.box_rows = shape.box.rows, p.box_images = shape.box.images;
-  p.plane = narrow(shape.rows_axis.count * shape.columns_axis.count);
+  p.plane = narrow(shape.plane_pixels());
   const int64_t plane_lines = ceil_div(p.plane, line_pixels(shape.math));
   p.lines = shape.form == BoxForm::kLines ? narrow(problem.N * plane_lines) : 0;
   p.by_plane_lines = FastDivmod(plane_lines);
@@ -33,11 +71,12 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
   p.filters_offset = shape.filters_offset, p.ring_offset = shape.ring_offset;
   p.packed_channels = narrow(shape.packed_channels);
   constexpr int kPackedTogether = 32;  // with more, few blocks would each take long
-  p.pack_taps = std::min(p.tap_rows * p.tap_columns, kPackedTogether);
+  p.kernel_rows = narrow(problem.R), p.kernel_columns = narrow(problem.S);
+  p.pack_taps = std::min(p.kernel_rows * p.kernel_columns, kPackedTogether);
   p.pack_filters = kPackedTogether / p.pack_taps;
   p.by_pack_filters = FastDivmod(p.pack_filters);
   p.by_pack_taps = FastDivmod(p.pack_taps);
-  p.by_tap_columns = FastDivmod(p.tap_columns);
+  p.by_kernel_columns = FastDivmod(p.kernel_columns);
   return {std::move(shape), p};
 }
 
@@ -45,7 +84,15 @@ BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
                               const Buffers& buffers) {
   const BoxesShape& shape = fit.shape;
   BoxesParams p = fit.params;
-  set_tensors(p, problem, shape.rows_axis, shape.columns_axis, buffers, 0, false);
+  p.row_piece = shape.row_piece;
+  bool aligned = true;
+  for (size_t i = shape.phases.size(); i-- > 0;) {  // the first phase last: its fields stay in p
+    const BoxPhase& phase = shape.phases[i];
+    set_tensors(p, problem, phase.rows, phase.columns, buffers, 0, false);
+    p.phases[i].target = p.target;
+    p.row_piece = fit_unit_to_address(p.target, size_of(problem.dtype), p.row_piece);
+    aligned = aligned && is_unit_aligned(p.target);
+  }
   if (shape.in_turn) {
     p.taken = reinterpret_cast<int*>(static_cast<char*>(buffers.workspace) + shape.taken_offset);
   }
@@ -54,10 +101,10 @@ BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
   }
   // The caller's tensors may start at any address.
   p.boxed_source = is_unit_aligned(p.source);
-  p.boxed_target = shape.boxed_target && is_unit_aligned(p.target);
-  p.dense_target = shape.dense_target && is_unit_aligned(p.target);
-  p.row_piece = fit_unit_to_address(p.target, size_of(problem.dtype), shape.row_piece);
-  p.filters_in_place = shape.filters_in_place && is_unit_aligned(p.filters);
+  p.boxed_target = shape.boxed_target && aligned;
+  p.dense_target = shape.dense_target && aligned;
+  p.filter_order = is_unit_aligned(p.filters) ? shape.filter_order : BoxFilters::kPacked;
+  p.packs_filters = p.filter_order == BoxFilters::kPacked;
   return p;
 }
 

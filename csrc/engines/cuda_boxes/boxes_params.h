@@ -9,12 +9,27 @@
 
 namespace convx {
 
+// What differs between the phases of a launch.
+struct BoxPhaseParams {
+  int first_tile;  // of all pixel tiles, those of earlier phases; INT_MAX if there is no such phase
+  int first_tap;   // taps of earlier phases, for resident filters
+  int taps;        // if 0, the tiles are zeros
+  FastDivmod by_column_tiles, by_row_tiles;
+  int tap_rows, tap_columns;
+  int tap_r0, tap_r_step, tap_s0, tap_s_step;  // kernel index of tap (i, j)
+  int offset_h0, offset_h_step, offset_w0, offset_w_step;
+  void* target;
+  int target_height, target_width;
+};
+
+// The fields of TensorParams that belong to a phase are those of the first one.
 struct BoxesParams : TensorParams {
+  BoxPhaseParams phases[kMaxBoxPhases];
   int tiles;  // number of work items: tiles times split-K slices, slices varying fastest
   FastDivmod by_parts;
   int parts, part_chunks;
   float* sums;  // [work item][piece][thread's accumulators / 4][thread][4]
-  FastDivmod by_filter_tiles, by_column_tiles, by_row_tiles;
+  FastDivmod by_filter_tiles;
   FastDivmod by_tile_kinds;  // see BoxesShape::tile_kinds
   int* taken;  // [kind]: tiles taken so far; null: blocks take tiles with a fixed stride
   FastDivmod by_box_columns, by_box_rows;  // index of a tile's pixel to column and row
@@ -25,16 +40,18 @@ struct BoxesParams : TensorParams {
   int pixel_bytes;  // bytes of a stage's pixels, and of each epilogue buffer
   int resident;     // filters are loaded once per block
   int filters_offset, ring_offset;
+  int kernel_rows, kernel_columns;  // R and S
   int packed_channels;
   int pack_filters, pack_taps;  // filters and taps that a block packs at once
-  FastDivmod by_pack_filters, by_pack_taps, by_tap_columns;
+  FastDivmod by_pack_filters, by_pack_taps, by_kernel_columns;
   // True where the tensor starts at a multiple of 16 bytes and has TMA boxes or bulk copies.
   // Otherwise threads move its values in smaller pieces.
   int boxed_source, boxed_target;
   int dense_target;  // the target is stored in 16-byte units
   int row_piece;     // BoxesShape::row_piece, or less if the target's address requires it
   FastDivmod by_group_targets;
-  int filters_in_place;
+  BoxFilters filter_order;
+  int packs_filters;  // the first launch packs filters for all of them
 };
 
 // A shape, and the parameters that do not depend on the call's buffers.
@@ -48,11 +65,11 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape);
 BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
                               const Buffers& buffers);
 
-// All phases of a problem. The problem is the caller's, possibly with a padded copy of the source,
-// or with all pixels in one row.
+// All launches of a problem. The problem is the caller's, possibly with a padded copy of the
+// source, or with all pixels in one row.
 struct BoxesPlan {
   ConvProblem problem;
-  std::vector<BoxesFit> phases;
+  std::vector<BoxesFit> launches;
   CopiedPixels padding;
   int64_t padding_offset = 0;  // byte offset of the padded source in the workspace
 };

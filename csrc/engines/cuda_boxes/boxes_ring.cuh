@@ -14,29 +14,43 @@ __device__ __forceinline__ int locate_filter(const BoxesParams& p, int index, in
   return p.by_filter_tiles.split(index) * filters;
 }
 
+// The phase of a pixel tile.
+__device__ __forceinline__ int find_phase(const BoxesParams& p, int pixel_tile) {
+  int phase = 0;
+#pragma unroll
+  for (int i = 1; i < kMaxBoxPhases; ++i) phase += pixel_tile >= p.phases[i].first_tile;
+  return phase;
+}
+
 // A work item: one split-K slice of a tile, or the whole tile if the reduction is not split.
 struct TilePart {
   int tile;
+  int phase;
   int first_chunk, chunks;
 
   __device__ __forceinline__ TilePart(const BoxesParams& p, int index) : tile(index) {
     first_chunk = p.by_parts.split(tile) * p.part_chunks;
     chunks = min(p.part_chunks, p.chunks - first_chunk);
+    phase = find_phase(p, p.by_filter_tiles.divide(tile));
   }
 };
 
 // Each consumer warp has 16 of a piece's 128 pixels: index of the first one.
 __device__ __forceinline__ int first_warp_pixel() { return threadIdx.x / 32 * 16; }
 
-// First target pixel of a tile.
+// A tile's phase, and the first of its target pixels.
 struct BoxTile {
+  int phase;
   int column, row, image;
 };
 __device__ __forceinline__ BoxTile locate_tile(const BoxesParams& p, int index) {
   index = p.by_filter_tiles.divide(index);
   BoxTile tile;
-  tile.column = p.by_column_tiles.split(index) * p.box_columns;
-  tile.row = p.by_row_tiles.split(index) * p.box_rows;
+  tile.phase = find_phase(p, index);
+  const BoxPhaseParams& phase = p.phases[tile.phase];
+  index -= phase.first_tile;
+  tile.column = phase.by_column_tiles.split(index) * p.box_columns;
+  tile.row = phase.by_row_tiles.split(index) * p.box_rows;
   tile.image = index * p.box_images;
   return tile;
 }
@@ -124,8 +138,10 @@ struct BoxesRing {
   uint32_t tile;                       // [stage]: index of the stage's tile
   uint32_t bias;                       // [filter], float32
   uint32_t staging;                    // [2][pixel][128 bytes of filters], see boxes_staging.cuh
-  uint32_t resident;                   // [tap][chunk][filter][128 bytes]
-  uint32_t first;  // stages: [pixel][128 bytes], then [filter][128 bytes] unless resident
+  uint32_t resident;  // [tap][chunk] as in a stage, the taps of all phases one after the other
+  // Stages: [pixel][128 bytes] and, unless filters are resident, [filter][128 bytes] or, with
+  // BoxFilters::kColumns, [filter / 64][channel][128 bytes of filters].
+  uint32_t first;
 
   __device__ __forceinline__ BoxesRing(const BoxesParams& p, uint32_t memory)
       : full(memory),

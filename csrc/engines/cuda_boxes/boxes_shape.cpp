@@ -17,11 +17,10 @@ constexpr int64_t kReservedBytes = 1024;  // per block, reserved by CUDA
 
 class Fitter {
  public:
-  Fitter(const ConvProblem& problem, const DeviceCaps& caps, const GatherPhase& phase)
+  Fitter(const ConvProblem& problem, const DeviceCaps& caps, const std::vector<BoxPhase>& phases)
       : problem_(problem), caps_(caps), view_(make_gather_tensors(problem)) {
     shape_.math = tensor_math(problem);
-    shape_.rows_axis = phase.rows;
-    shape_.columns_axis = phase.columns;
+    shape_.phases = phases;
     shape_.chunks = static_cast<int>(ceil_div(view_.source_channels, box_chunk(shape_.math)));
     // The form of a problem with a single pixel may not be recognized: its pixel pitch may be lost,
     // and has no meaning there.
@@ -30,8 +29,11 @@ class Fitter {
         shape_.form == BoxForm::kPixels
             ? has_boxes(view_.target_strides, view_.target_channels, size_of(problem.dtype))
             : shape_.form != BoxForm::kSpans;
-    const bool one_row = problem.N == 1 && phase.rows.count == 1;
-    const int64_t pixel_pitch = phase.columns.target_step * view_.target_strides.w;
+    const bool one_row =
+        problem.N == 1 && std::all_of(phases.begin(), phases.end(),
+                                      [](const BoxPhase& phase) { return phase.rows.count == 1; });
+    // The phases of a launch have the same steps.
+    const int64_t pixel_pitch = phases[0].columns.target_step * view_.target_strides.w;
     if (one_row) {
       const int64_t size = size_of(problem.dtype);
       shape_.row_piece = std::min(fit_unit(size, pixel_pitch, view_.target_channels),
@@ -96,7 +98,10 @@ class Fitter {
 
   // Splits the reduction. Returns false if slices would be too short, or more than run at once.
   bool cut_reduction(BoxesShape& shape, int parts) const {
-    if (shape.filters != kPartFilters || shape.taps() > 1 || shape.chunks < 2 * parts) return false;
+    if (shape.filters != kPartFilters || shape.phases.size() > 1 || shape.taps() > 1 ||
+        shape.chunks < 2 * parts) {
+      return false;
+    }
     if (shape.tiles() * parts > 2 * std::max(1, caps_.sm_count)) return false;
     shape.parts = parts;
     // Drops empty slices.
@@ -107,22 +112,25 @@ class Fitter {
   }
 
   void find_filters() {
-    const GatherAxis &rows = shape_.rows_axis, &columns = shape_.columns_axis;
     const int64_t unit = 16 / size_of(problem_.dtype);
     // An expanded weight has a stride of 0, which a tensor map cannot have.
-    const auto lies_well = [&](int64_t count, int64_t step, int64_t stride) {
-      return count == 1 || (step > 0 && stride > 0 && stride % unit == 0);
+    const auto lies_well = [&](int64_t count, int64_t stride) {
+      return count == 1 || (stride > 0 && stride % unit == 0);
     };
-    const int64_t first_tap =
-        rows.tap0 * problem_.w_strides.h + columns.tap0 * problem_.w_strides.w;
-    shape_.filters_in_place = view_.weight_source_stride == 1 && first_tap % unit == 0 &&
-                              lies_well(view_.target_channels, 1, view_.weight_target_stride) &&
-                              lies_well(rows.taps, rows.tap_step, problem_.w_strides.h) &&
-                              lies_well(columns.taps, columns.tap_step, problem_.w_strides.w);
+    if (lies_well(problem_.R, problem_.w_strides.h) &&
+        lies_well(problem_.S, problem_.w_strides.w)) {
+      if (view_.weight_source_stride == 1 &&
+          lies_well(view_.target_channels, view_.weight_target_stride)) {
+        shape_.filter_order = BoxFilters::kInPlace;
+      } else if (takes_filter_columns(shape_.math) && view_.weight_target_stride == 1 &&
+                 lies_well(view_.source_channels, view_.weight_source_stride)) {
+        shape_.filter_order = BoxFilters::kColumns;
+      }
+    }
     shape_.packed_channels = round_up(view_.source_channels, unit);
     // Space is reserved even if the filters may be used in place: that depends on their address.
-    shape_.packed_bytes =
-        view_.target_channels * shape_.taps() * shape_.packed_channels * size_of(problem_.dtype);
+    shape_.packed_bytes = view_.target_channels * problem_.R * problem_.S * shape_.packed_channels *
+                          size_of(problem_.dtype);
     constexpr auto kCountBytes = static_cast<int64_t>(sizeof(int));
     shape_.taken_offset = round_up(shape_.packed_bytes, kCountBytes);
     shape_.workspace_bytes =
@@ -143,38 +151,47 @@ class Fitter {
     return true;
   }
 
-  // Picks the box with the fewest tiles, and the widest of those.
+  // Picks the box with the least work, and the widest of those. Work is the number of tiles, each
+  // counted once for every tap and once for its epilogue.
   void choose_box(BoxesShape& shape) const {
-    const int64_t columns = shape_.columns_axis.count, rows = shape_.rows_axis.count;
+    int64_t columns = 0, rows = 0;  // of the largest phase
+    for (const BoxPhase& phase : shape.phases) {
+      columns = std::max(columns, phase.columns.count), rows = std::max(rows, phase.rows.count);
+    }
     const auto most = [](int64_t count, int64_t room, int64_t step) {
       return std::min({count, room, (kMaxBoxSpan - 1) / step + 1});
     };
-    int64_t fewest = 0;
-    for (int64_t wide = most(columns, kBoxPixels, shape_.columns_axis.source_step); wide > 0;
-         --wide) {
-      for (int64_t high = most(rows, kBoxPixels / wide, shape_.rows_axis.source_step); high > 0;
-           --high) {
+    const GatherPhase& first = shape.phases[0];
+    int64_t least = 0;
+    for (int64_t wide = most(columns, kBoxPixels, first.columns.source_step); wide > 0; --wide) {
+      for (int64_t high = most(rows, kBoxPixels / wide, first.rows.source_step); high > 0; --high) {
         const int64_t deep = std::min(problem_.N, kBoxPixels / (wide * high));
-        const int64_t tiles[] = {ceil_div(columns, wide), ceil_div(rows, high),
-                                 ceil_div(problem_.N, deep)};
-        const int64_t all = tiles[0] * tiles[1] * tiles[2];
-        if (fewest > 0 && all >= fewest) continue;
-        fewest = all;
+        int64_t work = 0;
+        for (const BoxPhase& phase : shape.phases) {
+          work += ceil_div(phase.columns.count, wide) * ceil_div(phase.rows.count, high) *
+                  ceil_div(problem_.N, deep) * (phase.taps() + 1);
+        }
+        if (least > 0 && work >= least) continue;
+        least = work;
         shape.box = {static_cast<int>(wide), static_cast<int>(high), static_cast<int>(deep)};
-        shape.column_tiles = tiles[0], shape.row_tiles = tiles[1], shape.image_tiles = tiles[2];
       }
+    }
+    shape.image_tiles = ceil_div(problem_.N, shape.box.images);
+    for (BoxPhase& phase : shape.phases) {
+      phase.column_tiles = ceil_div(phase.columns.count, shape.box.columns);
+      phase.row_tiles = ceil_div(phase.rows.count, shape.box.rows);
     }
   }
 
   void cut_lines(BoxesShape& shape) const {
     const int64_t lines = problem_.N * ceil_div(shape_.plane_pixels(), line_pixels(shape.math));
     shape.box = {kBoxPixels, 1, 1};
-    shape.column_tiles = ceil_div(lines, tile_lines(shape.math));
+    shape.phases[0].column_tiles = ceil_div(lines, tile_lines(shape.math));
   }
 
   void cut_spans(BoxesShape& shape) const {
     shape.box = {kBoxPixels, 1, 1};
-    shape.column_tiles = ceil_div(shape.plane_pixels(), kBoxPixels);
+    shape.phases[0].column_tiles = ceil_div(shape.plane_pixels(), kBoxPixels);
     shape.image_tiles = problem_.N;
     // A stage. An epilogue buffer has as many filters as a stage has channels, with a smaller
     // pitch.
@@ -281,9 +298,21 @@ std::optional<BoxForm> find_box_form(const ConvProblem& p) {
   return std::nullopt;
 }
 
+std::vector<std::vector<BoxPhase>> find_box_phases(const ConvProblem& problem) {
+  std::vector<GatherPhase> phases = make_gather_phases(problem);
+  std::stable_sort(phases.begin(), phases.end(),
+                   [](const GatherPhase& a, const GatherPhase& b) { return a.taps() > b.taps(); });
+  std::vector<std::vector<BoxPhase>> launches;
+  for (const GatherPhase& phase : phases) {
+    if (launches.empty() || launches.back().size() == kMaxBoxPhases) launches.emplace_back();
+    launches.back().push_back({phase});
+  }
+  return launches;
+}
+
 BoxesShape fit_boxes_shape(const ConvProblem& problem, const DeviceCaps& caps,
-                           const GatherPhase& phase, const BoxesWish& wish) {
-  return Fitter(problem, caps, phase).fit(wish);
+                           const std::vector<BoxPhase>& phases, const BoxesWish& wish) {
+  return Fitter(problem, caps, phases).fit(wish);
 }
 
 }  // namespace convx

@@ -12,6 +12,14 @@
 // image and channels and filters past the last one with zeros, and drops stores outside of the
 // target.
 //
+// 16-bit filters may also be read with the filters contiguous instead of the channels: a
+// channels_last weight is [k][tap][c], and in an input gradient c counts the filters. A stage then
+// has [filters / 64][64 channels][128 bytes of filters], an N-major operand.
+//
+// The phases of a strided input gradient share a launch, up to kMaxBoxPhases of them. A tile
+// belongs to one phase, which has its own taps and its own tensor map of the target. Phases with
+// most taps come first, so that the shortest tiles fill the gaps at the end.
+//
 // NCHW tensors are supported for 1x1 layers. Consumers transpose a stage as they load fragments
 // into registers, and transpose back in the epilogue. There are three forms of stages:
 //
@@ -30,6 +38,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "core/arithmetic.h"
 #include "core/device_caps.h"
@@ -96,6 +105,10 @@ constexpr int most_tile_filters(BoxForm form, TensorMath math, int pieces) {
   return has_whole_planes(form) && (math == TensorMath::kTf32 || pieces > 1) ? 128 : 256;
 }
 
+// True if there are kernels that read filters as BoxFilters::kColumns. wgmma takes N-major operands
+// of 16 bits only.
+constexpr bool takes_filter_columns(TensorMath math) { return operand_bytes(math) == 2; }
+
 // Blocks that can share a multiprocessor, given their registers. If two do, one stores while the
 // other multiplies.
 constexpr int most_boxes_per_sm(int filters, int pieces) { return filters * pieces == 64 ? 2 : 1; }
@@ -105,21 +118,39 @@ constexpr int most_boxes_per_sm(int filters, int pieces) { return filters * piec
 // the epilogue.
 constexpr int kPartFilters = 64;
 
+// Phases of one launch. Each takes 224 bytes of kernel parameters.
+inline constexpr int kMaxBoxPhases = 4;
+
 struct PixelBox {
   int columns = 1, rows = 1, images = 1;
 
   int pixels() const { return columns * rows * images; }
 };
 
+// One phase of a launch, and its tiles in an image.
+struct BoxPhase : GatherPhase {
+  int64_t column_tiles = 1, row_tiles = 1;
+
+  int64_t pixels() const { return rows.count * columns.count; }
+  int64_t image_tiles() const { return column_tiles * row_tiles; }
+};
+
+// Where the caller's filters are read from.
+enum class BoxFilters : uint8_t {
+  kPacked,   // from a copy, [filter][tap][packed_channels]
+  kInPlace,  // a tensor map reads the caller's tensor, whose channels are contiguous
+  kColumns,  // the same, but the filters are contiguous (16 bits only)
+};
+
 struct BoxesShape {
   TensorMath math = TensorMath::kTf32;
-  GatherAxis rows_axis, columns_axis;
+  std::vector<BoxPhase> phases;  // by descending number of taps; one where form is not kPixels
 
   BoxForm form = BoxForm::kPixels;
   int filters = 0;  // per tile: 64, 128 or 256
   int pieces = 1;   // per tile, 128 pixels each, which share the filters
   PixelBox box;     // a tile's pixels; one row of it where an image's pixels are contiguous
-  int64_t column_tiles = 1, row_tiles = 1, image_tiles = 1, filter_tiles = 1;
+  int64_t image_tiles = 1, filter_tiles = 1;
   int chunks = 0;         // chunks of channels
   int parts = 1;          // split-K slices; the last one may have fewer chunks
   bool resident = false;  // filters are loaded once per block; stages hold pixels only
@@ -128,9 +159,8 @@ struct BoxesShape {
   // all pixels of a tile).
   int pixel_bytes = 0;
   int filters_offset = 0, ring_offset = 0;  // byte offsets in shared memory
-  // If true, a tensor map can read the caller's filters, provided that they start at a multiple of
-  // 16 bytes. If false, they are packed as [filter][tap][packed_channels].
-  bool filters_in_place = false;
+  // Filters that do not start at a multiple of 16 bytes are packed in any case.
+  BoxFilters filter_order = BoxFilters::kPacked;
   // If true, TMA stores the target. If false, the consumer warps store it: in pieces of row_piece
   // values (up to 8 bytes) where a box is one row; in 16-byte units (dense_target) where the 16-bit
   // filters of all pixels are contiguous and fit in one slice; value by value otherwise.
@@ -146,9 +176,22 @@ struct BoxesShape {
   int shared_bytes = 0;
   double microseconds = 0;
 
-  int64_t taps() const { return rows_axis.taps * columns_axis.taps; }
-  int64_t plane_pixels() const { return rows_axis.count * columns_axis.count; }
-  int64_t tiles() const { return column_tiles * row_tiles * image_tiles * filter_tiles; }
+  // Taps of all phases.
+  int64_t taps() const {
+    int64_t taps = 0;
+    for (const BoxPhase& phase : phases) taps += phase.taps();
+    return taps;
+  }
+  // NCHW: pixels of a plane.
+  int64_t plane_pixels() const { return phases[0].pixels(); }
+  int64_t phase_tiles(const BoxPhase& phase) const {
+    return phase.image_tiles() * image_tiles * filter_tiles;
+  }
+  int64_t tiles() const {
+    int64_t tiles = 0;
+    for (const BoxPhase& phase : phases) tiles += phase_tiles(phase);
+    return tiles;
+  }
   int64_t part_chunks() const { return ceil_div(chunks, parts); }
   // Bytes of one split-K slice of a tile: float32 accumulators in register order.
   int64_t sums_bytes() const { return int64_t{pieces} * kBoxPixels * filters * 4; }
@@ -170,8 +213,11 @@ struct BoxesWish {
   int parts = 0;
 };
 
-// The shape with the smallest prediction for one phase; filters is 0 if the wish cannot be met.
+// The phases of a problem, by launch.
+std::vector<std::vector<BoxPhase>> find_box_phases(const ConvProblem& problem);
+
+// The shape with the smallest prediction for one launch; filters is 0 if the wish cannot be met.
 BoxesShape fit_boxes_shape(const ConvProblem& problem, const DeviceCaps& caps,
-                           const GatherPhase& phase, const BoxesWish& wish = {});
+                           const std::vector<BoxPhase>& phases, const BoxesWish& wish = {});
 
 }  // namespace convx

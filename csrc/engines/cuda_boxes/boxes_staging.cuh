@@ -7,6 +7,7 @@
 //     store_values  stores a slice by ordinary stores; called by all consumer threads
 #pragma once
 
+#include "cuda/boxed_tensor.h"
 #include "device/async_copy.cuh"
 #include "device/box_copy.cuh"
 #include "device/convert.cuh"
@@ -119,7 +120,8 @@ class PixelStaging : BoxStaging<kMath> {
 
   __device__ __forceinline__ void store_boxes(const void* map, const BoxTile& tile, int filter,
                                               uint32_t staged) const {
-    box_store(map, filter, tile.column, tile.row, tile.image, staged);
+    box_store(static_cast<const TensorMap*>(map) + tile.phase, filter, tile.column, tile.row,
+              tile.image, staged);
   }
   // Stores a target that has no tensor map.
   __device__ __forceinline__ void store_values(const BoxTile& tile, int filter,
@@ -139,9 +141,10 @@ class PixelStaging : BoxStaging<kMath> {
   __device__ __forceinline__ void store_units(const BoxTile& tile, uint32_t staged) const {
     static_assert(kBytes == 2);
     constexpr int kValues = 16 / kBytes;  // values per unit
+    const BoxPhaseParams& phase = p_.phases[tile.phase];
     auto* const target =
-        static_cast<Element*>(p_.target) + static_cast<int64_t>(tile.column) * p_.group_targets;
-    const int count = min(p_.box_columns, p_.target_width - tile.column) * p_.group_targets;
+        static_cast<Element*>(phase.target) + static_cast<int64_t>(tile.column) * p_.group_targets;
+    const int count = min(p_.box_columns, phase.target_width - tile.column) * p_.group_targets;
     const auto find = [&](int pixel) {
       const int filter = p_.by_group_targets.split(pixel);
       return swizzle_line(staged + pixel * kBoxLineBytes + filter * kBytes);
@@ -177,8 +180,9 @@ class PixelStaging : BoxStaging<kMath> {
     constexpr int kStep = kBoxMultipliers / kLanes;  // pixels from one of a thread's to its next
     static_assert(kStep % 8 == 0, "lines that far apart are swizzled alike");
     const int pixel = static_cast<int>(threadIdx.x) / kLanes;
-    const int left = min(p_.box_columns, p_.target_width - tile.column) - pixel;
-    auto* const target = static_cast<Element*>(p_.target) + tile.image * p_.target_n +
+    const BoxPhaseParams& phase = p_.phases[tile.phase];
+    const int left = min(p_.box_columns, phase.target_width - tile.column) - pixel;
+    auto* const target = static_cast<Element*>(phase.target) + tile.image * p_.target_n +
                          tile.row * p_.target_h + (tile.column + pixel) * p_.target_w + filter;
 #pragma unroll
     for (int first = 0; first < kBoxLineBytes; first += kLanes * kPieceBytes) {
@@ -197,6 +201,7 @@ class PixelStaging : BoxStaging<kMath> {
   // Any other box: a warp stores a pixel, value by value.
   __device__ __forceinline__ void store_pixels(const BoxTile& tile, int filter,
                                                uint32_t staged) const {
+    const BoxPhaseParams& phase = p_.phases[tile.phase];
     const int left = p_.group_targets - filter;
     const int pixels = p_.box_columns * p_.box_rows * p_.box_images;
 #pragma unroll 4
@@ -205,8 +210,9 @@ class PixelStaging : BoxStaging<kMath> {
       const int column = tile.column + p_.by_box_columns.split(image);
       const int row = tile.row + p_.by_box_rows.split(image);
       image += tile.image;
-      if (column >= p_.target_width || row >= p_.target_height || image >= p_.images) continue;
-      auto* const target = static_cast<Element*>(p_.target) + image * p_.target_n +
+      if (column >= phase.target_width || row >= phase.target_height || image >= p_.images)
+        continue;
+      auto* const target = static_cast<Element*>(phase.target) + image * p_.target_n +
                            row * p_.target_h + column * p_.target_w + filter;
 #pragma unroll
       for (int i = 0; i < kSliceFilters; i += 32) {

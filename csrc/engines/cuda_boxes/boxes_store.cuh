@@ -37,12 +37,7 @@ class BoxStorer {
     for (int slice = 0; slice < kFilters / kSliceFilters; ++slice) {
       const int filter = first_filter + slice * kSliceFilters;
       if (filter >= p_.group_targets) break;
-      const uint32_t staged = ring_.staging + turn_ * p_.pixel_bytes;
-      turn_ ^= 1;
-      // Wait until TMA has read this buffer. The store from the other buffer may still be in
-      // flight.
-      if (threadIdx.x < 32 && elect_lane()) wait_bulk_reads<1>();
-      wait_at_barrier<1, kBoxMultipliers>();
+      const uint32_t staged = take_buffer();
       const auto bias = staging_.read_bias(ring_.bias + 4 * slice * kSliceFilters);
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
@@ -50,15 +45,28 @@ class BoxStorer {
       }
       if (has_boxes()) fence_async_proxy();
       wait_at_barrier<1, kBoxMultipliers>();
-      if (!has_boxes()) {
-        staging_.store_values(place, filter, staged);
-      } else if constexpr (Staging::kHasBoxes) {
-        if (threadIdx.x < 32 && elect_lane()) {
-          staging_.store_boxes(map_, place, filter, staged);
-          commit_bulk_stores();
-        }
-      }
+      store_slice(place, filter, staged);
+      commit();
     }
+  }
+
+  // Stores a tile that no tap reaches: all slices from one buffer of zeros. This path has no
+  // accumulators, because the compiler serializes MMAs if other instructions write theirs.
+  __device__ __forceinline__ void store_zeros(int tile, int first_filter) {
+    const auto place = staging_.locate(tile);
+    const uint32_t staged = take_buffer();
+    constexpr uint32_t kZeros[4] = {};
+    for (int i = 16 * threadIdx.x; i < p_.pixel_bytes; i += 16 * kBoxMultipliers) {
+      store_16_bytes(staged + i, kZeros);
+    }
+    if (has_boxes()) fence_async_proxy();
+    wait_at_barrier<1, kBoxMultipliers>();
+    const int end = min(first_filter + kFilters, p_.group_targets);
+#pragma unroll 1
+    for (int filter = first_filter; filter < end; filter += kSliceFilters) {
+      store_slice(place, filter, staged);
+    }
+    commit();
   }
 
   // Waits for all TMA stores. Call before the block ends.
@@ -69,6 +77,29 @@ class BoxStorer {
  private:
   __device__ __forceinline__ bool has_boxes() const {
     return Staging::kHasBoxes && p_.boxed_target;
+  }
+
+  // Waits until TMA has read the buffer that is next in turn, and returns its address. The store
+  // from the other buffer may still be in flight.
+  __device__ __forceinline__ uint32_t take_buffer() {
+    const uint32_t buffer = ring_.staging + turn_ * p_.pixel_bytes;
+    turn_ ^= 1;
+    if (threadIdx.x < 32 && elect_lane()) wait_bulk_reads<1>();
+    wait_at_barrier<1, kBoxMultipliers>();
+    return buffer;
+  }
+  template <typename Place>
+  __device__ __forceinline__ void store_slice(const Place& place, int filter,
+                                              uint32_t staged) const {
+    if (!has_boxes()) {
+      staging_.store_values(place, filter, staged);
+    } else if constexpr (Staging::kHasBoxes) {
+      if (threadIdx.x < 32 && elect_lane()) staging_.store_boxes(map_, place, filter, staged);
+    }
+  }
+  // Call after the last slice that was stored from a buffer.
+  __device__ __forceinline__ void commit() const {
+    if (has_boxes() && threadIdx.x < 32 && elect_lane()) commit_bulk_stores();
   }
 
   const BoxesParams& p_;

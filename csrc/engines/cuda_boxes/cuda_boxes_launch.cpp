@@ -16,8 +16,9 @@ void launch_cuda_boxes(const LaunchSite& site, const Plan& plan, const Buffers& 
     copy_pixels(site, padding);
     source = padding.copied;
   }
-  for (const BoxesFit& fit : boxes.phases) {
-    const BoxesParams params = make_boxes_params(boxes.problem, fit, own);
+  for (const BoxesFit& fit : boxes.launches) {
+    BoxesParams params = make_boxes_params(boxes.problem, fit, own);
+    if (&fit != boxes.launches.data()) params.packs_filters = false;
     const auto launch = fit.shape.math == TensorMath::kTf32       ? launch_boxes_tf32
                         : fit.shape.math == TensorMath::kBFloat16 ? launch_boxes_bfloat16
                                                                   : launch_boxes_float16;

@@ -31,8 +31,8 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass == Pass::kForward && std::max(p.stride.h, p.stride.w) > kMaxBoxStep) {
     return "the stride is above 8";
   }
-  for (const GatherPhase& phase : make_gather_phases(padded)) {
-    const BoxesShape shape = fit_boxes_shape(padded, caps, phase, default_wish(padding));
+  for (const std::vector<BoxPhase>& phases : find_box_phases(padded)) {
+    const BoxesShape shape = fit_boxes_shape(padded, caps, phases, default_wish(padding));
     if (shape.workspace_bytes > caps.workspace_limit) {
       return "packed filters do not fit in the workspace";
     }
@@ -45,7 +45,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   return "";
 }
 
-// Empty if some phase has no tile that meets the wish, or if it does not fit in the workspace.
+// Empty if some launch has no tile that meets the wish, or if it does not fit in the workspace.
 std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps,
                               std::optional<BoxesWish> wished = std::nullopt) {
   Plan plan;
@@ -55,14 +55,14 @@ std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps
   const ConvProblem padded = with_padded_source(problem, padding);
   const bool pixels = find_box_form(padded) == BoxForm::kPixels;
   BoxesPlan boxes{pixels ? flatten_pixels(padded, 1) : padded, {}, padding};
-  for (const GatherPhase& phase : make_gather_phases(boxes.problem)) {
-    BoxesShape shape = fit_boxes_shape(boxes.problem, caps, phase, wish);
+  for (const std::vector<BoxPhase>& phases : find_box_phases(boxes.problem)) {
+    BoxesShape shape = fit_boxes_shape(boxes.problem, caps, phases, wish);
     if (shape.filters == 0) return std::nullopt;
     plan.tile = {shape.box.pixels(), shape.filters, box_chunk(shape.math)};
     plan.split = shape.parts;
     plan.predicted_us += shape.microseconds;
     plan.workspace_bytes = std::max(plan.workspace_bytes, shape.workspace_bytes);
-    boxes.phases.push_back(make_boxes_fit(boxes.problem, std::move(shape)));
+    boxes.launches.push_back(make_boxes_fit(boxes.problem, std::move(shape)));
   }
   if (padding.count > 0) {
     plan.predicted_us += predict_padding(padding);

@@ -44,6 +44,7 @@ std::vector<GatherPhase> find_phases(const ConvProblem& problem, const DeviceCap
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string refusal = refuse_wgmma_gather(p, caps); !refusal.empty()) return refusal;
+  if (std::string unreached = refuse_unreached_pixels(p); !unreached.empty()) return unreached;
   if (find_phases(p, caps).empty()) {
     return "no tile fits in shared memory, or no line in the workspace";
   }

@@ -4,6 +4,7 @@
 
 #include "core/arithmetic.h"
 #include "engines/box_tensors.h"
+#include "engines/device_rates.h"
 
 namespace convx {
 namespace {
@@ -41,6 +42,10 @@ constexpr double kWindowScatterCycles = 44;  // per column of 16-bit results, wi
 // A TMA box of the source, and each position in it, whether it has 32 bytes or 128.
 constexpr double kBoxCycles = 60;
 constexpr double kBoxPositionCycles = 1.4;
+// The same if boxes take some of the channels of a pixel from device memory: each visit reads a few
+// sectors of it. Input gradients of kb55 and seed63 in bf16, channels_last (H200, 2026-11-18).
+constexpr double kSlicedPositionCycles = 4;
+constexpr int kWholePixelBytes = 128;
 // Transposing a position, by both warps of a streaming block; measured where this was the limit.
 constexpr double kTurnedPositionCycles = 12;
 constexpr double kHalvedPositionCycles = 21;  // the same with conversion to scaled fp16
@@ -90,6 +95,17 @@ double turned_position_cycles(TensorMath math) {
   return is_half(math) ? kHalvedPositionCycles : kTurnedPositionCycles;
 }
 
+double find_position_cycles(const ConvProblem& problem, const GatherTensors& view,
+                            const WindowShape& shape) {
+  const int64_t pixel_bytes = view.source_channels * size_of(problem.dtype);
+  if (pixel_bytes <= kWholePixelBytes || shape.lane_bytes >= kWholePixelBytes) {
+    return kBoxPositionCycles;
+  }
+  const double near =
+      find_near_share(static_cast<double>(problem.N * view.source_h * view.source_w * pixel_bytes));
+  return near * kBoxPositionCycles + (1 - near) * kSlicedPositionCycles;
+}
+
 // Cycles of a tile: the slowest of MMAs with staging, the source producer, and the stores.
 double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
   const double taps = static_cast<double>(shape.rows_axis.taps * shape.columns_axis.taps);
@@ -130,7 +146,8 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
                        : runs || wide ? predict_copies(shape, words * 2, runs)
                                       : shape.columns * words * kWindowScatterCycles;
   const double boxes = chunks * static_cast<double>(shape.segments.size()) * shape.boxes *
-                       (kBoxCycles + kBoxPositionCycles * shape.box_rows * shape.box_columns);
+                       (kBoxCycles + find_position_cycles(problem, view, shape) * shape.box_rows *
+                                         shape.box_columns);
   const double filter_cycles = filters / kWindowFilterBytes;
   const double sources = shape.walks() ? shape.tile_step() * turned_position_cycles(shape.math)
                          : shape.box_columns > 0 ? boxes + filter_cycles

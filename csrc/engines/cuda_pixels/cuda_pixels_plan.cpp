@@ -18,6 +18,7 @@ std::optional<PixelShape> fit_shape(const ConvProblem& problem, const DeviceCaps
 
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string refusal = refuse_wgmma_gather(p, caps); !refusal.empty()) return refusal;
+  if (std::string unreached = refuse_unreached_pixels(p); !unreached.empty()) return unreached;
   if (std::string large = refuse_large_images(p); !large.empty()) return large;
   for (const GatherPhase& phase : make_gather_phases(p)) {
     if (!fit_shape(p, caps, tensor_math(p), phase)) {
