@@ -84,9 +84,8 @@ def test_refused(core: ModuleType, case: Case, math) -> None:
 def test_infinities_reach_what_they_should(core: ModuleType, math, value: float) -> None:
     host = BoxEngine(core, math[1])
     for operand, spot in (("x", (1, 5, 4, 6)), ("y", (0, 9, 2, 3))):
-        problem = Problem(
-            Case("padded", (2, 16, 9, 16), (80, 16, 1, 1), padding=(1, 0)), math[0], COMMON[0], "cpu"
-        )
+        case = Case("padded", (2, 16, 9, 16), (80, 16, 1, 1), padding=(1, 0))
+        problem = Problem(case, math[0], COMMON[0], "cpu")
         getattr(problem, operand)[spot] = value
         check_nonfinite_on_host(host, problem, "weight_grad")
 
@@ -95,9 +94,7 @@ def test_infinities_reach_what_they_should(core: ModuleType, math, value: float)
 @pytest.mark.parametrize("factor", [1e9, 1e-15, 1e18], ids=str)
 def test_wide_ranges(core: ModuleType, operand: str, factor: float) -> None:
     """TF32 has the range of float32."""
-    problem = Problem(
-        Case("wide", (2, 16, 8, 70), (24, 16, 1, 1)), torch.float32, COMMON[0], "cpu"
-    )
+    problem = Problem(Case("wide", (2, 16, 8, 70), (24, 16, 1, 1)), torch.float32, COMMON[0], "cpu")
     getattr(problem, operand)[:, 5] *= factor
     check(BoxEngine(core, "tf32"), problem)
 
