@@ -460,6 +460,7 @@ PYBIND11_MODULE(convx_core, m) {
                     "gradient_source"_a = static_cast<int>(g.gradient_source),
                     "is_scaled"_a = planned.scaled.has_value(),
                     "group_count"_a = g.group_count, "residues"_a = g.residue_count,
+                    "channel_sets"_a = g.row_tiles.channel_sets,
                     "stages"_a = g.stages, "halo"_a = g.halo_stages,
                     "mirrored"_a = g.mirrored_stages, "slices"_a = g.slices,
                     "writes_result"_a = g.writes_result,
@@ -480,13 +481,15 @@ PYBIND11_MODULE(convx_core, m) {
     }
     return describe_wgrad(plan);
   });
-  // The same two without its row kernel.
+  // The same two without its row kernels.
   const auto plan_positions = [](const ConvProblem& problem, const DeviceCaps& caps) {
     Plan plan = cuda_weight_grad_engine().plan(problem, caps);
     auto planned = *static_cast<const WgradPlan*>(plan.shape.get());
     const auto replace_rows = [&](WgradFit& fit) {
-      if (fit.geometry.gradient_source != OperandSource::kRows) return;
-      fit = fit_positions(problem, caps, fit.form).value();
+      const OperandSource source = fit.geometry.gradient_source;
+      if (source != OperandSource::kRows && source != OperandSource::kRowBoxes) return;
+      const bool is_rounded = fit.form == OperandForm::kTf32;
+      fit = fit_positions(problem, caps, is_rounded ? exact_form(problem) : fit.form).value();
       plan.workspace_bytes = std::max(plan.workspace_bytes, kScaleBytes + fit.workspace_bytes);
     };
     replace_rows(planned.exact);
@@ -505,22 +508,37 @@ PYBIND11_MODULE(convx_core, m) {
     }
     return describe_wgrad(plan);
   });
-  // Runs it with its row kernel, and with nothing else where that has the form.
-  m.def("run_weight_grad_rows", [=](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
-                                    uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
+  // Runs it with the kernel of a fit, or without any if there is none. float32 values that a scaled
+  // form cannot hold are left to positions.
+  const auto run_fit = [=](const ConvProblem& problem, const DeviceCaps& caps,
+                           const std::optional<WgradFit>& fit, const Buffers& buffers) -> py::object {
+    if (!fit) return py::none();
     Plan plan = cuda_weight_grad_engine().plan(problem, caps);
-    auto planned = *static_cast<const WgradPlan*>(plan.shape.get());
-    std::optional<WgradFit> rows =
-        fit_rows(problem, caps, (planned.scaled ? *planned.scaled : planned.exact).form);
-    if (!rows) return py::none();
-    plan.workspace_bytes = std::max(plan.workspace_bytes, kScaleBytes + rows->workspace_bytes);
-    (planned.scaled ? *planned.scaled : planned.exact) = *rows;
-    planned.misaligned.reset();
+    WgradPlan planned{.exact = *fit};
+    if (is_scaled(fit->form)) {
+      planned.exact = fit_positions(problem, caps, exact_form(problem)).value();
+      planned.scaled = fit;
+    }
+    for (const WgradFit& run : {planned.exact, *fit}) {
+      plan.workspace_bytes = std::max(plan.workspace_bytes, kScaleBytes + run.workspace_bytes);
+    }
     plan.shape = std::make_shared<WgradPlan>(planned);
-    if (const char* fault = emulate_cuda_weight_grad(problem, plan, buffers_at(x, w, y, bias))) {
+    if (const char* fault = emulate_cuda_weight_grad(problem, plan, buffers)) {
       throw std::runtime_error(fault);
     }
     return describe_wgrad(plan);
+  };
+  m.def("run_weight_grad_rows", [=](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                                    uintptr_t w, uintptr_t y, uintptr_t bias) {
+    const bool scales = problem.dtype == DType::kFloat32;
+    const OperandForm form = scales ? scaled_form(problem) : exact_form(problem);
+    return run_fit(problem, caps, fit_rows(problem, caps, form), buffers_at(x, w, y, bias));
+  });
+  m.def("run_weight_grad_boxes", [=](const ConvProblem& problem, const DeviceCaps& caps,
+                                     uintptr_t x, uintptr_t w, uintptr_t y, uintptr_t bias) {
+    const bool rounds = problem.dtype == DType::kFloat32 && problem.precision == Precision::kTf32;
+    const OperandForm form = rounds ? OperandForm::kTf32 : exact_form(problem);
+    return run_fit(problem, caps, fit_row_boxes(problem, caps, form), buffers_at(x, w, y, bias));
   });
   // The same for a grouped problem, with the kernel to take.
   m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,

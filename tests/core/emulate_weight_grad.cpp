@@ -11,6 +11,7 @@
 #include "engines/cuda_weight_grad/wgrad_float16.cu"
 #include "engines/cuda_weight_grad/wgrad_scaled.cu"
 #include "engines/cuda_weight_grad/wgrad_scaled_x2.cu"
+#include "engines/cuda_weight_grad/wgrad_tf32.cu"
 
 namespace convx {
 

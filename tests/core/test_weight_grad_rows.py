@@ -60,6 +60,7 @@ class RowEngine(HostEngine):
         said = self.core.run_weight_grad_rows(*arguments)
         if said is None:
             raise RefusedError("the row kernel cannot read these rows")
+        self.said = said
         return said
 
 
@@ -126,3 +127,31 @@ def test_wide_ranges(core: ModuleType, precision: str, operand: str, factor: flo
     problem = Problem(case, torch.float32, COMMON[0], "cpu")
     getattr(problem, operand)[:, 5] *= factor
     check(RowEngine(core, precision), problem)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("dense", (2, 64, 20, 56), (64, 64, 3, 3), padding=(1, 1)),
+        Case("half_a_set", (2, 50, 20, 56), (64, 50, 3, 3), padding=(1, 1)),
+        Case("groups_of_four", (2, 128, 20, 56), (128, 4, 3, 3), padding=(1, 1), groups=32),
+        Case("groups_of_six", (2, 126, 20, 56), (63, 6, 3, 3), padding=(1, 1), groups=21),
+        Case("tall", (1, 64, 20, 12), (64, 64, 5, 3), padding=(2, 1)),
+    ],
+    ids=str,
+)
+def test_channel_sets(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
+    """Warpgroups share the filters of a block, and have different channels."""
+    host = RowEngine(core, "tf32")
+    host.caps.sm_count = 2
+    check(host, Problem(case, dtype, COMMON[0], "cpu"))
+    assert host.said["channel_sets"] == 2
+
+
+def test_a_channel_set_without_channels(core: ModuleType) -> None:
+    host = RowEngine(core, "tf32")
+    host.caps.sm_count = 2
+    case = Case("five_blocks", (1, 152, 20, 56), (40, 152, 3, 3), padding=(1, 1))
+    check(host, Problem(case, torch.float32, COMMON[0], "cpu"))
+    assert host.said["channel_sets"] == 2

@@ -24,6 +24,8 @@ void run(const LaunchSite& site, const WgradFit& fit, const WgradCall& call) {
       return run_wgrad_bf16x2(site, g, call);
     case OperandForm::kBf16x3:
       return run_wgrad_bf16x3(site, g, call);
+    case OperandForm::kTf32:
+      return run_wgrad_tf32(site, g, call);
   }
 }
 

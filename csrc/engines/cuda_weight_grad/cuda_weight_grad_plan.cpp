@@ -73,21 +73,26 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   if (problem.dtype == DType::kFloat32) {
     found->scaled = fit_form(problem, caps, scaled_form(problem));
   }
+  if (problem.dtype == DType::kFloat32 && problem.precision == Precision::kTf32) {
+    const std::optional<WgradFit> rounded = fit_row_boxes(problem, caps, OperandForm::kTf32);
+    if (rounded && rounded->microseconds < found->exact.microseconds) found->exact = *rounded;
+  }
   const WgradGeometry& exact = found->exact.geometry;
   // A form that needs neither packing nor scales may be the fastest.
-  if (exact.converts() && found->scaled &&
+  const bool packs_nothing = exact.converts() || exact.input_source == OperandSource::kRowBoxes;
+  if (packs_nothing && found->scaled &&
       found->exact.microseconds <= found->scaled->microseconds + kScalesUs) {
     found->scaled.reset();
   }
   if (exact.alignment() > size_of(problem.dtype)) {
-    found->misaligned = fit_wgrad(problem, caps, found->exact.form, false);
+    found->misaligned = fit_wgrad(problem, caps, exact_form(problem), false);
   }
   const WgradFit& first = found->scaled ? *found->scaled : found->exact;
   const WgradGeometry& g = first.geometry;
   Plan plan;
   plan.engine = EngineId::kCudaWeightGrad;
-  plan.tile = {g.block_filter_tiles * kTileFilters, g.block_tap_groups * g.columns,
-               kStagePositions};
+  plan.tile = {g.block_filter_tiles * kTileFilters,
+               g.row_tiles.channel_sets * g.block_tap_groups * g.columns, kStagePositions};
   plan.split = g.slices;
   plan.halves = found->scaled.has_value();
   plan.workspace_bytes = kScaleBytes + found->exact.workspace_bytes;

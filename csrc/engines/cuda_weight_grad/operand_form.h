@@ -14,6 +14,7 @@ enum class OperandForm : uint8_t {
   kScaledFp16x2,  // the same as the sum of two float16: 22 bits, 3 MMAs a product
   kBf16x2,        // float32 as the sum of two bfloat16: 16 bits in float32's range, 3 MMAs
   kBf16x3,        // float32 as the sum of three bfloat16: 24 bits in float32's range, 6 MMAs
+  kTf32,          // float32 that TMA rounds to TF32, for 1x1 layers (row_boxes_kernel.cuh)
 };
 
 constexpr int count_components(OperandForm form) {
@@ -37,7 +38,13 @@ constexpr bool promotes_sums(OperandForm form) {
 
 // Whether the row kernel (rows_kernel.cuh) multiplies operands of this form.
 constexpr bool has_row_kernel(OperandForm form) {
-  return count_components(form) == 1 || form == OperandForm::kScaledFp16x2;
+  return (count_components(form) == 1 && form != OperandForm::kTf32) ||
+         form == OperandForm::kScaledFp16x2;
+}
+
+// Whether TMA makes the form of a tensor in memory (row_boxes_kernel.cuh).
+constexpr bool has_row_boxes(OperandForm form) {
+  return count_components(form) == 1 && !is_scaled(form);
 }
 
 // Whether blocks of the MMA kernel can make the form of float32 tensors (wgrad_convert.cuh).

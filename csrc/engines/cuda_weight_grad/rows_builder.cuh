@@ -1,8 +1,8 @@
 // The builder warps of the row kernel: from a raw input row to the B operands of its taps.
 //
-// A slot of the ring is [kernel column s][channel][64 pixels], 16-bit: the input row, shifted by
-// the taps' columns, rounded or split. A column of B is 128 bytes, swizzled. A lane builds 16
-// pixels of channel lane / 4, which are two 16-byte units of each tap's column.
+// A slot of the ring is [channel set][kernel column s][channel][64 pixels], 16-bit: the input row,
+// shifted by the taps' columns, rounded or split. A column of B is 128 bytes, swizzled. A lane
+// builds 16 pixels of channel lane / 4, which are two 16-byte units of each tap's column.
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -50,11 +50,13 @@ class RowBuilder {
   __device__ __forceinline__ void build_row(uint32_t from, uint32_t to) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, quarter = lane % 4;
     const RowTiles& t = g_.row_tiles;
+    const int set_channels = t.set_channels(), column_bytes = set_channels * 128;
     for (int first = 8 * warp_; first < t.block_channels; first += 8 * kRowBuilderWarps) {
       const int channel = first + lane / 4;
       const uint32_t raw = from + channel * t.input_pitch;
-      uint32_t column = to + channel * 128;
-      const int column_bytes = t.block_channels * 128;
+      // There are two channel sets at most; the second follows on all kernel columns of the first.
+      const int before = channel < set_channels ? 0 : (g_.kernel_columns - 1) * set_channels;
+      uint32_t column = to + (channel + before) * 128;
       if (t.taps_are_neighbours) {
         for (int s = 0; s < g_.kernel_columns; s += kBuiltTogether) {
           float values[16 + kBuiltTogether - 1];

@@ -2,17 +2,18 @@
 //
 // A warpgroup has 64 filters and up to kGroups tap groups, each an accumulator tile of kColumns
 // columns. The MMAs read 16-bit dY from shared memory; float32 dY is rounded or split in registers.
-// A warpgroup waits for its MMAs in every step; meanwhile the tensor cores run those of the other
-// one. Split forms multiply one tap group at a time and add its accumulators to float32 sums in
-// registers, because tensor cores truncate when they accumulate (wgrad_consumer.cuh).
+// With float32 a warpgroup waits for its MMAs in every step; meanwhile the tensor cores run those
+// of the other one. Split forms multiply one tap group at a time and add its accumulators to
+// float32 sums in registers, because tensor cores truncate when they accumulate
+// (wgrad_consumer.cuh).
 #pragma once
 
 #include <type_traits>
 
 #include "device/mbarrier.cuh"
 #include "device/wgmma.cuh"
+#include "engines/cuda_weight_grad/row_sums.cuh"
 #include "engines/cuda_weight_grad/rows_fragments.cuh"
-#include "engines/cuda_weight_grad/rows_memory.cuh"
 
 namespace convx {
 
@@ -21,37 +22,52 @@ class RowConsumer {
   static constexpr bool kIsSplit = count_components(kForm) > 1;
   using Mma = Wgmma<Value, kColumns>;
   using Accumulators = WgmmaSums<kColumns>;
+  // The MMAs of a step run while the warpgroup waits for the next one. Operands in registers would
+  // have to stay there meanwhile.
+  static constexpr bool kOverlaps = sizeof(T) == 2;
+
+  // What a step releases: its stage of dY, and rows of the ring.
+  struct PassedStep {
+    int stage, first_row, rows;
+  };
 
  public:
   __device__ RowConsumer(const WgradGeometry& g, const WgradCall& call, const RowsMemory& memory,
                          const WgradWork& work, int warpgroup)
       : g_(g), memory_(memory), work_(work), window_(g, work.tile) {
     const int sets = (g.block_tap_groups + kGroups - 1) / kGroups;
-    filter_tile_ = warpgroup / sets;
-    const int first = work.tile.first_group + warpgroup % sets * kGroups;
+    const RowConsumerIndex index(g, warpgroup, sets);
+    filter_tile_ = index.filter_tile;
+    const int first = work.tile.first_group + index.part * kGroups;
     group_count_ = min(kGroups, work.tile.last_group - first);  // may be negative in the last block
-    const int column_bytes = g.row_tiles.block_channels * 128;
+    const uint32_t ring =
+        memory.ring + index.channel_set * (memory.slot_bytes / g.row_tiles.channel_sets);
+    const int column_bytes = g.row_tiles.set_channels() * 128;
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
       const TapGroup& group = g.groups[min(first + i, g.group_count - 1)];
       group_row_[i] = (group.r - window_.first_r) * g.dilation_h;
-      group_lower_[i] = lower_descriptor(memory.ring + group.s * column_bytes);
+      group_lower_[i] = lower_descriptor(ring + group.s * column_bytes);
     }
     scale_ = find_operand_scale<kForm, PackedSide::kGradient>(call);
     const bool checks =
-        work.tile.first_group == 0 &&
+        work.tile.first_group == 0 && index.channel_set == 0 &&
         work.tile.channel_tile == find_first_tile(g, work.tile.filter_tile / g.block_filter_tiles);
     checked_ = checks ? call.scales : nullptr;
 
-    const int64_t part = (int64_t{work.slice} * g.tiles() + work.tile_index) * g.consumers() +
-                         filter_tile_ * g.block_tap_groups + first - work.tile.first_group;
-    const int thread = static_cast<int>(threadIdx.x) % 128;
-    const int row = thread / 32 * 16 + thread % 32 / 4;
-    partial_ = call.partials + (part * kTileFilters + row) * kColumns + thread % 4 * 2;
+    partial_ = find_partials<kColumns>(g, call, work, index, first - work.tile.first_group);
     adds_ = call.adds_to_partials;
   }
 
   __device__ void run() {
+    // A branch around MMAs ends their group, and the compiler waits for it.
+    group_count_ == kGroups ? run_groups<true>() : run_groups<false>();
+  }
+
+ private:
+  // kHasAll: there are kGroups tap groups.
+  template <bool kHasAll>
+  __device__ __forceinline__ void run_groups() {
     Accumulators sums[kGroups];
     if constexpr (kIsSplit) {
 #pragma unroll
@@ -60,6 +76,7 @@ class RowConsumer {
         for (float& value : group.value) value = 0;
       }
     }
+    PassedStep passed{};
     int chain = 0;  // steps since the accumulators were stored
     for (int i = 0; i < work_.stages; ++i) {
       const RowRun run(g_, static_cast<int>(work_.first_stage) + i);
@@ -69,18 +86,30 @@ class RowConsumer {
       }
       for (int row = 0; row < run.rows; ++row, ++chain) {
         newest_.skip(row == 0 ? window_.span : window_.advance, g_.row_tiles.ring_rows);
-        multiply(sums, chain > 0);
-        const int passed = row == run.rows - 1 ? window_.span : window_.advance;
-        release_rows(passed);
-        oldest_.skip(passed, g_.row_tiles.ring_rows);
+        multiply<kHasAll>(sums, chain > 0);
+        const PassedStep step{stage_.slot, oldest_.slot,
+                              row == run.rows - 1 ? window_.span : window_.advance};
+        if constexpr (kOverlaps) {
+          wait_wgmma<1>();
+          if (row > 0) release(passed);
+          passed = step;
+        } else {
+          release_rows(step);
+        }
+        oldest_.skip(step.rows, g_.row_tiles.ring_rows);
         stage_.advance(g_.stages);
+      }
+      // The next run's rows may need the whole ring.
+      if constexpr (kOverlaps) {
+        wait_wgmma<0>();
+        release(passed);
       }
     }
     store(sums);
   }
 
- private:
   // One step.
+  template <bool kHasAll>
   __device__ __forceinline__ void multiply(Accumulators (&sums)[kGroups], bool accumulates) const {
     const uint32_t stage = memory_.gradient + stage_.slot * memory_.gradient_stage_bytes +
                            filter_tile_ * kTileFilters * gradient_pitch(sizeof(T));
@@ -91,24 +120,24 @@ class RowConsumer {
       fence_wgmma();
 #pragma unroll
       for (int i = 0; i < kGroups; ++i) {
-        if (i < group_count_) issue(sums[i], lower_descriptor(stage), find_operand(i), accumulates);
+        if (kHasAll || i < group_count_)
+          issue(sums[i], lower_descriptor(stage), find_operand(i), accumulates);
       }
       commit_wgmma();
-      wait_wgmma<0>();
-      release_gradient();
     } else {
       RowFragments<kForm> fragments;
       fragments.load(stage, scale_, checked_);
       __syncwarp();
-      release_gradient();
+      release_gradient(stage_.slot);
       wait_rows();
       if constexpr (kIsSplit) {
-        multiply_split(fragments, sums);
+        multiply_split<kHasAll>(fragments, sums);
       } else {
         fence_wgmma();
 #pragma unroll
         for (int i = 0; i < kGroups; ++i) {
-          if (i < group_count_) issue(sums[i], fragments.word[0], find_operand(i), accumulates);
+          if (kHasAll || i < group_count_)
+            issue(sums[i], fragments.word[0], find_operand(i), accumulates);
         }
         commit_wgmma();
         wait_wgmma<0>();
@@ -116,8 +145,8 @@ class RowConsumer {
     }
   }
 
-  __device__ __forceinline__ void release_gradient() const {
-    if (threadIdx.x % 32 == 0) arrive(memory_.gradient_empty + 8 * stage_.slot);
+  __device__ __forceinline__ void release_gradient(int slot) const {
+    if (threadIdx.x % 32 == 0) arrive(memory_.gradient_empty + 8 * slot);
   }
 
   // Waits for the step's newest input row; builders finish rows in order.
@@ -151,11 +180,12 @@ class RowConsumer {
   }
 
   // Two fp16 components; the products with a low component are kHalfLowScale times too large.
+  template <bool kHasAll>
   __device__ __forceinline__ void multiply_split(const RowFragments<kForm>& fragments,
                                                  Accumulators (&sums)[kGroups]) const {
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      if (i >= group_count_) continue;
+      if (!kHasAll && i >= group_count_) continue;
       Accumulators products;
       const uint32_t high = find_operand(i), low = high + memory_.component_bytes / 16;
       fence_wgmma();
@@ -175,29 +205,25 @@ class RowConsumer {
   }
 
   // Releases the step's first input rows, which no later step reads.
-  __device__ __forceinline__ void release_rows(int count) const {
+  __device__ __forceinline__ void release_rows(const PassedStep& step) const {
     if (threadIdx.x % 32 != 0) return;
 #pragma unroll 1
-    for (int i = 0, slot = oldest_.slot; i < count; ++i) {
+    for (int i = 0, slot = step.first_row; i < step.rows; ++i) {
       arrive(memory_.row_empty + 8 * slot);
       if (++slot == g_.row_tiles.ring_rows) slot = 0;
     }
   }
 
-  // Adds the accumulators to the slice's partial sums. Not in place, as wgrad_consumer.cuh does:
-  // further MMAs may follow here, and the compiler would serialize them (C7515).
-  __device__ __forceinline__ void store(Accumulators (&sums)[kGroups]) {
+  __device__ __forceinline__ void release(const PassedStep& step) const {
+    release_gradient(step.stage);
+    release_rows(step);
+  }
+
+  // Adds the accumulators to the slice's partial sums.
+  __device__ __forceinline__ void store(const Accumulators (&sums)[kGroups]) {
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      if (i >= group_count_) continue;
-      float* const group = partial_ + i * kTileFilters * kColumns;
-#pragma unroll
-      for (int j = 0; j < kColumns / 4; ++j) {
-        auto* const to = reinterpret_cast<float2*>(group + j % 2 * 8 * kColumns + j / 2 * 8);
-        float2 value{sums[i].value[2 * j], sums[i].value[2 * j + 1]};
-        if (adds_) value.x += to->x, value.y += to->y;
-        *to = value;
-      }
+      if (i < group_count_) store_partials(sums[i], partial_ + i * kTileFilters * kColumns, adds_);
     }
     adds_ = true;
   }

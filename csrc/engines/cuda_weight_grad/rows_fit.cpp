@@ -32,16 +32,16 @@ class RowSearch {
   std::optional<WgradFit> run() {
     if (!has_row_kernel(form_) || p_.x_strides.w != 1 || p_.y_strides.w != 1) return {};
     if (!has_room_for_sums(p_, caps_)) return {};
+    base_ = describe_problem(p_);
+    flatten_images(p_, base_);
     const int bytes = static_cast<int>(size_of(p_.dtype));
     // cp.async copies 4 bytes at least.
-    if (find_copy_unit(0, p_.x_strides, bytes) < 4) return {};
-    if (find_copy_unit(0, p_.y_strides, bytes) < 4) return {};
+    if (find_copy_unit(0, base_.x_strides, bytes) < 4) return {};
+    if (find_copy_unit(0, base_.y_strides, bytes) < 4) return {};
     if (std::max(p_.x_strides.c, p_.y_strides.c) * bytes > kMaxChannelBytes) return {};
-    base_ = describe_problem(p_);
     base_.input_source = base_.gradient_source = OperandSource::kRows;
     base_.packed_channels = base_.channels;
     base_.flush_stages = 256;
-    flatten();
     if (components_ == 1) {
       for (const RowTile& tile : kPlainRowTiles) visit_tile(tile);
     } else {
@@ -51,16 +51,6 @@ class RowSearch {
   }
 
  private:
-  // A 1x1 layer whose images are contiguous has one long row per image.
-  void flatten() {
-    WgradGeometry& g = base_;
-    if (p_.taps() > 1 || p_.stride != Hw{1, 1} || p_.H != p_.P || p_.W != p_.Q) return;
-    if (p_.pad.top != 0 || p_.pad.left != 0) return;
-    if (p_.x_strides.h != p_.W || p_.y_strides.h != p_.Q) return;
-    g.height = g.out_height = 1;
-    g.width = g.out_width = static_cast<int>(p_.P * p_.Q);
-  }
-
   void visit_tile(const RowTile& tile) {
     for (const AtomAxis axis : {AtomAxis::kKernelColumns, AtomAxis::kChannels}) {
       for (const int channels : {64, 32, 16}) {
@@ -88,7 +78,6 @@ class RowSearch {
     }
     g.atom_s = by_columns ? 1 : 0;
     g.block_channel_tiles = by_columns ? 1 : atoms;
-    g.row_tiles.block_channels = g.block_channel_tiles * atom_channels;
     const int taps = by_columns ? atoms : 1;
     if (p_.R * ceil_div(p_.S, taps) > kMaxTapGroups) return;
     for (int r = 0; r < p_.R; ++r) {
@@ -99,20 +88,27 @@ class RowSearch {
     }
     for (int filter_tiles = 1; filter_tiles <= kRowWarpgroups; ++filter_tiles) {
       if (filter_tiles > 1 && (filter_tiles - 1) * kTileFilters >= p_.K) break;
-      const int most = std::min(g.group_count, kRowWarpgroups / filter_tiles * tile.groups);
-      for (int groups = 1; groups <= most; ++groups) {
-        g.block_filter_tiles = filter_tiles;
-        g.block_tap_groups = groups;
-        visit_block(g);
+      for (int sets = 1; filter_tiles * sets <= kRowWarpgroups; ++sets) {
+        const int parts = kRowWarpgroups / (filter_tiles * sets);
+        const int most = std::min(g.group_count, parts * tile.groups);
+        for (int groups = 1; groups <= most; ++groups) {
+          g.block_filter_tiles = filter_tiles;
+          g.block_tap_groups = groups;
+          visit_block(g, sets);
+        }
       }
     }
   }
 
-  void visit_block(WgradGeometry g) {
+  void visit_block(WgradGeometry g, int sets) {
     group_blocks(g);
     count_filter_blocks(p_, g);
     count_channel_blocks(p_, g);
+    if (sets > g.channel_blocks) return;
     RowTiles& t = g.row_tiles;
+    t.channel_sets = sets;
+    t.block_channels = sets * g.block_channel_tiles * g.atom_channels;
+    count_channel_blocks(p_, g);
     span_ = 1;
     for (int block = 0; block < g.group_blocks; ++block) {
       const int rows =
@@ -153,7 +149,7 @@ class RowSearch {
     if (g.stages_total >= int64_t{1} << 30) return;
     g.round_stages = g.stages_total;
     for (int waves = 0; waves <= 2; ++waves) {
-      const int64_t wanted = waves == 0 ? 1 : int64_t{waves} * caps_.sm_count / g.tiles();
+      const int64_t wanted = waves == 0 ? 1 : int64_t{waves} * caps_.sm_count / g.slice_blocks();
       if (wanted < 1 || (waves > 0 && wanted == 1)) continue;
       g.slices = static_cast<int>(std::min(wanted, g.stages_total));
       if (g.partial_bytes() > caps_.workspace_limit - 4096) continue;
@@ -170,11 +166,9 @@ class RowSearch {
     const double bytes = static_cast<double>(size_of(p_.dtype));
     const double advance = std::min(g.stride_h, span_);
     // A warpgroup alternates between its MMAs and everything else, another one fills the gaps.
-    const double mma = 4.0 * count_mmas(components_) * g.consumers() * (g.columns / 2.0 + 2) *
-                       (is_split ? kSplitMmaOverhead : kMmaOverhead);
-    const int warpgroups =
-        g.block_filter_tiles * static_cast<int>(ceil_div(g.block_tap_groups, t.warpgroup_groups));
-    const double chain = (bytes == 2 ? kStepCycles : kFloatStepCycles) + mma / warpgroups;
+    const double mma = 4.0 * count_mmas(components_) * g.consumers() * t.channel_sets *
+                       (g.columns / 2.0 + 2) * (is_split ? kSplitMmaOverhead : kMmaOverhead);
+    const double chain = (bytes == 2 ? kStepCycles : kFloatStepCycles) + mma / g.row_warpgroups();
     // Loaders copy a unit a lane, builders make 8 channels of a tap's column at once.
     const auto load = [&](double rows, double row_bytes, const Strides& strides) {
       const double unit = find_copy_unit(0, strides, static_cast<int>(bytes));
@@ -182,8 +176,8 @@ class RowSearch {
     };
     const double filters = double(g.block_filter_tiles) * kTileFilters;
     const double gradient_bytes = kStepPixels * bytes;
-    const double load_row = load(t.block_channels, t.input_pitch, p_.x_strides);
-    const double loads = load(filters, gradient_bytes, p_.y_strides) + advance * load_row;
+    const double load_row = load(t.block_channels, t.input_pitch, g.x_strides);
+    const double loads = load(filters, gradient_bytes, g.y_strides) + advance * load_row;
     // Taps that do not share loads take their own; with a stride, a load for each pixel.
     const double alone = t.taps_are_neighbours ? 1 : g.stride_w == 1 ? 10 : 15;
     const double build_column = alone * (is_split ? 90 : bytes == 2 ? 35 : 55);
@@ -196,7 +190,7 @@ class RowSearch {
     const double run = kRunCycles + t.run_rows * step + (span_ - advance) * row;
     const double runs = static_cast<double>(ceil_div(g.stages_total, g.slices));
     const double waves =
-        static_cast<double>(ceil_div(int64_t{g.tiles()} * g.slices, caps_.sm_count));
+        static_cast<double>(ceil_div(int64_t{g.slice_blocks()} * g.slices, caps_.sm_count));
     const double main_us = waves * (kBlockCycles + runs * run) / (kClockGhz * 1e3);
     return std::max(main_us, count_bytes(p_) / kMemoryBytesPerUs) + predict_reduction(p_, g);
   }

@@ -20,9 +20,13 @@
 namespace convx {
 
 inline constexpr int kStepPixels = 64;
-inline constexpr int kRowWarpgroups = 2;    // consumers that a block has at most
-inline constexpr int kRowLoaderWarps = 4;   // warps that copy raw rows into shared memory
-inline constexpr int kRowBuilderWarps = 4;  // warps that make the shifted input rows of them
+inline constexpr int kBoxRowBytes = 128;  // of a row in a TMA box, the reduction of 4 MMAs
+inline constexpr int kBoxRows = 64;       // filters or channels of a box
+inline constexpr int kBoxWarpgroups = 4;  // consumers that a block that reads boxes has at most
+inline constexpr int kBoxColumns[] = {64, 128};  // of a warpgroup's tile
+inline constexpr int kRowWarpgroups = 2;         // consumers that a block has at most
+inline constexpr int kRowLoaderWarps = 4;        // warps that copy raw rows into shared memory
+inline constexpr int kRowBuilderWarps = 4;       // warps that make the shifted input rows of them
 inline constexpr int kBuiltTogether = 4;
 inline constexpr int kRowProducerThreads = 32 * (kRowLoaderWarps + kRowBuilderWarps);
 
@@ -52,8 +56,11 @@ struct RowTiles {
   // Neighbouring taps of a kernel row read neighbouring pixels: builders load those once for
   // kBuiltTogether taps.
   bool taps_are_neighbours;
-  int piece_pixels;      // of an input row, that a step's builders load
-  int block_channels;    // input channels of a block
+  int piece_pixels;    // of an input row, that a step's builders load
+  int block_channels;  // input channels of a block, of all its sets
+  // The block's channels are cut into so many equal sets, each of which has its own warpgroups and
+  // is a tile of the grid of partial sums.
+  int channel_sets;
   int warpgroup_groups;  // tap groups that a warpgroup accumulates
   int ring_rows;         // input rows in shared memory, as MMAs read them
   int input_stages;      // raw input rows
@@ -64,7 +71,8 @@ struct RowTiles {
   int gradient_unit, input_unit;
   int input_shift;  // pixels of a raw input row before the first one that a step needs
 
-  // Bytes of one input row in the ring, and of one component of the ring.
+  constexpr int set_channels() const { return block_channels / channel_sets; }
+  // Bytes of one input row in the ring, in one component: [channel set][kernel column][channel].
   constexpr int slot_bytes(int kernel_columns) const {
     return kernel_columns * block_channels * 2 * kStepPixels;
   }

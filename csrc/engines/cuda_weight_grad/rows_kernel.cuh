@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   let_next_kernel_start();
   // Other blocks of a scaled form may be about to set the flag: the threads of a block agree on it.
   if (__syncthreads_or(must_return(call))) return;
-  const WgradWork work(g, call, WgradIndex(g, static_cast<int>(blockIdx.x)));
+  const WgradWork work(g, call, find_first_set(g, static_cast<int>(blockIdx.x)));
   if (work.tile.is_empty) return;
   const int warp = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 32, 0);
   const int producer = warp - 4 * warpgroups;

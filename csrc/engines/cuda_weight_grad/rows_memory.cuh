@@ -10,6 +10,16 @@
 
 namespace convx {
 
+// The tile of a block's first channel set, and its slice. Those of the other sets follow, with the
+// same filters and taps.
+__device__ __forceinline__ WgradIndex find_first_set(const WgradGeometry& g, int block) {
+  WgradIndex index(g, block);
+  int set_block = index.tile;
+  const int group_block = g.by_group_blocks.split(set_block);
+  index.tile = set_block * g.row_tiles.channel_sets * g.group_blocks + group_block;
+  return index;
+}
+
 // The output rows of a run.
 struct RowRun {
   int image, first_column, first_row, rows;

@@ -61,7 +61,10 @@ double store_cycles(const WgradGeometry& g) {
 
 double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
   if (g.writes_result) return kCallUs;
-  const double reduced = static_cast<double>(g.partial_bytes());
+  // All partial sums are written. Those of a filter's own group are read, a sector at least.
+  const double columns = std::max(8.0, static_cast<double>(p.channels_per_group()));
+  const double read = p.groups == 1 ? 1 : std::min(1.0, columns / g.atom_channels);
+  const double reduced = (1 + read) / 2 * static_cast<double>(g.partial_bytes());
   const double elements = static_cast<double>(p.K * p.channels_per_group() * p.taps());
   return kReduceUs + reduced / kReduceBytesPerUs + elements / kReduceElementsPerUs;
 }

@@ -354,9 +354,13 @@ std::optional<WgradFit> fit_positions(const ConvProblem& problem, const DeviceCa
 std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
                                   OperandForm form, bool tensors_are_aligned) {
   std::optional<WgradFit> best = fit_positions(problem, caps, form, tensors_are_aligned);
-  if (!tensors_are_aligned && size_of(problem.dtype) < kRowAlignment) return best;
-  const std::optional<WgradFit> rows = fit_rows(problem, caps, form);
-  if (rows && (!best || rows->microseconds < best->microseconds)) best = rows;
+  const auto consider = [&](const std::optional<WgradFit>& other) {
+    if (other && (!best || other->microseconds < best->microseconds)) best = other;
+  };
+  if (tensors_are_aligned) consider(fit_row_boxes(problem, caps, form));
+  if (tensors_are_aligned || size_of(problem.dtype) >= kRowAlignment) {
+    consider(fit_rows(problem, caps, form));
+  }
   return best;
 }
 

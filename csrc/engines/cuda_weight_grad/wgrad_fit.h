@@ -63,12 +63,20 @@ std::optional<WgradFit> fit_positions(const ConvProblem& problem, const DeviceCa
 std::optional<WgradFit> fit_rows(const ConvProblem& problem, const DeviceCaps& caps,
                                  OperandForm form);
 
+// The fastest geometry of the kernel that TMA boxes feed (row_boxes_kernel.cuh) by prediction, or
+// nothing where the layer has several taps or TMA cannot read its rows.
+std::optional<WgradFit> fit_row_boxes(const ConvProblem& problem, const DeviceCaps& caps,
+                                      OperandForm form);
+
 // Whether there is any; much faster.
 bool fits_wgrad(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form);
 
-// Steps of both searches (wgrad_steps.cpp). Blocks are counted in this order: tap groups, filters,
+// Steps of the searches (wgrad_steps.cpp). Blocks are counted in this order: tap groups, filters,
 // channels, which also sets how a block finds its tile of the partial sums' grid.
 WgradGeometry describe_problem(const ConvProblem& problem);  // fills in what the problem says
+// Makes one long row of every image, if the layer is a 1x1 layer whose images are contiguous. The
+// stride of rows, which is not used then, becomes that of channels.
+void flatten_images(const ConvProblem& problem, WgradGeometry& g);
 bool has_room_for_sums(const ConvProblem& problem, const DeviceCaps& caps);
 void group_blocks(WgradGeometry& g);
 void count_filter_blocks(const ConvProblem& problem, WgradGeometry& g);

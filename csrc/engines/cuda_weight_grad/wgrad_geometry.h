@@ -59,6 +59,9 @@ enum class OperandSource : uint8_t {
   // (wgrad_convert.cuh). Both operands are, or none.
   kConverted,
   kRows,  // the row kernel reads both tensors in place: NCHW
+  // TMA reads rows of both tensors as the MMAs multiply them: 1x1 layers in NCHW
+  // (row_boxes_kernel.cuh).
+  kRowBoxes,
 };
 
 // What the atoms of columns in one MMA are: B is made of atoms of 16, 32 or 64 channels at equal
@@ -122,7 +125,7 @@ struct WgradGeometry {
   int columns;  // N of an MMA
   int block_filter_tiles, block_tap_groups, block_channel_tiles;
   FastDivmod by_block_filter_tiles, by_block_channel_tiles, by_group_blocks, by_channel_blocks;
-  FastDivmod by_grid_minor;  // blocks are [tile][slice] if writes_result, else [slice][tile]
+  FastDivmod by_grid_minor;  // blocks are [tile][slice] if writes_result, else [slice][block]
   int filter_tiles, channel_tiles;
   int filter_blocks, channel_blocks;  // channel_blocks: per block of filters
   int stages;                         // of dY'
@@ -139,7 +142,9 @@ struct WgradGeometry {
   int table_offset;  // in shared memory, of the table that wgrad_store.cuh describes
   int shared_bytes;
 
-  RowTiles row_tiles;  // of OperandSource::kRows, for which a stage is a run of rows
+  // Of OperandSource::kRows, for which a stage is a run of rows, and of kRowBoxes, for which it is
+  // a step. Others have one channel set.
+  RowTiles row_tiles;
 
   // Rounds.
   int64_t stages_total, round_stages;
@@ -154,7 +159,15 @@ struct WgradGeometry {
   }
   constexpr bool converts() const { return gradient_source == OperandSource::kConverted; }
   constexpr int consumers() const { return block_filter_tiles * block_tap_groups; }
+  // Warpgroups of a block of the row kernel.
+  constexpr int row_warpgroups() const {
+    const int parts =
+        (block_tap_groups + row_tiles.warpgroup_groups - 1) / row_tiles.warpgroup_groups;
+    return block_filter_tiles * row_tiles.channel_sets * parts;
+  }
   constexpr int tiles() const { return filter_blocks * channel_blocks * group_blocks; }
+  // Blocks of a slice: those of the row kernels have several tiles, one for each channel set.
+  constexpr int slice_blocks() const { return tiles() / row_tiles.channel_sets; }
   constexpr int atoms() const { return columns / atom_channels; }
 
   // Partial sums of one slice: [tile][consumer][filter][column].

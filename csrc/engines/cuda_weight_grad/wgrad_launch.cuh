@@ -10,6 +10,7 @@
 #include "cuda/tensor_map.h"
 #include "engines/cuda_weight_grad/measure_scales.cuh"
 #include "engines/cuda_weight_grad/pack_positions.cuh"
+#include "engines/cuda_weight_grad/row_boxes_launch.cuh"
 #include "engines/cuda_weight_grad/rows_kernel.cuh"
 #include "engines/cuda_weight_grad/wgrad_forms.h"
 #include "engines/cuda_weight_grad/wgrad_kernel.cuh"
@@ -129,10 +130,8 @@ void multiply_rows(const LaunchSite& site, WgradGeometry g, const WgradCall& cal
   const int unit_pixels = g.row_tiles.input_unit / static_cast<int>(sizeof(T));
   g.row_tiles.input_shift = (unit_pixels - g.pad_left % unit_pixels) % unit_pixels;
   constexpr auto& kTiles = row_tiles_of<kForm>();
-  const int sets =
-      (g.block_tap_groups + g.row_tiles.warpgroup_groups - 1) / g.row_tiles.warpgroup_groups;
-  const int threads = 128 * g.block_filter_tiles * sets + kRowProducerThreads;
-  const dim3 grid(static_cast<unsigned>(g.tiles() * g.slices));
+  const int threads = 128 * g.row_warpgroups() + kRowProducerThreads;
+  const dim3 grid(static_cast<unsigned>(g.slice_blocks() * g.slices));
   const auto launch_if = [&]<int kIndex>() {
     constexpr RowTile kTile = kTiles[kIndex];
     if (kTile.columns != g.columns || kTile.groups != g.row_tiles.warpgroup_groups) return false;
@@ -144,15 +143,6 @@ void multiply_rows(const LaunchSite& site, WgradGeometry g, const WgradCall& cal
     return (launch_if.template operator()<kIndices>() || ...);
   }(std::make_integer_sequence<int, std::size(kTiles)>());
   if (!is_compiled) throw_launch_error(site, "choosing a kernel", "no such tile");
-}
-
-// Sets which stages the round that begins with this one has.
-inline void set_stages(const WgradGeometry& g, WgradCall& call, int64_t first) {
-  call.first_stage = first;
-  call.stages = std::min(g.round_stages, g.stages_total - first);
-  call.slice_stages = static_cast<int>(call.stages / g.slices);
-  call.longer_slices = static_cast<int>(call.stages % g.slices);
-  call.adds_to_partials = first > 0;
 }
 
 template <OperandForm kForm>
@@ -168,6 +158,9 @@ void run_wgrad(const LaunchSite& site, const WgradGeometry& g, WgradCall call) {
       multiply_rows<kForm>(site, g, call);
       return launch_wgrad_reduce<kForm>(site, g, call);
     }
+  }
+  if (g.input_source == OperandSource::kRowBoxes) {
+    if constexpr (has_row_boxes(kForm)) return run_row_boxes<kForm>(site, g, call);
   }
   call.input_access = find_access<T>(call.x, g.x_strides, g.packed_channels, g.input_has_pairs);
   call.gradient_access = find_access<T>(call.y, g.y_strides, g.filters, g.gradient_has_pairs);

@@ -44,6 +44,7 @@ inline constexpr int kReduceSharedBytes =
 struct ReduceShape {
   int units, unit_warps;  // unit_warps: that add one unit, a power of two up to 8
   FastDivmod by_tiles;    // units of a filter
+  int vector_bits;  // log2 of the vectors of four columns that a tap has in a unit, rounded up
   int taps, chunk_taps;
   // A unit's elements lie side by side in dW, taps innermost, and a chunk has all of them.
   bool stores_by_tap;
@@ -109,16 +110,20 @@ struct ReduceUnit {
 };
 
 // Adds the unit's values of taps [first_tap, first_tap + taps), of every step-th slice. A lane adds
-// four neighbouring columns; columns of other groups, and atoms that no tap uses, have partial sums
-// as well, which nobody reads.
-__device__ __forceinline__ void add_slices(const WgradGeometry& g, const float* partials,
-                                           const int* places, int first_tap, int taps, int slice,
-                                           int step, float* buffer) {
+// four neighbouring columns. Columns of other groups, and atoms that no tap uses, have partial sums
+// as well, which nobody needs; of a narrow group few columns are read.
+__device__ __forceinline__ void add_slices(const WgradGeometry& g, const ReduceShape& shape,
+                                           const float* partials, const int* places,
+                                           const ReduceUnit& unit, int first_tap, int taps,
+                                           int slice, int step, float* buffer) {
   constexpr int kTogether = 4;
   const int64_t slice_stride = step * g.partial_values();
-  const int vector_bits = g.atom_bits - 2, vectors = taps << vector_bits;
+  const int first_vector = unit.begin / 4, tap_vectors = (unit.end + 3) / 4 - first_vector;
+  const int vectors = taps << shape.vector_bits;
   for (int i = static_cast<int>(threadIdx.x) % 32; i < vectors; i += 32) {
-    const int tap = i >> vector_bits, column = (i & ((1 << vector_bits) - 1)) * 4;
+    const int tap = i >> shape.vector_bits, vector = i & ((1 << shape.vector_bits) - 1);
+    if (vector >= tap_vectors) continue;
+    const int column = (first_vector + vector) * 4;
     const float* from = partials + places[first_tap + tap] + column + slice * g.partial_values();
     float4 sum = *reinterpret_cast<const float4*>(from);
     // The loads of several slices overlap; those beyond the last are zeros.
@@ -173,8 +178,8 @@ __global__ void __launch_bounds__(kReduceThreads)
     for (int tap = 0; tap < shape.taps; tap += shape.chunk_taps) {
       const int taps = min(shape.chunk_taps, shape.taps - tap);
       if (channels > 0) {
-        add_slices(g, call.partials + unit.partial, places, tap, taps, share, unit_warps,
-                   own_buffer);
+        add_slices(g, shape, call.partials + unit.partial, places, unit, tap, taps, share,
+                   unit_warps, own_buffer);
       }
       __syncthreads();
       bool is_wrong = false;
@@ -225,6 +230,11 @@ inline ReduceShape make_reduce_shape(const WgradGeometry& g) {
                         ? (g.packed_channels + g.atom_channels - 1) / g.atom_channels
                         : (g.group_channels + g.atom_channels - 2) / g.atom_channels + 1;
   shape.by_tiles = FastDivmod(tiles);
+  // Groups of other than multiples of four channels may begin within a vector.
+  const int reach = g.group_channels + (g.group_channels % 4 == 0 ? 0 : 6);
+  const int columns =
+      g.group_filters == g.filters ? g.atom_channels : std::min(g.atom_channels, reach);
+  while ((4 << shape.vector_bits) < columns) ++shape.vector_bits;
   shape.units = g.filters * tiles;
   shape.taps = g.folds_columns ? g.kernel_rows : g.kernel_rows * g.kernel_columns;
   shape.chunk_taps = kReduceValues / g.atom_channels;

@@ -22,7 +22,17 @@ WgradGeometry describe_problem(const ConvProblem& p) {
   g.pad_top = narrow(p.pad.top), g.pad_left = narrow(p.pad.left);
   g.dilation_h = narrow(p.dilation.h), g.dilation_w = narrow(p.dilation.w);
   g.x_strides = p.x_strides, g.y_strides = p.y_strides, g.w_strides = p.w_strides;
+  g.row_tiles.channel_sets = 1;
   return g;
+}
+
+void flatten_images(const ConvProblem& p, WgradGeometry& g) {
+  if (p.taps() > 1 || p.stride != Hw{1, 1} || p.H != p.P || p.W != p.Q) return;
+  if (p.pad.top != 0 || p.pad.left != 0) return;
+  if (p.x_strides.h != p.W || p.y_strides.h != p.Q) return;
+  g.height = g.out_height = 1;
+  g.width = g.out_width = static_cast<int>(p.P * p.Q);
+  g.x_strides.h = p.x_strides.c, g.y_strides.h = p.y_strides.c;
 }
 
 // Partial sums of every element of dW must fit, so that counts of tiles fit 32 bits as well.
@@ -57,8 +67,9 @@ void count_channel_blocks(const ConvProblem& p, WgradGeometry& g) {
           std::max(g.channel_tiles, static_cast<int>(tile + blocks * g.block_channel_tiles));
     }
   }
+  g.channel_blocks = static_cast<int>(round_up(g.channel_blocks, g.row_tiles.channel_sets));
   g.by_channel_blocks = FastDivmod(g.channel_blocks);
-  g.by_grid_minor = FastDivmod(g.tiles());
+  g.by_grid_minor = FastDivmod(g.slice_blocks());
 }
 
 // Tap groups of a block have the same residue, so that one ring of X' serves them.
