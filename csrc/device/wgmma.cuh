@@ -104,14 +104,6 @@ CONVX_DEFINE_WGMMAS(128,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
                     "64", "65", "66", "67", "68", "69",
                     CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
-CONVX_DEFINE_WGMMA(ByColumns<__half>, 128, "k16.f32.f16.f16", ", 0", ", 1",
-                   CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
-                   "64", "65", "66", "67", "68", "69",
-                   CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
-CONVX_DEFINE_WGMMA(ByColumns<__nv_bfloat16>, 128, "k16.f32.bf16.bf16", ", 0", ", 1",
-                   CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
-                   "64", "65", "66", "67", "68", "69",
-                   CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
 CONVX_DEFINE_WGMMAS(160,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64,
                     "80", "81", "82", "83", "84", "85",
@@ -128,6 +120,29 @@ CONVX_DEFINE_WGMMAS(256,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80 ", " CONVX_REGISTERS_96 ", " CONVX_REGISTERS_112,
                     "128", "129", "130", "131", "132", "133",
                     CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80), CONVX_SUMS(v, 96), CONVX_SUMS(v, 112));
+// A is K-major, B is N-major.
+#define CONVX_DEFINE_BY_COLUMNS(columns, registers, n0, n1, n2, n3, n4, n5, ...)                   \
+  CONVX_DEFINE_WGMMA(ByColumns<__half>, columns, "k16.f32.f16.f16", ", 0", ", 1", registers, n0,      \
+                     n1, n2, n3, n4, n5, __VA_ARGS__);                                             \
+  CONVX_DEFINE_WGMMA(ByColumns<__nv_bfloat16>, columns, "k16.f32.bf16.bf16", ", 0", ", 1", registers, \
+                     n0, n1, n2, n3, n4, n5, __VA_ARGS__)
+CONVX_DEFINE_BY_COLUMNS(64,
+                        CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16,
+                        "32", "33", "34", "35", "36", "37",
+                        CONVX_SUMS(v, 0), CONVX_SUMS(v, 16));
+CONVX_DEFINE_BY_COLUMNS(96,
+                        CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32,
+                        "48", "49", "50", "51", "52", "53",
+                        CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32));
+CONVX_DEFINE_BY_COLUMNS(128,
+                        CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
+                        "64", "65", "66", "67", "68", "69",
+                        CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
+CONVX_DEFINE_BY_COLUMNS(160,
+                        CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64,
+                        "80", "81", "82", "83", "84", "85",
+                        CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64));
+#undef CONVX_DEFINE_BY_COLUMNS
 // Both operands MN-major.
 #define CONVX_DEFINE_MN_MAJOR(columns, registers, n0, n1, n2, n3, n4, n5, ...)                     \
   CONVX_DEFINE_WGMMA(MnMajor<__half>, columns, "k16.f32.f16.f16", ", 1", ", 1", registers, n0, n1,    \
