@@ -12,7 +12,7 @@ import torch
 from cases import CASES as GRID
 from cases import Case
 from engine_tester import Problem
-from host_engines import HostEngine, check_nonfinite_on_host, check_on_host
+from host_engines import HostEngine, RefusedError, check_nonfinite_on_host, check_on_host
 from kernel_tester import MATH, SPREADS, spread
 from layouts import COMMON
 
@@ -45,6 +45,7 @@ CASES = [
 def make_host(core: ModuleType, precision: str, half: bool = False) -> HostEngine:
     host = HostEngine(core, "cuda_col2im", precision)
     host.run_kernel = partial(core.run_col2im, half=half)
+    host.caps.sm_count = 2  # fewer blocks are emulated faster
     return host
 
 
@@ -60,26 +61,32 @@ def test_input_gradients(core: ModuleType, case: Case, math: Any, layout: Any) -
 @pytest.mark.parametrize("math", MATH, ids=str)
 @pytest.mark.parametrize("case", GRID, ids=str)
 def test_every_case(core: ModuleType, case: Case, math: Any) -> None:
-    for layout in COMMON[:2]:
+    host, tf32 = make_host(core, math[1]), math[1] == "tf32"
+    for layout in COMMON:
         problem = Problem(case, math[0], layout, "cpu")
-        if refusal := check_on_host(make_host(core, math[1]), problem, "input_grad"):
-            pytest.skip(refusal)
+        try:
+            result = host.run(problem, "input_grad", before=1)
+        except RefusedError as refused:
+            pytest.skip(str(refused))
+        reference.check_gradients(
+            (result, None, None), case, problem.x, problem.w, problem.y, tf32=tf32
+        )
 
 
-@pytest.mark.parametrize("sm_count", [1, 7])
+@pytest.mark.parametrize("sm_count", [1, 40])
 @pytest.mark.parametrize("math", MATH, ids=str)
 def test_segments_of_strips(core: ModuleType, math: Any, sm_count: int) -> None:
     """Workers begin and end in the middle of strips."""
     for case in (CASES[0], CASES[7]):
         problem = Problem(case, math[0], COMMON[0], "cpu")
-        want = make_host(core, math[1]).run(problem, "input_grad")
-        host = make_host(core, math[1])
+        want = make_host(core, math[1], half=True).run(problem, "input_grad")
+        host = make_host(core, math[1], half=True)
         host.caps.sm_count = sm_count
         assert torch.equal(host.run(problem, "input_grad"), want)
 
 
 @pytest.mark.parametrize("layout", COMMON, ids=str)
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf], ids=str)
 @pytest.mark.parametrize("math", MATH, ids=str)
 @pytest.mark.parametrize("case", [CASES[1], CASES[7], CASES[13]], ids=str)
 def test_infinities(core: ModuleType, case: Case, math: Any, value: float, layout: Any) -> None:

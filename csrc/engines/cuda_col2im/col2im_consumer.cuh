@@ -87,11 +87,14 @@ class Col2imConsumer {
       clear_ring();
       // The steps from first - halo_steps on add to rows that are stored.
       for (int step = range_.first - g_.halo_steps; step < range_.last; ++step) {
-        if (step >= 0 && step < g_.out_height) add_row();
-        if (g_.vector == 4) {
-          finish_rows<4>(step);
-        } else {
-          finish_rows<1>(step);
+        const bool has_row = step >= 0 && step < g_.out_height;
+        if (has_row) add_row(step);
+        if (!has_row || !g_.merges_rows()) {
+          if (g_.vector == 4) {
+            finish_rows<4>(step);
+          } else {
+            finish_rows<1>(step);
+          }
         }
         first_row_ += g_.stride_h;
         if (first_row_ >= g_.ring_rows) first_row_ -= g_.ring_rows;
@@ -100,7 +103,7 @@ class Col2imConsumer {
   }
 
  private:
-  __device__ __forceinline__ void add_row() {
+  __device__ __forceinline__ void add_row(int step) {
     for (int chunk = 0; chunk < g_.chunks; ++chunk) {
       {
         Accumulators accumulators;
@@ -113,14 +116,14 @@ class Col2imConsumer {
       const int rows = min(g_.chunk_rows, g_.kernel_rows - first);
       if (g_.vector == 4) {
         if (g_.taps == 3) {
-          add_taps<4, 3>(first, rows);
+          add_taps<4, 3>(step, first, rows);
         } else {
-          add_taps<4, 0>(first, rows);
+          add_taps<4, 0>(step, first, rows);
         }
       } else if (g_.taps == 3 || g_.taps == 4) {
-        add_taps<1, 4>(first, rows);
+        add_taps<1, 4>(step, first, rows);
       } else {
-        add_taps<1, 0>(first, rows);
+        add_taps<1, 0>(step, first, rows);
       }
     }
   }
@@ -271,12 +274,17 @@ class Col2imConsumer {
     }
   }
 
-  // Adds the taps of so many kernel rows. kTaps: the most that a unit has; 0: known at run time.
+  // Adds the taps of so many kernel rows. kTaps: the most that a unit has; 0: known at run time. If
+  // rows are merged, the last kernel row replaces what the ring holds, and the sums of the first
+  // one are stored.
   template <int kVector, int kTaps>
-  __device__ __forceinline__ void add_taps(int first, int rows) const {
+  __device__ __forceinline__ void add_taps(int step, int first, int rows) const {
     const int tap_bytes =
         4 * (g_.tap_step * g_.tile_channels - g_.tap_step * g_.dilation_w / g_.stride_w * g_.pitch);
     const int kernel_row_bytes = 4 * g_.kernel_columns * g_.tile_channels;
+    const int replaced = g_.merges_rows() ? g_.kernel_rows - 1 - first : -1;
+    const int finished = g_.merges_rows() ? -first : -1;
+    const TargetRow target(*this, step, 0);
     int first_slot = first_row_ + first * g_.dilation_h;
     if (first_slot >= g_.ring_rows) first_slot -= g_.ring_rows;
     for (int unit = thread_; unit < g_.units; unit += 128) {
@@ -286,8 +294,8 @@ class Col2imConsumer {
       int slot = first_slot;
       for (int row = 0; row < rows; ++row, from += kernel_row_bytes) {
         const uint32_t to = cell + slot * row_bytes_;
-        float sums[kVector];
-        load_vector(to, sums);
+        float sums[kVector] = {};
+        if (row != replaced) load_vector(to, sums);
         if constexpr (kTaps > 0) {
           float values[kTaps][kVector];
 #pragma unroll
@@ -311,36 +319,61 @@ class Col2imConsumer {
             for (int j = 0; j < kVector; ++j) sums[j] += values[j];
           }
         }
-        store_vector(to, sums);
+        if (row == finished) {
+          store_unit(target, place, sums);
+        } else {
+          store_vector(to, sums);
+        }
         slot += g_.dilation_h;
         if (slot >= g_.ring_rows) slot -= g_.ring_rows;
       }
     }
   }
 
-  // Stores the rows of dX that the step has completed, and clears them in the ring. Rows before the
-  // segment are cleared only: an earlier segment stores them.
+  // The i-th row of dX that a step completes.
+  struct TargetRow {
+    int row, first_column;
+    int64_t start;  // offset of the row
+    bool is_stored;
+
+    __device__ __forceinline__ TargetRow(const Col2imConsumer& of, int step, int i) {
+      const Col2imGeometry& g = of.g_;
+      row = step * g.stride_h + i - g.pad_top;
+      first_column = (g.first_point + of.range_.strip * g.strip_points) * g.stride_w - g.pad_left;
+      start = of.range_.image * g.x_strides.n + row * g.x_strides.h;
+      // An earlier segment stores the rows before this one's.
+      is_stored = step >= of.range_.first && row >= 0 && row < g.height;
+    }
+  };
+
+  template <int kVector>
+  __device__ __forceinline__ void store_unit(const TargetRow& target, const UnitPlace& place,
+                                             float (&sums)[kVector]) const {
+    const int column = target.first_column + place.column;
+    if (target.is_stored && column >= 0 && column < g_.width) {
+      store_elements(sums, target.start + column * g_.x_strides.w, place.channel, target.row,
+                     column);
+    }
+  }
+
+  // Stores the rows of dX that the step has completed, and clears the ring's rows that the next
+  // steps will not replace.
   template <int kVector>
   __device__ __forceinline__ void finish_rows(int step) const {
-    const int first_column =
-        (g_.first_point + range_.strip * g_.strip_points) * g_.stride_w - g_.pad_left;
     for (int i = 0; i < g_.stride_h; ++i) {
-      const int row = step * g_.stride_h + i - g_.pad_top;
-      const bool stores = step >= range_.first && row >= 0 && row < g_.height;
+      const TargetRow target(*this, step, i);
       int slot = first_row_ + i;
       if (slot >= g_.ring_rows) slot -= g_.ring_rows;
-      const int64_t start = range_.image * g_.x_strides.n + row * g_.x_strides.h;
+      // Merged rows: a step without a row of dY has not replaced the newest row.
+      int cleared = slot;
+      if (g_.merges_rows() && --cleared < 0) cleared += g_.ring_rows;
       for (int unit = thread_; unit < g_.units; unit += 128) {
-        const uint32_t cell = ring_ + slot * row_bytes_ + 4 * kVector * unit;
+        const uint32_t cell = ring_ + 4 * kVector * unit;
         float sums[kVector];
-        load_vector(cell, sums);
+        load_vector(cell + slot * row_bytes_, sums);
         const float zeros[kVector] = {};
-        store_vector(cell, zeros);
-        const UnitPlace place = find_place(unit);
-        const int column = first_column + place.column;
-        if (stores && column >= 0 && column < g_.width) {
-          store_elements(sums, start + column * g_.x_strides.w, place.channel, row, column);
-        }
+        store_vector(cell + cleared * row_bytes_, zeros);
+        store_unit(target, find_place(unit), sums);
       }
     }
   }

@@ -18,10 +18,10 @@ int narrow(int64_t value) { return static_cast<int>(value); }
 constexpr double kCyclesPerUs = 1700;
 constexpr double kInstructionCycles = 5;  // between two instructions of a warp
 constexpr double kSharedBytesPerCycle = 128;
-constexpr double kStepCycles = 400;      // barriers and latencies of a step
-constexpr double kBlockUs = 6;           // the launches, and loading the filters
-constexpr double kBytesPerUs = 3.6e6;    // from memory
-constexpr double kNearBytesPerUs = 6e6;  // from L2
+constexpr double kStepCycles = 400;        // barriers and latencies of a step
+constexpr double kBlockUs = 6;             // the launches, and loading the filters
+constexpr double kBytesPerUs = 3.6e6;      // from memory
+constexpr double kNearBytesPerUs = 4.5e6;  // from L2
 
 constexpr int kColumnCounts[] = {64, 96, 128, 160};
 constexpr int kMaxSplitColumns = 96;  // two sets of accumulators
@@ -140,22 +140,27 @@ class Fitter {
     const DeviceRates rates = rates_of(caps_);
     const int products = components_ * (components_ + 1) / 2;
     const double stages = g.depth_chunks, chunks = g.chunks;
-    // Of a step, in cycles of a multiprocessor.
-    const double mma = products * chunks * stages * (kDepthFilters / 16) * g.columns / 2;
+    const auto kernel_rows = static_cast<double>(p_.R), stride_h = static_cast<double>(p_.stride.h);
+    // Of a step: cycles of MMAs, instructions of a thread, bytes of shared memory.
+    const double mmas = products * chunks * stages * (kDepthFilters / 16);
+    const double mma = mmas * g.columns / 2;
     const double unit_rounds = static_cast<double>(ceil_div(g.units, 128));
+    const double finished = g.merges_rows() ? 0 : stride_h;
     const double tap_instructions =
-        unit_rounds * (p_.R * (4 + g.taps * (1 + g.vector) + 2 * g.vector) +
-                       p_.stride.h * (10 + 4 * g.vector) + 6 * chunks);
+        unit_rounds * (kernel_rows * (8 + g.taps * (1 + g.vector) + g.vector) +
+                       stride_h * (8 + 4 * g.vector) + finished * 8 + 8 * chunks);
     const double store_instructions = chunks * g.chunk_columns / 4.0 * 1.3;
     const double load_instructions = stages * 16 *
                                      (size_of(p_.dtype) == 2 ? 5
                                       : components_ == 1     ? 16
                                                              : 14 + 10 * components_);
-    const double shared_bytes = chunks * kStripPixels * g.chunk_columns * 4.0 * 1.2 +
-                                g.units * g.vector * 4.0 * g.taps * p_.R +
-                                g.units * g.vector * 8.0 * (p_.R + p_.stride.h) +
-                                chunks * products * stages * 4 * (2048 + 32 * g.columns) +
-                                stages * components_ * kStageBytes;
+    const double conflicts = g.pairs_quads() ? 1 : 1.5;
+    const double unit_bytes = g.units * g.vector * 4.0;
+    const double shared_bytes =
+        conflicts * chunks * kStripPixels * g.chunk_columns * 4.0 +
+        unit_bytes * kernel_rows * g.taps +
+        2 * unit_bytes * (g.merges_rows() ? kernel_rows - 1 : kernel_rows + stride_h) +
+        mmas * (kStripPixels + g.columns) * 32 + stages * components_ * kStageBytes;
     const double consumer =
         mma + kStepCycles + kInstructionCycles * (tap_instructions + store_instructions);
     const double loader = 200 + kInstructionCycles * load_instructions;

@@ -77,6 +77,9 @@ struct Col2imGeometry {
   constexpr int quads() const { return tile_channels / vector; }
   // Units in groups of 4 columns by 2 quads, which read T without bank conflicts.
   constexpr bool pairs_quads() const { return vector == 4 && quads() % 2 == 0; }
+  // Every step completes one row of dX and is the first to reach another one, so that neither needs
+  // the ring to be read and written.
+  constexpr bool merges_rows() const { return stride_h == 1; }
   constexpr int ring_bytes() const { return (ring_rows * units * vector * 4 + 15) / 16 * 16; }
 };
 
