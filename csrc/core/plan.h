@@ -23,6 +23,7 @@ enum class EngineId : uint8_t {
   kCudaBands,
   kCudaDiagonal,
   kCudaPhases,
+  kCudaCol2im,
   kCudaWeightGrad,
 };
 

@@ -130,10 +130,18 @@ CONVX_DEFINE_BY_COLUMNS(64,
                         CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16,
                         "32", "33", "34", "35", "36", "37",
                         CONVX_SUMS(v, 0), CONVX_SUMS(v, 16));
+CONVX_DEFINE_BY_COLUMNS(96,
+                        CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32,
+                        "48", "49", "50", "51", "52", "53",
+                        CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32));
 CONVX_DEFINE_BY_COLUMNS(128,
                         CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
                         "64", "65", "66", "67", "68", "69",
                         CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
+CONVX_DEFINE_BY_COLUMNS(160,
+                        CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64,
+                        "80", "81", "82", "83", "84", "85",
+                        CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64));
 CONVX_DEFINE_BY_COLUMNS(256,
                         CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80 ", " CONVX_REGISTERS_96 ", " CONVX_REGISTERS_112,
                         "128", "129", "130", "131", "132", "133",

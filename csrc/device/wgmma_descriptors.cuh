@@ -8,7 +8,7 @@ namespace convx {
 struct Tf32 {};  // 32-bit operands, of which the tensor cores read the upper 19 bits
 
 // A is K-major, B is 16-bit and N-major: its columns are contiguous. B consists of tiles of 8 k by
-// 64 columns, [k][128 bytes], swizzled by k like the rows of K-major operands.
+// 16, 32 or 64 columns, [k][32, 64 or 128 bytes], swizzled by k like the rows of K-major operands.
 template <typename Value>
 struct ByColumns {};
 

@@ -25,6 +25,7 @@ void launch_cpu(const ConvProblem& problem, const Plan& plan, const Buffers& buf
     case EngineId::kCudaBands:
     case EngineId::kCudaDiagonal:
     case EngineId::kCudaPhases:
+    case EngineId::kCudaCol2im:
     case EngineId::kCudaWeightGrad:
       break;  // never in a plan for the CPU
   }

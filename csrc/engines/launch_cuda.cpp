@@ -2,6 +2,7 @@
 
 #include "engines/cuda_bands/cuda_bands_launch.h"
 #include "engines/cuda_boxes/cuda_boxes_launch.h"
+#include "engines/cuda_col2im/cuda_col2im_launch.h"
 #include "engines/cuda_depthwise/cuda_depthwise_launch.h"
 #include "engines/cuda_diagonal/cuda_diagonal_launch.h"
 #include "engines/cuda_direct/cuda_direct_launch.h"
@@ -44,6 +45,8 @@ void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& bu
       return launch_cuda_diagonal({"cuda_diagonal", &problem, stream}, plan, buffers);
     case EngineId::kCudaPhases:
       return launch_cuda_phases({"cuda_phases", &problem, stream}, plan, buffers, context);
+    case EngineId::kCudaCol2im:
+      return launch_cuda_col2im({"cuda_col2im", &problem, stream}, plan, buffers);
     case EngineId::kCudaWeightGrad:
       return launch_cuda_weight_grad({"cuda_weight_grad", &problem, stream}, plan, buffers);
     case EngineId::kCpuGemm:

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "bind_col2im.h"
 #include "bind_lines.h"
 #include "bind_mma.h"
 #include "bind_pixels.h"
@@ -222,6 +223,7 @@ PYBIND11_MODULE(convx_core, m) {
   });
   bind_pixels(m);
   bind_lines(m);
+  bind_col2im(m);
   bind_mma(m);
   // Fits a depthwise problem, runs its kernel on the host over tensors given by their addresses (0
   // for none) and returns the geometry, or None where no tile fits.

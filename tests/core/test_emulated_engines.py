@@ -25,6 +25,7 @@ from torch import Tensor
 ENGINES: dict[str, Callable[[ModuleType], Callable[..., Any]]] = {
     "cuda_bands": lambda core: core.run_bands,
     "cuda_boxes": lambda core: core.run_boxes,
+    "cuda_col2im": lambda core: core.run_col2im,
     "cuda_depthwise": lambda core: core.run_depthwise,
     "cuda_diagonal": lambda core: core.run_diagonal,
     "cuda_gemm": lambda core: core.run_gemm,
