@@ -38,9 +38,10 @@ class GemmWeightGrad {
       run_rows(stored, row, column);
     }
     FilterParams params = make_filter_params(problem_, view_, row, column);
-    launch_kernel<write_gradient_kernel<T>>(site_, count_loop_blocks(elements_, kMoveThreads),
-                                            kMoveThreads, 0, params, static_cast<const Acc*>(sum_),
-                                            static_cast<T*>(buffers_.w), elements_, first_);
+    launch_kernel<write_gradient_kernel<T>>(
+        site_, count_loop_blocks(elements_, kMoveThreads), kMoveThreads, 0, params,
+        static_cast<const Acc*>(first_ ? nullptr : sum_), waiting_, waiting_count_,
+        static_cast<T*>(buffers_.w), elements_);
   }
 
  private:
@@ -79,6 +80,7 @@ class GemmWeightGrad {
   // the transposed product, with columns on the left.
   void multiply(const GemmOperand& columns, const GemmOperand& gradient, int64_t pixels,
                 int64_t rows, Acc* partial) {
+    add_waiting();
     BatchedGemm gemm{};
     gemm.m = view_.source_channels * problem_.taps();
     gemm.n = view_.target_channels;
@@ -95,13 +97,23 @@ class GemmWeightGrad {
       gemm.result = sum_;
       gemm.accumulate = !first_;
       blas_.multiply(gemm);
+      first_ = false;
     } else {
       gemm.result = partial;
       blas_.multiply(gemm);
-      launch_kernel<add_products_kernel<Acc>>(site_, count_loop_blocks(elements_, kMoveThreads),
-                                              kMoveThreads, 0, static_cast<const Acc*>(partial),
-                                              static_cast<int>(rows), sum_, elements_, first_);
+      waiting_ = partial;
+      waiting_count_ = static_cast<int>(rows);
     }
+  }
+
+  // Adds products to the sum, before others take their place. The last ones are added by the kernel
+  // that writes the result.
+  void add_waiting() {
+    if (waiting_count_ == 0) return;
+    launch_kernel<add_products_kernel<Acc>>(site_, count_loop_blocks(elements_, kMoveThreads),
+                                            kMoveThreads, 0, waiting_, waiting_count_, sum_,
+                                            elements_, first_);
+    waiting_count_ = 0;
     first_ = false;
   }
 
@@ -192,7 +204,9 @@ class GemmWeightGrad {
   const Buffers& buffers_;
   int64_t elements_;
   Acc* sum_;
-  bool first_ = true;  // true: the sum is still empty
+  bool first_ = true;             // true: the sum is still empty
+  const Acc* waiting_ = nullptr;  // products that are still to be added, and how many they are
+  int waiting_count_ = 0;
 };
 
 }  // namespace

@@ -279,26 +279,40 @@ __global__ void __launch_bounds__(kMoveThreads)
   });
 }
 
+// The i-th elements of all products, in their order.
+template <typename Acc>
+__device__ __forceinline__ Acc add_products(const Acc* products, int count, int64_t elements,
+                                            int64_t i) {
+  Acc chunk = 0;
+#pragma unroll 16
+  for (int product = 0; product < count; ++product) chunk += products[product * elements + i];
+  return chunk;
+}
+
 // products: [product][element]; sum: [element].
 template <typename Acc>
 __global__ void __launch_bounds__(kMoveThreads)
     add_products_kernel(const Acc* products, int count, Acc* sum, int64_t elements, bool first) {
   const int64_t step = int64_t{gridDim.x} * kMoveThreads;
   for (int64_t i = int64_t{blockIdx.x} * kMoveThreads + threadIdx.x; i < elements; i += step) {
-    Acc chunk = 0;
-#pragma unroll 8
-    for (int product = 0; product < count; ++product) chunk += products[product * elements + i];
+    const Acc chunk = add_products(products, count, elements, i);
     sum[i] = first ? chunk : sum[i] + chunk;
   }
 }
 
-// sum: [group][filter][r][c][s].
+// Adds the last products to the sum and writes the result. sum: [group][filter][r][c][s], or null,
+// as are products.
 template <typename T>
 __global__ void __launch_bounds__(kMoveThreads)
-    write_gradient_kernel(const __grid_constant__ FilterParams p, const accumulate_t<T>* sum, T* w,
-                          int64_t elements, bool zero) {
+    write_gradient_kernel(const __grid_constant__ FilterParams p, const accumulate_t<T>* sum,
+                          const accumulate_t<T>* products, int count, T* w, int64_t elements) {
   const int64_t step = int64_t{gridDim.x} * kMoveThreads;
   for (int64_t i = int64_t{blockIdx.x} * kMoveThreads + threadIdx.x; i < elements; i += step) {
+    accumulate_t<T> value = sum == nullptr ? accumulate_t<T>{0} : sum[i];
+    if (count > 0) {
+      const accumulate_t<T> chunk = add_products(products, count, elements, i);
+      value = sum == nullptr ? chunk : value + chunk;
+    }
     int64_t rest = i;
     const int s = static_cast<int>(rest % p.column_taps);
     rest /= p.column_taps;
@@ -309,7 +323,7 @@ __global__ void __launch_bounds__(kMoveThreads)
     const int k = static_cast<int>(rest % p.filters);
     const int64_t group = rest / p.filters;
     w[group * p.group_stride + k * p.target_stride + c * p.source_stride + r * p.r_stride +
-      s * p.s_stride] = round_to<T>(zero ? accumulate_t<T>{0} : sum[i]);
+      s * p.s_stride] = round_to<T>(value);
   }
 }
 

@@ -24,6 +24,8 @@ constexpr double kIeeeWindowEfficiency = 0.94;  // several MMAs read the same fi
 // Cycles that a warp takes to issue a group of MMAs, and for each MMA in it. The tensor cores wait
 // if that is longer than the MMAs take. Seen in a profile, not fitted.
 constexpr double kWindowGroupCycles = 900;
+// The same with sources by TMA boxes: ten input gradients in bf16 (H200, 2026-11-18).
+constexpr double kBoxGroupCycles = 430;
 constexpr double kWindowProductCycles = 50;
 constexpr double kIeeeBatchCycles = 260;      // adding an accumulation chain to the totals
 constexpr double kScarceFilterStages = 1.06;  // factor if there are fewer than three filter stages
@@ -53,6 +55,7 @@ constexpr double kHalvedPositionCycles = 21;  // the same with conversion to sca
 constexpr double kSingleTapWaits = 1.25;
 constexpr double kWindowTileCycles = 1900;          // filling and draining the pipeline
 constexpr double kWindowLaunchCycles = 15000;       // both kernels, with their first and last tiles
+constexpr double kBoxLaunchCycles = 25000;          // the same with sources by TMA boxes
 constexpr double kWindowBatchLaunchCycles = 13000;  // the same for each further batch of images
 constexpr double kWindowMemoryBytes = 10;           // writing lines, bytes per cycle
 constexpr double kWindowCopiedBytes = 18;   // the same if the source's channels are contiguous
@@ -119,8 +122,9 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
           ? chunks
           : static_cast<double>(ceil_div(static_cast<int64_t>(taps), shape.stage_taps)) * steps;
   const double group_products = taps * steps * products / groups;
+  const double issue_cycles = shape.box_columns > 0 ? kBoxGroupCycles : kWindowGroupCycles;
   const double group_cycles = std::max(group_products * shape.columns / find_efficiency(shape),
-                                       kWindowGroupCycles + kWindowProductCycles * group_products);
+                                       issue_cycles + kWindowProductCycles * group_products);
   const double chains = shape.math == TensorMath::kIeee       ? groups
                         : shape.math == TensorMath::kHalfIeee ? steps * taps / shape.chain_steps
                                                               : 0;
@@ -172,7 +176,8 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   // Each tile of filters reads the boxes again.
   const double read = shape.box_columns > 0 ? traffic.source * shape.filter_tiles : 0;
   cycles = std::max(cycles, (traffic.target + read) * element / caps.sm_count / kWindowStoredBytes);
-  cycles += kWindowLaunchCycles + static_cast<double>(batches - 1) * kWindowBatchLaunchCycles;
+  cycles += (shape.box_columns > 0 ? kBoxLaunchCycles : kWindowLaunchCycles) +
+            static_cast<double>(batches - 1) * kWindowBatchLaunchCycles;
   if (shape.box_columns > 0) {
     // Only the filters are prepared.
   } else if (shape.walks()) {
