@@ -18,6 +18,11 @@ int narrow(int64_t value) { return static_cast<int>(value); }
 constexpr double kCyclesPerUs = 1700;
 constexpr double kInstructionCycles = 5;  // between two instructions of a warp
 constexpr double kSharedBytesPerCycle = 128;
+constexpr double kLoadCycles = 300;  // waits of a loader for a stage
+constexpr double kOverlapShare = 0.2;
+// Until they have been measured, layers of several channel tiles are left to engines that have
+// been, unless the difference is large.
+constexpr double kTilesMargin = 1.4;
 constexpr double kStepCycles = 400;        // barriers and latencies of a step
 constexpr double kBlockUs = 6;             // the launches, and loading the filters
 constexpr double kBytesPerUs = 3.6e6;      // from memory
@@ -161,13 +166,14 @@ class Fitter {
         unit_bytes * kernel_rows * g.taps +
         2 * unit_bytes * (g.merges_rows() ? kernel_rows - 1 : kernel_rows + stride_h) +
         mmas * (kStripPixels + g.columns) * 32 + stages * components_ * kStageBytes;
-    const double consumer =
-        mma + kStepCycles + kInstructionCycles * (tap_instructions + store_instructions);
-    const double loader = 200 + kInstructionCycles * load_instructions;
-    const double instructions = 4 * (tap_instructions + store_instructions + load_instructions);
-    const double step =
-        std::max({consumer / kWorkers, loader / kWorkers, mma * 1.1,
-                  shared_bytes / kSharedBytesPerCycle * 1.1, instructions / 4 * 1.3});
+    const double own_instructions = tap_instructions + store_instructions;
+    const double consumer = mma + kStepCycles + kInstructionCycles * own_instructions;
+    const double loader = kLoadCycles * stages + kInstructionCycles * load_instructions;
+    const double shared = shared_bytes / kSharedBytesPerCycle;
+    const double issued = own_instructions + load_instructions;  // by each of four schedulers
+    // What runs side by side gets in each other's way.
+    const double longest = std::max({consumer / kWorkers, loader / kWorkers, mma, shared, issued});
+    const double step = longest + kOverlapShare * (mma + shared + issued - longest);
     const double steps = static_cast<double>(p_.N) * g.strips * g.steps;
     const double segments = 1 + std::floor(steps / g.tile_blocks / kWorkers / g.steps);
     const double worker_steps =
@@ -183,7 +189,8 @@ class Fitter {
     const double memory =
         (source + 1.5 * target) * (1 - near) / (kBytesPerUs * rates.memory) +
         (read * g.channel_tiles - source * (1 - near)) / (kNearBytesPerUs * rates.memory);
-    return kBlockUs + std::max(busy, memory) + 0.15 * std::min(busy, memory);
+    const double together = std::max(busy, memory) + 0.15 * std::min(busy, memory);
+    return kBlockUs + together * (g.channel_tiles > 1 ? kTilesMargin : 1);
   }
 
   static constexpr int64_t kMostHaloPoints = 48, kMostRingRows = 256, kMostStride = 64;
