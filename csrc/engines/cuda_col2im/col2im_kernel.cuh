@@ -23,7 +23,7 @@
 
 namespace convx {
 
-inline constexpr int kCol2imConsumerRegisters = 152, kCol2imLoaderRegisters = 104;
+inline constexpr int kCol2imConsumerRegisters = 144, kCol2imLoaderRegisters = 112;
 
 // Fills the table of units.
 __device__ __forceinline__ void list_units(const Col2imGeometry& g, uint32_t places) {
