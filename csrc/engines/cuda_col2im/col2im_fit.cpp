@@ -98,9 +98,12 @@ class Fitter {
     // MMAs read all their columns; behind the last chunk there are the stages of dY.
     if (columns - g.atoms * kAtomColumns >= kAtomColumns && columns > kColumnCounts[0]) return {};
     const int64_t columns_of_dx = g.unit_columns();
+    // The kernel keeps offsets within a strip's row in 32 bits.
+    if (channels * p_.x_strides.c + columns_of_dx * p_.x_strides.w > kMostOffset) return {};
     g.units = narrow(g.pairs_quads() ? round_up(columns_of_dx, 4) * g.quads()
                                      : columns_of_dx * g.quads());
     g.pitch = find_pitch(g);
+    g.tap_words = g.tap_step * g.tile_channels - g.tap_step * g.dilation_w / g.stride_w * g.pitch;
 
     const int64_t stage = int64_t{kWorkers} * components_ * kStageBytes;
     const int64_t fixed = 2 * 1024 + components_ * int64_t{g.component_bytes()} +
@@ -195,6 +198,7 @@ class Fitter {
 
   static constexpr int64_t kMostHaloPoints = 48, kMostRingRows = 256, kMostStride = 64;
   static constexpr int64_t kMaxBlocks = int64_t{1} << 24;
+  static constexpr int64_t kMostOffset = (int64_t{1} << 31) - 1;
 
   const ConvProblem& p_;
   const DeviceCaps& caps_;
