@@ -244,6 +244,8 @@ SHAPES = (
     ("cuda_bands", LARGE_KERNELS[:1], tuple(PRECISIONS), False, True),
     ("cuda_diagonal", GROUPS_OF_FOUR, tuple(PRECISIONS), True, False),
     ("cuda_diagonal", GROUPS_OF_FOUR[:1], tuple(PRECISIONS), True, True),
+    ("cuda_col2im", STRIDED[1:], tuple(PRECISIONS), False, False),
+    ("cuda_col2im", STRIDED[1:], tuple(PRECISIONS), True, True),
     ("cuda_phases", STRIDED, tuple(PRECISIONS), False, False),
     ("cuda_phases", STRIDED, tuple(PRECISIONS), True, False),
     ("cuda_phases:rows", STRIDED[1:], tuple(PRECISIONS), True, False),

@@ -42,6 +42,7 @@ def test_the_engines_are_these() -> None:
         "cuda_depthwise",
         "cuda_bands",
         "cuda_phases",
+        "cuda_col2im",
         "cuda_weight_grad",
         "cuda_gemm",
         "cuda_direct",

@@ -260,8 +260,8 @@ class Col2imConsumer {
   __device__ __forceinline__ UnitPlace find_place(int unit) const {
     uint32_t words[4];
     load_16_bytes(places_ + 16 * unit, words);
-    return {static_cast<int>(words[0]), static_cast<int>(words[1]), static_cast<int>(words[2]),
-            static_cast<int>(words[3])};
+    return {static_cast<uint16_t>(words[0]), static_cast<uint16_t>(words[0] >> 16),
+            static_cast<int>(words[1]), static_cast<int>(words[2]), static_cast<int>(words[3])};
   }
 
   __device__ __forceinline__ void clear_ring() const {
@@ -279,8 +279,7 @@ class Col2imConsumer {
   // one are stored.
   template <int kVector, int kTaps>
   __device__ __forceinline__ void add_taps(int step, int first, int rows) const {
-    const int tap_bytes =
-        4 * (g_.tap_step * g_.tile_channels - g_.tap_step * g_.dilation_w / g_.stride_w * g_.pitch);
+    const int tap_bytes = 4 * g_.tap_words;
     const int kernel_row_bytes = 4 * g_.kernel_columns * g_.tile_channels;
     const int replaced = g_.merges_rows() ? g_.kernel_rows - 1 - first : -1;
     const int finished = g_.merges_rows() ? -first : -1;
@@ -333,14 +332,15 @@ class Col2imConsumer {
   // The i-th row of dX that a step completes.
   struct TargetRow {
     int row, first_column;
-    int64_t start;  // offset of the row
+    int64_t start;  // offset of the strip's first column and the tile's first channel
     bool is_stored;
 
     __device__ __forceinline__ TargetRow(const Col2imConsumer& of, int step, int i) {
       const Col2imGeometry& g = of.g_;
       row = step * g.stride_h + i - g.pad_top;
       first_column = (g.first_point + of.range_.strip * g.strip_points) * g.stride_w - g.pad_left;
-      start = of.range_.image * g.x_strides.n + row * g.x_strides.h;
+      start = of.range_.image * g.x_strides.n + row * g.x_strides.h + first_column * g.x_strides.w +
+              (int64_t{of.tile_.group} * g.channels + of.tile_.channel) * g.x_strides.c;
       // An earlier segment stores the rows before this one's.
       is_stored = step >= of.range_.first && row >= 0 && row < g.height;
     }
@@ -351,8 +351,7 @@ class Col2imConsumer {
                                              float (&sums)[kVector]) const {
     const int column = target.first_column + place.column;
     if (target.is_stored && column >= 0 && column < g_.width) {
-      store_elements(sums, target.start + column * g_.x_strides.w, place.channel, target.row,
-                     column);
+      store_elements(sums, target.start + place.target, place.channel, target.row, column);
     }
   }
 
@@ -378,10 +377,10 @@ class Col2imConsumer {
     }
   }
 
-  // Stores channels of a pixel of dX, which starts at this offset.
+  // Stores channels of a pixel of dX, the first one at this offset.
   template <int kVector>
-  __device__ __forceinline__ void store_elements(float (&sums)[kVector], int64_t pixel, int channel,
-                                                 int row, int column) const {
+  __device__ __forceinline__ void store_elements(float (&sums)[kVector], int64_t offset,
+                                                 int channel, int row, int column) const {
     const int count = min(kVector, g_.channels - tile_.channel - channel);
     if constexpr (is_half(kMath)) {
 #pragma unroll
@@ -400,8 +399,7 @@ class Col2imConsumer {
         }
       }
     }
-    T* const to = static_cast<T*>(p_.target) + pixel +
-                  (int64_t{tile_.group} * g_.channels + tile_.channel + channel) * g_.x_strides.c;
+    T* const to = static_cast<T*>(p_.target) + offset;
     if constexpr (kVector == 4) {
       if (g_.target_has_vectors && count == 4) {
         if constexpr (sizeof(T) == 4) {

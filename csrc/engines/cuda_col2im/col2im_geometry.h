@@ -58,8 +58,9 @@ struct Col2imGeometry {
   int halo_steps;         // steps that a worker takes before the first row of dX that it stores
 
   int units, ring_rows;
-  int tap_step;  // a unit's taps are so many kernel columns apart,
-  int taps;      // and there are at most so many
+  int tap_step;   // a unit's taps are so many kernel columns apart,
+  int taps;       // and there are at most so many;
+  int tap_words;  // in T they are so many words apart, negative
 
   int stages;       // of a worker
   int tile_blocks;  // blocks that share a tile of channels

@@ -23,7 +23,7 @@
 
 namespace convx {
 
-inline constexpr int kCol2imConsumerRegisters = 152, kCol2imLoaderRegisters = 104;
+inline constexpr int kCol2imConsumerRegisters = 144, kCol2imLoaderRegisters = 112;
 
 // Fills the table of units.
 __device__ __forceinline__ void list_units(const Col2imGeometry& g, uint32_t places) {
@@ -46,9 +46,11 @@ __device__ __forceinline__ void list_units(const Col2imGeometry& g, uint32_t pla
     const bool is_reached = s < g.tap_step && s < g.kernel_columns && column < columns;
     const int pixel = g.halo_points + (column - s * g.dilation_w) / g.stride_w;
     const int channel = quad * g.vector;
+    const int offset = is_reached ? pixel * g.pitch + s * g.tile_channels + channel : 0;
+    const int taps = is_reached ? (g.kernel_columns - 1 - s) / g.tap_step + 1 : 0;
+    const auto target = static_cast<int>(column * g.x_strides.w + channel * g.x_strides.c);
     const uint32_t words[4] = {
-        static_cast<uint32_t>(is_reached ? pixel * g.pitch + s * g.tile_channels + channel : 0),
-        static_cast<uint32_t>(is_reached ? (g.kernel_columns - 1 - s) / g.tap_step + 1 : 0),
+        static_cast<uint32_t>(offset | taps << 16), static_cast<uint32_t>(target),
         static_cast<uint32_t>(column < columns ? column : 1 << 29), static_cast<uint32_t>(channel)};
     store_16_bytes(places + 16 * unit, words);
   }

@@ -209,7 +209,7 @@ class Col2imLoader {
       }
       if constexpr (is_half(kMath)) {
         if constexpr (kColumnsAdjacent) {
-          check_fitness<2>(p_.scales, values, 0xffffffffu);
+          check_fitness<2>(p_.scales, values, lane < 16 ? 0xffffu : 0xffff0000u);  // 32 pixels
         } else {
           check_fitness<kUnits>(p_.scales, values, 0x01010101u << (lane_ % 8));
         }

@@ -11,10 +11,11 @@ namespace convx {
 
 // What the threads of a unit need to know, 16 bytes.
 struct UnitPlace {
-  int offset;   // of the first tap's value in T, in words
-  int taps;     // of a kernel row
-  int column;   // of dX in the strip
-  int channel;  // of the tile, the first one
+  uint16_t offset;  // of the first tap's value in T, in words
+  uint16_t taps;    // of a kernel row
+  int target;       // elements of dX from the strip's first column and the tile's first channel
+  int column;       // of dX in the strip
+  int channel;      // of the tile, the first one
 };
 
 struct Col2imMemory {
