@@ -115,15 +115,17 @@ class Col2imConsumer {
       const int first = chunk * g_.chunk_rows;
       const int rows = min(g_.chunk_rows, g_.kernel_rows - first);
       if (g_.vector == 4) {
-        if (g_.taps == 3) {
-          add_taps<4, 3>(step, first, rows);
+        if (g_.taps == 3 && rows == 3) {
+          add_taps<4, 3, 3>(step, first, rows);
+        } else if (g_.taps == 3) {
+          add_taps<4, 3, 1>(step, first, rows);
         } else {
-          add_taps<4, 0>(step, first, rows);
+          add_taps<4, 0, 1>(step, first, rows);
         }
       } else if (g_.taps == 3 || g_.taps == 4) {
-        add_taps<1, 4>(step, first, rows);
+        add_taps<1, 4, 1>(step, first, rows);
       } else {
-        add_taps<1, 0>(step, first, rows);
+        add_taps<1, 0, 1>(step, first, rows);
       }
     }
   }
@@ -203,7 +205,7 @@ class Col2imConsumer {
     for (int i = 0; i < kColumns / 2; ++i) sums.value[i] += products.value[i];
   }
 
-  __device__ __forceinline__ void release(int slot) const {
+  __device__ void release(int slot) const {
     if (threadIdx.x % 32 == 0) arrive(empty_ + 8 * slot);
   }
 
@@ -274,12 +276,11 @@ class Col2imConsumer {
     }
   }
 
-  // Adds the taps of so many kernel rows. kTaps: the most that a unit has; 0: known at run time. If
-  // rows are merged, the last kernel row replaces what the ring holds, and the sums of the first
-  // one are stored.
-  template <int kVector, int kTaps>
+  // Adds the taps of so many kernel rows, kRows at a time, which divides their number. kTaps: the
+  // most that a unit has; 0: known at run time. If rows are merged, the last kernel row replaces
+  // what the ring holds, and the sums of the first one are stored.
+  template <int kVector, int kTaps, int kRows>
   __device__ __forceinline__ void add_taps(int step, int first, int rows) const {
-    const int tap_bytes = 4 * g_.tap_words;
     const int kernel_row_bytes = 4 * g_.kernel_columns * g_.tile_channels;
     const int replaced = g_.merges_rows() ? g_.kernel_rows - 1 - first : -1;
     const int finished = g_.merges_rows() ? -first : -1;
@@ -289,42 +290,60 @@ class Col2imConsumer {
     for (int unit = thread_; unit < g_.units; unit += 128) {
       const UnitPlace place = find_place(unit);
       uint32_t from = results_ + 4 * place.offset;
-      const uint32_t cell = ring_ + 4 * kVector * unit;
       int slot = first_slot;
-      for (int row = 0; row < rows; ++row, from += kernel_row_bytes) {
-        const uint32_t to = cell + slot * row_bytes_;
-        float sums[kVector] = {};
-        if (row != replaced) load_vector(to, sums);
-        if constexpr (kTaps > 0) {
-          float values[kTaps][kVector];
+      for (int row = 0; row < rows; row += kRows, from += kRows * kernel_row_bytes) {
+        uint32_t to[kRows];
+        float sums[kRows][kVector] = {};
 #pragma unroll
-          for (int i = 0; i < kTaps; ++i) {
+        for (int i = 0; i < kRows; ++i) {
+          to[i] = ring_ + 4 * kVector * unit + slot * row_bytes_;
+          if (row + i != replaced) load_vector(to[i], sums[i]);
+          slot += g_.dilation_h;
+          if (slot >= g_.ring_rows) slot -= g_.ring_rows;
+        }
+        add_columns<kTaps>(from, kernel_row_bytes, place.taps, sums);
 #pragma unroll
-            for (float& value : values[i]) value = 0;
-            if (i < place.taps) load_vector(from + i * tap_bytes, values[i]);
+        for (int i = 0; i < kRows; ++i) {
+          if (row + i == finished) {
+            store_unit(target, place, sums[i]);
+          } else {
+            store_vector(to[i], sums[i]);
           }
+        }
+      }
+    }
+  }
+
+  // Adds the taps of kRows kernel rows to their sums: all loads before the first sum.
+  template <int kTaps, int kRows, int kVector>
+  __device__ __forceinline__ void add_columns(uint32_t from, int kernel_row_bytes, int taps,
+                                              float (&sums)[kRows][kVector]) const {
+    const int tap_bytes = 4 * g_.tap_words;
+    if constexpr (kTaps > 0) {
+      float values[kRows][kTaps][kVector] = {};
 #pragma unroll
-          for (int i = 0; i < kTaps; ++i) {
+      for (int row = 0; row < kRows; ++row, from += kernel_row_bytes) {
 #pragma unroll
-            for (int j = 0; j < kVector; ++j) sums[j] += values[i][j];
-          }
-        } else {
-          uint32_t tap = from;
+        for (int i = 0; i < kTaps; ++i) {
+          if (i < taps) load_vector(from + i * tap_bytes, values[row][i]);
+        }
+      }
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+        for (int i = 0; i < kTaps; ++i) {
+#pragma unroll
+          for (int j = 0; j < kVector; ++j) sums[row][j] += values[row][i][j];
+        }
+      }
+    } else {
+      static_assert(kRows == 1);
 #pragma unroll 4
-          for (int i = 0; i < place.taps; ++i, tap += tap_bytes) {
-            float values[kVector];
-            load_vector(tap, values);
+      for (int i = 0; i < taps; ++i, from += tap_bytes) {
+        float values[kVector];
+        load_vector(from, values);
 #pragma unroll
-            for (int j = 0; j < kVector; ++j) sums[j] += values[j];
-          }
-        }
-        if (row == finished) {
-          store_unit(target, place, sums);
-        } else {
-          store_vector(to, sums);
-        }
-        slot += g_.dilation_h;
-        if (slot >= g_.ring_rows) slot -= g_.ring_rows;
+        for (int j = 0; j < kVector; ++j) sums[0][j] += values[j];
       }
     }
   }
