@@ -36,9 +36,9 @@ struct RowTile {
 };
 
 // The tiles that kernels are compiled for. Split forms hold the accumulators of one tap group
-// besides the sums of all.
+// besides the sums of all, or two sets of them where columns are few.
 inline constexpr RowTile kPlainRowTiles[] = {{64, 3}, {96, 3}, {128, 2}};
-inline constexpr RowTile kSplitRowTiles[] = {{64, 3}, {96, 2}};
+inline constexpr RowTile kSplitRowTiles[] = {{48, 3}, {64, 3}, {96, 2}};
 
 template <OperandForm kForm>
 constexpr const auto& row_tiles_of() {
