@@ -26,8 +26,7 @@ class RowConsumer {
   // The MMAs of a step run while the warpgroup waits for the next one. Operands in registers would
   // have to stay there meanwhile.
   static constexpr bool kOverlaps = sizeof(T) == 2;
-  // Sums and two sets of accumulators fit in registers, besides the 32 of the A fragments.
-  static constexpr bool kAddsDuringMmas = kIsSplit && (kGroups + 2) * kColumns / 2 <= 128;
+  static constexpr bool kAddsDuringMmas = kIsSplit && RowTile{kColumns, kGroups}.has_two_sets();
 
   // What a step releases: its stage of dY, and rows of the ring.
   struct PassedStep {
@@ -182,7 +181,8 @@ class RowConsumer {
     }
   }
 
-  // Multiplies two fp16 components. Products with a low component are kHalfLowScale times too large.
+  // Multiplies two fp16 components. Products with a low component are kHalfLowScale times too
+  // large.
   template <bool kHasAll>
   __device__ __forceinline__ void multiply_split(const RowFragments<kForm>& fragments,
                                                  Accumulators (&sums)[kGroups]) const {

@@ -33,6 +33,10 @@ inline constexpr int kRowProducerThreads = 32 * (kRowLoaderWarps + kRowBuilderWa
 // Accumulators of a warpgroup: so many tap groups of 64 filters by `columns`.
 struct RowTile {
   int columns, groups;
+
+  // Whether registers hold two sets of a tap group's accumulators besides the sums of a split form:
+  // a warpgroup then adds one set while its MMAs fill the other one.
+  constexpr bool has_two_sets() const { return (groups + 2) * columns / 2 <= 128; }
 };
 
 // The tiles that kernels are compiled for. Split forms hold the accumulators of one tap group
