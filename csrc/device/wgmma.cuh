@@ -50,16 +50,17 @@ struct Wgmma;
 // clang-format off: register lists read best as tables.
 #define CONVX_REGISTERS_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define CONVX_REGISTERS_16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define CONVX_REGISTERS_16_TO_23 "%16, %17, %18, %19, %20, %21, %22, %23"
 #define CONVX_REGISTERS_32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define CONVX_REGISTERS_48 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define CONVX_REGISTERS_64 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define CONVX_REGISTERS_80 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define CONVX_REGISTERS_96 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define CONVX_REGISTERS_112 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define CONVX_SUMS(v, i) \
+#define CONVX_8_SUMS(v, i) \
   "+f"(v[i]), "+f"(v[i + 1]), "+f"(v[i + 2]), "+f"(v[i + 3]), "+f"(v[i + 4]), "+f"(v[i + 5]), \
-  "+f"(v[i + 6]), "+f"(v[i + 7]), "+f"(v[i + 8]), "+f"(v[i + 9]), "+f"(v[i + 10]), "+f"(v[i + 11]), \
-  "+f"(v[i + 12]), "+f"(v[i + 13]), "+f"(v[i + 14]), "+f"(v[i + 15])
+  "+f"(v[i + 6]), "+f"(v[i + 7])
+#define CONVX_SUMS(v, i) CONVX_8_SUMS(v, i), CONVX_8_SUMS(v, i + 8)
 // n0 to n5: the numbers of the asm operands behind the accumulators.
 #define CONVX_DEFINE_WGMMA(operand, columns, depth_and_types, a_flag, b_flag, registers, n0, n1, n2, n3, n4, n5, ...) \
   template <>                                                                                      \
@@ -92,6 +93,10 @@ struct Wgmma;
   CONVX_DEFINE_WGMMA(__nv_bfloat16, columns, "k16.f32.bf16.bf16", ", 0", ", 0", registers, n0, n1, \
                      n2, n3, n4, n5, __VA_ARGS__)
 
+CONVX_DEFINE_WGMMAS(48,
+                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16_TO_23,
+                    "24", "25", "26", "27", "28", "29",
+                    CONVX_SUMS(v, 0), CONVX_8_SUMS(v, 16));
 CONVX_DEFINE_WGMMAS(64,
                     CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16,
                     "32", "33", "34", "35", "36", "37",
@@ -185,8 +190,10 @@ CONVX_DEFINE_MN_MAJOR(256,
 #undef CONVX_DEFINE_WGMMAS
 #undef CONVX_DEFINE_WGMMA
 #undef CONVX_SUMS
+#undef CONVX_8_SUMS
 #undef CONVX_REGISTERS_0
 #undef CONVX_REGISTERS_16
+#undef CONVX_REGISTERS_16_TO_23
 #undef CONVX_REGISTERS_32
 #undef CONVX_REGISTERS_48
 #undef CONVX_REGISTERS_64

@@ -155,3 +155,56 @@ def test_a_channel_set_without_channels(core: ModuleType) -> None:
     case = Case("five_blocks", (1, 152, 20, 56), (40, 152, 3, 3), padding=(1, 1))
     check(host, Problem(case, torch.float32, COMMON[0], "cpu"))
     assert host.said["channel_sets"] == 2
+
+
+# float32 in strict precision: tiles of 48 columns, 16 channels of a kernel row each.
+GROUPED = [
+    Case("groups_of_4", (2, 64, 9, 12), (64, 4, 3, 3), padding=(1, 1), groups=16),
+    Case("groups_of_8", (1, 64, 9, 66), (128, 8, 3, 3), padding=(1, 1), groups=8),
+    Case("groups_of_16", (2, 48, 7, 13), (72, 16, 3, 3), padding=(0, 2), groups=3),
+    Case("groups_of_32", (1, 64, 9, 12), (64, 32, 3, 3), padding=(1, 1), groups=2),
+    Case("groups_of_six", (2, 42, 9, 11), (63, 6, 3, 3), padding=(1, 1), groups=7),
+    Case("strided", (2, 32, 11, 13), (32, 8, 3, 3), (2, 2), (1, 1), groups=4),
+    Case("dilated", (1, 32, 12, 14), (32, 4, 3, 3), padding=(2, 3), dilation=(2, 3), groups=8),
+    Case("five_rows", (1, 32, 9, 12), (64, 8, 5, 3), padding=(2, 1), groups=4),
+]
+
+
+@pytest.mark.parametrize("sm_count", [2, 132])
+@pytest.mark.parametrize("case", GROUPED, ids=str)
+def test_groups_in_strict_float32(core: ModuleType, case: Case, sm_count: int) -> None:
+    host = RowEngine(core, "ieee")
+    host.caps.sm_count = sm_count
+    check(host, Problem(case, torch.float32, COMMON[0], "cpu"), before=1)
+    assert host.said["is_scaled"]
+
+
+@pytest.mark.parametrize("group_channels", [4, 8, 16, 32])
+def test_narrow_tiles_hold_both_components(core: ModuleType, group_channels: int) -> None:
+    """A block has 64 filters and two sets of 16 channels, with all taps."""
+    groups = 64 // group_channels
+    weight = (64, group_channels, 3, 3)
+    case = Case("grouped", (1, 64, 20, 56), weight, padding=(1, 1), groups=groups)
+    host = RowEngine(core, "ieee")
+    host.caps.sm_count = 2
+    check(host, Problem(case, torch.float32, COMMON[0], "cpu"))
+    assert (host.said["columns"], host.said["atom_channels"]) == (48, 16)
+    assert (host.said["channel_sets"], host.said["tap_groups"]) == (2, 3)
+
+
+@pytest.mark.parametrize("operand", ["x", "y"])
+@pytest.mark.parametrize("factor", [1e9, 1e-15, 1e18], ids=str)
+def test_wide_ranges_of_groups(core: ModuleType, operand: str, factor: float) -> None:
+    case = Case("wide", (2, 64, 9, 56), (64, 4, 3, 3), padding=(1, 1), groups=16)
+    problem = Problem(case, torch.float32, COMMON[0], "cpu")
+    getattr(problem, operand)[:, 37] *= factor
+    check(RowEngine(core, "ieee"), problem)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
+def test_infinities_stay_in_their_group(core: ModuleType, value: float) -> None:
+    for operand, spot in (("x", (1, 37, 4, 6)), ("y", (0, 41, 2, 3))):
+        case = Case("grouped", (2, 64, 9, 12), (64, 4, 3, 3), padding=(1, 1), groups=16)
+        problem = Problem(case, torch.float32, COMMON[0], "cpu")
+        getattr(problem, operand)[spot] = value
+        check_nonfinite_on_host(RowEngine(core, "ieee"), problem, "weight_grad")

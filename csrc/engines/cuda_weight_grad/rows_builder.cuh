@@ -16,6 +16,35 @@ class RowBuilder {
   static constexpr int kComponents = count_components(kForm);
   static constexpr int kBytes = sizeof(T);
 
+  // Neighbouring pixels in every component, as pairs that begin at even pixels. Each pixel is
+  // converted once, for all taps that read it.
+  template <int kPairs>
+  struct BuiltPairs {
+    uint32_t word[kComponents][kPairs];
+
+    __device__ __forceinline__ explicit BuiltPairs(const float (&values)[2 * kPairs]) {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const float first = values[2 * i], second = values[2 * i + 1];
+        if constexpr (kBytes == 2) {
+          word[0][i] = __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x5410);
+        } else {
+          uint32_t pair[kComponents];
+          split_pair<kForm>(first, second, pair);
+#pragma unroll
+          for (int j = 0; j < kComponents; ++j) word[j][i] = pair[j];
+        }
+      }
+    }
+
+    // The pair that begins at this pixel.
+    __device__ __forceinline__ uint32_t find(int component, int pixel) const {
+      const uint32_t (&words)[kPairs] = word[component];
+      if (pixel % 2 == 0) return words[pixel / 2];
+      return __byte_perm(words[pixel / 2], words[pixel / 2 + 1], 0x5432);
+    }
+  };
+
  public:
   __device__ RowBuilder(const WgradGeometry& g, const WgradCall& call, const RowsMemory& memory,
                         const WgradWork& work, int warp)
@@ -59,12 +88,13 @@ class RowBuilder {
       uint32_t column = to + (channel + before) * 128;
       if (t.taps_are_neighbours) {
         for (int s = 0; s < g_.kernel_columns; s += kBuiltTogether) {
-          float values[16 + kBuiltTogether - 1];
+          float values[16 + kBuiltTogether];
           load_neighbours(values, raw, quarter * 16 + t.input_shift + s);
+          const BuiltPairs<8 + kBuiltTogether / 2> pairs(values);
 #pragma unroll
           for (int shift = 0; shift < kBuiltTogether; ++shift) {
             if (s + shift >= g_.kernel_columns) break;
-            store(values, shift, column, channel & 7);
+            store(pairs, shift, column, channel & 7);
             column += column_bytes;
           }
         }
@@ -77,7 +107,7 @@ class RowBuilder {
           } else {
             load_strided(values, raw, quarter * 16 * g_.stride_w + first);
           }
-          store(values, 0, column, channel & 7);
+          store(BuiltPairs<8>(values), 0, column, channel & 7);
           column += column_bytes;
         }
       }
@@ -145,30 +175,20 @@ class RowBuilder {
   }
 
   // Stores 16 pixels from `shift` on.
-  template <int kCount>
-  __device__ __forceinline__ void store(const float (&values)[kCount], int shift, uint32_t column,
+  template <typename Pairs>
+  __device__ __forceinline__ void store(const Pairs& pairs, int shift, uint32_t column,
                                         uint32_t swizzle_bits) const {
     const uint32_t quarter = threadIdx.x % 4;
 #pragma unroll
     for (int unit = 0; unit < 2; ++unit) {
-      uint32_t words[kComponents][4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float first = values[8 * unit + 2 * i + shift];
-        const float second = values[8 * unit + 2 * i + 1 + shift];
-        if constexpr (kBytes == 2) {
-          words[0][i] = __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x5410);
-        } else {
-          uint32_t pair[kComponents];
-          split_pair<kForm>(first, second, pair);
-#pragma unroll
-          for (int j = 0; j < kComponents; ++j) words[j][i] = pair[j];
-        }
-      }
       const uint32_t to = column + (((2 * quarter + unit) ^ swizzle_bits) << 4);
 #pragma unroll
-      for (int j = 0; j < kComponents; ++j)
-        store_16_bytes(to + j * memory_.component_bytes, words[j]);
+      for (int j = 0; j < kComponents; ++j) {
+        uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) words[i] = pairs.find(j, 8 * unit + 2 * i + shift);
+        store_16_bytes(to + j * memory_.component_bytes, words);
+      }
     }
   }
 

@@ -5,7 +5,8 @@
 // With float32 a warpgroup waits for its MMAs in every step; meanwhile the tensor cores run those
 // of the other one. Split forms multiply one tap group at a time and add its accumulators to
 // float32 sums in registers, because tensor cores truncate when they accumulate
-// (wgrad_consumer.cuh).
+// (wgrad_consumer.cuh). Narrow tiles leave registers for two sets of accumulators: the warpgroup
+// adds one of them while its MMAs fill the other one.
 #pragma once
 
 #include <type_traits>
@@ -25,6 +26,7 @@ class RowConsumer {
   // The MMAs of a step run while the warpgroup waits for the next one. Operands in registers would
   // have to stay there meanwhile.
   static constexpr bool kOverlaps = sizeof(T) == 2;
+  static constexpr bool kAddsDuringMmas = kIsSplit && RowTile{kColumns, kGroups}.has_two_sets();
 
   // What a step releases: its stage of dY, and rows of the ring.
   struct PassedStep {
@@ -179,29 +181,73 @@ class RowConsumer {
     }
   }
 
-  // Two fp16 components; the products with a low component are kHalfLowScale times too large.
+  // Multiplies two fp16 components. Products with a low component are kHalfLowScale times too
+  // large.
   template <bool kHasAll>
   __device__ __forceinline__ void multiply_split(const RowFragments<kForm>& fragments,
                                                  Accumulators (&sums)[kGroups]) const {
+    if constexpr (kHasAll && kAddsDuringMmas) {
+      multiply_pipelined(fragments, sums);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) {
+        if (!kHasAll && i >= group_count_) continue;
+        Accumulators products;
+        const uint32_t operand = find_operand(i);
+        issue_low(products, fragments, operand);
+        wait_wgmma<0>();
+#pragma unroll
+        for (float& value : products.value) value *= 1 / kHalfLowScale;
+        issue_high(products, fragments, operand, true);
+        wait_wgmma<0>();
+        add_products(sums[i], products, 1);
+      }
+    }
+  }
+
+  // The same, with one set of MMAs under way while the products of the set before are added.
+  __device__ __forceinline__ void multiply_pipelined(const RowFragments<kForm>& fragments,
+                                                     Accumulators (&sums)[kGroups]) const {
+    Accumulators low, high;
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      if (!kHasAll && i >= group_count_) continue;
-      Accumulators products;
-      const uint32_t high = find_operand(i), low = high + memory_.component_bytes / 16;
-      fence_wgmma();
-      issue(products, fragments.word[0], low, false);
-      issue(products, fragments.word[1], high, true);
-      commit_wgmma();
-      wait_wgmma<0>();
-#pragma unroll
-      for (float& value : products.value) value *= 1 / kHalfLowScale;
-      fence_wgmma();
-      issue(products, fragments.word[0], high, true);
-      commit_wgmma();
-      wait_wgmma<0>();
-#pragma unroll
-      for (int j = 0; j < kColumns / 2; ++j) sums[i].value[j] += products.value[j];
+      const uint32_t operand = find_operand(i);
+      issue_low(low, fragments, operand);
+      if (i > 0) {
+        wait_wgmma<1>();
+        add_products(sums[i - 1], high, 1);
+      }
+      issue_high(high, fragments, operand, false);
+      wait_wgmma<1>();
+      add_products(sums[i], low, 1 / kHalfLowScale);
     }
+    wait_wgmma<0>();
+    add_products(sums[kGroups - 1], high, 1);
+  }
+
+  // Starts the MMAs with one low component.
+  __device__ __forceinline__ void issue_low(Accumulators& products,
+                                            const RowFragments<kForm>& fragments,
+                                            uint32_t operand) const {
+    fence_wgmma();
+    issue(products, fragments.word[0], operand + memory_.component_bytes / 16, false);
+    issue(products, fragments.word[1], operand, true);
+    commit_wgmma();
+  }
+
+  // Starts the MMAs of both high components.
+  __device__ __forceinline__ void issue_high(Accumulators& products,
+                                             const RowFragments<kForm>& fragments, uint32_t operand,
+                                             bool accumulates) const {
+    fence_wgmma();
+    issue(products, fragments.word[0], operand, accumulates);
+    commit_wgmma();
+  }
+
+  static __device__ __forceinline__ void add_products(Accumulators& sums,
+                                                      const Accumulators& products, float scale) {
+#pragma unroll
+    for (int j = 0; j < kColumns / 2; ++j) sums.value[j] += products.value[j] * scale;
   }
 
   // Releases the step's first input rows, which no later step reads.

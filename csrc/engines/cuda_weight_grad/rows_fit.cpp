@@ -14,6 +14,9 @@ constexpr double kMmaOverhead = 1.1, kSplitMmaOverhead = 1.35;
 constexpr double kMemoryBytesPerUs = 3.9e6;
 constexpr double kRunCycles = 700;
 constexpr double kStepCycles = 1450, kFloatStepCycles = 2500;  // of a warpgroup, besides its MMAs
+// The same where additions overlap with MMAs (RowTile::has_two_sets). Estimated from the number of
+// instructions, not measured.
+constexpr double kOverlappedStepCycles = 1800;
 constexpr double kRowCycles = 1500;  // from loading an input row to having built it
 constexpr double kLoadCycles = 25;   // of a loader warp, for an instruction
 
@@ -166,9 +169,15 @@ class RowSearch {
     const double bytes = static_cast<double>(size_of(p_.dtype));
     const double advance = std::min(g.stride_h, span_);
     // A warpgroup alternates between its MMAs and everything else, another one fills the gaps.
+    const bool overlaps = is_split && RowTile{g.columns, t.warpgroup_groups}.has_two_sets() &&
+                          g.block_tap_groups % t.warpgroup_groups == 0;
     const double mma = 4.0 * count_mmas(components_) * g.consumers() * t.channel_sets *
-                       (g.columns / 2.0 + 2) * (is_split ? kSplitMmaOverhead : kMmaOverhead);
-    const double chain = (bytes == 2 ? kStepCycles : kFloatStepCycles) + mma / g.row_warpgroups();
+                       (g.columns / 2.0 + 2) *
+                       (is_split && !overlaps ? kSplitMmaOverhead : kMmaOverhead);
+    const double own_cycles = overlaps     ? kOverlappedStepCycles
+                              : bytes == 2 ? kStepCycles
+                                           : kFloatStepCycles;
+    const double chain = own_cycles + mma / g.row_warpgroups();
     // Loaders copy a unit a lane, builders make 8 channels of a tap's column at once.
     const auto load = [&](double rows, double row_bytes, const Strides& strides) {
       const double unit = find_copy_unit(0, strides, static_cast<int>(bytes));

@@ -33,12 +33,16 @@ inline constexpr int kRowProducerThreads = 32 * (kRowLoaderWarps + kRowBuilderWa
 // Accumulators of a warpgroup: so many tap groups of 64 filters by `columns`.
 struct RowTile {
   int columns, groups;
+
+  // Whether registers hold two sets of a tap group's accumulators besides the sums of a split form:
+  // a warpgroup then adds one set while its MMAs fill the other one.
+  constexpr bool has_two_sets() const { return (groups + 2) * columns / 2 <= 128; }
 };
 
 // The tiles that kernels are compiled for. Split forms hold the accumulators of one tap group
-// besides the sums of all.
+// besides the sums of all, or two sets of them where columns are few.
 inline constexpr RowTile kPlainRowTiles[] = {{64, 3}, {96, 3}, {128, 2}};
-inline constexpr RowTile kSplitRowTiles[] = {{64, 3}, {96, 2}};
+inline constexpr RowTile kSplitRowTiles[] = {{48, 3}, {64, 3}, {96, 2}};
 
 template <OperandForm kForm>
 constexpr const auto& row_tiles_of() {

@@ -26,7 +26,7 @@
 namespace convx {
 
 inline constexpr int kRowThreads = 128 * kRowWarpgroups + kRowProducerThreads;
-inline constexpr int kRowConsumerRegisters = 200, kRowProducerRegisters = 56;
+inline constexpr int kRowConsumerRegisters = 192, kRowProducerRegisters = 64;
 
 template <typename T, typename Value, OperandForm kForm, int kColumns, int kGroups>
 __global__ void __launch_bounds__(kRowThreads, 1)

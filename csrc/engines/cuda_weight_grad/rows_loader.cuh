@@ -38,6 +38,7 @@ class RowLoader {
   // Lanes that copy one row of a step.
   template <int kUnit>
   static constexpr int kLanesOf = kRowBytes / kUnit < 32 ? kRowBytes / kUnit : 32;
+  static constexpr int kTailLanes = 4;  // that copy the end of an input row
 
  public:
   __device__ RowLoader(const WgradGeometry& g, const WgradCall& call, const RowsMemory& memory,
@@ -147,28 +148,56 @@ class RowLoader {
     }
   }
 
-  // Copies whole input rows, a warp several rows at a time.
+  // Copies whole input rows.
   template <int kUnit>
   __device__ __forceinline__ void copy_input(const RawRows& rows, uint32_t to) const {
-    constexpr int kLanes = kLanesOf<kUnit>;
+    constexpr int kLanes = kLanesOf<kUnit>, kWidth = kLanes * kUnit;
+    const int pitch = g_.row_tiles.input_pitch;
+    int offset = 0;
+#pragma unroll 1
+    for (; offset + kWidth <= pitch; offset += kWidth) {
+      copy_columns<kUnit, kLanes>(rows, to, offset);
+    }
+    // A few units remain of each row; more rows at a time take fewer instructions.
+#pragma unroll 1
+    for (; offset < pitch; offset += kTailLanes * kUnit) {
+      copy_columns<kUnit, kTailLanes>(rows, to, offset);
+    }
+  }
+
+  // Copies kLanes units of every row, from `offset` bytes on: a warp 32 / kLanes rows at a time.
+  template <int kUnit, int kLanes>
+  __device__ __forceinline__ void copy_columns(const RawRows& rows, uint32_t to, int offset) const {
     constexpr int kRows = 32 / kLanes, kStep = kRows * kRowLoaderWarps;
     const int lane = static_cast<int>(threadIdx.x) % 32, pitch = g_.row_tiles.input_pitch;
-    const int unit = lane % kLanes * kUnit;
+    const int unit = lane % kLanes * kUnit + offset, channels = g_.row_tiles.block_channels;
     int channel = warp_ * kRows + lane / kLanes;
-    const char* row = rows.first + int64_t{channel} * rows.channel_bytes + unit;
-    const auto length = static_cast<uint32_t>(rows.end - rows.begin);
-#pragma unroll 2
-    for (; channel < g_.row_tiles.block_channels; channel += kStep) {
-      const bool has_channel = channel < rows.channels;
-      const uint32_t place = to + channel * pitch + unit;
+    if (unit >= pitch) return;
+    const bool is_inside = unit >= rows.begin && unit < rows.end;
+    // The row's first pixel stands in for those outside: they are zeros, whatever is read.
+    const char* from = rows.first + (is_inside ? unit : rows.begin);
+    to += channel * pitch + unit;
+    if (rows.channels >= channels) {
+      from += int64_t{channel} * rows.channel_bytes;
+      // Blocks have a multiple of 16 channels.
+      constexpr int kTogether = kStep < 16 ? 16 / kStep : 1;
 #pragma unroll 1
-      for (int offset = 0; offset + unit < pitch; offset += kLanes * kUnit) {
-        const auto at = static_cast<uint32_t>(unit + offset - rows.begin);
-        const bool is_inside = has_channel && at < length;
-        copy_async<kUnit>(place + offset,
-                          is_inside ? row + offset : static_cast<const char*>(call_.x), is_inside);
+      for (; channel < channels; channel += kTogether * kStep) {
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          copy_async<kUnit>(to, from, is_inside);
+          from += int64_t{kStep} * rows.channel_bytes;
+          to += kStep * pitch;
+        }
       }
-      row += int64_t{kStep} * rows.channel_bytes;
+    } else {
+#pragma unroll 1
+      for (; channel < channels; channel += kStep) {
+        const bool has_channel = channel < rows.channels;
+        copy_async<kUnit>(to, has_channel ? from + int64_t{channel} * rows.channel_bytes : call_.x,
+                          is_inside && has_channel);
+        to += kStep * pitch;
+      }
     }
   }
 

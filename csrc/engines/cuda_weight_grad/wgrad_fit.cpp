@@ -278,8 +278,8 @@ class Search {
     if (g.shared_bytes > caps_.shared_bytes_per_block) return;
     if (!fit_round(g, last_base, caps_.workspace_limit - 4096)) return;
     if (g.round_stages < g.stages_total) return;
-    // Blocks that convert form no clusters: one that finds values that do not fit returns early. The
-    // others need a multiprocessor each.
+    // Blocks that convert form no clusters: one that finds values that do not fit returns early.
+    // The others need a multiprocessor each.
     const int most = g.converts() ? 1 : std::min(kMaxClusterSlices, caps_.sm_count);
     for (g.slices = 1; g.slices <= std::min<int64_t>(most, g.stages_total); ++g.slices) {
       // Accumulators stay in registers.
