@@ -3,7 +3,6 @@
 #include "cuda/launch.h"
 #include "cuda/tensor_map.h"
 #include "engines/cuda_boxes/boxes_kernel.cuh"
-#include "engines/cuda_boxes/boxes_pack.cuh"
 #include "engines/cuda_boxes/boxes_passes.h"
 
 namespace convx {
@@ -149,7 +148,6 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
 
 template <TensorMath kMath>
 void launch_boxes(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& params) {
-  if (params.packs_filters) pack_boxes<kMath>(site, params);
   auto multiply = multiply_boxes<kMath, BoxForm::kPixels>;
   if (shape.form == BoxForm::kLines) multiply = multiply_boxes<kMath, BoxForm::kLines>;
   if (shape.form == BoxForm::kImages) multiply = multiply_boxes<kMath, BoxForm::kImages>;

@@ -43,6 +43,24 @@ void set_phases(BoxesParams& p, const ConvProblem& problem, const BoxesShape& sh
   }
 }
 
+// Taps keep the order of the kernel's rows and columns.
+FilterPack make_boxes_pack(const ConvProblem& problem, const BoxesParams& p) {
+  const auto axis = [](int kernel) {
+    return PackAxis{
+        .kernel = kernel, .first = 0, .shift = 0, .tap_step = 1, .by_phases = FastDivmod(1)};
+  };
+  return make_filter_pack({.filters = p.group_targets,
+                           .channels = p.group_sources,
+                           .packed_channels = p.packed_channels,
+                           .taps = {problem.R, problem.S}},
+                          {.group = 0,
+                           .filter = p.filter_target,
+                           .channel = p.filter_source,
+                           .r = p.filter_r,
+                           .s = p.filter_s},
+                          axis(p.kernel_rows), axis(p.kernel_columns), false);
+}
+
 }  // namespace
 
 BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
@@ -70,14 +88,9 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
   p.resident = shape.resident;
   p.filters_offset = shape.filters_offset, p.ring_offset = shape.ring_offset;
   p.packed_channels = narrow(shape.packed_channels);
-  constexpr int kPackedTogether = 32;  // with more, few blocks would each take long
   p.kernel_rows = narrow(problem.R), p.kernel_columns = narrow(problem.S);
-  p.pack_taps = std::min(p.kernel_rows * p.kernel_columns, kPackedTogether);
-  p.pack_filters = kPackedTogether / p.pack_taps;
-  p.by_pack_filters = FastDivmod(p.pack_filters);
-  p.by_pack_taps = FastDivmod(p.pack_taps);
-  p.by_kernel_columns = FastDivmod(p.kernel_columns);
-  return {std::move(shape), p};
+  const FilterPack pack = make_boxes_pack(problem, p);
+  return {std::move(shape), p, pack};
 }
 
 BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
@@ -104,7 +117,6 @@ BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
   p.boxed_target = shape.boxed_target && aligned;
   p.dense_target = shape.dense_target && aligned;
   p.filter_order = is_unit_aligned(p.filters) ? shape.filter_order : BoxFilters::kPacked;
-  p.packs_filters = p.filter_order == BoxFilters::kPacked;
   return p;
 }
 

@@ -5,6 +5,7 @@
 #include "device/fast_divmod.cuh"
 #include "engines/cuda_boxes/boxes_pad.h"
 #include "engines/cuda_boxes/boxes_shape.h"
+#include "engines/cuda_pack_filters.h"
 #include "engines/tensor_params.h"
 
 namespace convx {
@@ -42,8 +43,6 @@ struct BoxesParams : TensorParams {
   int filters_offset, ring_offset;
   int kernel_rows, kernel_columns;  // R and S
   int packed_channels;
-  int pack_filters, pack_taps;  // filters and taps that a block packs at once
-  FastDivmod by_pack_filters, by_pack_taps, by_kernel_columns;
   // True where the tensor starts at a multiple of 16 bytes and has TMA boxes or bulk copies.
   // Otherwise threads move its values in smaller pieces.
   int boxed_source, boxed_target;
@@ -51,13 +50,13 @@ struct BoxesParams : TensorParams {
   int row_piece;     // BoxesShape::row_piece, or less if the target's address requires it
   FastDivmod by_group_targets;
   BoxFilters filter_order;
-  int packs_filters;  // the first launch packs filters for all of them
 };
 
 // A shape, and the parameters that do not depend on the call's buffers.
 struct BoxesFit {
   BoxesShape shape;
   BoxesParams params;
+  FilterPack pack;  // if filters are packed; the first launch packs them for all
 };
 
 BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape);

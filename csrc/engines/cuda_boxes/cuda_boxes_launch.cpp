@@ -17,8 +17,14 @@ void launch_cuda_boxes(const LaunchSite& site, const Plan& plan, const Buffers& 
     source = padding.copied;
   }
   for (const BoxesFit& fit : boxes.launches) {
-    BoxesParams params = make_boxes_params(boxes.problem, fit, own);
-    if (&fit != boxes.launches.data()) params.packs_filters = false;
+    const BoxesParams params = make_boxes_params(boxes.problem, fit, own);
+    const bool is_first = &fit == boxes.launches.data();
+    if (is_first && params.filter_order == BoxFilters::kPacked) {
+      FilterPack pack = fit.pack;
+      pack.filters = params.filters;
+      pack.packed = own.workspace;
+      pack_filters(site, pack, size_of(boxes.problem.dtype));
+    }
     const auto launch = fit.shape.math == TensorMath::kTf32       ? launch_boxes_tf32
                         : fit.shape.math == TensorMath::kBFloat16 ? launch_boxes_bfloat16
                                                                   : launch_boxes_float16;

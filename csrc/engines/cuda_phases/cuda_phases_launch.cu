@@ -49,7 +49,7 @@ class PhasesLaunch {
   void run_channels() const {
     const auto workspace = static_cast<char*>(buffers_.workspace);
     Buffers inner;
-    inner.w = shape_.filters_in_place ? buffers_.w : pack_filters(shape_.pack, workspace, nullptr);
+    inner.w = shape_.filters_in_place ? buffers_.w : pack(shape_.pack, workspace, nullptr);
     inner.y = workspace + shape_.filter_bytes;
     inner.workspace = workspace + shape_.filter_bytes + shape_.result_bytes;
     for (int64_t image = 0; image < problem_.N; image += shape_.chunk_images) {
@@ -65,7 +65,7 @@ class PhasesLaunch {
     const auto workspace = static_cast<char*>(buffers_.workspace);
     const auto flag = static_cast<int*>(buffers_.workspace);
     for (const RowPhase& row : shape_.rows) {
-      pack_filters(row.pack, workspace + row.filter_offset, flag);
+      pack(row.pack, workspace + row.filter_offset, flag);
     }
     if (shape_.interleave.recomputes) scan_source(flag);
     for (const RowPhase& row : shape_.rows) {
@@ -122,16 +122,11 @@ class PhasesLaunch {
     return static_cast<char*>(tensor) + elements * size_of(problem_.dtype);
   }
 
-  void* pack_filters(PackParams params, void* packed, int* cleared) const {
+  void* pack(FilterPack params, void* packed, int* cleared) const {
     params.filters = buffers_.w;
     params.packed = packed;
     params.cleared = cleared;
-    const dim3 grid(static_cast<unsigned>(params.blocks));
-    visit_device_type(problem_.dtype, [&](auto type) {
-      using T = decltype(type);
-      launch_early<pack_phases_kernel<T>>(site_, grid, kPhasesThreads,
-                                          kPackTile * (kPackTile + 1) * sizeof(T), params);
-    });
+    pack_filters(site_, params, size_of(problem_.dtype));
     return packed;
   }
 

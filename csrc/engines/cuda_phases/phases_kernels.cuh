@@ -1,7 +1,8 @@
-// The kernels before and after the inner convolution of PhasesForm::kChannels (phases_shape.h).
+// The kernels around the inner convolutions (phases_shape.h).
 //
-//     pack_phases_kernel        w  ->  weights of the inner convolution, with zeros
-//     interleave_phases_kernel  results of the inner convolution  ->  target
+//     interleave_phases_kernel  results of the inner convolution  ->  target (kChannels)
+//     scan_source_kernel        sets a flag if the source has infinities or NaN (kRows)
+//     recompute_phases_kernel   recomputes results that are NaN (kRows)
 //
 // Interleaving, one row with stride 2:
 //
@@ -19,65 +20,6 @@
 #include "engines/cuda_phases/phases_params.h"
 
 namespace convx {
-
-// Kernel index of an inner tap of phase k, which may be outside of the kernel.
-__device__ inline int find_kernel_tap(const PackAxis& axis, int k, int tap) {
-  int turns = k + axis.shift;
-  const int residue = axis.by_step.split(turns);
-  return axis.first + residue - tap * static_cast<int>(axis.by_step.divisor);
-}
-
-// A block transposes the weights of one tap: it reads neighbouring filters, which are neighbouring
-// channels of w, and writes neighbouring source channels.
-template <typename T>
-__global__ void __launch_bounds__(kPhasesThreads)
-    pack_phases_kernel(const __grid_constant__ PackParams p) {
-  extern __shared__ __align__(16) char memory[];
-  constexpr int kPitch = kPackTile + 1;
-  T* const tile = reinterpret_cast<T*>(memory);  // [source channel][filter]
-  wait_for_kernels_before();
-  let_next_kernel_start();
-  if (p.cleared != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *p.cleared = 0;
-  int group = blockIdx.x;
-  const int first_source = p.by_source_tiles.split(group) * kPackTile;
-  const int first_filter = p.by_filter_tiles.split(group) * kPackTile;
-  const int tap_column = p.by_tap_columns.split(group);
-  const int tap_row = p.by_tap_rows.split(group);
-  const int lane = threadIdx.x % kPackTile, line = threadIdx.x / kPackTile;
-  constexpr int kLines = kPhasesThreads / kPackTile;
-
-  int filter = first_filter + lane;
-  const bool has_filter = filter < p.group_filters;
-  int channel = 0;
-  if (p.phase_is_slowest) channel = p.by_channels.split(filter);
-  const int column_phase = p.by_column_phases.split(filter);
-  const int row_phase = p.by_row_phases.split(filter);
-  if (!p.phase_is_slowest) channel = filter;
-  const int r = find_kernel_tap(p.rows, row_phase, tap_row);
-  const int s = find_kernel_tap(p.columns, column_phase, tap_column);
-  const bool has_tap = has_filter &&
-                       static_cast<unsigned>(r) < static_cast<unsigned>(p.rows.kernel) &&
-                       static_cast<unsigned>(s) < static_cast<unsigned>(p.columns.kernel);
-  const Strides& w = p.filter_strides;
-  const T* const from =
-      static_cast<const T*>(p.filters) + (has_tap ? channel * w.c + r * w.h + s * w.w : 0);
-#pragma unroll
-  for (int j = line; j < kPackTile; j += kLines) {
-    const int source = first_source + j;
-    const int64_t k = static_cast<int64_t>(group) * p.group_sources + source;
-    tile[j * kPitch + lane] =
-        has_tap && source < p.group_sources ? from[k * w.n] : round_to<T>(accumulate_t<T>{0});
-  }
-  __syncthreads();
-  const int source = first_source + lane;
-#pragma unroll
-  for (int j = line; j < kPackTile; j += kLines) {
-    if (first_filter + j >= p.group_filters || source >= p.group_sources) break;
-    const int64_t row = static_cast<int64_t>(group) * p.group_filters + first_filter + j;
-    const int64_t tap = (row * p.tap_rows + tap_row) * p.tap_columns + tap_column;
-    static_cast<T*>(p.packed)[tap * p.group_sources + source] = tile[lane * kPitch + j];
-  }
-}
 
 // Elements of the target that a thread stores at once.
 template <typename T, int kUnit>

@@ -5,6 +5,7 @@
 
 #include "core/problem.h"
 #include "device/fast_divmod.cuh"
+#include "engines/cuda_pack_filters.h"
 
 namespace convx {
 
@@ -14,32 +15,6 @@ inline constexpr int kPhasesThreads = 256;
 struct PhasePlace {
   int pad, frame, kept;
   FastDivmod by_step;  // the stride
-};
-
-// Along an axis, inner tap t of phase k has the kernel index
-//     r = first + (k + shift) mod stride - t * stride ,
-// or weight 0 if the kernel has no such index.
-struct PackAxis {
-  int kernel, first, shift;
-  FastDivmod by_step;  // the stride
-};
-
-// The weights of the inner convolution, [filter][tap][source channel]. Within a group its filters
-// are ordered as [phase][channel] or as [channel][phase], where a phase is that of the row and that
-// of the column.
-inline constexpr int kPackTile = 32;  // filters, and source channels, that a block transposes
-struct PackParams {
-  const void* filters;
-  void* packed;
-  Strides filter_strides;
-  int* cleared;           // if set, an int that becomes 0
-  bool phase_is_slowest;  // true: [phase][channel], false: [channel][phase]
-  int blocks;
-  int group_filters, group_sources;
-  int tap_rows, tap_columns;
-  FastDivmod by_source_tiles, by_filter_tiles, by_tap_columns, by_tap_rows;
-  FastDivmod by_channels, by_row_phases, by_column_phases;  // within a group
-  PackAxis rows, columns;
 };
 
 // Sets *flag if the source, channels_last, has an infinity or a NaN.

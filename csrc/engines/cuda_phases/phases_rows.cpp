@@ -56,17 +56,15 @@ bool has_folded_columns(const ConvProblem& p) {
 
 // One axis of the packing: a is the residue itself, because the frame is 0.
 PackAxis pack_rows(const ForwardAxis& axis, int64_t kernel) {
-  return {narrow(kernel), narrow(axis.first_tap), 0, FastDivmod(axis.tap_step)};
+  return {narrow(kernel), narrow(axis.first_tap), 0, narrow(-axis.tap_step),
+          FastDivmod(axis.tap_step)};
 }
 
-PackParams make_pack(const ConvProblem& p, const ForwardAxis& rows, const PhaseAxis& columns) {
-  PackParams pack{};
-  pack.phase_is_slowest = true;
-  pack.rows = pack_rows(rows, p.R);
-  pack.columns = {narrow(p.S), narrow(columns.pad - columns.step * columns.first_offset), 0,
-                  FastDivmod(columns.step)};
-  set_pack_tiles(pack, p, {rows.taps, columns.taps}, {1, columns.step});
-  return pack;
+FilterPack make_pack(const ConvProblem& p, const ForwardAxis& rows, const PhaseAxis& columns) {
+  const PackAxis s{narrow(p.S), narrow(columns.pad - columns.step * columns.first_offset), 0,
+                   narrow(-columns.step), FastDivmod(columns.step)};
+  return make_phase_pack(p, pack_rows(rows, p.R), s, {rows.taps, columns.taps}, {1, columns.step},
+                         true);
 }
 
 }  // namespace

@@ -193,12 +193,12 @@ class ChannelFitter {
     const auto pack_axis = [](const PhaseAxis& axis, int64_t kernel) {
       const int64_t first = (axis.pad - axis.frame - axis.step * axis.first_offset) / axis.dilation;
       return PackAxis{narrow(kernel), narrow(first),
-                      narrow(floor_mod(axis.frame - axis.pad, axis.step)), FastDivmod(axis.step)};
+                      narrow(floor_mod(axis.frame - axis.pad, axis.step)), narrow(-axis.step),
+                      FastDivmod(axis.step)};
     };
-    PackParams& pack = shape_.pack;
-    pack.phase_is_slowest = has_pixels_;
-    pack.rows = pack_axis(rows_, p_.R), pack.columns = pack_axis(columns_, p_.S);
-    set_pack_tiles(pack, p_, {rows_.taps, columns_.taps}, {rows_.kept, columns_.kept});
+    shape_.pack =
+        make_phase_pack(p_, pack_axis(rows_, p_.R), pack_axis(columns_, p_.S),
+                        {rows_.taps, columns_.taps}, {rows_.kept, columns_.kept}, has_pixels_);
   }
 
   void set_interleave() {
@@ -309,18 +309,19 @@ std::optional<PhaseAxis> fit_phase_axis(int64_t input, int64_t output, int64_t k
   return best;
 }
 
-void set_pack_tiles(PackParams& pack, const ConvProblem& p, const Hw& taps, const Hw& phases) {
-  const int64_t filters = p.channels_per_group() * phases.h * phases.w;
-  const int64_t filter_tiles = ceil_div(filters, kPackTile);
-  const int64_t source_tiles = ceil_div(p.filters_per_group(), kPackTile);
-  pack.filter_strides = p.w_strides;
-  pack.blocks = narrow(source_tiles * filter_tiles * taps.h * taps.w * p.groups);
-  pack.group_filters = narrow(filters), pack.group_sources = narrow(p.filters_per_group());
-  pack.tap_rows = narrow(taps.h), pack.tap_columns = narrow(taps.w);
-  pack.by_source_tiles = FastDivmod(source_tiles), pack.by_filter_tiles = FastDivmod(filter_tiles);
-  pack.by_tap_rows = FastDivmod(taps.h), pack.by_tap_columns = FastDivmod(taps.w);
-  pack.by_channels = FastDivmod(p.channels_per_group());
-  pack.by_row_phases = FastDivmod(phases.h), pack.by_column_phases = FastDivmod(phases.w);
+FilterPack make_phase_pack(const ConvProblem& p, const PackAxis& r, const PackAxis& s,
+                           const Hw& taps, const Hw& phases, bool phase_is_slowest) {
+  const Strides& w = p.w_strides;
+  const int64_t channels = p.filters_per_group();
+  return make_filter_pack(
+      {.groups = p.groups,
+       .filters = p.channels_per_group(),
+       .channels = channels,
+       .packed_channels = channels,
+       .taps = taps,
+       .phases = phases},
+      {.group = channels * w.n, .filter = w.c, .channel = w.n, .r = w.h, .s = w.w}, r, s,
+      phase_is_slowest);
 }
 
 void set_target_geometry(InterleaveParams& to, const ConvProblem& p, const PhaseAxis& rows,

@@ -80,7 +80,7 @@ struct ViewedPhase : InnerProblem {
 };
 
 struct RowPhase : InnerProblem {
-  PackParams pack{};
+  FilterPack pack{};
   int64_t x_offset = 0;       // elements from the tensor's start to the view's
   int64_t filter_offset = 0;  // bytes from the workspace's start
 };
@@ -98,7 +98,7 @@ struct PhasesShape {
   int64_t chunk_images = 0;
   InnerProblem whole, rest;  // a chunk, and the last one; rest has no images if chunks are equal
   bool filters_in_place = false;  // true: the inner convolution reads w as it is
-  PackParams pack{};
+  FilterPack pack{};
   InterleaveParams interleave{};  // kRows: of the kernel that recomputes
   // Workspace, in order: packed filters, results, workspace of the inner convolution.
   int64_t filter_bytes = 0, result_bytes = 0;
@@ -121,9 +121,10 @@ std::optional<PhasesShape> fit_row_phases(const ConvProblem& problem, const Devi
 // takes it with that much workspace.
 std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& caps,
                                        int64_t workspace_limit);
-// Sets everything but the axes, the order of phases and the pointers.
-void set_pack_tiles(PackParams& params, const ConvProblem& problem, const Hw& taps,
-                    const Hw& phases);
+// The packed weights of an inner convolution, whose channels are the filters of w. Returns
+// everything but the pointers. phase_is_slowest: see FilterPack.
+FilterPack make_phase_pack(const ConvProblem& problem, const PackAxis& r, const PackAxis& s,
+                           const Hw& taps, const Hw& phases, bool phase_is_slowest);
 // Sets everything but results, unit and pointers.
 void set_target_geometry(InterleaveParams& params, const ConvProblem& problem,
                          const PhaseAxis& rows, const PhaseAxis& columns);
