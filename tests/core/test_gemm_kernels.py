@@ -80,7 +80,7 @@ def test_in_place(
     alone = case.x[1] == case.w[0] == 1
     assert said["form"] == ("pixels" if (last or single) and not alone else "planes")
     assert not said["packs_filters"]
-    # One product of 16-bit weight gradients writes them, where the pixels of all images are a matrix.
+    # One product writes 16-bit weight gradients, where the pixels of all images are a matrix.
     halves = dtype.itemsize == 2
     matrix = said["form"] == "pixels" or case.x[0] == 1
     assert said["is_whole"] == (direction == "weight_grad" and halves and matrix)
