@@ -27,8 +27,8 @@ __host__ __device__ constexpr uint32_t upper_descriptor(int row_bytes) {
   return static_cast<uint32_t>(8 * row_bytes / 16) | (swizzle << 30);
 }
 
-// Where an operand starts, in the units of descriptors. Addresses in a cluster hold the block's rank
-// from bit 24 on, which the other fields of a descriptor must not see.
+// Where an operand starts, in the units of descriptors. Addresses in a cluster hold the block's
+// rank from bit 24 on, which the other fields of a descriptor must not see.
 __device__ __forceinline__ uint32_t start_units(uint32_t shared_address) {
   return (shared_address & 0x3ffff) >> 4;
 }
