@@ -81,6 +81,13 @@ inline FilterPack make_filter_pack(const PackExtents& extents, const PackStrides
   return pack;
 }
 
+// Microseconds, estimated for an H200: a launch, and tiles read from device memory and written to
+// L2. rate: the GPU's memory relative to that.
+inline double predict_packing(double packed_bytes, double rate = 1) {
+  constexpr double kLaunchMicroseconds = 2.4, kBytesPerMicrosecond = 2e6;
+  return kLaunchMicroseconds + packed_bytes / (kBytesPerMicrosecond * rate);
+}
+
 // element_bytes: 2, 4 or 8.
 void pack_filters(const LaunchSite& site, const FilterPack& pack, int64_t element_bytes);
 

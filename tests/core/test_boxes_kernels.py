@@ -419,60 +419,6 @@ def test_spans(core: ModuleType, case: Case, math: tuple[torch.dtype, str], resi
                 assert said["tiles"] == tiles * -(-targets // said["filters"])
 
 
-# Of long reductions, whose parts are added: last chunks may have fewer channels, and last parts
-# fewer chunks.
-CUT = [
-    (Case("pixels", (2, 520, 9, 12), (72, 520, 1, 1)), False),
-    (Case("strided_pixels", (2, 264, 9, 12), (136, 264, 1, 1), stride=(2, 2), bias=False), False),
-    (Case("odd_pixels", (2, 523, 5, 7), (75, 523, 1, 1)), False),
-    (Case("lines", (3, 520, 8, 12), (72, 520, 1, 1)), True),
-    (Case("images", (7, 520, 7, 7), (72, 520, 1, 1)), True),
-    (Case("pairs", (3, 520, 14, 14), (72, 520, 1, 1), bias=False), True),
-    (Case("spans", (2, 523, 11, 13), (75, 523, 1, 1)), True),
-]
-
-
-@pytest.mark.parametrize("parts", [2, 4, 8])
-@pytest.mark.parametrize("math", MATH, ids=str)
-@pytest.mark.parametrize(("case", "planes"), CUT, ids=str)
-def test_parts_of_a_reduction(
-    core: ModuleType, case: Case, planes: bool, math: tuple[torch.dtype, str], parts: int
-) -> None:
-    for direction, before in (("forward", 0), ("forward", 1), ("input_grad", 0)):
-        if direction == "input_grad" and case.stride != (1, 1):
-            continue
-        wish = {"planes": planes, "before": before, "parts": parts, "sm_count": 132}
-        said = run(core, case, math, direction, descending=parts == 4, **wish)
-        chunks = -(-case.w[direction == "forward"] // (32 if math[1] == "tf32" else 64))
-        if chunks < 2 * parts:
-            assert said is None
-        else:
-            assert said["chunks"] == chunks
-            assert said["parts"] == -(-chunks // -(-chunks // parts))
-            assert not said["resident"]
-
-
-def test_parts_have_room_in_the_workspace(core: ModuleType) -> None:
-    case = Case("few_tiles", (2, 1408, 17, 17), (432, 1408, 1, 1))
-    problem = make_problem(core, case, torch.bfloat16)
-    caps = h200(core)
-
-    def ask(algorithm: str = "auto") -> dict[str, Any]:
-        said = json.loads(core.choose("cuda", problem, caps, algorithm))
-        assert bool(said["error"]) == (algorithm != "auto")
-        return next(each for each in said["candidates"] if each["name"] == "cuda_boxes")
-
-    cut = ask()
-    assert cut["split"] > 1
-    caps.workspace_limit = cut["workspace_bytes"] - 1
-    whole = ask()
-    assert whole["split"] < cut["split"]
-    assert whole["workspace_bytes"] <= caps.workspace_limit
-    caps.workspace_limit = 2 * problem.K * problem.C + 4096  # packed filters, and little more
-    assert ask()["split"] == 1
-    ask("cuda_boxes:parts_2")
-
-
 def test_planes_that_are_refused(core: ModuleType) -> None:
     for case in (
         Case("strided_images", (2, 16, 7, 7), (16, 16, 1, 1), stride=(2, 2)),
@@ -556,6 +502,7 @@ def check_not_finite(
     *,
     channels_last: bool,
     sm_count: int = 132,
+    parts: int = 0,
 ) -> None:
     """The result is NaN or infinite where it should be, and nowhere else."""
     x, w, b = tensors
@@ -567,7 +514,7 @@ def check_not_finite(
     pointers = [t.data_ptr() for t in (source.tensor, w, target.tensor, b)]
     caps = h200(core)
     caps.sm_count = sm_count
-    assert isinstance(core.run_boxes(problem, caps, *pointers), dict)
+    assert isinstance(core.run_boxes(problem, caps, *pointers, parts=parts), dict)
     want = reference.conv2d(case, x, w, b).float()
     for test in (torch.isnan, torch.isposinf, torch.isneginf):
         assert torch.equal(test(target.tensor.float()), test(want))
@@ -583,7 +530,7 @@ def test_nan_and_infinity_stay_where_they_belong(
     case = Case("not_finite", (2, 24, 7, 9), (40, 24, 3, 3), padding=(1, 1))
     x, w, b = case.tensors(math[0])
     (x if operand == "x" else w)[1, 2, 0, 0] = value
-    check_not_finite(core, case, math, (x, w, b), channels_last=True)
+    check_not_finite(core, case, math, (x, w, b), channels_last=True, parts=1)
 
 
 @pytest.mark.parametrize("math", MATH, ids=str)

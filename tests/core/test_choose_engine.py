@@ -125,7 +125,7 @@ def test_variants_are_other_plans_of_an_engine(core: ModuleType) -> None:
     boxes = next(c for c in said["candidates"] if c["name"] == "cuda_boxes")
     # Of planes of 169 pixels 128 filters are the most; of ten chunks parts have two at least.
     filters, parts = boxes["tile"][1], boxes["split"]
-    others = ["tiles_64", "tiles_128", "parts_2", "parts_3", "parts_4"]
+    others = ["tiles_64", "tiles_128", "parts_2", "parts_3", "parts_4", "parts_5"]
     others.remove(f"tiles_{filters}" if parts == 1 else f"parts_{parts}")
     assert variants["cuda_boxes"] == others
     assert not variants["cuda_direct"]

@@ -110,8 +110,11 @@ PLANES: tuple[Shape, ...] = (
     ((60, 24, 17, 17), (24, 24, 1, 1), 1),
     ((3, 77, 17, 19), (131, 77, 1, 1), 1),
 )
-# Of long reductions, which cuda_boxes cuts into parts: pixels; lines, whole planes and spans.
-CUT_PIXELS: Shape = ((2, 264, 9, 9), (264, 264, 1, 1), 1)
+# Long reductions, which cuda_boxes splits: pixels; lines, whole planes and spans.
+CUT_PIXELS: tuple[Shape, ...] = (
+    ((2, 264, 9, 9), (264, 264, 1, 1), 1),
+    ((2, 72, 9, 9), (264, 72, 3, 3), 1),
+)
 CUT_PLANES: tuple[Shape, ...] = (
     ((3, 264, 8, 8), (264, 264, 1, 1), 1),
     ((7, 264, 7, 7), (264, 264, 1, 1), 1),
@@ -238,7 +241,7 @@ SHAPES = (
     ("cuda_pointwise", (FEW_FILTERS,), tuple(PRECISIONS), False, False),
     ("cuda_boxes", (SHIFTED_PIXELS,), tuple(PRECISIONS), True, True),
     ("cuda_boxes", SHIFTED_PLANES, tuple(PRECISIONS), False, True),
-    ("cuda_boxes:parts_2", (CUT_PIXELS,), tuple(PRECISIONS), True, False),
+    ("cuda_boxes:parts_2", CUT_PIXELS, tuple(PRECISIONS), True, False),
     ("cuda_boxes:parts_2", CUT_PLANES, tuple(PRECISIONS), False, False),
     ("cuda_bands", LARGE_KERNELS, tuple(PRECISIONS), False, False),
     ("cuda_bands", LARGE_KERNELS[:1], tuple(PRECISIONS), False, True),

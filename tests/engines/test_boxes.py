@@ -154,16 +154,27 @@ def test_planes(name: str, dtype: torch.dtype, offset: int) -> None:
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("dtype", ERRORS, ids=str)
 @pytest.mark.parametrize(
-    "size", [(5, 200, 136, 17), (9, 72, 264, 7), (4, 40, 120, 28), (2, 1080, 136, 14)], ids=str
+    "size",
+    [
+        (5, 200, 136, 17, 1),
+        (9, 72, 264, 7, 1),
+        (4, 40, 120, 28, 1),
+        (2, 1080, 136, 14, 1),
+        (1, 320, 264, 16, 3),
+        (7, 136, 72, 9, 3),
+    ],
+    ids=str,
 )
 def test_other_tiles(
     size: tuple[int, ...], dtype: torch.dtype, memory_format: torch.memory_format
 ) -> None:
     """Variants cut the same sums into other tiles, or each sum into parts: other bits, but the same
     from call to call."""
-    n, c, k, h = size
+    n, c, k, h, kernel = size
+    if kernel > 1 and memory_format != torch.channels_last:
+        pytest.skip("planes are 1x1 layers")
     x = torch.randn(n, c, h, h, device="cuda").to(dtype, memory_format=memory_format)
-    w = torch.randn(k, c, 1, 1, device="cuda").to(dtype)
+    w = torch.randn(k, c, kernel, kernel, device="cuda").to(dtype, memory_format=memory_format)
     said = conv2d_ext.explain(x, w, precision="tf32")
     variants = next(q.variants for q in said.candidates if q.name == "cuda_boxes")
     assert variants

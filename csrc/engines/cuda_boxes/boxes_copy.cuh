@@ -298,8 +298,8 @@ __device__ __forceinline__ void send_index(const BoxesParams& p, const BoxesRing
   __syncwarp();
 }
 
-// The producer's loop over tiles, taps and chunks. kChunk: channels of a stage. kColumns: filters
-// are read as BoxFilters::kColumns.
+// The producer's loop over work items and the steps of their reductions. kChunk: channels of a
+// stage. kColumns: filters are read as BoxFilters::kColumns.
 template <typename Source, int kFilters, int kChunk, bool kColumns>
 __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing& ring,
                                            const void* source_map, const void* filter_map) {
@@ -314,50 +314,43 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
     order.ask_for_next();
     const TilePart part(p, order.index());
     Source source(p, source_map, part.tile);
-    if constexpr (kByLanes) source.skip(part.first_chunk);
+    if constexpr (kByLanes) source.skip(part.first_step);
     const int filter = locate_filter(p, part.tile, kFilters);
-    const int end_chunk = part.first_chunk + part.chunks;
     const FilterCopy<kColumns> filters{filter_map, filter,
                                        p.resident ? 0 : count_filter_boxes<kFilters>(p, filter)};
     const BoxPhaseParams& phase = p.phases[part.phase];
-    const int tap_rows = kByLanes ? 1 : phase.tap_rows;
-    const int tap_columns = kByLanes ? 1 : phase.tap_columns;
     if (!kByLanes && phase.taps == 0) {
       send_index<Source>(p, ring, free.take(), order.index(), follows);
+      continue;
     }
+    BoxStep<kByLanes> step(p, phase, part.first_step);
 #pragma unroll 1
-    for (int r = 0; r < tap_rows; ++r) {
-#pragma unroll 1
-      for (int s = 0; s < tap_columns; ++s) {
-        const int kernel_r = phase.tap_r0 + r * phase.tap_r_step;
-        const int kernel_s = phase.tap_s0 + s * phase.tap_s_step;
-#pragma unroll 1
-        for (int chunk = part.first_chunk; chunk < end_chunk; ++chunk) {
-          const int slot = free.take();
-          const uint32_t full = ring.full + 8 * slot;
-          const uint32_t stage = ring.first + slot * p.stage_bytes;
-          uint32_t bytes = filters.bytes();
-          if constexpr (kByLanes) {
-            source.copy(stage, p.group_sources - chunk * kChunk);
-            arrive_twice(full);
-            if (follows) continue;
-          } else if (p.boxed_source) {
-            bytes += source.bytes(chunk);
-          } else {
-            source.gather(stage, chunk, r, s);
-            fence_async_proxy();
-            arrive(full);
-          }
-          __syncwarp();
-          if (elect_lane()) {
-            store_word(ring.tile + 4 * slot, order.index());
-            arrive_expecting(full, bytes);
-            if constexpr (!kByLanes) {
-              if (p.boxed_source) source.start(stage, chunk, r, s, full);
-            }
-            filters.start(stage + p.pixel_bytes, chunk * kChunk, kernel_r, kernel_s, full);
-          }
+    for (int i = 0; i < part.steps; ++i, step.advance(p, phase)) {
+      const int slot = free.take();
+      const uint32_t full = ring.full + 8 * slot;
+      const uint32_t stage = ring.first + slot * p.stage_bytes;
+      uint32_t bytes = filters.bytes();
+      if constexpr (kByLanes) {
+        source.copy(stage, p.group_sources - step.chunk * kChunk);
+        arrive_twice(full);
+        if (follows) continue;
+      } else if (p.boxed_source) {
+        bytes += source.bytes(step.chunk);
+      } else {
+        source.gather(stage, step.chunk, step.row, step.column);
+        fence_async_proxy();
+        arrive(full);
+      }
+      __syncwarp();
+      if (elect_lane()) {
+        store_word(ring.tile + 4 * slot, order.index());
+        arrive_expecting(full, bytes);
+        if constexpr (!kByLanes) {
+          if (p.boxed_source) source.start(stage, step.chunk, step.row, step.column, full);
         }
+        filters.start(stage + p.pixel_bytes, step.chunk * kChunk,
+                      phase.tap_r0 + step.row * phase.tap_r_step,
+                      phase.tap_s0 + step.column * phase.tap_s_step, full);
       }
     }
   }

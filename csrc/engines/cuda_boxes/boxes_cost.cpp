@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/arithmetic.h"
+#include "engines/cuda_pack_filters.h"
 #include "engines/device_rates.h"
 
 namespace convx {
@@ -58,12 +59,10 @@ constexpr double kSpanStageCycles = 890;
 constexpr double kSpanFragmentCycles = 540, kTf32SpanFragmentCycles = 610;
 constexpr double kSpanSliceCycles = 1200, kTf32SpanSliceCycles = 1050;
 constexpr FormCost kSpanCost{1.03, 0.05}, kTf32SpanCost{0.9, 0.25};
-// Split-K: the kernel that adds slices, per slice of a tile, and per slice that a multiprocessor
-// has. Fitted to 246 timings of 33 layers, within 8%; within 9% for about 500 later timings, where
-// two blocks add the slices of a tile in TF32.
+// Split-K: the kernel that adds slices, per slice that a block adds, and per slice that a
+// multiprocessor has, both for 64 filters. Fitted to 246 timings of 33 layers, within 8%; within 9%
+// for about 500 later timings, where two blocks add the slices of a tile in TF32.
 constexpr double kPartsCycles = 430, kPartCycles = 940, kPartSumsCycles = 2450;
-constexpr double kPackMicroseconds = 2.3;
-constexpr double kPackBytesPerUs = 0.83e6;
 
 class Predictor {
  public:
@@ -85,10 +84,9 @@ class Predictor {
                                 : 0;
     // Work and memory traffic overlap; they delay each other most when they take equally long.
     const double both = std::cbrt(work * work * work + memory * memory * memory);
-    const double packing =
-        shape_.filter_order == BoxFilters::kPacked
-            ? kPackMicroseconds + static_cast<double>(shape_.packed_bytes) / kPackBytesPerUs
-            : 0;
+    const double packing = shape_.filter_order == BoxFilters::kPacked
+                               ? predict_packing(static_cast<double>(shape_.packed_bytes))
+                               : 0;
     const double start = kLaunchCycles + (shape_.in_turn ? kTurnCycles : 0);
     const double adding = shape_.parts > 1 ? count_adding_cycles() : 0;
     const FormCost cost = find_form_cost();
@@ -101,7 +99,7 @@ class Predictor {
   bool is_spans() const { return shape_.form == BoxForm::kSpans; }
   // Stages of a tile, or of one split-K slice.
   double count_stages(const GatherPhase& phase) const {
-    return static_cast<double>(phase.taps() * shape_.part_chunks());
+    return static_cast<double>(std::min(phase.taps() * shape_.chunks, shape_.part_steps()));
   }
 
   // Cycles of the block with the most work. Block 0 takes every grid-th tile from the first one on,
@@ -142,10 +140,11 @@ class Predictor {
 
   double count_adding_cycles() const {
     const auto of_tile = static_cast<double>(shape_.parts * shape_.pieces);
-    const double of_slice = of_tile * box_chunk(shape_.math) / kPartFilters;
+    const double of_block = of_tile * box_chunk(shape_.math) / kBoxFilters;
+    const double boxes = shape_.filters / static_cast<double>(kBoxFilters);
     const double of_sm =
-        static_cast<double>(shape_.tiles()) * of_tile / std::max(1, caps_.sm_count);
-    return kPartsCycles + of_slice * kPartCycles + of_sm * kPartSumsCycles;
+        static_cast<double>(shape_.tiles()) * of_tile * boxes / std::max(1, caps_.sm_count);
+    return kPartsCycles + of_block * kPartCycles + of_sm * kPartSumsCycles;
   }
 
   // Cycles of TMA (or of the producer warps) per tile.
@@ -155,7 +154,9 @@ class Predictor {
     const int64_t channel_bytes = view_.source_channels * operand_bytes(shape_.math);
     const double stages = count_stages(phase);
     const double part_stages =
-        channel_bytes % kBoxLineBytes == 0 ? 0 : static_cast<double>(phase.taps());
+        channel_bytes % kBoxLineBytes == 0
+            ? 0
+            : static_cast<double>(ceil_div(phase.taps(), int64_t{shape_.parts}));
     const double whole_stages = stages - part_stages;
     const int64_t of_tile = ceil_div(view_.target_channels, shape_.filter_tiles);  // on average
     const auto boxes = static_cast<double>(shape_.resident ? 0 : ceil_div(of_tile, kBoxFilters));

@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
         }
       }
       multiplier.multiply(sums, part);
-      if constexpr (kFilters == kPartFilters) {
+      if constexpr (kFilters <= most_part_filters(kForm)) {
         if (p.parts > 1) {
           leave_sums(p, sums, index);
           continue;
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
 }
 
 // Second kernel of split-K: adds the slices of a tile in order and runs the epilogue. Grid: x is
-// the tile, y is a group of kSliceFilters of its 64 filters.
+// the tile, y is a group of kSliceFilters of its filters.
 template <TensorMath kMath, BoxForm kForm, int kPieces>
 __global__ void __launch_bounds__(kBoxMultipliers)
     add_parts_kernel(const __grid_constant__ BoxesParams p,
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kBoxMultipliers)
   let_next_kernel_start();
   const int tile = static_cast<int>(blockIdx.x);
   const int own = static_cast<int>(blockIdx.y) * kFilters;  // first filter within the tile
-  const int filter = locate_filter(p, tile, kPartFilters) + own;
+  const int filter = locate_filter(p, tile, p.tile_filters) + own;
   if (filter >= p.group_targets) return;
   storer.load_bias(filter);
   WgmmaSums<kFilters> sums[kPieces];

@@ -130,9 +130,9 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
     } else {
       launch.template operator()<false>();
     }
-    if constexpr (kFilters == kPartFilters) {
+    if constexpr (kFilters <= most_part_filters(kForm)) {
       if (shape.parts > 1) {
-        const dim3 slices(static_cast<unsigned>(shape.tiles()), kPartFilters / box_chunk(kMath));
+        const dim3 slices(static_cast<unsigned>(shape.tiles()), kFilters / box_chunk(kMath));
         launch_early<add_parts_kernel<kMath, kForm, kPieces>>(
             site, slices, kBoxMultipliers, kBoxAlignment + shape.filters_offset, params, maps);
       }

@@ -69,12 +69,10 @@ class BoxMultiplier {
   // Computes a work item. The accumulators are complete on return.
   __device__ __forceinline__ void multiply(Sums& sums, const TilePart& part) {
     if constexpr (Loader::kByTile) loader_.start_tile(part.tile);
-    first_chunk_ = part.first_chunk;
-    const BoxPhaseParams& phase = p_.phases[part.phase];
-    const int count = phase.taps * part.chunks;
-    first_resident_ = phase.first_tap * p_.chunks;
+    first_chunk_ = part.first_step;
+    first_resident_ = p_.phases[part.phase].first_tap * p_.chunks;
 #pragma unroll 1
-    for (int stage = 0; stage < count; ++stage) {
+    for (int stage = 0; stage < part.steps; ++stage) {
       wait_barrier(ring_.full + 8 * cursor_.slot, cursor_.parity);
       __syncwarp();  // lanes diverge while they wait
       if constexpr (Loader::kUsed) {
@@ -172,8 +170,8 @@ class BoxMultiplier {
   // stages are not filled by TMA.
   const bool says_;
   Loader loader_;
-  uint32_t first_pixel_;  // byte offset of this warpgroup's pixels in a stage
-  int first_chunk_ = 0;
+  uint32_t first_pixel_;      // byte offset of this warpgroup's pixels in a stage
+  int first_chunk_ = 0;       // NCHW, where the only tap's steps are chunks
   int first_resident_ = 0;    // resident filters of earlier phases, in stages
   Fragments lower_, upper_;   // unused, and without registers, for NoFragments
   RingCursor cursor_, done_;  // next stage to multiply, and next to release

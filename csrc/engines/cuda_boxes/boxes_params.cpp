@@ -70,7 +70,7 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
       make_tensor_params(problem, shape.phases[0].rows, shape.phases[0].columns);
   set_phases(p, problem, shape);
   p.tiles = narrow(shape.tiles() * shape.parts);
-  p.parts = shape.parts, p.part_chunks = narrow(shape.part_chunks());
+  p.parts = shape.parts, p.part_steps = narrow(shape.part_steps());
   p.by_parts = FastDivmod(shape.parts);
   p.by_filter_tiles = FastDivmod(shape.filter_tiles);
   p.by_tile_kinds = FastDivmod(shape.tile_kinds());
@@ -82,7 +82,9 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
   const int64_t plane_lines = ceil_div(p.plane, line_pixels(shape.math));
   p.lines = shape.form == BoxForm::kLines ? narrow(problem.N * plane_lines) : 0;
   p.by_plane_lines = FastDivmod(plane_lines);
+  p.tile_filters = shape.filters;
   p.chunks = shape.chunks;
+  p.by_chunks = FastDivmod(shape.chunks);
   p.stages = shape.stages, p.stage_bytes = shape.stage_bytes;
   p.pixel_bytes = shape.pixel_bytes;
   p.resident = shape.resident;

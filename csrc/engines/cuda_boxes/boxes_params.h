@@ -28,8 +28,9 @@ struct BoxesParams : TensorParams {
   BoxPhaseParams phases[kMaxBoxPhases];
   int tiles;  // number of work items: tiles times split-K slices, slices varying fastest
   FastDivmod by_parts;
-  int parts, part_chunks;
+  int parts, part_steps;
   float* sums;  // [work item][piece][thread's accumulators / 4][thread][4]
+  int tile_filters;
   FastDivmod by_filter_tiles;
   FastDivmod by_tile_kinds;  // see BoxesShape::tile_kinds
   int* taken;  // [kind]: tiles taken so far; null: blocks take tiles with a fixed stride
@@ -38,6 +39,7 @@ struct BoxesParams : TensorParams {
   int plane, lines;  // NCHW: pixels of a plane, and lines of all images
   FastDivmod by_plane_lines;
   int chunks, stages, stage_bytes;
+  FastDivmod by_chunks;
   int pixel_bytes;  // bytes of a stage's pixels, and of each epilogue buffer
   int resident;     // filters are loaded once per block
   int filters_offset, ring_offset;

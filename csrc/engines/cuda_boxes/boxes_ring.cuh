@@ -22,16 +22,41 @@ __device__ __forceinline__ int find_phase(const BoxesParams& p, int pixel_tile) 
   return phase;
 }
 
-// A work item: one split-K slice of a tile, or the whole tile if the reduction is not split.
+// A work item: one split-K slice of a tile, or the whole tile if the reduction is not split. A step
+// of the reduction is one chunk of one tap; chunks vary fastest.
 struct TilePart {
   int tile;
   int phase;
-  int first_chunk, chunks;
+  int first_step, steps;
 
   __device__ __forceinline__ TilePart(const BoxesParams& p, int index) : tile(index) {
-    first_chunk = p.by_parts.split(tile) * p.part_chunks;
-    chunks = min(p.part_chunks, p.chunks - first_chunk);
+    first_step = p.by_parts.split(tile) * p.part_steps;
     phase = find_phase(p, p.by_filter_tiles.divide(tile));
+    steps = min(p.part_steps, p.phases[phase].taps * p.chunks - first_step);
+  }
+};
+
+// The chunk of a step, and the row and column of its tap among those of the phase. kOneTap: the
+// phase has one tap, which saves registers.
+template <bool kOneTap>
+struct BoxStep {
+  int row = 0, column = 0, chunk;
+
+  // The phase must have taps.
+  __device__ __forceinline__ BoxStep(const BoxesParams& p, const BoxPhaseParams& phase, int step)
+      : chunk(step) {
+    if constexpr (kOneTap) return;
+    chunk = p.by_chunks.split(step);
+    row = step / phase.tap_columns;
+    column = step - row * phase.tap_columns;
+  }
+
+  __device__ __forceinline__ void advance(const BoxesParams& p, const BoxPhaseParams& phase) {
+    if (++chunk < p.chunks || kOneTap) return;
+    chunk = 0;
+    if (++column < phase.tap_columns) return;
+    column = 0;
+    ++row;
   }
 };
 

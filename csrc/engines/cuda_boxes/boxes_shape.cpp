@@ -13,6 +13,10 @@ namespace {
 
 constexpr int64_t kManyTiles = 32;  // tiles per block from which the atomic counter pays off
 constexpr int64_t kSumsAlignment = 256;
+constexpr int64_t kFewestPartSteps = 2;  // steps of a split-K slice
+// Split-K slices per multiprocessor. Four quarters of 98 tiles are three waves on 132
+// multiprocessors, three quarters of one wave of whole tiles.
+constexpr int64_t kMostPartWaves = 4;
 constexpr int64_t kReservedBytes = 1024;  // per block, reserved by CUDA
 
 class Fitter {
@@ -75,7 +79,7 @@ class Fitter {
       }
       if (wish.resident > 0 || wish.in_turn > 0) continue;
       shape.resident = false;
-      for (const int parts : {2, 3, 4, 6, 8}) {
+      for (const int parts : {2, 3, 4, 5, 6, 8, 12}) {
         if (wish.parts > 0 && parts != wish.parts) continue;
         if (cut_reduction(shape, parts)) take_better(shape, wish, best);
       }
@@ -96,16 +100,16 @@ class Fitter {
     }
   }
 
-  // Splits the reduction. Returns false if slices would be too short, or more than run at once.
+  // Splits the reduction. Returns false if slices would be too short or too many.
   bool cut_reduction(BoxesShape& shape, int parts) const {
-    if (shape.filters != kPartFilters || shape.phases.size() > 1 || shape.taps() > 1 ||
-        shape.chunks < 2 * parts) {
+    if (shape.filters > most_part_filters(shape.form) || shape.phases.size() > 1 ||
+        shape.steps() < kFewestPartSteps * parts) {
       return false;
     }
-    if (shape.tiles() * parts > 2 * std::max(1, caps_.sm_count)) return false;
+    if (shape.tiles() * parts > kMostPartWaves * std::max(1, caps_.sm_count)) return false;
     shape.parts = parts;
     // Drops empty slices.
-    shape.parts = static_cast<int>(ceil_div(shape.chunks, shape.part_chunks()));
+    shape.parts = static_cast<int>(ceil_div(shape.steps(), shape.part_steps()));
     shape.sums_offset = round_up(shape_.workspace_bytes, kSumsAlignment);
     shape.workspace_bytes = shape.sums_offset + shape.tiles() * shape.parts * shape.sums_bytes();
     return shape.workspace_bytes <= caps_.workspace_limit;

@@ -113,10 +113,9 @@ constexpr bool takes_filter_columns(TensorMath math) { return operand_bytes(math
 // other multiplies.
 constexpr int most_boxes_per_sm(int filters, int pieces) { return filters * pieces == 64 ? 2 : 1; }
 
-// Only tiles of this many filters can have their reduction split (split-K). The planner splits
-// where there are few tiles and many channels; a second kernel adds the slices in order and runs
-// the epilogue.
-constexpr int kPartFilters = 64;
+// Most filters of a tile whose reduction can be split (split-K). The planner splits where there are
+// few tiles and long reductions; a second kernel adds the slices in order and runs the epilogue.
+constexpr int most_part_filters(BoxForm form) { return form == BoxForm::kPixels ? 256 : 64; }
 
 // Phases of one launch. Each takes 224 bytes of kernel parameters.
 inline constexpr int kMaxBoxPhases = 4;
@@ -152,7 +151,7 @@ struct BoxesShape {
   PixelBox box;     // a tile's pixels; one row of it where an image's pixels are contiguous
   int64_t image_tiles = 1, filter_tiles = 1;
   int chunks = 0;         // chunks of channels
-  int parts = 1;          // split-K slices; the last one may have fewer chunks
+  int parts = 1;          // split-K slices; the last one may have fewer steps
   bool resident = false;  // filters are loaded once per block; stages hold pixels only
   int stages = 0, stage_bytes = 0;
   // Bytes of a stage's pixels, and of each of the two epilogue buffers (128 bytes of filters for
@@ -192,7 +191,10 @@ struct BoxesShape {
     for (const BoxPhase& phase : phases) tiles += phase_tiles(phase);
     return tiles;
   }
-  int64_t part_chunks() const { return ceil_div(chunks, parts); }
+  // Steps of the reduction, each one chunk of one tap; those of the phase with most taps.
+  int64_t steps() const { return phases[0].taps() * chunks; }
+  // Steps of a split-K slice.
+  int64_t part_steps() const { return ceil_div(steps(), parts); }
   // Bytes of one split-K slice of a tile: float32 accumulators in register order.
   int64_t sums_bytes() const { return int64_t{pieces} * kBoxPixels * filters * 4; }
   // With resident filters a block takes only tiles with its own filters, so there is one kind of

@@ -84,10 +84,16 @@ struct BoxesVariant {
   BoxesWish wish;
 };
 constexpr BoxesVariant kVariants[] = {
-    {"tiles_64", {.filters = 64, .parts = 1}},   {"tiles_128", {.filters = 128, .parts = 1}},
-    {"tiles_256", {.filters = 256, .parts = 1}}, {"parts_2", {.filters = 64, .parts = 2}},
-    {"parts_3", {.filters = 64, .parts = 3}},    {"parts_4", {.filters = 64, .parts = 4}},
-    {"parts_6", {.filters = 64, .parts = 6}},    {"parts_8", {.filters = 64, .parts = 8}},
+    {"tiles_64", {.filters = 64, .parts = 1}},
+    {"tiles_128", {.filters = 128, .parts = 1}},
+    {"tiles_256", {.filters = 256, .parts = 1}},
+    {"parts_2", {.parts = 2}},
+    {"parts_3", {.parts = 3}},
+    {"parts_4", {.parts = 4}},
+    {"parts_5", {.parts = 5}},
+    {"parts_6", {.parts = 6}},
+    {"parts_8", {.parts = 8}},
+    {"parts_12", {.parts = 12}},
 };
 
 std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,

@@ -101,8 +101,7 @@ std::optional<PhasesShape> fit_row_phases(const ConvProblem& p, const DeviceCaps
     row.x_offset = phase.target_start * p.x_strides.h;
     row.filter_offset = shape.filter_bytes;
     shape.filter_bytes += round_up(weights * size, kPhasesAlignment);
-    shape.microseconds += kPackPhasesUs + static_cast<double>(weights * size) /
-                                              (kPackPhasesBytesPerUs * rates.memory);
+    shape.microseconds += predict_packing(static_cast<double>(weights * size), rates.memory);
   }
   for (size_t i = 0; i < phases.size(); ++i) {
     ConvProblem inner;

@@ -244,8 +244,7 @@ class ChannelFitter {
                          shape_.rest.plan.predicted_us;
     const double packing = shape_.filters_in_place
                                ? 0
-                               : kPackPhasesUs + static_cast<double>(weights) * size /
-                                                     (kPackPhasesBytesPerUs * rates.memory);
+                               : predict_packing(static_cast<double>(weights) * size, rates.memory);
     shape_.microseconds = inner + packing + bytes / rate +
                           static_cast<double>(ceil_div(p_.N, shape_.chunk_images)) * kInterleaveUs;
   }

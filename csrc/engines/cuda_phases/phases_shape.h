@@ -114,8 +114,6 @@ std::optional<PhasesShape> fit_phases(const ConvProblem& problem, const DeviceCa
 // The parts of fit_phases that several forms use.
 inline constexpr int64_t kPhasesAlignment = 256;                 // of the workspace's pieces
 inline constexpr int64_t kMostPhaseElements = int64_t{1} << 30;  // of an image, of the filters
-inline constexpr double kPackPhasesUs = 2.5;                     // derived, not fitted
-inline constexpr double kPackPhasesBytesPerUs = 0.8e6;
 std::optional<PhasesShape> fit_row_phases(const ConvProblem& problem, const DeviceCaps& caps);
 // Plans an inner convolution whose P and Q are known. Empty if they are wrong, or if no engine
 // takes it with that much workspace.
