@@ -8,11 +8,12 @@
 // or of 64 filters of dY'. A stage of the MMAs is the tiles of X' that it brings along, the halo
 // included in the first stage, and then those of dY'.
 //
-// A tile is 8 groups of 8 positions, which the converter warps take in turn: warp i has groups i,
-// i + 7, i + 14, ... of all tiles. A lane takes 4 channels of a position: 16 bytes of the slot, 8
-// bytes of each component. The tile has the same order before and after, so that the addresses of a
-// lane differ by constants only. With the loading warp the converters are two warpgroups: one more
-// warp would take registers from all others, because they are allocated for four warps at a time.
+// A tile is 8 groups of 8 positions. The seven converter warps have one group each, and one of them
+// the eighth: another one for every place in the ring of tiles. A lane takes 4 channels of a
+// position: 16 bytes of the slot, 8 bytes of each component. The tile has the same order before and
+// after, so that the addresses of a lane differ by constants only. With the loading warp the
+// converters are two warpgroups: one more warp would take registers from all others, because they
+// are allocated for four warps at a time.
 //
 // A block of a scaled form that finds a value which does not fit sets a flag, and the exact form
 // computes dW afterwards. From then on, blocks load and convert nothing more.
@@ -164,7 +165,7 @@ class OperandConverter {
         staging_(staging),
         stages_(work.stages),
         lane_(static_cast<int>(threadIdx.x) % 32),
-        group_(warp),
+        warp_(warp),
         scales_(call.scales),
         input_scale_(find_operand_scale<kForm, PackedSide::kInput>(call)),
         gradient_scale_(find_operand_scale<kForm, PackedSide::kGradient>(call)),
@@ -191,7 +192,8 @@ class OperandConverter {
     uint32_t to = memory_.input + ring_slot_ * bytes;
 #pragma unroll 1
     for (int tile = 0; tile < g_.block_channel_tiles; ++tile, to += memory_.ring_bytes) {
-      convert_tile(to, component, g_.row_bytes, mirror, input_scale_);
+      convert_tile(to, component, g_.row_bytes, mirror, input_scale_,
+                   ring_slot_ * g_.block_channel_tiles + tile);
     }
     if (++ring_slot_ == g_.ring_stages) ring_slot_ = 0;
   }
@@ -201,23 +203,24 @@ class OperandConverter {
     uint32_t to = memory_.gradient + slot * memory_.gradient_stage_bytes;
 #pragma unroll 1
     for (int tile = 0; tile < g_.block_filter_tiles; ++tile, to += kTileBytes) {
-      convert_tile(to, g_.block_filter_tiles * kTileBytes, kGradientRowBytes, 0, gradient_scale_);
+      convert_tile(to, g_.block_filter_tiles * kTileBytes, kGradientRowBytes, 0, gradient_scale_,
+                   slot * g_.block_filter_tiles + tile);
     }
   }
 
   // Converts this warp's groups of the next slot into a tile with rows of row_bytes.
   // component_bytes: from one component of the tile to the next. mirror: the distance to the tile's
-  // copy, 0 if it has none.
+  // copy, 0 if it has none. place: the tile's number in its ring.
   __device__ __forceinline__ void convert_tile(uint32_t to, uint32_t component_bytes, int row_bytes,
-                                               uint32_t mirror, float scale) {
+                                               uint32_t mirror, float scale, int place) {
     wait_barrier(staging_.full + 8 * cursor_.slot, cursor_.parity);
     if (!is_scaled(kForm) || !discard_.holds()) {
       if (row_bytes == 128) {
-        convert_groups<128>(to, component_bytes, mirror, scale);
+        convert_groups<128>(to, component_bytes, mirror, scale, place);
       } else if (row_bytes == 64) {
-        convert_groups<64>(to, component_bytes, mirror, scale);
+        convert_groups<64>(to, component_bytes, mirror, scale, place);
       } else {
-        convert_groups<32>(to, component_bytes, mirror, scale);
+        convert_groups<32>(to, component_bytes, mirror, scale, place);
       }
     }
     __syncwarp();
@@ -227,20 +230,23 @@ class OperandConverter {
 
   template <int kRowBytes>
   __device__ __forceinline__ void convert_groups(uint32_t to, uint32_t component_bytes,
-                                                 uint32_t mirror, float scale) {
+                                                 uint32_t mirror, float scale, int place) {
     constexpr int kGroups = 8;
     constexpr int kGroupBytes = kStagePositions / kGroups * kRowBytes;
     constexpr int kUnits = kGroupBytes / 256;  // of 4 channels, for each lane
     const uint32_t from = staging_.slots + cursor_.slot * kStagingSlotBytes + 16 * lane_;
     to += swizzle(8 * lane_, kRowBytes);
-    // A warp has one group of most tiles, and two of every seventh.
+    // A warp has one group of most tiles, and two of every seventh: which ones, depends on the
+    // tile's place in its ring, so that every address is written by one thread alone.
+    const int first_group =
+        static_cast<int>(static_cast<unsigned>(warp_ + place) % kConverterWarps);
 #pragma unroll 1
-    for (; group_ < kGroups; group_ += kConverterWarps) {
+    for (int group = first_group; group < kGroups; group += kConverterWarps) {
       float values[4 * kUnits];
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) {
         uint32_t words[4];
-        load_16_bytes(from + group_ * 2 * kGroupBytes + i * 512, words);
+        load_16_bytes(from + group * 2 * kGroupBytes + i * 512, words);
 #pragma unroll
         for (int j = 0; j < 4; ++j) values[4 * i + j] = __uint_as_float(words[j]);
       }
@@ -256,7 +262,7 @@ class OperandConverter {
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) {
         // swizzle(8 * lane + 256 * i): the address has no other bits of 256 and 512.
-        const uint32_t at = (to + group_ * kGroupBytes) ^ (i * (256 + 2 * 16));
+        const uint32_t at = (to + group * kGroupBytes) ^ (i * (256 + 2 * 16));
         uint32_t first[kComponents], second[kComponents];
         split_pair<kForm>(values[4 * i], values[4 * i + 1], first);
         split_pair<kForm>(values[4 * i + 2], values[4 * i + 3], second);
@@ -267,14 +273,12 @@ class OperandConverter {
         }
       }
     }
-    group_ -= kGroups;
   }
 
   const WgradGeometry& g_;
   const WgradMemory& memory_;
   const StagingMemory& staging_;
-  const int stages_, lane_;
-  int group_;  // of the next slot, that this warp converts first
+  const int stages_, lane_, warp_;
   HalfScales* const scales_;
   const float input_scale_, gradient_scale_;
   DiscardFlag discard_;
