@@ -99,6 +99,7 @@ double predict_columns(const ConvProblem& problem, const GemmShape& shape, doubl
 constexpr double kSegmentCallUs = 5;  // a batch of products, and what adds and writes them
 constexpr double kSegmentHalfRate = 640e6, kSegmentTf32Rate = 250e6;
 constexpr double kUnalignedShare = 0.23;      // of these rates, for rows that are not aligned
+constexpr double kPlaneBytesPerUs = 3.9e6;    // tensors in NCHW, from device memory
 constexpr double kPartialBytesPerUs = 3.2e6;  // products, written and read again
 constexpr double kSegmentTile = 128;          // filters, and channels
 constexpr double kIdleExponent = 0.7;         // 1: idle multiprocessors cost all of their time
@@ -117,7 +118,8 @@ double predict_segments(const ConvProblem& p, const GemmShape& shape, double mem
   const double waste = pad_ratio(filters, kSegmentTile / 2) * pad_ratio(channels, kSegmentTile / 2);
   const double arithmetic =
       count_flops(p) * waste / (rate * product_rate * std::pow(busy, kIdleExponent));
-  const double memory = count_bytes(p) / (kBytesPerUs * memory_rate);
+  const bool planes = shape.in_place.form == InPlaceForm::kPlanes;
+  const double memory = count_bytes(p) / ((planes ? kPlaneBytesPerUs : kBytesPerUs) * memory_rate);
   return kSegmentCallUs * shape.calls + std::max(arithmetic, memory) +
          2 * shape.partial_bytes / (kPartialBytesPerUs * memory_rate);
 }

@@ -46,16 +46,19 @@ constexpr double kBoxCycles = 60;
 constexpr double kBoxPositionCycles = 1.4;
 // The same if boxes take some of the channels of a pixel from device memory: each visit reads a few
 // sectors of it. Input gradients of kb55 and seed63 in bf16, channels_last (H200, 2026-11-18).
-constexpr double kSlicedPositionCycles = 4;
+constexpr double kSlicedPositionCycles = 4;      // 32 bytes of a pixel
+constexpr double kHalfLinePositionCycles = 2.6;  // 64 bytes
 constexpr int kWholePixelBytes = 128;
 // Transposing a position, by both warps of a streaming block; measured where this was the limit.
 constexpr double kTurnedPositionCycles = 12;
 constexpr double kHalvedPositionCycles = 21;  // the same with conversion to scaled fp16
 // Factor for 1x1 kernels in float32 or channels_last: they have too few MMAs to hide anything else.
 constexpr double kSingleTapWaits = 1.25;
-constexpr double kWindowTileCycles = 1900;          // filling and draining the pipeline
-constexpr double kWindowLaunchCycles = 15000;       // both kernels, with their first and last tiles
-constexpr double kBoxLaunchCycles = 25000;          // the same with sources by TMA boxes
+constexpr double kWindowTileCycles = 1900;     // filling and draining the pipeline
+constexpr double kWindowLaunchCycles = 15000;  // both kernels, with their first and last tiles
+constexpr double kBoxLaunchCycles = 25000;     // the same with sources by TMA boxes
+// The same with a scale that is measured first, in channels_last: six input gradients in TF32.
+constexpr double kMeasuredLaunchCycles = 32000;
 constexpr double kWindowBatchLaunchCycles = 13000;  // the same for each further batch of images
 constexpr double kWindowMemoryBytes = 10;           // writing lines, bytes per cycle
 constexpr double kWindowCopiedBytes = 18;   // the same if the source's channels are contiguous
@@ -106,7 +109,8 @@ double find_position_cycles(const ConvProblem& problem, const GatherTensors& vie
   }
   const double near =
       find_near_share(static_cast<double>(problem.N * view.source_h * view.source_w * pixel_bytes));
-  return near * kBoxPositionCycles + (1 - near) * kSlicedPositionCycles;
+  const double sliced = shape.lane_bytes > 32 ? kHalfLinePositionCycles : kSlicedPositionCycles;
+  return near * kBoxPositionCycles + (1 - near) * sliced;
 }
 
 // Cycles of a tile: the slowest of MMAs with staging, the source producer, and the stores.
@@ -176,7 +180,10 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   // Each tile of filters reads the boxes again.
   const double read = shape.box_columns > 0 ? traffic.source * shape.filter_tiles : 0;
   cycles = std::max(cycles, (traffic.target + read) * element / caps.sm_count / kWindowStoredBytes);
-  cycles += (shape.box_columns > 0 ? kBoxLaunchCycles : kWindowLaunchCycles) +
+  const bool measures = is_half(shape.math) && make_gather_tensors(problem).source_strides.c == 1;
+  cycles += (shape.box_columns > 0 ? kBoxLaunchCycles
+             : measures            ? kMeasuredLaunchCycles
+                                   : kWindowLaunchCycles) +
             static_cast<double>(batches - 1) * kWindowBatchLaunchCycles;
   if (shape.box_columns > 0) {
     // Only the filters are prepared.

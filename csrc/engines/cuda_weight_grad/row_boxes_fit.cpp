@@ -14,7 +14,9 @@ constexpr double kStepCycles = 500;  // of a warpgroup, besides its MMAs
 constexpr double kBoxCycles = 150;   // of TMA, for 64 rows of 128 bytes
 constexpr double kMemoryBytesPerUs = 4e6;
 constexpr double kRereadBytesPerUs = 12e6;  // for values that other blocks read as well, from L2
-constexpr double kStartUs = 3;              // before memory is busy, and after
+// Partial sums are stored after the last step, when nothing else runs (17 MB: 7 us).
+constexpr double kPartialBytesPerUs = 2.5e6;
+constexpr double kStartUs = 3;  // before memory is busy, and after
 
 constexpr int kMaxStages = 8;
 
@@ -114,7 +116,8 @@ class BoxSearch {
     const double copied = static_cast<double>(g.stages_total * g.slice_blocks()) * stage_bytes;
     const double memory_us =
         kStartUs + bytes / kMemoryBytesPerUs + std::max(copied - bytes, 0.0) / kRereadBytesPerUs;
-    return std::max(main_us, memory_us) + predict_reduction(p_, g);
+    const double stored_us = static_cast<double>(g.partial_bytes()) / kPartialBytesPerUs;
+    return std::max(main_us, memory_us) + stored_us + predict_reduction(p_, g);
   }
 
   const ConvProblem& p_;
