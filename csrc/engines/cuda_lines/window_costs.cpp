@@ -57,8 +57,10 @@ constexpr double kSingleTapWaits = 1.25;
 constexpr double kWindowTileCycles = 1900;     // filling and draining the pipeline
 constexpr double kWindowLaunchCycles = 15000;  // both kernels, with their first and last tiles
 constexpr double kBoxLaunchCycles = 25000;     // the same with sources by TMA boxes
-// The same with a scale that is measured first, in channels_last: six input gradients in TF32.
-constexpr double kMeasuredLaunchCycles = 32000;
+// The same with scales that are measured first, in channels_last, and filters' bytes per cycle of
+// all multiprocessors then: six input gradients in TF32 (H200, 2026-11-18).
+constexpr double kMeasuredLaunchCycles = 23500;
+constexpr double kMeasuredFilterBytes = 370;
 constexpr double kWindowBatchLaunchCycles = 13000;  // the same for each further batch of images
 constexpr double kWindowMemoryBytes = 10;           // writing lines, bytes per cycle
 constexpr double kWindowCopiedBytes = 18;   // the same if the source's channels are contiguous
@@ -181,6 +183,10 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   const double read = shape.box_columns > 0 ? traffic.source * shape.filter_tiles : 0;
   cycles = std::max(cycles, (traffic.target + read) * element / caps.sm_count / kWindowStoredBytes);
   const bool measures = is_half(shape.math) && make_gather_tensors(problem).source_strides.c == 1;
+  if (measures) {
+    const int64_t filters = problem.K * problem.channels_per_group() * problem.taps();
+    cycles += static_cast<double>(filters * size_of(problem.dtype)) / kMeasuredFilterBytes;
+  }
   cycles += (shape.box_columns > 0 ? kBoxLaunchCycles
              : measures            ? kMeasuredLaunchCycles
                                    : kWindowLaunchCycles) +
