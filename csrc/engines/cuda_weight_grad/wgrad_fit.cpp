@@ -113,7 +113,9 @@ class Search {
     if (p_.N * row_axis_.length >= (int64_t{1} << 30) / column_axis_.length) return false;
     g.pitch = narrow(column_axis_.length), g.rows = narrow(row_axis_.length);
     g.by_pitch = FastDivmod(g.pitch), g.by_rows = FastDivmod(g.rows);
-    set_stage_step(g, 1);
+    g.stage_columns = kStagePositions % g.pitch;
+    g.stage_rows = kStagePositions / g.pitch % g.rows;
+    g.stage_images = kStagePositions / g.pitch / g.rows;
     for (const int64_t row : row_axis_.residues) {
       for (const int64_t column : column_axis_.residues) {
         g.residues[g.residue_count++] = {narrow(row), narrow(column)};
@@ -307,17 +309,6 @@ class Search {
                                         g.input_bytes(components_),
                      .microseconds = us};
     if (g.writes_result) best_->geometry.by_grid_minor = FastDivmod(g.slices);
-    const bool is_in_place =
-        g.input_source != OperandSource::kPacked && g.gradient_source != OperandSource::kPacked;
-    if (is_in_place && g.halo_stages == 0) set_stage_step(best_->geometry, g.slices);
-  }
-
-  static void set_stage_step(WgradGeometry& g, int stages) {
-    g.stage_step = stages;
-    const int64_t positions = int64_t{kStagePositions} * stages;
-    g.stage_columns = static_cast<int>(positions % g.pitch);
-    g.stage_rows = static_cast<int>(positions / g.pitch % g.rows);
-    g.stage_images = static_cast<int>(positions / g.pitch / g.rows);
   }
 
   // The longest round whose packed tensors stay within so many bytes.

@@ -104,10 +104,7 @@ struct WgradGeometry {
   // Every image is one stage, and dY' is zero in its last 8 positions, which MMAs of one component
   // leave out, unless the block converts its operands.
   bool images_end_in_gaps;
-  // Stages of a slice are so many stages apart: as many as there are slices, where both operands
-  // are read in place and stages share no halo, so that all blocks read neighbouring memory.
-  int stage_step;
-  int stage_columns, stage_rows, stage_images;  // of that distance, as positions are split
+  int stage_columns, stage_rows, stage_images;  // of a stage's length, as positions are split
   bool folds_columns;
   int packed_channels;  // columns that a packed row of X' has: C, or S * C where folded
   int residue_count;

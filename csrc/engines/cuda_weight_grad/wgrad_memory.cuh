@@ -32,8 +32,7 @@ struct WgradWork {
 
   __device__ WgradWork(const WgradGeometry& g, const WgradCall& call, const WgradIndex& index)
       : tile_index(index.tile), slice(index.slice), tile(g, index.tile) {
-    first_stage =
-        g.stage_step > 1 ? slice : slice * call.slice_stages + min(slice, call.longer_slices);
+    first_stage = slice * call.slice_stages + min(slice, call.longer_slices);
     stages = call.slice_stages + (slice < call.longer_slices ? 1 : 0);
   }
 };
