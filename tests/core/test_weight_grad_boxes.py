@@ -113,11 +113,12 @@ def test_misaligned_tensors_are_packed(core: ModuleType, math) -> None:
         check(host, problem, before)
 
 
-def test_a_block_has_all_filters(core: ModuleType) -> None:
+def test_blocks_have_many_filters(core: ModuleType) -> None:
+    """All of them in float32; in 16 bits half, because fewer partial sums are worth more."""
     shape = Shape.parse("n64c64h56w56 k256r1s1")
-    for dtype in ("bfloat16", "float32"):
+    for dtype, tiles in (("bfloat16", 2), ("float32", 1)):
         problem = describe(core, shape, "weight_grad", dtype, "tf32")
         planned = core.plan_weight_grad(problem, h200(core))
         assert planned["gradient_source"] == ROW_BOXES
-        assert planned["filter_tiles"] == 4
-        assert planned["tiles"] == 1
+        assert planned["filter_tiles"] == 4 // tiles
+        assert planned["tiles"] == tiles
