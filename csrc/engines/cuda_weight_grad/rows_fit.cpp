@@ -14,8 +14,8 @@ constexpr double kMmaOverhead = 1.1, kSplitMmaOverhead = 1.35;
 constexpr double kMemoryBytesPerUs = 3.9e6;
 constexpr double kRunCycles = 700;
 constexpr double kStepCycles = 1450, kFloatStepCycles = 2500;  // of a warpgroup, besides its MMAs
-// The same where additions overlap with MMAs (RowTile::has_two_sets). Estimated from the number of
-// instructions, not measured.
+// The same where additions overlap with MMAs (RowTile::has_two_sets). By instructions; five layers
+// took 1.02 to 1.22 times as long as predicted with it.
 constexpr double kOverlappedStepCycles = 1800;
 constexpr double kRowCycles = 1500;  // from loading an input row to having built it
 constexpr double kLoadCycles = 25;   // of a loader warp, for an instruction
