@@ -11,7 +11,9 @@ from typing import Any
 
 import reference
 import torch
+from cases import Case
 from engine_tester import Problem, nonfinite
+from layouts import COMMON
 from problems import h200
 from torch import Tensor
 
@@ -139,6 +141,14 @@ def check_nonfinite_on_host(host: HostEngine, problem: Problem, direction: str) 
     """NaN and infinities are where float64 has them, and nowhere else."""
     want = nonfinite(problem.want(direction))
     assert torch.equal(nonfinite(host.run(problem, direction)), want), direction
+
+
+def check_weight_grad_of(host: HostEngine, case: Case, dtype: torch.dtype, value: float) -> None:
+    """The same of weight gradients in NCHW, with the value somewhere in x, then in y."""
+    for operand, spot in (("x", (1, 5, 4, 6)), ("y", (0, 9, 2, 3))):
+        problem = Problem(case, dtype, COMMON[0], "cpu")
+        getattr(problem, operand)[spot] = value
+        check_nonfinite_on_host(host, problem, "weight_grad")
 
 
 def check_on_host(host: HostEngine, problem: Problem, direction: str) -> str:

@@ -11,7 +11,7 @@ import torch
 from cases import CASES as GRID
 from cases import Case
 from engine_tester import Problem
-from host_engines import HostEngine, RefusedError, check_nonfinite_on_host
+from host_engines import HostEngine, RefusedError, check_nonfinite_on_host, check_weight_grad_of
 from kernel_tester import MATH
 from layouts import COMMON
 from test_weight_grad_kernels import CASES
@@ -110,12 +110,8 @@ def test_every_case(core: ModuleType, case: Case, math) -> None:
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
 @pytest.mark.parametrize("math", MATH, ids=str)
 def test_infinities_reach_what_they_should(core: ModuleType, math, value: float) -> None:
-    host = RowEngine(core, math[1])
-    for operand, spot in (("x", (1, 5, 4, 6)), ("y", (0, 9, 2, 3))):
-        case = Case("dilated", (2, 16, 9, 12), (16, 16, 3, 3), dilation=(2, 1))
-        problem = Problem(case, math[0], COMMON[0], "cpu")
-        getattr(problem, operand)[spot] = value
-        check_nonfinite_on_host(host, problem, "weight_grad")
+    case = Case("dilated", (2, 16, 9, 12), (16, 16, 3, 3), dilation=(2, 1))
+    check_weight_grad_of(RowEngine(core, math[1]), case, math[0], value)
 
 
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])

@@ -113,14 +113,10 @@ using Algorithm = InPlaceWish::Algorithm;
 constexpr int64_t kMostWholePixels = int64_t{1} << 18;
 
 // True if all pixels are one matrix, and the filters are, too.
-bool can_be_whole(const ConvProblem& p) {
-  const InPlaceForm form = find_in_place_form(p);
+bool can_be_whole(const ConvProblem& p, InPlaceForm form, const FilterMatrix& filters) {
   const bool is_matrix = form == InPlaceForm::kPixels || (form == InPlaceForm::kPlanes && p.N == 1);
-  if (!is_matrix || !uses_tensor_cores(p) || target_pixels(p) > kMostWholePixels) return false;
-  ConvProblem viewed = p;
-  viewed.pass = Pass::kForward;
-  const FilterMatrix filters = find_filter_matrix(p, make_gather_view(viewed));
-  return !filters.packed && !filters.transposed;
+  return is_matrix && uses_tensor_cores(p) && target_pixels(p) <= kMostWholePixels &&
+         !filters.packed && !filters.transposed;
 }
 
 struct NamedWish {
@@ -155,7 +151,10 @@ bool can_be_wished(const ConvProblem& p, const InPlaceWish& wish) {
   if (form == InPlaceForm::kNone) return false;
   const bool asks_for_segments = wish.algorithm == Algorithm::kSegments;
   if (p.pass == Pass::kWeightGrad) {
-    return wish.form == InPlaceForm::kNone && (asks_for_segments || can_be_whole(p));
+    if (wish.form != InPlaceForm::kNone || asks_for_segments) return asks_for_segments;
+    ConvProblem viewed = p;
+    viewed.pass = Pass::kForward;
+    return can_be_whole(p, form, find_filter_matrix(p, make_gather_tensors(viewed)));
   }
   if (asks_for_segments) return false;
   if (wish.form != InPlaceForm::kNone) {
@@ -170,7 +169,8 @@ bool can_be_wished(const ConvProblem& p, const InPlaceWish& wish) {
 // The algorithm of a weight gradient that is one product.
 void fit_whole_product(const ConvProblem& p, InPlaceShape& shape, int64_t workspace_limit,
                        const InPlaceWish& wish) {
-  shape.is_whole = wish.algorithm != Algorithm::kSegments && can_be_whole(p);
+  shape.is_whole =
+      wish.algorithm != Algorithm::kSegments && can_be_whole(p, shape.form, shape.filters);
   shape.asks_lt = shape.is_whole && wish.algorithm == Algorithm::kLt;
   if (!shape.asks_lt) return;
   shape.blas_bytes = std::min(wish.blas_bytes, workspace_limit / kGemmAlignment * kGemmAlignment);

@@ -241,6 +241,12 @@ double predict_memory(const ProductRates& rates, const ProductSize& size) {
          (1 - near) * (read / rates.far_read + written / rates.far_write);
 }
 
+// Time of a product whose arithmetic and memory traffic overlap.
+double overlap(const ProductRates& rates, double arithmetic, double memory) {
+  return std::pow(std::pow(arithmetic, rates.overlap) + std::pow(memory, rates.overlap),
+                  1 / rates.overlap);
+}
+
 double find_share(const ProductRates& rates, int64_t pitch_bytes) {
   if (pitch_bytes % 8 == 0) return 1;
   return pitch_bytes % 4 == 0 ? rates.aligned4 : rates.aligned2;
@@ -283,9 +289,7 @@ double predict_whole_product(const ConvProblem& p, const GatherTensors& view,
   const double near = find_near_share(count_bytes(p));
   const double memory =
       count_bytes(p) * (near / rates.near_read + (1 - near) / rates.far_read) / memory_rate;
-  return rates.start_us +
-         std::pow(std::pow(arithmetic, rates.overlap) + std::pow(memory, rates.overlap),
-                  1 / rates.overlap);
+  return rates.start_us + overlap(rates, arithmetic, memory);
 }
 
 double predict_in_place(const ConvProblem& p, const GatherTensors& view, const InPlaceShape& shape,
@@ -307,8 +311,7 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
   const double share = find_share(rates, shape.pitches() * size_of(p.dtype)) / product_rate;
   const double arithmetic = predict_products(rates, size, share);
   const double memory = predict_memory(rates, size) / memory_rate;
-  const double product = std::pow(
-      std::pow(arithmetic, rates.overlap) + std::pow(memory, rates.overlap), 1 / rates.overlap);
+  const double product = overlap(rates, arithmetic, memory);
   double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0);
   if (adds_bias(p) && !side_by_side) around += predict_bias(p, view, shape, rates, memory_rate);
   if (shape.chunk_pixels == 0) return around + product;

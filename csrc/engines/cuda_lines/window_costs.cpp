@@ -182,7 +182,8 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   // Each tile of filters reads the boxes again.
   const double read = shape.box_columns > 0 ? traffic.source * shape.filter_tiles : 0;
   cycles = std::max(cycles, (traffic.target + read) * element / caps.sm_count / kWindowStoredBytes);
-  const bool measures = is_half(shape.math) && make_gather_tensors(problem).source_strides.c == 1;
+  const bool channels_adjacent = make_gather_tensors(problem).source_strides.c == 1;
+  const bool measures = is_half(shape.math) && channels_adjacent;
   if (measures) {
     const int64_t filters = problem.K * problem.channels_per_group() * problem.taps();
     cycles += static_cast<double>(filters * size_of(problem.dtype)) / kMeasuredFilterBytes;
@@ -197,8 +198,7 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
     cycles += shape.reach * turned_position_cycles(shape.math);  // before the first tile
   } else {
     const double line_bytes = static_cast<double>(batches * shape.line_bytes);
-    const double rate = make_gather_tensors(problem).source_strides.c == 1 ? kWindowCopiedBytes
-                                                                           : kWindowMemoryBytes;
+    const double rate = channels_adjacent ? kWindowCopiedBytes : kWindowMemoryBytes;
     cycles += (traffic.source * element + line_bytes) / caps.sm_count / rate;
   }
   cycles += 2 * static_cast<double>(shape.partial_bytes) / caps.sm_count / kWindowPartialBytes;
