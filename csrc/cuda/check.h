@@ -10,11 +10,13 @@
 
 namespace convx {
 
-// The engine and the problem, for error messages, and the stream to launch on.
+// The engine and the problem, for error messages; the stream to launch on; and CudaContext's
+// get_blas, for engines that call cuBLAS.
 struct LaunchSite {
   const char* engine;
   const ConvProblem* problem;
   cudaStream_t stream;
+  void* (*get_blas)() = nullptr;
 };
 
 [[noreturn]] inline void throw_launch_error(const LaunchSite& site, const std::string& what,

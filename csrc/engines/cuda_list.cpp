@@ -1,17 +1,4 @@
-#include "engines/cuda_bands/cuda_bands_plan.h"
-#include "engines/cuda_boxes/cuda_boxes_plan.h"
-#include "engines/cuda_col2im/cuda_col2im_plan.h"
-#include "engines/cuda_depthwise/cuda_depthwise_plan.h"
-#include "engines/cuda_diagonal/cuda_diagonal_plan.h"
-#include "engines/cuda_direct/cuda_direct_plan.h"
-#include "engines/cuda_gemm/cuda_gemm_plan.h"
-#include "engines/cuda_grouped/cuda_grouped_plan.h"
-#include "engines/cuda_lines/cuda_lines_plan.h"
-#include "engines/cuda_mma/cuda_mma_plan.h"
-#include "engines/cuda_phases/cuda_phases_plan.h"
-#include "engines/cuda_pixels/cuda_pixels_plan.h"
-#include "engines/cuda_pointwise/cuda_pointwise_plan.h"
-#include "engines/cuda_weight_grad/cuda_weight_grad_plan.h"
+#include "engines/cuda_engines.h"
 #include "engines/engine_list.h"
 
 namespace convx {

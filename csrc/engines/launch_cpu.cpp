@@ -1,33 +1,20 @@
 #include "engines/launch_cpu.h"
 
-#include "engines/cpu_direct/cpu_direct_launch.h"
-#include "engines/cpu_gemm/cpu_gemm_launch.h"
+#include "engines/cpu_driver/channelwise.h"
+#include "engines/cpu_driver/gather_driver.h"
+#include "engines/cpu_driver/weight_driver.h"
 #include "engines/cpu_kernels/cpu_kernels.h"
 
 namespace convx {
 
 void launch_cpu(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,
                 const TaskRunner& runner) {
-  switch (plan.engine) {
-    case EngineId::kCpuGemm:
-      return launch_cpu_gemm(problem, plan, buffers, runner);
-    case EngineId::kCpuDirect:
-      return launch_cpu_direct(problem, plan, buffers, runner);
-    case EngineId::kCudaGemm:
-    case EngineId::kCudaDirect:
-    case EngineId::kCudaLines:
-    case EngineId::kCudaPixels:
-    case EngineId::kCudaMma:
-    case EngineId::kCudaDepthwise:
-    case EngineId::kCudaPointwise:
-    case EngineId::kCudaGrouped:
-    case EngineId::kCudaBoxes:
-    case EngineId::kCudaBands:
-    case EngineId::kCudaDiagonal:
-    case EngineId::kCudaPhases:
-    case EngineId::kCudaCol2im:
-    case EngineId::kCudaWeightGrad:
-      break;  // never in a plan for the CPU
+  if (plan.engine == EngineId::kCpuDirect && is_channelwise(problem)) {
+    launch_channelwise(problem, plan, buffers, runner);
+  } else if (problem.pass == Pass::kWeightGrad) {
+    launch_weight(problem, plan, buffers, runner);
+  } else {
+    launch_gather(problem, plan, buffers, runner);
   }
 }
 

@@ -1,54 +1,45 @@
 #include "engines/launch_cuda.h"
 
-#include "engines/cuda_bands/cuda_bands_launch.h"
-#include "engines/cuda_boxes/cuda_boxes_launch.h"
-#include "engines/cuda_col2im/cuda_col2im_launch.h"
-#include "engines/cuda_depthwise/cuda_depthwise_launch.h"
-#include "engines/cuda_diagonal/cuda_diagonal_launch.h"
-#include "engines/cuda_direct/cuda_direct_launch.h"
-#include "engines/cuda_gemm/cuda_gemm_launch.h"
-#include "engines/cuda_grouped/cuda_grouped_launch.h"
-#include "engines/cuda_lines/cuda_lines_launch.h"
-#include "engines/cuda_mma/cuda_mma_launch.h"
-#include "engines/cuda_phases/cuda_phases_launch.h"
-#include "engines/cuda_pixels/cuda_pixels_launch.h"
-#include "engines/cuda_pointwise/cuda_pointwise_launch.h"
-#include "engines/cuda_weight_grad/cuda_weight_grad_launch.h"
+#include "cuda/check.h"
+#include "engines/cuda_engines.h"
 
 namespace convx {
 
 void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,
                  const CudaContext& context) {
   const cudaStream_t stream = static_cast<cudaStream_t>(context.stream);
+  const auto launch = [&](const char* engine, const auto& launch_engine) {
+    launch_engine({engine, &problem, stream, context.get_blas}, plan, buffers);
+  };
   switch (plan.engine) {
     case EngineId::kCudaGemm:
-      return launch_cuda_gemm({"cuda_gemm", &problem, stream}, plan, buffers, context.get_blas());
+      return launch("cuda_gemm", launch_cuda_gemm);
     case EngineId::kCudaDirect:
-      return launch_cuda_direct({"cuda_direct", &problem, stream}, plan, buffers);
+      return launch("cuda_direct", launch_cuda_direct);
     case EngineId::kCudaLines:
-      return launch_cuda_lines({"cuda_lines", &problem, stream}, plan, buffers);
+      return launch("cuda_lines", launch_cuda_lines);
     case EngineId::kCudaPixels:
-      return launch_cuda_pixels({"cuda_pixels", &problem, stream}, plan, buffers);
+      return launch("cuda_pixels", launch_cuda_pixels);
     case EngineId::kCudaMma:
-      return launch_cuda_mma({"cuda_mma", &problem, stream}, plan, buffers);
+      return launch("cuda_mma", launch_cuda_mma);
     case EngineId::kCudaDepthwise:
-      return launch_cuda_depthwise({"cuda_depthwise", &problem, stream}, plan, buffers);
+      return launch("cuda_depthwise", launch_cuda_depthwise);
     case EngineId::kCudaPointwise:
-      return launch_cuda_pointwise({"cuda_pointwise", &problem, stream}, plan, buffers);
+      return launch("cuda_pointwise", launch_cuda_pointwise);
     case EngineId::kCudaGrouped:
-      return launch_cuda_grouped({"cuda_grouped", &problem, stream}, plan, buffers);
+      return launch("cuda_grouped", launch_cuda_grouped);
     case EngineId::kCudaBoxes:
-      return launch_cuda_boxes({"cuda_boxes", &problem, stream}, plan, buffers);
+      return launch("cuda_boxes", launch_cuda_boxes);
     case EngineId::kCudaBands:
-      return launch_cuda_bands({"cuda_bands", &problem, stream}, plan, buffers);
+      return launch("cuda_bands", launch_cuda_bands);
     case EngineId::kCudaDiagonal:
-      return launch_cuda_diagonal({"cuda_diagonal", &problem, stream}, plan, buffers);
+      return launch("cuda_diagonal", launch_cuda_diagonal);
     case EngineId::kCudaPhases:
-      return launch_cuda_phases({"cuda_phases", &problem, stream}, plan, buffers, context);
+      return launch("cuda_phases", launch_cuda_phases);
     case EngineId::kCudaCol2im:
-      return launch_cuda_col2im({"cuda_col2im", &problem, stream}, plan, buffers);
+      return launch("cuda_col2im", launch_cuda_col2im);
     case EngineId::kCudaWeightGrad:
-      return launch_cuda_weight_grad({"cuda_weight_grad", &problem, stream}, plan, buffers);
+      return launch("cuda_weight_grad", launch_cuda_weight_grad);
     case EngineId::kCpuGemm:
     case EngineId::kCpuDirect:
       break;

@@ -36,6 +36,25 @@ constexpr int count_planes(TensorMath math) {
   return math == TensorMath::kIeee ? 3 : math == TensorMath::kHalfIeee ? 2 : 1;
 }
 
+// Calls visit.operator()<kMath>() with a run-time value as the template argument.
+template <typename Visit>
+decltype(auto) visit_math(TensorMath math, const Visit& visit) {
+  switch (math) {
+    case TensorMath::kTf32:
+      return visit.template operator()<TensorMath::kTf32>();
+    case TensorMath::kIeee:
+      return visit.template operator()<TensorMath::kIeee>();
+    case TensorMath::kBFloat16:
+      return visit.template operator()<TensorMath::kBFloat16>();
+    case TensorMath::kFloat16:
+      return visit.template operator()<TensorMath::kFloat16>();
+    case TensorMath::kHalfTf32:
+      return visit.template operator()<TensorMath::kHalfTf32>();
+    default:
+      return visit.template operator()<TensorMath::kHalfIeee>();
+  }
+}
+
 // The grid that packs filters has a row of blocks per chunk of the reduction: CUDA's limit.
 inline constexpr int64_t kMaxTensorChunks = 65535;
 

@@ -7,7 +7,7 @@
 #include "buffers_at.h"
 #include "emulate_col2im.h"
 #include "engines/cuda_col2im/col2im_fit.h"
-#include "engines/cuda_col2im/cuda_col2im_plan.h"
+#include "engines/cuda_engines.h"
 
 namespace py = pybind11;
 using namespace convx;

@@ -3,7 +3,7 @@
 
 #include "buffers_at.h"
 #include "emulate_lines.h"
-#include "engines/cuda_lines/cuda_lines_plan.h"
+#include "engines/cuda_engines.h"
 #include "engines/cuda_lines/window_fit.h"
 #include "fit_wished_window.h"
 

@@ -3,7 +3,7 @@
 
 #include "buffers_at.h"
 #include "emulate_mma.h"
-#include "engines/cuda_mma/cuda_mma_plan.h"
+#include "engines/cuda_engines.h"
 
 namespace py = pybind11;
 using namespace convx;
@@ -18,14 +18,14 @@ void bind_mma(py::module_& m) {
           const std::string refusal = engine.refuse(problem, caps);
           if (!refusal.empty()) return py::str(refusal);
           const Plan plan = engine.plan(problem, caps);
-          const MmaFit& fit = *static_cast<const MmaFit*>(plan.shape.get());
+          const MmaPlan& fit = *static_cast<const MmaPlan*>(plan.shape.get());
           const Buffers buffers = buffers_at(x, w, y, bias);
           if (const char* fault = emulate_mma(problem, fit, buffers, plan.workspace_bytes)) {
             throw std::runtime_error(fault);
           }
           using namespace py::literals;
           py::list phases;
-          for (const PixelFit& phase : fit.phases) {
+          for (const PixelFit& phase : fit) {
             const PixelShape& s = phase.shape;
             phases.append(
                 py::dict("filters"_a = s.filters, "blocks"_a = s.blocks, "folded"_a = s.folded,

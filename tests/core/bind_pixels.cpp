@@ -4,8 +4,9 @@
 #include "buffers_at.h"
 #include "emulate_pixel_kernels.h"
 #include "emulate_pixels.h"
-#include "engines/cuda_pixels/cuda_pixels_plan.h"
-#include "engines/cuda_pixels/pixel_tiling.h"
+#include "engines/cuda_engines.h"
+#include "engines/cuda_pixels/pixel_fit.h"
+#include "engines/cuda_pixels/pixel_tiles.h"
 
 namespace py = pybind11;
 using namespace convx;
@@ -40,7 +41,7 @@ void bind_pixels(py::module_& m) {
         const TensorMath math = tensor_math(problem);
         PixelShape shape = fit_pixel_shape(
             problem, caps, phase.rows, phase.columns,
-            make_pixel_tiling(!half                     ? math
+            make_wgmma_tiling(!half                     ? math
                               : math == TensorMath::kTf32 ? TensorMath::kHalfTf32
                                                           : TensorMath::kHalfIeee));
         if (shape.filters == 0) return py::none();

@@ -16,7 +16,7 @@ const char* emulate_gemm(const ConvProblem& problem, const Plan& plan, Buffers b
   const emulator::Workspace workspace(plan.workspace_bytes);
   buffers.workspace = workspace.data();
   emulator::fault = nullptr;
-  launch_cuda_gemm({"cuda_gemm", &problem}, plan, buffers, nullptr);
+  launch_cuda_gemm({"cuda_gemm", &problem}, plan, buffers);
   return workspace.is_whole() ? emulator::fault : "the workspace was overrun";
 }
 

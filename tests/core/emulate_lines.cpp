@@ -7,9 +7,8 @@
 #include "engines/cuda_lines/cuda_lines_launch.cpp"
 #include "engines/cuda_lines/lines_bfloat16.cu"
 #include "engines/cuda_lines/lines_float16.cu"
-#include "engines/cuda_lines/lines_half_ieee.cu"
-#include "engines/cuda_lines/lines_half_tf32.cu"
 #include "engines/cuda_lines/lines_ieee.cu"
+#include "engines/cuda_lines/lines_scaled_tf32.cu"
 #include "engines/cuda_lines/lines_tf32.cu"
 
 namespace convx {

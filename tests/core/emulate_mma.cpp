@@ -2,8 +2,8 @@
 #include "emulated_cuda/run_grid.h"
 //
 #include "emulate_mma.h"
-#include "engines/cuda_mma/mma_kernel.cuh"
-#include "engines/cuda_pixel_tiles/pack_pixel_filters.cuh"
+#include "engines/cuda_pixels/mma_kernel.cuh"
+#include "engines/cuda_pixels/pack_pixel_filters.cuh"
 #include "engines/sum_partials.cuh"
 
 namespace convx {
@@ -54,13 +54,13 @@ bool run_phase(const LaunchSite& site, const PixelShape& shape, const PixelParam
 
 }  // namespace
 
-const char* emulate_mma(const ConvProblem& problem, const MmaFit& fit, Buffers buffers,
+const char* emulate_mma(const ConvProblem& problem, const MmaPlan& fit, Buffers buffers,
                         int64_t workspace_bytes) {
   std::vector<uint4> workspace(static_cast<size_t>(workspace_bytes / 16 + 1));
   std::memset(workspace.data(), emulator::kPoison, workspace.size() * 16);
   buffers.workspace = workspace.data();
   emulator::fault = nullptr;
-  for (const PixelFit& phase : fit.phases) {
+  for (const PixelFit& phase : fit) {
     const PixelParams params = make_pixel_params(problem, phase, buffers);
     if (!run_phase({"cuda_mma", &problem}, phase.shape, params)) {
       return "a block wrote behind its shared memory";

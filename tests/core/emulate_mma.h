@@ -1,13 +1,13 @@
 #pragma once
 
 #include "core/buffers.h"
-#include "engines/cuda_mma/mma_fit.h"
+#include "engines/cuda_pixels/pixel_fit.h"
 
 namespace convx {
 
 // Runs the phases of a plan on the host; the workspace is its own. Returns what went wrong, or
 // null.
-const char* emulate_mma(const ConvProblem& problem, const MmaFit& fit, Buffers buffers,
+const char* emulate_mma(const ConvProblem& problem, const MmaPlan& fit, Buffers buffers,
                         int64_t workspace_bytes);
 
 }  // namespace convx

@@ -66,7 +66,7 @@ const char* emulate_phases(const ConvProblem& problem, const Plan& plan, Buffers
   const emulator::Workspace workspace(plan.workspace_bytes);
   buffers.workspace = workspace.data();
   emulator::fault = nullptr;
-  launch_cuda_phases({"cuda_phases", &problem}, plan, buffers, {});
+  launch_cuda_phases({"cuda_phases", &problem}, plan, buffers);
   return workspace.is_whole() ? emulator::fault : "the workspace was overrun";
 }
 

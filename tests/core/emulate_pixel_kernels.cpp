@@ -4,12 +4,9 @@
 #include "emulate_pixel_kernels.h"
 #include "emulated_cuda/workspace.h"
 #include "engines/cuda_pixels/cuda_pixels_launch.cpp"
-#include "engines/cuda_pixels/pixels_bfloat16.cu"
-#include "engines/cuda_pixels/pixels_float16.cu"
-#include "engines/cuda_pixels/pixels_half_ieee.cu"
-#include "engines/cuda_pixels/pixels_half_tf32.cu"
-#include "engines/cuda_pixels/pixels_ieee.cu"
-#include "engines/cuda_pixels/pixels_tf32.cu"
+#include "engines/cuda_pixels/pixels_16bit.cu"
+#include "engines/cuda_pixels/pixels_float32.cu"
+#include "engines/cuda_pixels/pixels_scaled.cu"
 
 namespace convx {
 

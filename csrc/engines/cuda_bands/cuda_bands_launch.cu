@@ -1,8 +1,7 @@
-#include "engines/cuda_bands/cuda_bands_launch.h"
-
 #include "cuda/launch.h"
 #include "engines/cuda_bands/bands_fit.h"
 #include "engines/cuda_bands/bands_kernel.cuh"
+#include "engines/cuda_engines.h"
 
 namespace convx {
 namespace {

@@ -1,10 +1,9 @@
-#include "engines/cuda_bands/cuda_bands_plan.h"
-
 #include <algorithm>
 #include <span>
 
 #include "core/gather_view.h"
 #include "engines/cuda_bands/bands_fit.h"
+#include "engines/cuda_engines.h"
 #include "engines/cuda_limits.h"
 
 namespace convx {

@@ -1,6 +1,5 @@
-#include "engines/cuda_boxes/cuda_boxes_launch.h"
-
 #include "engines/cuda_boxes/boxes_passes.h"
+#include "engines/cuda_engines.h"
 #include "engines/cuda_pixel_copy.h"
 
 namespace convx {

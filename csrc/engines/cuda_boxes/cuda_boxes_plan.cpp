@@ -1,10 +1,9 @@
-#include "engines/cuda_boxes/cuda_boxes_plan.h"
-
 #include <algorithm>
 
 #include "core/arithmetic.h"
 #include "engines/box_tensors.h"
 #include "engines/cuda_boxes/boxes_params.h"
+#include "engines/cuda_engines.h"
 #include "engines/cuda_limits.h"
 #include "engines/dense_pixels.h"
 

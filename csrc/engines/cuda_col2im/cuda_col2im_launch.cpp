@@ -1,7 +1,6 @@
-#include "engines/cuda_col2im/cuda_col2im_launch.h"
-
 #include "engines/cuda_col2im/col2im_fit.h"
 #include "engines/cuda_col2im/col2im_passes.h"
+#include "engines/cuda_engines.h"
 
 namespace convx {
 namespace {

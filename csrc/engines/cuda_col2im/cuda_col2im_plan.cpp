@@ -1,9 +1,8 @@
-#include "engines/cuda_col2im/cuda_col2im_plan.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "engines/cuda_col2im/col2im_fit.h"
+#include "engines/cuda_engines.h"
 #include "engines/cuda_limits.h"
 
 namespace convx {

@@ -1,6 +1,5 @@
-#include "engines/cuda_depthwise/cuda_depthwise_launch.h"
-
 #include "engines/cuda_depthwise/depthwise_launch.h"
+#include "engines/cuda_engines.h"
 
 namespace convx {
 

@@ -1,8 +1,7 @@
-#include "engines/cuda_depthwise/cuda_depthwise_plan.h"
-
 #include "engines/cuda_depthwise/depthwise_fit.h"
 #include "engines/cuda_depthwise/depthwise_weight_grad_fit.h"
 #include "engines/cuda_depthwise/phase_strip_fit.h"
+#include "engines/cuda_engines.h"
 #include "engines/cuda_limits.h"
 
 namespace convx {

@@ -1,8 +1,7 @@
-#include "engines/cuda_diagonal/cuda_diagonal_launch.h"
-
 #include "cuda/launch.h"
 #include "engines/cuda_diagonal/diagonal_fit.h"
 #include "engines/cuda_diagonal/diagonal_kernel.cuh"
+#include "engines/cuda_engines.h"
 
 namespace convx {
 namespace {

@@ -1,9 +1,8 @@
-#include "engines/cuda_diagonal/cuda_diagonal_plan.h"
-
 #include <algorithm>
 
 #include "core/gather_view.h"
 #include "engines/cuda_diagonal/diagonal_fit.h"
+#include "engines/cuda_engines.h"
 #include "engines/cuda_limits.h"
 
 namespace convx {

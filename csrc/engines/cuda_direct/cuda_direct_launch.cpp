@@ -1,7 +1,6 @@
-#include "engines/cuda_direct/cuda_direct_launch.h"
-
 #include "engines/cuda_direct/cuda_direct_gather.h"
 #include "engines/cuda_direct/cuda_direct_weight_grad.h"
+#include "engines/cuda_engines.h"
 
 namespace convx {
 

@@ -1,10 +1,9 @@
-#include "engines/cuda_direct/cuda_direct_plan.h"
-
 #include <utility>
 
 #include "engines/cuda_direct/cuda_direct_costs.h"
 #include "engines/cuda_direct/gather_fit.h"
 #include "engines/cuda_direct/weight_grad_fit.h"
+#include "engines/cuda_engines.h"
 #include "engines/cuda_limits.h"
 
 namespace convx {

@@ -1,11 +1,11 @@
-#include "engines/cuda_gemm/cuda_gemm_launch.h"
-
+#include "cuda/check.h"
+#include "engines/cuda_engines.h"
 #include "engines/cuda_gemm/cuda_gemm_passes.h"
 
 namespace convx {
 
-void launch_cuda_gemm(const LaunchSite& site, const Plan& plan, const Buffers& buffers,
-                      void* blas) {
+void launch_cuda_gemm(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
+  void* const blas = site.get_blas();
   const GemmShape& shape = *static_cast<const GemmShape*>(plan.shape.get());
   if (site.problem->pass == Pass::kWeightGrad) {
     launch_gemm_weight_grad(site, blas, shape, buffers);

@@ -1,10 +1,9 @@
-#include "engines/cuda_gemm/cuda_gemm_plan.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 
+#include "engines/cuda_engines.h"
 #include "engines/cuda_gemm/gemm_shape.h"
 #include "engines/cuda_limits.h"
 #include "engines/device_rates.h"

@@ -1,5 +1,4 @@
-#include "engines/cuda_grouped/cuda_grouped_launch.h"
-
+#include "engines/cuda_engines.h"
 #include "engines/cuda_grouped/grouped_launch.h"
 
 namespace convx {

@@ -1,5 +1,4 @@
-#include "engines/cuda_grouped/cuda_grouped_plan.h"
-
+#include "engines/cuda_engines.h"
 #include "engines/cuda_grouped/grouped_fit.h"
 #include "engines/cuda_limits.h"
 

@@ -1,4 +1,4 @@
-#include "engines/cuda_lines/box_fit.h"
+#include "engines/cuda_lines/window_parts.h"
 
 #include "core/arithmetic.h"
 #include "core/gather_view.h"

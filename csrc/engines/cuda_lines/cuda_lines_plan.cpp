@@ -1,7 +1,6 @@
-#include "engines/cuda_lines/cuda_lines_plan.h"
-
 #include <algorithm>
 
+#include "engines/cuda_engines.h"
 #include "engines/cuda_limits.h"
 #include "engines/cuda_lines/window_fit.h"
 #include "engines/dense_pixels.h"

@@ -2,9 +2,7 @@
 
 namespace convx {
 
-void launch_lines_float16(const LaunchSite& site, const WindowShape& shape,
-                          const WindowParams& params) {
-  launch_lines<TensorMath::kFloat16, 256, 224, 192, 128, 64>(site, shape, params);
-}
+template void launch_lines<TensorMath::kFloat16>(const LaunchSite&, const WindowShape&,
+                                                 const WindowParams&);
 
 }  // namespace convx

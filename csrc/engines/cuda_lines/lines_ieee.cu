@@ -2,9 +2,9 @@
 
 namespace convx {
 
-void launch_lines_ieee(const LaunchSite& site, const WindowShape& shape,
-                       const WindowParams& params) {
-  launch_lines<TensorMath::kIeee, 160, 128, 96, 64>(site, shape, params);
-}
+template void launch_lines<TensorMath::kIeee>(const LaunchSite&, const WindowShape&,
+                                              const WindowParams&);
+template void launch_lines<TensorMath::kHalfIeee>(const LaunchSite&, const WindowShape&,
+                                                  const WindowParams&);
 
 }  // namespace convx

@@ -4,8 +4,9 @@
 #pragma once
 
 #include "cuda/launch.h"
+#include "cuda/launch_listed.h"
 #include "engines/cuda_lines/lines_kernel.cuh"
-#include "engines/cuda_lines/lines_passes.h"
+#include "engines/cuda_lines/lines_launch.h"
 #include "engines/cuda_lines/prepare_kernel.cuh"
 #include "engines/measure_halves.cuh"
 #include "engines/sum_partials.cuh"
@@ -20,10 +21,10 @@ void start_multiplying(const LaunchSite& site, const WindowShape& shape, const W
                                                      params, maps);
 }
 
-template <TensorMath kMath, int kColumns, int... kOthers>
+template <TensorMath kMath>
 void multiply_lines(const LaunchSite& site, const WindowShape& shape, const WindowParams& params,
                     const WindowMaps& maps) {
-  if (shape.columns == kColumns) {
+  launch_listed<window_columns<kMath>()>(site, shape.columns, [&]<int kColumns>() {
     if constexpr (may_walk(kMath) && kColumns == kWalkColumns) {
       if constexpr (may_carry(kMath)) {
         if (params.carries) {
@@ -35,11 +36,7 @@ void multiply_lines(const LaunchSite& site, const WindowShape& shape, const Wind
       }
     }
     start_multiplying<kMath, kColumns, Pace::kTiles>(site, shape, params, maps);
-  } else if constexpr (sizeof...(kOthers) > 0) {
-    multiply_lines<kMath, kOthers...>(site, shape, params, maps);
-  } else {
-    throw_launch_error(site, "choosing a kernel", "no such window");
-  }
+  });
 }
 
 // The maps of the tensors that TMA reads or stores.
@@ -74,18 +71,17 @@ WindowMaps map_tensors(const LaunchSite& site, const WindowShape& shape, const W
   return maps;
 }
 
-template <TensorMath kMath, int... kColumns>
-void launch_lines(const LaunchSite& site, const WindowShape& shape, WindowParams params) {
+template <TensorMath kMath>
+void launch_lines(const LaunchSite& site, const WindowShape& shape, const WindowParams& whole) {
   using Element = typename TensorTypes<kMath>::Element;
-  const WindowParams whole = params;
+  WindowParams params = whole;
   if constexpr (is_half(kMath)) measure(site, params);
   const int per_pixel_tile = params.tiles / static_cast<int>(shape.pixel_tiles);
   for (int first = 0; first < whole.images; first += shape.images) {
     params.images = std::min(shape.images, whole.images - first);
     params.tiles = static_cast<int>(count_pixel_tiles(shape, params.images)) * per_pixel_tile;
     prepare<kMath>(site, shape, params, first == 0);
-    multiply_lines<kMath, kColumns...>(site, shape, params,
-                                       map_tensors<kMath>(site, shape, params));
+    multiply_lines<kMath>(site, shape, params, map_tensors<kMath>(site, shape, params));
     params.source = static_cast<const Element*>(params.source) + params.images * params.source_n;
     params.target = static_cast<Element*>(params.target) + params.images * params.target_n;
   }

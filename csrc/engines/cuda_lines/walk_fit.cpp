@@ -1,4 +1,4 @@
-#include "engines/cuda_lines/walk_fit.h"
+#include "engines/cuda_lines/window_parts.h"
 
 #include <algorithm>
 

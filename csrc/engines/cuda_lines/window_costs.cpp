@@ -1,4 +1,4 @@
-#include "engines/cuda_lines/window_costs.h"
+#include "engines/cuda_lines/window_parts.h"
 
 #include <algorithm>
 

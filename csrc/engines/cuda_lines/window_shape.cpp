@@ -6,9 +6,7 @@
 #include <span>
 
 #include "core/arithmetic.h"
-#include "engines/cuda_lines/box_fit.h"
-#include "engines/cuda_lines/walk_fit.h"
-#include "engines/cuda_lines/window_costs.h"
+#include "engines/cuda_lines/window_parts.h"
 
 namespace convx {
 namespace {
@@ -19,15 +17,10 @@ constexpr int kMaxFilterStages = 16;
 constexpr int kMaxSourceStages = 3;
 constexpr int64_t kFilterStageBytes = 18432;
 constexpr int64_t kLongFilterStageBytes = 36864;
-// The kernels that lines_*.cu instantiate.
-constexpr int kWindowColumns[] = {256, 224, 192, 128, 64};
-constexpr int kIeeeWindowColumns[] = {160, 128, 96, 64};
-constexpr int kHalfIeeeWindowColumns[] = {96, 64};  // three sets of accumulators
 
-std::span<const int> window_columns(TensorMath math) {
-  if (math == TensorMath::kIeee) return kIeeeWindowColumns;
-  if (math == TensorMath::kHalfIeee) return kHalfIeeeWindowColumns;
-  return kWindowColumns;
+std::span<const int> list_columns(TensorMath math) {
+  return visit_math(
+      math, []<TensorMath kMath>() -> std::span<const int> { return window_columns<kMath>(); });
 }
 
 int64_t floor_div(int64_t a, int64_t b) { return (a - floor_mod(a, b)) / b; }
@@ -103,7 +96,7 @@ class Fitter {
     WindowShape best;
     if (taps_ > kMaxWindowTaps) return best;
     for (const int lane_bytes : {32, 64, 128}) {
-      for (const int columns : window_columns(math_)) {
+      for (const int columns : list_columns(math_)) {
         for (const int filter_groups : {1, 2}) {
           if (filter_groups == 2 && targets_ <= kWindowFilters) continue;
           Candidate candidate{Cut::kStretch, 1, columns, filter_groups, lane_bytes};

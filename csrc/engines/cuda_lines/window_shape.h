@@ -142,6 +142,23 @@ constexpr bool may_box(TensorMath math) {
 // carrying was no faster: memory bandwidth limits there.
 constexpr bool may_carry(TensorMath math) { return may_box(math); }
 
+// Columns of the windows that kernels are compiled for: the planner chooses from these lists, and
+// lines_launch.cuh instantiates them.
+inline constexpr int kWindowColumns[] = {256, 224, 192, 128, 64};
+inline constexpr int kIeeeWindowColumns[] = {160, 128, 96, 64};
+inline constexpr int kHalfIeeeWindowColumns[] = {96, 64};  // three sets of accumulators
+
+template <TensorMath kMath>
+constexpr const auto& window_columns() {
+  if constexpr (kMath == TensorMath::kIeee) {
+    return kIeeeWindowColumns;
+  } else if constexpr (kMath == TensorMath::kHalfIeee) {
+    return kHalfIeeeWindowColumns;
+  } else {
+    return kWindowColumns;
+  }
+}
+
 struct WindowSegment {
   // Positions from the start of the tile to the start of the segment; a multiple of kLineAlignment.
   int shift = 0;

@@ -1,11 +1,11 @@
-#include "engines/cuda_phases/cuda_phases_launch.h"
-
 #include <algorithm>
 
 #include "cuda/launch.h"
+#include "engines/cuda_engines.h"
 #include "engines/cuda_phases/phases_kernels.cuh"
 #include "engines/cuda_phases/phases_shape.h"
 #include "engines/cuda_staging.h"
+#include "engines/launch_cuda.h"
 
 namespace convx {
 namespace {
@@ -33,9 +33,12 @@ void launch_scan(const LaunchSite& site, const ScanParams& params) {
 
 class PhasesLaunch {
  public:
-  PhasesLaunch(const LaunchSite& site, const PhasesShape& shape, const Buffers& buffers,
-               const CudaContext& context)
-      : site_(site), problem_(*site.problem), shape_(shape), buffers_(buffers), context_(context) {}
+  PhasesLaunch(const LaunchSite& site, const PhasesShape& shape, const Buffers& buffers)
+      : site_(site),
+        problem_(*site.problem),
+        shape_(shape),
+        buffers_(buffers),
+        context_{site.stream, site.get_blas} {}
 
   void run_views() const {
     for (const ViewedPhase& view : shape_.views) {
@@ -151,15 +154,14 @@ class PhasesLaunch {
   const ConvProblem& problem_;
   const PhasesShape& shape_;
   const Buffers& buffers_;
-  const CudaContext& context_;
+  const CudaContext context_;
 };
 
 }  // namespace
 
-void launch_cuda_phases(const LaunchSite& site, const Plan& plan, const Buffers& buffers,
-                        const CudaContext& context) {
+void launch_cuda_phases(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const auto& shape = *static_cast<const PhasesShape*>(plan.shape.get());
-  const PhasesLaunch launch(site, shape, buffers, context);
+  const PhasesLaunch launch(site, shape, buffers);
   switch (shape.form) {
     case PhasesForm::kChannels:
       return launch.run_channels();

@@ -1,7 +1,6 @@
-#include "engines/cuda_phases/cuda_phases_plan.h"
-
 #include <utility>
 
+#include "engines/cuda_engines.h"
 #include "engines/cuda_limits.h"
 #include "engines/cuda_phases/phases_shape.h"
 

@@ -1,29 +1,7 @@
-#include "engines/cuda_pixels/cuda_pixels_launch.h"
-
-#include "engines/cuda_pixels/cuda_pixels_plan.h"
-#include "engines/cuda_pixels/pixel_passes.h"
+#include "engines/cuda_engines.h"
+#include "engines/cuda_pixels/pixel_launch.h"
 
 namespace convx {
-namespace {
-
-void launch(const LaunchSite& site, const PixelShape& shape, const PixelParams& params) {
-  switch (shape.math) {
-    case TensorMath::kTf32:
-      return launch_pixels_tf32(site, shape, params);
-    case TensorMath::kIeee:
-      return launch_pixels_ieee(site, shape, params);
-    case TensorMath::kBFloat16:
-      return launch_pixels_bfloat16(site, shape, params);
-    case TensorMath::kFloat16:
-      return launch_pixels_float16(site, shape, params);
-    case TensorMath::kHalfTf32:
-      return launch_pixels_half_tf32(site, shape, params);
-    case TensorMath::kHalfIeee:
-      return launch_pixels_half_ieee(site, shape, params);
-  }
-}
-
-}  // namespace
 
 void launch_cuda_pixels(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   launch_phases(
@@ -31,7 +9,20 @@ void launch_cuda_pixels(const LaunchSite& site, const Plan& plan, const Buffers&
       [&](const PixelFit& fit, int64_t before) {
         return make_pixel_params(*site.problem, fit, buffers, before);
       },
-      [&](const PixelShape& shape, const PixelParams& params) { launch(site, shape, params); });
+      [&](const PixelShape& shape, const PixelParams& params) {
+        visit_math(shape.math,
+                   [&]<TensorMath kMath>() { launch_pixels<kMath>(site, shape, params); });
+      });
+}
+
+void launch_cuda_mma(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
+  for (const PixelFit& phase : *static_cast<const MmaPlan*>(plan.shape.get())) {
+    visit_math(phase.shape.math, [&]<TensorMath kMath>() {
+      if constexpr (!is_half(kMath)) {  // cuda_mma does not use scaled fp16
+        launch_mma<kMath>(site, phase.shape, make_pixel_params(*site.problem, phase, buffers));
+      }
+    });
+  }
 }
 
 }  // namespace convx

@@ -1,9 +1,10 @@
-#include "engines/cuda_pixels/cuda_pixels_plan.h"
-
 #include <algorithm>
+#include <optional>
 
+#include "engines/cuda_engines.h"
 #include "engines/cuda_limits.h"
-#include "engines/cuda_pixels/pixel_tiling.h"
+#include "engines/cuda_pixels/pixel_fit.h"
+#include "engines/cuda_pixels/pixel_tiles.h"
 
 namespace convx {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 std::optional<PixelShape> fit_shape(const ConvProblem& problem, const DeviceCaps& caps,
                                     TensorMath math, const GatherPhase& phase) {
   PixelShape shape =
-      fit_pixel_shape(problem, caps, phase.rows, phase.columns, make_pixel_tiling(math));
+      fit_pixel_shape(problem, caps, phase.rows, phase.columns, make_wgmma_tiling(math));
   if (shape.filters == 0) return {};
   return shape;
 }

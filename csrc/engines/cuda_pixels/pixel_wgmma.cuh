@@ -35,11 +35,11 @@
 #include "device/mbarrier.cuh"
 #include "device/wgmma.cuh"
 #include "engines/copy_filters.cuh"
-#include "engines/cuda_pixel_tiles/pair_gather.cuh"
-#include "engines/cuda_pixel_tiles/pair_load.cuh"
-#include "engines/cuda_pixel_tiles/pixel_gather.cuh"
-#include "engines/cuda_pixel_tiles/pixel_store.cuh"
-#include "engines/cuda_pixels/pixel_tiling.h"
+#include "engines/cuda_pixels/pair_gather.cuh"
+#include "engines/cuda_pixels/pair_load.cuh"
+#include "engines/cuda_pixels/pixel_gather.cuh"
+#include "engines/cuda_pixels/pixel_store.cuh"
+#include "engines/cuda_pixels/pixel_tiles.h"
 #include "engines/run_flag.cuh"
 
 namespace convx {

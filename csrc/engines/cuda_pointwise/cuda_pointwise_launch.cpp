@@ -1,5 +1,4 @@
-#include "engines/cuda_pointwise/cuda_pointwise_launch.h"
-
+#include "engines/cuda_engines.h"
 #include "engines/cuda_pointwise/pointwise_passes.h"
 
 namespace convx {

@@ -1,5 +1,4 @@
-#include "engines/cuda_pointwise/cuda_pointwise_plan.h"
-
+#include "engines/cuda_engines.h"
 #include "engines/cuda_limits.h"
 #include "engines/cuda_pointwise/pointwise_fit.h"
 

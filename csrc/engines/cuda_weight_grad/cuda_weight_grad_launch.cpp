@@ -1,8 +1,7 @@
-#include "engines/cuda_weight_grad/cuda_weight_grad_launch.h"
-
 #include <cstdint>
 #include <utility>
 
+#include "engines/cuda_engines.h"
 #include "engines/cuda_weight_grad/wgrad_fit.h"
 #include "engines/cuda_weight_grad/wgrad_forms.h"
 

@@ -1,9 +1,8 @@
-#include "engines/cuda_weight_grad/cuda_weight_grad_plan.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "engines/box_tensors.h"
+#include "engines/cuda_engines.h"
 #include "engines/cuda_limits.h"
 #include "engines/cuda_weight_grad/wgrad_fit.h"
 

@@ -12,6 +12,7 @@ struct LaunchSite {
   const char* engine;
   const ConvProblem* problem;
   void* stream = nullptr;
+  void* (*get_blas)() = [] { return static_cast<void*>(nullptr); };
 };
 
 [[noreturn]] inline void throw_launch_error(const LaunchSite&, const std::string& what,
