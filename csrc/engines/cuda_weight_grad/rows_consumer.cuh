@@ -6,7 +6,7 @@
 // of the other one. Split forms multiply one tap group at a time and add its accumulators to
 // float32 sums in registers, because tensor cores truncate when they accumulate
 // (wgrad_consumer.cuh). Narrow tiles leave registers for two sets of accumulators: the warpgroup
-// adds one of them while its MMAs fill the other one.
+// adds one of them while its MMAs fill the other one, and splits the next step's dY meanwhile.
 #pragma once
 
 #include <type_traits>
