@@ -2,7 +2,8 @@
 //
 // A slot of the ring is [channel set][kernel column s][channel][64 pixels], 16-bit: the input row,
 // shifted by the taps' columns, rounded or split. A column of B is 128 bytes, swizzled. A lane
-// builds 16 pixels of channel lane / 4, which are two 16-byte units of each tap's column.
+// builds 16 pixels of channel lane % 8, which are two 16-byte units of each tap's column: 8 lanes
+// that load or store 16 bytes at once have 8 channels, and thus different banks.
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -15,6 +16,7 @@ template <typename T, OperandForm kForm>
 class RowBuilder {
   static constexpr int kComponents = count_components(kForm);
   static constexpr int kBytes = sizeof(T);
+  static constexpr int kAnyPhase = -1;
 
   // Neighbouring pixels in every component, as pairs that begin at even pixels. Each pixel is
   // converted once, for all taps that read it.
@@ -77,19 +79,36 @@ class RowBuilder {
 
  private:
   __device__ __forceinline__ void build_row(uint32_t from, uint32_t to) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, quarter = lane % 4;
+    if constexpr (kBytes == 4) {
+      // The first pixel's word of a 16-byte unit is the same in all calls. Compiled code for each
+      // takes the words from the registers that they were loaded to.
+      if (g_.row_tiles.taps_are_neighbours) {
+        const int phase = g_.row_tiles.input_shift % 4;
+        if (phase == 3) return build_channels<3>(from, to);
+        if (phase == 2) return build_channels<2>(from, to);
+        if (phase == 1) return build_channels<1>(from, to);
+        return build_channels<0>(from, to);
+      }
+    }
+    build_channels<kAnyPhase>(from, to);
+  }
+
+  // kPhase: the word of a 16-byte unit that the first pixel is in, if taps are neighbours.
+  template <int kPhase>
+  __device__ __forceinline__ void build_channels(uint32_t from, uint32_t to) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, quarter = lane / 8;
     const RowTiles& t = g_.row_tiles;
     const int set_channels = t.set_channels(), column_bytes = set_channels * 128;
     for (int first = 8 * warp_; first < t.block_channels; first += 8 * kRowBuilderWarps) {
-      const int channel = first + lane / 4;
+      const int channel = first + lane % 8;
       const uint32_t raw = from + channel * t.input_pitch;
       // There are two channel sets at most; the second follows on all kernel columns of the first.
       const int before = channel < set_channels ? 0 : (g_.kernel_columns - 1) * set_channels;
       uint32_t column = to + (channel + before) * 128;
-      if (t.taps_are_neighbours) {
+      if (kPhase != kAnyPhase || (kBytes == 2 && t.taps_are_neighbours)) {
         for (int s = 0; s < g_.kernel_columns; s += kBuiltTogether) {
           float values[16 + kBuiltTogether];
-          load_neighbours(values, raw, quarter * 16 + t.input_shift + s);
+          load_neighbours<kPhase>(values, raw, quarter * 16 + t.input_shift + s);
           const BuiltPairs<8 + kBuiltTogether / 2> pairs(values);
 #pragma unroll
           for (int shift = 0; shift < kBuiltTogether; ++shift) {
@@ -103,7 +122,7 @@ class RowBuilder {
           float values[16];
           const int first = t.input_shift + s * g_.dilation_w;
           if (g_.stride_w == 1) {
-            load_neighbours(values, raw, quarter * 16 + first);
+            load_neighbours<kAnyPhase>(values, raw, quarter * 16 + first);
           } else {
             load_strided(values, raw, quarter * 16 * g_.stride_w + first);
           }
@@ -116,7 +135,7 @@ class RowBuilder {
 
   // Loads neighbouring pixels, 16-bit values in the lower halves of words. `first` is the same for
   // all lanes up to a multiple of 16 bytes, so branches on it do not diverge.
-  template <int kCount>
+  template <int kPhase, int kCount>
   __device__ __forceinline__ void load_neighbours(float (&values)[kCount], uint32_t raw,
                                                   int first) const {
     constexpr int kWords = ((kCount + 16 / kBytes - 1) * kBytes + 15) / 16 * 4;
@@ -130,7 +149,7 @@ class RowBuilder {
       for (int j = 0; j < 4; ++j) words[i + j] = unit[j];
     }
     // Registers have no dynamic index: the words are shifted by 2 and by 1.
-    const int phase = first * kBytes % 16;
+    const int phase = kPhase != kAnyPhase ? 4 * kPhase : first * kBytes % 16;
     if ((phase & 8) != 0) shift_words<2>(words);
     if ((phase & 4) != 0) shift_words<1>(words);
     if constexpr (kBytes == 4) {
@@ -170,7 +189,7 @@ class RowBuilder {
 #pragma unroll
       for (float& value : values) value *= scale_;
       // The four lanes that have pixels of the same channel judge together.
-      check_fitness(call_.scales, values, 0xfu << (threadIdx.x % 32 / 4 * 4));
+      check_fitness(call_.scales, values, 0x01010101u << threadIdx.x % 8);
     }
   }
 
@@ -178,7 +197,7 @@ class RowBuilder {
   template <typename Pairs>
   __device__ __forceinline__ void store(const Pairs& pairs, int shift, uint32_t column,
                                         uint32_t swizzle_bits) const {
-    const uint32_t quarter = threadIdx.x % 4;
+    const uint32_t quarter = threadIdx.x % 32 / 8;
 #pragma unroll
     for (int unit = 0; unit < 2; ++unit) {
       const uint32_t to = column + (((2 * quarter + unit) ^ swizzle_bits) << 4);
