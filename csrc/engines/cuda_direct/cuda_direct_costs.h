@@ -30,7 +30,8 @@ constexpr double kPixelLocateIssue = 12;      // finding a pixel among dense one
 constexpr double kPixelWalkIssue = 40;        // finding any other pixel
 constexpr double kPixelNearBytesPerUs = 6e6;  // tensors that stay in L2
 constexpr double kPixelFarBytesPerUs = 4.2e6;
-constexpr double kPixelLaunchUs = 7;          // both kernels
+constexpr double kPixelTurnUs = 0.8;          // a block waits for the loads of one iteration
+constexpr double kPixelLaunchUs = 8;          // both kernels
 constexpr double kDirectBusyWarps = 12;       // per multiprocessor, to hide latency
 constexpr double kDirectWorthPackingUs = 12;  // below this, packing costs more than it saves
 

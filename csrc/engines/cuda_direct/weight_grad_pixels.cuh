@@ -5,7 +5,7 @@
 // pixels.
 //
 //     x [pixel][channel]  kLanes lanes read 64 channels of a pixel, 16 bytes each; a warp reads
-//                         32 / kLanes pixels at a time, and has kTogether such loads in flight
+//                         32 / kLanes pixels at a time, and has kPixelTogether such loads in flight
 //     y [pixel][filter]   lane i of a pixel reads filter i, and shuffles show it to the others
 //     accumulators        [filter][channel of the lane], in registers
 //
@@ -73,7 +73,6 @@ __global__ void __launch_bounds__(kPixelGradThreads, count_pixel_blocks(kFilters
   constexpr int kLanes = kPixelColumns / kValues;
   constexpr int kWarps = kPixelGradThreads / 32;
   constexpr int kStep = kPixelGradThreads / kLanes;  // pixels that the block reads at a time
-  constexpr int kTogether = 4;
   static_assert(kFilters <= kLanes);
   extern __shared__ __align__(16) char memory[];
   auto* const warp_sums = reinterpret_cast<float (*)[kFilters][kPixelColumns]>(memory);
@@ -92,11 +91,11 @@ __global__ void __launch_bounds__(kPixelGradThreads, count_pixel_blocks(kFilters
   float sums[kFilters][kValues] = {};
   PixelCursor<T, kSimple> pixels(p, x, y, begin + thread / kLanes, end, kStep);
 #pragma unroll 1
-  for (int64_t first = begin; first < end; first += kTogether * kStep) {
-    uint32_t words[kTogether][4];
-    float gradients[kTogether];
+  for (int64_t first = begin; first < end; first += kPixelTogether * kStep) {
+    uint32_t words[kPixelTogether][4];
+    float gradients[kPixelTogether];
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
+    for (int i = 0; i < kPixelTogether; ++i) {
       const auto place = pixels.advance();
       const bool reads_x = place.exists && has_channels;
       if (kSimple || p.x_has_units) {
@@ -108,7 +107,7 @@ __global__ void __launch_bounds__(kPixelGradThreads, count_pixel_blocks(kFilters
       gradients[i] = place.exists && has_filter ? to_accumulate(*place.y) : 0.f;
     }
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
+    for (int i = 0; i < kPixelTogether; ++i) {
       float values[kValues];
 #pragma unroll
       for (int j = 0; j < 4; ++j) widen(values, j * (kValues / 4), words[i][j], T{});

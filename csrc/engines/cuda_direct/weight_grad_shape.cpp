@@ -131,7 +131,10 @@ void estimate_pixel_time(WeightGradShape& shape, const ConvProblem& p, const Dev
       bytes * (near / kPixelNearBytesPerUs + (1 - near) / kPixelFarBytesPerUs) / rates.memory;
   const double wave = static_cast<double>(caps.sm_count * count_resident(config, p.dtype));
   const double idle = std::max(1.0, wave / static_cast<double>(shape.tiles * shape.split));
-  shape.microseconds = kPixelLaunchUs + std::max(arithmetic, memory) * idle;
+  const double turns = std::ceil(static_cast<double>(shape.pixels_per_split) /
+                                 (kPixelTogether * config.threads * unit / kPixelColumns));
+  shape.microseconds =
+      kPixelLaunchUs + std::max({arithmetic * idle, memory * idle, kPixelTurnUs * turns});
 }
 
 // The shape without transposition.

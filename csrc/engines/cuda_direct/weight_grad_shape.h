@@ -23,6 +23,7 @@ struct WeightGradConfig {
 };
 
 inline constexpr int kPixelColumns = 64;  // channels of a tile of weight_grad_pixels.cuh
+inline constexpr int kPixelTogether = 4;  // pixels that each of its lanes loads at once
 // Blocks of it that a multiprocessor holds at least: registers for the accumulators decide.
 constexpr int count_pixel_blocks(int filters, int64_t element_bytes) {
   return filters * 16 / element_bytes > 16 ? 2 : 3;
