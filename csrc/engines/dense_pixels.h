@@ -2,6 +2,9 @@
 // at a constant pitch over all images, [pixel][channel]. Plain host code.
 #pragma once
 
+#include <optional>
+#include <utility>
+
 #include "core/problem.h"
 #include "engines/cuda_limits.h"
 
@@ -18,6 +21,17 @@ inline bool is_one_to_one(const ConvProblem& p) {
 inline bool has_plane_units(const Strides& s, int64_t h, int64_t w, int64_t unit) {
   const bool dense = (w == 1 || s.w == 1) && (h == 1 || s.h == w);
   return dense && h * w % unit == 0 && s.n % unit == 0 && s.c % unit == 0;
+}
+
+// The problem whose result is dW's transpose, [c][k], where x and y may change places: in layers
+// that multiply each pixel of one with the same pixel of the other.
+inline std::optional<ConvProblem> transpose_weight_grad(const ConvProblem& p) {
+  if (!is_one_to_one(p) || p.groups > 1) return {};
+  ConvProblem transposed = p;
+  std::swap(transposed.C, transposed.K);
+  std::swap(transposed.x_strides, transposed.y_strides);
+  std::swap(transposed.w_strides.n, transposed.w_strides.c);
+  return transposed;
 }
 
 struct PixelGrid {

@@ -19,6 +19,7 @@
 #include "emulate_boxes.h"
 #include "emulate_depthwise.h"
 #include "emulate_diagonal.h"
+#include "emulate_direct.h"
 #include "emulate_gemm.h"
 #include "emulate_grouped.h"
 #include "emulate_phase_strips.h"
@@ -536,6 +537,26 @@ PYBIND11_MODULE(convx_core, m) {
     const bool rounds = problem.dtype == DType::kFloat32 && problem.precision == Precision::kTf32;
     const OperandForm form = rounds ? OperandForm::kTf32 : exact_form(problem);
     return run_fit(problem, caps, fit_row_boxes(problem, caps, form), buffers_at(x, w, y, bias));
+  });
+  // Runs a weight gradient by cuda_direct's kernel for few filters, with tiles of so many filters,
+  // transposed or not. Returns the geometry, or nothing where the kernel cannot run.
+  m.def("run_direct_pixels", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
+                                uintptr_t w, uintptr_t y, uintptr_t bias,
+                                int filters) -> py::object {
+    using namespace py::literals;
+    for (int config = 0; config < kWeightGradConfigCount; ++config) {
+      if (kWeightGradConfigs[config].kernel != WeightGradKernel::kPixels ||
+          kWeightGradConfigs[config].filters != filters) {
+        continue;
+      }
+      const auto shape = fit_weight_grad_config(problem, caps, config);
+      if (!shape) return py::none();
+      if (const char* fault = emulate_direct_pixels(problem, *shape, buffers_at(x, w, y, bias))) {
+        throw std::runtime_error(fault);
+      }
+      return py::dict("split"_a = shape->split, "is_transposed"_a = shape->is_transposed);
+    }
+    return py::none();
   });
   // The same for a grouped problem, with the kernel to take.
   m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,

@@ -125,6 +125,22 @@ def test_strided_pixels(core: ModuleType, case: Case, dtype: torch.dtype) -> Non
     assert run(core, case, dtype, "input_grad", h200(core))[0]["form"] == ""
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", STRIDED, ids=str)
+def test_weight_gradients_of_strided_pixels(
+    core: ModuleType, case: Case, dtype: torch.dtype
+) -> None:
+    """One product of copied pixels, where tensor cores compute it and the copy fits."""
+    caps = h200(core)
+    said, _ = run(core, case, dtype, "weight_grad", caps)
+    halves = dtype.itemsize == 2
+    assert said["form"] == ("strided pixels" if halves else "")
+    assert said["is_whole"] == halves
+    if halves:
+        caps.workspace_limit = said["workspace_bytes"] - 1
+        assert run(core, case, dtype, "weight_grad", caps)[0]["form"] == ""
+
+
 @pytest.mark.parametrize("direction", ["forward", "input_grad"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_planes_side_by_side(core: ModuleType, dtype: torch.dtype, direction: str) -> None:

@@ -24,6 +24,14 @@ constexpr double kWideSlowdown = 1.5;         // loads delay the multiply-adds
 constexpr double kNarrowSlowdown = 2;         // waits for L1
 constexpr double kWeightGradGatherIssue = 9;  // staging one element of x or y
 constexpr double kNarrowTapIssue = 8;         // loading one x value from global memory
+// weight_grad_pixels.cuh; estimated from its instructions and from kernels that only read.
+constexpr double kPixelLoadIssue = 4;         // a load or a shuffle, of which one starts a cycle
+constexpr double kPixelLocateIssue = 12;      // finding a pixel among dense ones
+constexpr double kPixelWalkIssue = 40;        // finding any other pixel
+constexpr double kPixelNearBytesPerUs = 6e6;  // tensors that stay in L2
+constexpr double kPixelFarBytesPerUs = 4.2e6;
+constexpr double kPixelTurnUs = 0.8;          // a block waits for the loads of one iteration
+constexpr double kPixelLaunchUs = 8;          // both kernels
 constexpr double kDirectBusyWarps = 12;       // per multiprocessor, to hide latency
 constexpr double kDirectWorthPackingUs = 12;  // below this, packing costs more than it saves
 

@@ -10,4 +10,8 @@ namespace convx {
 void launch_direct_weight_grad(const LaunchSite& site, const WeightGradFit& fit,
                                const Buffers& buffers);
 
+// The same for configurations of WeightGradKernel::kPixels only.
+void launch_pixel_weight_grad(const LaunchSite& site, const WeightGradFit& fit,
+                              const Buffers& buffers);
+
 }  // namespace convx

@@ -87,22 +87,49 @@ __device__ inline void write_weight(const WeightGradParams& p, int group, int fi
       round_to<T>(value);
 }
 
-// Second pass: adds the split-K slices in order and writes w, with one thread per element of the
-// launch's tiles. It sums in float64, because the slices are many and it costs nothing here.
+constexpr int kReduceThreads = 256;
+
+// Threads that add the slices of one element: each has a few loads to wait for.
+constexpr int count_reduce_lanes(int splits) {
+  int lanes = 1;
+  while (lanes < 16 && 8 * lanes < splits) lanes *= 2;
+  return lanes;
+}
+
+// Second pass: adds the split-K slices in a fixed order and writes w. Every element of the launch's
+// tiles has `lanes` threads, each of which adds every lanes-th slice; the first one adds their
+// sums. It sums in float64, because the slices are many and it costs nothing here.
+// Shared memory: a float64 per thread, [lane][element].
 template <typename T>
-__global__ void reduce_splits_kernel(const __grid_constant__ WeightGradParams p, int tile_filters,
-                                     int tile_columns) {
+__global__ void __launch_bounds__(kReduceThreads)
+    reduce_splits_kernel(const __grid_constant__ WeightGradParams p, int tile_filters,
+                         int tile_columns, int lanes) {
   using Acc = accumulate_t<T>;
+  extern __shared__ __align__(16) char memory[];
+  auto* const lane_sums = reinterpret_cast<double*>(memory);
   const int64_t tile_elements = int64_t{tile_filters} * tile_columns;
   const int64_t elements = p.tiles * tile_elements;
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
   const Acc* partial = static_cast<const Acc*>(p.partial);
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < elements; i += step) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int block_elements = kReduceThreads / lanes;
+  const int own = thread % block_elements;
+  for (int64_t first = int64_t{blockIdx.x} * block_elements; first < elements;
+       first += int64_t{gridDim.x} * block_elements) {
+    const int64_t i = first + own;
     double sum = 0;
-#pragma unroll 4
-    for (int split = 0; split < p.splits; ++split) {
-      sum += static_cast<double>(partial[split * elements + i]);
+    if (i < elements) {
+#pragma unroll 8
+      for (int split = thread / block_elements; split < p.splits; split += lanes) {
+        sum += static_cast<double>(partial[split * elements + i]);
+      }
     }
+    if (lanes > 1) {
+      __syncthreads();  // until nobody reads the sums of the elements before
+      lane_sums[thread] = sum;
+      __syncthreads();
+    }
+    if (thread >= block_elements || i >= elements) continue;
+    for (int lane = 1; lane < lanes; ++lane) sum += lane_sums[lane * block_elements + own];
     int64_t tile = p.first_tile + i / tile_elements;
     const int within = static_cast<int>(i % tile_elements);
     const int column =

@@ -1,5 +1,7 @@
 #include "engines/cuda_direct/weight_grad_fit.h"
 
+#include "engines/dense_pixels.h"
+
 namespace convx {
 namespace {
 
@@ -7,7 +9,8 @@ ElementStrides copy_strides(const Strides& from) { return {from.n, from.c, from.
 
 }  // namespace
 
-WeightGradFit make_weight_grad_fit(const ConvProblem& problem, const WeightGradShape& shape) {
+WeightGradFit make_weight_grad_fit(const ConvProblem& described, const WeightGradShape& shape) {
+  const ConvProblem problem = shape.is_transposed ? *transpose_weight_grad(described) : described;
   WeightGradFit fit{shape, {}};
   WeightGradParams& p = fit.params;
   p.x_strides = copy_strides(problem.x_strides);
@@ -35,6 +38,9 @@ WeightGradFit make_weight_grad_fit(const ConvProblem& problem, const WeightGradS
   p.direct = shape.direct;
   p.by_P = FastDivmod(problem.P);
   p.by_Q = FastDivmod(problem.Q);
+  if (has_dense_pixels(problem)) {
+    p.x_pitch = find_x_pitch(problem), p.y_pitch = find_y_pitch(problem);
+  }
   return fit;
 }
 

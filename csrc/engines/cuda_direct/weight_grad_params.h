@@ -26,6 +26,10 @@ struct WeightGradParams {
   int splits;
   bool direct;  // there is no workspace and one split: the kernel writes w itself
   FastDivmod by_P, by_Q;
+  // Elements from each pixel to the next over all images, where that is constant in both tensors
+  // and output pixel i reads input pixel i; otherwise 0. weight_grad_pixels.cuh only.
+  int64_t x_pitch, y_pitch;
+  bool x_has_units;  // true: the channels of a pixel are read 16 bytes at a time
 };
 
 }  // namespace convx

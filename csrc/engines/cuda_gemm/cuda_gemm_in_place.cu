@@ -3,7 +3,6 @@
 #include "engines/cuda_gemm/blas_scope.h"
 #include "engines/cuda_gemm/cuda_gemm_passes.h"
 #include "engines/cuda_gemm/gemm_steps.cuh"
-#include "engines/cuda_pixel_copy.h"
 
 namespace convx {
 namespace {
@@ -42,7 +41,7 @@ class GemmInPlace {
     if (shape_.form == InPlaceForm::kPixels) return multiply_pixels(source_, target_, pixels);
     for (int64_t pixel = 0; pixel < pixels; pixel += shape_.chunk_pixels) {
       const int64_t count = std::min(shape_.chunk_pixels, pixels - pixel);
-      copy_chunk(pixel, count);
+      copy_source_pixels(site_, shape_, source_, copied_, pixel, count);
       multiply_pixels(copied_, target_ + pixel * shape_.target_pitch, count);
     }
   }
@@ -182,23 +181,6 @@ class GemmInPlace {
                                          bias_ + (line_is_channel ? line : 0), values,
                                          FastDivmod(columns), pitch, line_is_channel);
     }
-  }
-
-  void copy_chunk(int64_t first, int64_t count) {
-    const Strides& from = problem_.x_strides;
-    const auto size = static_cast<int64_t>(sizeof(T));
-    copy_pixels(site_, {.source = source_,
-                        .copied = copied_,
-                        .element_bytes = size,
-                        .pixel_bytes = problem_.C * size,
-                        .padded_bytes = shape_.source_pitch * size,
-                        .rows = problem_.P,
-                        .columns = problem_.Q,
-                        .n = from.n,
-                        .h = problem_.stride.h * from.h,
-                        .w = problem_.stride.w * from.w,
-                        .first = first,
-                        .count = count});
   }
 
   const LaunchSite& site_;

@@ -117,7 +117,8 @@ class GemmWeightGrad {
     first_ = false;
   }
 
-  // 1x1 layers whose pixels are one matrix: a single product writes the result.
+  // 1x1 layers whose pixels are one matrix, or are copied to one: a single product writes the
+  // result.
   void run_whole() {
     const InPlaceShape& in_place = shape_.in_place;
     const bool planes = in_place.form == InPlaceForm::kPlanes;
@@ -126,14 +127,20 @@ class GemmWeightGrad {
     gemm.m = view_.source_channels;
     gemm.n = view_.target_channels;
     gemm.k = shape_.segment;
-    gemm.left = {buffers_.x, planes, x_pitch, gemm.m * (planes ? x_pitch : 1), 0};
+    const void* x = buffers_.x;
+    if (in_place.form == InPlaceForm::kStridedPixels) {
+      x = buffers_.workspace;
+      copy_source_pixels(site_, in_place, buffers_.x, buffers_.workspace, 0, gemm.k);
+    }
+    gemm.left = {x, planes, x_pitch, gemm.m * (planes ? x_pitch : 1), 0};
     gemm.right = {buffers_.y, !planes, y_pitch, gemm.n * (planes ? y_pitch : 1), 0};
     gemm.result = buffers_.w;
     gemm.pitch = in_place.filters.pitch;
     gemm.group_stride = in_place.filters.group_stride;
     gemm.groups = problem_.groups;
     gemm.rows = 1;
-    const LtExtras memory{{}, {}, buffers_.workspace, in_place.blas_bytes, in_place.lt_rank};
+    void* const blas_memory = static_cast<char*>(buffers_.workspace) + in_place.chunk_bytes;
+    const LtExtras memory{{}, {}, blas_memory, in_place.blas_bytes, in_place.lt_rank};
     if (in_place.asks_lt && blas_.multiply_lt(gemm, memory)) return;
     blas_.multiply(gemm);
   }

@@ -112,9 +112,10 @@ using Algorithm = InPlaceWish::Algorithm;
 // 1.9 times in the median: cuBLAS splits the reduction well.
 constexpr int64_t kMostWholePixels = int64_t{1} << 18;
 
-// True if all pixels are one matrix, and the filters are, too.
+// True if all pixels are one matrix, or are copied to one, and the filters are, too.
 bool can_be_whole(const ConvProblem& p, InPlaceForm form, const FilterMatrix& filters) {
-  const bool is_matrix = form == InPlaceForm::kPixels || (form == InPlaceForm::kPlanes && p.N == 1);
+  const bool is_matrix = form == InPlaceForm::kPixels || form == InPlaceForm::kStridedPixels ||
+                         (form == InPlaceForm::kPlanes && p.N == 1);
   return is_matrix && uses_tensor_cores(p) && target_pixels(p) <= kMostWholePixels &&
          !filters.packed && !filters.transposed;
 }
@@ -151,7 +152,8 @@ bool can_be_wished(const ConvProblem& p, const InPlaceWish& wish) {
   if (form == InPlaceForm::kNone) return false;
   const bool asks_for_segments = wish.algorithm == Algorithm::kSegments;
   if (p.pass == Pass::kWeightGrad) {
-    if (wish.form != InPlaceForm::kNone || asks_for_segments) return asks_for_segments;
+    if (wish.form != InPlaceForm::kNone) return false;
+    if (asks_for_segments) return form != InPlaceForm::kStridedPixels;
     ConvProblem viewed = p;
     viewed.pass = Pass::kForward;
     return can_be_whole(p, form, find_filter_matrix(p, make_gather_tensors(viewed)));
@@ -173,7 +175,8 @@ void fit_whole_product(const ConvProblem& p, InPlaceShape& shape, int64_t worksp
       wish.algorithm != Algorithm::kSegments && can_be_whole(p, shape.form, shape.filters);
   shape.asks_lt = shape.is_whole && wish.algorithm == Algorithm::kLt;
   if (!shape.asks_lt) return;
-  shape.blas_bytes = std::min(wish.blas_bytes, workspace_limit / kGemmAlignment * kGemmAlignment);
+  const int64_t left = std::max<int64_t>(workspace_limit - shape.chunk_bytes, 0);
+  shape.blas_bytes = std::min(wish.blas_bytes, left / kGemmAlignment * kGemmAlignment);
   shape.lt_rank = wish.lt_rank;
 }
 
@@ -218,11 +221,17 @@ InPlaceShape fit_form(const ConvProblem& p, const GatherTensors& view, InPlaceFo
     shape.bias_bytes = align_bytes(shape.bias_pixels * p.K * size);
   }
   if (shape.form == InPlaceForm::kStridedPixels) {
-    shape.chunk_pixels = fit_pixels(target_pixels(p), shape.source_pitch, kChunkBytes);
+    // A weight gradient is one product over all pixels.
+    shape.chunk_pixels = p.pass == Pass::kWeightGrad
+                             ? target_pixels(p)
+                             : fit_pixels(target_pixels(p), shape.source_pitch, kChunkBytes);
     shape.chunk_bytes = align_bytes(shape.chunk_pixels * shape.source_pitch * size);
   }
   if (p.pass == Pass::kWeightGrad) {
     fit_whole_product(p, shape, workspace_limit, wish);
+    // Pixels that are not dense need columns where one product does not do.
+    const bool can_copy = shape.is_whole && shape.chunk_bytes <= workspace_limit;
+    if (form == InPlaceForm::kStridedPixels && !can_copy) return {};
     return shape;
   }
   if (shape.wide_results) return shape;
@@ -252,7 +261,7 @@ bool uses_tensor_cores(const ConvProblem& p) {
 bool adds_bias(const ConvProblem& p) { return p.pass == Pass::kForward && p.has_bias; }
 
 int64_t target_pixels(const ConvProblem& p) {
-  return p.N * (p.pass == Pass::kForward ? p.P * p.Q : p.H * p.W);
+  return p.N * (p.pass == Pass::kInputGrad ? p.H * p.W : p.P * p.Q);
 }
 
 const char* name_of(InPlaceForm form) {
@@ -277,7 +286,7 @@ InPlaceForm find_in_place_form(const ConvProblem& p) {
   if (is_pointwise(p) && p.H * p.W > 1) return InPlaceForm::kPlanes;
   if (has_dense_pixels(p)) return InPlaceForm::kPixels;
   if (is_pointwise(p)) return InPlaceForm::kPlanes;
-  const bool strided = p.pass == Pass::kForward && reads_whole_pixels(p) && find_y_pitch(p) > 0 &&
+  const bool strided = p.pass != Pass::kInputGrad && reads_whole_pixels(p) && find_y_pitch(p) > 0 &&
                        refuse_many_pixels(p).empty();
   return strided ? InPlaceForm::kStridedPixels : InPlaceForm::kNone;
 }

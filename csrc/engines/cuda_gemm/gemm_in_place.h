@@ -14,7 +14,7 @@
 // Weight gradients are [filter][channel] = target[pixel][filter]^T * source[pixel][channel], by
 // kPlanes or kPixels. One product writes the whole of it where all pixels are one matrix and the
 // reduction is not long; otherwise segments of pixels are multiplied on their own, and their
-// products added.
+// products added. By kStridedPixels they are one product of all pixels, copied together at once.
 //
 // The bias is added before the sums are rounded. For pixels, cuBLASLt's epilogue adds it. For
 // planes the epilogue's axis is the wrong one, so the GEMM starts from a matrix of bias values,
@@ -40,8 +40,8 @@ bool adds_bias(const ConvProblem& problem);
 int64_t target_pixels(const ConvProblem& problem);  // all images
 
 const char* name_of(InPlaceForm form);
-// Weight gradients have only kPlanes and kPixels. Returns kPlanes where kSideBySide is possible
-// too.
+// Weight gradients by kStridedPixels may still need columns, see fit_in_place. Returns kPlanes
+// where kSideBySide is possible too.
 InPlaceForm find_in_place_form(const ConvProblem& problem);
 
 // The filters as a matrix [target channel][source channel], or its transpose.

@@ -163,9 +163,9 @@ GemmChunk fit_gemm_chunk(const GemmExtents& e, const StoredRows& rows, const Con
 static void fit_segments(GemmShape& shape, const ConvProblem& p) {
   shape.fits = shape.budget >= 0;
   if (shape.in_place.is_whole) {
-    shape.segment = p.N * p.H * p.W;
+    shape.segment = target_pixels(p);
     shape.budget = 0;
-    shape.workspace_bytes = shape.in_place.blas_bytes;
+    shape.workspace_bytes = shape.in_place.chunk_bytes + shape.in_place.blas_bytes;
     shape.calls = 1;
     return;
   }

@@ -7,6 +7,7 @@
 #include "cuda/launch.h"
 #include "engines/cuda_gemm/gemm_kernels.cuh"
 #include "engines/cuda_gemm/gemm_shape.h"
+#include "engines/cuda_pixel_copy.h"
 
 namespace convx {
 
@@ -152,6 +153,26 @@ inline dim3 move_grid(const MoveParams& p) {
   return dim3(static_cast<unsigned>((pixels + kMoveThreads - 1) / kMoveThreads),
               static_cast<unsigned>(std::min(p.rows, 65535)),
               static_cast<unsigned>(std::min(p.groups * p.channels, 65535)));
+}
+
+// Copies output pixels' source pixels together, from `first` on (InPlaceForm::kStridedPixels).
+inline void copy_source_pixels(const LaunchSite& site, const InPlaceShape& shape,
+                               const void* source, void* copied, int64_t first, int64_t count) {
+  const ConvProblem& problem = *site.problem;
+  const Strides& from = problem.x_strides;
+  const int64_t size = size_of(problem.dtype);
+  copy_pixels(site, {.source = source,
+                     .copied = copied,
+                     .element_bytes = size,
+                     .pixel_bytes = problem.C * size,
+                     .padded_bytes = shape.source_pitch * size,
+                     .rows = problem.P,
+                     .columns = problem.Q,
+                     .n = from.n,
+                     .h = problem.stride.h * from.h,
+                     .w = problem.stride.w * from.w,
+                     .first = first,
+                     .count = count});
 }
 
 }  // namespace convx

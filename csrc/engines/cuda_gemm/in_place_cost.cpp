@@ -272,6 +272,15 @@ double predict_bias(const ConvProblem& p, const GatherTensors& view, const InPla
   return rates.epilogue_us + results / (rate * memory_rate);
 }
 
+// Pixels that are copied together, some at a time; none if chunk_pixels is 0.
+double predict_copies(const ConvProblem& p, const InPlaceShape& shape, double memory_rate) {
+  if (shape.chunk_pixels == 0) return 0;
+  const double pixels = static_cast<double>(target_pixels(p));
+  const double chunks = std::ceil(pixels / static_cast<double>(shape.chunk_pixels));
+  const double copied = static_cast<double>(size_of(p.dtype) * p.C) * pixels;
+  return kLaunchUs * chunks + 2 * copied / (kCopyBytesPerUs * memory_rate);
+}
+
 }  // namespace
 
 double predict_whole_product(const ConvProblem& p, const GatherTensors& view,
@@ -282,14 +291,15 @@ double predict_whole_product(const ConvProblem& p, const GatherTensors& view,
       static_cast<double>(target_pixels(p)), static_cast<double>(view.source_channels),
       static_cast<double>(size_of(p.dtype)), false};
   // TF32 has no MMAs whose operands lie [pixel][channel]: these kernels transpose.
-  const bool transposes = size_of(p.dtype) == 4 && shape.form == InPlaceForm::kPixels;
+  const bool transposes = size_of(p.dtype) == 4 && shape.form != InPlaceForm::kPlanes;
   const double share = find_share(rates, shape.pitches() * size_of(p.dtype)) / product_rate *
                        (transposes ? kTransposedTf32 : 1);
   const double arithmetic = predict_products(rates, size, share);
   const double near = find_near_share(count_bytes(p));
   const double memory =
       count_bytes(p) * (near / rates.near_read + (1 - near) / rates.far_read) / memory_rate;
-  return rates.start_us + overlap(rates, arithmetic, memory);
+  return rates.start_us + overlap(rates, arithmetic, memory) +
+         predict_copies(p, shape, memory_rate);
 }
 
 double predict_in_place(const ConvProblem& p, const GatherTensors& view, const InPlaceShape& shape,
@@ -321,8 +331,7 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
         chunks * static_cast<double>(shape.chunk_bytes + shape.result_bytes) + count_bytes(p);
     around += 2 * kPlaneLaunchUs * chunks + moved / (kPlaneBytesPerUs * memory_rate);
   } else {
-    const double copied = element_bytes * static_cast<double>(p.C) * all_pixels;
-    around += (kLaunchUs + rates.start_us) * chunks + 2 * copied / (kCopyBytesPerUs * memory_rate);
+    around += rates.start_us * chunks + predict_copies(p, shape, memory_rate);
   }
   return around + product;
 }

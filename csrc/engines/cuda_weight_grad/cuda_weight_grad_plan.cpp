@@ -5,6 +5,7 @@
 #include "engines/cuda_engines.h"
 #include "engines/cuda_limits.h"
 #include "engines/cuda_weight_grad/wgrad_fit.h"
+#include "engines/dense_pixels.h"
 
 namespace convx {
 namespace {
@@ -31,17 +32,6 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
                                             : "no tile fits in shared memory and the workspace";
 }
 
-// The problem whose result is dW's transpose, [c][k], where X and dY may change places: in layers
-// that multiply each pixel of one with the same pixel of the other.
-std::optional<ConvProblem> transpose(const ConvProblem& p) {
-  if (p.taps() > 1 || p.groups > 1 || p.stride != Hw{1, 1} || p.pad != Padding{}) return {};
-  ConvProblem transposed = p;
-  std::swap(transposed.C, transposed.K);
-  std::swap(transposed.x_strides, transposed.y_strides);
-  std::swap(transposed.w_strides.n, transposed.w_strides.c);
-  return transposed;
-}
-
 // The fastest geometry of a form. An MMA has 64 filters and up to 256 channels: transposed, a layer
 // of more filters than channels has wider MMAs, which read less of shared memory. Blocks that
 // convert their operands need it for those as well, so they are transposed even if memory limits
@@ -49,7 +39,7 @@ std::optional<ConvProblem> transpose(const ConvProblem& p) {
 std::optional<WgradFit> fit_form(const ConvProblem& problem, const DeviceCaps& caps,
                                  OperandForm form) {
   std::optional<WgradFit> best = fit_wgrad(problem, caps, form);
-  const std::optional<ConvProblem> transposed = transpose(problem);
+  const std::optional<ConvProblem> transposed = transpose_weight_grad(problem);
   if (!transposed || !can_convert(form)) return best;
   std::optional<WgradFit> other = fit_positions(*transposed, caps, form);
   if (!other || !other->geometry.converts()) return best;

@@ -9,7 +9,12 @@ namespace {
 
 // Rates of an H200, fitted to timings of the suite (2026-11-18).
 constexpr double kPackBytesPerUs = 3.5e6;    // read and written
-constexpr double kStreamBytesPerUs = 4.2e6;  // only read; estimated
+constexpr double kStreamBytesPerUs = 4.2e6;  // only read, and converted; estimated
+// 16 bits, only read: kb87pw takes 1,422 us for 6.4 GB.
+constexpr double kPixelBytesPerUs = 4.5e6;
+// The same from L2, by each of all multiprocessors, for single taps, which need no halo and no
+// mirrored stages: n32c1024h50w84 k2048 with stride 2 takes 209 us for 263 stages of 48 KiB.
+constexpr double kPixelCopyBytesPerCycle = 40;
 constexpr double kReduceBytesPerUs = 5e6;
 constexpr double kReduceUs = 6;
 constexpr double kReduceElementsPerUs = 2.9e5;
@@ -23,7 +28,8 @@ constexpr double kClusterBytesPerCycle = 14;   // from other blocks' shared memo
 constexpr double kCallUs = 2;
 constexpr double kSharedBytesPerCycle = 128;
 // What bytes cost that a block reads after another, from L2, relative to those from memory, where
-// memory limits; estimated.
+// memory limits; estimated. Without it, n32c256h200w336 k64 in bf16 had three blocks of 96 channels
+// that read dY three times and X by 64 bytes: 399 us, at 71% of the memory's rate (2026-11-18).
 constexpr double kRereadCost = 0.3;
 // Clusters of 1 to 8 blocks that an H200 runs at the same time, where a block takes a whole
 // multiprocessor (cudaOccupancyMaxActiveClusters, 2026-11-18).
@@ -87,7 +93,12 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
   const double row_bytes = g.block_filter_tiles * double{kGradientRowBytes} +
                            g.block_channel_tiles * double(g.row_bytes);
   const double copied = (g.converts() ? 2 : components) * kStagePositions * row_bytes;
-  double stage_cycles = std::max(mmas * mma * overhead, copied / kCopyBytesPerCycle);
+  const bool reads_pixels =
+      g.input_source == OperandSource::kPixels && g.gradient_source == OperandSource::kPixels;
+  const bool is_single_tap = p.taps() == 1 && g.halo_stages == 0;
+  const double copy_rate =
+      reads_pixels && is_single_tap ? kPixelCopyBytesPerCycle : kCopyBytesPerCycle;
+  double stage_cycles = std::max(mmas * mma * overhead, copied / copy_rate);
   if (g.converts()) {
     const double values = kStagePositions * row_bytes / 2;
     // A value is staged, read, and stored as components; MMAs read 16 positions of both operands.
@@ -106,13 +117,14 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
   double main_us =
       rounds * waves * (block_cycles + halo + stages * stage_cycles) / (kClockGhz * 1e3);
   if (g.gradient_source != OperandSource::kPacked) {
-    const double rate = g.converts() ? kStreamBytesPerUs : kPackBytesPerUs;
-    double bytes = count_bytes(p);
-    if (g.converts()) {
-      const double read = copied * g.tiles() * static_cast<double>(g.stages_total);
-      bytes += kRereadCost * std::max(read - bytes, 0.0);
-    }
-    main_us = std::max(main_us, kLaunchUs + bytes / rate);
+    const double rate = g.converts()   ? kStreamBytesPerUs
+                        : reads_pixels ? kPixelBytesPerUs
+                                       : kPackBytesPerUs;
+    const double bytes = count_bytes(p);
+    const bool reads_both = g.input_source != OperandSource::kPacked;
+    const double read = copied * g.tiles() * static_cast<double>(g.stages_total);
+    const double reread = reads_both ? kRereadCost * std::max(read - bytes, 0.0) : 0;
+    main_us = std::max(main_us, kLaunchUs + (bytes + reread) / rate);
   }
 
   const double element_bytes = static_cast<double>(size_of(p.dtype));

@@ -1,0 +1,21 @@
+// cuda_direct's weight gradients by pixels, launches and kernels, run on the host from its own
+// source.
+#include "emulated_cuda/run_grid.h"
+//
+#include "emulate_direct.h"
+#include "emulated_cuda/workspace.h"
+#include "engines/cuda_direct/cuda_direct_pixel_weight_grad.cu"
+
+namespace convx {
+
+const char* emulate_direct_pixels(const ConvProblem& problem, const WeightGradShape& shape,
+                                  Buffers buffers) {
+  const emulator::Workspace workspace(shape.workspace_bytes);
+  buffers.workspace = workspace.data();
+  emulator::fault = nullptr;
+  launch_pixel_weight_grad({"cuda_direct", &problem}, make_weight_grad_fit(problem, shape),
+                            buffers);
+  return workspace.is_whole() ? emulator::fault : "the workspace was overrun";
+}
+
+}  // namespace convx

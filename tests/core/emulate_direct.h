@@ -1,0 +1,15 @@
+#pragma once
+
+#include "core/buffers.h"
+#include "core/plan.h"
+#include "core/problem.h"
+#include "engines/cuda_direct/weight_grad_shape.h"
+
+namespace convx {
+
+// Runs a weight gradient whose kernel is WeightGradKernel::kPixels on the host. Returns what went
+// wrong, or null.
+const char* emulate_direct_pixels(const ConvProblem& problem, const WeightGradShape& shape,
+                                  Buffers buffers);
+
+}  // namespace convx
