@@ -536,11 +536,20 @@ PYBIND11_MODULE(convx_core, m) {
     const OperandForm form = scales ? scaled_form(problem) : exact_form(problem);
     return run_fit(problem, caps, fit_rows(problem, caps, form), buffers_at(x, w, y, bias));
   });
+  // has_clusters: if the fit has them. Otherwise its blocks write partial sums.
   m.def("run_weight_grad_boxes", [=](const ConvProblem& problem, const DeviceCaps& caps,
-                                     uintptr_t x, uintptr_t w, uintptr_t y, uintptr_t bias) {
+                                     uintptr_t x, uintptr_t w, uintptr_t y, uintptr_t bias,
+                                     bool has_clusters) {
     const bool rounds = problem.dtype == DType::kFloat32 && problem.precision == Precision::kTf32;
     const OperandForm form = rounds ? OperandForm::kTf32 : exact_form(problem);
-    return run_fit(problem, caps, fit_row_boxes(problem, caps, form), buffers_at(x, w, y, bias));
+    std::optional<WgradFit> fit = fit_row_boxes(problem, caps, form);
+    if (fit && fit->geometry.writes_result && !has_clusters) {
+      WgradGeometry& g = fit->geometry;
+      g.writes_result = false;
+      g.by_grid_minor = FastDivmod(g.slice_blocks());
+      fit->workspace_bytes = g.partial_bytes();
+    }
+    return run_fit(problem, caps, fit, buffers_at(x, w, y, bias));
   });
   // The same for a grouped problem, with the kernel to take.
   m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,

@@ -37,21 +37,23 @@ CASES = [
 class BoxEngine(HostEngine):
     """cuda_weight_grad with this kernel, whatever the plan would choose."""
 
-    def __init__(self, core: ModuleType, precision: str) -> None:
+    def __init__(self, core: ModuleType, precision: str, has_clusters: bool = True) -> None:
         super().__init__(core, "cuda_weight_grad", precision)
         self.run_kernel = self.run_boxes
+        self.has_clusters = has_clusters
 
     def run_boxes(self, *arguments: Any) -> Any:
-        said = self.core.run_weight_grad_boxes(*arguments)
+        said = self.core.run_weight_grad_boxes(*arguments, self.has_clusters)
         if said is None:
             raise RefusedError("TMA cannot read these rows")
         return said
 
 
+@pytest.mark.parametrize("has_clusters", [True, False], ids=["clusters", "partial_sums"])
 @pytest.mark.parametrize("math", BOX_MATH, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_weight_gradients(core: ModuleType, case: Case, math) -> None:
-    check(BoxEngine(core, math[1]), Problem(case, math[0], COMMON[0], "cpu"))
+def test_weight_gradients(core: ModuleType, case: Case, math, has_clusters: bool) -> None:
+    check(BoxEngine(core, math[1], has_clusters), Problem(case, math[0], COMMON[0], "cpu"))
 
 
 @pytest.mark.parametrize("math", BOX_MATH, ids=str)
@@ -79,11 +81,20 @@ def test_refused(core: ModuleType, case: Case, math) -> None:
         check(BoxEngine(core, math[1]), Problem(case, math[0], COMMON[0], "cpu"))
 
 
+@pytest.mark.parametrize("has_clusters", [True, False], ids=["clusters", "partial_sums"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
 @pytest.mark.parametrize("math", BOX_MATH, ids=str)
-def test_infinities_reach_what_they_should(core: ModuleType, math, value: float) -> None:
+def test_infinities_reach_what_they_should(
+    core: ModuleType, math, value: float, has_clusters: bool
+) -> None:
     case = Case("padded", (2, 16, 9, 16), (80, 16, 1, 1), padding=(1, 0))
-    check_weight_grad_of(BoxEngine(core, math[1]), case, math[0], value)
+    check_weight_grad_of(BoxEngine(core, math[1], has_clusters), case, math[0], value)
+
+
+@pytest.mark.parametrize("math", BOX_MATH, ids=str)
+def test_infinities_in_several_channel_sets(core: ModuleType, math) -> None:
+    case = Case("sets", (2, 200, 4, 8), (70, 200, 1, 1))
+    check_weight_grad_of(BoxEngine(core, math[1]), case, math[0], torch.inf)
 
 
 @pytest.mark.parametrize("operand", ["x", "y"])
