@@ -536,18 +536,24 @@ PYBIND11_MODULE(convx_core, m) {
     const OperandForm form = scales ? scaled_form(problem) : exact_form(problem);
     return run_fit(problem, caps, fit_rows(problem, caps, form), buffers_at(x, w, y, bias));
   });
-  // has_clusters: if the fit has them. Otherwise its blocks write partial sums.
+  // writes_result: whether clusters write dW, whatever the fit says, if their slices are short
+  // enough.
   m.def("run_weight_grad_boxes", [=](const ConvProblem& problem, const DeviceCaps& caps,
                                      uintptr_t x, uintptr_t w, uintptr_t y, uintptr_t bias,
-                                     bool has_clusters) {
+                                     bool writes_result) {
     const bool rounds = problem.dtype == DType::kFloat32 && problem.precision == Precision::kTf32;
     const OperandForm form = rounds ? OperandForm::kTf32 : exact_form(problem);
     std::optional<WgradFit> fit = fit_row_boxes(problem, caps, form);
-    if (fit && fit->geometry.writes_result && !has_clusters) {
-      WgradGeometry& g = fit->geometry;
-      g.writes_result = false;
-      g.by_grid_minor = FastDivmod(g.slice_blocks());
-      fit->workspace_bytes = g.partial_bytes();
+    if (fit && fit->geometry.writes_result != writes_result) {
+      WgradGeometry g = fit->geometry;
+      g.writes_result = writes_result;
+      if (writes_result) g.slices = std::min(g.slices, kMaxClusterSlices);
+      const int matrices = g.consumers() * g.row_tiles.channel_sets;
+      if (!writes_result || (reserve_store(caps, matrices, g) &&
+                             g.stages_total <= int64_t{g.slices} * g.flush_stages)) {
+        g.by_grid_minor = FastDivmod(writes_result ? g.slices : g.slice_blocks());
+        fit->geometry = g, fit->workspace_bytes = g.partial_bytes();
+      }
     }
     return run_fit(problem, caps, fit, buffers_at(x, w, y, bias));
   });

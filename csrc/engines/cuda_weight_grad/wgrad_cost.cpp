@@ -13,7 +13,7 @@ constexpr double kStreamBytesPerUs = 4.2e6;  // only read; estimated
 constexpr double kReduceBytesPerUs = 5e6;
 constexpr double kReduceUs = 6;
 constexpr double kReduceElementsPerUs = 2.9e5;
-// The same of 1x1 layers (reduce_rows.cuh). Estimated: the kernel before took 4 to 8 us from the
+// The same of reduce_rows.cuh. Estimated: the kernel before took 4 to 8 us from the
 // end of the MMAs on for up to 17 MB (2026-11-18), with twice as many instructions and round trips.
 constexpr double kReduceRowsUs = 3.5;
 constexpr double kReduceRowsBytesPerUs = 6.5e6;
@@ -75,7 +75,9 @@ double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
   const double read = p.groups == 1 ? 1 : std::min(1.0, columns / g.atom_channels);
   const double reduced = (1 + read) / 2 * static_cast<double>(g.partial_bytes());
   const double elements = static_cast<double>(p.K * p.channels_per_group() * p.taps());
-  if (p.taps() == 1 && g.has_adjacent_channels()) {
+  // The costs of the other MMA kernels were fitted with the reduction before, and their choices
+  // between clusters and partial sums are measured.
+  if (g.gradient_source == OperandSource::kRowBoxes && g.has_adjacent_channels()) {
     return kReduceRowsUs + reduced / kReduceRowsBytesPerUs + elements / kReduceRowsElementsPerUs;
   }
   return kReduceUs + reduced / kReduceBytesPerUs + elements / kReduceElementsPerUs;
