@@ -13,8 +13,8 @@ constexpr double kStreamBytesPerUs = 4.2e6;  // only read; estimated
 constexpr double kReduceBytesPerUs = 5e6;
 constexpr double kReduceUs = 6;
 constexpr double kReduceElementsPerUs = 2.9e5;
-// The same of reduce_rows.cuh. Estimated: the kernel before took 4 to 8 us from the
-// end of the MMAs on for up to 17 MB (2026-11-18), with twice as many instructions and round trips.
+// The same of reduce_rows.cuh. Estimated, not timed: the kernel before took 4 to 8 us from the end
+// of the MMAs on for up to 17 MB (2026-11-18), with half of the lanes idle and more barriers.
 constexpr double kReduceRowsUs = 3.5;
 constexpr double kReduceRowsBytesPerUs = 6.5e6;
 constexpr double kReduceRowsElementsPerUs = 4e6;
