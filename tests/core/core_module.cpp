@@ -532,11 +532,26 @@ PYBIND11_MODULE(convx_core, m) {
     const OperandForm form = scales ? scaled_form(problem) : exact_form(problem);
     return run_fit(problem, caps, fit_rows(problem, caps, form), buffers_at(x, w, y, bias));
   });
+  // writes_result: whether clusters write dW, whatever the fit says, if their slices are short
+  // enough.
   m.def("run_weight_grad_boxes", [=](const ConvProblem& problem, const DeviceCaps& caps,
-                                     uintptr_t x, uintptr_t w, uintptr_t y, uintptr_t bias) {
+                                     uintptr_t x, uintptr_t w, uintptr_t y, uintptr_t bias,
+                                     bool writes_result) {
     const bool rounds = problem.dtype == DType::kFloat32 && problem.precision == Precision::kTf32;
     const OperandForm form = rounds ? OperandForm::kTf32 : exact_form(problem);
-    return run_fit(problem, caps, fit_row_boxes(problem, caps, form), buffers_at(x, w, y, bias));
+    std::optional<WgradFit> fit = fit_row_boxes(problem, caps, form);
+    if (fit && fit->geometry.writes_result != writes_result) {
+      WgradGeometry g = fit->geometry;
+      g.writes_result = writes_result;
+      if (writes_result) g.slices = std::min(g.slices, kMaxClusterSlices);
+      const int matrices = g.consumers() * g.row_tiles.channel_sets;
+      if (!writes_result || (reserve_store(caps, matrices, g) &&
+                             g.stages_total <= int64_t{g.slices} * g.flush_stages)) {
+        g.by_grid_minor = FastDivmod(writes_result ? g.slices : g.slice_blocks());
+        fit->geometry = g, fit->workspace_bytes = g.partial_bytes();
+      }
+    }
+    return run_fit(problem, caps, fit, buffers_at(x, w, y, bias));
   });
   // Runs a weight gradient by cuda_direct's kernel for few filters, with tiles of so many filters,
   // transposed or not. Returns the geometry, or nothing where the kernel cannot run.

@@ -9,7 +9,12 @@ import pytest
 import torch
 from cases import Case
 from engine_tester import Problem
-from host_engines import HostEngine, RefusedError, check_weight_grad_of
+from host_engines import (
+    HostEngine,
+    RefusedError,
+    check_nonfinite_on_host,
+    check_weight_grad_of,
+)
 from layouts import COMMON
 from problems import h200
 from problems import make_problem as describe
@@ -37,21 +42,25 @@ CASES = [
 class BoxEngine(HostEngine):
     """cuda_weight_grad with this kernel, whatever the plan would choose."""
 
-    def __init__(self, core: ModuleType, precision: str) -> None:
+    def __init__(self, core: ModuleType, precision: str, writes_result: bool = True) -> None:
         super().__init__(core, "cuda_weight_grad", precision)
         self.run_kernel = self.run_boxes
+        self.writes_result = writes_result
+        self.said: dict[str, Any] = {}  # of the last geometry
 
     def run_boxes(self, *arguments: Any) -> Any:
-        said = self.core.run_weight_grad_boxes(*arguments)
+        said = self.core.run_weight_grad_boxes(*arguments, self.writes_result)
         if said is None:
             raise RefusedError("TMA cannot read these rows")
+        self.said = said
         return said
 
 
+@pytest.mark.parametrize("writes_result", [True, False], ids=["clusters", "partial_sums"])
 @pytest.mark.parametrize("math", BOX_MATH, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_weight_gradients(core: ModuleType, case: Case, math) -> None:
-    check(BoxEngine(core, math[1]), Problem(case, math[0], COMMON[0], "cpu"))
+def test_weight_gradients(core: ModuleType, case: Case, math, writes_result: bool) -> None:
+    check(BoxEngine(core, math[1], writes_result), Problem(case, math[0], COMMON[0], "cpu"))
 
 
 @pytest.mark.parametrize("math", BOX_MATH, ids=str)
@@ -79,11 +88,36 @@ def test_refused(core: ModuleType, case: Case, math) -> None:
         check(BoxEngine(core, math[1]), Problem(case, math[0], COMMON[0], "cpu"))
 
 
+@pytest.mark.parametrize("writes_result", [True, False], ids=["clusters", "partial_sums"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
 @pytest.mark.parametrize("math", BOX_MATH, ids=str)
-def test_infinities_reach_what_they_should(core: ModuleType, math, value: float) -> None:
+def test_infinities_reach_what_they_should(
+    core: ModuleType, math, value: float, writes_result: bool
+) -> None:
     case = Case("padded", (2, 16, 9, 16), (80, 16, 1, 1), padding=(1, 0))
-    check_weight_grad_of(BoxEngine(core, math[1]), case, math[0], value)
+    check_weight_grad_of(BoxEngine(core, math[1], writes_result), case, math[0], value)
+
+
+@pytest.mark.parametrize("math", BOX_MATH, ids=str)
+def test_clusters_of_several_channel_sets(core: ModuleType, math) -> None:
+    """A block has 128 filters and two sets of 128 channels, and an infinity is in the second."""
+    host = BoxEngine(core, math[1])
+    host.caps.sm_count = 2
+    problem = Problem(Case("sets", (2, 200, 8, 8), (70, 200, 1, 1)), math[0], COMMON[0], "cpu")
+    check(host, problem)
+    said = host.said
+    assert said["writes_result"]
+    assert (said["slices"], said["channel_sets"], said["columns"]) == (2, 2, 128)
+    problem.x[1, 150, 4, 6] = torch.inf
+    check_nonfinite_on_host(host, problem, "weight_grad")
+
+
+@pytest.mark.parametrize("math", BOX_MATH, ids=str)
+def test_many_slices(core: ModuleType, math) -> None:
+    """A thread of the reduction adds every 32nd slice."""
+    host = BoxEngine(core, math[1], writes_result=False)
+    check(host, Problem(Case("long", (9, 8, 48, 50), (16, 8, 1, 1)), math[0], COMMON[0], "cpu"))
+    assert host.said["slices"] > 64
 
 
 @pytest.mark.parametrize("operand", ["x", "y"])
@@ -118,3 +152,13 @@ def test_blocks_have_many_filters(core: ModuleType) -> None:
         assert planned["gradient_source"] == ROW_BOXES
         assert planned["filter_tiles"] == 4 // tiles
         assert planned["tiles"] == tiles
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_large_gradients_need_no_reduction(core: ModuleType, dtype: str) -> None:
+    """Two slices of many tiles are clusters, which write dW."""
+    problem = describe(core, Shape.parse("n16c1024h32w32 k2048r1s1"), "weight_grad", dtype, "tf32")
+    planned = core.plan_weight_grad(problem, h200(core))
+    assert planned["gradient_source"] == ROW_BOXES
+    assert planned["writes_result"]
+    assert planned["slices"] == 2

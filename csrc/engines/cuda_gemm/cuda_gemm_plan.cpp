@@ -96,9 +96,12 @@ double predict_columns(const ConvProblem& problem, const GemmShape& shape, doubl
 // Segments of 1x1 weight gradients on the tensor cores, fitted to 100 layers on an H200 (rms error
 // 20%, mostly from cuBLAS's choice of kernels).
 constexpr double kSegmentCallUs = 5;  // a batch of products, and what adds and writes them
+// The same in NCHW: 64 filters and channels at 56 x 56, 64 images, take 9 us more than memory does
+// in bf16 and 13 in TF32; four layers of 4 times as many elements of dW take 6 to 8 (2026-11-18).
+constexpr double kPlaneCallUs = 6.5;
 constexpr double kSegmentHalfRate = 640e6, kSegmentTf32Rate = 250e6;
 constexpr double kUnalignedShare = 0.23;      // of these rates, for rows that are not aligned
-constexpr double kPlaneBytesPerUs = 3.9e6;    // tensors in NCHW, from device memory
+constexpr double kPlaneBytesPerUs = 4.0e6;    // tensors in NCHW, from device memory
 constexpr double kPartialBytesPerUs = 3.2e6;  // products, written and read again
 constexpr double kSegmentTile = 128;          // filters, and channels
 constexpr double kIdleExponent = 0.7;         // 1: idle multiprocessors cost all of their time
@@ -119,7 +122,7 @@ double predict_segments(const ConvProblem& p, const GemmShape& shape, double mem
       count_flops(p) * waste / (rate * product_rate * std::pow(busy, kIdleExponent));
   const bool planes = shape.in_place.form == InPlaceForm::kPlanes;
   const double memory = count_bytes(p) / ((planes ? kPlaneBytesPerUs : kBytesPerUs) * memory_rate);
-  return kSegmentCallUs * shape.calls + std::max(arithmetic, memory) +
+  return (planes ? kPlaneCallUs : kSegmentCallUs) * shape.calls + std::max(arithmetic, memory) +
          2 * shape.partial_bytes / (kPartialBytesPerUs * memory_rate);
 }
 

@@ -8,16 +8,17 @@
 namespace convx {
 namespace {
 
-// Rates of an H200. Estimated from those of the other kernels of this engine; of thirteen layers,
-// those that memory limits took up to 1.1 times as long as predicted, those of MMAs 0.7 times.
-constexpr double kMmaOverhead = 1.1;
+// Rates of an H200, fitted to the kernel's times of 16 layers (2026-11-18): 0.94 to 1.2 times as
+// long as predicted, the largest where neither memory nor L2 nor MMAs alone limit it.
+constexpr double kMmaOverhead = 1.05;
 constexpr double kStepCycles = 500;  // of a warpgroup, besides its MMAs
 constexpr double kBoxCycles = 150;   // of TMA, for 64 rows of 128 bytes
 constexpr double kMemoryBytesPerUs = 4e6;
-constexpr double kRereadBytesPerUs = 12e6;  // for values that other blocks read as well, from L2
-// Partial sums are stored after the last step, when nothing else runs (17 MB: 7 us).
-constexpr double kPartialBytesPerUs = 2.5e6;
-constexpr double kStartUs = 3;  // before memory is busy, and after
+constexpr double kRereadBytesPerUs = 20e6;  // for values that other blocks read as well, from L2
+constexpr double kBoxBytesPerCycle = 42;    // from L2, by each of all multiprocessors
+// Partial sums are stored after the last step, when some blocks have ended.
+constexpr double kPartialBytesPerUs = 5e6;
+constexpr double kStartUs = 2;  // before memory is busy, and after
 
 constexpr int kMaxStages = 8;
 
@@ -85,20 +86,43 @@ class BoxSearch {
     count_channel_blocks(p_, g);
     constexpr int kFixedBytes = 2048;
     const int stage_bytes = kBoxRowBytes * (filter_tiles * kTileFilters + sets * columns);
-    g.stages = static_cast<int>(
-        std::min<int64_t>(kMaxStages, (caps_.shared_bytes_per_block - kFixedBytes) / stage_bytes));
-    if (g.stages < 2) return;
-    g.shared_bytes = kFixedBytes + g.stages * stage_bytes;
+    // Leaves so many bytes of shared memory to others.
+    const auto set_stages = [&](int64_t others) {
+      const int64_t room = caps_.shared_bytes_per_block - kFixedBytes - others;
+      g.stages = static_cast<int>(std::min<int64_t>(kMaxStages, room / stage_bytes));
+      g.shared_bytes = kFixedBytes + g.stages * stage_bytes;
+      return g.stages >= 2;
+    };
+    if (set_stages(g.table_bytes())) choose_clusters(g, stage_bytes);
+    if (set_stages(0)) choose_slices(g, stage_bytes);
+  }
+
+  // Split-K whose slices are the blocks of a cluster, and short enough for a chain of accumulators.
+  void choose_clusters(WgradGeometry g, int stage_bytes) {
+    if (!reserve_store(caps_, g.consumers() * g.row_tiles.channel_sets, g)) return;
+    const int64_t most = std::min<int64_t>({kMaxClusterSlices, caps_.sm_count, g.stages_total});
+    for (g.slices = 1; g.slices <= most; ++g.slices) {
+      if (ceil_div(g.stages_total, g.slices) > g.flush_stages) continue;
+      g.by_grid_minor = FastDivmod(g.slices);
+      consider(g, stage_bytes);
+    }
+  }
+
+  // Split-K whose partial sums go to the workspace: slices that fill the GPU once or twice.
+  void choose_slices(WgradGeometry g, int stage_bytes) {
     for (int waves = 0; waves <= 2; ++waves) {
       const int64_t wanted = waves == 0 ? 1 : int64_t{waves} * caps_.sm_count / g.slice_blocks();
       if (wanted < 1 || (waves > 0 && wanted == 1)) continue;
       g.slices = static_cast<int>(std::min(wanted, g.stages_total));
-      if (g.partial_bytes() > caps_.workspace_limit - 4096) continue;
-      const double us = predict(g, stage_bytes);
-      if (best_ && best_->microseconds <= us) continue;
-      best_ = WgradFit{
-          .form = form_, .geometry = g, .workspace_bytes = g.partial_bytes(), .microseconds = us};
+      if (g.partial_bytes() <= caps_.workspace_limit - 4096) consider(g, stage_bytes);
     }
+  }
+
+  void consider(const WgradGeometry& g, int stage_bytes) {
+    const double us = predict(g, stage_bytes);
+    if (best_ && best_->microseconds <= us) return;
+    best_ = WgradFit{
+        .form = form_, .geometry = g, .workspace_bytes = g.partial_bytes(), .microseconds = us};
   }
 
   double predict(const WgradGeometry& g, int stage_bytes) const {
@@ -108,17 +132,22 @@ class BoxSearch {
     const double mmas = 4 * kMmaOverhead * warpgroups * mma;
     const double boxes = kBoxCycles * stage_bytes / (kBoxRows * kBoxRowBytes);
     const double step =
-        std::max({mmas, kStepCycles + mmas / warpgroups, boxes, stage_bytes / kCopyBytesPerCycle});
+        std::max({mmas, kStepCycles + mmas / warpgroups, boxes, stage_bytes / kBoxBytesPerCycle});
     const double steps = static_cast<double>(ceil_div(g.stages_total, g.slices));
-    const double waves =
-        static_cast<double>(ceil_div(int64_t{g.slice_blocks()} * g.slices, caps_.sm_count));
-    const double main_us = waves * (kBlockCycles + steps * step) / (kClockGhz * 1e3);
+    const double waves = static_cast<double>(
+        g.writes_result ? ceil_div(int64_t{g.slice_blocks()}, count_clusters(caps_, g.slices))
+                        : ceil_div(int64_t{g.slice_blocks()} * g.slices, int64_t{caps_.sm_count}));
+    const double stores = g.writes_result ? store_cycles(g) : 0;
+    const double block = g.writes_result ? kStartCycles + stores : kBlockCycles;
+    const double main_us = waves * (block + steps * step) / (kClockGhz * 1e3);
     const double bytes = count_bytes(p_);
     const double copied = static_cast<double>(g.stages_total * g.slice_blocks()) * stage_bytes;
     const double memory_us =
         kStartUs + bytes / kMemoryBytesPerUs + std::max(copied - bytes, 0.0) / kRereadBytesPerUs;
-    const double stored_us = static_cast<double>(g.partial_bytes()) / kPartialBytesPerUs;
-    return std::max(main_us, memory_us) + stored_us + predict_reduction(p_, g);
+    const double store_us =
+        stores / (kClockGhz * 1e3) + static_cast<double>(g.partial_bytes()) / kPartialBytesPerUs;
+    return std::max(main_us + (g.writes_result ? 0 : store_us), memory_us + store_us) +
+           predict_reduction(p_, g);
   }
 
   const ConvProblem& p_;

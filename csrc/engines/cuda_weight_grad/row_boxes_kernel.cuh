@@ -16,7 +16,12 @@
 //
 // Warps: up to 4 consumer warpgroups; one producer warp.
 //
+// Where the slices of a tile are the blocks of a cluster, those add their accumulators through
+// shared memory and write dW (wgrad_store.cuh). Otherwise partial sums go to the workspace.
+//
 // Shared memory: barriers 1 KiB | stages * (filters + channels) * 128 bytes, a box of 64 rows each.
+// After the last MMA, accumulators may be staged over these, and behind both is a table, as in
+// wgrad_kernel.cuh.
 //
 // Large layers are limited by memory: one block has 256 filters and 64 channels, or another such
 // rectangle, so that few blocks read the same values.
@@ -29,6 +34,7 @@
 #include "device/warp_roles.cuh"
 #include "engines/cuda_weight_grad/row_sums.cuh"
 #include "engines/cuda_weight_grad/wgrad_element.cuh"
+#include "engines/cuda_weight_grad/wgrad_store.cuh"
 #include "engines/run_flag.cuh"
 
 namespace convx {
@@ -40,14 +46,15 @@ template <OperandForm kForm>
 using box_value_t = std::conditional_t<kForm == OperandForm::kTf32, Tf32, element_t<kForm>>;
 
 // Addresses in shared memory. A stage is a step: the rows of all filters, then of all channels.
-struct BoxesMemory {
+struct BoxesMemory : StoreMemory {
   static constexpr uint32_t kBoxBytes = kBoxRows * kBoxRowBytes;
   uint32_t full, empty;  // barriers, one per stage
   uint32_t stages;
   uint32_t gradient_bytes, stage_bytes;
 
-  __device__ BoxesMemory(const WgradGeometry& g, const void* memory) {
-    full = (shared_address(memory) + 1023) / 1024 * 1024;
+  __device__ BoxesMemory(const WgradGeometry& g, char* memory)
+      : StoreMemory(g, align_start(memory), memory) {
+    full = align_start(memory);
     empty = full + 8 * g.stages;
     stages = full + 1024;
     gradient_bytes = g.block_filter_tiles * kTileFilters * kBoxRowBytes;
@@ -98,8 +105,9 @@ __device__ __forceinline__ void copy_steps(const WgradGeometry& g, const WgradMa
   }
 }
 
-// Multiplies the steps of a slice, and stores a warpgroup's accumulators. The MMAs of a step run
-// while the warpgroup waits for the next one.
+// Multiplies the steps of a slice, and stores or stages a warpgroup's accumulators. The MMAs of a
+// step run while the warpgroup waits for the next one. Slices of blocks that write dW are no longer
+// than flush_stages.
 template <typename Value, int kColumns>
 __device__ __forceinline__ void multiply_steps(const WgradGeometry& g, const WgradCall& call,
                                                const BoxesMemory& memory, const WgradWork& work,
@@ -138,7 +146,14 @@ __device__ __forceinline__ void multiply_steps(const WgradGeometry& g, const Wgr
     }
     wait_wgmma<0>();
     release(previous);
-    store_partials(sums, partials, first > 0);
+    if (g.writes_result) {
+      // No MMA of the block reads the operands any more.
+      wait_at_barrier(1, static_cast<int>(blockDim.x) - 32);
+      const int matrix = index.channel_set * g.block_filter_tiles + index.filter_tile;
+      stage_sums(g, memory, sums, matrix * 128 + static_cast<int>(threadIdx.x) % 128);
+    } else {
+      store_partials(sums, partials, first > 0);
+    }
   }
 }
 
@@ -154,14 +169,20 @@ __global__ void __launch_bounds__(kBoxThreads, 1)
   const int warpgroups = static_cast<int>(blockDim.x) / 128;
   if (threadIdx.x == 0) memory.init_barriers(g, warpgroups);
   const WgradWork work(g, call, find_first_set(g, static_cast<int>(blockIdx.x)));
+  // The same for all lanes, which lets the compiler keep descriptors in uniform registers.
+  const int warp = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 32, 0);
+  if (g.writes_result && !work.tile.is_empty && warp < 4 * warpgroups) {
+    ResultStore<kForm>(g, call, memory, work)
+        .list_elements(static_cast<int>(threadIdx.x), 128 * warpgroups);
+  }
   wait_for_kernels_before();
   let_next_kernel_start();
   __syncthreads();
   if (must_return(call) || work.tile.is_empty) return;
-  // The same for all lanes, which lets the compiler keep descriptors in uniform registers.
-  const int warp = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < 4 * warpgroups) {
     multiply_steps<box_value_t<kForm>, kColumns>(g, call, memory, work, warp / 4);
+    // The producer has returned or will, and no barrier waits for it.
+    if (g.writes_result) ResultStore<kForm>(g, call, memory, work).run_sets(128 * warpgroups);
   } else if (elect_lane()) {
     copy_steps<kStep>(g, maps, memory, work);
   }

@@ -36,13 +36,14 @@ void run_row_boxes(const LaunchSite& site, const WgradGeometry& g, WgradCall cal
   const dim3 grid(static_cast<unsigned>(g.slice_blocks() * g.slices));
   const int threads = 128 * g.block_filter_tiles * g.row_tiles.channel_sets + 32;
   const auto launch = [&]<int kColumns>() {
-    launch_early<row_boxes_kernel<kForm, kColumns>>(
-        site, grid, threads, static_cast<size_t>(g.shared_bytes), g, call, maps);
+    launch_clusters<row_boxes_kernel<kForm, kColumns>>(site, grid, g.writes_result ? g.slices : 1,
+                                                       threads, static_cast<size_t>(g.shared_bytes),
+                                                       g, call, maps);
   };
   static_assert(std::size(kBoxColumns) == 2);
   g.columns == kBoxColumns[0] ? launch.template operator()<kBoxColumns[0]>()
                               : launch.template operator()<kBoxColumns[1]>();
-  launch_wgrad_reduce<kForm>(site, g, call);
+  if (!g.writes_result) launch_wgrad_reduce<kForm>(site, g, call);
 }
 
 }  // namespace convx

@@ -207,28 +207,9 @@ class WgradConsumer {
   __device__ __forceinline__ void finish(WgmmaSums<kColumns>& sums) {
     if (g_.writes_result) {
       wait_at_barrier(1, 128 * g_.consumers());  // until no MMA reads the operands any more
-      if (is_active_) stage(sums);
+      if (is_active_) stage_sums(g_, memory_, sums, static_cast<int>(threadIdx.x));
     } else if (is_active_) {
       add_to_partials(sums);
-    }
-  }
-
-  // Stores the accumulators for wgrad_store.cuh.
-  __device__ __forceinline__ void stage(const WgmmaSums<kColumns>& sums) const {
-    // Unknown to the compiler, which would compute all places before the loop and spill them.
-    int thread = static_cast<int>(threadIdx.x), atom_bits = g_.atom_bits;
-    asm volatile("" : "+r"(thread), "+r"(atom_bits));
-    const int row = thread / 32 * 16 + thread % 32 / 4;  // 64 per warpgroup
-    const uint32_t first = memory_.staged + 4 * (row * g_.staged_row + thread % 4 * 2);
-    const uint32_t second = first + 4 * 8 * g_.staged_row;
-#pragma unroll
-    for (int i = 0; i < kColumns / 8; ++i) {
-      const int place = 4 * find_staged_column(atom_bits, i * 8);
-      const auto store = [&](uint32_t row_address, int value) {
-        store_pair(row_address + place, sums.value[value], sums.value[value + 1]);
-      };
-      store(first, 4 * i);
-      store(second, 4 * i + 2);
     }
   }
 

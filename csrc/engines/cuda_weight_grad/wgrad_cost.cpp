@@ -18,9 +18,13 @@ constexpr double kPixelCopyBytesPerCycle = 40;
 constexpr double kReduceBytesPerUs = 5e6;
 constexpr double kReduceUs = 6;
 constexpr double kReduceElementsPerUs = 2.9e5;
+// The same of reduce_rows.cuh. Estimated, not timed: the kernel before took 4 to 8 us from the end
+// of the MMAs on for up to 17 MB (2026-11-18), with half of the lanes idle and more barriers.
+constexpr double kReduceRowsUs = 3.5;
+constexpr double kReduceRowsBytesPerUs = 6.5e6;
+constexpr double kReduceRowsElementsPerUs = 4e6;
 constexpr double kLaunchUs = 3;
 // For blocks that write dW themselves: two of three layers that were timed took within 3% of them.
-constexpr double kStartCycles = 4500;          // before the first MMA
 constexpr double kStoreCycles = 1000;          // latencies of the epilogue
 constexpr double kClusterCycles = 1000;        // the same of a cluster's barriers
 constexpr double kStoreCyclesPerValue = 0.15;  // that a block adds, rounds and writes
@@ -35,11 +39,6 @@ constexpr double kRereadCost = 0.3;
 // multiprocessor (cudaOccupancyMaxActiveClusters, 2026-11-18).
 constexpr int kMeasuredMultiprocessors = 132;
 constexpr int kClustersAtOnce[] = {132, 66, 39, 30, 22, 17, 15, 15};
-
-int64_t count_clusters(int sm_count, int blocks) {
-  return std::max<int64_t>(
-      int64_t{kClustersAtOnce[blocks - 1]} * sm_count / kMeasuredMultiprocessors, 1);
-}
 
 // How much longer MMAs take than their issue rate says, where so many warpgroups take turns at the
 // tensor cores. Promoted accumulators are waited for after every stage, which others hide.
@@ -60,16 +59,20 @@ double convert_cycles(OperandForm form) {
   return form == OperandForm::kBf16x2 ? 0.105 : form == OperandForm::kBf16x3 ? 0.14 : 0.10;
 }
 
-// What a block takes to write its share of a tile.
+}  // namespace
+
+int64_t count_clusters(const DeviceCaps& caps, int blocks) {
+  return std::max<int64_t>(
+      int64_t{kClustersAtOnce[blocks - 1]} * caps.sm_count / kMeasuredMultiprocessors, 1);
+}
+
 double store_cycles(const WgradGeometry& g) {
-  const double values = double{kTileFilters} * g.consumers() * g.columns;
+  const double values = double{kTileFilters} * g.consumers() * g.row_tiles.channel_sets * g.columns;
   const double others = 1 - 1.0 / g.slices;  // share of the values that other blocks have
   double cycles = kStoreCycles + values / 32 + values / g.slices * kStoreCyclesPerValue;
   if (g.slices > 1) cycles += kClusterCycles + others * values * 4 / kClusterBytesPerCycle;
   return cycles;
 }
-
-}  // namespace
 
 double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
   if (g.writes_result) return kCallUs;
@@ -78,6 +81,11 @@ double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
   const double read = p.groups == 1 ? 1 : std::min(1.0, columns / g.atom_channels);
   const double reduced = (1 + read) / 2 * static_cast<double>(g.partial_bytes());
   const double elements = static_cast<double>(p.K * p.channels_per_group() * p.taps());
+  // The costs of the other MMA kernels were fitted with the reduction before, and their choices
+  // between clusters and partial sums are measured.
+  if (g.gradient_source == OperandSource::kRowBoxes && g.has_adjacent_channels()) {
+    return kReduceRowsUs + reduced / kReduceRowsBytesPerUs + elements / kReduceRowsElementsPerUs;
+  }
   return kReduceUs + reduced / kReduceBytesPerUs + elements / kReduceElementsPerUs;
 }
 
@@ -111,7 +119,7 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
   }
   const double halo = g.halo_stages * copied / kCopyBytesPerCycle;
   const double waves = static_cast<double>(
-      g.writes_result ? ceil_div(int64_t{g.tiles()}, count_clusters(caps.sm_count, g.slices))
+      g.writes_result ? ceil_div(int64_t{g.tiles()}, count_clusters(caps, g.slices))
                       : ceil_div(int64_t{g.tiles()} * g.slices, caps.sm_count));
   const double block_cycles = g.writes_result ? kStartCycles + store_cycles(g) : kBlockCycles;
   double main_us =

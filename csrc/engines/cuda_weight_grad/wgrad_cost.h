@@ -19,4 +19,9 @@ double predict_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
 // The kernel that adds partial sums, of either MMA kernel.
 double predict_reduction(const ConvProblem& problem, const WgradGeometry& geometry);
 
+// For blocks that write dW themselves (WgradGeometry::writes_result).
+inline constexpr double kStartCycles = 4500;                 // before the first MMA
+double store_cycles(const WgradGeometry& geometry);          // a block writes its share of a tile
+int64_t count_clusters(const DeviceCaps& caps, int blocks);  // that run at the same time
+
 }  // namespace convx

@@ -35,15 +35,19 @@ class SumFinisher {
     }
   }
 
-  // Sets is_wrong if the sum is not finite: such elements are computed again by the definition,
-  // because MMAs also multiply gaps and borders, where 0 * Inf is NaN, and split operands of large
-  // values overflow.
-  __device__ __forceinline__ element_t<kForm> finish(float sum, bool& is_wrong) const {
+  // The element before it is rounded. Sets is_wrong if the sum is not finite: such elements are
+  // computed again by the definition, because MMAs also multiply gaps and borders, where 0 * Inf is
+  // NaN, and split operands of large values overflow.
+  __device__ __forceinline__ float unscale(float sum, bool& is_wrong) const {
     if constexpr (count_components(kForm) > 1 || is_scaled(kForm)) {
       sum = sum * unscale_.first * unscale_.second;
     }
     is_wrong |= !(fabsf(sum) <= kLargestFinite);
-    return round_to<element_t<kForm>>(sum);
+    return sum;
+  }
+
+  __device__ __forceinline__ element_t<kForm> finish(float sum, bool& is_wrong) const {
+    return round_to<element_t<kForm>>(unscale(sum, is_wrong));
   }
 
  private:

@@ -262,20 +262,14 @@ class Search {
           static_cast<int>(fixed + g.stages * stage + g.staging_slots * kStagingSlotBytes);
       return g.mirrored_stages <= g.ring_stages;
     };
-    g.staged_row = (g.columns + g.atoms() * kStagedAtomGap + 7) / 16 * 16 + 8;
-    const int64_t table = int64_t{8} * g.block_tap_groups * g.columns;
-    if (set_stages(table)) choose_clusters(g, last_base, table);
+    if (set_stages(g.table_bytes())) choose_clusters(g, last_base);
     if (!set_stages(0)) return;
     choose_slices(g, last_base);
   }
 
   // Split-K whose slices are the blocks of a cluster.
-  void choose_clusters(WgradGeometry g, int last_base, int64_t table_bytes) {
-    g.writes_result = true;
-    const int64_t staged = int64_t{4} * g.consumers() * kTileFilters * g.staged_row;
-    g.table_offset = static_cast<int>(std::max<int64_t>(g.shared_bytes - 1024, 1024 + staged));
-    g.shared_bytes = static_cast<int>(1024 + g.table_offset + table_bytes);
-    if (g.shared_bytes > caps_.shared_bytes_per_block) return;
+  void choose_clusters(WgradGeometry g, int last_base) {
+    if (!reserve_store(caps_, g.consumers(), g)) return;
     if (!fit_round(g, last_base, caps_.workspace_limit - 4096)) return;
     if (g.round_stages < g.stages_total) return;
     // Blocks that convert form no clusters: one that finds values that do not fit returns early.

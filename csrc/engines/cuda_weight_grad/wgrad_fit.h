@@ -81,5 +81,8 @@ bool has_room_for_sums(const ConvProblem& problem, const DeviceCaps& caps);
 void group_blocks(WgradGeometry& g);
 void count_filter_blocks(const ConvProblem& problem, WgradGeometry& g);
 void count_channel_blocks(const ConvProblem& problem, WgradGeometry& g);
+// Lets blocks write dW: reserves shared memory for so many staged matrices and the table of
+// wgrad_store.cuh. Returns whether it fits.
+bool reserve_store(const DeviceCaps& caps, int matrices, WgradGeometry& g);
 
 }  // namespace convx

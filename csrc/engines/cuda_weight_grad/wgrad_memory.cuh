@@ -37,28 +37,41 @@ struct WgradWork {
   }
 };
 
+// The first multiple of 1 KiB in the block's shared memory.
+__device__ __forceinline__ uint32_t align_start(const void* memory) {
+  return (shared_address(memory) + 1023) / 1024 * 1024;
+}
+
+// Where blocks that write dW have accumulators (wgrad_store.cuh) in shared memory.
+struct StoreMemory {
+  uint32_t staged;  // over the operands
+  char* staged_pointer;
+  uint32_t table;  // of stored elements, behind both
+
+  // start: an address in the block's shared memory, which begins at `memory`.
+  __device__ StoreMemory(const WgradGeometry& g, uint32_t start, char* memory)
+      : staged(start + 1024),
+        staged_pointer(memory + (staged - shared_address(memory))),
+        table(start + g.table_offset) {}
+};
+
 // Addresses in shared memory.
-struct WgradMemory {
+struct WgradMemory : StoreMemory {
   uint32_t full, empty;  // barriers, one per stage
   uint32_t gradient, input;
   uint32_t gradient_stage_bytes;  // all filter tiles and components
   uint32_t input_stage_bytes;     // one channel tile, one component
   uint32_t ring_bytes;            // the same, mirrored stages included
-  uint32_t staged;                // accumulators (wgrad_store.cuh), over the operands
-  char* staged_pointer;
-  uint32_t table;  // of stored elements, behind both
 
-  __device__ WgradMemory(const WgradGeometry& g, int components, char* memory) {
-    const uint32_t start = (shared_address(memory) + 1023) / 1024 * 1024;
+  __device__ WgradMemory(const WgradGeometry& g, int components, char* memory)
+      : StoreMemory(g, align_start(memory), memory) {
+    const uint32_t start = align_start(memory);
     full = start, empty = start + 8 * g.stages;
     gradient = start + 1024;
     gradient_stage_bytes = components * g.block_filter_tiles * kStagePositions * kGradientRowBytes;
     input = gradient + g.stages * gradient_stage_bytes;
     input_stage_bytes = kStagePositions * g.row_bytes;
     ring_bytes = (g.ring_stages + g.mirrored_stages) * input_stage_bytes;
-    staged = gradient;
-    staged_pointer = memory + (staged - shared_address(memory));
-    table = start + g.table_offset;
   }
 
   __device__ void init_barriers(const WgradGeometry& g) const {

@@ -1,4 +1,5 @@
-// Adds the partial sums of all split-K slices in a fixed order, and writes dW.
+// Adds the partial sums of all split-K slices in a fixed order, and writes dW. Where channels are
+// adjacent in dW, reduce_rows.cuh does it without shared memory between.
 //
 // A unit is one filter and one tile of channels, with all taps:
 //
@@ -24,14 +25,14 @@
 
 #include "cuda/launch.h"
 #include "device/dependent_launch.cuh"
+#include "engines/cuda_weight_grad/reduce_rows.cuh"
+#include "engines/cuda_weight_grad/reduce_unit.cuh"
 #include "engines/cuda_weight_grad/wgrad_element.cuh"
 #include "engines/cuda_weight_grad/wgrad_forms.h"
-#include "engines/cuda_weight_grad/wgrad_tile.cuh"
 #include "engines/run_flag.cuh"
 
 namespace convx {
 
-inline constexpr int kReduceThreads = 256;
 inline constexpr int kReduceWarps = kReduceThreads / 32;
 inline constexpr int kReduceValues = 1024;  // of a unit, at a time
 // Rows of a chunk are one value longer than the tile has channels, so that neighbouring taps are in
@@ -41,106 +42,28 @@ inline constexpr int kReduceSharedBytes =
     kMaxWgradTaps * 8 + kReduceWarps * kReduceBuffer * 4 + kReduceThreads * 8;
 
 // How the reduction is spread over blocks and warps.
-struct ReduceShape {
-  int units, unit_warps;  // unit_warps: that add one unit, a power of two up to 8
-  FastDivmod by_tiles;    // units of a filter
-  int vector_bits;  // log2 of the vectors of four columns that a tap has in a unit, rounded up
-  int taps, chunk_taps;
+struct ReduceShape : ReduceTiles {
+  int unit_warps;  // that add one unit, a power of two up to 8
+  int chunk_taps;
   // A unit's elements lie side by side in dW, taps innermost, and a chunk has all of them.
   bool stores_by_tap;
   FastDivmod by_taps;
 };
 
-// For each tap: where its accumulators are, from those of the tile's first consumer on, and where
-// its elements of dW are, from those of the first tap on.
-__device__ __forceinline__ void list_taps(const WgradGeometry& g, int* places, int* offsets) {
-  for (int block = 0; block < g.group_blocks; ++block) {
-    const int first = g.block_groups[block], end = g.block_groups[block + 1];
-    for (int index = first + static_cast<int>(threadIdx.x); index < end; index += blockDim.x) {
-      const TapGroup& group = g.groups[index];
-      const int consumer = block * g.consumers() + index - first;
-      for (int atom = 0; atom < group.taps; ++atom) {
-        const int r = group.r + atom * g.atom_r, s = group.s + atom * g.atom_s;
-        const int tap = g.folds_columns ? r : r * g.kernel_columns + s;
-        places[tap] = consumer * kTileFilters * g.columns + (atom << g.atom_bits);
-        offsets[tap] = static_cast<int>(r * g.w_strides.h + s * g.w_strides.w);
-      }
-    }
-  }
-}
-
-// One filter and one tile of channels, with all taps.
-struct ReduceUnit {
-  int filter, first_column;
-  int begin, end;   // columns of the tile that belong to the filter's group
-  int64_t partial;  // of its first tap and column, in a slice
-  int64_t offset;   // of the first tap of column 0, in dW
-
-  __device__ __forceinline__ ReduceUnit(const WgradGeometry& g, const ReduceShape& shape,
-                                        int index) {
-    filter = index;
-    const int tile_of_filter = shape.by_tiles.split(filter);
-    const int group_begin = g.by_group_filters.divide(filter) * g.group_channels;
-    const int group_end = g.folds_columns ? g.packed_channels : group_begin + g.group_channels;
-    const int tile = (group_begin >> g.atom_bits) + tile_of_filter;
-    first_column = tile << g.atom_bits;
-    begin = max(group_begin - first_column, 0);
-    end = min(group_end - first_column, g.atom_channels);  // not positive: the unit is empty
-
-    int filter_block = filter / kTileFilters;
-    const int row = filter - filter_block * kTileFilters;
-    const int filter_tile = g.by_block_filter_tiles.split(filter_block);
-    int channel_block = tile - find_first_tile(g, filter_block), sub_tile = 0;
-    if (g.atom_axis == AtomAxis::kChannels)
-      sub_tile = g.by_block_channel_tiles.split(channel_block);
-    const int64_t consumer =
-        int64_t{filter_block * g.channel_blocks + channel_block} * g.group_blocks * g.consumers() +
-        filter_tile * g.block_tap_groups;
-    partial = (consumer * kTileFilters + row) * g.columns + (sub_tile << g.atom_bits);
-    offset = filter * g.w_strides.n - group_begin * g.w_strides.c;
-  }
-
-  // Where the first tap of a column of the tile is in dW.
-  __device__ __forceinline__ int64_t find_offset(const WgradGeometry& g, int column) const {
-    column += first_column;
-    if (!g.folds_columns) return offset + column * g.w_strides.c;
-    const int c = g.by_group_channels.split(column);  // leaves the kernel column
-    return offset + c * g.w_strides.c + column * g.w_strides.w;
-  }
-};
-
 // Adds the unit's values of taps [first_tap, first_tap + taps), of every step-th slice. A lane adds
 // four neighbouring columns. Columns of other groups, and atoms that no tap uses, have partial sums
 // as well, which nobody needs; of a narrow group few columns are read.
-__device__ __forceinline__ void add_slices(const WgradGeometry& g, const ReduceShape& shape,
-                                           const float* partials, const int* places,
-                                           const ReduceUnit& unit, int first_tap, int taps,
-                                           int slice, int step, float* buffer) {
-  constexpr int kTogether = 4;
-  const int64_t slice_stride = step * g.partial_values();
+__device__ __forceinline__ void add_unit(const WgradGeometry& g, const ReduceShape& shape,
+                                         const float* partials, const int* places,
+                                         const ReduceUnit& unit, int first_tap, int taps, int slice,
+                                         int step, float* buffer) {
   const int first_vector = unit.begin / 4, tap_vectors = (unit.end + 3) / 4 - first_vector;
   const int vectors = taps << shape.vector_bits;
   for (int i = static_cast<int>(threadIdx.x) % 32; i < vectors; i += 32) {
     const int tap = i >> shape.vector_bits, vector = i & ((1 << shape.vector_bits) - 1);
     if (vector >= tap_vectors) continue;
     const int column = (first_vector + vector) * 4;
-    const float* from = partials + places[first_tap + tap] + column + slice * g.partial_values();
-    float4 sum = *reinterpret_cast<const float4*>(from);
-    // The loads of several slices overlap; those beyond the last are zeros.
-#pragma unroll 1
-    for (int first = slice + step; first < g.slices; first += kTogether * step) {
-      float4 values[kTogether];
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        from += slice_stride;
-        values[j] = float4{0, 0, 0, 0};
-        if (first + j * step < g.slices) values[j] = *reinterpret_cast<const float4*>(from);
-      }
-#pragma unroll
-      for (const float4& value : values) {
-        sum.x += value.x, sum.y += value.y, sum.z += value.z, sum.w += value.w;
-      }
-    }
+    const float4 sum = add_slices(g, partials + places[first_tap + tap] + column, slice, step);
     float* const to = buffer + tap * (g.atom_channels + 1) + column;
     to[0] = sum.x, to[1] = sum.y, to[2] = sum.z, to[3] = sum.w;
   }
@@ -178,8 +101,8 @@ __global__ void __launch_bounds__(kReduceThreads)
     for (int tap = 0; tap < shape.taps; tap += shape.chunk_taps) {
       const int taps = min(shape.chunk_taps, shape.taps - tap);
       if (channels > 0) {
-        add_slices(g, shape, call.partials + unit.partial, places, unit, tap, taps, share,
-                   unit_warps, own_buffer);
+        add_unit(g, shape, call.partials + unit.partial, places, unit, tap, taps, share, unit_warps,
+                 own_buffer);
       }
       __syncthreads();
       bool is_wrong = false;
@@ -224,19 +147,7 @@ __global__ void __launch_bounds__(kReduceThreads)
 }
 
 inline ReduceShape make_reduce_shape(const WgradGeometry& g) {
-  ReduceShape shape{};
-  // A group's channels may begin anywhere in a tile.
-  const int tiles = g.group_filters == g.filters
-                        ? (g.packed_channels + g.atom_channels - 1) / g.atom_channels
-                        : (g.group_channels + g.atom_channels - 2) / g.atom_channels + 1;
-  shape.by_tiles = FastDivmod(tiles);
-  // Groups of other than multiples of four channels may begin within a vector.
-  const int reach = g.group_channels + (g.group_channels % 4 == 0 ? 0 : 6);
-  const int columns =
-      g.group_filters == g.filters ? g.atom_channels : std::min(g.atom_channels, reach);
-  while ((4 << shape.vector_bits) < columns) ++shape.vector_bits;
-  shape.units = g.filters * tiles;
-  shape.taps = g.folds_columns ? g.kernel_rows : g.kernel_rows * g.kernel_columns;
+  ReduceShape shape{make_reduce_tiles(g)};
   shape.chunk_taps = kReduceValues / g.atom_channels;
   shape.stores_by_tap = !g.folds_columns && shape.taps > 1 && shape.taps <= shape.chunk_taps &&
                         g.w_strides.c == shape.taps;
@@ -253,6 +164,7 @@ inline ReduceShape make_reduce_shape(const WgradGeometry& g) {
 // Starts the reduction of a form's partial sums.
 template <OperandForm kForm>
 void launch_wgrad_reduce(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call) {
+  if (can_reduce_rows(g)) return launch_reduce_rows<kForm>(site, g, call);
   const ReduceShape shape = make_reduce_shape(g);
   const int block_units = kReduceWarps / shape.unit_warps;
   const int64_t blocks = (int64_t{shape.units} + block_units - 1) / block_units;

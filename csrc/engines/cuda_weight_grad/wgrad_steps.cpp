@@ -72,6 +72,15 @@ void count_channel_blocks(const ConvProblem& p, WgradGeometry& g) {
   g.by_grid_minor = FastDivmod(g.slice_blocks());
 }
 
+bool reserve_store(const DeviceCaps& caps, int matrices, WgradGeometry& g) {
+  g.writes_result = true;
+  g.staged_row = (g.columns + g.atoms() * kStagedAtomGap + 7) / 16 * 16 + 8;
+  const int64_t staged = int64_t{4} * matrices * kTileFilters * g.staged_row;
+  g.table_offset = static_cast<int>(std::max<int64_t>(g.shared_bytes - 1024, 1024 + staged));
+  g.shared_bytes = 1024 + g.table_offset + g.table_bytes();
+  return g.shared_bytes <= caps.shared_bytes_per_block;
+}
+
 // Tap groups of a block have the same residue, so that one ring of X' serves them.
 void group_blocks(WgradGeometry& g) {
   g.group_blocks = 0;

@@ -8,6 +8,9 @@
 //   (filters)|           |  |           |  |           |    |  one such matrix per consumer
 //            +-----------+--+-----------+--+-----------+----+
 //
+// Blocks of several channel sets (row_boxes_kernel.cuh) have the matrices of each set behind those
+// of the set before.
+//
 // Then it takes its share of the tile's filters, adds the values of all blocks in the order of
 // slices, and writes elements in dW's order. A table, built while the first stages are on their
 // way, says for each element of a row where it is staged and where in dW it goes.
@@ -19,6 +22,7 @@
 
 #include "device/cluster.cuh"
 #include "device/shared_memory.cuh"
+#include "device/wgmma.cuh"
 #include "engines/cuda_weight_grad/wgrad_element.cuh"
 #include "engines/cuda_weight_grad/wgrad_memory.cuh"
 #include "engines/run_flag.cuh"
@@ -28,6 +32,28 @@ namespace convx {
 // Where a column of a consumer's tile is in a staged row.
 __device__ __forceinline__ int find_staged_column(int atom_bits, int column) {
   return column + (column >> atom_bits) * kStagedAtomGap;
+}
+
+// Stores a warpgroup's accumulators in shared memory. thread: of all threads whose accumulators are
+// staged, 128 for each matrix.
+template <int kColumns>
+__device__ __forceinline__ void stage_sums(const WgradGeometry& g, const StoreMemory& memory,
+                                           const WgmmaSums<kColumns>& sums, int thread) {
+  // Unknown to the compiler, which would compute all places before the loop and spill them.
+  int atom_bits = g.atom_bits;
+  asm volatile("" : "+r"(thread), "+r"(atom_bits));
+  const int row = thread / 32 * 16 + thread % 32 / 4;  // 64 per warpgroup
+  const uint32_t first = memory.staged + 4 * (row * g.staged_row + thread % 4 * 2);
+  const uint32_t second = first + 4 * 8 * g.staged_row;
+#pragma unroll
+  for (int i = 0; i < kColumns / 8; ++i) {
+    const int place = 4 * find_staged_column(atom_bits, i * 8);
+    const auto store = [&](uint32_t row_address, int value) {
+      store_pair(row_address + place, sums.value[value], sums.value[value + 1]);
+    };
+    store(first, 4 * i);
+    store(second, 4 * i + 2);
+  }
 }
 
 // One element of each filter of a tile.
@@ -50,13 +76,11 @@ class ResultStore {
   static constexpr int kBatchSlices = 4;
 
  public:
-  __device__ ResultStore(const WgradGeometry& g, const WgradCall& call, const WgradMemory& memory,
+  __device__ ResultStore(const WgradGeometry& g, const WgradCall& call, const StoreMemory& memory,
                          const WgradWork& work)
       : g_(g), call_(call), memory_(memory), work_(work) {
     for (int i = work.tile.first_group; i < work.tile.last_group; ++i) taps_ += g.groups[i].taps;
-    const int width = g.atom_axis == AtomAxis::kChannels ? g.columns : g.atom_channels;
-    first_column_ = work.tile.channel_tile * g.atom_channels;
-    columns_ = min(width, g.packed_channels - first_column_);
+    take_set(0);
     first_filter_ = work.tile.filter_tile * kTileFilters;
     const int rows = min(g.block_filter_tiles * kTileFilters, g.filters - first_filter_);
     first_row_ = rows * work.slice / g.slices;
@@ -98,7 +122,32 @@ class ResultStore {
     if (__syncthreads_or(is_wrong && !must_return(call_))) recompute_rows(threads);
   }
 
+  // The same for blocks of several channel sets, which have a single tap.
+  __device__ __forceinline__ void run_sets(int threads) {
+    bool is_wrong = false;
+    sync_blocks();
+    for (int set = 0; set < g_.row_tiles.channel_sets; ++set) {
+      take_set(set);
+      is_wrong |= store_rows(threads / 32);
+    }
+    sync_blocks();
+    if (!__syncthreads_or(is_wrong)) return;
+    for (int set = 0; set < g_.row_tiles.channel_sets; ++set) {
+      take_set(set);
+      recompute_rows(threads);
+    }
+  }
+
  private:
+  // Chooses one of the block's channel sets, whose matrices are staged behind those of the sets
+  // before. The table of the first one serves all.
+  __device__ __forceinline__ void take_set(int set) {
+    const int width = g_.atom_axis == AtomAxis::kChannels ? g_.columns : g_.atom_channels;
+    first_column_ = work_.tile.channel_tile * g_.atom_channels + set * width;
+    columns_ = min(width, g_.packed_channels - first_column_);
+    set_offset_ = static_cast<uint32_t>(4 * set * g_.consumers() * kTileFilters * g_.staged_row);
+  }
+
   struct Tap {
     int r, s, atom, consumer;
   };
@@ -150,7 +199,7 @@ class ResultStore {
   __device__ __forceinline__ uint32_t find_staged_row(int row) const {
     const int tile = row / kTileFilters;
     const int matrix_row = tile * (g_.block_tap_groups - 1) * kTileFilters + row;
-    return static_cast<uint32_t>(4 * matrix_row * g_.staged_row);
+    return set_offset_ + static_cast<uint32_t>(4 * matrix_row * g_.staged_row);
   }
 
   // Adds the blocks' values of kBatchRows filters, in the order of slices.
@@ -252,10 +301,11 @@ class ResultStore {
 
   const WgradGeometry& g_;
   const WgradCall& call_;
-  const WgradMemory& memory_;
+  const StoreMemory& memory_;
   const WgradWork& work_;
   int taps_ = 0;
   int first_column_, columns_;  // of a packed row; those of the tile
+  uint32_t set_offset_;         // of the channel set's matrices, in bytes
   int first_filter_;            // of the tile
   int first_row_, end_row_;     // this block's share of the tile's filters
 };
