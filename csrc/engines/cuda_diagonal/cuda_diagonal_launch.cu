@@ -10,8 +10,14 @@ namespace {
 template <typename T>
 void launch(const LaunchSite& site, const DiagonalFit& fit, const DiagonalParams& params) {
   const dim3 grid(static_cast<unsigned>(fit.blocks));
-  launch_kernel<diagonal_kernel<T>>(site, grid, kDiagonalThreads,
-                                    static_cast<size_t>(fit.shared_bytes), params);
+  const auto shared_bytes = static_cast<size_t>(fit.shared_bytes);
+  if (fit.warp_pixels == kDiagonalFewPixels) {
+    launch_kernel<diagonal_kernel<T, kDiagonalFewPixels>>(site, grid, kDiagonalThreads,
+                                                          shared_bytes, params);
+  } else {
+    launch_kernel<diagonal_kernel<T, kDiagonalManyPixels>>(site, grid, kDiagonalThreads,
+                                                           shared_bytes, params);
+  }
 }
 
 }  // namespace
