@@ -29,20 +29,19 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   return fits_diagonal(p, caps) ? "" : "no tile fits in shared memory";
 }
 
-Plan make_plan(const ConvProblem& problem, DiagonalFit found) {
+Plan make_plan(DiagonalFit found) {
   auto fit = std::make_shared<DiagonalFit>(std::move(found));
   const DiagonalParams& p = fit->params;
   Plan plan;
   plan.engine = EngineId::kCudaDiagonal;
-  plan.tile = {p.tile_rows, p.tile_columns,
-               int64_t{p.chunks} * count_chunk_channels(size_of(problem.dtype))};
+  plan.tile = {p.tile_rows, p.tile_columns, int64_t{p.chunks} * count_chunk_filters(fit->pieces)};
   plan.predicted_us = fit->microseconds;
   plan.shape = std::move(fit);
   return plan;
 }
 
 Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
-  return make_plan(problem, fit_diagonal(problem, caps));
+  return make_plan(fit_diagonal(problem, caps));
 }
 
 std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,
@@ -50,7 +49,7 @@ std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& c
   for (const DiagonalTileSize& size : kDiagonalTileSizes) {
     if (variant != size.name) continue;
     DiagonalFit fit = fit_diagonal(problem, caps, size);
-    if (fit.blocks > 0) return make_plan(problem, std::move(fit));
+    if (fit.blocks > 0) return make_plan(std::move(fit));
   }
   return std::nullopt;
 }

@@ -16,18 +16,18 @@ namespace convx {
 namespace {
 
 // Fitted to an H200 (docs/engines/cuda_diagonal.md). Busy cycles of a multiprocessor for:
-constexpr double kTapCycles = 13.7;      // one tap of one chunk of 64 pixels, in 16 bits
-constexpr double kTf32TapCycles = 10.6;  // the same in TF32, with half as many filters
-constexpr double kStoreCycles = 54;      // storing one chunk of 64 pixels
-constexpr double kUnitCycles = 0.46;     // copying one unit
-constexpr double kRoundCycles = 0.15;    // rounding one unit to TF32
+constexpr double kTapCycles = 13.7;  // one tap of a source chunk, 64 pixels and 16 filters
+constexpr double kFewFiltersTapCycles = 10.6;  // the same with 8 filters, in TF32
+constexpr double kStoreCycles = 54;            // storing one chunk of 64 pixels
 // Latency in cycles that a block adds even if it is alone on its multiprocessor:
 constexpr double kTileLatency = 1960;   // one tile
 constexpr double kStoreLatency = 1130;  // 64 pixels of a warp
 constexpr double kTapLatency = 82;      // one tap
 constexpr double kBlockLatency = 790;   // start of the block
-// Counted in instructions, not measured: staging weights in batches of loads, and warps of 16
-// pixels, which read as many words of weights as warps of 64.
+// Counted in instructions, not measured: copying units and staging weights in batches of loads, and
+// warps of 16 pixels, which read as many words of weights as warps of 64.
+constexpr double kUnitCycles = 0.3;      // busy cycles for copying one unit
+constexpr double kRoundCycles = 0.1;     // busy cycles for rounding one unit to TF32
 constexpr double kWordCycles = 0.2;      // busy cycles for staging one word of weights
 constexpr double kWordLatency = 800;     // a thread's batch of weights
 constexpr double kFewPixelsShare = 0.4;  // busy cycles of a job, relative to one of 64 pixels
@@ -101,43 +101,46 @@ DiagonalParams make_tensors(const ConvProblem& problem) {
   return p;
 }
 
-// Gives each block `chunks` filter chunks, a power of two.
-void set_chunks(const ConvProblem& problem, int64_t chunks, DiagonalParams& p) {
+// Gives each block `chunks` filter chunks, a power of two, of `pieces` times 8 filters.
+void set_chunks(const ConvProblem& problem, int pieces, int64_t chunks, DiagonalFit& fit) {
+  DiagonalParams& p = fit.params;
   const int64_t channels = count_chunk_channels(size_of(problem.dtype));
-  const int64_t all = ceil_div(int64_t{p.targets}, channels);
-  // The first source chunk of a filter, and the one after its last.
-  const auto first_of = [&](int64_t filter) {
-    return filter / p.group_targets * p.group_sources / channels;
-  };
-  const auto end_of = [&](int64_t filter) {
-    return ceil_div((filter / p.group_targets + 1) * p.group_sources, channels);
-  };
+  const int64_t filters = count_chunk_filters(pieces);
+  const int64_t all = ceil_div(int64_t{p.targets}, filters);
   // Source chunks that `count` filter chunks from the first on read.
   const auto count_sources = [&](int64_t first, int64_t count) {
-    const int64_t end = std::min<int64_t>((first + count) * channels, p.targets);
-    return narrow(end_of(end - 1) - first_of(first * channels));
+    const int64_t last = std::min<int64_t>((first + count) * filters, p.targets) - 1;
+    const int64_t begin = first * filters / p.group_targets * p.group_sources / channels;
+    const int64_t end = ceil_div((last / p.group_targets + 1) * p.group_sources, channels);
+    return narrow(end - begin);
   };
   p.chunks = narrow(chunks);
   p.sets = narrow(ceil_div(all, chunks));
   p.depth = 0, p.source_chunks = 0;
-  for (int64_t first = 0; first < all; ++first) {
-    // Groups and chunks begin together again: from here on everything repeats.
-    const int64_t filter = first * channels;
+  fit.pieces = pieces;
+  int64_t first = 0, sum = 0;
+  for (; first < all; ++first) {
+    // Where groups and chunks begin together again, everything repeats.
+    const int64_t filter = first * filters;
     if (first > 0 && first % chunks == 0 && filter % p.group_targets == 0 &&
         filter / p.group_targets * p.group_sources % channels == 0) {
       break;
     }
-    p.depth = std::max(p.depth, count_sources(first, 1));
-    if (first % chunks == 0)
+    const int depth = count_sources(first, 1);
+    sum += depth;
+    p.depth = std::max(p.depth, depth);
+    if (first % chunks == 0) {
       p.source_chunks = std::max(p.source_chunks, count_sources(first, chunks));
+    }
   }
+  fit.mean_depth = static_cast<double>(sum) / static_cast<double>(first);
   // The pitch is an odd multiple of 16 bytes, so that ldmatrix reads eight neighbouring pixels from
   // different banks.
   p.pixel_bytes = p.source_chunks * kChunkBytes + 16;
 }
 
-int64_t count_words(const ConvProblem& problem, const DiagonalParams& p) {
-  return problem.taps() * p.depth * p.chunks * 32 * count_chunk_words(size_of(problem.dtype));
+int64_t count_words(const ConvProblem& problem, const DiagonalFit& fit) {
+  return problem.taps() * fit.params.depth * fit.params.chunks * 32 * count_chunk_words(fit.pieces);
 }
 
 // Returns whether a tile of rows x columns lattice points fits.
@@ -164,11 +167,11 @@ bool set_tile(const ConvProblem& problem, const DeviceCaps& caps, int64_t rows, 
       is_far(rows * p.row.target_step, p.target_h, columns * p.column.target_step, p.target_w)) {
     return false;
   }
-  const int64_t weights = 4 * count_words(problem, p);
+  const int64_t weights = 4 * count_words(problem, fit);
   const int64_t stage = staged_rows * staged_columns * p.pixel_bytes;
   const int64_t bias =
       weights + round_up(problem.taps() * p.depth * static_cast<int64_t>(sizeof(DiagonalStep)), 16);
-  const int64_t pixels = bias + int64_t{p.chunks} * count_chunk_channels(size_of(problem.dtype)) *
+  const int64_t pixels = bias + int64_t{p.chunks} * count_chunk_filters(fit.pieces) *
                                     static_cast<int64_t>(sizeof(float));
   fit.shared_bytes = pixels + 2 * stage;
   if (fit.shared_bytes > caps.shared_bytes_per_block) return false;
@@ -196,19 +199,22 @@ void predict(const ConvProblem& problem, const DeviceCaps& caps, DiagonalFit& fi
       phases * ceil_div(int64_t{p.tile_rows} * p.tile_columns, int64_t{fit.warp_pixels});
   const int64_t turns_of_warp = ceil_div(jobs, int64_t{kDiagonalWarps / p.chunks});
   // Each tap belongs to one phase. Zeros of other groups are multiplied too.
-  const double taps = static_cast<double>(problem.taps() * p.depth) / static_cast<double>(phases);
+  const double taps = static_cast<double>(problem.taps()) / static_cast<double>(phases);
   const double units = static_cast<double>(p.staged_rows) * p.staged_columns * p.source_chunks *
                        count_chunk_channels(size_of(problem.dtype)) / p.unit;
-  const double busy = static_cast<double>(jobs * p.chunks) *
-                          (taps * (is_tf32 ? kTf32TapCycles : kTapCycles) + kStoreCycles) *
-                          (is_few ? kFewPixelsShare : 1) +
-                      units * (kUnitCycles + (is_tf32 ? kRoundCycles : 0));
-  const double waiting = kTileLatency + static_cast<double>(turns_of_warp) *
-                                            (taps * (is_few ? kFewTapLatency : kTapLatency) +
-                                             (is_few ? kFewStoreLatency : kStoreLatency));
+  const double busy =
+      static_cast<double>(jobs * p.chunks) *
+          (taps * fit.mean_depth * (fit.pieces == 1 ? kFewFiltersTapCycles : kTapCycles) +
+           kStoreCycles) *
+          (is_few ? kFewPixelsShare : 1) +
+      units * (kUnitCycles + (is_tf32 ? kRoundCycles : 0));
+  const double waiting =
+      kTileLatency + static_cast<double>(turns_of_warp) *
+                         (taps * p.depth * (is_few ? kFewTapLatency : kTapLatency) +
+                          (is_few ? kFewStoreLatency : kStoreLatency));
   const double of_sm = std::ceil(static_cast<double>(fit.blocks) / sms);
   const auto turns = static_cast<double>(ceil_div(tiles, shares));
-  const auto words = static_cast<double>(count_words(problem, p));
+  const auto words = static_cast<double>(count_words(problem, fit));
   const double batches =
       p.depth * std::ceil(words / p.depth / (kDiagonalThreads * kDiagonalTapBatch));
   const double cycles = turns * (of_sm * busy + waiting) + of_sm * words * kWordCycles +
@@ -226,23 +232,29 @@ void visit_tiles(const ConvProblem& problem, const DeviceCaps& caps, int64_t ove
                  const Visit& visit) {
   DiagonalFit fit{.params = make_tensors(problem)};
   const DiagonalParams& p = fit.params;
-  const int64_t all =
-      ceil_div(int64_t{p.targets}, int64_t{count_chunk_channels(size_of(problem.dtype))});
   const int64_t phases = int64_t{p.row.phases} * p.column.phases;
-  for (int64_t chunks = 1; chunks <= kDiagonalMostChunks; chunks *= 2) {
-    if (chunks > 1 && chunks / 2 >= all) break;
-    set_chunks(problem, chunks, fit.params);
+  const auto visit_chunks = [&](int pieces, int64_t chunks) {
+    set_chunks(problem, pieces, chunks, fit);
     for (int64_t cut = 1;; cut = next_size(cut)) {
       const int64_t columns = ceil_div(int64_t{p.column.count}, cut);
       for (int64_t rows = 1;; rows = next_size(rows)) {
         rows = std::min<int64_t>(rows, p.row.count);
         if (rows * columns * phases > most) break;
         if (!set_tile(problem, caps, rows, columns, fit)) break;
-        if (rows * columns * phases > over && !visit(fit)) return;
+        if (rows * columns * phases > over && !visit(fit)) return false;
         if (rows == p.row.count) break;
       }
       if (columns <= 8) break;
     }
+    return true;
+  };
+  // In TF32, chunks of 16 filters would read channels of more groups, unless they divide a group.
+  const bool is_tf32 = problem.dtype == DType::kFloat32;
+  const int pieces = is_tf32 && p.group_targets % 16 != 0 ? 1 : 2;
+  const int64_t all = ceil_div(int64_t{p.targets}, int64_t{count_chunk_filters(pieces)});
+  for (int64_t chunks = 1; chunks <= kDiagonalMostChunks; chunks *= 2) {
+    if (chunks > 1 && chunks / 2 >= all) break;
+    if (!visit_chunks(pieces, chunks)) return;
   }
 }
 
@@ -262,7 +274,6 @@ DiagonalFit fit_tiles(const ConvProblem& problem, const DeviceCaps& caps, int64_
   if (best.blocks > 0) {
     p.by_tile_columns = FastDivmod(p.tile_columns);
     p.by_residue_columns = FastDivmod(p.residue_columns);
-    p.by_residues = FastDivmod(p.column.residues);
     p.by_kernel_width = FastDivmod(p.kernel_width);
   }
   return best;
@@ -292,8 +303,11 @@ DiagonalParams make_diagonal_params(const ConvProblem& problem, const DiagonalFi
   set_gather_buffers(p, problem, buffers);
   const int64_t element = size_of(problem.dtype);
   p.unit = fit_unit_to_address(p.source, element, p.unit);
-  p.by_units = FastDivmod(p.source_chunks * count_chunk_channels(element) / p.unit);
-  const int vector = narrow(8 / element);
+  const int64_t units = int64_t{p.source_chunks} * count_chunk_channels(element) / p.unit;
+  p.by_units = FastDivmod(units);
+  p.by_row_units = FastDivmod(units * p.staged_columns);
+  p.lines_per_pass = narrow(std::max<int64_t>(kDiagonalThreads / (units * p.staged_columns), 1));
+  const int vector = 2 * fit.pieces;
   p.vectors = fit_unit(element, int64_t{p.targets}, p.images > 1 ? p.target_n : 0, p.target_h,
                        p.target_w) >= vector &&
               is_aligned(p.target, problem.dtype, vector);

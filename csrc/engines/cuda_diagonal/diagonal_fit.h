@@ -13,6 +13,8 @@ struct DiagonalFit {
   int64_t blocks = 0;        // 0: no tile fits
   int64_t shared_bytes = 0;  // per block
   int warp_pixels = 0;       // that a warp computes at once
+  int pieces = 0;            // of a filter chunk: 8 filters each
+  double mean_depth = 0;     // source chunks that a filter chunk reads
   double microseconds = 0;   // predicted
 };
 

@@ -26,8 +26,8 @@
 // phase at a time. For each tap and source chunk it reads their 32 bytes (ldmatrix) and the lane's
 // words of weights.
 //
-// Stores: a lane holds four neighbouring filters of a pixel (two in TF32), which are 8 bytes, and a
-// quad of lanes stores a whole sector.
+// Stores: a lane holds four neighbouring filters of a pixel (two if a chunk has 8), which are 8 or
+// 16 bytes, and a quad of lanes stores whole sectors.
 //
 // Non-finite values: a zero weight times an infinity is NaN, which the definition does not have.
 // Accumulators that became NaN are recomputed tap by tap.
@@ -44,12 +44,11 @@
 
 namespace convx {
 
-template <typename T, int kPixels>
+template <typename T, int kPieces, int kPixels>
 struct DiagonalJob {
   static constexpr int kElement = sizeof(T);
-  static constexpr int kChannels = count_chunk_channels(sizeof(T));
-  static constexpr int kPieces = kChannels / 8;
-  static constexpr int kWords = count_chunk_words(sizeof(T));
+  static constexpr int kFilters = count_chunk_filters(kPieces);
+  static constexpr int kWords = count_chunk_words(kPieces);
   static constexpr int kTiles = kPixels / 16;  // MMAs of 16 pixels
   static constexpr int kLaneFilters = 2 * kPieces;
   using Sums = float[kTiles * kPieces * 4];
@@ -125,7 +124,7 @@ struct DiagonalJob {
     return 16 * i + threadIdx.x % 32 / 4 + 8 * (j / 2);
   }
   static __device__ __forceinline__ int filter_of(int n, int j) {
-    return find_chunk_filter<T>(n, threadIdx.x % 4 * 2 + j % 2);
+    return find_chunk_filter<kPieces>(n, threadIdx.x % 4 * 2 + j % 2);
   }
 
   // Computes one output tap by tap, without the channels of other groups.
@@ -159,10 +158,12 @@ struct DiagonalJob {
     });
   }
 
-  // Stores 8 bytes.
+  // Stores 8 or 16 bytes.
   static __device__ __forceinline__ void store_vector(T* target,
                                                       const float (&results)[kLaneFilters]) {
-    if constexpr (kElement == 4) {
+    if constexpr (kElement == 4 && kPieces == 2) {
+      convx::store_vector(target, results);
+    } else if constexpr (kElement == 4) {
       *reinterpret_cast<float2*>(target) = make_float2(results[0], results[1]);
     } else {
       *reinterpret_cast<uint2*>(target) = uint2{narrow(results, 0, T{}), narrow(results, 2, T{})};
@@ -203,13 +204,13 @@ struct DiagonalJob {
   }
 };
 
-template <typename T, int kPixels>
+template <typename T, int kPieces, int kPixels>
 __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
                                                   unsigned char* shared_bytes) {
-  using Job = DiagonalJob<T, kPixels>;
+  using Job = DiagonalJob<T, kPieces, kPixels>;
   const int set = static_cast<int>(blockIdx.x) % p.sets;
-  const int set_filter = set * p.chunks * Job::kChannels;
-  const int first_channel = locate_chunk_sources<T>(p, set_filter).first_channel;
+  const int set_filter = set * p.chunks * Job::kFilters;
+  const int first_channel = locate_chunk_sources<T, kPieces>(p, set_filter).first_channel;
   const auto stage_of = [&](int turn) {
     return shared_bytes + p.pixels_offset + turn * p.stage_bytes;
   };
@@ -219,8 +220,8 @@ __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
   float* const bias = reinterpret_cast<float*>(shared_bytes + p.bias_offset);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int chunk = warp % p.chunks;
-  const int first_filter = set_filter + chunk * Job::kChannels;
-  const DiagonalSources sources = locate_chunk_sources<T>(p, first_filter);
+  const int first_filter = set_filter + chunk * Job::kFilters;
+  const DiagonalSources sources = locate_chunk_sources<T, kPieces>(p, first_filter);
   const int tile_pixels = p.tile_rows * p.tile_columns;
   // The first iteration starts the copies of the block's first tile and stages the weights.
   int turn = 1;
@@ -233,9 +234,9 @@ __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
     commit_copies();
     turn = 1 - turn;
     if (index < 0) {
-      stage_steps<T>(p, steps);
-      stage_bias<T>(p, set_filter, bias);
-      stage_diagonals<T>(p, set_filter, shared_bytes);
+      stage_steps<kPieces>(p, steps);
+      stage_bias<T, kPieces>(p, set_filter, bias);
+      stage_diagonals<T, kPieces>(p, set_filter, shared_bytes);
       continue;
     }
     const DiagonalTile tile = locate_diagonal_tile(p, index);
@@ -256,7 +257,7 @@ __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
                       row,
                       column,
                       phase_steps,
-                      bias + chunk * Job::kChannels,
+                      bias + chunk * Job::kFilters,
                       shared_address(shared_bytes) + chunk * (32 * 4 * Job::kWords),
                       shared_address(stage_of(1 - turn)) +
                           (sources.first_channel - first_channel) * Job::kElement,
@@ -275,12 +276,12 @@ __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
   }
 }
 
-template <typename T, int kPixels>
+template <typename T, int kPieces, int kPixels>
 __global__ void __launch_bounds__(kDiagonalThreads, kDiagonalBlocks)
     diagonal_kernel(const __grid_constant__ DiagonalParams p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  compute_diagonals<T, kPixels>(p, shared_bytes);
+  compute_diagonals<T, kPieces, kPixels>(p, shared_bytes);
 #endif
 }
 

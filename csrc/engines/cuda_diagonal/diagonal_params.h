@@ -1,7 +1,8 @@
 // Parameters of the cuda_diagonal kernel. Plain data: filled on the host, in constant memory.
 //
-// A chunk is 32 bytes of a pixel's channels. 16 filters (8 in TF32) read the channels of their
-// groups, which lie in `depth` neighbouring chunks of the source. With zeros where channel and
+// A source chunk is 32 bytes of a pixel's channels. A filter chunk is 16 filters, or 8 in TF32 if
+// groups are small. Its filters read the channels of their groups, which lie in up to `depth`
+// neighbouring chunks of the source. With zeros where channel and
 // filter belong to different groups, the weights of a tap are a block-diagonal matrix:
 //
 //     [16 pixels][channel of a source chunk]  x  [channel][filter of the chunk],  for each tap and
@@ -31,12 +32,14 @@ constexpr int kDiagonalManyPixels = 64;
 constexpr int kDiagonalFewPixels = 16;
 constexpr int kDiagonalTapBatch = 9;  // weights that a thread loads before it stores the first
 
-// Channels of a chunk, and its filters: 16 in 16 bits, 8 in TF32.
+// Channels of a source chunk: 16 in 16 bits, 8 in TF32.
 constexpr int count_chunk_channels(int64_t element_bytes) {
   return static_cast<int>(kChunkBytes / element_bytes);
 }
+// The columns of an MMA are a piece of 8 filters; a filter chunk has one or two pieces.
+constexpr int count_chunk_filters(int pieces) { return 8 * pieces; }
 // Words of weights that a lane reads per tap and source chunk.
-constexpr int count_chunk_words(int64_t element_bytes) { return element_bytes == 2 ? 4 : 2; }
+constexpr int count_chunk_words(int pieces) { return 2 * pieces; }
 
 // One phase of an axis (core/gather_view.h). Forward passes have one.
 struct DiagonalPhase {
@@ -91,9 +94,10 @@ struct DiagonalParams {
   int pixel_bytes, stage_bytes;
   int steps_offset, bias_offset, pixels_offset;  // in bytes of shared memory
   int unit;                                      // channels per copy
-  bool vectors;  // a lane's outputs of a pixel are stored as one 8-byte vector
-  FastDivmod by_tile_columns, by_residue_columns, by_residues, by_kernel_width;
-  FastDivmod by_units;  // copy units of a pixel
+  int lines_per_pass;  // staged rows that the threads of a block copy at once
+  bool vectors;        // a lane's outputs of a pixel are stored as one vector
+  FastDivmod by_tile_columns, by_residue_columns, by_kernel_width;
+  FastDivmod by_units, by_row_units;  // copy units of a pixel, and of a staged row
 };
 
 }  // namespace convx

@@ -23,23 +23,23 @@ __device__ __forceinline__ DiagonalTile locate_diagonal_tile(const DiagonalParam
 }
 
 // The filter of a chunk that column n of piece `piece` (8 columns) computes. A lane holds columns
-// 2t and 2t + 1 of every piece. In 16 bits the filters are permuted so that these are four
+// 2t and 2t + 1 of every piece. The filters of two pieces are permuted so that these are four
 // neighbours.
-template <typename T>
+template <int kPieces>
 __device__ __forceinline__ int find_chunk_filter(int piece, int n) {
-  return sizeof(T) == 2 ? 4 * (n / 2) + 2 * piece + n % 2 : n;
+  return kPieces == 2 ? 4 * (n / 2) + 2 * piece + n % 2 : n;
 }
 
 // The source channels that a chunk of filters reads: whole chunks from first_channel on.
 struct DiagonalSources {
   int first_channel, depth;
 };
-template <typename T>
+template <typename T, int kPieces>
 __device__ __forceinline__ DiagonalSources locate_chunk_sources(const DiagonalParams& p,
                                                                 int first_filter) {
   constexpr int kChannels = count_chunk_channels(sizeof(T));
   if (first_filter >= p.targets) return {0, 0};
-  const int last_filter = min(first_filter + kChannels, p.targets) - 1;
+  const int last_filter = min(first_filter + count_chunk_filters(kPieces), p.targets) - 1;
   const int first = first_filter / p.group_targets * p.group_sources / kChannels;
   const int last = ((last_filter / p.group_targets + 1) * p.group_sources - 1) / kChannels;
   return {first * kChannels, last + 1 - first};
@@ -58,12 +58,13 @@ __device__ __forceinline__ const T* find_weights(const DiagonalParams& p, int ch
 
 // Writes the B operands of all MMAs, [source chunk][tap][filter chunk][lane][piece][word]
 // (device/mma.cuh). A thread handles the same word of every tap, so that it finds the addresses of
-// its weights only once. Loads have no branches, so that a batch of them is in flight at a time.
-template <typename T>
+// its weights only once. Neither loads nor stores have branches, or the compiler would move each
+// load to its store: a batch of loads is in flight at a time. Places behind the last tap repeat it.
+template <typename T, int kPieces>
 __device__ __forceinline__ void stage_diagonals(const DiagonalParams& p, int first_filter,
                                                 unsigned char* shared) {
   constexpr int kChannels = count_chunk_channels(sizeof(T));
-  constexpr int kWords = count_chunk_words(sizeof(T));
+  constexpr int kWords = count_chunk_words(kPieces);
   constexpr int kOfWord = 4 / static_cast<int>(sizeof(T));
   const int count = p.chunks * 32 * kWords;  // words of a tap: a power of two
   const int threads = min(count, kDiagonalThreads);
@@ -73,9 +74,9 @@ __device__ __forceinline__ void stage_diagonals(const DiagonalParams& p, int fir
   for (int index = static_cast<int>(threadIdx.x) % threads; index < count; index += threads) {
     const int word = index % kWords;
     const int lane = index / kWords % 32;
-    const int chunk_filter = first_filter + index / (kWords * 32) * kChannels;
-    const DiagonalSources sources = locate_chunk_sources<T>(p, chunk_filter);
-    const int filter = chunk_filter + find_chunk_filter<T>(word / 2, lane / 4);
+    const int chunk_filter = first_filter + index / (kWords * 32) * count_chunk_filters(kPieces);
+    const DiagonalSources sources = locate_chunk_sources<T, kPieces>(p, chunk_filter);
+    const int filter = chunk_filter + find_chunk_filter<kPieces>(word / 2, lane / 4);
 #pragma unroll 1
     for (int d = 0; d < sources.depth; ++d) {
       const int channel =
@@ -101,13 +102,11 @@ __device__ __forceinline__ void stage_diagonals(const DiagonalParams& p, int fir
         }
 #pragma unroll
         for (int b = 0; b < kDiagonalTapBatch; ++b) {
-          const int tap = first + b * tap_step;
-          if (tap >= taps) break;
 #pragma unroll
           for (int i = 0; i < kOfWord; ++i) {
             values[b][i] = from[i] == nullptr ? round_to<T>(0.0f) : round_operand(values[b][i]);
           }
-          memcpy(to + tap * count, values[b], 4);
+          memcpy(to + min(first + b * tap_step, taps - 1) * count, values[b], 4);
         }
       }
     }
@@ -115,9 +114,9 @@ __device__ __forceinline__ void stage_diagonals(const DiagonalParams& p, int fir
 }
 
 // Writes the steps of all phases. Each warp takes some of the phases.
-template <typename T>
+template <int kPieces>
 __device__ __forceinline__ void stage_steps(const DiagonalParams& p, DiagonalStep* steps) {
-  const uint32_t tap_bytes = p.chunks * 32 * 4 * count_chunk_words(sizeof(T));
+  const uint32_t tap_bytes = p.chunks * 32 * 4 * count_chunk_words(kPieces);
   const int lane = threadIdx.x % 32;
   int turn = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll 1
@@ -151,43 +150,54 @@ __device__ __forceinline__ void stage_steps(const DiagonalParams& p, DiagonalSte
 }
 
 // Stages the bias of the block's filters, or zeros.
-template <typename T>
+template <typename T, int kPieces>
 __device__ __forceinline__ void stage_bias(const DiagonalParams& p, int first_filter, float* bias) {
   const int index = threadIdx.x;
-  if (index >= p.chunks * count_chunk_channels(sizeof(T))) return;
+  if (index >= p.chunks * count_chunk_filters(kPieces)) return;
   bias[index] = p.bias != nullptr && first_filter + index < p.targets
                     ? to_accumulate(static_cast<const T*>(p.bias)[first_filter + index])
                     : 0.0f;
 }
 
 // Calls visit(global address, staged address, inside the image) for every unit of the tile's pixels
-// that the calling thread owns. The assignment is fixed, so a thread always sees the units that it
-// copied.
+// that the calling thread owns. A thread keeps a unit of the row and goes down the rows, so it
+// locates columns and channels only once. The assignment is fixed, so a thread always sees the
+// units that it copied.
 template <int kUnit, typename T, typename Visit>
 __device__ __forceinline__ void visit_units(const DiagonalParams& p, const DiagonalTile& tile,
                                             int first_channel, unsigned char* pixels,
                                             const Visit& visit) {
-  const int units = p.source_chunks * count_chunk_channels(sizeof(T)) / kUnit;
-  const int count = p.staged_rows * p.staged_columns * units;
+  const int row_units = static_cast<int>(p.by_row_units.divisor);
   const int top = tile.first_row * p.row.source_step + p.row.origin;
   const int left = tile.first_column * p.column.source_step + p.column.origin;
-  const int64_t origin = tile.image * p.source_n + int64_t{top} * p.source_h +
-                         int64_t{left} * p.source_w + first_channel;
-#pragma unroll 4
-  for (int index = threadIdx.x; index < count; index += kDiagonalThreads) {
-    int pixel = index;
+  int line = threadIdx.x;
+  int unit = p.by_row_units.split(line);
+  if (line >= p.lines_per_pass) return;
+  const int64_t step = int64_t{p.lines_per_pass} * p.row.gap * p.source_h;
+  const T* const source = static_cast<const T*>(p.source);
+#pragma unroll 1
+  for (; unit < row_units; unit += kDiagonalThreads) {
+    int pixel = unit;
     const int channel = p.by_units.split(pixel) * kUnit;
-    int row = pixel;
-    int column = p.by_residue_columns.split(row) * p.column.gap;
-    column += p.by_residues.split(row);
-    row *= p.row.gap;
-    const bool inside =
-        static_cast<unsigned>(top + row) < static_cast<unsigned>(p.source_height) &&
-        static_cast<unsigned>(left + column) < static_cast<unsigned>(p.source_width) &&
-        first_channel + channel < p.sources;
-    const int64_t at = origin + (row * p.source_h + column * p.source_w + channel);
-    visit(static_cast<const T*>(p.source) + (inside ? at : 0),
-          reinterpret_cast<T*>(pixels + pixel * p.pixel_bytes) + channel, inside);
+    int residue = pixel;
+    const int position = p.by_residue_columns.split(residue);
+    const int column = left + residue + position * p.column.gap;
+    const bool in_columns = static_cast<unsigned>(column) < static_cast<unsigned>(p.source_width) &&
+                            first_channel + channel < p.sources;
+    int row = top + line * p.row.gap;
+    const T* from = source + (tile.image * p.source_n + int64_t{row} * p.source_h +
+                              int64_t{column} * p.source_w + first_channel + channel);
+    unsigned char* to = pixels + (line * p.staged_columns + pixel) * p.pixel_bytes +
+                        channel * static_cast<int>(sizeof(T));
+#pragma unroll 4
+    for (int left_rows = p.staged_rows - line; left_rows > 0; left_rows -= p.lines_per_pass) {
+      const bool inside =
+          in_columns && static_cast<unsigned>(row) < static_cast<unsigned>(p.source_height);
+      visit(inside ? from : source, reinterpret_cast<T*>(to), inside);
+      row += p.lines_per_pass * p.row.gap;
+      from += step;
+      to += p.lines_per_pass * p.staged_columns * p.pixel_bytes;
+    }
   }
 }
 
