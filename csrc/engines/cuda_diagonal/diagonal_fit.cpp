@@ -19,15 +19,16 @@ namespace {
 constexpr double kTapCycles = 13.7;  // one tap of a source chunk, 64 pixels and 16 filters
 constexpr double kFewFiltersTapCycles = 10.6;  // the same with 8 filters, in TF32
 constexpr double kStoreCycles = 54;            // storing one chunk of 64 pixels
+// Measured when a thread located every unit by itself; by rows it takes fewer instructions.
+constexpr double kUnitCycles = 0.46;   // copying one unit
+constexpr double kRoundCycles = 0.15;  // rounding one unit to TF32
 // Latency in cycles that a block adds even if it is alone on its multiprocessor:
 constexpr double kTileLatency = 1960;   // one tile
 constexpr double kStoreLatency = 1130;  // 64 pixels of a warp
 constexpr double kTapLatency = 82;      // one tap
 constexpr double kBlockLatency = 790;   // start of the block
-// Counted in instructions, not measured: copying units and staging weights in batches of loads, and
-// warps of 16 pixels, which read as many words of weights as warps of 64.
-constexpr double kUnitCycles = 0.3;      // busy cycles for copying one unit
-constexpr double kRoundCycles = 0.1;     // busy cycles for rounding one unit to TF32
+// Counted in instructions, not measured: staging weights in batches of loads, and warps of 16
+// pixels, which read as many words of weights as warps of 64.
 constexpr double kWordCycles = 0.2;      // busy cycles for staging one word of weights
 constexpr double kWordLatency = 800;     // a thread's batch of weights
 constexpr double kFewPixelsShare = 0.4;  // busy cycles of a job, relative to one of 64 pixels
