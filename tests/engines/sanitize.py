@@ -126,10 +126,12 @@ LARGE_KERNELS: tuple[Shape, ...] = (
     ((3, 4, 56, 56), (4, 1, 31, 31), 1),
     ((9, 2, 7, 9), (4, 1, 51, 51), 1),
 )
-# channels_last, of groups: in one set of chunks, and in two.
-GROUPS_OF_FOUR: tuple[Shape, ...] = (
+# channels_last, of groups: in one set of chunks, in two, and with filters that read several source
+# chunks.
+GROUPED: tuple[Shape, ...] = (
     ((3, 64, 20, 20), (64, 4, 3, 3), 1),
     ((2, 136, 9, 17), (136, 4, 3, 3), 2),
+    ((2, 72, 9, 17), (72, 24, 3, 3), 2),
 )
 FEW_FILTERS: Shape = ((2, 24, 16, 16), (2, 24, 1, 1), 1)
 # Of cuda_boxes, which gathers what begins within 16 bytes: pixels, lines and whole planes.
@@ -245,8 +247,8 @@ SHAPES = (
     ("cuda_boxes:parts_2", CUT_PLANES, tuple(PRECISIONS), False, False),
     ("cuda_bands", LARGE_KERNELS, tuple(PRECISIONS), False, False),
     ("cuda_bands", LARGE_KERNELS[:1], tuple(PRECISIONS), False, True),
-    ("cuda_diagonal", GROUPS_OF_FOUR, tuple(PRECISIONS), True, False),
-    ("cuda_diagonal", GROUPS_OF_FOUR[:1], tuple(PRECISIONS), True, True),
+    ("cuda_diagonal", GROUPED, tuple(PRECISIONS), True, False),
+    ("cuda_diagonal", GROUPED[:1], tuple(PRECISIONS), True, True),
     ("cuda_col2im", STRIDED[1:], tuple(PRECISIONS), False, False),
     ("cuda_col2im", STRIDED[1:], tuple(PRECISIONS), True, True),
     ("cuda_phases", STRIDED, tuple(PRECISIONS), False, False),

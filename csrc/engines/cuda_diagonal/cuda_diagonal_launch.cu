@@ -6,11 +6,17 @@
 namespace convx {
 namespace {
 
-template <typename T>
+template <typename T, int kPieces>
 void launch(const LaunchSite& site, const DiagonalFit& fit, const DiagonalParams& params) {
   const dim3 grid(static_cast<unsigned>(fit.blocks));
-  launch_kernel<diagonal_kernel<T>>(site, grid, kDiagonalThreads,
-                                    static_cast<size_t>(fit.shared_bytes), params);
+  const auto shared_bytes = static_cast<size_t>(fit.shared_bytes);
+  if (fit.warp_pixels == kDiagonalFewPixels) {
+    launch_kernel<diagonal_kernel<T, kPieces, kDiagonalFewPixels>>(site, grid, kDiagonalThreads,
+                                                                   shared_bytes, params);
+  } else {
+    launch_kernel<diagonal_kernel<T, kPieces, kDiagonalManyPixels>>(site, grid, kDiagonalThreads,
+                                                                    shared_bytes, params);
+  }
 }
 
 }  // namespace
@@ -18,8 +24,13 @@ void launch(const LaunchSite& site, const DiagonalFit& fit, const DiagonalParams
 void launch_cuda_diagonal(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const DiagonalFit& fit = *static_cast<const DiagonalFit*>(plan.shape.get());
   const DiagonalParams params = make_diagonal_params(*site.problem, fit, buffers);
-  visit_mma_type(site.problem->dtype,
-                 [&](auto element) { launch<decltype(element)>(site, fit, params); });
+  visit_mma_type(site.problem->dtype, [&](auto element) {
+    using T = decltype(element);
+    if constexpr (sizeof(T) == 4) {
+      if (fit.pieces == 1) return launch<T, 1>(site, fit, params);
+    }
+    launch<T, 2>(site, fit, params);
+  });
 }
 
 }  // namespace convx

@@ -12,6 +12,9 @@ struct DiagonalFit {
   DiagonalParams params{};   // complete except for the buffers
   int64_t blocks = 0;        // 0: no tile fits
   int64_t shared_bytes = 0;  // per block
+  int warp_pixels = 0;       // that a warp computes at once
+  int pieces = 0;            // of a filter chunk: 8 filters each
+  double mean_depth = 0;     // source chunks that a filter chunk reads
   double microseconds = 0;   // predicted
 };
 
@@ -21,10 +24,12 @@ struct DiagonalTileSize {
   int most;
 };
 constexpr DiagonalTileSize kDiagonalTileSizes[] = {
-    {"tiles_64", 64},   {"tiles_128", 128},   {"tiles_256", 256},
-    {"tiles_512", 512}, {"tiles_1024", 1024},
+    {"tiles_32", 32},   {"tiles_64", 64},   {"tiles_128", 128},
+    {"tiles_256", 256}, {"tiles_512", 512}, {"tiles_1024", 1024},
 };
 
+// Whether any tile fits in shared memory.
+bool fits_diagonal(const ConvProblem& problem, const DeviceCaps& caps);
 // Returns the tile with the shortest predicted time. The problem must not have been refused.
 DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps);
 // The same, among tiles of one size.

@@ -1,33 +1,39 @@
-// Grouped convolution with few channels per group on tensor cores: channels_last, TF32 and 16 bits,
-// from sm_80 on.
+// Grouped convolution on tensor cores: channels_last, TF32 and 16 bits, forward passes and input
+// gradients, from sm_80 on.
 //
 //     y[pixel][k] = bias[k] + sum over taps of  x[pixel under the tap][chunk] * W_tap[chunk][k]
 //
-//     pixels in shared memory          one MMA, for one tap
-//     [row][column][32 bytes, ...]     A: 16 pixels x the 32 bytes of a chunk
+//     pixels in shared memory          one MMA, for one tap and source chunk
+//     [row][column][32 bytes, ...]     A: 16 pixels x the 32 bytes of a source chunk
 //      x x x x x x x x                 B: the channels of the chunk x 8 filters
 //      x x x x x x x x
 //              filters
-//          w w 0 0 0 0 ...             A chunk holds whole groups. Weights are zero where channel
-//     c    w w 0 0 0 0 ...             and filter belong to different groups. With 16 channels in
-//          0 0 w w 0 0 ...             groups of four, a quarter of the MMA work is useful, and
-//          0 0 w w 0 0 ...             memory still takes longer.
+//          w w 0 0 0 0 ...             Weights are zero where channel and filter belong to
+//          different
+//     c    w w 0 0 0 0 ...             groups. With 16 channels in groups of four, a quarter of the
+//          0 0 w w 0 0 ...             MMA work is useful, and memory still takes longer. Filters
+//          of 0 0 w w 0 0 ...             larger groups read several source chunks.
 //
-// Tile: a block has up to four chunks of channels, whose weights stay in shared memory, and
+// Tile: a block has up to eight chunks of filters, whose weights stay in shared memory, and
 // iterates over tiles of pixels. The copies of the next tile (cp.async, two stages) overlap with
-// the MMAs of the current one; see diagonal_stage.cuh.
+// the MMAs of the current one, the first tile's with the loads of the weights; see
+// diagonal_stage.cuh.
 //
-// Warps: 8, all with the same role. A warp computes one chunk of 64 pixels at a time. For each tap
-// it reads their 32 bytes (ldmatrix) and the lane's words of weights.
+// Phases: the input gradient of a strided layer has one phase per residue of the stride. All phases
+// of a tile read the same staged pixels, with different taps.
 //
-// Stores: a lane holds four neighbouring filters of a pixel (two in TF32), which are 8 bytes, and a
-// quad of lanes stores a whole sector.
+// Warps: 8, all with the same role. A warp computes one filter chunk of 64 (or 16) pixels of a
+// phase at a time. For each tap and source chunk it reads their 32 bytes (ldmatrix) and the lane's
+// words of weights.
+//
+// Stores: a lane holds four neighbouring filters of a pixel (two if a chunk has 8), which are 8 or
+// 16 bytes, and a quad of lanes stores whole sectors.
 //
 // Non-finite values: a zero weight times an infinity is NaN, which the definition does not have.
 // Accumulators that became NaN are recomputed tap by tap.
 //
 // Shared memory: the weights, then two stages of pixels (diagonal_params.h has the extents).
-// Limit: reading the A operand, one ldmatrix (four wavefronts) per tap, 16 pixels and chunk
+// Limit: reading the A operand, one ldmatrix (four wavefronts) per tap, 16 pixels and source chunk
 // (docs/engines/cuda_diagonal.md).
 // Grid: sets of chunks fastest.
 #pragma once
@@ -38,13 +44,12 @@
 
 namespace convx {
 
-template <typename T>
+template <typename T, int kPieces, int kPixels>
 struct DiagonalJob {
   static constexpr int kElement = sizeof(T);
-  static constexpr int kChannels = count_chunk_channels(sizeof(T));
-  static constexpr int kPieces = kChannels / 8;
-  static constexpr int kWords = count_chunk_words(sizeof(T));
-  static constexpr int kTiles = kDiagonalPixels / 16;  // MMAs of 16 pixels
+  static constexpr int kFilters = count_chunk_filters(kPieces);
+  static constexpr int kWords = count_chunk_words(kPieces);
+  static constexpr int kTiles = kPixels / 16;  // MMAs of 16 pixels
   static constexpr int kLaneFilters = 2 * kPieces;
   using Sums = float[kTiles * kPieces * 4];
 
@@ -53,9 +58,13 @@ struct DiagonalJob {
 
   const DiagonalParams& p;
   const DiagonalTile& tile;
-  uint32_t weights, pixels;  // addresses of the chunk in shared memory
-  int first_filter;          // first filter of the chunk
-  int first;                 // first pixel of the warp, counted in the tile
+  const DiagonalPhase &row, &column;
+  const DiagonalStep* steps;  // of the phase
+  const float* bias;          // of the filter chunk
+  uint32_t weights, pixels;   // shared-memory addresses of the filter chunk and its source chunks
+  int first_filter;           // first filter of the chunk
+  DiagonalSources sources;
+  int first;  // first pixel of the warp, counted in the tile
 
   struct Place {
     int row, column;
@@ -66,14 +75,15 @@ struct DiagonalJob {
     return {row, column};
   }
   __device__ __forceinline__ bool exists(const Place& at) const {
-    return at.row < tile.rows && at.column < tile.columns;
+    return at.row < p.tile_rows && tile.first_row + at.row < row.count &&
+           tile.first_column + at.column < column.count;
   }
-  // Address of the pixel's chunk under the first tap. Pixels below the tile read its first row.
+  // Address of the pixel's first source chunk, for steps to add to. Pixels below the tile read its
+  // first row.
   __device__ __forceinline__ uint32_t find_pixel(const Place& at) const {
-    const int row = at.row < p.tile_rows ? at.row : 0;
-    return pixels +
-           (row * p.row.source_step * p.staged_columns + at.column * p.column.source_step) *
-               p.pixel_bytes;
+    const int down = (at.row < p.tile_rows ? at.row : 0) * p.row.lattice_step;
+    const int right = at.column * p.column.lattice_step;
+    return pixels + (down * p.staged_columns + right) * p.pixel_bytes;
   }
 
   __device__ __forceinline__ void multiply(Sums& sums) const {
@@ -85,33 +95,27 @@ struct DiagonalJob {
     }
 #pragma unroll
     for (float& sum : sums) sum = 0;
-    uint32_t words_at = weights + lane * (4 * kWords);
-    uint32_t row = 0;
-#pragma unroll 1
-    for (int r = 0; r < p.row.taps; ++r) {
-      uint32_t offset = row;
+    const uint32_t words_from = weights + lane * (4 * kWords);
+    const DiagonalStep* step = steps;
 #pragma unroll 2
-      for (int s = 0; s < p.column.taps; ++s) {
-        uint32_t words[kWords];
-        if constexpr (kWords == 4) {
-          load_16_bytes(words_at, words);
-        } else {
-          load_8_bytes(words_at, words);
-        }
-        uint32_t chunk[kTiles][4];
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) load_matrices(from[i] + offset, chunk[i]);
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-          for (int n = 0; n < kPieces; ++n) {
-            multiply_operands<T>(sums + index_sums(i, n), chunk[i], words[2 * n], words[2 * n + 1]);
-          }
-        }
-        words_at += p.chunks * 32 * 4 * kWords;
-        offset += p.column.offset_step * p.pixel_bytes;
+    for (int left = row.taps * column.taps * sources.depth; left > 0; --left, ++step) {
+      const DiagonalStep at = *step;
+      uint32_t words[kWords];
+      if constexpr (kWords == 4) {
+        load_16_bytes(words_from + at.weight, words);
+      } else {
+        load_8_bytes(words_from + at.weight, words);
       }
-      row += p.row.offset_step * p.staged_columns * p.pixel_bytes;
+      uint32_t chunk[kTiles][4];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) load_matrices(from[i] + at.pixel, chunk[i]);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int n = 0; n < kPieces; ++n) {
+          multiply_operands<T>(sums + index_sums(i, n), chunk[i], words[2 * n], words[2 * n + 1]);
+        }
+      }
     }
   }
 
@@ -120,25 +124,28 @@ struct DiagonalJob {
     return 16 * i + threadIdx.x % 32 / 4 + 8 * (j / 2);
   }
   static __device__ __forceinline__ int filter_of(int n, int j) {
-    return find_chunk_filter<T>(n, threadIdx.x % 4 * 2 + j % 2);
+    return find_chunk_filter<kPieces>(n, threadIdx.x % 4 * 2 + j % 2);
   }
 
   // Computes one output tap by tap, without the channels of other groups.
   __device__ __forceinline__ float add_taps(int pixel, int filter) const {
-    const int group = filter / p.group_channels * p.group_channels;
-    const uint32_t from = find_pixel(locate(pixel)) + kElement * group;
+    if (filter >= p.targets) return 0;
+    const int group_channel = filter / p.group_targets * p.group_sources;
+    const uint32_t from =
+        find_pixel(locate(pixel)) + kElement * (group_channel - sources.first_channel);
+    const T* const weights_of_filter = find_weights<T>(p, group_channel, filter);
     float sum = 0;
 #pragma unroll 1
-    for (int tap = 0; tap < p.row.taps * p.column.taps; ++tap) {
-      const int r = tap / p.column.taps, s = tap - r * p.column.taps;
-      const uint32_t at =
-          from +
-          (r * p.row.offset_step * p.staged_columns + s * p.column.offset_step) * p.pixel_bytes;
+    for (int i = 0; i < row.taps * column.taps; ++i) {
+      const uint32_t at = from + steps[i].pixel;
+      const int tap = static_cast<int>(steps[i].weight) / (p.chunks * 32 * 4 * kWords);
+      const int r = tap / p.kernel_width;
+      const T* const weight =
+          weights_of_filter + r * p.weight_r + (tap - r * p.kernel_width) * p.weight_s;
 #pragma unroll 1
-      for (int c = 0; c < p.group_channels; ++c) {
-        const T weight =
-            load_chunk_weight<T>(p, find_chunk_taps<T>(p, first_filter, group + c, filter), r, s);
-        sum += to_accumulate(load_element<T>(at + kElement * c)) * to_accumulate(weight);
+      for (int c = 0; c < p.group_sources; ++c) {
+        sum += to_accumulate(load_element<T>(at + kElement * c)) *
+               to_accumulate(round_operand(weight[c * p.weight_source]));
       }
     }
     return sum;
@@ -146,44 +153,50 @@ struct DiagonalJob {
 
   __device__ __forceinline__ void mend(Sums& sums) const {
     mend_sums(sums, [&](int i) {
-      return add_taps(pixel_of(i / (4 * kPieces), i % 4), filter_of(i / 4 % kPieces, i % 4));
+      return add_taps(pixel_of(i / (4 * kPieces), i % 4),
+                      first_filter + filter_of(i / 4 % kPieces, i % 4));
     });
   }
 
-  // Stores 8 bytes.
+  // Stores 8 or 16 bytes.
   static __device__ __forceinline__ void store_vector(T* target,
                                                       const float (&results)[kLaneFilters]) {
-    if constexpr (kElement == 4) {
+    if constexpr (kElement == 4 && kPieces == 2) {
+      convx::store_vector(target, results);
+    } else if constexpr (kElement == 4) {
       *reinterpret_cast<float2*>(target) = make_float2(results[0], results[1]);
     } else {
       *reinterpret_cast<uint2*>(target) = uint2{narrow(results, 0, T{}), narrow(results, 2, T{})};
     }
   }
 
-  __device__ __forceinline__ void store(const Sums& sums, const float (&bias)[kLaneFilters]) const {
+  __device__ __forceinline__ void store(const Sums& sums) const {
     const int filter = first_filter + filter_of(0, 0);
-    if (filter >= p.channels) return;
+    if (filter >= p.targets) return;
+    const int top = row.target_start + tile.first_row * p.row.target_step;
+    const int left = column.target_start + tile.first_column * p.column.target_step;
     T* const first_target = static_cast<T*>(p.target) + tile.image * p.target_n +
-                            int64_t{tile.first_row} * p.target_h +
-                            int64_t{tile.first_column} * p.target_w + filter;
+                            int64_t{top} * p.target_h + int64_t{left} * p.target_w + filter;
+    const int down = p.row.target_step * p.target_h;
+    const int right = p.column.target_step * p.target_w;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const Place at = locate(pixel_of(i, 2 * half));
         if (!exists(at)) continue;
-        T* target = first_target + (at.row * p.target_h + at.column * p.target_w);
+        T* target = first_target + (at.row * down + at.column * right);
         float results[kLaneFilters];
 #pragma unroll
         for (int k = 0; k < kLaneFilters; ++k) {
-          results[k] = sums[index_sums(i, k / 2) + 2 * half + k % 2] + bias[k];
+          results[k] = sums[index_sums(i, k / 2) + 2 * half + k % 2] + bias[filter_of(0, 0) + k];
         }
         if (p.vectors) {
           store_vector(target, results);
         } else {
 #pragma unroll
           for (int k = 0; k < kLaneFilters; ++k) {
-            if (filter + k < p.channels) target[k] = round_to<T>(results[k]);
+            if (filter + k < p.targets) target[k] = round_to<T>(results[k]);
           }
         }
       }
@@ -191,31 +204,26 @@ struct DiagonalJob {
   }
 };
 
-template <typename T>
+template <typename T, int kPieces, int kPixels>
 __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
                                                   unsigned char* shared_bytes) {
-  using Job = DiagonalJob<T>;
+  using Job = DiagonalJob<T, kPieces, kPixels>;
   const int set = static_cast<int>(blockIdx.x) % p.sets;
-  const int first_channel = set * p.chunks * Job::kChannels;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int chunk = warp % p.chunks;
-  const int first_filter = first_channel + chunk * Job::kChannels;
-  float bias[Job::kLaneFilters];
-#pragma unroll
-  for (int k = 0; k < Job::kLaneFilters; ++k) {
-    const int filter = first_filter + Job::filter_of(0, 0) + k;
-    bias[k] = p.bias != nullptr && filter < p.channels
-                  ? to_accumulate(static_cast<const T*>(p.bias)[filter])
-                  : 0.0f;
-  }
+  const int set_filter = set * p.chunks * Job::kFilters;
+  const int first_channel = locate_chunk_sources<T, kPieces>(p, set_filter).first_channel;
   const auto stage_of = [&](int turn) {
     return shared_bytes + p.pixels_offset + turn * p.stage_bytes;
   };
-  stage_diagonals<T>(p, first_channel, shared_bytes);
   const int tiles = p.images * p.row_tiles * p.column_tiles;
   const int step = static_cast<int>(gridDim.x) / p.sets;
+  DiagonalStep* const steps = reinterpret_cast<DiagonalStep*>(shared_bytes + p.steps_offset);
+  float* const bias = reinterpret_cast<float*>(shared_bytes + p.bias_offset);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int chunk = warp % p.chunks;
+  const int first_filter = set_filter + chunk * Job::kFilters;
+  const DiagonalSources sources = locate_chunk_sources<T, kPieces>(p, first_filter);
   const int tile_pixels = p.tile_rows * p.tile_columns;
-  // The first iteration only starts copies: the tile before the block's first does not exist.
+  // The first iteration starts the copies of the block's first tile and stages the weights.
   int turn = 1;
 #pragma unroll 1
   for (int index = static_cast<int>(blockIdx.x) / p.sets - step; index < tiles; index += step) {
@@ -224,37 +232,56 @@ __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
       stage_pixels<T>(p, locate_diagonal_tile(p, next), first_channel, stage_of(1 - turn));
     }
     commit_copies();
-    if (index >= 0) {
-      const DiagonalTile tile = locate_diagonal_tile(p, index);
-      wait_copies<1>();
-      round_pixels<T>(p, tile, first_channel, stage_of(turn));
-      __syncthreads();  // every thread's copies for this tile have landed
+    turn = 1 - turn;
+    if (index < 0) {
+      stage_steps<kPieces>(p, steps);
+      stage_bias<T, kPieces>(p, set_filter, bias);
+      stage_diagonals<T, kPieces>(p, set_filter, shared_bytes);
+      continue;
+    }
+    const DiagonalTile tile = locate_diagonal_tile(p, index);
+    wait_copies<1>();
+    round_pixels<T>(p, tile, first_channel, stage_of(1 - turn));
+    __syncthreads();  // the weights and every thread's copies for this tile have landed
+    int first = warp / p.chunks * kPixels;
+    const DiagonalStep* phase_steps = steps;
 #pragma unroll 1
-      for (int first = warp / p.chunks * kDiagonalPixels; first < tile_pixels;
-           first += kDiagonalWarps / p.chunks * kDiagonalPixels) {
+    for (int phase = 0; phase < p.row.phases * p.column.phases; ++phase) {
+      const int row_phase = phase / p.column.phases;
+      const DiagonalPhase& row = p.row.phase[row_phase];
+      const DiagonalPhase& column = p.column.phase[phase - row_phase * p.column.phases];
+#pragma unroll 1
+      for (; first < tile_pixels; first += kDiagonalWarps / p.chunks * kPixels) {
         const Job job{p,
                       tile,
+                      row,
+                      column,
+                      phase_steps,
+                      bias + chunk * Job::kFilters,
                       shared_address(shared_bytes) + chunk * (32 * 4 * Job::kWords),
-                      shared_address(stage_of(turn)) + chunk * kChunkBytes,
+                      shared_address(stage_of(1 - turn)) +
+                          (sources.first_channel - first_channel) * Job::kElement,
                       first_filter,
+                      sources,
                       first};
         typename Job::Sums sums;
         job.multiply(sums);
         job.mend(sums);
-        job.store(sums, bias);
+        job.store(sums);
       }
-      __syncthreads();  // all warps have read the stage
+      phase_steps += row.taps * column.taps * p.depth;
+      first -= (tile_pixels + kPixels - 1) / kPixels * kPixels;
     }
-    turn = 1 - turn;
+    __syncthreads();  // all warps have read the stage
   }
 }
 
-template <typename T>
+template <typename T, int kPieces, int kPixels>
 __global__ void __launch_bounds__(kDiagonalThreads, kDiagonalBlocks)
     diagonal_kernel(const __grid_constant__ DiagonalParams p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  compute_diagonals<T>(p, shared_bytes);
+  compute_diagonals<T, kPieces, kPixels>(p, shared_bytes);
 #endif
 }
 
