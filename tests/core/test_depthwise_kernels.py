@@ -206,13 +206,23 @@ PIXEL_STRIPS = [
     depthwise("dw3_stride_two", 2, 36, 28, 28, 3, 3, stride=(2, 2), padding=(1, 1)),
     depthwise("dw3_stride_two_odd", 3, 20, 15, 13, 3, 3, stride=(2, 2), padding=(0, 1, 1, 0)),
     depthwise("dw3_stride_two_padding", 1, 8, 9, 9, 3, 3, stride=(2, 2), padding=(4, 5, 3, 6)),
+    depthwise("dw3_chunks", 2, 264, 5, 6, 3, 3, padding=(1, 1)),
+    depthwise("dw5", 2, 20, 15, 14, 5, 5, padding=(2, 2)),
+    depthwise("dw5_more_padding", 2, 8, 9, 10, 5, 5, padding=(5, 3, 4, 7), bias=False),
+    depthwise("dw5_stride_two", 2, 144, 28, 28, 5, 5, stride=(2, 2), padding=(2, 2)),
+    depthwise("dw5_stride_two_odd", 3, 20, 15, 13, 5, 5, stride=(2, 2), padding=(0, 1, 2, 4)),
+    depthwise("dw5_one_pixel", 3, 8, 1, 1, 5, 5, padding=(2, 2)),
+    depthwise("dw7", 1, 12, 30, 29, 7, 7, padding=(3, 3)),
+    depthwise("dw7_of_7", 9, 96, 7, 7, 7, 7, padding=(3, 3)),
+    depthwise("dw7_chunks", 2, 150, 7, 5, 7, 7, padding=(3, 3)),
+    depthwise("dw7_cropped", 3, 8, 16, 16, 7, 7, padding=(0, 0, 3, 3)),
 ]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", PIXEL_STRIPS, ids=str)
 def test_pixel_strips(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
-    """Four channels at a time; the other kernel where addresses are odd."""
+    """Two or four channels at a time; the other kernel where addresses are odd."""
     small = h200(core)
     small.sm_count = 1  # has much to do
     for caps in (small, h200(core)):

@@ -29,7 +29,8 @@ constexpr double kDepthwiseWeightIssue = 40;     // a warp stages 32 weights
 // Constants of the strip kernels: warp instructions beside the multiply-adds, and the bandwidth
 // that threads reach if each goes down a plane.
 constexpr double kStripSetupIssue = 250;       // locating the strip, weights, first loads
-constexpr double kPixelStripSetupIssue = 350;  // the same in channels_last, for four filters
+constexpr double kPhaseStripSetupIssue = 350;  // the same for strided input gradients
+constexpr double kStripWeightIssue = 20;       // copying one weight to shared memory
 constexpr double kStripStepIssue = 8;          // shifting the accumulators, one store
 constexpr double kStripRowIssue = 8;           // address of a source row
 constexpr double kStripLoadIssue = 4;          // one predicated load

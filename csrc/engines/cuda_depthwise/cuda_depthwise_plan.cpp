@@ -70,8 +70,8 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
                  plane.tile_planes};
   } else if (fit->pixel_strip.blocks > 0) {
     const PixelStripParams& strip = fit->pixel_strip.params;
-    plan.tile = {strip.segment_rows, pixel_strip_columns(strip.t.row.source_step),
-                 kDepthwiseVector};
+    const PixelStripShape& shape = kPixelStripShapes[fit->pixel_strip.shape];
+    plan.tile = {strip.segment_rows, pixel_strip_columns(shape.taps, shape.stride), strip.chunk};
   } else {
     plan.tile = {pixel.tile_rows * pixel.t.row.lanes, pixel.tile_cols, pixel.chunk};
   }
