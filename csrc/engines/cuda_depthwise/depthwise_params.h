@@ -194,8 +194,8 @@ struct RowGradCore {  // a compiled kernel: taps along both axes, and their comm
   int taps, stride;
 };
 inline constexpr RowGradCore kRowGradCores[] = {{5, 1}, {5, 2}, {7, 1}};
-constexpr int kRowGradThreads = 512;  // per block, at most
-constexpr int kRowGradChannels = 2;   // of a thread
+constexpr int kRowGradThreads = 512;                                        // per block, at most
+constexpr int kRowGradChannels = 2;                                         // of a thread
 constexpr int row_grad_columns(int stride) { return stride == 1 ? 7 : 4; }  // outputs of an item
 struct RowWeightGradParams {
   DepthwiseTensors t;  // as in the forward pass, except that the target is an input

@@ -33,8 +33,9 @@ struct StripBlock {
   int64_t chunks, vectors;  // vectors of channels per chunk
   int64_t items;            // strips that a block computes at once
 
-  StripBlock(int64_t all_vectors, int64_t wanted_chunks) {
-    vectors = ceil_div(all_vectors, wanted_chunks);
+  // `whole` vectors fill a sector of 32 bytes.
+  StripBlock(int64_t all_vectors, int64_t wanted_chunks, int64_t whole) {
+    vectors = round_up(ceil_div(all_vectors, wanted_chunks), whole);
     chunks = ceil_div(all_vectors, vectors);
     items = kDepthwiseThreads / vectors;
   }
@@ -50,6 +51,7 @@ struct Candidate {
 
 // Cuts rows into segments and keeps the fastest choice.
 void fit_segments(const Candidate& c, DepthwiseFit& fit) {
+  constexpr double kLatencyShare = 0.25;  // estimated
   constexpr double kMostBlocks = double{int64_t{1} << 31};
   const auto [taps, stride] = kPixelStripShapes[c.shape];
   const DepthwiseTensors& t = c.t;
@@ -63,16 +65,22 @@ void fit_segments(const Candidate& c, DepthwiseFit& fit) {
   const int pixels = (at_once - 1) * stride + taps;
   const int64_t lead = ceil_div(taps, stride) - 1;  // steps before the first output
   const int64_t source_steps = ceil_div(t.source_height, stride) + 1;
-  // Warp instructions; see pixel_strip_kernel.cuh. `row_taps` are multiplied per step.
+  // Warp instructions; see pixel_strip_kernel.cuh.
   const double convert = element == 2 ? channels : 0;
   const double products = static_cast<double>(taps * at_once * channels);  // of a row of taps
   const double weight_loads = taps == 3 ? 0 : taps;
   const double step_issue = stride * (kStripRowIssue + pixels * (kStripLoadIssue + convert)) +
                             at_once * (kStripStepIssue + channels);
   const double run = static_cast<double>(block.vectors * channels) * element;
-  const double narrow_runs = block.chunks > 1 && run < 64 ? 1.2 : 1;  // DRAM delivers 64 bytes
   const double weights = static_cast<double>(block.vectors * channels * taps * taps);
-  for (int64_t segments = 1; segments <= height; segments = next_size(segments)) {
+  // The load-store unit takes a cycle for each line of 128 bytes that a warp loads, and one for
+  // each channel of a weight.
+  const double lines =
+      std::max(1.0, run / 128) * std::ceil(32.0 / static_cast<double>(block.vectors));
+  const auto count_next = [&](int64_t segments) {
+    return segments == height ? 0 : std::min(next_size(segments), height);
+  };
+  for (int64_t segments = 1; segments > 0; segments = count_next(segments)) {
     const int64_t rows = ceil_div(height, segments);
     const int64_t used = ceil_div(height, rows);
     const int64_t items = c.problem.N * used * columns;
@@ -86,12 +94,15 @@ void fit_segments(const Candidate& c, DepthwiseFit& fit) {
     work.resident = pixel_strip_blocks(taps);
     work.warp_issue = kStripSetupIssue + weights / kDepthwiseThreads * kStripWeightIssue +
                       steps * step_issue + row_taps * (products + weight_loads);
+    work.wavefronts = steps * stride * pixels * lines + row_taps * weight_loads * channels;
     work.waits = steps / ahead;
     work.moved_bytes = static_cast<double>(items) * t.channels * element *
                        (steps * stride * stride + static_cast<double>(rows)) * at_once;
-    work.least_bytes = count_bytes(c.problem) * narrow_runs;
+    work.least_bytes = count_bytes(c.problem);
     work.load_bytes = channels * element;
-    const double us = predict_strips_us(work, c.caps);
+    // Few warps do not fill the memory's queues, even if their loads are ahead.
+    const double us =
+        predict_strips_us(work, c.caps) + kLatencyShare * work.waits * kStripLatencyUs;
     if (us >= fit.microseconds) continue;
     fit.microseconds = us;
     fit.pixel_strip.shape = c.shape;
@@ -109,19 +120,19 @@ void fit_segments(const Candidate& c, DepthwiseFit& fit) {
 }  // namespace
 
 void fit_pixel_strips(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit) {
-  constexpr int64_t kLeastRunBytes = 32;  // of a pixel's channels in one block: a sector
+  constexpr int64_t kSectorBytes = 32;
+  constexpr int64_t kLeastSectors = 2;  // of a pixel's channels in one block
   const DepthwiseTensors t = fit.pixel.t;
   const int shape = find_shape(problem, t);
   if (fit.blocks == 0 || shape < 0) return;
   const int channels = pixel_strip_channels(kPixelStripShapes[shape].taps);
   const int64_t vectors = t.channels / channels;
-  const int64_t least = ceil_div(kLeastRunBytes, channels * size_of(problem.dtype));
+  const int64_t whole = kSectorBytes / (channels * size_of(problem.dtype));
   const int64_t fewest = ceil_div(vectors, kPixelStripVectors);
   for (int64_t factor = 1;; factor = next_size(factor)) {
-    const StripBlock block(vectors, fewest * factor);
-    if (factor > 1 && block.vectors < least) break;
+    const StripBlock block(vectors, fewest * factor, whole);
+    if (factor > 1 && block.vectors < kLeastSectors * whole) break;
     fit_segments({problem, caps, t, shape, block}, fit);
-    if (block.vectors == 1) break;
   }
 }
 

@@ -87,7 +87,8 @@ void fit_parts(const Candidate& c, RowWeightGradFit& fit) {
       taps * kRowGradChannels *
       (3 + (20 + 3 * static_cast<double>(c.slices)) / static_cast<double>(c.slices));
   const double run = static_cast<double>(c.vectors * kRowGradChannels) * element;
-  const double narrow_runs = chunks > 1 && run < 64 ? 1.2 : 1;  // DRAM delivers 64 bytes at once
+  // The load-store unit takes a cycle for each line of 128 bytes that a warp loads.
+  const double lines = std::max(1.0, run / 128) * std::ceil(32.0 / static_cast<double>(c.vectors));
   // Source rows that a block's slices read for each of their output rows; L1 serves the others.
   const double fresh_rows =
       stride + static_cast<double>(taps - stride) / static_cast<double>(c.slices);
@@ -107,11 +108,11 @@ void fit_parts(const Candidate& c, RowWeightGradFit& fit) {
     const double together = std::min(per_sm, static_cast<double>(resident));
     const double rate = std::min(kIssuePerCycle, kWarpIssue * together * warps);
     const double rounds = static_cast<double>(part_items / c.slices);
-    const double cycles = per_sm * warps *
-                          std::max((kStripSetupIssue + rounds * item_issue + store_issue) / rate,
-                                   rounds * share * loads * run / 128);
+    const double block_issue = kStripSetupIssue + rounds * item_issue + store_issue;
+    const double cycles =
+        per_sm * warps * std::max(block_issue / rate, rounds * share * loads * lines);
     const double compute = cycles / kDepthwiseCyclesPerUs;
-    const double least = count_bytes(problem) * narrow_runs + 2.0 * static_cast<double>(workspace);
+    const double least = count_bytes(problem) + 2.0 * static_cast<double>(workspace);
     const double moved = static_cast<double>(items) * t.channels * element *
                          (static_cast<double>(columns) + static_cast<double>(pixels) * fresh_rows);
     const double spread = std::min(1.0, static_cast<double>(blocks) / sms);
@@ -142,23 +143,22 @@ void fit_parts(const Candidate& c, RowWeightGradFit& fit) {
 }  // namespace
 
 RowWeightGradFit fit_row_weight_grad(const ConvProblem& forward, const DeviceCaps& caps) {
-  constexpr int64_t kLeastRunBytes = 32, kMostVectors = 32;
+  constexpr int64_t kSectorBytes = 32, kMostVectors = 32;
   RowWeightGradFit fit;
   const DepthwiseTensors t = make_pixel_tensors(forward);
   const int core = find_core(forward, t);
   if (core < 0) return fit;
   const int taps = kRowGradCores[core].taps;
   const int64_t all_vectors = t.channels / kRowGradChannels;
-  const int64_t least = ceil_div(kLeastRunBytes, kRowGradChannels * size_of(forward.dtype));
+  const int64_t whole = kSectorBytes / (kRowGradChannels * size_of(forward.dtype));
   const int64_t fewest = ceil_div(all_vectors, kMostVectors);
   for (int64_t factor = 1;; factor = next_size(factor)) {
-    const int64_t vectors = ceil_div(all_vectors, fewest * factor);
-    if (factor > 1 && vectors < least) break;
+    const int64_t vectors = round_up(ceil_div(all_vectors, fewest * factor), whole);
     const int64_t most_slices = std::max<int64_t>(1, kRowGradThreads / (vectors * taps));
     for (int64_t slices = 1; slices <= most_slices; ++slices) {
       fit_parts({forward, caps, t, core, vectors, slices}, fit);
     }
-    if (vectors == 1) break;
+    if (vectors == whole) break;
   }
   return fit;
 }

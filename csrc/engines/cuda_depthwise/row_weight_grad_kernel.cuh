@@ -47,7 +47,9 @@ struct RowGradItem {
     const int x = column * kStride + t.column.offset0;
     const bool wanted =
         has_work && item < end && static_cast<unsigned>(y) < static_cast<unsigned>(t.source_height);
-    columns = wanted ? min(kColumns, t.column.count - column) : 0;
+    columns = 0;
+    if (!wanted) return;
+    columns = min(kColumns, t.column.count - column);
     const T* const target = static_cast<const T*>(t.target) + image * t.target_n +
                             row * t.target_h + column * t.target_w + channel;
     const T* const source = static_cast<const T*>(t.source) + image * t.source_n + y * t.source_h +
@@ -57,7 +59,7 @@ struct RowGradItem {
 #pragma unroll
     for (int i = 0; i < kPixels; ++i) {
       const bool inside = static_cast<unsigned>(x + i) < static_cast<unsigned>(t.source_width);
-      pixels[i].load(source + i * t.source_w, wanted && inside);
+      pixels[i].load(source + i * t.source_w, inside);
     }
   }
 
