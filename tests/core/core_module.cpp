@@ -245,6 +245,8 @@ PYBIND11_MODULE(convx_core, m) {
           const auto params = make_pixel_weight_grad_params(problem, fit, buffers);
           said["unit"] = params.unit;
           said["boxes"] = params.uses_boxes;
+          said["rows"] = make_row_weight_grad_params(problem, fit.rows, buffers).has_value();
+          said["row_parts"] = fit.rows.parts;
           said["stages"] = fit.params.stages;
           said["shared_bytes"] = fit.shared_bytes;
           said["threads"] = fit.threads;

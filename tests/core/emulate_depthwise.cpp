@@ -11,6 +11,7 @@
 #include "engines/cuda_depthwise/pixel_weight_grad_kernel.cuh"
 #include "engines/cuda_depthwise/pixel_weight_grad_maps.h"
 #include "engines/cuda_depthwise/plane_kernel.cuh"
+#include "engines/cuda_depthwise/row_weight_grad_kernel.cuh"
 #include "engines/cuda_depthwise/strip_kernel.cuh"
 #include "engines/cuda_depthwise/strip_weight_grad_kernel.cuh"
 #include "engines/cuda_depthwise/weight_grad_sums_kernel.cuh"
@@ -31,9 +32,14 @@ void run_kernel(const DepthwiseFit&, const ChannelsLastParams& params) {
 }
 
 template <typename T>
-void run_kernel(const DepthwiseFit&, const PixelStripParams& params) {
-  params.t.row.source_step == 1 ? pixel_strip_kernel<T, 1>(params)
-                                : pixel_strip_kernel<T, 2>(params);
+void run_kernel(const DepthwiseFit& fit, const PixelStripParams& params) {
+  const auto run_if_fitted = [&]<int kShape>() {
+    constexpr PixelStripShape shape = kPixelStripShapes[kShape];
+    if (fit.pixel_strip.shape == kShape) pixel_strip_kernel<T, shape.taps, shape.stride>(params);
+  };
+  [&]<int... kShapes>(std::integer_sequence<int, kShapes...>) {
+    (run_if_fitted.template operator()<kShapes>(), ...);
+  }(std::make_integer_sequence<int, std::size(kPixelStripShapes)>{});
 }
 
 template <typename T, int kIndex, int kColumns>
@@ -57,8 +63,9 @@ void run_kernel(const DepthwiseFit&, const StripFit& fit) {
 }
 
 template <typename Params>
-bool run_grid(DType dtype, const DepthwiseFit& fit, int64_t blocks, const Params& params) {
-  return emulator::run_grid(dtype, blocks, kDepthwiseThreads, fit.shared_bytes,
+bool run_grid(DType dtype, const DepthwiseFit& fit, int64_t blocks, const Params& params,
+              int64_t shared_bytes) {
+  return emulator::run_grid(dtype, blocks, kDepthwiseThreads, shared_bytes,
                             [&](auto element) { run_kernel<decltype(element)>(fit, params); });
 }
 
@@ -87,6 +94,21 @@ bool run_parts(const ConvProblem& problem, const StripWeightGradFit& fit, const 
       [&](auto element) { run_weight_grad<decltype(element)>(made, kIndices); });
 }
 
+bool run_rows(const ConvProblem& problem, const RowWeightGradFit& fit,
+              const RowWeightGradParams& params) {
+  return emulator::run_grid(
+      problem.dtype, fit.blocks, fit.threads, fit.shared_bytes, [&](auto element) {
+        const auto run_if_fitted = [&]<int kCore>() {
+          constexpr RowGradCore core = kRowGradCores[kCore];
+          if (fit.core != kCore) return;
+          row_weight_grad_kernel<decltype(element), core.taps, core.stride>(params);
+        };
+        [&]<int... kCores>(std::integer_sequence<int, kCores...>) {
+          (run_if_fitted.template operator()<kCores>(), ...);
+        }(std::make_integer_sequence<int, std::size(kRowGradCores)>{});
+      });
+}
+
 template <typename T, int... kCores>
 void run_weight_grad(const PixelWeightGradFit& fit, const PixelWeightGradParams& params,
                      const PixelGradMaps& maps, std::integer_sequence<int, kCores...>) {
@@ -113,24 +135,38 @@ bool run_parts(const ConvProblem& problem, const PixelWeightGradFit& fit, const 
 
 bool emulate_depthwise(const ConvProblem& problem, const DepthwiseFit& fit,
                        const Buffers& buffers) {
+  const auto run = [&](int64_t blocks, const auto& params) {
+    return run_grid(problem.dtype, fit, blocks, params, fit.shared_bytes);
+  };
   if (fit.strip.shape >= 0) {
     const StripFit strips = make_strip_launch(problem, fit, buffers);
-    return run_grid(problem.dtype, fit, strips.blocks, strips);
+    return run(strips.blocks, strips);
   }
   if (const auto strips = make_pixel_strip_params(problem, fit, buffers)) {
-    return run_grid(problem.dtype, fit, fit.pixel_strip.blocks, *strips);
+    const int taps = kPixelStripShapes[fit.pixel_strip.shape].taps;
+    return run_grid(problem.dtype, fit, fit.pixel_strip.blocks, *strips,
+                    pixel_strip_shared_bytes(taps));
   }
   return fit.layout == DepthwiseLayout::kPlanes
-             ? run_grid(problem.dtype, fit, fit.blocks, make_plane_params(problem, fit, buffers))
-             : run_grid(problem.dtype, fit, fit.blocks,
-                        make_channels_last_params(problem, fit, buffers));
+             ? run(fit.blocks, make_plane_params(problem, fit, buffers))
+             : run(fit.blocks, make_channels_last_params(problem, fit, buffers));
 }
 
 bool emulate_weight_grad(const ConvProblem& problem, const DepthwiseWeightGradFit& grad,
                          const Buffers& buffers) {
   const auto run = [&](const auto& fit) {
-    const bool whole = run_parts(problem, fit, buffers);
-    const WeightGradSums sums = make_weight_grad_sums(problem, fit.parts, buffers);
+    int64_t parts = fit.parts;
+    bool whole = true, in_rows = false;
+    if constexpr (requires { fit.rows; }) {
+      if (const auto rows = make_row_weight_grad_params(problem, fit.rows, buffers)) {
+        whole = run_rows(problem, fit.rows, *rows);
+        parts = fit.rows.count_partials();
+        in_rows = true;
+      }
+    }
+    if (!in_rows) whole = run_parts(problem, fit, buffers);
+    if (parts == 0) return whole;
+    const WeightGradSums sums = make_weight_grad_sums(problem, parts, buffers);
     return emulator::run_grid(
                problem.dtype, sums.count_blocks(), kWeightGradSumsThreads, kWeightGradSumsBytes,
                [&](auto element) { weight_grad_sums_kernel<decltype(element)>(sums); }) &&

@@ -13,18 +13,12 @@ from typing import Any
 import pytest
 import reference
 import torch
-from cases import Case, draw
+from cases import Case
+from depthwise_tester import DTYPES, depthwise, run_and_check
 from kernel_tester import Guarded, make_problem
 from problems import h200
 
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 FORMATS = ["nchw", "nhwc"]
-
-
-def depthwise(
-    name: str, n: int, c: int, h: int, w: int, r: int, s: int, m: int = 1, **rest: Any
-) -> Case:
-    return Case(name, (n, c, h, w), (c * m, 1, r, s), groups=c, **rest)
 
 
 CASES = [
@@ -118,49 +112,6 @@ def random_case(seed: int) -> Case:
             return case
 
 
-def run_and_check(
-    core: ModuleType,
-    case: Case,
-    dtype: torch.dtype,
-    format: str,
-    before: int = 0,
-    direction: str = "forward",
-    caps: Any = None,
-) -> dict[str, Any]:
-    channels_last = format == "nhwc"
-    problem = make_problem(core, case, dtype, channels_last)
-    problem.pass_ = getattr(core.Pass, direction)
-    x, w, b = case.tensors(dtype)
-    y = case.grad_output(dtype)
-    forward = direction == "forward"
-    if forward:
-        y = torch.zeros_like(y)
-    elif direction == "input_grad":
-        x = torch.zeros_like(x)
-    else:
-        w = torch.full_like(w, torch.nan)
-    guarded_x, guarded_y = Guarded(x, channels_last, before), Guarded(y, channels_last, before)
-    said = core.run_depthwise(
-        problem,
-        h200(core) if caps is None else caps,
-        guarded_x.tensor.data_ptr(),
-        w.data_ptr(),
-        guarded_y.tensor.data_ptr(),
-        0 if b is None else b.data_ptr(),
-    )
-    assert said is not None, f"{case}: no tile fits"
-    if forward:
-        reference.check_forward(guarded_y.tensor, case, x, w, b)
-    elif direction == "input_grad":
-        reference.check_gradients((guarded_x.tensor, None, None), case, draw(case.x), w, y)
-    else:
-        reference.check_gradients((None, w, None), case, x, draw(case.w), y)
-    assert guarded_x.is_whole()
-    assert guarded_y.is_whole()
-    results = {"forward": guarded_y.tensor, "input_grad": guarded_x.tensor, "weight_grad": w}
-    return {**said, "result": results[direction]}
-
-
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -206,22 +157,33 @@ PIXEL_STRIPS = [
     depthwise("dw3_stride_two", 2, 36, 28, 28, 3, 3, stride=(2, 2), padding=(1, 1)),
     depthwise("dw3_stride_two_odd", 3, 20, 15, 13, 3, 3, stride=(2, 2), padding=(0, 1, 1, 0)),
     depthwise("dw3_stride_two_padding", 1, 8, 9, 9, 3, 3, stride=(2, 2), padding=(4, 5, 3, 6)),
+    depthwise("dw3_chunks", 2, 264, 5, 6, 3, 3, padding=(1, 1)),
+    depthwise("dw5", 2, 20, 15, 14, 5, 5, padding=(2, 2)),
+    depthwise("dw5_more_padding", 2, 8, 9, 10, 5, 5, padding=(5, 3, 4, 7), bias=False),
+    depthwise("dw5_stride_two", 2, 144, 28, 28, 5, 5, stride=(2, 2), padding=(2, 2)),
+    depthwise("dw5_stride_two_odd", 3, 20, 15, 13, 5, 5, stride=(2, 2), padding=(0, 1, 2, 4)),
+    depthwise("dw5_one_pixel", 3, 8, 1, 1, 5, 5, padding=(2, 2)),
+    depthwise("dw7", 1, 12, 30, 29, 7, 7, padding=(3, 3)),
+    depthwise("dw7_of_7", 9, 96, 7, 7, 7, 7, padding=(3, 3)),
+    depthwise("dw7_chunks", 2, 150, 7, 5, 7, 7, padding=(3, 3)),
+    depthwise("dw7_cropped", 3, 8, 16, 16, 7, 7, padding=(0, 0, 3, 3)),
 ]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", PIXEL_STRIPS, ids=str)
 def test_pixel_strips(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
-    """Four channels at a time; the other kernel where addresses are odd."""
+    """Two or four channels at a time; the other kernel where addresses are odd."""
+    run = partial(run_and_check, core, case, dtype, "nhwc")
+    assert run()["pixel_strips"]
+    assert run(before=4)["pixel_strips"]
+    assert not run(before=1)["pixel_strips"]
     small = h200(core)
-    small.sm_count = 1  # has much to do
-    for caps in (small, h200(core)):
-        run = partial(run_and_check, core, case, dtype, "nhwc", caps=caps)
-        assert run()["pixel_strips"]
-        assert run(before=4)["pixel_strips"]
-        assert not run(before=1)["pixel_strips"]
-        if case.stride == (1, 1):
-            assert run(direction="input_grad")["pixel_strips"]
+    small.sm_count = 1  # has much to do: strips of many rows, or tiles
+    run(caps=small)
+    if case.stride == (1, 1):
+        assert run(direction="input_grad")["pixel_strips"]
+        run(direction="input_grad", caps=small)
 
 
 @pytest.mark.parametrize("change", [{"m": 2}, {"c": 10}, {"s": 5}, {"dilation": (1, 2)}], ids=str)
@@ -244,73 +206,6 @@ def test_weight_gradients(core: ModuleType, case: Case, dtype: torch.dtype) -> N
         elsewhere = run(before=1, caps=small)
         assert elsewhere["strips"] == wide["strips"]
         assert torch.equal(elsewhere["result"], wide["result"])
-
-
-# Weight gradients of channels_last, and the kernel that computes them: taps and stride.
-PIXEL_GRADIENTS = [
-    (depthwise("dw3", 2, 12, 20, 32, 3, 3, padding=(1, 1)), (3, 1)),
-    (depthwise("dw3_valid", 2, 70, 13, 19, 3, 3), (3, 1)),
-    (depthwise("dw3_odd_channels", 2, 67, 9, 11, 3, 3, padding=(1, 1)), (3, 1)),
-    (depthwise("dw3_of_7", 9, 40, 7, 7, 3, 3, padding=(1, 1)), (3, 1)),
-    (depthwise("dw3_one_pixel", 3, 8, 1, 1, 3, 3, padding=(1, 1)), (3, 1)),
-    (depthwise("dw3_more_padding", 2, 8, 9, 10, 3, 3, padding=(5, 3, 4, 2)), (3, 1)),
-    (depthwise("dw3_stride_two", 2, 36, 28, 28, 3, 3, stride=(2, 2), padding=(1, 1)), (3, 2)),
-    (depthwise("dw5", 2, 20, 15, 14, 5, 5, padding=(2, 2)), (5, 1)),
-    (depthwise("dw5_stride_two", 1, 20, 15, 14, 5, 5, stride=(2, 2), padding=(2, 2)), (5, 2)),
-    (depthwise("dw7", 1, 96, 14, 14, 7, 7, padding=(3, 3)), (7, 1)),
-    (depthwise("dw_row", 1, 16, 5, 40, 1, 31, padding=(0, 15)), None),
-    (depthwise("dw_column", 1, 16, 40, 5, 31, 1, padding=(15, 0)), None),
-    (depthwise("dw13", 1, 6, 17, 20, 13, 13, padding=(6, 6)), None),
-    (depthwise("dw1", 2, 16, 6, 7, 1, 1), (3, 1)),
-]
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("case", "core_shape"), PIXEL_GRADIENTS, ids=lambda value: str(value))
-def test_weight_gradients_of_channels_last(
-    core: ModuleType, case: Case, core_shape: tuple[int, int] | None, dtype: torch.dtype
-) -> None:
-    small = h200(core)
-    small.sm_count = 1  # several items for each block
-    run = partial(run_and_check, core, case, dtype, "nhwc", direction="weight_grad")
-    run()
-    few = run(caps=small)
-    assert core_shape is None or few["core"] == core_shape
-    if case.x[1] % 8 == 0:
-        assert few["unit"] * dtype.itemsize == 16
-    elsewhere = run(before=1, caps=small)
-    assert elsewhere["unit"] == 1
-    assert torch.equal(elsewhere["result"], few["result"])
-
-
-# Weight gradients of channels_last that TMA copies.
-BOX_GRADIENTS = [
-    depthwise("box3", 2, 64, 21, 37, 3, 3, padding=(1, 1)),
-    depthwise("box3_valid", 3, 128, 9, 14, 3, 3),
-    depthwise("box3_chunks", 2, 192, 9, 11, 3, 3, padding=(1, 1)),
-    depthwise("box3_more_padding", 2, 64, 9, 10, 3, 3, padding=(5, 3, 4, 2)),
-    depthwise("box3_stride_two", 2, 64, 28, 29, 3, 3, stride=(2, 2), padding=(1, 1)),
-    depthwise("box3_stride_three", 2, 64, 22, 29, 3, 3, stride=(3, 3), padding=(1, 1)),
-    depthwise("box3_dilated", 2, 64, 18, 17, 3, 3, dilation=(2, 3), padding=(2, 3)),
-    depthwise("box5", 2, 64, 15, 14, 5, 5, padding=(2, 2)),
-    depthwise("box7", 2, 64, 15, 17, 7, 7, padding=(3, 3)),
-    depthwise("box13", 1, 64, 15, 17, 13, 13, padding=(6, 6)),
-]
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("case", BOX_GRADIENTS, ids=str)
-def test_weight_gradients_by_boxes(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
-    for sm_count in (1, 132):
-        caps = h200(core)
-        caps.sm_count = sm_count
-        run = partial(run_and_check, core, case, dtype, "nhwc", direction="weight_grad")
-        boxes = run(caps=caps)
-        # In 16 bits the planner prefers narrow pixels for some, which are no whole 128 bytes.
-        assert boxes["boxes"] or (dtype.itemsize == 2 and case.stride == (3, 3))
-        elsewhere = run(before=1, caps=caps)  # not aligned to 16 bytes
-        assert not elsewhere["boxes"]
-        assert torch.equal(elsewhere["result"], boxes["result"])
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -337,9 +232,12 @@ def test_weight_gradients_of_random_cases(core: ModuleType, seed: int, format: s
 
 @pytest.mark.parametrize("channels_last", [False, True], ids=FORMATS)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
-def test_weight_gradient_of_infinity(core: ModuleType, value: float, channels_last: bool) -> None:
+@pytest.mark.parametrize("taps", [3, 5])
+def test_weight_gradient_of_infinity(
+    core: ModuleType, value: float, channels_last: bool, taps: int
+) -> None:
     """Rows that other threads multiply, or nobody, are not multiplied by zero instead."""
-    case = depthwise("spoiled", 1, 2, 40, 61, 3, 3)
+    case = depthwise("spoiled", 1, 2, 40, 61, taps, taps)
     for row, column in ((0, 5), (1, 60), (19, 5), (20, 59), (39, 5)):
         x, _, _ = case.tensors()
         x[0, 1, row, column] = value

@@ -29,7 +29,8 @@ constexpr double kDepthwiseWeightIssue = 40;     // a warp stages 32 weights
 // Constants of the strip kernels: warp instructions beside the multiply-adds, and the bandwidth
 // that threads reach if each goes down a plane.
 constexpr double kStripSetupIssue = 250;       // locating the strip, weights, first loads
-constexpr double kPixelStripSetupIssue = 350;  // the same in channels_last, for four filters
+constexpr double kPhaseStripSetupIssue = 350;  // the same for strided input gradients
+constexpr double kStripWeightIssue = 20;       // copying one weight to shared memory
 constexpr double kStripStepIssue = 8;          // shifting the accumulators, one store
 constexpr double kStripRowIssue = 8;           // address of a source row
 constexpr double kStripLoadIssue = 4;          // one predicated load
@@ -88,10 +89,11 @@ inline double count_strip_issue(const StripShape& shape, int columns, int64_t el
 // The work of a strip kernel's launch.
 struct StripWork {
   double blocks;
-  double resident;    // blocks per multiprocessor, limited by registers
-  double warp_issue;  // instructions per warp
-  double warps = 4;   // per block
-  double waits;       // dependent loads of a thread
+  double resident;        // blocks per multiprocessor, limited by registers
+  double warp_issue;      // instructions per warp
+  double warps = 4;       // per block
+  double wavefronts = 0;  // cycles of the load-store unit per warp
+  double waits;           // dependent loads of a thread
   double moved_bytes, least_bytes;
   double load_bytes;  // bytes per load
 };
@@ -101,7 +103,8 @@ inline double predict_strips_us(const StripWork& work, const DeviceCaps& caps) {
   const double per_sm = std::max(1.0, work.blocks / sms);
   const double rate = std::min(kDepthwiseIssuePerCycle,
                                kDepthwiseWarpIssue * std::min(work.resident, per_sm) * work.warps);
-  const double compute = per_sm * work.warps * work.warp_issue / rate / kDepthwiseCyclesPerUs;
+  const double cycles = per_sm * work.warps * std::max(work.warp_issue / rate, work.wavefronts);
+  const double compute = cycles / kDepthwiseCyclesPerUs;
   const double narrow = 1 + kStripNarrowLoad * (16 / work.load_bytes - 1);
   const double memory =
       (work.least_bytes / kStripBytesPerUs * narrow +

@@ -6,8 +6,9 @@ namespace convx {
 void launch_cuda_depthwise(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   if (site.problem->pass == Pass::kWeightGrad) {
     const auto launch = [&](const auto& fit) {
-      launch_weight_grad_parts(site, fit, buffers);
-      launch_weight_grad_sums(site, make_weight_grad_sums(*site.problem, fit.parts, buffers));
+      const int64_t parts = launch_weight_grad_parts(site, fit, buffers);
+      if (parts == 0) return;
+      launch_weight_grad_sums(site, make_weight_grad_sums(*site.problem, parts, buffers));
     };
     return std::visit(launch, *static_cast<const DepthwiseWeightGradFit*>(plan.shape.get()));
   }

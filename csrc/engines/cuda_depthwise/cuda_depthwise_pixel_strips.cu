@@ -1,28 +1,32 @@
+#include <iterator>
+#include <utility>
+
 #include "cuda/launch.h"
 #include "engines/cuda_depthwise/depthwise_launch.h"
 #include "engines/cuda_depthwise/pixel_strip_kernel.cuh"
 
 namespace convx {
-namespace {
-
-template <typename T>
-void launch_pixel_strips(const LaunchSite& site, int64_t blocks, const PixelStripParams& params) {
-  const dim3 grid(static_cast<unsigned>(blocks));
-  if (params.t.row.source_step == 1) {
-    launch_kernel<pixel_strip_kernel<T, 1>>(site, grid, kDepthwiseThreads, 0, params);
-  } else {
-    launch_kernel<pixel_strip_kernel<T, 2>>(site, grid, kDepthwiseThreads, 0, params);
-  }
-}
-
-}  // namespace
 
 void launch_depthwise_pixel_strips(const LaunchSite& site, const DepthwiseFit& fit,
                                    const PixelStripParams& params) {
+  bool launched = false;
   visit_device_type(site.problem->dtype, [&](auto zero) {
     using T = decltype(zero);
-    if constexpr (sizeof(T) <= 4) launch_pixel_strips<T>(site, fit.pixel_strip.blocks, params);
+    const auto launch_if_fitted = [&]<int kShape>() {
+      constexpr PixelStripShape shape = kPixelStripShapes[kShape];
+      if (fit.pixel_strip.shape != kShape) return;
+      launch_kernel<pixel_strip_kernel<T, shape.taps, shape.stride>>(
+          site, dim3(static_cast<unsigned>(fit.pixel_strip.blocks)), kDepthwiseThreads,
+          static_cast<size_t>(pixel_strip_shared_bytes(shape.taps)), params);
+      launched = true;
+    };
+    if constexpr (sizeof(T) <= 4) {
+      [&]<int... kShapes>(std::integer_sequence<int, kShapes...>) {
+        (launch_if_fitted.template operator()<kShapes>(), ...);
+      }(std::make_integer_sequence<int, std::size(kPixelStripShapes)>{});
+    }
   });
+  if (!launched) throw_launch_error(site, "launching the channels_last strips", "no such kernel");
 }
 
 }  // namespace convx

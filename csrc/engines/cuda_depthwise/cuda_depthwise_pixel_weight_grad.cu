@@ -8,8 +8,12 @@
 
 namespace convx {
 
-void launch_weight_grad_parts(const LaunchSite& site, const PixelWeightGradFit& fit,
-                              const Buffers& buffers) {
+int64_t launch_weight_grad_parts(const LaunchSite& site, const PixelWeightGradFit& fit,
+                                 const Buffers& buffers) {
+  if (const auto rows = make_row_weight_grad_params(*site.problem, fit.rows, buffers)) {
+    launch_row_weight_grad(site, fit.rows, *rows);
+    return fit.rows.count_partials();
+  }
   const PixelWeightGradParams params = make_pixel_weight_grad_params(*site.problem, fit, buffers);
   const PixelGradMaps maps = make_pixel_grad_maps(site, params, size_of(site.problem->dtype));
   bool launched = false;
@@ -30,6 +34,7 @@ void launch_weight_grad_parts(const LaunchSite& site, const PixelWeightGradFit& 
     }
   });
   if (!launched) throw_launch_error(site, "launching the weight gradient", "no such kernel");
+  return fit.parts;
 }
 
 }  // namespace convx

@@ -40,13 +40,18 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
     auto grad = std::make_shared<DepthwiseWeightGradFit>(fit_depthwise_weight_grad(problem, caps));
     if (const auto* strips = std::get_if<StripWeightGradFit>(grad.get())) {
       plan.tile = {strips->params.segment_rows, strips->columns, 1};
+      plan.split = strips->parts;
     } else {
-      const auto& pixels = std::get<PixelWeightGradFit>(*grad).params;
-      plan.tile = {pixels.segment_rows, pixels.tile_columns, pixels.chunk};
+      const auto& pixels = std::get<PixelWeightGradFit>(*grad);
+      const PixelWeightGradParams& tiles = pixels.params;
+      const RowWeightGradParams& rows = pixels.rows.params;
+      const bool by_rows = pixels.rows.blocks > 0;
+      plan.tile = {tiles.segment_rows, tiles.tile_columns, tiles.chunk};
+      if (by_rows) plan.tile = {1, row_grad_columns(tiles.t.row.source_step), rows.chunk};
+      plan.split = by_rows ? pixels.rows.parts : pixels.parts;
     }
     const auto cost = [](const auto& fit) -> WeightGradCost { return fit; };
     const WeightGradCost found = std::visit(cost, *grad);
-    plan.split = found.parts;
     plan.workspace_bytes = found.workspace_bytes;
     plan.predicted_us = found.microseconds;
     plan.shape = std::move(grad);
@@ -69,8 +74,8 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
                  plane.tile_planes};
   } else if (fit->pixel_strip.blocks > 0) {
     const PixelStripParams& strip = fit->pixel_strip.params;
-    plan.tile = {strip.segment_rows, pixel_strip_columns(strip.t.row.source_step),
-                 kDepthwiseVector};
+    const PixelStripShape& shape = kPixelStripShapes[fit->pixel_strip.shape];
+    plan.tile = {strip.segment_rows, pixel_strip_columns(shape.taps, shape.stride), strip.chunk};
   } else {
     plan.tile = {pixel.tile_rows * pixel.t.row.lanes, pixel.tile_cols, pixel.chunk};
   }

@@ -34,8 +34,8 @@ bool launch_parts(const LaunchSite& site, const StripWeightGradFit& fit,
 
 }  // namespace
 
-void launch_weight_grad_parts(const LaunchSite& site, const StripWeightGradFit& fit,
-                              const Buffers& buffers) {
+int64_t launch_weight_grad_parts(const LaunchSite& site, const StripWeightGradFit& fit,
+                                 const Buffers& buffers) {
   const StripWeightGradFit made = make_strip_weight_grad(*site.problem, fit, buffers);
   constexpr auto kIndices = std::make_integer_sequence<int, kStripShapeCount>{};
   bool launched = false;
@@ -44,6 +44,7 @@ void launch_weight_grad_parts(const LaunchSite& site, const StripWeightGradFit& 
     if constexpr (sizeof(T) <= 4) launched = launch_parts<T>(site, made, kIndices);
   });
   if (!launched) throw_launch_error(site, "launching the weight gradient", "no such kernel");
+  return fit.parts;
 }
 
 void launch_weight_grad_sums(const LaunchSite& site, const WeightGradSums& sums) {

@@ -106,11 +106,10 @@ std::optional<PixelStripParams> make_pixel_strip_params(const ConvProblem& probl
   if (fit.pixel_strip.blocks == 0) return {};
   PixelStripParams params = fit.pixel_strip.params;
   set_gather_buffers(params.t, problem, buffers);
-  const bool aligned = is_aligned(params.t.source, problem.dtype, kDepthwiseVector) &&
-                       is_aligned(params.t.target, problem.dtype, kDepthwiseVector);
+  const int channels = pixel_strip_channels(kPixelStripShapes[fit.pixel_strip.shape].taps);
+  const bool aligned = is_aligned(params.t.source, problem.dtype, channels) &&
+                       is_aligned(params.t.target, problem.dtype, channels);
   if (!aligned) return {};
-  params.dense_weights =
-      params.dense_weights && is_aligned(params.t.weight, problem.dtype, kDepthwiseVector);
   return params;
 }
 

@@ -25,6 +25,7 @@ struct StripFit {
 
 // The channels_last strip kernel of a problem.
 struct PixelStripFit {
+  int shape = -1;  // index in kPixelStripShapes
   PixelStripParams params{};
   int64_t blocks = 0;  // 0: no kernel matches
 };

@@ -19,11 +19,14 @@ void launch_depthwise_channels_last(const LaunchSite& site, const DepthwiseFit& 
                                     const Buffers& buffers);
 void launch_depthwise_phase_strips(const LaunchSite& site, const PhaseStripFit& fit,
                                    const Buffers& buffers);
-// First pass of weight gradients: compute partial sums in the workspace.
-void launch_weight_grad_parts(const LaunchSite& site, const StripWeightGradFit& fit,
-                              const Buffers& buffers);
-void launch_weight_grad_parts(const LaunchSite& site, const PixelWeightGradFit& fit,
-                              const Buffers& buffers);
+// First pass of weight gradients. Return the number of partial sums per weight that they leave in
+// the workspace, or 0 if they have written the result.
+int64_t launch_weight_grad_parts(const LaunchSite& site, const StripWeightGradFit& fit,
+                                 const Buffers& buffers);
+int64_t launch_weight_grad_parts(const LaunchSite& site, const PixelWeightGradFit& fit,
+                                 const Buffers& buffers);
+void launch_row_weight_grad(const LaunchSite& site, const RowWeightGradFit& fit,
+                            const RowWeightGradParams& params);
 // Second pass: adds the partial sums.
 void launch_weight_grad_sums(const LaunchSite& site, const WeightGradSums& sums);
 

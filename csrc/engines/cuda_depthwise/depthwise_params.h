@@ -94,19 +94,39 @@ struct StripParams {
   FastDivmod by_strips, by_segments, by_filters, by_multiplier;  // by_filters: all filters
 };
 
-// The channels_last strip kernel: 3x3 taps. A thread computes 4 channels of pixel_strip_columns
-// columns. kPixelStripBlocks is the number of resident blocks, limited by registers.
-constexpr int kPixelStripTaps = 3;
-constexpr int pixel_strip_columns(int stride) { return stride == 1 ? 2 : 1; }
-constexpr int kPixelStripBlocks = 4;
+// The channels_last strip kernel (pixel_strip_kernel.cuh).
+struct PixelStripShape {  // a compiled kernel: taps along both axes, and their common stride
+  int taps, stride;
+};
+inline constexpr PixelStripShape kPixelStripShapes[] = {{3, 1}, {3, 2}, {5, 1}, {5, 2}, {7, 1}};
+// Channels and neighbouring output columns of a thread.
+constexpr int pixel_strip_channels(int taps) { return taps == 3 ? 4 : 2; }
+constexpr int pixel_strip_columns(int taps, int stride) {
+  return taps > 3 ? 4 : stride == 1 ? 2 : 1;
+}
+// Resident blocks per multiprocessor, limited by registers.
+constexpr int pixel_strip_blocks(int taps) { return taps == 7 ? 3 : 4; }
 // Prefetch distance in steps.
-constexpr int pixel_strip_steps_ahead(int64_t element_bytes) { return element_bytes == 4 ? 2 : 3; }
+constexpr int pixel_strip_steps_ahead(int taps, int stride, int64_t element_bytes) {
+  if (taps == 3) return element_bytes == 4 ? 2 : 3;
+  return stride == 2 && element_bytes == 4 ? 1 : 2;
+}
+constexpr int kPixelStripVectors = 32;  // vectors of channels in a block's chunk, at most
+// Floats between the taps of a channel in shared memory. One vector more than the chunk spreads the
+// stores of neighbouring taps over the banks.
+constexpr int pixel_strip_weight_pitch(int taps) {
+  return (kPixelStripVectors + 1) * pixel_strip_channels(taps);
+}
+constexpr int64_t pixel_strip_shared_bytes(int taps) {
+  return int64_t{4} * taps * taps * pixel_strip_weight_pitch(taps);
+}
 struct PixelStripParams {
   DepthwiseTensors t;
-  int threads;
-  int segment_rows;                                // output rows of a thread
-  bool dense_weights;                              // w is contiguous and aligned, [filter][tap]
-  FastDivmod by_vectors, by_columns, by_segments;  // vectors of 4 channels
+  int chunk;         // channels of a block
+  int items;         // strips of a chunk: columns x segments x images
+  int block_items;   // strips that a block computes, one per thread and vector
+  int segment_rows;  // output rows of a strip
+  FastDivmod by_chunks, by_vectors, by_columns, by_segments;  // by_vectors: of a chunk
 };
 
 // The strip weight gradient: a block sums over some of the strips of one filter.
@@ -167,6 +187,26 @@ struct PixelWeightGradParams {
 // tile_columns pixels.
 struct PixelGradMaps {
   TensorMap source, target;
+};
+
+// The weight gradient that keeps rows of taps in registers (row_weight_grad_kernel.cuh).
+struct RowGradCore {  // a compiled kernel: taps along both axes, and their common stride
+  int taps, stride;
+};
+inline constexpr RowGradCore kRowGradCores[] = {{5, 1}, {5, 2}, {7, 1}};
+constexpr int kRowGradThreads = 512;                                        // per block, at most
+constexpr int kRowGradChannels = 2;                                         // of a thread
+constexpr int row_grad_columns(int stride) { return stride == 1 ? 7 : 4; }  // outputs of an item
+struct RowWeightGradParams {
+  DepthwiseTensors t;  // as in the forward pass, except that the target is an input
+  void* result;        // dW, written if there is one part
+  float* partials;     // [part][filter][tap] otherwise
+  int64_t partial_stride;
+  int parts, items, part_items;  // items: rows x column tiles x images
+  int chunk;                     // channels of a block
+  int slices, slice_threads;     // threads of a slice: vectors of two channels x rows of taps
+  FastDivmod by_chunks, by_vectors, by_slice_threads;
+  FastDivmod by_rows, by_tiles;  // decompose an item
 };
 
 // The channels_last tile kernel: channels are contiguous.

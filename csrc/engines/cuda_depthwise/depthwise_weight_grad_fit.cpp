@@ -1,5 +1,7 @@
 #include "engines/cuda_depthwise/depthwise_weight_grad_fit.h"
 
+#include <algorithm>
+
 #include "engines/cuda_depthwise/depthwise_fit.h"
 
 namespace convx {
@@ -16,8 +18,16 @@ DepthwiseWeightGradFit fit_depthwise_weight_grad(const ConvProblem& problem,
       if (strips.blocks > 0) return strips;
       return fit_pixel_weight_grad(forward, caps);
     }
-    case DepthwiseLayout::kPixels:
-      return fit_pixel_weight_grad(forward, caps);
+    case DepthwiseLayout::kPixels: {
+      PixelWeightGradFit tiles = fit_pixel_weight_grad(forward, caps);
+      const RowWeightGradFit rows = fit_row_weight_grad(forward, caps);
+      if (tiles.blocks > 0 && rows.blocks > 0 && rows.microseconds < tiles.microseconds) {
+        tiles.rows = rows;
+        tiles.microseconds = rows.microseconds;
+        tiles.workspace_bytes = std::max(tiles.workspace_bytes, rows.workspace_bytes);
+      }
+      return tiles;
+    }
     case DepthwiseLayout::kOther:
       break;
   }

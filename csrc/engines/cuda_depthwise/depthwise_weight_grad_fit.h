@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <variant>
 
 #include "core/arithmetic.h"
@@ -29,16 +30,31 @@ struct StripWeightGradFit : WeightGradCost {
   StripWeightGradParams params{};
 };
 
+// The channels_last kernel that keeps rows of taps in registers.
+struct RowWeightGradFit : WeightGradCost {
+  int core = -1;  // index in kRowGradCores
+  int threads = 0;
+  RowWeightGradParams params{};
+
+  // Partial sums per weight; 0: the kernel writes dW.
+  int64_t count_partials() const { return parts == 1 ? 0 : parts; }
+};
+
 // The tiled kernel, for channels_last and for kernel sizes without strips.
 struct PixelWeightGradFit : WeightGradCost {
   int core = -1;  // index in kPixelGradCores
   int threads = 0;
   PixelWeightGradParams params{};
+  // Filled if it is predicted to be faster; it takes precedence if the buffers are aligned for it.
+  // The workspace is then large enough for either kernel.
+  RowWeightGradFit rows;
 };
 
 // `forward` is the problem with its pass set to forward.
 StripWeightGradFit fit_strip_weight_grad(const ConvProblem& forward, const DeviceCaps& caps);
 PixelWeightGradFit fit_pixel_weight_grad(const ConvProblem& forward, const DeviceCaps& caps);
+// The result has no blocks if no kernel serves the problem.
+RowWeightGradFit fit_row_weight_grad(const ConvProblem& forward, const DeviceCaps& caps);
 
 // A distribution of rows among threads and of strips among blocks.
 struct StripShare {
@@ -85,6 +101,10 @@ StripWeightGradFit make_strip_weight_grad(const ConvProblem& problem, const Stri
 PixelWeightGradParams make_pixel_weight_grad_params(const ConvProblem& problem,
                                                     const PixelWeightGradFit& fit,
                                                     const Buffers& buffers);
+// Returns nothing if the fit has no such kernel or the buffers are not aligned for it.
+std::optional<RowWeightGradParams> make_row_weight_grad_params(const ConvProblem& problem,
+                                                               const RowWeightGradFit& fit,
+                                                               const Buffers& buffers);
 
 // The second kernel, which adds the partial sums in the workspace (weight_grad_sums_kernel.cuh).
 constexpr int kWeightGradSumsThreads = 256;

@@ -46,7 +46,7 @@ void fit_segments(const ConvProblem& p, const DeviceCaps& caps, int channels, Ph
     StripWork work{};
     work.blocks = static_cast<double>(ceil_div(threads, kDepthwiseThreads));
     work.resident = kPhaseStripBlocks;
-    work.warp_issue = kPixelStripSetupIssue + products + steps * step_issue;
+    work.warp_issue = kPhaseStripSetupIssue + products + steps * step_issue;
     work.waits = steps / kPhaseStripAhead;
     work.moved_bytes = static_cast<double>(threads * element * channels) *
                        (steps + static_cast<double>(height * kTargets));

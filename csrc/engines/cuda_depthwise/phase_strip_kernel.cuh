@@ -22,43 +22,11 @@
 
 #include <algorithm>
 
-#include "device/vectors.cuh"
+#include "engines/cuda_depthwise/channel_vector.cuh"
 #include "engines/cuda_depthwise/depthwise_params.h"
 #include "engines/cuda_depthwise/phase_strip_fit.h"
 
 namespace convx {
-
-// kChannels neighbouring elements as they are in memory.
-template <typename T, int kChannels>
-struct PhaseVector {
-  static constexpr int kWordElements = 4 / sizeof(T);
-  static constexpr int kWords = std::max(1, kChannels / kWordElements);
-  uint32_t words[kWords];
-
-  // Loads zeros if valid is false.
-  __device__ __forceinline__ void load(const T* from, bool valid) {
-    if constexpr (kChannels < kWordElements) {
-      words[0] = load_single(from, valid);
-    } else {
-      load_words<kWords>(words, from, valid);
-    }
-  }
-  __device__ __forceinline__ void widen_to(float (&to)[kChannels]) const {
-    constexpr int kElements = std::min(kChannels, kWordElements);
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) widen_word<kElements>(to, w * kWordElements, words[w], T{});
-  }
-};
-
-template <typename T, int kChannels>
-__device__ __forceinline__ void store_channels(T* to, const float (&from)[kChannels]) {
-  struct alignas(kChannels * sizeof(T)) Vector {
-    T v[kChannels];
-  } vector;
-#pragma unroll
-  for (int i = 0; i < kChannels; ++i) vector.v[i] = round_to<T>(from[i]);
-  *reinterpret_cast<Vector*>(to) = vector;
-}
 
 template <typename T, int kKernel, int kChannels>
 __global__ void __launch_bounds__(kDepthwiseThreads, kPhaseStripBlocks)
@@ -82,7 +50,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPhaseStripBlocks)
   for (int l = 0; l < kTaps; ++l) {
     inside[l] = static_cast<unsigned>(column - l) < static_cast<unsigned>(p.source_width);
   }
-  using Row = PhaseVector<T, kChannels>[kTaps];
+  using Row = ChannelVector<T, kChannels>[kTaps];
   const auto load_row = [&](Row& row, int i) {
     const bool has_row = static_cast<unsigned>(i) < static_cast<unsigned>(p.source_height);
 #pragma unroll

@@ -1,31 +1,36 @@
-// Depthwise convolution with 3x3 kernels in channels_last, entirely in registers: forward, and
-// stride-1 input gradient. The counterpart of strip_kernel.cuh.
+// Depthwise convolution with 3x3, 5x5 and 7x7 kernels in channels_last, with accumulators in
+// registers: forward, and stride-1 input gradient. The counterpart of strip_kernel.cuh.
 //
 //     y[p][q][c] = bias[c] + sum over r, s of  x[row (p, r)][column (q, s)][c] * w[c][r][s]
 //
-//      columns  --->                    A thread computes 4 channels of two output columns (one
-//      +---+---+---+---+                if the stride is 2). The neighbouring threads compute the
-//      | # | # | # | # |  source row    other channels, then further columns.
-//      +---+---+---+---+
-//      |   |   |   |   |  next row      Each source row is read once, adds to the accumulators of
-//      +---+---+---+---+                all output rows that see it, and is dropped.
+//      columns  --->                    A thread computes a vector of channels in some neighbouring
+//      +---+---+---+---+                output columns (depthwise_params.h). The neighbouring
+//      | # | # | # | # |  source row    threads of its block compute the other channels of a chunk,
+//      +---+---+---+---+                then further columns, segments of the rows, and images.
+//      |   |   |   |   |  next row
+//      +---+---+---+---+                Each source row is read once, adds to the accumulators of
+//                                       all output rows that see it, and is dropped.
 //
 // Pixels beside a thread's columns come from L1, because its neighbours have just loaded them. A
-// step is `stride` source rows and completes one output row. There is no shared memory.
-// Grid: channels fastest, then columns, segments of the rows, images.
+// step is `stride` source rows and completes one output row. Rows of taps whose output row is not
+// the thread's are skipped: at the borders of a small image that is a quarter of a 7x7 kernel.
+//
+// Shared memory: the weights of the block's chunk, [tap][channel], float32; 13 KB for 7x7. They are
+// loaded coalesced, once. A 3x3 kernel keeps them in registers from then on; larger kernels read
+// each weight once per source row, for all columns of the thread.
+// Grid: chunks of channels fastest, then the items (columns, segments, images) of a block.
 #pragma once
 
-#include "device/vectors.cuh"
+#include "engines/cuda_depthwise/channel_vector.cuh"
 #include "engines/cuda_depthwise/depthwise_params.h"
 #include "engines/cuda_depthwise/strip_row.cuh"
 
 namespace convx {
 
-// The pixels of one source row that a thread's outputs see, 4 channels each.
-template <typename T, int kPixels>
+// The pixels of one source row that a thread's outputs see.
+template <typename T, int kPixels, int kChannels>
 struct PixelRow {
-  static constexpr int kWords = kDepthwiseVector * sizeof(T) / 4;
-  uint32_t words[kPixels][kWords];
+  ChannelVector<T, kChannels> pixels[kPixels];
 
   // `at` is the first pixel in row y. Pixel i is loaded only in rows 0 to limits[i] - 1; it is zero
   // elsewhere.
@@ -34,68 +39,67 @@ struct PixelRow {
 #pragma unroll
     for (int i = 0; i < kPixels; ++i) {
       const bool valid = static_cast<unsigned>(y) < static_cast<unsigned>(limits[i]);
-      load_words<kWords>(words[i], at + i * pixel_step, valid);
+      pixels[i].load(at + i * pixel_step, valid);
     }
   }
 
-  __device__ __forceinline__ void widen_to(float (&window)[kPixels][kDepthwiseVector]) const {
-    constexpr int kElements = 4 / sizeof(T);  // per word
+  __device__ __forceinline__ void widen_to(float (&window)[kPixels][kChannels]) const {
 #pragma unroll
-    for (int i = 0; i < kPixels; ++i) {
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) widen(window[i], w * kElements, words[i][w], T{});
-    }
+    for (int i = 0; i < kPixels; ++i) pixels[i].widen_to(window[i]);
   }
 };
 
-// Loads all taps of 4 channels.
-template <typename T>
-__device__ __forceinline__ void load_weights(
-    const PixelStripParams& p, int channel,
-    float (&weight)[kPixelStripTaps][kPixelStripTaps][kDepthwiseVector]) {
-  constexpr int kTaps = kPixelStripTaps;
-  const T* const weights = static_cast<const T*>(p.t.weight);
-  if (p.dense_weights) {
-    // Weights of neighbouring threads are far apart. Vector loads touch far fewer sectors.
-    PixelRow<T, kTaps * kTaps> words;
+// Copies the weights of the block's channels to shared memory, [tap][channel]. Neighbouring threads
+// load neighbouring taps of a channel, which are usually contiguous, and store them a pitch apart.
+template <typename T, int kTaps, int kPitch>
+__device__ __forceinline__ void stage_strip_weights(const DepthwiseTensors& t, int first_channel,
+                                                    int channels, float* weights) {
+  constexpr int kAllTaps = kTaps * kTaps;
+  constexpr int kBatch = 8;  // loads in flight
+  const T* const from = static_cast<const T*>(t.weight);
+  const int count = min(channels, t.channels - first_channel) * kAllTaps;
+  for (int first = threadIdx.x; first < count; first += kBatch * kDepthwiseThreads) {
+    uint32_t words[kBatch];
 #pragma unroll
-    for (int i = 0; i < kTaps * kTaps; ++i) {
-      const T* const from = weights + channel * (kTaps * kTaps) + i * kDepthwiseVector;
-      load_words<PixelRow<T, 1>::kWords>(words.words[i], from, true);
+    for (int i = 0; i < kBatch; ++i) {
+      const int index = first + i * kDepthwiseThreads;
+      const int channel = index / kAllTaps, tap = index % kAllTaps;
+      words[i] = load_single(
+          from + t.locate_weight(first_channel + channel, tap / kTaps, tap % kTaps), index < count);
     }
-    float flat[kTaps * kTaps][kDepthwiseVector];  // elements in [channel][tap] order
-    words.widen_to(flat);
 #pragma unroll
-    for (int i = 0; i < kTaps * kTaps * kDepthwiseVector; ++i) {
-      const int tap = i % (kTaps * kTaps);
-      weight[tap / kTaps][tap % kTaps][i / (kTaps * kTaps)] =
-          flat[i / kDepthwiseVector][i % kDepthwiseVector];
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kTaps * kTaps * kDepthwiseVector; ++i) {
-      const int c = i % kDepthwiseVector, tap = i / kDepthwiseVector;
-      const int64_t offset = p.t.locate_weight(channel + c, tap / kTaps, tap % kTaps);
-      weight[tap / kTaps][tap % kTaps][c] = to_accumulate(__ldg(weights + offset));
+    for (int i = 0; i < kBatch; ++i) {
+      const int index = first + i * kDepthwiseThreads;
+      const int channel = index / kAllTaps, tap = index % kAllTaps;
+      float value[1];
+      widen_word<1>(value, 0, words[i], T{});
+      if (index < count) weights[tap * kPitch + channel] = value[0];
     }
   }
 }
 
-template <typename T, int kStride>
-__global__ void __launch_bounds__(kDepthwiseThreads, kPixelStripBlocks)
+template <typename T, int kTaps, int kStride>
+__global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
     pixel_strip_kernel(const __grid_constant__ PixelStripParams p) {
-  constexpr int kTaps = kPixelStripTaps;
-  constexpr int kColumns = pixel_strip_columns(kStride);
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  constexpr int kChannels = pixel_strip_channels(kTaps);
+  constexpr int kColumns = pixel_strip_columns(kTaps, kStride);
   constexpr int kPixels = (kColumns - 1) * kStride + kTaps;
-  constexpr int kAhead = pixel_strip_steps_ahead(sizeof(T));
+  constexpr int kAhead = pixel_strip_steps_ahead(kTaps, kStride, sizeof(T));
+  constexpr int kPitch = pixel_strip_weight_pitch(kTaps);
+  constexpr bool kKeepsWeights = kTaps == 3;  // in registers
   // Output rows that see a step: sum[m] belongs to the m-th row before the newest.
   constexpr int kSums = (kTaps + kStride - 1) / kStride;
-  using Row = PixelRow<T, kPixels>;
+  using Row = PixelRow<T, kPixels, kChannels>;
 
-  int index = blockIdx.x * kDepthwiseThreads + threadIdx.x;
-  if (index >= p.threads) return;
   const DepthwiseTensors& t = p.t;
-  const int channel = p.by_vectors.split(index) * kDepthwiseVector;
+  int index = blockIdx.x;
+  const int first_channel = p.by_chunks.split(index) * p.chunk;
+  int lane = threadIdx.x;
+  const int place = p.by_vectors.split(lane) * kChannels;  // within the chunk
+  const int channel = first_channel + place;
+  index = index * p.block_items + lane;
+  const bool has_work = lane < p.block_items && index < p.items && channel < t.channels;
   const int column = p.by_columns.split(index) * kColumns;
   const int first_row = p.by_segments.split(index) * p.segment_rows;
   const int end_row = min(first_row + p.segment_rows, t.row.count);
@@ -110,38 +114,49 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPixelStripBlocks)
 #pragma unroll
   for (int i = 0; i < kPixels; ++i) {
     const bool inside = static_cast<unsigned>(x + i) < static_cast<unsigned>(t.source_width);
-    limits[i] = inside ? source_end : 0;
+    limits[i] = inside && has_work ? source_end : 0;
   }
 
   const T* source = static_cast<const T*>(t.source) + image * t.source_n + y * t.source_h +
                     x * t.source_w + channel;
-  const auto load_step = [&](Row(&rows)[kStride]) {
-#pragma unroll
-    for (int c = 0; c < kStride; ++c) {
-      rows[c].load(source, t.source_w, y, limits);
-      source += t.source_h;
-      ++y;
-    }
+  const auto load_row = [&](Row& row) {
+    row.load(source, t.source_w, y, limits);
+    source += t.source_h;
+    ++y;
   };
   Row rows[kAhead][kStride];
 #pragma unroll
-  for (int ahead = 0; ahead < kAhead; ++ahead) load_step(rows[ahead]);
+  for (auto& of_step : rows) {
+#pragma unroll
+    for (Row& row : of_step) load_row(row);
+  }
 
-  float weight[kTaps][kTaps][kDepthwiseVector];
-  load_weights<T>(p, channel, weight);
-  float bias[kDepthwiseVector] = {};
+  float* const weights = reinterpret_cast<float*>(shared_bytes);
+  stage_strip_weights<T, kTaps, kPitch>(t, first_channel, p.chunk, weights);
+  __syncthreads();
+  if (!has_work) return;
+  const auto read_weight = [&](float (&to)[kChannels], int tap) {
+    load_channels(to, weights + tap * kPitch + place);
+  };
+  float kept[kKeepsWeights ? kTaps * kTaps : 1][kChannels];
+  if constexpr (kKeepsWeights) {
+#pragma unroll
+    for (int tap = 0; tap < kTaps * kTaps; ++tap) read_weight(kept[tap], tap);
+  }
+
+  float bias[kChannels] = {};
   if (t.bias != nullptr) {
 #pragma unroll
-    for (int c = 0; c < kDepthwiseVector; ++c) {
+    for (int c = 0; c < kChannels; ++c) {
       bias[c] = to_accumulate(static_cast<const T*>(t.bias)[channel + c]);
     }
   }
-  float sum[kSums][kColumns][kDepthwiseVector];
+  float sum[kSums][kColumns][kChannels];
   const auto start_row = [&](auto& row) {
 #pragma unroll
     for (auto& of_column : row) {
 #pragma unroll
-      for (int c = 0; c < kDepthwiseVector; ++c) of_column[c] = bias[c];
+      for (int c = 0; c < kChannels; ++c) of_column[c] = bias[c];
     }
   };
 #pragma unroll
@@ -152,7 +167,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPixelStripBlocks)
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
 #pragma unroll
-        for (int c = 0; c < kDepthwiseVector; ++c) sum[m][i][c] = sum[m - 1][i][c];
+        for (int c = 0; c < kChannels; ++c) sum[m][i][c] = sum[m - 1][i][c];
       }
     }
   };
@@ -160,15 +175,44 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPixelStripBlocks)
   int row = step - (kSums - 1);  // the output row that the step completes
   T* target = static_cast<T*>(t.target) + image * t.target_n + row * t.target_h +
               column * t.target_w + channel;
-  const auto store = [&](const float (&sums)[kColumns][kDepthwiseVector]) {
+  const auto is_own = [&](int output_row) {
+    return output_row >= first_row && output_row < end_row;
+  };
+  const auto store = [&](const float (&sums)[kColumns][kChannels]) {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      if (row >= first_row && row < end_row && column + i < t.column.count) {
-        store_vector(target + i * t.target_w, sums[i]);
+      if (is_own(row) && column + i < t.column.count) {
+        store_channels(target + i * t.target_w, sums[i]);
       }
     }
     target += t.target_h;
     ++row;
+  };
+  // Adds row c of a step to the outputs that see it.
+  const auto multiply = [&](const float (&window)[kPixels][kChannels], int c) {
+#pragma unroll
+    for (int m = kSums - 1; m >= 0; --m) {
+      const int r = c + m * kStride;
+      if (r >= kTaps) continue;
+      if (!kKeepsWeights && !is_own(step - m)) continue;
+#pragma unroll
+      for (int s = 0; s < kTaps; ++s) {
+        float weight[kChannels];
+        if constexpr (kKeepsWeights) {
+#pragma unroll
+          for (int v = 0; v < kChannels; ++v) weight[v] = kept[r * kTaps + s][v];
+        } else {
+          read_weight(weight, r * kTaps + s);
+        }
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) {
+#pragma unroll
+          for (int v = 0; v < kChannels; ++v) {
+            sum[m][i][v] += weight[v] * window[i * kStride + s][v];
+          }
+        }
+      }
+    }
   };
   do {  // there is at least one step
 #pragma unroll
@@ -176,25 +220,11 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPixelStripBlocks)
       if (ahead > 0 && step >= end_step) break;
 #pragma unroll
       for (int c = 0; c < kStride; ++c) {
-        float window[kPixels][kDepthwiseVector];
+        float window[kPixels][kChannels];
         rows[ahead][c].widen_to(window);
-#pragma unroll
-        for (int m = kSums - 1; m >= 0; --m) {
-          const int r = c + m * kStride;
-          if (r >= kTaps) continue;
-#pragma unroll
-          for (int s = 0; s < kTaps; ++s) {
-#pragma unroll
-            for (int i = 0; i < kColumns; ++i) {
-#pragma unroll
-              for (int v = 0; v < kDepthwiseVector; ++v) {
-                sum[m][i][v] += weight[r][s][v] * window[i * kStride + s][v];
-              }
-            }
-          }
-        }
+        multiply(window, c);
+        load_row(rows[ahead][c]);
       }
-      load_step(rows[ahead]);
       store(sum[kSums - 1]);
       ++step;
       move_up();

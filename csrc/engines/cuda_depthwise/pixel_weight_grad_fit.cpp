@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 
 #include "core/gather_view.h"
 #include "engines/box_tensors.h"
@@ -108,7 +109,11 @@ struct BlockShape {
     const TapGroups columns(t.column, core.taps);
     row_pixels = (tile_columns() - 1) * core.stride + columns.taps;
     pitch = choose_pitch(chunk, unit, element, core, vectors, threads(), in_planes);
+    // More pixels, up to whole 128 bytes, let TMA copy rows of any whole 16 bytes per pixel.
+    const int64_t exact_pixels = row_pixels;
+    row_pixels = round_up(row_pixels, kBoxAlignment / std::gcd(kBoxAlignment, pitch * element));
     uses_boxes = find_boxes(problem, caps, t);
+    if (!uses_boxes) row_pixels = exact_pixels;
     const int64_t window = pixel_grad_window(core.taps, core.stride);
     const int64_t aligned = kBoxAlignment / element;
     target_offset = round_up(window * core.stride * row_pixels * pitch, aligned);

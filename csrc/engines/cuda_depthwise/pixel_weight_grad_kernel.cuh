@@ -48,8 +48,8 @@
 
 #include "device/box_copy.cuh"
 #include "device/mbarrier.cuh"
-#include "device/vectors.cuh"
 #include "engines/copy_unit.cuh"
+#include "engines/cuda_depthwise/channel_vector.cuh"
 #include "engines/cuda_depthwise/depthwise_params.h"
 
 namespace convx {
@@ -60,19 +60,6 @@ inline constexpr bool kCodeHasBoxes = true;
 #else
 inline constexpr bool kCodeHasBoxes = false;
 #endif
-
-// Loads one or two neighbouring channels from shared memory.
-template <int kChannels, typename T>
-__device__ __forceinline__ void load_channels(float (&to)[kChannels], const T* from) {
-  if constexpr (kChannels == 1) {
-    to[0] = to_accumulate(*from);
-  } else if constexpr (sizeof(T) == 4) {
-    const float2 pair = *reinterpret_cast<const float2*>(from);
-    to[0] = pair.x, to[1] = pair.y;
-  } else {
-    widen(to, 0, *reinterpret_cast<const uint32_t*>(from), T{});
-  }
-}
 
 // A band of rows of a column tile of one image, for one lane along each axis.
 struct PixelGradItem {
