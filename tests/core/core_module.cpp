@@ -343,6 +343,7 @@ PYBIND11_MODULE(convx_core, m) {
                           "phases"_a = shape.phases.size(), "launches"_a = launches,
                           "resident"_a = shape.resident, "grid"_a = shape.grid,
                           "pieces"_a = shape.pieces, "in_turn"_a = shape.in_turn,
+                          "staggered"_a = shape.is_staggered(),
                           "parts"_a = shape.parts,
                           "workspace_bytes"_a = plan.workspace_bytes);
         },

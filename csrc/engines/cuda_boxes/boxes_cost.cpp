@@ -21,6 +21,8 @@ constexpr double kStageCycles = 195;  // waiting for a stage and releasing it
 constexpr double kTileCycles = 665;   // starting and draining a tile's MMAs
 constexpr double kSliceCycles = 600;  // storing 128 bytes of filters of a tile by TMA
 constexpr double kTf32SliceCycles = 530;
+// Share of the epilogue that the other warpgroup's MMAs do not hide, in tiles of two boxes.
+constexpr double kOwnPieceShare = 0.5;
 // Storing a slice by the consumer warps, which stall other blocks meanwhile: value by value; along
 // a row, in 16 bits by pieces or by values, and in TF32; by 16-byte units.
 constexpr double kValueSliceCycles = 3500;
@@ -123,7 +125,8 @@ class Predictor {
     const int64_t filters = std::min<int64_t>(shape_.filters, view_.target_channels);
     const auto slices =
         static_cast<double>(ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes));
-    const double slice = is_tf32() ? kTf32SliceCycles : kSliceCycles;
+    const double slice = (is_tf32() ? kTf32SliceCycles : kSliceCycles) *
+                         (shape_.tile_boxes() > 1 ? kOwnPieceShare : 1);
     const double ends = kTileCycles + stages * kStageCycles +
                         (shape_.boxed_target ? slices * shape_.pieces * slice : 0);
     // Half of the cost of storing spans depends on the filters that exist, half on whole slices.
@@ -160,14 +163,15 @@ class Predictor {
     const double whole_stages = stages - part_stages;
     const int64_t of_tile = ceil_div(view_.target_channels, shape_.filter_tiles);  // on average
     const auto boxes = static_cast<double>(shape_.resident ? 0 : ceil_div(of_tile, kBoxFilters));
-    const double pixels = shape_.box.pixels(), filters = boxes * kBoxFilters;
-    const double loads = stages * (1 + boxes) * kBoxCycles +
+    const int pixel_boxes = shape_.tile_boxes();
+    const double pixels = pixel_boxes * shape_.box.pixels(), filters = boxes * kBoxFilters;
+    const double loads = stages * (pixel_boxes + boxes) * kBoxCycles +
                          whole_stages * (pixels + filters) * kLineCycles +
                          part_stages * (pixels * kPartPixelCycles + filters * kPartFilterCycles);
     const int64_t stored = of_tile * size_of(problem_.dtype);
     const auto slices = static_cast<double>(ceil_div(stored, kBoxLineBytes));
     const double part_slices = stored % kBoxLineBytes == 0 ? 0 : 1;
-    return loads + slices * kBoxCycles +
+    return loads + slices * pixel_boxes * kBoxCycles +
            pixels * ((slices - part_slices) * kLineCycles + part_slices * kPartStoreCycles);
   }
 

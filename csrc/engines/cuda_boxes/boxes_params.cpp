@@ -86,7 +86,8 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
   p.chunks = shape.chunks;
   p.by_chunks = FastDivmod(shape.chunks);
   p.stages = shape.stages, p.stage_bytes = shape.stage_bytes;
-  p.pixel_bytes = shape.pixel_bytes;
+  p.pixel_bytes = shape.pixel_bytes, p.staging_bytes = shape.staging_bytes;
+  p.tile_boxes = shape.tile_boxes(), p.is_staggered = shape.is_staggered();
   p.resident = shape.resident;
   p.filters_offset = shape.filters_offset, p.ring_offset = shape.ring_offset;
   p.packed_channels = narrow(shape.packed_channels);

@@ -53,7 +53,9 @@ class Fitter {
     BoxesShape best;
     for (int pieces = fewest_tile_pieces(shape_.form); pieces <= most_tile_pieces(shape_.form);
          ++pieces) {
-      if (wish.pieces > 0 && pieces != wish.pieces) continue;
+      // Two boxes of a tile have no fast stores but TMA's.
+      const bool is_slow = has_own_pieces(shape_.form, pieces) && !shape_.boxed_target;
+      if (wish.pieces > 0 ? pieces != wish.pieces : is_slow) continue;
       BoxesShape shape = shape_;
       shape.pieces = pieces;
       if (find_tiles(shape)) take_best(shape, wish, best);
@@ -144,7 +146,8 @@ class Fitter {
   // Returns false if no image fits in the shape's pieces, or if fewer pieces are enough.
   bool find_tiles(BoxesShape& shape) const {
     if (has_whole_planes(shape.form)) return gather_images(shape);
-    shape.pixel_bytes = kBoxPixels * kBoxLineBytes;
+    shape.staging_bytes = kBoxPixels * kBoxLineBytes;
+    shape.pixel_bytes = shape.tile_boxes() * shape.staging_bytes;
     if (shape.form == BoxForm::kSpans) {
       cut_spans(shape);
     } else if (shape.form == BoxForm::kLines) {
@@ -200,7 +203,7 @@ class Fitter {
     // A stage. An epilogue buffer has as many filters as a stage has channels, with a smaller
     // pitch.
     const int bytes = box_chunk(shape.math) * span_pitch(shape.math);
-    shape.pixel_bytes = static_cast<int>(round_up(bytes, kBoxAlignment));
+    shape.pixel_bytes = shape.staging_bytes = static_cast<int>(round_up(bytes, kBoxAlignment));
   }
 
   bool gather_images(BoxesShape& shape) const {
@@ -213,6 +216,7 @@ class Fitter {
     shape.box = {static_cast<int>(plane), 1, static_cast<int>(images)};
     shape.image_tiles = ceil_div(problem_.N, images);
     shape.pixel_bytes = static_cast<int>(round_up(images * plane * kBoxLineBytes, kBoxAlignment));
+    shape.staging_bytes = shape.pixel_bytes;
     return true;
   }
 
@@ -222,7 +226,7 @@ class Fitter {
     const int64_t all = (caps_.shared_bytes_per_block + kReservedBytes) / blocks - kReservedBytes;
     const int64_t filter_bytes = int64_t{shape.filters} * kBoxLineBytes;
     const int64_t resident = shape.resident ? shape_.taps() * shape.chunks * filter_bytes : 0;
-    const int64_t offset = kBoxBarrierBytes + kBoxBiasBytes + 2 * shape.pixel_bytes;
+    const int64_t offset = kBoxBarrierBytes + kBoxBiasBytes + 2 * shape.staging_bytes;
     const int64_t stage_bytes = shape.pixel_bytes + (shape.resident ? 0 : filter_bytes);
     const int64_t room = all - kBoxAlignment - offset - resident;
     if (room < 2 * stage_bytes) return false;

@@ -1,11 +1,11 @@
 // Geometry of convolution by TMA boxes.
 //
 // A tile is a box of target pixels, [images][rows][columns] with up to 128 pixels, by 64, 128 or
-// 256 filters. For channels_last tensors, TMA brings for each tap and each chunk of channels one
-// stage:
+// 256 filters; or two such boxes by 128 filters. For channels_last tensors, TMA brings for each tap
+// and each chunk of channels one stage:
 //
-//     pixels  [128 pixels][128 bytes of channels]   the source pixels that the tap reads
-//     filters [filters][128 bytes of channels]      the filters of the tap
+//     pixels  [box][128 pixels][128 bytes of channels]   the source pixels that the tap reads
+//     filters [filters][128 bytes of channels]           the filters of the tap
 //
 // and the tensor cores accumulate [pixel][filter]. If all filters of a tile fit in shared memory,
 // they are loaded once per block. The tensor map applies the stride, fills pixels outside of the
@@ -94,15 +94,22 @@ constexpr bool has_maps(BoxForm form) {
 
 // Fewest and most pieces of 128 pixels per tile. Pairs have larger planes and always use two.
 constexpr int fewest_tile_pieces(BoxForm form) { return form == BoxForm::kPairs ? 2 : 1; }
-constexpr int most_tile_pieces(BoxForm form) { return has_whole_planes(form) ? 2 : 1; }
+constexpr int most_tile_pieces(BoxForm form) {
+  return has_whole_planes(form) || form == BoxForm::kPixels ? 2 : 1;
+}
+// channels_last tiles of two pieces: a piece is a box of its own, and each consumer warpgroup
+// computes and stores one of them. Otherwise each warpgroup has 64 pixels of every piece.
+constexpr bool has_own_pieces(BoxForm form, int pieces) {
+  return form == BoxForm::kPixels && pieces == 2;
+}
 // Fewest and most filters per tile: 64, 128 or 256. Whole planes have only the kernels that pay
-// off: one piece by 64 filters does not amortize the loading of fragments, and the accumulators of
-// two pieces by 128 filters fill the registers.
+// off: one piece by 64 filters does not amortize the loading of fragments. The accumulators of two
+// pieces by 128 filters fill the registers.
 constexpr int fewest_tile_filters(BoxForm form, int pieces) {
-  return form == BoxForm::kImages && pieces == 1 ? 128 : 64;
+  return (form == BoxForm::kImages && pieces == 1) || has_own_pieces(form, pieces) ? 128 : 64;
 }
 constexpr int most_tile_filters(BoxForm form, TensorMath math, int pieces) {
-  return has_whole_planes(form) && (math == TensorMath::kTf32 || pieces > 1) ? 128 : 256;
+  return pieces > 1 || (has_whole_planes(form) && math == TensorMath::kTf32) ? 128 : 256;
 }
 
 // True if there are kernels that read filters as BoxFilters::kColumns. wgmma takes N-major operands
@@ -119,6 +126,10 @@ constexpr int most_part_filters(BoxForm form) { return form == BoxForm::kPixels 
 
 // Phases of one launch. Each takes 224 bytes of kernel parameters.
 inline constexpr int kMaxBoxPhases = 4;
+
+// With own pieces, warpgroup 1 starts a tile when warpgroup 0 has issued the MMAs of this many
+// stages of it. So one stores while the other multiplies.
+inline constexpr int kBoxLead = 2;
 
 struct PixelBox {
   int columns = 1, rows = 1, images = 1;
@@ -154,9 +165,8 @@ struct BoxesShape {
   int parts = 1;          // split-K slices; the last one may have fewer steps
   bool resident = false;  // filters are loaded once per block; stages hold pixels only
   int stages = 0, stage_bytes = 0;
-  // Bytes of a stage's pixels, and of each of the two epilogue buffers (128 bytes of filters for
-  // all pixels of a tile).
-  int pixel_bytes = 0;
+  int pixel_bytes = 0;    // bytes of a stage's pixels
+  int staging_bytes = 0;  // bytes of each of the two epilogue buffers, see boxes_store.cuh
   int filters_offset = 0, ring_offset = 0;  // byte offsets in shared memory
   // Filters that do not start at a multiple of 16 bytes are packed in any case.
   BoxFilters filter_order = BoxFilters::kPacked;
@@ -183,8 +193,10 @@ struct BoxesShape {
   }
   // NCHW: pixels of a plane.
   int64_t plane_pixels() const { return phases[0].pixels(); }
+  // Boxes of pixels of a tile: a piece of whole planes is not a box of its own.
+  int tile_boxes() const { return has_own_pieces(form, pieces) ? pieces : 1; }
   int64_t phase_tiles(const BoxPhase& phase) const {
-    return phase.image_tiles() * image_tiles * filter_tiles;
+    return ceil_div(phase.image_tiles() * image_tiles, int64_t{tile_boxes()}) * filter_tiles;
   }
   int64_t tiles() const {
     int64_t tiles = 0;
@@ -195,6 +207,11 @@ struct BoxesShape {
   int64_t steps() const { return phases[0].taps() * chunks; }
   // Steps of a split-K slice.
   int64_t part_steps() const { return ceil_div(steps(), parts); }
+  // True if kBoxLead applies. The ring then holds stages of at most two tiles, so that warpgroup 0
+  // cannot be two tiles ahead.
+  bool is_staggered() const {
+    return tile_boxes() > 1 && phases.back().taps() * chunks - (parts - 1) * part_steps() >= stages;
+  }
   // Bytes of one split-K slice of a tile: float32 accumulators in register order.
   int64_t sums_bytes() const { return int64_t{pieces} * kBoxPixels * filters * 4; }
   // With resident filters a block takes only tiles with its own filters, so there is one kind of
