@@ -344,7 +344,7 @@ PYBIND11_MODULE(convx_core, m) {
                           "resident"_a = shape.resident, "grid"_a = shape.grid,
                           "pieces"_a = shape.pieces, "in_turn"_a = shape.in_turn,
                           "staggered"_a = shape.is_staggered(),
-                          "parts"_a = shape.parts,
+                          "parts"_a = shape.parts, "whole_tiles"_a = shape.whole_tiles,
                           "workspace_bytes"_a = plan.workspace_bytes);
         },
         py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),

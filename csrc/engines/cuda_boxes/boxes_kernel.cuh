@@ -3,14 +3,15 @@
 //     target[pixel][filter] = bias[filter] + sum over taps t and channels c of
 //                             source[pixel * step + offset(t)][c] * filters[filter][t][c]
 //
-// A tile is up to 128 target pixels by kFilters filters (64, 128 or 256); with kPieces == 2 it is
-// two pieces of 128 pixels, which share the filters. boxes_shape.h describes the stages.
+// A tile is up to 128 target pixels by kFilters filters (64, 128, 192 or 256); with kPieces == 2 it
+// is two pieces of 128 pixels, which share the filters. boxes_shape.h describes the stages.
 //
 //     stage (one tap, one chunk)                         accumulators
 //     pixels [128][128 bytes]  x  filters [kFilters]     warpgroup 0: [pixels 0 to 63][kFilters]
 //                                 [128 bytes]            warpgroup 1: [pixels 64 to 127][kFilters]
 //
-// - Warpgroups 0 and 1 are the consumers: they issue the MMAs and run the epilogue. In channels_last
+// - Warpgroups 0 and 1 are the consumers: they issue the MMAs and run the epilogue. In
+// channels_last
 //   tiles of two pieces each has a piece for itself (two halves of 64 pixels), and warpgroup 1
 //   follows warpgroup 0 by kBoxLead stages, so that one stores while the other multiplies:
 //
@@ -126,8 +127,8 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
       }
       multiplier.multiply(sums, part);
       if constexpr (kFilters <= most_part_filters(kForm)) {
-        if (p.parts > 1) {
-          leave_sums(p, sums, index);
+        if (part.slice >= 0) {
+          leave_sums(p, sums, part.slice);
           continue;
         }
       }
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
 }
 
 // Second kernel of split-K: adds the slices of a tile in order and runs the epilogue. Grid: x is
-// the tile, y is a group of kSliceFilters of its filters.
+// a tile whose reduction was split, y is a group of kSliceFilters of its filters.
 template <TensorMath kMath, BoxForm kForm, int kPieces>
 __global__ void __launch_bounds__(kBoxMultipliers)
     add_parts_kernel(const __grid_constant__ BoxesParams p,
@@ -159,13 +160,13 @@ __global__ void __launch_bounds__(kBoxMultipliers)
                                                                                maps.target);
   wait_for_kernels_before();
   let_next_kernel_start();
-  const int tile = static_cast<int>(blockIdx.x);
+  const int split_tile = static_cast<int>(blockIdx.x), tile = p.whole_tiles + split_tile;
   const int own = static_cast<int>(blockIdx.y) * kFilters;  // first filter within the tile
   const int filter = locate_filter(p, tile, p.tile_filters) + own;
   if (filter >= p.group_targets) return;
   storer.load_bias(filter);
   WgmmaSums<kFilters> sums[kPieces];
-  add_parts(p, sums, tile, own);
+  add_parts(p, sums, split_tile, own);
   storer.store(sums, tile, filter);
   storer.finish();
 #endif

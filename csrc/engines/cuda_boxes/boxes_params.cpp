@@ -69,7 +69,8 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
   static_cast<TensorParams&>(p) =
       make_tensor_params(problem, shape.phases[0].rows, shape.phases[0].columns);
   set_phases(p, problem, shape);
-  p.tiles = narrow(shape.tiles() * shape.parts);
+  p.tiles = narrow(shape.items());
+  p.whole_tiles = narrow(shape.tiles() - shape.split_tiles());
   p.parts = shape.parts, p.part_steps = narrow(shape.part_steps());
   p.by_parts = FastDivmod(shape.parts);
   p.by_filter_tiles = FastDivmod(shape.filter_tiles);

@@ -27,12 +27,19 @@ __device__ __forceinline__ int find_phase(const BoxesParams& p, int pixel_tile) 
 struct TilePart {
   int tile;
   int phase;
-  int first_step, steps;
+  int first_step = 0, steps;
+  int slice;  // number of the slice among those of all tiles; negative for a whole tile
 
-  __device__ __forceinline__ TilePart(const BoxesParams& p, int index) : tile(index) {
-    first_step = p.by_parts.split(tile) * p.part_steps;
+  __device__ __forceinline__ TilePart(const BoxesParams& p, int index)
+      : tile(index), slice(index - p.whole_tiles) {
+    if (slice >= 0) {
+      tile = slice;
+      first_step = p.by_parts.split(tile) * p.part_steps;
+      tile += p.whole_tiles;
+    }
     phase = find_phase(p, p.by_filter_tiles.divide(tile));
-    steps = min(p.part_steps, p.phases[phase].taps * p.chunks - first_step);
+    steps = p.phases[phase].taps * p.chunks - first_step;
+    if (slice >= 0) steps = min(steps, p.part_steps);
   }
 };
 
@@ -169,8 +176,8 @@ __device__ __forceinline__ uint32_t align_ring(const void* memory) {
 struct BoxesRing {
   uint32_t full, empty, filters_full;  // mbarriers, 8 bytes each
   uint32_t tile;                       // [stage]: index of the stage's tile
-  uint32_t bias;     // [filter], float32; with own pieces [warpgroup][filter]
-  uint32_t staging;  // [2][pixel][128 bytes of filters], see boxes_staging.cuh
+  uint32_t bias;                       // [filter], float32; with own pieces [warpgroup][filter]
+  uint32_t staging;                    // [2][pixel][128 bytes of filters], see boxes_staging.cuh
   uint32_t resident;  // [tap][chunk] as in a stage, the taps of all phases one after the other
   // Stages: [pixel][128 bytes] and, unless filters are resident, [filter][128 bytes] or, with
   // BoxFilters::kColumns, [filter / 64][channel][128 bytes of filters].

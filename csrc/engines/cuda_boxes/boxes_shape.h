@@ -1,8 +1,8 @@
 // Geometry of convolution by TMA boxes.
 //
-// A tile is a box of target pixels, [images][rows][columns] with up to 128 pixels, by 64, 128 or
-// 256 filters; or two such boxes by 128 filters. For channels_last tensors, TMA brings for each tap
-// and each chunk of channels one stage:
+// A tile is a box of target pixels, [images][rows][columns] with up to 128 pixels, by 64, 128, 192
+// or 256 filters; or two such boxes by 64 or 128 filters. For channels_last tensors, TMA brings for
+// each tap and each chunk of channels one stage:
 //
 //     pixels  [box][128 pixels][128 bytes of channels]   the source pixels that the tap reads
 //     filters [filters][128 bytes of channels]           the filters of the tap
@@ -102,14 +102,20 @@ constexpr int most_tile_pieces(BoxForm form) {
 constexpr bool has_own_pieces(BoxForm form, int pieces) {
   return form == BoxForm::kPixels && pieces == 2;
 }
-// Fewest and most filters per tile: 64, 128 or 256. Whole planes have only the kernels that pay
-// off: one piece by 64 filters does not amortize the loading of fragments. The accumulators of two
-// pieces by 128 filters fill the registers.
+// Fewest and most filters per tile: 64, 128, 192 (channels_last only) or 256. Whole planes have
+// only the kernels that pay off: one piece by 64 filters does not amortize the loading of
+// fragments. The accumulators of two pieces by 128 filters fill the registers.
 constexpr int fewest_tile_filters(BoxForm form, int pieces) {
-  return (form == BoxForm::kImages && pieces == 1) || has_own_pieces(form, pieces) ? 128 : 64;
+  return form == BoxForm::kImages && pieces == 1 ? 128 : 64;
 }
 constexpr int most_tile_filters(BoxForm form, TensorMath math, int pieces) {
   return pieces > 1 || (has_whole_planes(form) && math == TensorMath::kTf32) ? 128 : 256;
+}
+
+// The next smaller number of filters for which there is a kernel.
+constexpr int fewer_tile_filters(BoxForm form, int filters) {
+  if (form == BoxForm::kPixels && filters > 128) return filters - kBoxFilters;
+  return filters / 2;
 }
 
 // True if there are kernels that read filters as BoxFilters::kColumns. wgmma takes N-major operands
@@ -120,8 +126,9 @@ constexpr bool takes_filter_columns(TensorMath math) { return operand_bytes(math
 // other multiplies.
 constexpr int most_boxes_per_sm(int filters, int pieces) { return filters * pieces == 64 ? 2 : 1; }
 
-// Most filters of a tile whose reduction can be split (split-K). The planner splits where there are
-// few tiles and long reductions; a second kernel adds the slices in order and runs the epilogue.
+// Most filters of a tile whose reduction can be split (split-K). The planner splits long reductions
+// where there are few tiles, or those of the tiles that would not fill the last wave; a second
+// kernel adds the slices in order and runs the epilogue.
 constexpr int most_part_filters(BoxForm form) { return form == BoxForm::kPixels ? 256 : 64; }
 
 // Phases of one launch. Each takes 224 bytes of kernel parameters.
@@ -157,12 +164,15 @@ struct BoxesShape {
   std::vector<BoxPhase> phases;  // by descending number of taps; one where form is not kPixels
 
   BoxForm form = BoxForm::kPixels;
-  int filters = 0;  // per tile: 64, 128 or 256
+  int filters = 0;  // per tile: 64, 128, 192 or 256
   int pieces = 1;   // per tile, 128 pixels each, which share the filters
   PixelBox box;     // a tile's pixels; one row of it where an image's pixels are contiguous
   int64_t image_tiles = 1, filter_tiles = 1;
-  int chunks = 0;         // chunks of channels
-  int parts = 1;          // split-K slices; the last one may have fewer steps
+  int chunks = 0;  // chunks of channels
+  int parts = 1;   // split-K slices of a tile; the last one may have fewer steps
+  // If parts > 1: tiles whose reductions are not split, a multiple of the grid. Only the others,
+  // which would not fill the last wave, are split; all of them are if it is 0.
+  int64_t whole_tiles = 0;
   bool resident = false;  // filters are loaded once per block; stages hold pixels only
   int stages = 0, stage_bytes = 0;
   int pixel_bytes = 0;    // bytes of a stage's pixels
@@ -205,6 +215,10 @@ struct BoxesShape {
   }
   // Steps of the reduction, each one chunk of one tap; those of the phase with most taps.
   int64_t steps() const { return phases[0].taps() * chunks; }
+  // Tiles whose reductions are split: those from whole_tiles on.
+  int64_t split_tiles() const { return parts > 1 ? tiles() - whole_tiles : 0; }
+  // Work items: whole tiles, and split-K slices of the others.
+  int64_t items() const { return tiles() + split_tiles() * (parts - 1); }
   // Steps of a split-K slice.
   int64_t part_steps() const { return ceil_div(steps(), parts); }
   // True if kBoxLead applies. The ring then holds stages of at most two tiles, so that warpgroup 0

@@ -86,6 +86,7 @@ struct BoxesVariant {
 constexpr BoxesVariant kVariants[] = {
     {"tiles_64", {.filters = 64, .parts = 1}},
     {"tiles_128", {.filters = 128, .parts = 1}},
+    {"tiles_192", {.filters = 192, .parts = 1}},
     {"tiles_256", {.filters = 256, .parts = 1}},
     {"pieces_1", {.pieces = 1, .parts = 1}},
     {"pieces_2", {.pieces = 2, .parts = 1}},
