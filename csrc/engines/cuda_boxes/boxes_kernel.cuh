@@ -10,9 +10,8 @@
 //     pixels [128][128 bytes]  x  filters [kFilters]     warpgroup 0: [pixels 0 to 63][kFilters]
 //                                 [128 bytes]            warpgroup 1: [pixels 64 to 127][kFilters]
 //
-// - Warpgroups 0 and 1 are the consumers: they issue the MMAs and run the epilogue. In
-// channels_last
-//   tiles of two pieces each has a piece for itself (two halves of 64 pixels), and warpgroup 1
+// - Warpgroups 0 and 1 are the consumers: they issue the MMAs and run the epilogue. In tiles of two
+//   pieces (channels_last) each has a piece for itself, two halves of 64 pixels. Warpgroup 1
 //   follows warpgroup 0 by kBoxLead stages, so that one stores while the other multiplies:
 //
 //     warpgroup 0   MMAs of tile 0      | store | MMAs of tile 1      | store | ...
