@@ -341,7 +341,8 @@ PYBIND11_MODULE(convx_core, m) {
                           "phases"_a = shape.phases.size(), "launches"_a = launches,
                           "resident"_a = shape.resident, "grid"_a = shape.grid,
                           "pieces"_a = shape.pieces, "in_turn"_a = shape.in_turn,
-                          "parts"_a = shape.parts,
+                          "staggered"_a = shape.is_staggered(),
+                          "parts"_a = shape.parts, "whole_tiles"_a = shape.whole_tiles,
                           "workspace_bytes"_a = plan.workspace_bytes);
         },
         py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),

@@ -75,6 +75,27 @@ def test_parts_of_several_taps(
             assert said["filters"] == (filters or said["filters"])
 
 
+@pytest.mark.parametrize("direction", ["forward", "input_grad"])
+@pytest.mark.parametrize("math", MATH, ids=str)
+def test_only_the_last_wave_is_split(
+    core: ModuleType, math: tuple[torch.dtype, str], direction: str
+) -> None:
+    for case, planes, filters, pieces, sm_count in (
+        (Case("boxes", (3, 40, 9, 20), (136, 40, 3, 3), padding=(1, 1)), False, 128, 1, 3),
+        (Case("two_boxes", (7, 72, 7, 20), (72, 72, 3, 3), padding=(1, 1)), False, 128, 2, 3),
+        (Case("filters", (1, 200, 13, 20), (200, 200, 3, 1), padding=(1, 0)), False, 192, 1, 4),
+        (Case("lines", (2, 392, 16, 12), (392, 392, 1, 1)), True, 64, 1, 3),
+    ):
+        wish = {"planes": planes, "filters": filters, "pieces": pieces, "sm_count": sm_count}
+        for parts in (2, 3):
+            last = not planes and parts == 2
+            said = run(core, case, math, direction, parts=parts, filters_last=last, **wish)
+            wave = sm_count * (2 if filters * pieces == 64 else 1)
+            assert said["parts"] == parts
+            assert said["whole_tiles"] == said["tiles"] // wave * wave
+            assert 0 < said["whole_tiles"] < said["tiles"]
+
+
 def test_parts_have_room_in_the_workspace(core: ModuleType) -> None:
     case = Case("few_tiles", (2, 1408, 17, 17), (432, 1408, 1, 1))
     problem = make_problem(core, case, torch.bfloat16)

@@ -16,8 +16,8 @@
 
 namespace convx {
 
-// channels_last: the pixels of a tile and a chunk of channels are one TMA box.
-template <TensorMath kMath>
+// channels_last: the pixels of a piece and a chunk of channels are one TMA box.
+template <TensorMath kMath, int kPieces>
 class PixelCopy {
   static constexpr int kWords = operand_bytes(kMath) / 2;  // 16-bit words per value
   static constexpr int kUnits = kBoxLineBytes / 16;
@@ -28,29 +28,65 @@ class PixelCopy {
   static constexpr bool kNamedBarriers = false;
 
   __device__ __forceinline__ PixelCopy(const BoxesParams& p, const void* map, int index)
-      : PixelCopy(p, map, locate_tile(p, index)) {}
-
-  __device__ __forceinline__ uint32_t bytes(int) const {
-    return p_.box_columns * p_.box_rows * p_.box_images * kBoxLineBytes;
+      : p_(p), map_(map), phase_(p.phases[find_phase(p, p.by_filter_tiles.divide(index))]) {
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const BoxTile tile = locate_tile(p, index, piece);
+      first_[piece] = {tile.column * p.source_step_w + phase_.offset_w0,
+                       tile.row * p.source_step_h + phase_.offset_h0, tile.image};
+    }
   }
 
-  // Issues the box of tap (r, s) and a chunk of channels; called by one lane.
+  __device__ __forceinline__ uint32_t bytes(int) const {
+    return count_pieces() * count_pixels() * kBoxLineBytes;
+  }
+
+  // Issues the boxes of tap (r, s) and a chunk of channels; called by one lane.
   __device__ __forceinline__ void start(uint32_t to, int chunk, int r, int s,
                                         uint32_t barrier) const {
-    box_copy(to, map_, chunk * box_chunk(kMath), find_column(s), find_row(r), image_, barrier);
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece, to += kBoxPixels * kBoxLineBytes) {
+      const Pixel& first = first_[piece];
+      if (piece > 0 && first.image >= p_.images) return;
+      box_copy(to, map_, chunk * box_chunk(kMath), first.column + s * phase_.offset_w_step,
+               first.row + r * phase_.offset_h_step, first.image, barrier);
+    }
   }
   // Writes the same stage without TMA; called by all lanes.
   __device__ __forceinline__ void gather(uint32_t to, int chunk, int r, int s) const {
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece, to += kBoxPixels * kBoxLineBytes) {
+      gather_piece(to, chunk, r, s, first_[piece]);
+    }
+  }
+
+ private:
+  struct Pixel {
+    int column, row, image;
+  };
+
+  __device__ __forceinline__ int count_pixels() const {
+    return p_.box_columns * p_.box_rows * p_.box_images;
+  }
+  // The last tile may have one piece only. What its stages hold instead of the other is multiplied,
+  // but not stored.
+  __device__ __forceinline__ int count_pieces() const {
+    return kPieces > 1 && first_[kPieces - 1].image < p_.images ? kPieces : 1;
+  }
+
+  __device__ __forceinline__ void gather_piece(uint32_t to, int chunk, int r, int s,
+                                               const Pixel& first) const {
     const auto* const source = static_cast<const uint16_t*>(p_.source);
     const int left = p_.group_sources * kWords - chunk * kBoxWords;
-    const int first_column = find_column(s), first_row = find_row(r);
-    const int pixels = p_.box_columns * p_.box_rows * p_.box_images;
+    const int first_column = first.column + s * phase_.offset_w_step;
+    const int first_row = first.row + r * phase_.offset_h_step;
+    const int pixels = count_pixels();
     for (int i = threadIdx.x & 31; i < pixels * kUnits; i += 32) {
       const int unit = i % kUnits;
       int image = i / kUnits;
       const int column = first_column + p_.by_box_columns.split(image) * p_.source_step_w;
       const int row = first_row + p_.by_box_rows.split(image) * p_.source_step_h;
-      image += image_;
+      image += first.image;
       const bool inside = image < p_.images &&
                           static_cast<unsigned>(row) < static_cast<unsigned>(p_.source_height) &&
                           static_cast<unsigned>(column) < static_cast<unsigned>(p_.source_width);
@@ -61,24 +97,10 @@ class PixelCopy {
     }
   }
 
- private:
-  __device__ __forceinline__ PixelCopy(const BoxesParams& p, const void* map, const BoxTile& tile)
-      : p_(p),
-        map_(map),
-        phase_(p.phases[tile.phase]),
-        column_(tile.column * p.source_step_w + phase_.offset_w0),
-        row_(tile.row * p.source_step_h + phase_.offset_h0),
-        image_(tile.image) {}
-
-  __device__ __forceinline__ int find_column(int s) const {
-    return column_ + s * phase_.offset_w_step;
-  }
-  __device__ __forceinline__ int find_row(int r) const { return row_ + r * phase_.offset_h_step; }
-
   const BoxesParams& p_;
   const void* const map_;
   const BoxPhaseParams& phase_;
-  const int column_, row_, image_;  // the source pixel that the first tap reads
+  Pixel first_[kPieces];  // the source pixels that the first tap reads
 };
 
 // NCHW, planes of whole 16-byte units: one TMA box per line of the tile, [channel][128 bytes of

@@ -21,6 +21,9 @@ constexpr double kStageCycles = 195;  // waiting for a stage and releasing it
 constexpr double kTileCycles = 665;   // starting and draining a tile's MMAs
 constexpr double kSliceCycles = 600;  // storing 128 bytes of filters of a tile by TMA
 constexpr double kTf32SliceCycles = 530;
+// Share of the epilogue that the other warpgroup's MMAs do not hide (BoxesShape::is_staggered). By
+// count, not by measurement: a lead of two stages is as long as half of the epilogue.
+constexpr double kStaggeredShare = 0.5;
 // Storing a slice by the consumer warps, which stall other blocks meanwhile: value by value; along
 // a row, in 16 bits by pieces or by values, and in TF32; by 16-byte units.
 constexpr double kValueSliceCycles = 3500;
@@ -97,9 +100,9 @@ class Predictor {
  private:
   bool is_tf32() const { return shape_.math == TensorMath::kTf32; }
   bool is_spans() const { return shape_.form == BoxForm::kSpans; }
-  // Stages of a tile, or of one split-K slice.
-  double count_stages(const GatherPhase& phase) const {
-    return static_cast<double>(std::min(phase.taps() * shape_.chunks, shape_.part_steps()));
+  // Stages of a tile, or of one split-K slice if parts > 1.
+  double count_stages(const GatherPhase& phase, int parts) const {
+    return static_cast<double>(parts > 1 ? shape_.part_steps() : phase.taps() * shape_.chunks);
   }
 
   // Cycles of the block with the most work. Block 0 takes every grid-th tile from the first one on,
@@ -108,34 +111,41 @@ class Predictor {
     const int64_t sharing = ceil_div(shape_.grid, std::max(1, caps_.sm_count));
     int64_t tiles = 0;
     double cycles = 0;
-    for (const BoxPhase& phase : shape_.phases) {
+    const auto add_items = [&](const BoxPhase& phase, int64_t count, int parts) {
       const int64_t earlier = ceil_div(tiles, shape_.grid);
-      tiles += shape_.phase_tiles(phase) * shape_.parts;
+      tiles += count;
       cycles += static_cast<double>(ceil_div(tiles, shape_.grid) - earlier) *
-                count_tile_cycles(phase, sharing);
+                count_tile_cycles(phase, sharing, parts);
+    };
+    for (const BoxPhase& phase : shape_.phases) {
+      add_items(phase, shape_.phase_tiles(phase) - shape_.split_tiles(), 1);
+    }
+    if (shape_.parts > 1) {
+      add_items(shape_.phases[0], shape_.split_tiles() * shape_.parts, shape_.parts);
     }
     return cycles * static_cast<double>(sharing);
   }
 
-  double count_tile_cycles(const GatherPhase& phase, int64_t sharing) const {
-    const double stages = count_stages(phase);
+  // Cycles of a tile, or of one split-K slice if parts > 1.
+  double count_tile_cycles(const GatherPhase& phase, int64_t sharing, int parts) const {
+    const double stages = count_stages(phase, parts);
     const double products = stages * shape_.pieces * count_piece_cycles();
     const int64_t filters = std::min<int64_t>(shape_.filters, view_.target_channels);
     const auto slices =
         static_cast<double>(ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes));
-    const double slice = is_tf32() ? kTf32SliceCycles : kSliceCycles;
+    const double slice = (is_tf32() ? kTf32SliceCycles : kSliceCycles) *
+                         (shape_.is_staggered() ? kStaggeredShare : 1);
     const double ends = kTileCycles + stages * kStageCycles +
                         (shape_.boxed_target ? slices * shape_.pieces * slice : 0);
     // Half of the cost of storing spans depends on the filters that exist, half on whole slices.
     const double part = static_cast<double>(filters * size_of(problem_.dtype)) / kBoxLineBytes;
     const double stored = is_spans() ? (slices + part) / 2 : slices * shape_.pieces;
-    const double values =
-        shape_.boxed_target || shape_.parts > 1 ? 0 : stored * count_store_cycles();
+    const double values = shape_.boxed_target || parts > 1 ? 0 : stored * count_store_cycles();
     // Blocks that share a multiprocessor share its units, but their waiting times overlap.
     const double waiting = !has_maps(shape_.form) ? stages * kImageLatencyCycles /
                                                         static_cast<double>(shape_.stages * sharing)
                                                   : 0;
-    return std::max({products + values + ends / blocks_, count_copy_cycles(phase), waiting});
+    return std::max({products + values + ends / blocks_, count_copy_cycles(phase, parts), waiting});
   }
 
   double count_adding_cycles() const {
@@ -143,31 +153,31 @@ class Predictor {
     const double of_block = of_tile * box_chunk(shape_.math) / kBoxFilters;
     const double boxes = shape_.filters / static_cast<double>(kBoxFilters);
     const double of_sm =
-        static_cast<double>(shape_.tiles()) * of_tile * boxes / std::max(1, caps_.sm_count);
+        static_cast<double>(shape_.split_tiles()) * of_tile * boxes / std::max(1, caps_.sm_count);
     return kPartsCycles + of_block * kPartCycles + of_sm * kPartSumsCycles;
   }
 
-  // Cycles of TMA (or of the producer warps) per tile.
-  double count_copy_cycles(const GatherPhase& phase) const {
-    if (is_spans()) return count_stages(phase) * kSpanStageCycles;
-    if (shape_.form != BoxForm::kPixels) return count_plane_copy_cycles();
+  // Cycles of TMA (or of the producer warps) per tile or slice.
+  double count_copy_cycles(const GatherPhase& phase, int parts) const {
+    if (is_spans()) return count_stages(phase, parts) * kSpanStageCycles;
+    if (shape_.form != BoxForm::kPixels) return count_plane_copy_cycles(parts);
     const int64_t channel_bytes = view_.source_channels * operand_bytes(shape_.math);
-    const double stages = count_stages(phase);
-    const double part_stages =
-        channel_bytes % kBoxLineBytes == 0
-            ? 0
-            : static_cast<double>(ceil_div(phase.taps(), int64_t{shape_.parts}));
+    const double stages = count_stages(phase, parts);
+    const double part_stages = channel_bytes % kBoxLineBytes == 0
+                                   ? 0
+                                   : static_cast<double>(ceil_div(phase.taps(), int64_t{parts}));
     const double whole_stages = stages - part_stages;
     const int64_t of_tile = ceil_div(view_.target_channels, shape_.filter_tiles);  // on average
     const auto boxes = static_cast<double>(shape_.resident ? 0 : ceil_div(of_tile, kBoxFilters));
-    const double pixels = shape_.box.pixels(), filters = boxes * kBoxFilters;
-    const double loads = stages * (1 + boxes) * kBoxCycles +
+    const int pixel_boxes = shape_.tile_boxes();
+    const double pixels = pixel_boxes * shape_.box.pixels(), filters = boxes * kBoxFilters;
+    const double loads = stages * (pixel_boxes + boxes) * kBoxCycles +
                          whole_stages * (pixels + filters) * kLineCycles +
                          part_stages * (pixels * kPartPixelCycles + filters * kPartFilterCycles);
     const int64_t stored = of_tile * size_of(problem_.dtype);
     const auto slices = static_cast<double>(ceil_div(stored, kBoxLineBytes));
     const double part_slices = stored % kBoxLineBytes == 0 ? 0 : 1;
-    return loads + slices * kBoxCycles +
+    return loads + slices * pixel_boxes * kBoxCycles +
            pixels * ((slices - part_slices) * kLineCycles + part_slices * kPartStoreCycles);
   }
 
@@ -194,7 +204,7 @@ class Predictor {
   }
 
   // TMA cycles per tile for NCHW, where the rows of a box are pixels of one channel.
-  double count_plane_copy_cycles() const {
+  double count_plane_copy_cycles(int parts) const {
     const int64_t filters = ceil_div(view_.target_channels, shape_.filter_tiles);  // on average
     const int64_t filter_boxes = shape_.resident ? 0 : ceil_div(filters, kBoxFilters);
     const PlaneCopies copies = find_plane_copies();
@@ -205,7 +215,7 @@ class Predictor {
         static_cast<double>(missing) * copies.missing_cycles +
         static_cast<double>(shape_.chunks * filter_boxes * kBoxFilters) * kLineCycles;
     const int64_t slices = ceil_div(filters * size_of(problem_.dtype), kBoxLineBytes);
-    return loads / shape_.parts + static_cast<double>(slices * copies.boxes) * kBoxCycles +
+    return loads / parts + static_cast<double>(slices * copies.boxes) * kBoxCycles +
            static_cast<double>(filters) * copies.channel_cycles;
   }
 

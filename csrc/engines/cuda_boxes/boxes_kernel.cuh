@@ -3,18 +3,24 @@
 //     target[pixel][filter] = bias[filter] + sum over taps t and channels c of
 //                             source[pixel * step + offset(t)][c] * filters[filter][t][c]
 //
-// A tile is up to 128 target pixels by kFilters filters (64, 128 or 256); with kPieces == 2 it is
-// two pieces of 128 pixels, which share the filters. boxes_shape.h describes the stages.
+// A tile is up to 128 target pixels by kFilters filters (64, 128, 192 or 256); with kPieces == 2 it
+// is two pieces of 128 pixels, which share the filters. boxes_shape.h describes the stages.
 //
 //     stage (one tap, one chunk)                         accumulators
 //     pixels [128][128 bytes]  x  filters [kFilters]     warpgroup 0: [pixels 0 to 63][kFilters]
 //                                 [128 bytes]            warpgroup 1: [pixels 64 to 127][kFilters]
 //
-// - Warpgroups 0 and 1 are the consumers: they issue the MMAs and run the epilogue.
+// - Warpgroups 0 and 1 are the consumers: they issue the MMAs and run the epilogue. In tiles of two
+//   pieces (channels_last) each has a piece for itself, two halves of 64 pixels. Warpgroup 1
+//   follows warpgroup 0 by kBoxLead stages, so that one stores while the other multiplies:
+//
+//     warpgroup 0   MMAs of tile 0      | store | MMAs of tile 1      | store | ...
+//     warpgroup 1        | MMAs of tile 0      | store | MMAs of tile 1      | ...
+//
 // - In warpgroup 2, one warp is the producer (all four warps for BoxForm::kSpans). It also tells
 //   the consumers which tile a stage belongs to, because blocks are persistent.
 //
-// Shared memory: 2 KiB of barriers and bias, two epilogue buffers of pixel_bytes (16 KiB for
+// Shared memory: 2 KiB of barriers and bias, two epilogue buffers of staging_bytes (16 KiB for
 // channels_last), and a ring of 2 to 8 stages of pixel_bytes + 128 bytes per filter. If all filters
 // of a tile fit, they are loaded once per block and stages hold pixels only.
 //
@@ -40,11 +46,11 @@ struct BoxesMaps {
 // The producer, fragment loader and epilogue of each tensor form.
 template <TensorMath kMath, BoxForm kForm, int kPieces>
 struct BoxParts;
-template <TensorMath kMath>
-struct BoxParts<kMath, BoxForm::kPixels, 1> {
-  using Source = PixelCopy<kMath>;
+template <TensorMath kMath, int kPieces>
+struct BoxParts<kMath, BoxForm::kPixels, kPieces> {
+  using Source = PixelCopy<kMath, kPieces>;
   using Loader = NoFragments;
-  using Staging = PixelStaging<kMath>;
+  using Staging = PixelStaging<kMath, kPieces>;
 };
 template <TensorMath kMath>
 struct BoxParts<kMath, BoxForm::kLines, 1> {
@@ -102,7 +108,8 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
     BoxMultiplier<kMath, kFilters, kPieces, typename Parts::Loader, typename Parts::Source,
                   kColumns>
         multiplier(p, ring);
-    BoxStorer<typename Parts::Staging, kFilters, kPieces> storer(p, ring, maps.target);
+    BoxStorer<typename Parts::Staging, kFilters, kPieces, has_own_pieces(kForm, kPieces)> storer(
+        p, ring, maps.target);
     multiplier.take_filters();
 #pragma unroll 1
     for (int index; (index = multiplier.find_tile()) < p.tiles;) {
@@ -119,8 +126,8 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
       }
       multiplier.multiply(sums, part);
       if constexpr (kFilters <= most_part_filters(kForm)) {
-        if (p.parts > 1) {
-          leave_sums(p, sums, index);
+        if (part.slice >= 0) {
+          leave_sums(p, sums, part.slice);
           continue;
         }
       }
@@ -138,7 +145,7 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
 }
 
 // Second kernel of split-K: adds the slices of a tile in order and runs the epilogue. Grid: x is
-// the tile, y is a group of kSliceFilters of its filters.
+// a tile whose reduction was split, y is a group of kSliceFilters of its filters.
 template <TensorMath kMath, BoxForm kForm, int kPieces>
 __global__ void __launch_bounds__(kBoxMultipliers)
     add_parts_kernel(const __grid_constant__ BoxesParams p,
@@ -148,16 +155,17 @@ __global__ void __launch_bounds__(kBoxMultipliers)
   const BoxesRing ring(p, align_ring(unaligned));
   using Staging = typename BoxParts<kMath, kForm, kPieces>::Staging;
   constexpr int kFilters = Staging::kSliceFilters;
-  BoxStorer<Staging, kFilters, kPieces> storer(p, ring, maps.target);
+  BoxStorer<Staging, kFilters, kPieces, has_own_pieces(kForm, kPieces)> storer(p, ring,
+                                                                               maps.target);
   wait_for_kernels_before();
   let_next_kernel_start();
-  const int tile = static_cast<int>(blockIdx.x);
+  const int split_tile = static_cast<int>(blockIdx.x), tile = p.whole_tiles + split_tile;
   const int own = static_cast<int>(blockIdx.y) * kFilters;  // first filter within the tile
   const int filter = locate_filter(p, tile, p.tile_filters) + own;
   if (filter >= p.group_targets) return;
   storer.load_bias(filter);
   WgmmaSums<kFilters> sums[kPieces];
-  add_parts(p, sums, tile, own);
+  add_parts(p, sums, split_tile, own);
   storer.store(sums, tile, filter);
   storer.finish();
 #endif

@@ -132,13 +132,14 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
     }
     if constexpr (kFilters <= most_part_filters(kForm)) {
       if (shape.parts > 1) {
-        const dim3 slices(static_cast<unsigned>(shape.tiles()), kFilters / box_chunk(kMath));
+        const dim3 slices(static_cast<unsigned>(shape.split_tiles()), kFilters / box_chunk(kMath));
         launch_early<add_parts_kernel<kMath, kForm, kPieces>>(
             site, slices, kBoxMultipliers, kBoxAlignment + shape.filters_offset, params, maps);
       }
     }
   } else if constexpr (kFilters > fewest_tile_filters(kForm, kPieces)) {
-    multiply_boxes<kMath, kForm, kPieces, kFilters / 2>(site, shape, params, maps);
+    multiply_boxes<kMath, kForm, kPieces, fewer_tile_filters(kForm, kFilters)>(site, shape, params,
+                                                                               maps);
   } else if constexpr (kPieces > fewest_tile_pieces(kForm)) {
     multiply_boxes<kMath, kForm, kPieces - 1>(site, shape, params, maps);
   } else {

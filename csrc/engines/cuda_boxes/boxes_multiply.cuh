@@ -1,5 +1,6 @@
-// The main loop of the two consumer warpgroups. Each has 64 pixels of every piece of a tile and
-// multiplies a stage in four steps of 32 bytes of channels:
+// The main loop of the two consumer warpgroups. Each has 64 pixels of every piece of a tile, or,
+// with own pieces (boxes_shape.h), both halves of one piece. It multiplies a stage in four steps of
+// 32 bytes of channels:
 //
 //     channels_last  A and B from shared memory (descriptors); one stage of MMAs stays in flight
 //     NCHW           A from registers: a Loader transposes fragments of pixels as it reads them,
@@ -20,7 +21,7 @@ namespace convx {
 template <TensorMath kMath, int kFilters, int kPieces, typename Loader, typename Source,
           bool kColumns>
 class BoxMultiplier {
-  static_assert(kPieces == 1 || Loader::kUsed);
+  static constexpr bool kOwnPieces = kPieces == 2 && !Loader::kUsed;
   using Operand = typename TensorTypes<kMath>::Operand;
   using Mma = Wgmma<std::conditional_t<kColumns, ByColumns<Operand>, Operand>, kFilters>;
   static constexpr int kSteps = kBoxLineBytes / 32;  // MMAs per stage
@@ -43,7 +44,7 @@ class BoxMultiplier {
         says_(leader_ || !p.boxed_source),
         loader_(p) {
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    first_pixel_ = warpgroup * (kBoxPixels / 2) * kBoxLineBytes;
+    first_pixel_ = warpgroup * (kOwnPieces ? kBoxPixels : kBoxPixels / 2) * kBoxLineBytes;
   }
 
   // Waits for the resident filters, if any. Call before the first tile.
@@ -71,16 +72,31 @@ class BoxMultiplier {
     if constexpr (Loader::kByTile) loader_.start_tile(part.tile);
     first_chunk_ = part.first_step;
     first_resident_ = p_.phases[part.phase].first_tap * p_.chunks;
-#pragma unroll 1
-    for (int stage = 0; stage < part.steps; ++stage) {
-      wait_barrier(ring_.full + 8 * cursor_.slot, cursor_.parity);
-      __syncwarp();  // lanes diverge while they wait
-      if constexpr (Loader::kUsed) {
-        multiply_fragments(sums, stage);
-      } else {
-        multiply_stage(sums, stage);
+    int stage = 0, end = part.steps;
+    if constexpr (kOwnPieces) {
+      if (p_.is_staggered) {
+        if (threadIdx.x < kBoxMultipliers / 2) {
+          end = kBoxLead;
+        } else {
+          wait_at_barrier<kLeadBarrier, kBoxMultipliers>();
+        }
       }
-      cursor_.advance(p_.stages);
+    }
+#pragma unroll 1
+    for (;; end = part.steps) {
+#pragma unroll 1
+      for (; stage < end; ++stage) {
+        wait_barrier(ring_.full + 8 * cursor_.slot, cursor_.parity);
+        __syncwarp();  // lanes diverge while they wait
+        if constexpr (Loader::kUsed) {
+          multiply_fragments(sums, stage);
+        } else {
+          multiply_stage(sums, stage);
+        }
+        cursor_.advance(p_.stages);
+      }
+      if (!kOwnPieces || end == part.steps) break;
+      pass_barrier<kLeadBarrier, kBoxMultipliers>();
     }
     wait_wgmma<0>();
     __syncwarp();  // all lanes have read the last stage
@@ -95,9 +111,14 @@ class BoxMultiplier {
     fence_wgmma();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      Mma::multiply(sums[0], join_descriptor(a + 2 * step, upper_descriptor(kBoxLineBytes)),
-                    join_descriptor(filters + kFilterStep * step, upper_descriptor(kBoxLineBytes)),
-                    step > 0 ? 1 : stage > 0);
+#pragma unroll
+      for (int half = 0; half < kPieces; ++half) {
+        const uint32_t rows = a + half * (kBoxPixels / 2 * kBoxLineBytes / 16);
+        Mma::multiply(
+            sums[half], join_descriptor(rows + 2 * step, upper_descriptor(kBoxLineBytes)),
+            join_descriptor(filters + kFilterStep * step, upper_descriptor(kBoxLineBytes)),
+            step > 0 ? 1 : stage > 0);
+      }
     }
     commit_wgmma();
     if (stage > 0) {

@@ -69,7 +69,8 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
   static_cast<TensorParams&>(p) =
       make_tensor_params(problem, shape.phases[0].rows, shape.phases[0].columns);
   set_phases(p, problem, shape);
-  p.tiles = narrow(shape.tiles() * shape.parts);
+  p.tiles = narrow(shape.items());
+  p.whole_tiles = narrow(shape.tiles() - shape.split_tiles());
   p.parts = shape.parts, p.part_steps = narrow(shape.part_steps());
   p.by_parts = FastDivmod(shape.parts);
   p.by_filter_tiles = FastDivmod(shape.filter_tiles);
@@ -86,7 +87,8 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
   p.chunks = shape.chunks;
   p.by_chunks = FastDivmod(shape.chunks);
   p.stages = shape.stages, p.stage_bytes = shape.stage_bytes;
-  p.pixel_bytes = shape.pixel_bytes;
+  p.pixel_bytes = shape.pixel_bytes, p.staging_bytes = shape.staging_bytes;
+  p.tile_boxes = shape.tile_boxes(), p.is_staggered = shape.is_staggered();
   p.resident = shape.resident;
   p.filters_offset = shape.filters_offset, p.ring_offset = shape.ring_offset;
   p.packed_channels = narrow(shape.packed_channels);

@@ -26,22 +26,27 @@ struct BoxPhaseParams {
 // The fields of TensorParams that belong to a phase are those of the first one.
 struct BoxesParams : TensorParams {
   BoxPhaseParams phases[kMaxBoxPhases];
-  int tiles;  // number of work items: tiles times split-K slices, slices varying fastest
+  // Number of work items: whole_tiles tiles, then the split-K slices of the others, slices varying
+  // fastest.
+  int tiles;
+  int whole_tiles;
   FastDivmod by_parts;
   int parts, part_steps;
-  float* sums;  // [work item][piece][thread's accumulators / 4][thread][4]
+  float* sums;  // [slice][piece][thread's accumulators / 4][thread][4]
   int tile_filters;
   FastDivmod by_filter_tiles;
   FastDivmod by_tile_kinds;  // see BoxesShape::tile_kinds
   int* taken;  // [kind]: tiles taken so far; null: blocks take tiles with a fixed stride
   FastDivmod by_box_columns, by_box_rows;  // index of a tile's pixel to column and row
   int box_columns, box_rows, box_images;
+  int tile_boxes;    // BoxesShape::tile_boxes
+  int is_staggered;  // warpgroup 1 follows warpgroup 0 by kBoxLead stages
   int plane, lines;  // NCHW: pixels of a plane, and lines of all images
   FastDivmod by_plane_lines;
   int chunks, stages, stage_bytes;
   FastDivmod by_chunks;
-  int pixel_bytes;  // bytes of a stage's pixels, and of each epilogue buffer
-  int resident;     // filters are loaded once per block
+  int pixel_bytes, staging_bytes;  // bytes of a stage's pixels, and of each epilogue buffer
+  int resident;                    // filters are loaded once per block
   int filters_offset, ring_offset;
   int kernel_rows, kernel_columns;  // R and S
   int packed_channels;

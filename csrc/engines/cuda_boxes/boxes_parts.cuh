@@ -1,5 +1,5 @@
 // Partial sums of split-K slices. They lie in the workspace in register order, so that a warp
-// stores and loads 512 contiguous bytes: [work item][piece][thread's accumulators / 4][thread][4].
+// stores and loads 512 contiguous bytes: [slice][piece][thread's accumulators / 4][thread][4].
 #pragma once
 
 #include "device/global_memory.cuh"
@@ -8,7 +8,7 @@
 
 namespace convx {
 
-// Calls visit(four accumulators of this thread, their address in a work item's partial sums), for
+// Calls visit(four accumulators of this thread, their address in a slice's partial sums), for
 // the kFilters filters of a tile from first_filter on. tile_filters: all filters of the tile.
 template <int kFilters, int kPieces, typename Visit>
 __device__ __forceinline__ void visit_sums(const BoxesParams& p,
@@ -38,8 +38,8 @@ __device__ __forceinline__ void leave_sums(const BoxesParams& p,
   });
 }
 
-// Adds the slices of some of a tile's filters. The order is fixed, so the result does not depend on
-// when the slices were computed.
+// Adds the slices of some of a tile's filters; tile counts those that are split. The order is
+// fixed, so the result does not depend on when the slices were computed.
 template <int kFilters, int kPieces>
 __device__ __forceinline__ void add_parts(const BoxesParams& p,
                                           WgmmaSums<kFilters> (&sums)[kPieces], int tile,

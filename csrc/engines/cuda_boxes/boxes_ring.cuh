@@ -27,12 +27,19 @@ __device__ __forceinline__ int find_phase(const BoxesParams& p, int pixel_tile) 
 struct TilePart {
   int tile;
   int phase;
-  int first_step, steps;
+  int first_step = 0, steps;
+  int slice;  // number of the slice among those of all tiles; negative for a whole tile
 
-  __device__ __forceinline__ TilePart(const BoxesParams& p, int index) : tile(index) {
-    first_step = p.by_parts.split(tile) * p.part_steps;
+  __device__ __forceinline__ TilePart(const BoxesParams& p, int index)
+      : tile(index), slice(index - p.whole_tiles) {
+    if (slice >= 0) {
+      tile = slice;
+      first_step = p.by_parts.split(tile) * p.part_steps;
+      tile += p.whole_tiles;
+    }
     phase = find_phase(p, p.by_filter_tiles.divide(tile));
-    steps = min(p.part_steps, p.phases[phase].taps * p.chunks - first_step);
+    steps = p.phases[phase].taps * p.chunks - first_step;
+    if (slice >= 0) steps = min(steps, p.part_steps);
   }
 };
 
@@ -60,7 +67,8 @@ struct BoxStep {
   }
 };
 
-// Each consumer warp has 16 of a piece's 128 pixels: index of the first one.
+// Each consumer warp has 16 of a piece's 128 pixels: index of the first one. (With own pieces, see
+// PixelStaging.)
 __device__ __forceinline__ int first_warp_pixel() { return threadIdx.x / 32 * 16; }
 
 // A tile's phase, and the first of its target pixels.
@@ -68,12 +76,14 @@ struct BoxTile {
   int phase;
   int column, row, image;
 };
-__device__ __forceinline__ BoxTile locate_tile(const BoxesParams& p, int index) {
+// box: which of p.tile_boxes. The last tile may have fewer; the images of a missing box are past
+// the last one.
+__device__ __forceinline__ BoxTile locate_tile(const BoxesParams& p, int index, int box = 0) {
   index = p.by_filter_tiles.divide(index);
   BoxTile tile;
   tile.phase = find_phase(p, index);
   const BoxPhaseParams& phase = p.phases[tile.phase];
-  index -= phase.first_tile;
+  index = (index - phase.first_tile) * p.tile_boxes + box;
   tile.column = phase.by_column_tiles.split(index) * p.box_columns;
   tile.row = phase.by_row_tiles.split(index) * p.box_rows;
   tile.image = index * p.box_images;
@@ -139,6 +149,11 @@ __device__ __forceinline__ uint32_t swizzle_line(uint32_t address) {
 // barrier, one per stage. One arrival per warp at an mbarrier would be enough, but racecheck does
 // not understand it. kCopyWarps: producer warps that wait at the barrier.
 inline constexpr int kFirstStageBarrier = 2;
+// Named barriers of channels_last tiles, where stages have none: warpgroup 0 arrives when
+// warpgroup 1 may start a tile (kBoxLead), and with own pieces each warpgroup has its own barrier
+// for the epilogue.
+inline constexpr int kLeadBarrier = 2;
+inline constexpr int kFirstPieceBarrier = 3;
 static_assert(kFirstStageBarrier + kMaxBoxStages <= 16, "a block has 16 barriers");
 template <int kCopyWarps>
 __device__ __forceinline__ void give_stage_back(int slot) {
@@ -161,7 +176,7 @@ __device__ __forceinline__ uint32_t align_ring(const void* memory) {
 struct BoxesRing {
   uint32_t full, empty, filters_full;  // mbarriers, 8 bytes each
   uint32_t tile;                       // [stage]: index of the stage's tile
-  uint32_t bias;                       // [filter], float32
+  uint32_t bias;                       // [filter], float32; with own pieces [warpgroup][filter]
   uint32_t staging;                    // [2][pixel][128 bytes of filters], see boxes_staging.cuh
   uint32_t resident;  // [tap][chunk] as in a stage, the taps of all phases one after the other
   // Stages: [pixel][128 bytes] and, unless filters are resident, [filter][128 bytes] or, with

@@ -17,6 +17,8 @@ constexpr int64_t kFewestPartSteps = 2;  // steps of a split-K slice
 // Split-K slices per multiprocessor. Four quarters of 98 tiles are three waves on 132
 // multiprocessors, three quarters of one wave of whole tiles.
 constexpr int64_t kMostPartWaves = 4;
+// With more waves of whole tiles, an incomplete last wave does not matter.
+constexpr int64_t kMostWholeWaves = 32;
 constexpr int64_t kReservedBytes = 1024;  // per block, reserved by CUDA
 
 class Fitter {
@@ -53,7 +55,9 @@ class Fitter {
     BoxesShape best;
     for (int pieces = fewest_tile_pieces(shape_.form); pieces <= most_tile_pieces(shape_.form);
          ++pieces) {
-      if (wish.pieces > 0 && pieces != wish.pieces) continue;
+      // Two boxes of a tile have no fast stores but TMA's.
+      const bool is_slow = has_own_pieces(shape_.form, pieces) && !shape_.boxed_target;
+      if (wish.pieces > 0 ? pieces != wish.pieces : is_slow) continue;
       BoxesShape shape = shape_;
       shape.pieces = pieces;
       if (find_tiles(shape)) take_best(shape, wish, best);
@@ -66,8 +70,9 @@ class Fitter {
   void take_best(const BoxesShape& tiles, const BoxesWish& wish, BoxesShape& best) const {
     const int fewest = fewest_tile_filters(tiles.form, tiles.pieces);
     const int most = most_tile_filters(tiles.form, tiles.math, tiles.pieces);
-    for (int filters = fewest; filters <= most; filters *= 2) {
-      const bool too_many = filters > fewest && filters / 2 >= view_.target_channels;
+    for (int filters = most; filters >= fewest; filters = fewer_tile_filters(tiles.form, filters)) {
+      const bool too_many =
+          filters > fewest && fewer_tile_filters(tiles.form, filters) >= view_.target_channels;
       if (wish.filters > 0 ? filters != wish.filters : too_many) continue;
       BoxesShape shape = tiles;
       shape.filters = filters;
@@ -81,7 +86,9 @@ class Fitter {
       shape.resident = false;
       for (const int parts : {2, 3, 4, 5, 6, 8, 12}) {
         if (wish.parts > 0 && parts != wish.parts) continue;
-        if (cut_reduction(shape, parts)) take_better(shape, wish, best);
+        for (const bool whole_waves : {false, true}) {
+          if (cut_reduction(shape, parts, whole_waves)) take_better(shape, wish, best);
+        }
       }
     }
   }
@@ -100,18 +107,27 @@ class Fitter {
     }
   }
 
-  // Splits the reduction. Returns false if slices would be too short or too many.
-  bool cut_reduction(BoxesShape& shape, int parts) const {
+  // Splits the reduction; with whole_waves only that of tiles that do not fill the last wave.
+  // Returns false if slices would be too short or too many, or if there are no whole waves.
+  bool cut_reduction(BoxesShape& shape, int parts, bool whole_waves) const {
     if (shape.filters > most_part_filters(shape.form) || shape.phases.size() > 1 ||
         shape.steps() < kFewestPartSteps * parts) {
       return false;
     }
-    if (shape.tiles() * parts > kMostPartWaves * std::max(1, caps_.sm_count)) return false;
+    const int64_t sms = std::max(1, caps_.sm_count);
+    const int64_t wave = sms * most_boxes_per_sm(shape.filters, shape.pieces);
+    shape.whole_tiles = whole_waves ? shape.tiles() / wave * wave : 0;
+    if (whole_waves && (shape.whole_tiles == 0 || shape.whole_tiles >= kMostWholeWaves * wave)) {
+      return false;
+    }
     shape.parts = parts;
+    if (shape.split_tiles() == 0 || shape.split_tiles() * parts > kMostPartWaves * sms)
+      return false;
     // Drops empty slices.
     shape.parts = static_cast<int>(ceil_div(shape.steps(), shape.part_steps()));
     shape.sums_offset = round_up(shape_.workspace_bytes, kSumsAlignment);
-    shape.workspace_bytes = shape.sums_offset + shape.tiles() * shape.parts * shape.sums_bytes();
+    shape.workspace_bytes =
+        shape.sums_offset + shape.split_tiles() * shape.parts * shape.sums_bytes();
     return shape.workspace_bytes <= caps_.workspace_limit;
   }
 
@@ -144,7 +160,8 @@ class Fitter {
   // Returns false if no image fits in the shape's pieces, or if fewer pieces are enough.
   bool find_tiles(BoxesShape& shape) const {
     if (has_whole_planes(shape.form)) return gather_images(shape);
-    shape.pixel_bytes = kBoxPixels * kBoxLineBytes;
+    shape.staging_bytes = kBoxPixels * kBoxLineBytes;
+    shape.pixel_bytes = shape.tile_boxes() * shape.staging_bytes;
     if (shape.form == BoxForm::kSpans) {
       cut_spans(shape);
     } else if (shape.form == BoxForm::kLines) {
@@ -200,7 +217,7 @@ class Fitter {
     // A stage. An epilogue buffer has as many filters as a stage has channels, with a smaller
     // pitch.
     const int bytes = box_chunk(shape.math) * span_pitch(shape.math);
-    shape.pixel_bytes = static_cast<int>(round_up(bytes, kBoxAlignment));
+    shape.pixel_bytes = shape.staging_bytes = static_cast<int>(round_up(bytes, kBoxAlignment));
   }
 
   bool gather_images(BoxesShape& shape) const {
@@ -213,6 +230,7 @@ class Fitter {
     shape.box = {static_cast<int>(plane), 1, static_cast<int>(images)};
     shape.image_tiles = ceil_div(problem_.N, images);
     shape.pixel_bytes = static_cast<int>(round_up(images * plane * kBoxLineBytes, kBoxAlignment));
+    shape.staging_bytes = shape.pixel_bytes;
     return true;
   }
 
@@ -222,7 +240,7 @@ class Fitter {
     const int64_t all = (caps_.shared_bytes_per_block + kReservedBytes) / blocks - kReservedBytes;
     const int64_t filter_bytes = int64_t{shape.filters} * kBoxLineBytes;
     const int64_t resident = shape.resident ? shape_.taps() * shape.chunks * filter_bytes : 0;
-    const int64_t offset = kBoxBarrierBytes + kBoxBiasBytes + 2 * shape.pixel_bytes;
+    const int64_t offset = kBoxBarrierBytes + kBoxBiasBytes + 2 * shape.staging_bytes;
     const int64_t stage_bytes = shape.pixel_bytes + (shape.resident ? 0 : filter_bytes);
     const int64_t room = all - kBoxAlignment - offset - resident;
     if (room < 2 * stage_bytes) return false;
@@ -243,7 +261,7 @@ class Fitter {
     const int64_t grid =
         shape.resident
             ? shape.filter_tiles * std::clamp<int64_t>(slots / shape.filter_tiles, 1, pixel_tiles)
-            : std::min(slots, shape.tiles() * shape.parts);
+            : std::min(slots, shape.items());
     shape.grid = static_cast<int>(grid);
   }
 

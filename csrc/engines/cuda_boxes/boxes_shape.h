@@ -1,11 +1,11 @@
 // Geometry of convolution by TMA boxes.
 //
-// A tile is a box of target pixels, [images][rows][columns] with up to 128 pixels, by 64, 128 or
-// 256 filters. For channels_last tensors, TMA brings for each tap and each chunk of channels one
-// stage:
+// A tile is a box of target pixels, [images][rows][columns] with up to 128 pixels, by 64, 128, 192
+// or 256 filters; or two such boxes by 64 or 128 filters. For channels_last tensors, TMA brings for
+// each tap and each chunk of channels one stage:
 //
-//     pixels  [128 pixels][128 bytes of channels]   the source pixels that the tap reads
-//     filters [filters][128 bytes of channels]      the filters of the tap
+//     pixels  [box][128 pixels][128 bytes of channels]   the source pixels that the tap reads
+//     filters [filters][128 bytes of channels]           the filters of the tap
 //
 // and the tensor cores accumulate [pixel][filter]. If all filters of a tile fit in shared memory,
 // they are loaded once per block. The tensor map applies the stride, fills pixels outside of the
@@ -94,15 +94,28 @@ constexpr bool has_maps(BoxForm form) {
 
 // Fewest and most pieces of 128 pixels per tile. Pairs have larger planes and always use two.
 constexpr int fewest_tile_pieces(BoxForm form) { return form == BoxForm::kPairs ? 2 : 1; }
-constexpr int most_tile_pieces(BoxForm form) { return has_whole_planes(form) ? 2 : 1; }
-// Fewest and most filters per tile: 64, 128 or 256. Whole planes have only the kernels that pay
-// off: one piece by 64 filters does not amortize the loading of fragments, and the accumulators of
-// two pieces by 128 filters fill the registers.
+constexpr int most_tile_pieces(BoxForm form) {
+  return has_whole_planes(form) || form == BoxForm::kPixels ? 2 : 1;
+}
+// channels_last tiles of two pieces: a piece is a box of its own, and each consumer warpgroup
+// computes and stores one of them. Otherwise each warpgroup has 64 pixels of every piece.
+constexpr bool has_own_pieces(BoxForm form, int pieces) {
+  return form == BoxForm::kPixels && pieces == 2;
+}
+// Fewest and most filters per tile: 64, 128, 192 (channels_last only) or 256. Whole planes have
+// only the kernels that pay off: one piece by 64 filters does not amortize the loading of
+// fragments. The accumulators of two pieces by 128 filters fill the registers.
 constexpr int fewest_tile_filters(BoxForm form, int pieces) {
   return form == BoxForm::kImages && pieces == 1 ? 128 : 64;
 }
 constexpr int most_tile_filters(BoxForm form, TensorMath math, int pieces) {
-  return has_whole_planes(form) && (math == TensorMath::kTf32 || pieces > 1) ? 128 : 256;
+  return pieces > 1 || (has_whole_planes(form) && math == TensorMath::kTf32) ? 128 : 256;
+}
+
+// The next smaller number of filters for which there is a kernel.
+constexpr int fewer_tile_filters(BoxForm form, int filters) {
+  if (form == BoxForm::kPixels && filters > 128) return filters - kBoxFilters;
+  return filters / 2;
 }
 
 // True if there are kernels that read filters as BoxFilters::kColumns. wgmma takes N-major operands
@@ -113,12 +126,17 @@ constexpr bool takes_filter_columns(TensorMath math) { return operand_bytes(math
 // other multiplies.
 constexpr int most_boxes_per_sm(int filters, int pieces) { return filters * pieces == 64 ? 2 : 1; }
 
-// Most filters of a tile whose reduction can be split (split-K). The planner splits where there are
-// few tiles and long reductions; a second kernel adds the slices in order and runs the epilogue.
+// Most filters of a tile whose reduction can be split (split-K). The planner splits long reductions
+// where there are few tiles, or those of the tiles that would not fill the last wave; a second
+// kernel adds the slices in order and runs the epilogue.
 constexpr int most_part_filters(BoxForm form) { return form == BoxForm::kPixels ? 256 : 64; }
 
 // Phases of one launch. Each takes 224 bytes of kernel parameters.
 inline constexpr int kMaxBoxPhases = 4;
+
+// With own pieces, warpgroup 1 starts a tile when warpgroup 0 has issued the MMAs of this many
+// stages of it. So one stores while the other multiplies.
+inline constexpr int kBoxLead = 2;
 
 struct PixelBox {
   int columns = 1, rows = 1, images = 1;
@@ -146,17 +164,19 @@ struct BoxesShape {
   std::vector<BoxPhase> phases;  // by descending number of taps; one where form is not kPixels
 
   BoxForm form = BoxForm::kPixels;
-  int filters = 0;  // per tile: 64, 128 or 256
+  int filters = 0;  // per tile: 64, 128, 192 or 256
   int pieces = 1;   // per tile, 128 pixels each, which share the filters
   PixelBox box;     // a tile's pixels; one row of it where an image's pixels are contiguous
   int64_t image_tiles = 1, filter_tiles = 1;
-  int chunks = 0;         // chunks of channels
-  int parts = 1;          // split-K slices; the last one may have fewer steps
+  int chunks = 0;  // chunks of channels
+  int parts = 1;   // split-K slices of a tile; the last one may have fewer steps
+  // If parts > 1: tiles whose reductions are not split, a multiple of the grid. Only the others,
+  // which would not fill the last wave, are split; all of them are if it is 0.
+  int64_t whole_tiles = 0;
   bool resident = false;  // filters are loaded once per block; stages hold pixels only
   int stages = 0, stage_bytes = 0;
-  // Bytes of a stage's pixels, and of each of the two epilogue buffers (128 bytes of filters for
-  // all pixels of a tile).
-  int pixel_bytes = 0;
+  int pixel_bytes = 0;    // bytes of a stage's pixels
+  int staging_bytes = 0;  // bytes of each of the two epilogue buffers, see boxes_store.cuh
   int filters_offset = 0, ring_offset = 0;  // byte offsets in shared memory
   // Filters that do not start at a multiple of 16 bytes are packed in any case.
   BoxFilters filter_order = BoxFilters::kPacked;
@@ -183,8 +203,10 @@ struct BoxesShape {
   }
   // NCHW: pixels of a plane.
   int64_t plane_pixels() const { return phases[0].pixels(); }
+  // Boxes of pixels of a tile: a piece of whole planes is not a box of its own.
+  int tile_boxes() const { return has_own_pieces(form, pieces) ? pieces : 1; }
   int64_t phase_tiles(const BoxPhase& phase) const {
-    return phase.image_tiles() * image_tiles * filter_tiles;
+    return ceil_div(phase.image_tiles() * image_tiles, int64_t{tile_boxes()}) * filter_tiles;
   }
   int64_t tiles() const {
     int64_t tiles = 0;
@@ -193,8 +215,17 @@ struct BoxesShape {
   }
   // Steps of the reduction, each one chunk of one tap; those of the phase with most taps.
   int64_t steps() const { return phases[0].taps() * chunks; }
+  // Tiles whose reductions are split: those from whole_tiles on.
+  int64_t split_tiles() const { return parts > 1 ? tiles() - whole_tiles : 0; }
+  // Work items: whole tiles, and split-K slices of the others.
+  int64_t items() const { return tiles() + split_tiles() * (parts - 1); }
   // Steps of a split-K slice.
   int64_t part_steps() const { return ceil_div(steps(), parts); }
+  // True if kBoxLead applies. The ring then holds stages of at most two tiles, so that warpgroup 0
+  // cannot be two tiles ahead.
+  bool is_staggered() const {
+    return tile_boxes() > 1 && phases.back().taps() * chunks - (parts - 1) * part_steps() >= stages;
+  }
   // Bytes of one split-K slice of a tile: float32 accumulators in register order.
   int64_t sums_bytes() const { return int64_t{pieces} * kBoxPixels * filters * 4; }
   // With resident filters a block takes only tiles with its own filters, so there is one kind of

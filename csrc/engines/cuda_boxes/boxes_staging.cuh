@@ -77,8 +77,9 @@ class BoxStaging {
   const int lane_;
 };
 
-// channels_last: a slice is [pixel][128 bytes of filters], swizzled.
-template <TensorMath kMath>
+// channels_last: a slice is [pixel][128 bytes of filters], swizzled. With two pieces, each
+// warpgroup stores the slice of one of them.
+template <TensorMath kMath, int kPieces>
 class PixelStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
   using Base::kBytes, Base::kGroups, Base::p_, Base::lane_;
@@ -91,11 +92,15 @@ class PixelStaging : BoxStaging<kMath> {
 
   __device__ __forceinline__ explicit PixelStaging(const BoxesParams& p) : Base(p) {}
 
-  __device__ __forceinline__ BoxTile locate(int index) const { return locate_tile(p_, index); }
+  __device__ __forceinline__ BoxTile locate(int index) const {
+    return locate_tile(p_, index, static_cast<int>(threadIdx.x) / kThreads);
+  }
 
+  // half: with two pieces, which 64 pixels of the warpgroup's piece.
   __device__ __forceinline__ void stage(const BoxTile&, const float* v, const Bias& bias,
-                                        uint32_t staged, int /*piece*/) const {
-    staged += first_warp_pixel() * kBoxLineBytes;
+                                        uint32_t staged, int half) const {
+    const int pixel = first_warp_pixel() % (kThreads / 2) + half * (kBoxPixels / 2);
+    staged += pixel * kBoxLineBytes;
     if constexpr (kBytes == 4) {
       const uint32_t to = staged + lane_ / 4 * kBoxLineBytes + lane_ % 4 * 8;
 #pragma unroll
@@ -126,6 +131,8 @@ class PixelStaging : BoxStaging<kMath> {
   // Stores a target that has no tensor map.
   __device__ __forceinline__ void store_values(const BoxTile& tile, int filter,
                                                uint32_t staged) const {
+    // The planner gives such targets one piece, unless their address is the reason.
+    if constexpr (kPieces == 2) return store_pixels(tile, filter, staged);
     if constexpr (kBytes == 2) {
       if (p_.dense_target) return store_units(tile, staged);
     }
@@ -136,6 +143,8 @@ class PixelStaging : BoxStaging<kMath> {
   }
 
  private:
+  static constexpr int kThreads = kBoxMultipliers / kPieces;  // that store a box
+
   // 16-bit targets whose pixels are contiguous, with all filters in one slice: stores 16-byte units
   // across pixels.
   __device__ __forceinline__ void store_units(const BoxTile& tile, uint32_t staged) const {
@@ -205,7 +214,7 @@ class PixelStaging : BoxStaging<kMath> {
     const int left = p_.group_targets - filter;
     const int pixels = p_.box_columns * p_.box_rows * p_.box_images;
 #pragma unroll 4
-    for (int pixel = threadIdx.x / 32; pixel < pixels; pixel += kBoxMultipliers / 32) {
+    for (int pixel = threadIdx.x % kThreads / 32; pixel < pixels; pixel += kThreads / 32) {
       int image = pixel;
       const int column = tile.column + p_.by_box_columns.split(image);
       const int row = tile.row + p_.by_box_rows.split(image);

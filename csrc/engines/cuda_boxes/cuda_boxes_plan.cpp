@@ -57,7 +57,7 @@ std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps
   for (const std::vector<BoxPhase>& phases : find_box_phases(boxes.problem)) {
     BoxesShape shape = fit_boxes_shape(boxes.problem, caps, phases, wish);
     if (shape.filters == 0) return std::nullopt;
-    plan.tile = {shape.box.pixels(), shape.filters, box_chunk(shape.math)};
+    plan.tile = {shape.tile_boxes() * shape.box.pixels(), shape.filters, box_chunk(shape.math)};
     plan.split = shape.parts;
     plan.predicted_us += shape.microseconds;
     plan.workspace_bytes = std::max(plan.workspace_bytes, shape.workspace_bytes);
@@ -77,7 +77,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   return make_plan(problem, caps).value();
 }
 
-// A variant is a number of filters per tile, or a number of split-K slices.
+// A variant is a number of filters or of pieces per tile, or a number of split-K slices.
 struct BoxesVariant {
   const char* name;
   BoxesWish wish;
@@ -85,7 +85,10 @@ struct BoxesVariant {
 constexpr BoxesVariant kVariants[] = {
     {"tiles_64", {.filters = 64, .parts = 1}},
     {"tiles_128", {.filters = 128, .parts = 1}},
+    {"tiles_192", {.filters = 192, .parts = 1}},
     {"tiles_256", {.filters = 256, .parts = 1}},
+    {"pieces_1", {.pieces = 1, .parts = 1}},
+    {"pieces_2", {.pieces = 2, .parts = 1}},
     {"parts_2", {.parts = 2}},
     {"parts_3", {.parts = 3}},
     {"parts_4", {.parts = 4}},
@@ -116,7 +119,7 @@ std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& 
     const std::optional<Plan> other = make_plan(problem, caps, known.wish);
     // With few chunks, two wishes may give the same number of slices.
     const auto is_same = [&](const Plan& p) {
-      return p.tile.n == other->tile.n && p.split == other->split;
+      return p.tile.m == other->tile.m && p.tile.n == other->tile.n && p.split == other->split;
     };
     if (!other || std::any_of(plans.begin(), plans.end(), is_same)) continue;
     plans.push_back(*other);
