@@ -11,6 +11,11 @@ namespace convx {
 
 inline constexpr int kPhasesThreads = 256;
 
+// Transposition (phases_transpose.cuh): bytes of channels per thread, threads of a warp along the
+// channels and along the pixels.
+inline constexpr int kTransposeBytes = 16;
+inline constexpr int kTransposeChannelLanes = 4, kTransposePixelLanes = 8;
+
 // The place of a target position among the phases of its axis (phases_shape.h).
 struct PhasePlace {
   int pad, frame, kept;
@@ -24,6 +29,26 @@ struct ScanParams {
   Strides source_strides;
   int unit, image_units, units;  // as in InterleaveParams
   FastDivmod by_units, by_columns, by_rows;
+};
+
+// Planes have contiguous pixels. The channels of a pixel are contiguous and start at a multiple of
+// 16 bytes; those behind the last one are written as zeros, and are not read.
+struct TransposeParams {
+  void* planes;
+  void* pixels;
+  int64_t planes_n, planes_c;
+  int64_t pixels_n;
+  int pixels_h, pixels_w;
+  // If has_phases is true, a pixel of a plane belongs to a phase and to a lattice point.
+  bool has_phases;
+  int row_phase, column_phase;  // offsets of a pixel's phases
+  PhasePlace rows, columns;
+  FastDivmod by_columns;  // of a plane
+  int channels, plane;    // plane: pixels of a plane
+  int unit;               // elements of a plane that a thread accesses at once
+  int image_tiles;        // tiles of one image; a tile is a warp's work
+  int tiles;              // tiles of all images of the launch
+  FastDivmod by_channel_tiles, by_pixel_tiles;
 };
 
 struct InterleaveParams {
