@@ -15,13 +15,14 @@ namespace {
 // the inner convolution's tiles.
 constexpr int64_t kChunkBytes[] = {int64_t{32} << 20, int64_t{96} << 20};
 
-// Derived from the H200's bandwidth, not fitted: interleaving streams its bytes, and planes take
-// more instructions per byte than pixels.
+// Interleaving. The rate of pixels is derived from the H200's bandwidth. The rate of planes, which
+// take more instructions per byte, is fitted to four calls in NCHW (rn_56s2 and a 1x1 layer with 32
+// images, 2026-11-18), within 17%.
 constexpr double kInterleaveUs = 2.5;
-constexpr double kPixelBytesPerUs = 3.4e6, kPlaneBytesPerUs = 3.0e6;
+constexpr double kPixelBytesPerUs = 3.4e6, kPlaneBytesPerUs = 2.0e6;
 
-// Transposing, derived as well. A byte that is still in L2 costs a share of one in memory. Planes
-// whose rows are not aligned to 16 bytes are stored in partial sectors.
+// Transposing, derived from the bandwidth. A byte that is still in L2 costs a share of one in
+// memory. Planes whose rows are not aligned to 16 bytes are stored in partial sectors.
 constexpr double kTransposeUs = 2.5, kTransposeBytesPerUs = 3.5e6;
 constexpr double kNearByte = 0.4;
 
@@ -150,11 +151,9 @@ class ChunkFitter {
   // kTransposed: the same for an input gradient with the caller's stride. cuda_boxes reads
   // [c][r][s][k], and in 16 bits [k][r][s][c], without packing it for every chunk.
   bool find_strided_filters() {
-    const int64_t size = size_of(p_.dtype);
-    const bool for_boxes = size == 2 || p_.precision == Precision::kTf32;
-    const bool reads_own = p_.w_strides.n == 1 || (size == 2 && p_.w_strides.c == 1);
+    const bool reads_own = p_.w_strides.n == 1 || (size_of(p_.dtype) == 2 && p_.w_strides.c == 1);
     inner_weights_ = p_.w_strides;
-    if (!for_boxes || reads_own || p_.groups > 1 || p_.K != source_pixel_) return true;
+    if (reads_own || p_.K != source_pixel_) return true;
     inner_weights_ = {1, p_.R * p_.S * p_.K, p_.S * p_.K, p_.K};
     return false;
   }
@@ -184,14 +183,27 @@ class ChunkFitter {
     return inner;
   }
 
+  // Other engines of channels_last would have to be searched for each chunk size, and were never
+  // predicted to make up for the transposition.
+  std::span<const Engine> find_engines() const {
+    const std::span<const Engine> all = cuda_engines();
+    if (!keeps_stride_) return all;
+    const auto boxes = std::find_if(all.begin(), all.end(), [](const Engine& engine) {
+      return engine.id == EngineId::kCudaBoxes;
+    });
+    return all.subspan(static_cast<size_t>(boxes - all.begin()), 1);
+  }
+
   bool plan_chunks() {
     const int64_t before = shape_.filter_bytes + shape_.source_bytes + shape_.result_bytes;
     const int64_t left = caps_.workspace_limit - before;
-    std::optional<InnerProblem> whole = plan_inner(make_inner(shape_.chunk_images), caps_, left);
+    const std::span<const Engine> engines = find_engines();
+    std::optional<InnerProblem> whole =
+        plan_inner(make_inner(shape_.chunk_images), caps_, left, engines);
     if (!whole) return false;
     shape_.whole = std::move(*whole);
     if (const int64_t images = p_.N % shape_.chunk_images; images > 0) {
-      std::optional<InnerProblem> rest = plan_inner(make_inner(images), caps_, left);
+      std::optional<InnerProblem> rest = plan_inner(make_inner(images), caps_, left, engines);
       if (!rest) return false;
       shape_.rest = std::move(*rest);
     }
@@ -219,13 +231,16 @@ class ChunkFitter {
     const int64_t channels = p_.channels_per_group();
     to.result_n = result_image_;
     if (has_pixels_) {
-      to.result_group = group_filters_, to.result_c = 1;
-      to.result_h = columns_.count * result_pixel_, to.result_w = result_pixel_;
-      to.result_column_phase = channels, to.result_row_phase = columns_.kept * channels;
+      to.result_group = narrow(group_filters_), to.result_c = 1;
+      to.result_h = narrow(columns_.count * result_pixel_), to.result_w = narrow(result_pixel_);
+      to.result_column_phase = narrow(channels);
+      to.result_row_phase = narrow(columns_.kept * channels);
     } else {
-      to.result_c = phases_ * plane, to.result_group = channels * to.result_c;
-      to.result_h = columns_.count, to.result_w = 1;
-      to.result_column_phase = plane, to.result_row_phase = columns_.kept * plane;
+      to.result_c = narrow(phases_ * plane);
+      to.result_group = narrow(channels * phases_ * plane);
+      to.result_h = narrow(columns_.count), to.result_w = 1;
+      to.result_column_phase = narrow(plane);
+      to.result_row_phase = narrow(columns_.kept * plane);
     }
     set_target_geometry(to, p_, rows_, columns_);
     to.has_pixels = has_pixels_;
@@ -324,8 +339,7 @@ class ChunkFitter {
 // with phases that start at multiples of 16 bytes.
 bool can_transpose_phases(const ConvProblem& p, const PhaseAxis& rows, const PhaseAxis& columns) {
   const bool aligned = p.C * size_of(p.dtype) % kTransposeBytes == 0;
-  return p.groups == 1 && rows.taps * columns.taps == 1 &&
-         (aligned || rows.kept * columns.kept == 1);
+  return rows.taps * columns.taps == 1 && (aligned || rows.kept * columns.kept == 1);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The kernels around the inner convolutions (phases_shape.h).
 //
 //     interleave_phases_kernel  results of the inner convolution  ->  target (kChannels)
+//     transpose_kernel          phases_transpose.cuh (kTransposed)
 //     scan_source_kernel        sets a flag if the source has infinities or NaN (kRows)
 //     recompute_phases_kernel   recomputes results that are NaN (kRows)
 //
@@ -82,6 +83,33 @@ __device__ __noinline__ T recompute_phase(const InterleaveParams& p, TargetPlace
   return round_to<T>(sum);
 }
 
+template <typename T, int kUnit>
+__device__ __forceinline__ bool has_nan(const PhaseUnit<T, kUnit>& unit) {
+  bool found = false;
+#pragma unroll
+  for (const T& value : unit.values) {
+    const auto wide = to_accumulate(value);
+    found = found || !(wide == wide);
+  }
+  return found;
+}
+
+// The unit with values that are NaN recomputed.
+template <typename T, int kUnit, bool kPixels>
+__device__ __noinline__ PhaseUnit<T, kUnit> recompute_unit(const InterleaveParams& p, int index,
+                                                           PhaseUnit<T, kUnit> unit) {
+  const TargetPlace first = locate_unit<kUnit, kPixels>(p, index);
+#pragma unroll 1
+  for (int e = 0; e < kUnit; ++e) {
+    const auto wide = to_accumulate(unit.values[e]);
+    if (wide == wide) continue;
+    TargetPlace place = first;
+    (kPixels ? place.channel : place.column) += e;
+    unit.values[e] = recompute_phase<T>(p, place);
+  }
+  return unit;
+}
+
 template <typename T, int kUnit, bool kPixels>
 __device__ __forceinline__ PhaseUnit<T, kUnit> load_unit(const InterleaveParams& p,
                                                          const TargetPlace& place) {
@@ -93,23 +121,23 @@ __device__ __forceinline__ PhaseUnit<T, kUnit> load_unit(const InterleaveParams&
   if (row_phase >= p.rows.kept) return unit;
   int group = place.channel;
   const int channel = p.by_group_channels.split(group);
-  const T* from = static_cast<const T*>(p.results) + place.image * p.result_n +
-                  group * p.result_group + channel * p.result_c + row_phase * p.result_row_phase +
-                  p.rows.by_step.divide(place.row + p.rows.frame) * p.result_h;
+  const T* from = static_cast<const T*>(p.results) + place.image * p.result_n;
+  int offset = group * p.result_group + channel * p.result_c + row_phase * p.result_row_phase +
+               p.rows.by_step.divide(place.row + p.rows.frame) * p.result_h;
   shifted = place.column + p.columns.pad;
   int column_phase = p.columns.by_step.split(shifted);
   int column = place.column + p.columns.frame;  // lattice point
   int residue = p.columns.by_step.split(column);
   if constexpr (kPixels) {
     if (column_phase >= p.columns.kept) return unit;
-    from += column_phase * p.result_column_phase + column * p.result_w;
-    return *reinterpret_cast<const PhaseUnit<T, kUnit>*>(from);
+    offset += column_phase * p.result_column_phase + column * p.result_w;
+    return *reinterpret_cast<const PhaseUnit<T, kUnit>*>(from + offset);
   } else {
     const int step = static_cast<int>(p.columns.by_step.divisor);
 #pragma unroll
     for (T& value : unit.values) {
       if (column_phase < p.columns.kept) {
-        value = from[column_phase * p.result_column_phase + column];
+        value = from[offset + column_phase * p.result_column_phase + column];
       }
       if (++column_phase == step) column_phase = 0;
       if (++residue == step) residue = 0, ++column;
@@ -129,30 +157,23 @@ __global__ void __launch_bounds__(kPhasesThreads)
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * kBlockUnits + threadIdx.x;
        first < p.units; first += static_cast<int64_t>(gridDim.x) * kBlockUnits) {
     PhaseUnit<T, kUnit> units[kThreadUnits];
-#pragma unroll
-    for (int u = 0; u < kThreadUnits; ++u) {
-      const int64_t i = first + u * kPhasesThreads;
-      if (i >= p.units) break;
-      units[u] =
-          load_unit<T, kUnit, kPixels>(p, locate_unit<kUnit, kPixels>(p, static_cast<int>(i)));
-    }
+    T* targets[kThreadUnits];
 #pragma unroll
     for (int u = 0; u < kThreadUnits; ++u) {
       const int64_t i = first + u * kPhasesThreads;
       if (i >= p.units) break;
       const TargetPlace place = locate_unit<kUnit, kPixels>(p, static_cast<int>(i));
-      if (p.recomputes) {
+      targets[u] = static_cast<T*>(p.target) + place.offset(p.target_strides);
+      units[u] = load_unit<T, kUnit, kPixels>(p, place);
+    }
 #pragma unroll
-        for (int e = 0; e < kUnit; ++e) {
-          const auto value = to_accumulate(units[u].values[e]);
-          if (value == value) continue;
-          TargetPlace own = place;
-          (kPixels ? own.channel : own.column) += e;
-          units[u].values[e] = recompute_phase<T>(p, own);
-        }
+    for (int u = 0; u < kThreadUnits; ++u) {
+      const int64_t i = first + u * kPhasesThreads;
+      if (i >= p.units) break;
+      if (p.recomputes && has_nan(units[u])) {
+        units[u] = recompute_unit<T, kUnit, kPixels>(p, static_cast<int>(i), units[u]);
       }
-      T* to = static_cast<T*>(p.target) + place.offset(p.target_strides);
-      *reinterpret_cast<PhaseUnit<T, kUnit>*>(to) = units[u];
+      *reinterpret_cast<PhaseUnit<T, kUnit>*>(targets[u]) = units[u];
     }
   }
 }

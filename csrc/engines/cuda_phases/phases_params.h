@@ -57,8 +57,9 @@ struct InterleaveParams {
   void* target;
   const void* source;  // y and w, for results that are recomputed
   const void* filters;
-  int64_t result_n, result_group, result_c, result_h, result_w;
-  int64_t result_row_phase, result_column_phase;
+  int64_t result_n;
+  int result_group, result_c, result_h, result_w;
+  int result_row_phase, result_column_phase;
   Strides target_strides, source_strides, filter_strides;
   PhasePlace rows, columns;
   bool has_pixels;  // a unit is channels of one pixel; otherwise it is columns of one row

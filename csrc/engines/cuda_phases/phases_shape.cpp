@@ -9,7 +9,6 @@
 #include "engines/cuda_limits.h"
 #include "engines/cuda_staging.h"
 #include "engines/device_rates.h"
-#include "engines/engine_list.h"
 
 namespace convx {
 namespace {
@@ -77,14 +76,14 @@ std::optional<PhasesShape> fit_views(const ConvProblem& p, const DeviceCaps& cap
 }  // namespace
 
 std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& caps,
-                                       int64_t workspace_limit) {
+                                       int64_t workspace_limit, std::span<const Engine> engines) {
   if (workspace_limit < 0) return std::nullopt;
   const int64_t P = problem.P, Q = problem.Q;
   if (!validate(problem, problem.channels_per_group()).empty()) return std::nullopt;
   if (problem.P != P || problem.Q != Q) return std::nullopt;
   DeviceCaps left = caps;
   left.workspace_limit = workspace_limit;
-  Choice choice = choose_engine(cuda_engines(), problem, left, "auto");
+  Choice choice = choose_engine(engines, problem, left, "auto");
   if (choice.chosen < 0) return std::nullopt;
   return InnerProblem{problem, std::move(choice.candidates[choice.chosen].plan)};
 }

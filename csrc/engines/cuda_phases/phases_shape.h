@@ -33,15 +33,17 @@
 // any, a kernel looks for infinities and NaN in y first, and another recomputes results that are
 // NaN if there were some.
 //
-// kTransposed, for NCHW: y is transposed to channels_last in the workspace, the inner convolution
-// works on pixels, and a last kernel transposes its results to the target. Engines of channels_last
-// run the phases of a stride in one launch and store whole pixels; in NCHW each phase would write
-// every s-th value of a row. The inner convolution is the same input gradient with the same stride,
-// or, if each phase has one tap at most, that of kChannels: the last kernel writes the zeros.
+// kTransposed, for dense layers in NCHW: y is transposed to channels_last in the workspace, the
+// inner convolution works on pixels, and a last kernel transposes its results to the target. The
+// inner convolution is the same input gradient with the same stride by cuda_boxes, which runs the
+// phases in one launch and stores whole pixels; in NCHW each phase would write every s-th value of
+// a row. If each phase has one tap at most, it is that of kChannels instead, by any engine, and the
+// last kernel writes the zeros.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -49,6 +51,7 @@
 #include "core/plan.h"
 #include "core/problem.h"
 #include "engines/cuda_phases/phases_params.h"
+#include "engines/engine_list.h"
 
 namespace convx {
 
@@ -125,10 +128,11 @@ std::optional<PhasesShape> fit_row_phases(const ConvProblem& problem, const Devi
 // kChannels and kTransposed.
 std::optional<PhasesShape> fit_chunked_phases(const ConvProblem& problem, const DeviceCaps& caps,
                                               PhasesForm form);
-// Plans an inner convolution whose P and Q are known. Empty if they are wrong, or if no engine
-// takes it with that much workspace.
+// Plans an inner convolution whose P and Q are known. Empty if they are wrong, or if none of the
+// engines takes it with that much workspace.
 std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& caps,
-                                       int64_t workspace_limit);
+                                       int64_t workspace_limit,
+                                       std::span<const Engine> engines = cuda_engines());
 // The packed weights of an inner convolution, whose channels are the filters of w. Returns
 // everything but the pointers. phase_is_slowest: see FilterPack.
 FilterPack make_phase_pack(const ConvProblem& problem, const PackAxis& r, const PackAxis& s,

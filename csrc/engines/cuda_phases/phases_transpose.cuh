@@ -117,16 +117,25 @@ class Transposer {
     return square;
   }
 
-  __device__ __forceinline__ void store_planes(Square square) const {
+  __device__ __forceinline__ void store_planes(const Square& square) const {
     visit_planes([&](int i, int j) {
-      using Unit = PlaneUnit<T, kUnit>;
-      T* to = planes_ + i * p_.planes_c + pixel(j);
-      if constexpr (kUnit == kSide) {
-        store_line(to, square.lines[i]);
-      } else {
-        *reinterpret_cast<Unit*>(to) = *reinterpret_cast<const Unit*>(square.values(i) + j);
-      }
+      store_unit(planes_ + i * p_.planes_c + pixel(j), square.lines[i], j);
     });
+  }
+
+  // Stores the unit that starts with value j of a line.
+  __device__ __forceinline__ static void store_unit(T* to, const uint4& line, int j) {
+    constexpr int kBytes = kUnit * sizeof(T);
+    const int word = j * static_cast<int>(sizeof(T)) / 4;
+    if constexpr (kBytes == 16) {
+      store_line(to, line);
+    } else if constexpr (kBytes == 8) {
+      store_global_8_bytes(to, word_of(line, word), word_of(line, word + 1));
+    } else if constexpr (kBytes == 4) {
+      *reinterpret_cast<uint32_t*>(to) = word_of(line, word);
+    } else {
+      *to = static_cast<T>(word_of(line, word) >> (j % 2 == 0 ? 0 : 16));
+    }
   }
 
   // Loads are predicated: all of them are in flight before the first result is needed.
