@@ -14,7 +14,7 @@ namespace {
 template <typename T, bool kPixels, int kUnit = 16 / sizeof(T)>
 void launch_interleave(const LaunchSite& site, const InterleaveParams& params) {
   if (params.unit == kUnit) {
-    const dim3 grid(count_loop_blocks(params.units, 4 * kPhasesThreads));
+    const dim3 grid(count_loop_blocks(params.units, (kPixels ? 4 : 1) * kPhasesThreads));
     launch_early<interleave_phases_kernel<T, kUnit, kPixels>>(site, grid, kPhasesThreads, 0,
                                                               params);
   } else if constexpr (kUnit > 1) {

@@ -10,6 +10,7 @@
 namespace convx {
 
 inline constexpr int kPhasesThreads = 256;
+inline constexpr int kPlaneChannels = 4;  // channels that a thread interleaves in NCHW
 
 // Transposition (phases_transpose.cuh): bytes of channels per thread, threads of a warp along the
 // channels and along the pixels.
@@ -65,11 +66,12 @@ struct InterleaveParams {
   bool has_pixels;  // a unit is channels of one pixel; otherwise it is columns of one row
   bool recomputes;  // results that are NaN are recomputed by the definition
   int unit;         // elements that a thread stores at once
-  int image_units;  // units of one image
-  int units;        // units of all images of the launch
-  int group_channels, group_filters;
+  int image_units;  // units of one image; in NCHW, groups of kPlaneChannels units
+  int units;        // the same of all images of the launch
+  int channels, group_channels, group_filters;
   int kernel_rows, kernel_columns, dilation_h, dilation_w, source_height, source_width;
-  FastDivmod by_units, by_columns, by_rows, by_channels, by_group_channels;
+  FastDivmod by_units, by_columns, by_rows, by_group_channels;
+  FastDivmod by_channels;  // NCHW: groups of kPlaneChannels channels
 };
 
 }  // namespace convx

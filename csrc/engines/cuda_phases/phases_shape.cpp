@@ -153,13 +153,15 @@ void set_target_geometry(InterleaveParams& to, const ConvProblem& p, const Phase
   to.dilation_h = narrow(p.dilation.h), to.dilation_w = narrow(p.dilation.w);
   to.source_height = narrow(p.P), to.source_width = narrow(p.Q);
   to.by_columns = FastDivmod(p.W), to.by_rows = FastDivmod(p.H);
-  to.by_channels = FastDivmod(p.C), to.by_group_channels = FastDivmod(p.channels_per_group());
+  to.by_channels = FastDivmod(ceil_div(p.C, kPlaneChannels));
+  to.channels = narrow(p.C), to.by_group_channels = FastDivmod(p.channels_per_group());
 }
 
 void set_interleave_unit(InterleaveParams& p, const ConvProblem& problem, int unit) {
   p.unit = unit;
   p.by_units = FastDivmod((p.has_pixels ? problem.C : problem.W) / unit);
-  p.image_units = static_cast<int>(problem.C * problem.H * problem.W / unit);
+  const int64_t channels = p.has_pixels ? problem.C : ceil_div(problem.C, kPlaneChannels);
+  p.image_units = narrow(channels * problem.H * problem.W / unit);
 }
 
 std::optional<PhasesShape> fit_phases(const ConvProblem& p, const DeviceCaps& caps,
