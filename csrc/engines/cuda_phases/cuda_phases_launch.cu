@@ -4,6 +4,7 @@
 #include "engines/cuda_engines.h"
 #include "engines/cuda_phases/phases_kernels.cuh"
 #include "engines/cuda_phases/phases_shape.h"
+#include "engines/cuda_phases/phases_transpose.cuh"
 #include "engines/cuda_staging.h"
 #include "engines/launch_cuda.h"
 
@@ -13,7 +14,7 @@ namespace {
 template <typename T, bool kPixels, int kUnit = 16 / sizeof(T)>
 void launch_interleave(const LaunchSite& site, const InterleaveParams& params) {
   if (params.unit == kUnit) {
-    const dim3 grid(count_loop_blocks(params.units, 4 * kPhasesThreads));
+    const dim3 grid(count_loop_blocks(params.units, (kPixels ? 4 : 1) * kPhasesThreads));
     launch_early<interleave_phases_kernel<T, kUnit, kPixels>>(site, grid, kPhasesThreads, 0,
                                                               params);
   } else if constexpr (kUnit > 1) {
@@ -28,6 +29,16 @@ void launch_scan(const LaunchSite& site, const ScanParams& params) {
     launch_early<scan_source_kernel<T, kUnit>>(site, grid, kPhasesThreads, 0, params);
   } else if constexpr (kUnit > 1) {
     launch_scan<T, kUnit / 2>(site, params);
+  }
+}
+
+template <typename T, TransposeKind kKind, int kUnit = kTransposeBytes / sizeof(T)>
+void launch_transpose(const LaunchSite& site, const TransposeParams& params) {
+  if (params.unit == kUnit) {
+    const dim3 grid(count_loop_blocks(params.tiles, kPhasesThreads / 32));
+    launch_early<transpose_kernel<T, kUnit, kKind>>(site, grid, kPhasesThreads, 0, params);
+  } else if constexpr (kUnit > 1) {
+    launch_transpose<T, kKind, kUnit / 2>(site, params);
   }
 }
 
@@ -49,18 +60,33 @@ class PhasesLaunch {
     }
   }
 
-  void run_channels() const {
+  // kChannels and kTransposed.
+  void run_chunks() const {
+    const bool transposes = shape_.form == PhasesForm::kTransposed;
     const auto workspace = static_cast<char*>(buffers_.workspace);
-    Buffers inner;
-    inner.w = shape_.filters_in_place ? buffers_.w : pack(shape_.pack, workspace, nullptr);
-    inner.y = workspace + shape_.filter_bytes;
-    inner.workspace = workspace + shape_.filter_bytes + shape_.result_bytes;
+    void* const filters =
+        shape_.filters_in_place ? buffers_.w : pack(shape_.pack, workspace, nullptr);
+    void* const pixels = workspace + shape_.filter_bytes;
+    void* const results = workspace + shape_.filter_bytes + shape_.source_bytes;
     for (int64_t image = 0; image < problem_.N; image += shape_.chunk_images) {
       const int64_t images = std::min(shape_.chunk_images, problem_.N - image);
       const InnerProblem& chunk = images == shape_.chunk_images ? shape_.whole : shape_.rest;
-      inner.x = advance(buffers_.y, image * problem_.y_strides.n);
+      void* const own = advance(buffers_.y, image * problem_.y_strides.n);
+      void* const target = advance(buffers_.x, image * problem_.x_strides.n);
+      void* const source = transposes ? pixels : own;
+      const bool forward = chunk.problem.pass == Pass::kForward;
+      Buffers inner;
+      inner.x = forward ? source : results;
+      inner.w = filters;
+      inner.y = forward ? results : source;
+      inner.workspace = workspace + shape_.filter_bytes + shape_.source_bytes + shape_.result_bytes;
+      if (transposes) transpose<true>(shape_.to_pixels, own, pixels, images);
       launch_cuda(chunk.problem, chunk.plan, inner, context_);
-      interleave(image, images, inner);
+      if (transposes) {
+        transpose<false>(shape_.to_planes, target, results, images);
+      } else {
+        interleave(images, source, results, target);
+      }
     }
   }
 
@@ -133,13 +159,13 @@ class PhasesLaunch {
     return packed;
   }
 
-  // `inner` has the results and the images of y that they belong to.
-  void interleave(int64_t image, int64_t images, const Buffers& inner) const {
+  // source: the images of y that the results belong to.
+  void interleave(int64_t images, const void* source, const void* results, void* target) const {
     InterleaveParams params = shape_.interleave;
-    params.results = inner.y;
-    params.source = inner.x;
+    params.results = results;
+    params.source = source;
     params.filters = buffers_.w;
-    params.target = advance(buffers_.x, image * problem_.x_strides.n);
+    params.target = target;
     const int unit = fit_unit_to_address(params.target, size_of(problem_.dtype), params.unit);
     if (unit < params.unit) set_interleave_unit(params, problem_, unit);
     params.units = static_cast<int>(images * params.image_units);
@@ -148,6 +174,24 @@ class PhasesLaunch {
       params.has_pixels ? launch_interleave<T, true>(site_, params)
                         : launch_interleave<T, false>(site_, params);
     });
+  }
+
+  template <bool kToPixels>
+  void transpose(TransposeParams params, void* planes, void* pixels, int64_t images) const {
+    params.planes = planes;
+    params.pixels = pixels;
+    params.tiles = static_cast<int>(images * params.image_tiles);
+    params.unit = fit_unit_to_address(planes, size_of(problem_.dtype), params.unit);
+    const auto launch = [&]<typename T>(T) {
+      if constexpr (kToPixels) {
+        launch_transpose<T, TransposeKind::kToPixels>(site_, params);
+      } else if (params.has_phases) {
+        launch_transpose<T, TransposeKind::kPhasesToPlanes>(site_, params);
+      } else {
+        launch_transpose<T, TransposeKind::kToPlanes>(site_, params);
+      }
+    };
+    size_of(problem_.dtype) == 4 ? launch(uint32_t{}) : launch(uint16_t{});
   }
 
   const LaunchSite& site_;
@@ -164,7 +208,8 @@ void launch_cuda_phases(const LaunchSite& site, const Plan& plan, const Buffers&
   const PhasesLaunch launch(site, shape, buffers);
   switch (shape.form) {
     case PhasesForm::kChannels:
-      return launch.run_channels();
+    case PhasesForm::kTransposed:
+      return launch.run_chunks();
     case PhasesForm::kViews:
       return launch.run_views();
     case PhasesForm::kRows:

@@ -13,7 +13,8 @@ struct NamedForm {
 };
 constexpr NamedForm kForms[] = {{"channels", PhasesForm::kChannels},
                                 {"views", PhasesForm::kViews},
-                                {"rows", PhasesForm::kRows}};
+                                {"rows", PhasesForm::kRows},
+                                {"transposed", PhasesForm::kTransposed}};
 
 std::optional<PhasesShape> fit_best(const ConvProblem& problem, const DeviceCaps& caps) {
   std::optional<PhasesShape> best;

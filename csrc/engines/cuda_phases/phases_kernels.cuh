@@ -1,6 +1,7 @@
 // The kernels around the inner convolutions (phases_shape.h).
 //
 //     interleave_phases_kernel  results of the inner convolution  ->  target (kChannels)
+//     transpose_kernel          phases_transpose.cuh (kTransposed)
 //     scan_source_kernel        sets a flag if the source has infinities or NaN (kRows)
 //     recompute_phases_kernel   recomputes results that are NaN (kRows)
 //
@@ -12,7 +13,9 @@
 //
 // A thread stores units of up to 16 bytes, neighbouring threads neighbouring units, so that every
 // sector of the target is written once and whole. It loads all of its units before it stores the
-// first. No shared memory.
+// first. In NCHW these are the same columns of four channels, which share the search for phases and
+// lattice points: instructions limited this kernel to half of the memory's bandwidth when each unit
+// was searched for (H200, 2026-11-18). No shared memory.
 #pragma once
 
 #include "device/convert.cuh"
@@ -46,7 +49,7 @@ __device__ __forceinline__ TargetPlace locate_unit(const InterleaveParams& p, in
   } else {
     place.column = start;
     place.row = p.by_rows.split(index);
-    place.channel = p.by_channels.split(index);
+    place.channel = p.by_channels.split(index) * kPlaneChannels;
   }
   place.image = index;
   return place;
@@ -82,77 +85,146 @@ __device__ __noinline__ T recompute_phase(const InterleaveParams& p, TargetPlace
   return round_to<T>(sum);
 }
 
+template <typename T, int kUnit>
+__device__ __forceinline__ bool has_nan(const PhaseUnit<T, kUnit>& unit) {
+  bool found = false;
+#pragma unroll
+  for (const T& value : unit.values) {
+    const auto wide = to_accumulate(value);
+    found = found || !(wide == wide);
+  }
+  return found;
+}
+
+// The unit with values that are NaN recomputed. first: the place of its first value.
 template <typename T, int kUnit, bool kPixels>
-__device__ __forceinline__ PhaseUnit<T, kUnit> load_unit(const InterleaveParams& p,
-                                                         const TargetPlace& place) {
+__device__ __noinline__ PhaseUnit<T, kUnit> recompute_unit(const InterleaveParams& p,
+                                                           TargetPlace first,
+                                                           PhaseUnit<T, kUnit> unit) {
+#pragma unroll 1
+  for (int e = 0; e < kUnit; ++e) {
+    const auto wide = to_accumulate(unit.values[e]);
+    if (wide == wide) continue;
+    TargetPlace place = first;
+    (kPixels ? place.channel : place.column) += e;
+    unit.values[e] = recompute_phase<T>(p, place);
+  }
+  return unit;
+}
+
+template <typename T, int kUnit>
+__device__ __forceinline__ PhaseUnit<T, kUnit> make_zeros() {
   PhaseUnit<T, kUnit> unit;
 #pragma unroll
   for (T& value : unit.values) value = round_to<T>(accumulate_t<T>{0});
-  int shifted = place.row + p.rows.pad;
-  const int row_phase = p.rows.by_step.split(shifted);
-  if (row_phase >= p.rows.kept) return unit;
+  return unit;
+}
+
+// Channels of one pixel.
+template <typename T, int kUnit>
+__device__ __forceinline__ PhaseUnit<T, kUnit> load_pixel(const InterleaveParams& p,
+                                                          const TargetPlace& place) {
+  int shifted_row = place.row + p.rows.pad, shifted_column = place.column + p.columns.pad;
+  const int row_phase = p.rows.by_step.split(shifted_row);
+  const int column_phase = p.columns.by_step.split(shifted_column);
+  if (row_phase >= p.rows.kept || column_phase >= p.columns.kept) return make_zeros<T, kUnit>();
   int group = place.channel;
   const int channel = p.by_group_channels.split(group);
-  const T* from = static_cast<const T*>(p.results) + place.image * p.result_n +
-                  group * p.result_group + channel * p.result_c + row_phase * p.result_row_phase +
-                  p.rows.by_step.divide(place.row + p.rows.frame) * p.result_h;
-  shifted = place.column + p.columns.pad;
-  int column_phase = p.columns.by_step.split(shifted);
-  int column = place.column + p.columns.frame;  // lattice point
-  int residue = p.columns.by_step.split(column);
-  if constexpr (kPixels) {
-    if (column_phase >= p.columns.kept) return unit;
-    from += column_phase * p.result_column_phase + column * p.result_w;
-    return *reinterpret_cast<const PhaseUnit<T, kUnit>*>(from);
-  } else {
+  const int offset = group * p.result_group + channel * p.result_c +
+                     row_phase * p.result_row_phase + column_phase * p.result_column_phase +
+                     p.rows.by_step.divide(place.row + p.rows.frame) * p.result_h +
+                     p.columns.by_step.divide(place.column + p.columns.frame) * p.result_w;
+  const T* from = static_cast<const T*>(p.results) + place.image * p.result_n + offset;
+  return *reinterpret_cast<const PhaseUnit<T, kUnit>*>(from);
+}
+
+template <typename T, int kUnit>
+__device__ __forceinline__ void interleave_pixels(const InterleaveParams& p) {
+  constexpr int kThreadUnits = 4;  // units that a thread loads before it stores them
+  constexpr int kBlockUnits = kThreadUnits * kPhasesThreads;
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kBlockUnits + threadIdx.x;
+       first < p.units; first += static_cast<int64_t>(gridDim.x) * kBlockUnits) {
+    PhaseUnit<T, kUnit> units[kThreadUnits];
+    T* targets[kThreadUnits];
+#pragma unroll
+    for (int u = 0; u < kThreadUnits; ++u) {
+      const int64_t i = first + u * kPhasesThreads;
+      if (i >= p.units) break;
+      const TargetPlace place = locate_unit<kUnit, true>(p, static_cast<int>(i));
+      targets[u] = static_cast<T*>(p.target) + place.offset(p.target_strides);
+      units[u] = load_pixel<T, kUnit>(p, place);
+    }
+#pragma unroll
+    for (int u = 0; u < kThreadUnits; ++u) {
+      const int64_t i = first + u * kPhasesThreads;
+      if (i >= p.units) break;
+      if (p.recomputes && has_nan(units[u])) {
+        const TargetPlace place = locate_unit<kUnit, true>(p, static_cast<int>(i));
+        units[u] = recompute_unit<T, kUnit, true>(p, place, units[u]);
+      }
+      *reinterpret_cast<PhaseUnit<T, kUnit>*>(targets[u]) = units[u];
+    }
+  }
+}
+
+// The same columns of kPlaneChannels channels, whose results differ by result_c. Along a row, the
+// phase and the lattice point advance without divisions. Channels of all groups are equally spaced.
+template <typename T, int kUnit>
+__device__ __forceinline__ void interleave_columns(const InterleaveParams& p, int index) {
+  const TargetPlace place = locate_unit<kUnit, false>(p, index);
+  const int channels = min(kPlaneChannels, p.channels - place.channel);
+  PhaseUnit<T, kUnit> units[kPlaneChannels];
+#pragma unroll
+  for (PhaseUnit<T, kUnit>& unit : units) unit = make_zeros<T, kUnit>();
+  int shifted = place.row + p.rows.pad;
+  const int row_phase = p.rows.by_step.split(shifted);
+  if (row_phase < p.rows.kept) {
+    const T* from = static_cast<const T*>(p.results) + place.image * p.result_n +
+                    (place.channel * p.result_c + row_phase * p.result_row_phase +
+                     p.rows.by_step.divide(place.row + p.rows.frame) * p.result_h);
+    shifted = place.column + p.columns.pad;
+    int column_phase = p.columns.by_step.split(shifted);
+    int column = place.column + p.columns.frame;  // lattice point
+    int residue = p.columns.by_step.split(column);
     const int step = static_cast<int>(p.columns.by_step.divisor);
 #pragma unroll
-    for (T& value : unit.values) {
-      if (column_phase < p.columns.kept) {
-        value = from[column_phase * p.result_column_phase + column];
+    for (int e = 0; e < kUnit; ++e) {
+      const int offset = column_phase * p.result_column_phase + column;
+#pragma unroll
+      for (int c = 0; c < kPlaneChannels; ++c) {
+        if (column_phase < p.columns.kept && c < channels) {
+          units[c].values[e] = from[c * p.result_c + offset];
+        }
       }
       if (++column_phase == step) column_phase = 0;
       if (++residue == step) residue = 0, ++column;
     }
-    return unit;
+  }
+  T* to = static_cast<T*>(p.target) + place.offset(p.target_strides);
+#pragma unroll
+  for (int c = 0; c < kPlaneChannels; ++c) {
+    if (c >= channels) break;
+    if (p.recomputes && has_nan(units[c])) {
+      TargetPlace own = place;
+      own.channel += c;
+      units[c] = recompute_unit<T, kUnit, false>(p, own, units[c]);
+    }
+    *reinterpret_cast<PhaseUnit<T, kUnit>*>(to + c * p.target_strides.c) = units[c];
   }
 }
 
 template <typename T, int kUnit, bool kPixels>
 __global__ void __launch_bounds__(kPhasesThreads)
     interleave_phases_kernel(const __grid_constant__ InterleaveParams p) {
-  // Units that a thread loads before it stores them. A unit of columns is several loads already.
-  constexpr int kThreadUnits = kPixels || kUnit == 1 ? 4 : 2;
-  constexpr int kBlockUnits = kThreadUnits * kPhasesThreads;
   wait_for_kernels_before();
   let_next_kernel_start();
-  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kBlockUnits + threadIdx.x;
-       first < p.units; first += static_cast<int64_t>(gridDim.x) * kBlockUnits) {
-    PhaseUnit<T, kUnit> units[kThreadUnits];
-#pragma unroll
-    for (int u = 0; u < kThreadUnits; ++u) {
-      const int64_t i = first + u * kPhasesThreads;
-      if (i >= p.units) break;
-      units[u] =
-          load_unit<T, kUnit, kPixels>(p, locate_unit<kUnit, kPixels>(p, static_cast<int>(i)));
-    }
-#pragma unroll
-    for (int u = 0; u < kThreadUnits; ++u) {
-      const int64_t i = first + u * kPhasesThreads;
-      if (i >= p.units) break;
-      const TargetPlace place = locate_unit<kUnit, kPixels>(p, static_cast<int>(i));
-      if (p.recomputes) {
-#pragma unroll
-        for (int e = 0; e < kUnit; ++e) {
-          const auto value = to_accumulate(units[u].values[e]);
-          if (value == value) continue;
-          TargetPlace own = place;
-          (kPixels ? own.channel : own.column) += e;
-          units[u].values[e] = recompute_phase<T>(p, own);
-        }
-      }
-      T* to = static_cast<T*>(p.target) + place.offset(p.target_strides);
-      *reinterpret_cast<PhaseUnit<T, kUnit>*>(to) = units[u];
+  if constexpr (kPixels) {
+    interleave_pixels<T, kUnit>(p);
+  } else {
+    const auto step = static_cast<int64_t>(gridDim.x) * kPhasesThreads;
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * kPhasesThreads + threadIdx.x; i < p.units;
+         i += step) {
+      interleave_columns<T, kUnit>(p, static_cast<int>(i));
     }
   }
 }

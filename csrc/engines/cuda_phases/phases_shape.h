@@ -2,7 +2,7 @@
 // code.
 //
 // Along an axis with stride s, target positions that differ by a multiple of s see the same taps:
-// they are a phase (core/gather_view.h). There are three forms.
+// they are a phase (core/gather_view.h). There are four forms.
 //
 // kChannels: phases become channels. Position h belongs to phase k = (h + pad) mod s, which has a
 // tap only if k < kept = min(R, s), and to lattice point i = (h + frame) / s. With `taps` inner
@@ -32,10 +32,18 @@
 // Only columns have inner taps with weight 0: 3x3 with stride 2 has 12 products for 9. If there are
 // any, a kernel looks for infinities and NaN in y first, and another recomputes results that are
 // NaN if there were some.
+//
+// kTransposed, for dense layers in NCHW: y is transposed to channels_last in the workspace, the
+// inner convolution works on pixels, and a last kernel transposes its results to the target. The
+// inner convolution is the same input gradient with the same stride by cuda_boxes, which runs the
+// phases in one launch and stores whole pixels; in NCHW each phase would write every s-th value of
+// a row. If each phase has one tap at most, it is that of kChannels instead, by any engine, and the
+// last kernel writes the zeros.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -43,10 +51,11 @@
 #include "core/plan.h"
 #include "core/problem.h"
 #include "engines/cuda_phases/phases_params.h"
+#include "engines/engine_list.h"
 
 namespace convx {
 
-enum class PhasesForm : uint8_t { kChannels, kViews, kRows };
+enum class PhasesForm : uint8_t { kChannels, kViews, kRows, kTransposed };
 
 struct PhaseAxis {
   int64_t step = 1;  // s
@@ -93,15 +102,16 @@ struct PhasesShape {
   std::vector<RowPhase> rows;
   ScanParams scan{};
 
-  // kChannels. Images are computed in chunks, so that the results stay in L2 until they are
-  // interleaved; the last chunk may have fewer.
+  // kChannels and kTransposed. Images are computed in chunks, so that the results stay in L2 until
+  // they are interleaved or transposed; the last chunk may have fewer.
   int64_t chunk_images = 0;
   InnerProblem whole, rest;  // a chunk, and the last one; rest has no images if chunks are equal
   bool filters_in_place = false;  // true: the inner convolution reads w as it is
   FilterPack pack{};
-  InterleaveParams interleave{};  // kRows: of the kernel that recomputes
-  // Workspace, in order: packed filters, results, workspace of the inner convolution.
-  int64_t filter_bytes = 0, result_bytes = 0;
+  InterleaveParams interleave{};             // kRows: of the kernel that recomputes
+  TransposeParams to_pixels{}, to_planes{};  // kTransposed: of y, and of the results
+  // Workspace, in order: packed filters, transposed y, results, workspace of the inner convolution.
+  int64_t filter_bytes = 0, source_bytes = 0, result_bytes = 0;
 
   int64_t workspace_bytes = 0;
   double microseconds = 0;
@@ -115,14 +125,19 @@ std::optional<PhasesShape> fit_phases(const ConvProblem& problem, const DeviceCa
 inline constexpr int64_t kPhasesAlignment = 256;                 // of the workspace's pieces
 inline constexpr int64_t kMostPhaseElements = int64_t{1} << 30;  // of an image, of the filters
 std::optional<PhasesShape> fit_row_phases(const ConvProblem& problem, const DeviceCaps& caps);
-// Plans an inner convolution whose P and Q are known. Empty if they are wrong, or if no engine
-// takes it with that much workspace.
+// kChannels and kTransposed.
+std::optional<PhasesShape> fit_chunked_phases(const ConvProblem& problem, const DeviceCaps& caps,
+                                              PhasesForm form);
+// Plans an inner convolution whose P and Q are known. Empty if they are wrong, or if none of the
+// engines takes it with that much workspace.
 std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& caps,
-                                       int64_t workspace_limit);
+                                       int64_t workspace_limit,
+                                       std::span<const Engine> engines = cuda_engines());
 // The packed weights of an inner convolution, whose channels are the filters of w. Returns
 // everything but the pointers. phase_is_slowest: see FilterPack.
 FilterPack make_phase_pack(const ConvProblem& problem, const PackAxis& r, const PackAxis& s,
                            const Hw& taps, const Hw& phases, bool phase_is_slowest);
+PhasePlace place_phases(const PhaseAxis& axis);
 // Sets everything but results, unit and pointers.
 void set_target_geometry(InterleaveParams& params, const ConvProblem& problem,
                          const PhaseAxis& rows, const PhaseAxis& columns);
