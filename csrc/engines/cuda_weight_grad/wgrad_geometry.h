@@ -170,9 +170,9 @@ struct WgradGeometry {
   constexpr int slice_blocks() const { return tiles() / row_tiles.channel_sets; }
   constexpr int atoms() const { return columns / atom_channels; }
   // Whether channels are neighbours in dW: 1x1 layers, and channels_last.
-  constexpr bool has_adjacent_channels() const {
-    return !folds_columns && (w_strides.c == 1 || group_channels == 1);
-  }
+  // Groups of one channel count by their stride, too: a vector of four columns spans several
+  // groups.
+  constexpr bool has_adjacent_channels() const { return !folds_columns && w_strides.c == 1; }
   // Of the table that wgrad_store.cuh describes.
   constexpr int table_bytes() const { return 8 * block_tap_groups * columns; }
 
