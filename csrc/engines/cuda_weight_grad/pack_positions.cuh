@@ -99,10 +99,8 @@ template <typename T, OperandForm kForm>
 __global__ void __launch_bounds__(kPackThreads)
     pack_positions_kernel(const __grid_constant__ WgradGeometry g,
                           const __grid_constant__ WgradCall call) {
-  // The next kernel waits for the end of this one, and so for all before. Calling this first lets
-  // kernels that only read the flag and return follow each other without the latency of a launch.
-  let_next_kernel_start();
   wait_for_kernels_before();
+  let_next_kernel_start();
   if (__syncthreads_or(must_return(call))) return;  // other blocks may be about to set the flag
   const int64_t input_blocks = g.input_bytes(1) / kPackedBlockBytes;
   const int64_t blocks = input_blocks + g.gradient_bytes(1) / kPackedBlockBytes;

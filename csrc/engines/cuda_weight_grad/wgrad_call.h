@@ -32,9 +32,6 @@ struct WgradCall {
   // kernel of a scaled form writes the flag, so the host never waits.
   const int* run_flag;
   bool run_if_zero;
-
-  // Whether the kernels run only if a scaled form has found values that do not fit.
-  bool is_fallback() const { return run_flag != nullptr && !run_if_zero; }
 };
 
 // The tensor maps of operands that TMA reads in place; the others are not set.

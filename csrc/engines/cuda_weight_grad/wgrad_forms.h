@@ -11,9 +11,6 @@ namespace convx {
 
 // Blocks of the packing kernel: eight for each of 132 multiprocessors.
 inline constexpr int64_t kPackBlocks = 1056;
-// The same behind a scaled form that is expected to succeed: fewer blocks start and return sooner,
-// and two for each multiprocessor have enough loads under way if they run after all.
-inline constexpr int64_t kFallbackPackBlocks = 264;
 // The same for the reduction, whose shared memory allows five.
 inline constexpr int64_t kReduceBlocks = 660;
 

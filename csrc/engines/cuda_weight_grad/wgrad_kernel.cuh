@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(128 * max_consumers(kColumns, kForm, kConverts
     ResultStore<kForm>(g, call, memory, work)
         .list_elements(static_cast<int>(threadIdx.x), 32 * first_producer);
   }
-  let_next_kernel_start();
   wait_for_kernels_before();
+  let_next_kernel_start();
   // Other blocks that convert may be about to set the flag: the threads of a block agree on it.
   if (__syncthreads_or(must_return(call))) return;
   if (work.tile.is_empty) return;

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "cuda/launch.h"
-#include "cuda/prefer_shared.h"
 #include "cuda/tensor_map.h"
 #include "engines/cuda_weight_grad/measure_scales.cuh"
 #include "engines/cuda_weight_grad/pack_positions.cuh"
@@ -44,12 +43,10 @@ template <OperandForm kForm>
 void pack_positions(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call) {
   const int64_t bytes = g.input_bytes(1) + g.gradient_bytes(1);
   if (bytes == 0) return;
-  const int64_t most = call.is_fallback() ? kFallbackPackBlocks : kPackBlocks;
-  const int64_t blocks = std::min(bytes / kPackedBlockBytes, most);
-  constexpr auto kKernel = pack_positions_kernel<element_t<kForm>, kForm>;
-  prefer_shared_memory<kKernel>(site);
-  launch_early<kKernel>(site, dim3(static_cast<unsigned>(blocks)), kPackThreads,
-                        1024 + count_components(kForm) * kPackedBlockBytes, g, call);
+  const int64_t blocks = std::min<int64_t>(bytes / kPackedBlockBytes, kPackBlocks);
+  launch_early<pack_positions_kernel<element_t<kForm>, kForm>>(
+      site, dim3(static_cast<unsigned>(blocks)), kPackThreads,
+      1024 + count_components(kForm) * kPackedBlockBytes, g, call);
 }
 
 inline WgradMaps make_wgrad_maps(const LaunchSite& site, const WgradGeometry& g,
@@ -152,10 +149,8 @@ template <OperandForm kForm>
 void run_wgrad(const LaunchSite& site, const WgradGeometry& g, WgradCall call) {
   using T = element_t<kForm>;
   if constexpr (is_scaled(kForm)) {
-    constexpr auto kKernel = measure_scales_kernel<WgradGeometry>;
-    prefer_shared_memory<kKernel>(site);
-    launch_early<kKernel>(site, dim3(2), kMeasureThreads, kMeasureThreads / 32 * sizeof(Measure), g,
-                          call);
+    launch_early<measure_scales_kernel<WgradGeometry>>(
+        site, dim3(2), kMeasureThreads, kMeasureThreads / 32 * sizeof(Measure), g, call);
   }
   if (g.input_source == OperandSource::kRows) {
     if constexpr (has_row_kernel(kForm)) {

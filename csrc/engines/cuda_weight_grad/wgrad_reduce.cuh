@@ -80,9 +80,9 @@ __global__ void __launch_bounds__(kReduceThreads)
   int* const offsets = places + kMaxWgradTaps;
   auto* const buffers = reinterpret_cast<float*>(offsets + kMaxWgradTaps);
   auto* const shares = reinterpret_cast<double*>(buffers + kReduceWarps * kReduceBuffer);
-  let_next_kernel_start();
   list_taps(g, places, offsets);
   wait_for_kernels_before();
+  let_next_kernel_start();
   if (must_return(call)) return;
   __syncthreads();
   const SumFinisher<kForm> finisher(call);
