@@ -14,6 +14,10 @@ constexpr double kDirectLaunchUs = 5;         // launches, and packing the weigh
 constexpr double kDirectLoadIssue = 1.5;      // a 16-byte shared-memory load, in multiply-adds
 constexpr double kDirectStageIssue = 5;       // staging one element, or 16 bytes of weights
 constexpr double kDirectPixelIssue = 100;     // the same from a channels_last source
+// Staging one 16-bit element of an NCHW source. cp.async copies at least 4 bytes, so such elements
+// pass through registers, and a thread waits for its loads. Fitted to forward passes of 1, 3 and 8
+// filters and to grouped 3x3 layers in bf16 (H200, November 2026).
+constexpr double kDirectHalfStageIssue = 55;
 constexpr double kDirectChunkIssue = 120;     // per chunk: barriers and bookkeeping
 constexpr double kDirectEntryIssue = 8;       // reading a position from the table
 constexpr double kDirectPositionIssue = 80;   // computing that position

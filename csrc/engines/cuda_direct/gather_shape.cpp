@@ -161,7 +161,8 @@ void count_tiles(GatherShape& shape, const ConvProblem& p, const GatherView& vie
 }
 
 // Instructions that one thread issues for a block that covers the given taps.
-double count_instructions(const GatherShape& shape, const GatherView& view, double taps) {
+double count_instructions(const GatherShape& shape, const ConvProblem& p, const GatherView& view,
+                          double taps) {
   const GatherConfig& config = kGatherConfigs[shape.config];
   const double products = config.per_thread * kStripPixels;
   const double taps_per_window = std::clamp<double>(
@@ -174,8 +175,9 @@ double count_instructions(const GatherShape& shape, const GatherView& view, doub
   const double chunks =
       std::ceil(static_cast<double>(view.source_channels) / static_cast<double>(shape.channels));
   const double positions = static_cast<double>(plane.positions) / config.threads();
-  const double stage =
-      is_channel_fastest(view.source_strides) ? kDirectPixelIssue : kDirectStageIssue;
+  const double stage = is_channel_fastest(view.source_strides) ? kDirectPixelIssue
+                       : size_of(p.dtype) == 2                 ? kDirectHalfStageIssue
+                                                               : kDirectStageIssue;
   return view.source_channels * (multiply + stage * source + kDirectStageIssue * weights +
                                  kDirectRowIssue * std::max(1.0, taps / taps_per_window)) +
          chunks * (kDirectChunkIssue + kDirectEntryIssue * positions) +
@@ -187,28 +189,33 @@ void estimate_time(GatherShape& shape, const ConvProblem& p, const GatherView& v
   const GatherConfig& config = kGatherConfigs[shape.config];
   const double phases =
       static_cast<double>(shape.rows_axes.size()) * static_cast<double>(shape.columns_axes.size());
-  double taps = 0;
+  double taps = 0, most_taps = 0;
   for (const GatherAxis& row : shape.rows_axes) {
     for (const GatherAxis& column : shape.columns_axes) {
       taps += static_cast<double>(row.taps * column.taps) / phases;
+      most_taps = std::max(most_taps, static_cast<double>(row.taps * column.taps));
     }
   }
   const double blocks = phases * static_cast<double>(shape.filter_tiles * p.groups) *
                         static_cast<double>(shape.strip_tiles * shape.row_tiles) *
                         static_cast<double>(shape.image_tiles);
   const double warps = config.threads() / 32.0;
-  const double issue = count_instructions(shape, view, taps) * warps / kDirectIssuePerCycle *
-                       (p.dtype == DType::kFloat64 ? float64_penalty(caps) : 1.0);
+  const auto count_issue = [&](double block_taps) {
+    return count_instructions(shape, p, view, block_taps) * warps / kDirectIssuePerCycle *
+           (p.dtype == DType::kFloat64 ? float64_penalty(caps) : 1.0);
+  };
   const auto by_shared = static_cast<double>(caps.count_blocks_by_shared(shape.shared_bytes));
   const double resident = std::clamp(by_shared, 1.0, 512.0 / config.threads());
   const double sms = std::max(caps.sm_count, 1);
   // Full waves keep every multiprocessor busy. In the last wave each has ceil(rest) blocks; if
-  // these have too few warps to hide latency, they issue more slowly.
+  // these have too few warps to hide latency, they issue more slowly. Full waves mix blocks of all
+  // phases; the last wave ends with the blocks of the phase with the most taps.
   const double waves = std::floor(blocks / (sms * resident));
   const double rest = std::ceil((blocks - waves * sms * resident) / sms);
   const double lonely = rest > 0 ? std::max(1.0, kDirectBusyWarps / (rest * warps)) : 1.0;
   const double hidden = std::max(1.0, kDirectBusyWarps / (resident * warps));
-  const double cycles = (waves * resident * hidden + rest * lonely) * issue;
+  const double cycles = waves * resident * hidden * count_issue(taps) +
+                        rest * lonely * count_issue(most_taps);
   const DeviceRates rates = rates_of(caps);
   const double arithmetic = cycles / (kDirectCyclesPerUs * rates.multiply);
   const double memory = count_bytes(p) / (kDirectBytesPerUs * rates.memory);
