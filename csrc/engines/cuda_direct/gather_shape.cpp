@@ -178,10 +178,11 @@ double count_instructions(const GatherShape& shape, const ConvProblem& p, const 
   const double stage = is_channel_fastest(view.source_strides) ? kDirectPixelIssue
                        : size_of(p.dtype) == 2                 ? kDirectHalfStageIssue
                                                                : kDirectStageIssue;
+  const double store = shape.columns_axes.size() > 1 ? kDirectStridedStoreIssue : kDirectStoreIssue;
   return view.source_channels * (multiply + stage * source + kDirectStageIssue * weights +
                                  kDirectRowIssue * std::max(1.0, taps / taps_per_window)) +
          chunks * (kDirectChunkIssue + kDirectEntryIssue * positions) +
-         kDirectPositionIssue * positions + kDirectBlockIssue + products * kDirectStoreIssue;
+         kDirectPositionIssue * positions + kDirectBlockIssue + products * store;
 }
 
 void estimate_time(GatherShape& shape, const ConvProblem& p, const GatherView& view,
@@ -214,8 +215,8 @@ void estimate_time(GatherShape& shape, const ConvProblem& p, const GatherView& v
   const double rest = std::ceil((blocks - waves * sms * resident) / sms);
   const double lonely = rest > 0 ? std::max(1.0, kDirectBusyWarps / (rest * warps)) : 1.0;
   const double hidden = std::max(1.0, kDirectBusyWarps / (resident * warps));
-  const double cycles = waves * resident * hidden * count_issue(taps) +
-                        rest * lonely * count_issue(most_taps);
+  const double cycles =
+      waves * resident * hidden * count_issue(taps) + rest * lonely * count_issue(most_taps);
   const DeviceRates rates = rates_of(caps);
   const double arithmetic = cycles / (kDirectCyclesPerUs * rates.multiply);
   const double memory = count_bytes(p) / (kDirectBytesPerUs * rates.memory);

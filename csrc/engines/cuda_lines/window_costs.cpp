@@ -67,6 +67,13 @@ constexpr double kWindowCopiedBytes = 18;   // the same if the source's channels
 constexpr double kWindowStoredBytes = 15;   // storing results, bytes per cycle
 constexpr double kOddValueCycles = 3.3;     // storing a value if pixels are not 16-byte aligned
 constexpr double kWindowPartialBytes = 10;  // partial sums, which are written and read again
+// Grouped layers, whose tiles are short: bytes of filters packed per cycle, the launch that adds
+// the split-K slices, and that kernel's cycles per element of a channels_last target, whose stores
+// are scattered. Fitted to 3x3 layers of 5 to 32 groups at batch 1 (H200, November 2026). The
+// constants above were fitted to dense layers without these terms, so dense layers omit them.
+constexpr double kGroupFilterBytes = 4;
+constexpr double kGroupSumLaunchCycles = 4800;
+constexpr double kGroupSumCycles = 2.9;
 
 int count_products(TensorMath math) {
   return math == TensorMath::kIeee ? 6 : math == TensorMath::kHalfIeee ? 3 : 1;
@@ -202,6 +209,14 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
     cycles += (traffic.source * element + line_bytes) / caps.sm_count / rate;
   }
   cycles += 2 * static_cast<double>(shape.partial_bytes) / caps.sm_count / kWindowPartialBytes;
+  if (problem.groups > 1) {
+    cycles += static_cast<double>(shape.packed_bytes) / caps.sm_count / kGroupFilterBytes;
+    if (shape.splits > 1) {
+      const bool scatters = make_gather_tensors(problem).target_strides.c == 1;
+      const double scattered = scatters ? traffic.target : 0;
+      cycles += kGroupSumLaunchCycles + kGroupSumCycles * scattered / caps.sm_count;
+    }
+  }
   return cycles / (kWindowClockGhz * 1e3);
 }
 
