@@ -51,21 +51,31 @@ struct PixelRow {
 
 // Copies the weights of the block's channels to shared memory, [tap][channel]. Neighbouring threads
 // load neighbouring taps of a channel, which are usually contiguous, and store them a pitch apart.
-template <typename T, int kTaps, int kPitch>
-__device__ __forceinline__ void stage_strip_weights(const DepthwiseTensors& t, int first_channel,
-                                                    int channels, float* weights) {
+// kDense: the weights are contiguous, [channel][row][column], so that 32-bit arithmetic locates
+// them. The 64-bit products of other strides take more time than the loads of a small launch.
+template <typename T, int kTaps, int kPitch, bool kDense>
+__device__ __forceinline__ void copy_strip_weights(const DepthwiseTensors& t, int first_channel,
+                                                   int channels, float* weights) {
   constexpr int kAllTaps = kTaps * kTaps;
   constexpr int kBatch = 8;  // loads in flight
-  const T* const from = static_cast<const T*>(t.weight);
   const int count = min(channels, t.channels - first_channel) * kAllTaps;
+  const T* const from = static_cast<const T*>(t.weight) + first_channel * t.weight_k;
+  const auto locate = [&](int index) {
+    const int channel = index / kAllTaps, tap = index % kAllTaps;
+    const int r = tap / kTaps, s = tap % kTaps;
+    if constexpr (kDense) {
+      return channel * kAllTaps + (t.row.tap0 + r * t.row.tap_step) * kTaps + t.column.tap0 +
+             s * t.column.tap_step;
+    } else {
+      return t.locate_weight(channel, r, s);
+    }
+  };
   for (int first = threadIdx.x; first < count; first += kBatch * kDepthwiseThreads) {
     uint32_t words[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int index = first + i * kDepthwiseThreads;
-      const int channel = index / kAllTaps, tap = index % kAllTaps;
-      words[i] = load_single(
-          from + t.locate_weight(first_channel + channel, tap / kTaps, tap % kTaps), index < count);
+      words[i] = load_single(from + locate(index), index < count);
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
@@ -75,6 +85,16 @@ __device__ __forceinline__ void stage_strip_weights(const DepthwiseTensors& t, i
       widen_word<1>(value, 0, words[i], T{});
       if (index < count) weights[tap * kPitch + channel] = value[0];
     }
+  }
+}
+
+template <typename T, int kTaps, int kPitch>
+__device__ __forceinline__ void stage_strip_weights(const DepthwiseTensors& t, int first_channel,
+                                                    int channels, float* weights) {
+  if (t.weight_k == kTaps * kTaps && t.weight_r == kTaps && t.weight_s == 1) {
+    copy_strip_weights<T, kTaps, kPitch, true>(t, first_channel, channels, weights);
+  } else {
+    copy_strip_weights<T, kTaps, kPitch, false>(t, first_channel, channels, weights);
   }
 }
 

@@ -234,8 +234,8 @@ void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
           block.in_planes && element == 2 ? 0.5 : static_cast<double>(c.stages - 1);
       const double latency = std::ceil(per_sm / static_cast<double>(c.resident)) *
                              (1 + block_stages / ahead) * kStripLatencyUs;
-      const double us = kDepthwiseLaunchUs + kStripSecondPassUs +
-                        std::max({compute, memory, latency}) +
+      const double second_pass = block.in_planes ? kStripSecondPassUs : kPixelGradSecondPassUs;
+      const double us = kDepthwiseLaunchUs + second_pass + std::max({compute, memory, latency}) +
                         // Neither hides the other entirely.
                         (block.uses_boxes ? 0.05 : 0.15) * std::min(compute, memory);
       if (fit.blocks > 0 && us >= fit.microseconds) continue;

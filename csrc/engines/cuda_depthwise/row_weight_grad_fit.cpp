@@ -121,7 +121,7 @@ void fit_parts(const Candidate& c, RowWeightGradFit& fit) {
         kDepthwiseReferenceSms / sms / spread;
     const double latency =
         std::ceil(per_sm / static_cast<double>(resident)) * (kStripLatencyUs + rounds * kItemUs);
-    const double us = kDepthwiseLaunchUs + (parts == 1 ? 0 : kStripSecondPassUs) +
+    const double us = kDepthwiseLaunchUs + (parts == 1 ? 0 : kPixelGradSecondPassUs) +
                       std::max({compute, memory, latency}) + 0.15 * std::min(compute, memory);
     if (fit.blocks > 0 && us >= fit.microseconds) continue;
     fit.microseconds = us;
