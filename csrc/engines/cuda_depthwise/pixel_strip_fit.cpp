@@ -108,9 +108,9 @@ void fit_segments(const Candidate& c, DepthwiseFit& fit) {
     const double sms = std::max(c.caps.sm_count, 1);
     const double alone = std::clamp(2 - work.blocks / sms, 0.0, 1.0);
     const double staging = alone * weights / kDepthwiseThreads * kWeightUs;
-    // Few warps do not fill the memory's queues, even if their loads are ahead.
-    const double us =
-        predict_strips_us(work, c.caps) + kLatencyShare * work.waits * kStripLatencyUs + staging;
+    // Few warps of a large kernel do not fill the memory's queues, even if their loads are ahead.
+    const double latency = taps == 3 ? 0 : kLatencyShare * work.waits * kStripLatencyUs;
+    const double us = predict_strips_us(work, c.caps) + latency + staging;
     if (us >= fit.microseconds) continue;
     fit.microseconds = us;
     fit.pixel_strip.shape = c.shape;
@@ -133,13 +133,19 @@ void fit_pixel_strips(const ConvProblem& problem, const DeviceCaps& caps, Depthw
   const DepthwiseTensors t = fit.pixel.t;
   const int shape = find_shape(problem, t);
   if (fit.blocks == 0 || shape < 0) return;
-  const int channels = pixel_strip_channels(kPixelStripShapes[shape].taps);
+  const int taps = kPixelStripShapes[shape].taps;
+  const int channels = pixel_strip_channels(taps);
   const int64_t vectors = t.channels / channels;
   const int64_t whole = kSectorBytes / (channels * size_of(problem.dtype));
   const int64_t fewest = ceil_div(vectors, kPixelStripVectors);
   for (int64_t factor = 1;; factor = next_size(factor)) {
     const StripBlock block(vectors, fewest * factor, whole);
     if (factor > 1 && block.vectors < kLeastSectors * whole) break;
+    // Narrow chunks give small launches more blocks. A large launch of 3x3 layers, which memory
+    // limits, would only read shorter runs: kb82dw took 1.3 times as long with 24 channels of 64.
+    const bool is_large =
+        fit.pixel_strip.blocks >= int64_t{pixel_strip_blocks(taps)} * caps.sm_count;
+    if (factor > 1 && taps == 3 && is_large) break;
     fit_segments({problem, caps, t, shape, block}, fit);
   }
 }
