@@ -16,7 +16,6 @@ template <typename T, OperandForm kForm>
 class RowBuilder {
   static constexpr int kComponents = count_components(kForm);
   static constexpr int kBytes = sizeof(T);
-  static constexpr int kAnyPhase = -1;
 
   // Neighbouring pixels in every component, as pairs that begin at even pixels. Each pixel is
   // converted once, for all taps that read it.
@@ -79,23 +78,6 @@ class RowBuilder {
 
  private:
   __device__ __forceinline__ void build_row(uint32_t from, uint32_t to) const {
-    if constexpr (kBytes == 4) {
-      // The first pixel's word of a 16-byte unit is the same in all calls. Compiled code for each
-      // takes the words from the registers that they were loaded to.
-      if (g_.row_tiles.taps_are_neighbours) {
-        const int phase = g_.row_tiles.input_shift % 4;
-        if (phase == 3) return build_channels<3>(from, to);
-        if (phase == 2) return build_channels<2>(from, to);
-        if (phase == 1) return build_channels<1>(from, to);
-        return build_channels<0>(from, to);
-      }
-    }
-    build_channels<kAnyPhase>(from, to);
-  }
-
-  // kPhase: the word of a 16-byte unit that the first pixel is in, if taps are neighbours.
-  template <int kPhase>
-  __device__ __forceinline__ void build_channels(uint32_t from, uint32_t to) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, quarter = lane / 8;
     const RowTiles& t = g_.row_tiles;
     const int set_channels = t.set_channels(), column_bytes = set_channels * 128;
@@ -105,10 +87,10 @@ class RowBuilder {
       // There are two channel sets at most; the second follows on all kernel columns of the first.
       const int before = channel < set_channels ? 0 : (g_.kernel_columns - 1) * set_channels;
       uint32_t column = to + (channel + before) * 128;
-      if (kPhase != kAnyPhase || (kBytes == 2 && t.taps_are_neighbours)) {
+      if (t.taps_are_neighbours) {
         for (int s = 0; s < g_.kernel_columns; s += kBuiltTogether) {
           float values[16 + kBuiltTogether];
-          load_neighbours<kPhase>(values, raw, quarter * 16 + t.input_shift + s);
+          load_neighbours(values, raw, quarter * 16 + t.input_shift + s);
           const BuiltPairs<8 + kBuiltTogether / 2> pairs(values);
 #pragma unroll
           for (int shift = 0; shift < kBuiltTogether; ++shift) {
@@ -122,7 +104,7 @@ class RowBuilder {
           float values[16];
           const int first = t.input_shift + s * g_.dilation_w;
           if (g_.stride_w == 1) {
-            load_neighbours<kAnyPhase>(values, raw, quarter * 16 + first);
+            load_neighbours(values, raw, quarter * 16 + first);
           } else {
             load_strided(values, raw, quarter * 16 * g_.stride_w + first);
           }
@@ -135,7 +117,7 @@ class RowBuilder {
 
   // Loads neighbouring pixels, 16-bit values in the lower halves of words. `first` is the same for
   // all lanes up to a multiple of 16 bytes, so branches on it do not diverge.
-  template <int kPhase, int kCount>
+  template <int kCount>
   __device__ __forceinline__ void load_neighbours(float (&values)[kCount], uint32_t raw,
                                                   int first) const {
     constexpr int kWords = ((kCount + 16 / kBytes - 1) * kBytes + 15) / 16 * 4;
@@ -149,7 +131,7 @@ class RowBuilder {
       for (int j = 0; j < 4; ++j) words[i + j] = unit[j];
     }
     // Registers have no dynamic index: the words are shifted by 2 and by 1.
-    const int phase = kPhase != kAnyPhase ? 4 * kPhase : first * kBytes % 16;
+    const int phase = first * kBytes % 16;
     if ((phase & 8) != 0) shift_words<2>(words);
     if ((phase & 4) != 0) shift_words<1>(words);
     if constexpr (kBytes == 4) {
