@@ -125,29 +125,6 @@ def test_wide_ranges(core: ModuleType, precision: str, operand: str, factor: flo
     check(RowEngine(core, precision), problem)
 
 
-@pytest.mark.parametrize("precision", ["ieee", "tf32"])
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case("channel_blocks", (1, 200, 6, 10), (24, 200, 3, 3), padding=(1, 1)),
-        Case("empty_blocks", (1, 120, 6, 10), (144, 20, 3, 3), padding=(1, 1), groups=6),
-        Case("groups_of_four", (1, 64, 6, 56), (64, 4, 3, 3), padding=(1, 1), groups=16),
-        Case("tap_blocks", (1, 16, 9, 10), (24, 16, 7, 7), padding=(3, 3)),
-    ],
-    ids=str,
-)
-def test_every_row_is_checked(core: ModuleType, precision: str, case: Case) -> None:
-    """Warpgroups that read the same rows of dY share their checks."""
-    for row in range(case.x[2]):
-        problem = Problem(case, torch.float32, COMMON[0], "cpu")
-        tiny = problem.y[:, 17, row] * 1e-15
-        problem.y[:, 17] = 0
-        problem.y[:, 17, row] = tiny
-        host = RowEngine(core, precision)
-        host.caps.sm_count = 2
-        check(host, problem)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize(
     "case",

@@ -19,28 +19,6 @@ struct RowConsumerIndex {
   }
 };
 
-// The warpgroups that read the same rows of dY: those of all channels and taps. They share the
-// checks of a scaled form, step by step, so that none of them falls behind the others.
-struct GradientReaders {
-  int count, index;  // index: of this warpgroup
-
-  __device__ __forceinline__ GradientReaders(const WgradGeometry& g, const WgradWork& work,
-                                             const RowConsumerIndex& own, int parts) {
-    const WgradTile& tile = work.tile;
-    const int first_tile = find_first_tile(g, tile.filter_tile / g.block_filter_tiles);
-    const int block_tiles = g.row_tiles.channel_sets * g.block_channel_tiles;
-    const int tiles = (tile.end_channel + g.atom_channels - 1) / g.atom_channels - first_tile;
-    int rest = work.tile_index;
-    const int group_block = g.by_group_blocks.split(rest);
-    const int channel_block = (tile.channel_tile - first_tile) / block_tiles;
-    // Blocks behind the last channel are empty, and read nothing.
-    count = (tiles + block_tiles - 1) / block_tiles * g.group_blocks;
-    index = channel_block * g.group_blocks + group_block;
-    count *= g.row_tiles.channel_sets * parts;
-    index = (index * g.row_tiles.channel_sets + own.channel_set) * parts + own.part;
-  }
-};
-
 // This thread's share of the partial sums of a tap group, kColumns columns of 64 filters; further
 // tap groups follow. tap_group: of the block.
 template <int kColumns>

@@ -2,8 +2,7 @@
 //
 // A slot of the ring is [channel set][kernel column s][channel][64 pixels], 16-bit: the input row,
 // shifted by the taps' columns, rounded or split. A column of B is 128 bytes, swizzled. A lane
-// builds 16 pixels of channel lane % 8, which are two 16-byte units of each tap's column: 8 lanes
-// that load or store 16 bytes at once have 8 channels, and thus different banks.
+// builds 16 pixels of channel lane / 4, which are two 16-byte units of each tap's column.
 #pragma once
 
 #include "device/mbarrier.cuh"
@@ -78,11 +77,11 @@ class RowBuilder {
 
  private:
   __device__ __forceinline__ void build_row(uint32_t from, uint32_t to) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, quarter = lane / 8;
+    const int lane = static_cast<int>(threadIdx.x) % 32, quarter = lane % 4;
     const RowTiles& t = g_.row_tiles;
     const int set_channels = t.set_channels(), column_bytes = set_channels * 128;
     for (int first = 8 * warp_; first < t.block_channels; first += 8 * kRowBuilderWarps) {
-      const int channel = first + lane % 8;
+      const int channel = first + lane / 4;
       const uint32_t raw = from + channel * t.input_pitch;
       // There are two channel sets at most; the second follows on all kernel columns of the first.
       const int before = channel < set_channels ? 0 : (g_.kernel_columns - 1) * set_channels;
@@ -171,7 +170,7 @@ class RowBuilder {
 #pragma unroll
       for (float& value : values) value *= scale_;
       // The four lanes that have pixels of the same channel judge together.
-      check_fitness(call_.scales, values, 0x01010101u << threadIdx.x % 8);
+      check_fitness(call_.scales, values, 0xfu << (threadIdx.x % 32 / 4 * 4));
     }
   }
 
@@ -179,7 +178,7 @@ class RowBuilder {
   template <typename Pairs>
   __device__ __forceinline__ void store(const Pairs& pairs, int shift, uint32_t column,
                                         uint32_t swizzle_bits) const {
-    const uint32_t quarter = threadIdx.x % 32 / 8;
+    const uint32_t quarter = threadIdx.x % 4;
 #pragma unroll
     for (int unit = 0; unit < 2; ++unit) {
       const uint32_t to = column + (((2 * quarter + unit) ^ swizzle_bits) << 4);

@@ -27,7 +27,6 @@ class RowConsumer {
   // have to stay there meanwhile.
   static constexpr bool kOverlaps = sizeof(T) == 2;
   static constexpr bool kAddsDuringMmas = kIsSplit && RowTile{kColumns, kGroups}.has_two_sets();
-  using Fragments = RowFragments<kForm>;
 
   // What a step releases: its stage of dY, and rows of the ring.
   struct PassedStep {
@@ -53,11 +52,11 @@ class RowConsumer {
       group_lower_[i] = lower_descriptor(ring + group.s * column_bytes);
     }
     scale_ = find_operand_scale<kForm, PackedSide::kGradient>(call);
-    if constexpr (is_scaled(kForm)) {
-      const GradientReaders readers(g, work, index, sets);
-      scales_ = call.scales;
-      readers_ = readers.count, steps_to_check_ = readers.index;
-    }
+    const bool checks =
+        work.tile.first_group == 0 && index.channel_set == 0 &&
+        work.tile.channel_tile == find_first_tile(g, work.tile.filter_tile / g.block_filter_tiles);
+    checked_ = checks ? call.scales : nullptr;
+
     partial_ = find_partials<kColumns>(g, call, work, index, first - work.tile.first_group);
     adds_ = call.adds_to_partials;
   }
@@ -79,7 +78,6 @@ class RowConsumer {
         for (float& value : group.value) value = 0;
       }
     }
-    Fragments fragments;  // of float32 dY
     PassedStep passed{};
     int chain = 0;  // steps since the accumulators were stored
     for (int i = 0; i < work_.stages; ++i) {
@@ -90,20 +88,9 @@ class RowConsumer {
       }
       for (int row = 0; row < run.rows; ++row, ++chain) {
         newest_.skip(row == 0 ? window_.span : window_.advance, g_.row_tiles.ring_rows);
-        const bool is_last = row == run.rows - 1;
-        const PassedStep step{stage_.slot, oldest_.slot, is_last ? window_.span : window_.advance};
-        if constexpr (sizeof(T) == 2) {
-          multiply_stored<kHasAll>(sums, chain > 0);
-        } else if constexpr (kHasAll && kAddsDuringMmas) {
-          if (row == 0) load_fragments(fragments);
-          wait_rows();
-          is_last ? multiply_pipelined<false>(fragments, sums)
-                  : multiply_pipelined<true>(fragments, sums);
-        } else {
-          load_fragments(fragments);
-          wait_rows();
-          multiply_loaded<kHasAll>(fragments, sums, chain > 0);
-        }
+        multiply<kHasAll>(sums, chain > 0);
+        const PassedStep step{stage_.slot, oldest_.slot,
+                              row == run.rows - 1 ? window_.span : window_.advance};
         if constexpr (kOverlaps) {
           wait_wgmma<1>();
           if (row > 0) release(passed);
@@ -112,6 +99,7 @@ class RowConsumer {
           release_rows(step);
         }
         oldest_.skip(step.rows, g_.row_tiles.ring_rows);
+        stage_.advance(g_.stages);
       }
       // The next run's rows may need the whole ring.
       if constexpr (kOverlaps) {
@@ -122,75 +110,41 @@ class RowConsumer {
     store(sums);
   }
 
-  // One step of 16-bit dY.
+  // One step.
   template <bool kHasAll>
-  __device__ __forceinline__ void multiply_stored(Accumulators (&sums)[kGroups], bool accumulates) {
-    const uint32_t stage = find_gradient();
-    wait_gradient();
-    fence_async_proxy();  // cp.async wrote the operand
-    wait_rows();
-    fence_wgmma();
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      if (kHasAll || i < group_count_)
-        issue(sums[i], lower_descriptor(stage), find_operand(i), accumulates);
-    }
-    commit_wgmma();
-    stage_.advance(g_.stages);
-  }
-
-  // One step of float32 dY, in one component or without a second set of accumulators.
-  template <bool kHasAll>
-  __device__ __forceinline__ void multiply_loaded(const Fragments& fragments,
-                                                  Accumulators (&sums)[kGroups],
-                                                  bool accumulates) const {
-    if constexpr (kIsSplit) {
-      multiply_split<kHasAll>(fragments, sums);
-    } else {
+  __device__ __forceinline__ void multiply(Accumulators (&sums)[kGroups], bool accumulates) const {
+    const uint32_t stage = memory_.gradient + stage_.slot * memory_.gradient_stage_bytes +
+                           filter_tile_ * kTileFilters * gradient_pitch(sizeof(T));
+    wait_barrier(memory_.gradient_full + 8 * stage_.slot, stage_.parity);
+    if constexpr (sizeof(T) == 2) {
+      fence_async_proxy();  // cp.async wrote the operand
+      wait_rows();
       fence_wgmma();
 #pragma unroll
       for (int i = 0; i < kGroups; ++i) {
         if (kHasAll || i < group_count_)
-          issue(sums[i], fragments.word[0], find_operand(i), accumulates);
+          issue(sums[i], lower_descriptor(stage), find_operand(i), accumulates);
       }
       commit_wgmma();
-      wait_wgmma<0>();
-    }
-  }
-
-  // The raw rows of the stage that is read next.
-  __device__ __forceinline__ uint32_t find_gradient() const {
-    return memory_.gradient + stage_.slot * memory_.gradient_stage_bytes +
-           filter_tile_ * kTileFilters * gradient_pitch(sizeof(T));
-  }
-
-  __device__ __forceinline__ void wait_gradient() const {
-    wait_barrier(memory_.gradient_full + 8 * stage_.slot, stage_.parity);
-  }
-
-  __device__ __forceinline__ void convert(const RawRow& raw, int row, Fragments& fragments) const {
-    const bool checks = is_scaled(kForm) && steps_to_check_ == 0;
-    fragments.convert(raw, row, scale_, checks ? scales_ : nullptr);
-  }
-
-  // Releases the stage whose values have been converted.
-  __device__ __forceinline__ void pass_stage() {
-    __syncwarp();
-    release_gradient(stage_.slot);
-    stage_.advance(g_.stages);
-    if constexpr (is_scaled(kForm)) {
-      if (--steps_to_check_ < 0) steps_to_check_ = readers_ - 1;
-    }
-  }
-
-  __device__ __forceinline__ void load_fragments(Fragments& fragments) {
-    RawRow raw[kFragmentRows];
-    wait_gradient();
+    } else {
+      RowFragments<kForm> fragments;
+      fragments.load(stage, scale_, checked_);
+      __syncwarp();
+      release_gradient(stage_.slot);
+      wait_rows();
+      if constexpr (kIsSplit) {
+        multiply_split<kHasAll>(fragments, sums);
+      } else {
+        fence_wgmma();
 #pragma unroll
-    for (int row = 0; row < kFragmentRows; ++row) raw[row].load(find_gradient(), row);
-#pragma unroll
-    for (int row = 0; row < kFragmentRows; ++row) convert(raw[row], row, fragments);
-    pass_stage();
+        for (int i = 0; i < kGroups; ++i) {
+          if (kHasAll || i < group_count_)
+            issue(sums[i], fragments.word[0], find_operand(i), accumulates);
+        }
+        commit_wgmma();
+        wait_wgmma<0>();
+      }
+    }
   }
 
   __device__ __forceinline__ void release_gradient(int slot) const {
@@ -230,69 +184,50 @@ class RowConsumer {
   // Multiplies two fp16 components. Products with a low component are kHalfLowScale times too
   // large.
   template <bool kHasAll>
-  __device__ __forceinline__ void multiply_split(const Fragments& fragments,
+  __device__ __forceinline__ void multiply_split(const RowFragments<kForm>& fragments,
                                                  Accumulators (&sums)[kGroups]) const {
+    if constexpr (kHasAll && kAddsDuringMmas) {
+      multiply_pipelined(fragments, sums);
+    } else {
 #pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      if (!kHasAll && i >= group_count_) continue;
-      Accumulators products;
-      const uint32_t operand = find_operand(i);
-      issue_low(products, fragments, operand);
-      wait_wgmma<0>();
+      for (int i = 0; i < kGroups; ++i) {
+        if (!kHasAll && i >= group_count_) continue;
+        Accumulators products;
+        const uint32_t operand = find_operand(i);
+        issue_low(products, fragments, operand);
+        wait_wgmma<0>();
 #pragma unroll
-      for (float& value : products.value) value *= 1 / kHalfLowScale;
-      issue_high(products, fragments, operand, true);
-      wait_wgmma<0>();
-      add_products(sums[i], products, 1);
+        for (float& value : products.value) value *= 1 / kHalfLowScale;
+        issue_high(products, fragments, operand, true);
+        wait_wgmma<0>();
+        add_products(sums[i], products, 1);
+      }
     }
   }
 
-  // The same of all tap groups, with one set of MMAs under way while the products of the set before
-  // are added. The low components' MMAs come first: once they have ended, their fragments'
-  // registers are free for the fragments of the run's next step, which are made while the other
-  // MMAs run. The last step of a run must not wait for the next one (kLoadsNext is false), whose dY
-  // is loaded behind input rows that may need the whole ring.
-  template <bool kLoadsNext>
-  __device__ __forceinline__ void multiply_pipelined(Fragments& fragments,
-                                                     Accumulators (&sums)[kGroups]) {
-    static_assert(kGroups == 3, "high components overlap with two rows that are converted");
-    Accumulators even, odd;
-    [[maybe_unused]] RawRow raw;
-    [[maybe_unused]] Fragments next;
-    const uint32_t operand[] = {find_operand(0), find_operand(1), find_operand(2)};
-    issue_low(even, fragments, operand[0]);
-    issue_low(odd, fragments, operand[1]);
-    wait_wgmma<1>();
-    add_products(sums[0], even, 1 / kHalfLowScale);
-    issue_low(even, fragments, operand[2]);
-    wait_wgmma<1>();
-    add_products(sums[1], odd, 1 / kHalfLowScale);
-    issue_high(odd, fragments, operand[0], false);
-    wait_wgmma<1>();
-    if constexpr (kLoadsNext) {
-      wait_gradient();
-      raw.load(find_gradient(), 0);
-    }
-    add_products(sums[2], even, 1 / kHalfLowScale);
-    issue_high(even, fragments, operand[1], false);
-    if constexpr (kLoadsNext) convert(raw, 0, next);
-    wait_wgmma<1>();
-    add_products(sums[0], odd, 1);
-    issue_high(odd, fragments, operand[2], false);
-    if constexpr (kLoadsNext) raw.load(find_gradient(), 1);
-    wait_wgmma<1>();
-    add_products(sums[1], even, 1);
-    if constexpr (kLoadsNext) {
-      convert(raw, 1, next);
-      pass_stage();
+  // The same, with one set of MMAs under way while the products of the set before are added.
+  __device__ __forceinline__ void multiply_pipelined(const RowFragments<kForm>& fragments,
+                                                     Accumulators (&sums)[kGroups]) const {
+    Accumulators low, high;
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      const uint32_t operand = find_operand(i);
+      issue_low(low, fragments, operand);
+      if (i > 0) {
+        wait_wgmma<1>();
+        add_products(sums[i - 1], high, 1);
+      }
+      issue_high(high, fragments, operand, false);
+      wait_wgmma<1>();
+      add_products(sums[i], low, 1 / kHalfLowScale);
     }
     wait_wgmma<0>();
-    add_products(sums[2], odd, 1);
-    if constexpr (kLoadsNext) fragments.copy(next, static_cast<uint32_t>(g_.stages) >> 16);
+    add_products(sums[kGroups - 1], high, 1);
   }
 
   // Starts the MMAs with one low component.
-  __device__ __forceinline__ void issue_low(Accumulators& products, const Fragments& fragments,
+  __device__ __forceinline__ void issue_low(Accumulators& products,
+                                            const RowFragments<kForm>& fragments,
                                             uint32_t operand) const {
     fence_wgmma();
     issue(products, fragments.word[0], operand + memory_.component_bytes / 16, false);
@@ -301,8 +236,9 @@ class RowConsumer {
   }
 
   // Starts the MMAs of both high components.
-  __device__ __forceinline__ void issue_high(Accumulators& products, const Fragments& fragments,
-                                             uint32_t operand, bool accumulates) const {
+  __device__ __forceinline__ void issue_high(Accumulators& products,
+                                             const RowFragments<kForm>& fragments, uint32_t operand,
+                                             bool accumulates) const {
     fence_wgmma();
     issue(products, fragments.word[0], operand, accumulates);
     commit_wgmma();
@@ -316,14 +252,11 @@ class RowConsumer {
 
   // Releases the step's first input rows, which no later step reads.
   __device__ __forceinline__ void release_rows(const PassedStep& step) const {
-    static_assert(kMaxRingRows <= 64, "a lane releases two rows");
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (lane + 32 * i >= step.rows) continue;
-      const int slot = step.first_row + lane + 32 * i;
-      arrive(memory_.row_empty +
-             8 * (slot < g_.row_tiles.ring_rows ? slot : slot - g_.row_tiles.ring_rows));
+    if (threadIdx.x % 32 != 0) return;
+#pragma unroll 1
+    for (int i = 0, slot = step.first_row; i < step.rows; ++i) {
+      arrive(memory_.row_empty + 8 * slot);
+      if (++slot == g_.row_tiles.ring_rows) slot = 0;
     }
   }
 
@@ -349,10 +282,7 @@ class RowConsumer {
   int group_row_[kGroups];         // the tap group's input row among those of a step
   uint32_t group_lower_[kGroups];  // its operand in slot 0
   float scale_;
-  // Of scaled forms: where values that do not fit are reported, the warpgroups that read the same
-  // dY, and the number of steps before this one checks a step again.
-  HalfScales* scales_;
-  int readers_, steps_to_check_;
+  HalfScales* checked_;  // where this block reports values that do not fit, if it checks them
   float* partial_;
   bool adds_;
   RingCursor stage_;            // of raw dY

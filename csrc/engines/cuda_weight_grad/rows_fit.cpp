@@ -22,6 +22,7 @@ constexpr double kLoadCycles = 25;   // of a loader warp, for an instruction
 
 // Builders load a few pixels behind the last raw row, which they do not use.
 constexpr int64_t kOverreadBytes = 128;
+constexpr int kMaxRingRows = 48;  // as many barriers fit in their 1 KiB
 constexpr int kMaxGradientStages = 6, kInputStages = 3;
 
 constexpr int64_t kMaxChannelBytes = (int64_t{1} << 31) - 1;  // addresses step by 32-bit strides

@@ -28,7 +28,6 @@ inline constexpr int kRowWarpgroups = 2;         // consumers that a block has a
 inline constexpr int kRowLoaderWarps = 4;        // warps that copy raw rows into shared memory
 inline constexpr int kRowBuilderWarps = 4;       // warps that make the shifted input rows of them
 inline constexpr int kBuiltTogether = 4;
-inline constexpr int kMaxRingRows = 48;  // as many barriers fit in their 1 KiB
 inline constexpr int kRowProducerThreads = 32 * (kRowLoaderWarps + kRowBuilderWarps);
 
 // Accumulators of a warpgroup: so many tap groups of 64 filters by `columns`.

@@ -17,7 +17,6 @@ __device__ __forceinline__ int find_first_tile(const WgradGeometry& g, int filte
 struct WgradTile {
   int filter_tile, channel_tile;
   int first_group, last_group;
-  int end_channel;  // behind the last one that the block's filters read
   bool is_empty;
 
   __device__ WgradTile(const WgradGeometry& g, int index) {
@@ -32,8 +31,9 @@ struct WgradTile {
     const int last_filter = (end_filter < g.filters ? end_filter : g.filters) - 1;
     const bool is_grouped = g.group_filters < g.filters;
     channel_tile = find_first_tile(g, filter_block) + channel_block * g.block_channel_tiles;
-    end_channel = is_grouped ? (g.by_group_filters.divide(last_filter) + 1) * g.group_channels
-                             : g.packed_channels;
+    const int end_channel = is_grouped
+                                ? (g.by_group_filters.divide(last_filter) + 1) * g.group_channels
+                                : g.packed_channels;
     is_empty = channel_tile * g.atom_channels >= end_channel;
   }
 };
