@@ -31,6 +31,7 @@ constexpr double kDepthwiseWeightIssue = 40;     // a warp stages 32 weights
 constexpr double kStripSetupIssue = 250;       // locating the strip, weights, first loads
 constexpr double kPhaseStripSetupIssue = 350;  // the same for strided input gradients
 constexpr double kStripWeightIssue = 20;       // copying one weight to shared memory
+constexpr double kStripKeptWeightIssue = 2.8;  // loading one weight into registers, as vectors
 constexpr double kStripStepIssue = 8;          // shifting the accumulators, one store
 constexpr double kStripRowIssue = 8;           // address of a source row
 constexpr double kStripLoadIssue = 4;          // one predicated load

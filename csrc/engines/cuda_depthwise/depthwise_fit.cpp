@@ -110,6 +110,8 @@ std::optional<PixelStripParams> make_pixel_strip_params(const ConvProblem& probl
   const bool aligned = is_aligned(params.t.source, problem.dtype, channels) &&
                        is_aligned(params.t.target, problem.dtype, channels);
   if (!aligned) return {};
+  params.dense_weights =
+      params.dense_weights && is_aligned(params.t.weight, problem.dtype, channels);
   return params;
 }
 

@@ -117,8 +117,10 @@ constexpr int kPixelStripVectors = 32;  // vectors of channels in a block's chun
 constexpr int pixel_strip_weight_pitch(int taps) {
   return (kPixelStripVectors + 1) * pixel_strip_channels(taps);
 }
+// Whether a thread keeps its weights in registers; they are in shared memory otherwise.
+constexpr bool keeps_strip_weights(int taps) { return taps == 3; }
 constexpr int64_t pixel_strip_shared_bytes(int taps) {
-  return int64_t{4} * taps * taps * pixel_strip_weight_pitch(taps);
+  return keeps_strip_weights(taps) ? 0 : int64_t{4} * taps * taps * pixel_strip_weight_pitch(taps);
 }
 struct PixelStripParams {
   DepthwiseTensors t;
@@ -126,6 +128,9 @@ struct PixelStripParams {
   int items;         // strips of a chunk: columns x segments x images
   int block_items;   // strips that a block computes, one per thread and vector
   int segment_rows;  // output rows of a strip
+  // Whether w is contiguous, [channel][row][column], in the order of the taps, and aligned to the
+  // channels of a thread.
+  bool dense_weights;
   FastDivmod by_chunks, by_vectors, by_columns, by_segments;  // by_vectors: of a chunk
 };
 

@@ -28,6 +28,13 @@ int find_shape(const ConvProblem& problem, const DepthwiseTensors& t) {
   return -1;
 }
 
+// Returns whether w is contiguous, [channel][row][column], with taps in order of increasing offset.
+bool has_dense_weights(const DepthwiseTensors& t, int taps) {
+  const auto in_order = [](const CudaAxis& axis) { return axis.tap0 == 0 && axis.tap_step == 1; };
+  return in_order(t.row) && in_order(t.column) && t.weight_k == taps * taps && t.weight_r == taps &&
+         t.weight_s == 1;
+}
+
 // A distribution of the channels among blocks and of a block's threads.
 struct StripBlock {
   int64_t chunks, vectors;  // vectors of channels per chunk
@@ -75,7 +82,11 @@ void fit_segments(const Candidate& c, DepthwiseFit& fit) {
   const double step_issue = stride * (kStripRowIssue + pixels * (kStripLoadIssue + convert)) +
                             at_once * (kStripStepIssue + channels);
   const double run = static_cast<double>(block.vectors * channels) * element;
-  const double weights = static_cast<double>(block.vectors * channels * taps * taps);
+  // Weights that a thread loads, its own or its part of the chunk's.
+  const double weights =
+      static_cast<double>(channels * taps * taps) *
+      (keeps_strip_weights(taps) ? 1 : static_cast<double>(block.vectors) / kDepthwiseThreads);
+  const double weight_issue = keeps_strip_weights(taps) ? kStripKeptWeightIssue : kStripWeightIssue;
   // The load-store unit takes a cycle for each line of 128 bytes that a warp loads, and one for
   // each channel of a weight.
   const double lines =
@@ -95,8 +106,8 @@ void fit_segments(const Candidate& c, DepthwiseFit& fit) {
     StripWork work{};
     work.blocks = static_cast<double>(blocks);
     work.resident = pixel_strip_blocks(taps);
-    work.warp_issue = kStripSetupIssue + weights / kDepthwiseThreads * kStripWeightIssue +
-                      steps * step_issue + row_taps * (products + weight_loads);
+    work.warp_issue = kStripSetupIssue + weights * weight_issue + steps * step_issue +
+                      row_taps * (products + weight_loads);
     work.wavefronts = steps * stride * pixels * lines + row_taps * weight_loads * channels;
     work.waits = steps / ahead;
     work.moved_bytes = static_cast<double>(items) * t.channels * element *
@@ -107,9 +118,10 @@ void fit_segments(const Candidate& c, DepthwiseFit& fit) {
     // or more, others are multiplying meanwhile.
     const double sms = std::max(c.caps.sm_count, 1);
     const double alone = std::clamp(2 - work.blocks / sms, 0.0, 1.0);
-    const double staging = alone * weights / kDepthwiseThreads * kWeightUs;
+    const double staging = keeps_strip_weights(taps) ? 0 : alone * weights * kWeightUs;
     // Few warps of a large kernel do not fill the memory's queues, even if their loads are ahead.
-    const double latency = taps == 3 ? 0 : kLatencyShare * work.waits * kStripLatencyUs;
+    const double latency =
+        keeps_strip_weights(taps) ? 0 : kLatencyShare * work.waits * kStripLatencyUs;
     const double us = predict_strips_us(work, c.caps) + latency + staging;
     if (us >= fit.microseconds) continue;
     fit.microseconds = us;
@@ -120,6 +132,7 @@ void fit_segments(const Candidate& c, DepthwiseFit& fit) {
     p.chunk = static_cast<int>(block.vectors * channels);
     p.items = static_cast<int>(items), p.block_items = static_cast<int>(block.items);
     p.segment_rows = static_cast<int>(rows);
+    p.dense_weights = has_dense_weights(t, taps);
     p.by_chunks = FastDivmod(block.chunks), p.by_vectors = FastDivmod(block.vectors);
     p.by_columns = FastDivmod(columns), p.by_segments = FastDivmod(used);
   }
@@ -141,11 +154,8 @@ void fit_pixel_strips(const ConvProblem& problem, const DeviceCaps& caps, Depthw
   for (int64_t factor = 1;; factor = next_size(factor)) {
     const StripBlock block(vectors, fewest * factor, whole);
     if (factor > 1 && block.vectors < kLeastSectors * whole) break;
-    // Narrow chunks give small launches more blocks. A large launch of 3x3 layers, which memory
-    // limits, would only read shorter runs: kb82dw took 1.3 times as long with 24 channels of 64.
-    const bool is_large =
-        fit.pixel_strip.blocks >= int64_t{pixel_strip_blocks(taps)} * caps.sm_count;
-    if (factor > 1 && taps == 3 && is_large) break;
+    // Narrow chunks have fewer weights to stage, and read memory in shorter runs.
+    if (factor > 1 && keeps_strip_weights(taps)) break;
     fit_segments({problem, caps, t, shape, block}, fit);
   }
 }

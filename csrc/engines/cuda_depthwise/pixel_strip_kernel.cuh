@@ -15,9 +15,9 @@
 // step is `stride` source rows and completes one output row. Rows of taps whose output row is not
 // the thread's are skipped: at the borders of a small image that is a quarter of a 7x7 kernel.
 //
-// Shared memory: the weights of the block's chunk, [tap][channel], float32; 13 KB for 7x7. They are
-// loaded coalesced, once. A 3x3 kernel keeps them in registers from then on; larger kernels read
-// each weight once per source row, for all columns of the thread.
+// Shared memory: none for 3x3, whose threads keep their weights in registers. Larger kernels: the
+// weights of the block's chunk, [tap][channel], float32; 13 KB for 7x7. They are loaded coalesced,
+// once, and each is read once per source row, for all columns of the thread.
 // Grid: chunks of channels fastest, then the items (columns, segments, images) of a block.
 #pragma once
 
@@ -98,6 +98,36 @@ __device__ __forceinline__ void stage_strip_weights(const DepthwiseTensors& t, i
   }
 }
 
+// Loads all weights of a thread's channels into registers.
+template <typename T, int kTaps, int kChannels>
+__device__ __forceinline__ void load_strip_weights(const PixelStripParams& p, int channel,
+                                                   float (&weights)[kTaps * kTaps][kChannels]) {
+  constexpr int kAllTaps = kTaps * kTaps;
+  const T* const from = static_cast<const T*>(p.t.weight);
+  if (p.dense_weights) {
+    // Weights of neighbouring threads are far apart. Vector loads touch far fewer sectors.
+    ChannelVector<T, kChannels> vectors[kAllTaps];
+#pragma unroll
+    for (int i = 0; i < kAllTaps; ++i) {
+      vectors[i].load(from + channel * kAllTaps + i * kChannels, true);
+    }
+    float flat[kAllTaps][kChannels];  // elements in [channel][tap] order
+#pragma unroll
+    for (int i = 0; i < kAllTaps; ++i) vectors[i].widen_to(flat[i]);
+#pragma unroll
+    for (int i = 0; i < kAllTaps * kChannels; ++i) {
+      weights[i % kAllTaps][i / kAllTaps] = flat[i / kChannels][i % kChannels];
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kAllTaps * kChannels; ++i) {
+      const int c = i % kChannels, tap = i / kChannels;
+      weights[tap][c] =
+          to_accumulate(__ldg(from + p.t.locate_weight(channel + c, tap / kTaps, tap % kTaps)));
+    }
+  }
+}
+
 template <typename T, int kTaps, int kStride>
 __global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
     pixel_strip_kernel(const __grid_constant__ PixelStripParams p) {
@@ -107,7 +137,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
   constexpr int kPixels = (kColumns - 1) * kStride + kTaps;
   constexpr int kAhead = pixel_strip_steps_ahead(kTaps, kStride, sizeof(T));
   constexpr int kPitch = pixel_strip_weight_pitch(kTaps);
-  constexpr bool kKeepsWeights = kTaps == 3;  // in registers
+  constexpr bool kKeepsWeights = keeps_strip_weights(kTaps);
   // Output rows that see a step: sum[m] belongs to the m-th row before the newest.
   constexpr int kSums = (kTaps + kStride - 1) / kStride;
   using Row = PixelRow<T, kPixels, kChannels>;
@@ -151,18 +181,14 @@ __global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
     for (Row& row : of_step) load_row(row);
   }
 
-  float* const weights = reinterpret_cast<float*>(shared_bytes);
-  stage_strip_weights<T, kTaps, kPitch>(t, first_channel, p.chunk, weights);
-  __syncthreads();
-  if (!has_work) return;
-  const auto read_weight = [&](float (&to)[kChannels], int tap) {
-    load_channels(to, weights + tap * kPitch + place);
-  };
   float kept[kKeepsWeights ? kTaps * kTaps : 1][kChannels];
-  if constexpr (kKeepsWeights) {
-#pragma unroll
-    for (int tap = 0; tap < kTaps * kTaps; ++tap) read_weight(kept[tap], tap);
+  float* const staged = reinterpret_cast<float*>(shared_bytes);
+  if constexpr (!kKeepsWeights) {
+    stage_strip_weights<T, kTaps, kPitch>(t, first_channel, p.chunk, staged);
+    __syncthreads();
   }
+  if (!has_work) return;
+  if constexpr (kKeepsWeights) load_strip_weights<T, kTaps>(p, channel, kept);
 
   float bias[kChannels] = {};
   if (t.bias != nullptr) {
@@ -222,7 +248,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
 #pragma unroll
           for (int v = 0; v < kChannels; ++v) weight[v] = kept[r * kTaps + s][v];
         } else {
-          read_weight(weight, r * kTaps + s);
+          load_channels(weight, staged + (r * kTaps + s) * kPitch + place);
         }
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) {
