@@ -98,7 +98,8 @@ def test_stems(core: ModuleType, case: Case, small: bool, half: bool) -> None:
     caps.sm_count = 2  # several tiles for a block
     before = 4 * (len(case.name) % 2)
     fit = run_and_check(core, case, caps, before=before, descending=small, half=half)
-    assert fit["paired"] or small, fit
+    # Groups may cost less unpaired, without split-K.
+    assert fit["paired"] or small or case.groups > 1, fit
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["exact", "half"])
