@@ -125,6 +125,22 @@ struct PhaseTraffic {
   double bytes(const ConvProblem& p) const {
     return (source + filters + target) * static_cast<double>(size_of(p.dtype));
   }
+
+  // Cycles that cuda_lines and cuda_pixels spend on grouped layers besides their tiles, which are
+  // short: packing the filters and, with split-K, the launch that adds the slices and its scattered
+  // stores to channels_last targets. Fitted to 3x3 layers of 5 to 32 groups at batch 1 (H200,
+  // November 2026). Their other constants were fitted to dense layers without these terms, so dense
+  // layers omit them.
+  double group_cycles(const ConvProblem& p, int sm_count, int64_t packed_bytes, int splits,
+                      double sum_launch_cycles) const {
+    constexpr double kPackedBytes = 4;  // per cycle
+    constexpr double kStoreCycles = 2.9;
+    if (p.groups == 1) return 0;
+    const double packing = static_cast<double>(packed_bytes) / sm_count / kPackedBytes;
+    if (splits == 1) return packing;
+    const double scattered = make_gather_tensors(p).target_strides.c == 1 ? target : 0;
+    return packing + sum_launch_cycles + kStoreCycles * scattered / sm_count;
+  }
 };
 
 }  // namespace convx

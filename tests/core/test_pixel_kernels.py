@@ -95,11 +95,11 @@ def run_and_check(
 @pytest.mark.parametrize("case", PAIRED, ids=str)
 def test_stems(core: ModuleType, case: Case, small: bool, half: bool) -> None:
     caps = small_caps(core) if small else h200(core)
-    caps.sm_count = 2  # several tiles for a block
+    # Several tiles for a block; few multiprocessors take long to pack the filters of groups.
+    caps.sm_count = 2 if case.groups == 1 else 16
     before = 4 * (len(case.name) % 2)
     fit = run_and_check(core, case, caps, before=before, descending=small, half=half)
-    # Groups may cost less unpaired, without split-K.
-    assert fit["paired"] or small or case.groups > 1, fit
+    assert fit["paired"] or small, fit
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["exact", "half"])

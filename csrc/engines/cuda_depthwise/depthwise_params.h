@@ -97,6 +97,8 @@ struct StripParams {
 // The channels_last strip kernel (pixel_strip_kernel.cuh).
 struct PixelStripShape {  // a compiled kernel: taps along both axes, and their common stride
   int taps, stride;
+
+  bool operator==(const PixelStripShape&) const = default;
 };
 inline constexpr PixelStripShape kPixelStripShapes[] = {{3, 1}, {3, 2}, {5, 1}, {5, 2}, {7, 1}};
 // Channels and neighbouring output columns of a thread.
@@ -197,6 +199,8 @@ struct PixelGradMaps {
 // The weight gradient that keeps rows of taps in registers (row_weight_grad_kernel.cuh).
 struct RowGradCore {  // a compiled kernel: taps along both axes, and their common stride
   int taps, stride;
+
+  bool operator==(const RowGradCore&) const = default;
 };
 inline constexpr RowGradCore kRowGradCores[] = {{5, 1}, {5, 2}, {7, 1}};
 constexpr int kRowGradThreads = 512;                                        // per block, at most

@@ -78,7 +78,7 @@ void fit_segments(const Candidate& c, DepthwiseFit& fit) {
   // Warp instructions; see pixel_strip_kernel.cuh.
   const double convert = element == 2 ? channels : 0;
   const double products = static_cast<double>(taps * at_once * channels);  // of a row of taps
-  const double weight_loads = taps == 3 ? 0 : taps;
+  const double weight_loads = keeps_strip_weights(taps) ? 0 : taps;
   const double step_issue = stride * (kStripRowIssue + pixels * (kStripLoadIssue + convert)) +
                             at_once * (kStripStepIssue + channels);
   const double run = static_cast<double>(block.vectors * channels) * element;
@@ -102,7 +102,8 @@ void fit_segments(const Candidate& c, DepthwiseFit& fit) {
     if (static_cast<double>(items) * static_cast<double>(block.chunks) >= kMostBlocks) return;
     const double steps = static_cast<double>(std::min(rows + lead, source_steps));
     // Larger kernels skip rows of taps whose output row is another thread's.
-    const double row_taps = taps == 3 ? steps * taps : static_cast<double>(rows * taps);
+    const double row_taps =
+        keeps_strip_weights(taps) ? steps * taps : static_cast<double>(rows * taps);
     StripWork work{};
     work.blocks = static_cast<double>(blocks);
     work.resident = pixel_strip_blocks(taps);

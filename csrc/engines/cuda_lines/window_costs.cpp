@@ -63,17 +63,11 @@ constexpr double kMeasuredLaunchCycles = 23500;
 constexpr double kMeasuredFilterBytes = 370;
 constexpr double kWindowBatchLaunchCycles = 13000;  // the same for each further batch of images
 constexpr double kWindowMemoryBytes = 10;           // writing lines, bytes per cycle
-constexpr double kWindowCopiedBytes = 18;   // the same if the source's channels are contiguous
-constexpr double kWindowStoredBytes = 15;   // storing results, bytes per cycle
-constexpr double kOddValueCycles = 3.3;     // storing a value if pixels are not 16-byte aligned
-constexpr double kWindowPartialBytes = 10;  // partial sums, which are written and read again
-// Grouped layers, whose tiles are short: bytes of filters packed per cycle, the launch that adds
-// the split-K slices, and that kernel's cycles per element of a channels_last target, whose stores
-// are scattered. Fitted to 3x3 layers of 5 to 32 groups at batch 1 (H200, November 2026). The
-// constants above were fitted to dense layers without these terms, so dense layers omit them.
-constexpr double kGroupFilterBytes = 4;
-constexpr double kGroupSumLaunchCycles = 4800;
-constexpr double kGroupSumCycles = 2.9;
+constexpr double kWindowCopiedBytes = 18;       // the same if the source's channels are contiguous
+constexpr double kWindowStoredBytes = 15;       // storing results, bytes per cycle
+constexpr double kOddValueCycles = 3.3;         // storing a value if pixels are not 16-byte aligned
+constexpr double kWindowPartialBytes = 10;      // partial sums, which are written and read again
+constexpr double kGroupSumLaunchCycles = 4800;  // see PhaseTraffic::group_cycles
 
 int count_products(TensorMath math) {
   return math == TensorMath::kIeee ? 6 : math == TensorMath::kHalfIeee ? 3 : 1;
@@ -209,14 +203,8 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
     cycles += (traffic.source * element + line_bytes) / caps.sm_count / rate;
   }
   cycles += 2 * static_cast<double>(shape.partial_bytes) / caps.sm_count / kWindowPartialBytes;
-  if (problem.groups > 1) {
-    cycles += static_cast<double>(shape.packed_bytes) / caps.sm_count / kGroupFilterBytes;
-    if (shape.splits > 1) {
-      const bool scatters = make_gather_tensors(problem).target_strides.c == 1;
-      const double scattered = scatters ? traffic.target : 0;
-      cycles += kGroupSumLaunchCycles + kGroupSumCycles * scattered / caps.sm_count;
-    }
-  }
+  cycles += traffic.group_cycles(problem, caps.sm_count, shape.packed_bytes, shape.splits,
+                                 kGroupSumLaunchCycles);
   return cycles / (kWindowClockGhz * 1e3);
 }
 

@@ -82,13 +82,7 @@ constexpr double kPixelTapLoads = 1.6;
 constexpr double kPixelShortCopies = 1.35;  // another factor, for copies of less than 16 bytes
 constexpr double kPixelMemoryBytes = 17;    // device memory, bytes per cycle
 constexpr double kPixelPartialBytes = 20;   // partial sums, written and read again
-// Grouped layers, whose tiles are short: bytes of filters packed per cycle, the launch that adds
-// the split-K slices, and that kernel's cycles per element of a channels_last target, whose stores
-// are scattered. Fitted to 3x3 layers of 5 to 32 groups at batch 1 (H200, November 2026). The
-// constants above were fitted to dense layers without these terms, so dense layers omit them.
-constexpr double kPixelGroupFilterBytes = 4;
-constexpr double kPixelGroupSumLaunchCycles = 9300;
-constexpr double kPixelGroupSumCycles = 2.9;
+constexpr double kPixelGroupSumLaunchCycles = 9300;  // see PhaseTraffic::group_cycles
 
 double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
                             const PixelShape& shape) {
@@ -134,13 +128,8 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   cycles = std::max(cycles, traffic.bytes(problem) / caps.sm_count / kPixelMemoryBytes);
   cycles += kPixelLaunchCycles;
   cycles += 2 * static_cast<double>(shape.partial_bytes) / caps.sm_count / kPixelPartialBytes;
-  if (problem.groups > 1) {
-    cycles += static_cast<double>(shape.packed_bytes) / caps.sm_count / kPixelGroupFilterBytes;
-    if (shape.splits > 1) {
-      const double scattered = target.c == 1 ? traffic.target : 0;
-      cycles += kPixelGroupSumLaunchCycles + kPixelGroupSumCycles * scattered / caps.sm_count;
-    }
-  }
+  cycles += traffic.group_cycles(problem, caps.sm_count, shape.packed_bytes, shape.splits,
+                                 kPixelGroupSumLaunchCycles);
   return cycles / (kPixelClockGhz * 1e3);
 }
 

@@ -34,6 +34,8 @@ inline constexpr int kRowProducerThreads = 32 * (kRowLoaderWarps + kRowBuilderWa
 struct RowTile {
   int columns, groups;
 
+  bool operator==(const RowTile&) const = default;
+
   // Whether registers hold two sets of a tap group's accumulators besides the sums of a split form:
   // a warpgroup then adds one set while its MMAs fill the other one.
   constexpr bool has_two_sets() const { return (groups + 2) * columns / 2 <= 128; }

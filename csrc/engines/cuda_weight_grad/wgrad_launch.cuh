@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cuda/launch.h"
+#include "cuda/launch_listed.h"
 #include "cuda/tensor_map.h"
 #include "engines/cuda_weight_grad/measure_scales.cuh"
 #include "engines/cuda_weight_grad/pack_positions.cuh"
@@ -129,20 +130,13 @@ void multiply_rows(const LaunchSite& site, WgradGeometry g, const WgradCall& cal
   g.row_tiles.input_unit = find_unit(call.x, g.x_strides);
   const int unit_pixels = g.row_tiles.input_unit / static_cast<int>(sizeof(T));
   g.row_tiles.input_shift = (unit_pixels - g.pad_left % unit_pixels) % unit_pixels;
-  constexpr auto& kTiles = row_tiles_of<kForm>();
   const int threads = 128 * g.row_warpgroups() + kRowProducerThreads;
   const dim3 grid(static_cast<unsigned>(g.slice_blocks() * g.slices));
-  const auto launch_if = [&]<int kIndex>() {
-    constexpr RowTile kTile = kTiles[kIndex];
-    if (kTile.columns != g.columns || kTile.groups != g.row_tiles.warpgroup_groups) return false;
+  const RowTile tile{g.columns, g.row_tiles.warpgroup_groups};
+  launch_listed<row_tiles_of<kForm>()>(site, tile, [&]<RowTile kTile>() {
     launch_early<rows_kernel<T, component_t<kForm>, kForm, kTile.columns, kTile.groups>>(
         site, grid, threads, static_cast<size_t>(g.shared_bytes), g, call);
-    return true;
-  };
-  const bool is_compiled = [&]<int... kIndices>(std::integer_sequence<int, kIndices...>) {
-    return (launch_if.template operator()<kIndices>() || ...);
-  }(std::make_integer_sequence<int, std::size(kTiles)>());
-  if (!is_compiled) throw_launch_error(site, "choosing a kernel", "no such tile");
+  });
 }
 
 template <OperandForm kForm>
