@@ -6,8 +6,8 @@
 
 #include <cstring>
 
-#include "cuda/boxed_tensor.h"
 #include "cuda/check.h"
+#include "planning/boxed_tensor.h"
 
 namespace convx {
 

@@ -1,5 +1,6 @@
-// TMA copies of boxes and pixels (cuda/boxed_tensor.h) into shared memory, completed on an mbarrier
-// (mbarrier.cuh), and of boxes out of it, completed like bulk copies (async_copy.cuh). sm_90.
+// TMA copies of boxes and pixels (planning/boxed_tensor.h) into shared memory, completed on an
+// mbarrier (mbarrier.cuh), and of boxes out of it, completed like bulk copies (async_copy.cuh).
+// sm_90.
 #pragma once
 
 #include <cstdint>

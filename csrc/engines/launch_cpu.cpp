@@ -1,9 +1,9 @@
 #include "engines/launch_cpu.h"
 
-#include "engines/cpu_driver/channelwise.h"
-#include "engines/cpu_driver/gather_driver.h"
-#include "engines/cpu_driver/weight_driver.h"
-#include "engines/cpu_kernels/cpu_kernels.h"
+#include "engines/cpu/driver/channelwise.h"
+#include "engines/cpu/driver/gather_driver.h"
+#include "engines/cpu/driver/weight_driver.h"
+#include "engines/cpu/kernels/cpu_kernels.h"
 
 namespace convx {
 

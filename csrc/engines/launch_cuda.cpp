@@ -1,7 +1,7 @@
 #include "engines/launch_cuda.h"
 
 #include "cuda/check.h"
-#include "engines/cuda_engines.h"
+#include "engines/cuda/cuda_engines.h"
 
 namespace convx {
 

@@ -6,8 +6,8 @@
 
 #include "buffers_at.h"
 #include "emulate_col2im.h"
-#include "engines/cuda_col2im/col2im_fit.h"
-#include "engines/cuda_engines.h"
+#include "engines/cuda/input_grad/col2im_fit.h"
+#include "engines/cuda/cuda_engines.h"
 
 namespace py = pybind11;
 using namespace convx;

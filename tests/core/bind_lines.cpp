@@ -3,8 +3,8 @@
 
 #include "buffers_at.h"
 #include "emulate_lines.h"
-#include "engines/cuda_engines.h"
-#include "engines/cuda_lines/window_fit.h"
+#include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/lines/window_fit.h"
 #include "fit_wished_window.h"
 
 namespace py = pybind11;

@@ -3,7 +3,7 @@
 
 #include "buffers_at.h"
 #include "emulate_mma.h"
-#include "engines/cuda_engines.h"
+#include "engines/cuda/cuda_engines.h"
 
 namespace py = pybind11;
 using namespace convx;

@@ -4,9 +4,9 @@
 #include "buffers_at.h"
 #include "emulate_pixel_kernels.h"
 #include "emulate_pixels.h"
-#include "engines/cuda_engines.h"
-#include "engines/cuda_pixels/pixel_fit.h"
-#include "engines/cuda_pixels/pixel_tiles.h"
+#include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/pixels/pixel_fit.h"
+#include "engines/cuda/pixels/pixel_tiles.h"
 
 namespace py = pybind11;
 using namespace convx;

@@ -26,12 +26,12 @@
 #include "emulate_phases.h"
 #include "emulate_pointwise.h"
 #include "emulate_weight_grad.h"
-#include "engines/cuda_engines.h"
-#include "engines/cuda_gemm/gemm_shape.h"
-#include "engines/cuda_gemm/lt_proposals.h"
-#include "engines/cuda_lines/window_fit.h"
-#include "engines/cuda_phases/phases_shape.h"
-#include "engines/cuda_weight_grad/wgrad_fit.h"
+#include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/gemm/gemm_shape.h"
+#include "engines/cuda/gemm/lt_proposals.h"
+#include "engines/cuda/lines/window_fit.h"
+#include "engines/cuda/input_grad/phases_shape.h"
+#include "engines/cuda/weight_grad/wgrad_fit.h"
 #include "engines/engine_list.h"
 
 namespace py = pybind11;

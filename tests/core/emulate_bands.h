@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/plan.h"
-#include "engines/cuda_bands/bands_fit.h"
+#include "engines/cuda/depthwise/bands_fit.h"
 
 namespace convx {
 

@@ -6,7 +6,7 @@
 
 using cudaStream_t = void*;
 
-#include "engines/cuda_bias_grad.cu"
+#include "engines/cuda/bias_grad/bias_grad.cu"
 
 namespace convx {
 

@@ -4,11 +4,11 @@
 #include "device/async_copy.cuh"
 #include "emulate_boxes.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda_boxes/boxes_bfloat16.cu"
-#include "engines/cuda_boxes/boxes_float16.cu"
-#include "engines/cuda_boxes/boxes_order.cu"
-#include "engines/cuda_boxes/boxes_tf32.cu"
-#include "engines/cuda_boxes/cuda_boxes_launch.cpp"
+#include "engines/cuda/boxes/boxes_bfloat16.cu"
+#include "engines/cuda/boxes/boxes_float16.cu"
+#include "engines/cuda/boxes/boxes_order.cu"
+#include "engines/cuda/boxes/boxes_tf32.cu"
+#include "engines/cuda/boxes/boxes_launch.cpp"
 
 namespace convx {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/plan.h"
-#include "engines/cuda_boxes/boxes_params.h"
+#include "engines/cuda/boxes/boxes_params.h"
 
 namespace convx {
 

@@ -3,12 +3,12 @@
 //
 #include "emulate_col2im.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda_col2im/col2im_bfloat16.cu"
-#include "engines/cuda_col2im/col2im_float16.cu"
-#include "engines/cuda_col2im/col2im_half_ieee.cu"
-#include "engines/cuda_col2im/col2im_half_tf32.cu"
-#include "engines/cuda_col2im/col2im_ieee.cu"
-#include "engines/cuda_col2im/cuda_col2im_launch.cpp"
+#include "engines/cuda/input_grad/col2im_bfloat16.cu"
+#include "engines/cuda/input_grad/col2im_float16.cu"
+#include "engines/cuda/input_grad/col2im_half_ieee.cu"
+#include "engines/cuda/input_grad/col2im_half_tf32.cu"
+#include "engines/cuda/input_grad/col2im_ieee.cu"
+#include "engines/cuda/input_grad/col2im_launch.cpp"
 
 namespace convx {
 

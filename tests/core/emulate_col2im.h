@@ -3,7 +3,7 @@
 #include "core/buffers.h"
 #include "core/plan.h"
 #include "core/problem.h"
-#include "engines/half_scales.h"
+#include "planning/half_scales.h"
 
 namespace convx {
 

@@ -6,15 +6,15 @@
 #include <utility>
 
 #include "emulate_depthwise.h"
-#include "engines/cuda_depthwise/channels_last_kernel.cuh"
-#include "engines/cuda_depthwise/pixel_strip_kernel.cuh"
-#include "engines/cuda_depthwise/pixel_weight_grad_kernel.cuh"
-#include "engines/cuda_depthwise/pixel_weight_grad_maps.h"
-#include "engines/cuda_depthwise/plane_kernel.cuh"
-#include "engines/cuda_depthwise/row_weight_grad_kernel.cuh"
-#include "engines/cuda_depthwise/strip_kernel.cuh"
-#include "engines/cuda_depthwise/strip_weight_grad_kernel.cuh"
-#include "engines/cuda_depthwise/weight_grad_sums_kernel.cuh"
+#include "engines/cuda/depthwise/channels_last_kernel.cuh"
+#include "engines/cuda/depthwise/pixel_strip_kernel.cuh"
+#include "engines/cuda/depthwise/pixel_weight_grad_kernel.cuh"
+#include "engines/cuda/depthwise/pixel_weight_grad_maps.h"
+#include "engines/cuda/depthwise/plane_kernel.cuh"
+#include "engines/cuda/depthwise/row_weight_grad_kernel.cuh"
+#include "engines/cuda/depthwise/strip_kernel.cuh"
+#include "engines/cuda/depthwise/strip_weight_grad_kernel.cuh"
+#include "engines/cuda/depthwise/weight_grad_sums_kernel.cuh"
 
 namespace convx {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "engines/cuda_depthwise/depthwise_fit.h"
-#include "engines/cuda_depthwise/depthwise_weight_grad_fit.h"
+#include "engines/cuda/depthwise/depthwise_fit.h"
+#include "engines/cuda/depthwise/depthwise_weight_grad_fit.h"
 
 namespace convx {
 

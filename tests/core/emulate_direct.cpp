@@ -4,7 +4,7 @@
 //
 #include "emulate_direct.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda_direct/cuda_direct_pixel_weight_grad.cu"
+#include "engines/cuda/direct/direct_pixel_weight_grad.cu"
 
 namespace convx {
 

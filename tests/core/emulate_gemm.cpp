@@ -3,12 +3,12 @@
 //
 #include "emulate_gemm.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda_gemm/lt_product.cpp"
-#include "engines/cuda_gemm/blas_scope.cpp"
-#include "engines/cuda_gemm/cuda_gemm_gather.cu"
-#include "engines/cuda_gemm/cuda_gemm_in_place.cu"
-#include "engines/cuda_gemm/cuda_gemm_launch.cpp"
-#include "engines/cuda_gemm/cuda_gemm_weight_grad.cu"
+#include "engines/cuda/gemm/lt_product.cpp"
+#include "engines/cuda/gemm/blas_scope.cpp"
+#include "engines/cuda/gemm/gemm_gather.cu"
+#include "engines/cuda/gemm/in_place_launch.cu"
+#include "engines/cuda/gemm/gemm_launch.cpp"
+#include "engines/cuda/gemm/gemm_weight_grad.cu"
 
 namespace convx {
 

@@ -2,9 +2,9 @@
 #include "emulated_cuda/run_grid.h"
 //
 #include "emulate_grouped.h"
-#include "engines/cuda_grouped/grouped_kernel.cuh"
-#include "engines/cuda_grouped/grouped_mma_kernel.cuh"
-#include "engines/cuda_grouped/grouped_pixel_kernel.cuh"
+#include "engines/cuda/grouped/grouped_kernel.cuh"
+#include "engines/cuda/grouped/grouped_mma_kernel.cuh"
+#include "engines/cuda/grouped/grouped_pixel_kernel.cuh"
 
 namespace convx {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "engines/cuda_grouped/grouped_fit.h"
+#include "engines/cuda/grouped/grouped_fit.h"
 
 namespace convx {
 

@@ -4,12 +4,12 @@
 #include "device/async_copy.cuh"
 #include "emulate_lines.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda_lines/cuda_lines_launch.cpp"
-#include "engines/cuda_lines/lines_bfloat16.cu"
-#include "engines/cuda_lines/lines_float16.cu"
-#include "engines/cuda_lines/lines_ieee.cu"
-#include "engines/cuda_lines/lines_scaled_tf32.cu"
-#include "engines/cuda_lines/lines_tf32.cu"
+#include "engines/cuda/lines/lines_launch.cpp"
+#include "engines/cuda/lines/lines_bfloat16.cu"
+#include "engines/cuda/lines/lines_float16.cu"
+#include "engines/cuda/lines/lines_ieee.cu"
+#include "engines/cuda/lines/lines_scaled_tf32.cu"
+#include "engines/cuda/lines/lines_tf32.cu"
 
 namespace convx {
 

@@ -2,9 +2,9 @@
 #include "emulated_cuda/run_grid.h"
 //
 #include "emulate_mma.h"
-#include "engines/cuda_pixels/mma_kernel.cuh"
-#include "engines/cuda_pixels/pack_pixel_filters.cuh"
-#include "engines/sum_partials.cuh"
+#include "engines/cuda/pixels/mma_kernel.cuh"
+#include "engines/cuda/pixels/pack_pixel_filters.cuh"
+#include "kernels/sum_partials.cuh"
 
 namespace convx {
 namespace {

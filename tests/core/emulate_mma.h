@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/buffers.h"
-#include "engines/cuda_pixels/pixel_fit.h"
+#include "engines/cuda/pixels/pixel_fit.h"
 
 namespace convx {
 

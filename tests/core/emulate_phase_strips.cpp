@@ -2,7 +2,7 @@
 #include "emulated_cuda/run_grid.h"
 //
 #include "emulate_phase_strips.h"
-#include "engines/cuda_depthwise/cuda_depthwise_phase_strips.cu"
+#include "engines/cuda/depthwise/depthwise_phase_strips.cu"
 
 namespace convx {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/buffers.h"
-#include "engines/cuda_depthwise/phase_strip_fit.h"
+#include "engines/cuda/depthwise/phase_strip_fit.h"
 
 namespace convx {
 

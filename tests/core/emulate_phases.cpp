@@ -6,7 +6,7 @@
 #include "core/gather_view.h"
 #include "emulate_phases.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda_phases/cuda_phases_launch.cu"
+#include "engines/cuda/input_grad/phases_launch.cu"
 
 namespace convx {
 namespace {

@@ -1,4 +1,4 @@
 // Copies of pixels, run on the host from their own source.
 #include "emulated_cuda/run_grid.h"
 //
-#include "engines/cuda_pixel_copy.cu"
+#include "kernels/pixel_copy.cu"

@@ -3,10 +3,10 @@
 //
 #include "emulate_pixel_kernels.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda_pixels/cuda_pixels_launch.cpp"
-#include "engines/cuda_pixels/pixels_16bit.cu"
-#include "engines/cuda_pixels/pixels_float32.cu"
-#include "engines/cuda_pixels/pixels_scaled.cu"
+#include "engines/cuda/pixels/pixels_launch.cpp"
+#include "engines/cuda/pixels/pixels_16bit.cu"
+#include "engines/cuda/pixels/pixels_float32.cu"
+#include "engines/cuda/pixels/pixels_scaled.cu"
 
 namespace convx {
 

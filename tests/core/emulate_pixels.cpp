@@ -3,8 +3,8 @@
 #include "emulated_cuda/emulator.h"
 //
 #include "emulate_pixels.h"
-#include "engines/cuda_pixels/pixel_place.cuh"
-#include "engines/cuda_pixels/pixel_tiles.h"
+#include "engines/cuda/pixels/pixel_place.cuh"
+#include "engines/cuda/pixels/pixel_tiles.h"
 
 namespace convx {
 namespace {

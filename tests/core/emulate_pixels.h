@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "engines/cuda_pixels/pixel_fit.h"
+#include "engines/cuda/pixels/pixel_fit.h"
 
 namespace convx {
 

@@ -4,11 +4,11 @@
 #include "device/async_copy.cuh"
 #include "emulate_pointwise.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda_pointwise/cuda_pointwise_launch.cpp"
-#include "engines/cuda_pointwise/few_filters_launch.cu"
-#include "engines/cuda_pointwise/pointwise_half.cu"
-#include "engines/cuda_pointwise/pointwise_narrow.cu"
-#include "engines/cuda_pointwise/pointwise_split.cu"
+#include "engines/cuda/pointwise/pointwise_launch.cpp"
+#include "engines/cuda/pointwise/few_filters_launch.cu"
+#include "engines/cuda/pointwise/pointwise_half.cu"
+#include "engines/cuda/pointwise/pointwise_narrow.cu"
+#include "engines/cuda/pointwise/pointwise_split.cu"
 
 namespace convx {
 

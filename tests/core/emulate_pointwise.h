@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/plan.h"
-#include "engines/cuda_pointwise/pointwise_fit.h"
+#include "engines/cuda/pointwise/pointwise_fit.h"
 
 namespace convx {
 

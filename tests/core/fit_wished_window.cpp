@@ -3,7 +3,7 @@
 #define predict_microseconds count_unfulfilled
 #define count_pixel_tiles count_wished_tiles
 #define place_staging place_wished_staging
-#include "engines/cuda_lines/window_shape.cpp"
+#include "engines/cuda/lines/window_shape.cpp"
 //
 #include "fit_wished_window.h"
 

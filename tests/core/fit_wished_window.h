@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "engines/cuda_lines/window_shape.h"
+#include "engines/cuda/lines/window_shape.h"
 
 namespace convx {
 

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "cuda/boxed_tensor.h"
+#include "planning/boxed_tensor.h"
 #include "cuda/check.h"
 #include "emulator.h"
 

@@ -1,0 +1,44 @@
+// The CPU engines. Both are a matrix product over the taps, by the same drivers, and take every
+// problem.
+//
+// cpu_gemm unfolds the image (im2col) one register-tile panel at a time, so the unfolded matrix
+// never exists as a whole. Best if many target channels share the cost of unfolding.
+//
+// cpu_direct reads every tap from the padded image in place. Nothing is unfolded, but vectors that
+// reach past the end of a row do unused work. Best for few channels, 1x1 kernels, and widths that
+// are multiples of a vector; depthwise layers in channels_last have a driver of their own.
+//
+// Plan::tile is that of the driver: gather_driver.h, weight_driver.h or channelwise.h.
+#include "engines/cpu/driver/channelwise.h"
+#include "engines/cpu/driver/cost_model.h"
+#include "engines/cpu/driver/gather_driver.h"
+#include "engines/cpu/driver/weight_driver.h"
+#include "engines/engine_list.h"
+
+namespace convx {
+namespace {
+
+std::string refuse_nothing(const ConvProblem&, const DeviceCaps&) { return {}; }
+
+template <EngineId kEngine>
+Plan plan_product(const ConvProblem& problem, const DeviceCaps& caps) {
+  if (kEngine == EngineId::kCpuDirect && is_channelwise(problem)) {
+    return plan_channelwise(problem, caps);
+  }
+  Plan plan = problem.pass == Pass::kWeightGrad ? plan_weight(problem, caps, kEngine)
+                                                : plan_gather(problem, caps, kEngine);
+  plan.predicted_us = predict_cpu_us(problem, plan, caps);
+  return plan;
+}
+
+}  // namespace
+
+std::span<const Engine> cpu_engines() {
+  static constexpr Engine kEngines[] = {
+      {EngineId::kCpuGemm, "cpu_gemm", refuse_nothing, plan_product<EngineId::kCpuGemm>},
+      {EngineId::kCpuDirect, "cpu_direct", refuse_nothing, plan_product<EngineId::kCpuDirect>},
+  };
+  return kEngines;
+}
+
+}  // namespace convx

@@ -1,0 +1,91 @@
+#include <algorithm>
+#include <span>
+
+#include "core/gather_view.h"
+#include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/depthwise/bands_fit.h"
+#include "planning/refusals.h"
+
+namespace convx {
+namespace {
+
+constexpr int64_t kMostReach = 240;  // columns from a row's first tap to its last
+
+std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
+  if (p.groups != p.C) return "it needs as many groups as channels";
+  if (std::string refusal = refuse_split_math(p); !refusal.empty()) return refusal;
+  if (p.pass == Pass::kInputGrad && (p.stride != Hw{1, 1} || p.K != p.C)) {
+    return "it computes the input gradient for stride 1 and one filter per channel only";
+  }
+  if (p.stride.w != 1) return "its columns slide by one";
+  if (std::string refusal = refuse_before_sm_80(caps); !refusal.empty()) return refusal;
+  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
+  if (p.N == 0) return "the batch is empty";
+  if ((p.S - 1) * p.dilation.w + 1 > kMostReach)
+    return "taps of a row are more than 240 columns apart";
+  const GatherTensors tensors = make_gather_tensors(p);
+  if ((tensors.source_w > 1 && tensors.source_strides.w != 1) ||
+      (tensors.target_w > 1 && tensors.target_strides.w != 1)) {
+    return "columns are not neighbours in the memory of both input and output";
+  }
+  const BandsFit fit = fit_bands(p, caps);
+  if (fit.blocks == 0) return "no tile fits in shared memory";
+  if (fit.blocks >= int64_t{1} << 31) return "there are more than 2^31 tiles";
+  return "";
+}
+
+std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps,
+                              std::span<const BandsTile> tiles) {
+  auto fit = std::make_shared<BandsFit>(fit_bands(problem, caps, tiles));
+  if (fit->blocks == 0) return std::nullopt;
+  const BandsParams& p = fit->params;
+  Plan plan;
+  plan.engine = EngineId::kCudaBands;
+  plan.tile = {int64_t{p.tile_rows} * p.tile_images, fit->columns(),
+               int64_t{fit->steps} * p.groups * fit->depth};
+  plan.predicted_us = fit->microseconds;
+  plan.shape = std::move(fit);
+  return plan;
+}
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  return *make_plan(problem, caps, kBandTiles);
+}
+
+std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,
+                                 std::string_view variant) {
+  for (const BandsTile& tile : kBandTiles) {
+    if (variant == tile.name) return make_plan(problem, caps, {&tile, 1});
+  }
+  return std::nullopt;
+}
+
+// Tiles that differ from the planned one and from each other.
+std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
+  std::vector<Plan> plans = {plan(problem, caps)};
+  std::vector<const char*> names;
+  for (const BandsTile& tile : kBandTiles) {
+    const std::optional<Plan> other = make_plan(problem, caps, {&tile, 1});
+    const auto is_same = [&](const Plan& p) {
+      return p.tile.m == other->tile.m && p.tile.n == other->tile.n;
+    };
+    if (!other || std::any_of(plans.begin(), plans.end(), is_same)) continue;
+    plans.push_back(*other);
+    names.push_back(tile.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+Engine cuda_bands_engine() {
+  return {.id = EngineId::kCudaBands,
+          .name = "cuda_bands",
+          .refuse = refuse,
+          .plan = plan,
+          .variants = variants,
+          .plan_variant = plan_variant};
+}
+
+}  // namespace convx

@@ -1,0 +1,93 @@
+#include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/depthwise/depthwise_fit.h"
+#include "engines/cuda/depthwise/depthwise_weight_grad_fit.h"
+#include "engines/cuda/depthwise/phase_strip_fit.h"
+#include "planning/refusals.h"
+
+namespace convx {
+namespace {
+
+std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.groups != p.C) return "it needs as many groups as channels";
+  if (p.pass == Pass::kInputGrad && p.K != p.C) {
+    return "it computes the input gradient for one filter per channel only";
+  }
+  if (p.dtype == DType::kFloat64) return "it sums in float32";
+  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
+  if (p.N == 0) return "the batch is empty";
+  if (p.N > kMaxExtent / p.C) return "there are more than 2^29 planes";
+  if (p.pass == Pass::kWeightGrad) {
+    const auto is_none = [](const auto& fit) { return fit.blocks == 0; };
+    if (!std::visit(is_none, fit_depthwise_weight_grad(p, caps))) return "";
+    return "it computes the weight gradient of dense tensors, and with several filters per channel "
+           "only in NCHW for some kernel sizes";
+  }
+  if (find_depthwise_layout(p) == DepthwiseLayout::kOther) {
+    return "neither columns nor channels are neighbours in the memory of both input and output";
+  }
+  if (is_strided_input_grad(p)) {
+    if (fit_phase_strips(p, caps).blocks > 0) return "";
+    return "it computes strided input gradients of 3x3 and 5x5 kernels with stride 2 only";
+  }
+  if (fit_depthwise(p, caps).blocks == 0) return "no tile fits in shared memory";
+  return "";
+}
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  Plan plan;
+  plan.engine = EngineId::kCudaDepthwise;
+  if (problem.pass == Pass::kWeightGrad) {
+    auto grad = std::make_shared<DepthwiseWeightGradFit>(fit_depthwise_weight_grad(problem, caps));
+    if (const auto* strips = std::get_if<StripWeightGradFit>(grad.get())) {
+      plan.tile = {strips->params.segment_rows, strips->columns, 1};
+      plan.split = strips->parts;
+    } else {
+      const auto& pixels = std::get<PixelWeightGradFit>(*grad);
+      const PixelWeightGradParams& tiles = pixels.params;
+      const RowWeightGradParams& rows = pixels.rows.params;
+      const bool by_rows = pixels.rows.blocks > 0;
+      plan.tile = {tiles.segment_rows, tiles.tile_columns, tiles.chunk};
+      if (by_rows) plan.tile = {1, row_grad_columns(tiles.t.row.source_step), rows.chunk};
+      plan.split = by_rows ? pixels.rows.parts : pixels.parts;
+    }
+    const auto cost = [](const auto& fit) -> WeightGradCost { return fit; };
+    const WeightGradCost found = std::visit(cost, *grad);
+    plan.workspace_bytes = found.workspace_bytes;
+    plan.predicted_us = found.microseconds;
+    plan.shape = std::move(grad);
+    return plan;
+  }
+  if (is_strided_input_grad(problem)) {
+    auto strips = std::make_shared<PhaseStripFit>(fit_phase_strips(problem, caps));
+    plan.tile = {kPhaseStride * strips->params.segment_rows, kPhaseStride, strips->channels};
+    plan.predicted_us = strips->microseconds;
+    plan.shape = std::move(strips);
+    return plan;
+  }
+  auto fit = std::make_shared<DepthwiseFit>(fit_depthwise(problem, caps));
+  const PlaneParams& plane = fit->plane;
+  const ChannelsLastParams& pixel = fit->pixel;
+  if (fit->strip.shape >= 0) {
+    plan.tile = {fit->strip.params.segment_rows, fit->strip.columns, 1};
+  } else if (fit->layout == DepthwiseLayout::kPlanes) {
+    plan.tile = {plane.tile_rows * plane.t.row.lanes, plane.tile_cols * plane.t.column.lanes,
+                 plane.tile_planes};
+  } else if (fit->pixel_strip.blocks > 0) {
+    const PixelStripParams& strip = fit->pixel_strip.params;
+    const PixelStripShape& shape = kPixelStripShapes[fit->pixel_strip.shape];
+    plan.tile = {strip.segment_rows, pixel_strip_columns(shape.taps, shape.stride), strip.chunk};
+  } else {
+    plan.tile = {pixel.tile_rows * pixel.t.row.lanes, pixel.tile_cols, pixel.chunk};
+  }
+  plan.predicted_us = fit->microseconds;
+  plan.shape = std::move(fit);
+  return plan;
+}
+
+}  // namespace
+
+Engine cuda_depthwise_engine() {
+  return {EngineId::kCudaDepthwise, "cuda_depthwise", refuse, plan};
+}
+
+}  // namespace convx

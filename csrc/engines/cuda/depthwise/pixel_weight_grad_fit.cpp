@@ -1,0 +1,348 @@
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+
+#include "core/gather_view.h"
+#include "engines/cuda/depthwise/depthwise_fit.h"
+#include "engines/cuda/depthwise/depthwise_weight_grad_fit.h"
+#include "planning/boxed_tensor.h"
+#include "planning/gather_axis.h"
+
+namespace convx {
+namespace {
+
+int narrow(int64_t value) { return static_cast<int>(value); }
+
+// The axis for a kernel that has this stride compiled in.
+CudaAxis make_axis(const AxisPhase& phase, int core_stride) {
+  CudaAxis axis = make_cuda_axis(make_gather_axis(phase, true));
+  if (core_stride == 1) return axis;
+  axis.lanes = axis.classes = axis.period = 1;
+  axis.class_taps = axis.taps, axis.longer_classes = 0;
+  return axis;
+}
+bool serves(const PixelGradCore& core, const GatherView& view) {
+  const auto has_stride = [&](const AxisPhase& phase) {
+    const GatherAxis axis = make_gather_axis(phase, false);
+    return axis.source_step == core.stride && axis.offset_step == 1;
+  };
+  return core.stride == 1 || (has_stride(view.rows[0]) && has_stride(view.columns[0]));
+}
+
+// The groups of taps along an axis.
+struct TapGroups {
+  int64_t taps, groups;  // taps per group; groups of all classes
+  TapGroups(const CudaAxis& axis, int most) {
+    const int64_t parts = ceil_div(axis.most_class_taps(), most);
+    taps = ceil_div(axis.most_class_taps(), parts);
+    groups = parts * axis.classes;
+  }
+};
+
+// Elements between pixels in shared memory: the channels of a chunk plus the padding that spreads
+// the threads of a warp, which work on different strips, over the banks best.
+int64_t choose_pitch(int64_t chunk, int64_t unit, int64_t element, const PixelGradCore& core,
+                     int64_t vectors, int64_t threads, bool in_planes) {
+  constexpr int64_t kBanks = 32, kMostPads = 8;
+  const int64_t channels = pixel_grad_channels(core.taps);
+  const int64_t step = std::max<int64_t>(unit, std::max<int64_t>(channels, 4 / element));
+  if (in_planes) {  // neighbouring threads write neighbouring pixels
+    const int64_t pitch = round_up(chunk, step);
+    return pitch / step % 2 == 0 ? pitch + step : pitch;
+  }
+  const int64_t lanes = std::min<int64_t>(32, 32 * 4 / std::max<int64_t>(4, channels * element));
+  const auto count_wavefronts = [&](int64_t pitch) {
+    int64_t total = 0;
+    for (int64_t first = 0; first < threads; first += lanes) {
+      int64_t used[kBanks] = {};  // 1 + the last word read in the bank; number of different words
+      int64_t words[kBanks] = {};
+      int64_t most = 0;
+      for (int64_t i = first; i < std::min(first + lanes, threads); ++i) {
+        const int64_t place =
+            i / vectors * kPixelGradColumns * core.stride * pitch + i % vectors * channels;
+        const int64_t word = place * element / 4;
+        if (used[word % kBanks] == word + 1) continue;
+        used[word % kBanks] = word + 1;
+        most = std::max(most, ++words[word % kBanks]);
+      }
+      total += most;
+    }
+    return total;
+  };
+  int64_t best = round_up(chunk, step);
+  int64_t fewest = count_wavefronts(best);
+  for (int64_t pad = 1; pad <= kMostPads; ++pad) {
+    const int64_t pitch = round_up(chunk, step) + pad * step;
+    if (pitch > 2 * best) break;
+    const int64_t found = count_wavefronts(pitch);
+    if (found * 10 < fewest * 9) best = pitch, fewest = found;
+  }
+  return best;
+}
+
+constexpr int64_t kBoxAlignment = 128;  // of a box in shared memory, in bytes
+
+// The distribution of a block's threads and shared memory.
+struct BlockShape {
+  int64_t unit, chunks, chunk, vectors, strips, tiles;
+  int64_t row_pixels, pitch, target_offset, stage_elements;
+  bool in_planes, uses_boxes;
+
+  BlockShape(const ConvProblem& problem, const DeviceCaps& caps, const DepthwiseTensors& t,
+             const PixelGradCore& core, int64_t most_vectors, int64_t extra_tiles) {
+    const int64_t element = size_of(problem.dtype);
+    const int64_t channels = pixel_grad_channels(core.taps);
+    in_planes = t.source_c != 1 || t.target_c != 1;
+    unit = in_planes ? 1
+                     : fit_unit(element, t.channels, problem.N > 1 ? t.source_n : 0, t.source_h,
+                                t.source_w, problem.N > 1 ? t.target_n : 0, t.target_h, t.target_w);
+    const int64_t whole = std::max(unit, channels);
+    chunks = ceil_div(t.channels, most_vectors * channels);
+    chunk = round_up(ceil_div(t.channels, chunks), whole);
+    chunks = ceil_div(t.channels, chunk);
+    vectors = ceil_div(chunk, channels);
+    const int64_t lane_columns = ceil_div(t.column.count, t.column.lanes);
+    const int64_t all_strips = ceil_div(lane_columns, kPixelGradColumns);
+    tiles = ceil_div(all_strips, std::max<int64_t>(1, kPixelGradThreads / vectors)) + extra_tiles;
+    strips = ceil_div(all_strips, tiles);
+    tiles = ceil_div(all_strips, strips);
+    const TapGroups columns(t.column, core.taps);
+    row_pixels = (tile_columns() - 1) * core.stride + columns.taps;
+    pitch = choose_pitch(chunk, unit, element, core, vectors, threads(), in_planes);
+    // More pixels, up to whole 128 bytes, let TMA copy rows of any whole 16 bytes per pixel.
+    const int64_t exact_pixels = row_pixels;
+    row_pixels = round_up(row_pixels, kBoxAlignment / std::gcd(kBoxAlignment, pitch * element));
+    uses_boxes = find_boxes(problem, caps, t);
+    if (!uses_boxes) row_pixels = exact_pixels;
+    const int64_t window = pixel_grad_window(core.taps, core.stride);
+    const int64_t aligned = kBoxAlignment / element;
+    target_offset = round_up(window * core.stride * row_pixels * pitch, aligned);
+    // Threads read up to core.taps pixels from their first one on, even if they need fewer.
+    stage_elements =
+        round_up(target_offset + (window * tile_columns() + core.taps) * pitch, aligned);
+  }
+  // Whether TMA can copy rows. It adds no padding to pixels.
+  bool find_boxes(const ConvProblem& problem, const DeviceCaps& caps,
+                  const DepthwiseTensors& t) const {
+    const int64_t element = size_of(problem.dtype), pixel_bytes = pitch * element;
+    const auto fits = [&](int64_t pixels, int64_t step) {
+      return step <= kMaxBoxStep && (pixels - 1) * step + 1 <= kMaxBoxSpan &&
+             pixels * pixel_bytes % kBoxAlignment == 0;
+    };
+    return caps.compute_major == 9 && caps.wgmma && !in_planes && unit * element == 16 &&
+           pitch == chunk && chunk <= kMaxBoxSpan &&
+           has_boxes(problem.x_strides, problem.C, element) &&
+           has_boxes(problem.y_strides, problem.K, element) && fits(row_pixels, t.column.period) &&
+           fits(tile_columns(), t.column.lanes);
+  }
+  int64_t threads() const { return vectors * strips; }
+  int64_t tile_columns() const { return strips * kPixelGradColumns; }
+};
+
+struct Candidate {
+  const ConvProblem& problem;
+  const DeviceCaps& caps;
+  const DepthwiseTensors& t;
+  int core;
+  const BlockShape& block;
+  TapGroups rows, columns;
+  int64_t shared_bytes, resident, stages;
+};
+
+// Warp instructions per step: multiply-adds, loads from shared memory, and copies.
+double count_step_issue(const Candidate& c) {
+  constexpr double kLoadIssue = 2, kRowIssue = 3, kStepIssue = 20, kCopyIssue = 18;
+  // Copies of single elements, which also take more of the load-store units; those of 16 bits are
+  // not asynchronous. Fitted to a dilated 3x3 and a 31x31 layer (H200, 2026-11-18).
+  constexpr double kElementIssue = 45, kShortElementIssue = 140;
+  constexpr double kBoxIssue = 20;  // of one warp
+  const PixelGradCore& core = kPixelGradCores[c.core];
+  const int64_t element = size_of(c.problem.dtype), channels = pixel_grad_channels(core.taps);
+  const int64_t pixels = (kPixelGradColumns - 1) * core.stride + core.taps;
+  const int64_t loads = core.stride * pixels + kPixelGradColumns;
+  const double convert = element == 2 ? static_cast<double>(channels) : 0;
+  const int64_t copied = core.stride * c.block.row_pixels + c.block.tile_columns();
+  const int64_t units = copied * ceil_div(c.block.chunk, c.block.unit);
+  const double copy_issue = !c.block.in_planes ? kCopyIssue
+                            : element == 2     ? kShortElementIssue
+                                               : kElementIssue;
+  const double copies = c.block.uses_boxes
+                            ? static_cast<double>(core.stride + 1) * kBoxIssue /
+                                  static_cast<double>(ceil_div(c.block.threads(), 32))
+                            : static_cast<double>(ceil_div(units, c.block.threads())) * copy_issue;
+  return static_cast<double>(c.rows.taps * kPixelGradColumns * core.taps * channels) +
+         static_cast<double>(loads) * (kLoadIssue + convert) +
+         static_cast<double>(c.rows.taps) * kRowIssue + kStepIssue + copies;
+}
+
+// Cuts rows into segments, distributes the items among blocks, and keeps the fastest choice.
+void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
+  constexpr double kIssuePerCycle = 2.8, kWarpIssue = 0.3, kItemIssue = 120;
+  const ConvProblem& problem = c.problem;
+  const PixelGradCore& core = kPixelGradCores[c.core];
+  const BlockShape& block = c.block;
+  const double element = static_cast<double>(size_of(problem.dtype));
+  const double sms = std::max(c.caps.sm_count, 1);
+  const double scale = sms / kDepthwiseReferenceSms;
+  const double warps = static_cast<double>(ceil_div(block.threads(), 32));
+  const double step_issue = count_step_issue(c);
+  // DRAM delivers 64 bytes at once. Smaller pieces of a pixel share them with other blocks.
+  const bool is_narrow =
+      block.chunks > 1 && !block.in_planes && static_cast<double>(block.chunk) * element < 64;
+  const double narrow_chunks = is_narrow ? 1.2 : 1;
+  const int64_t lane_rows = ceil_div(c.t.row.count, c.t.row.lanes);
+  const int64_t lanes = int64_t{c.t.row.lanes} * c.t.column.lanes;
+  const int64_t part_blocks = block.chunks * c.rows.groups * c.columns.groups;
+  const int64_t slots = c.resident * std::max(c.caps.sm_count, 1);
+  const int64_t window = pixel_grad_window(core.taps, core.stride);
+  for (int64_t wanted = 1; wanted <= lane_rows; wanted = next_size(wanted)) {
+    const int64_t segment = ceil_div(lane_rows, wanted);
+    const int64_t segments = ceil_div(lane_rows, segment);
+    const int64_t items = problem.N * lanes * segments * block.tiles;
+    if (items >= int64_t{1} << 30) return;
+    const int64_t steps = segment + ceil_div(c.rows.taps, core.stride) - 1;
+    int64_t tried = 0;
+    for (int64_t waves = 1; waves <= 4; ++waves) {
+      const int64_t per_part = ceil_div(items, std::max<int64_t>(1, waves * slots / part_blocks));
+      const int64_t parts = ceil_div(items, per_part);
+      if (parts == tried) continue;
+      tried = parts;
+      const int64_t blocks = parts * part_blocks;
+      const int64_t workspace = parts * problem.K * problem.taps() * 4;
+      if (blocks >= int64_t{1} << 31 || workspace > c.caps.workspace_limit) continue;
+      const double per_sm = std::ceil(static_cast<double>(blocks) / sms);
+      const double together = std::min<double>(per_sm, static_cast<double>(c.resident));
+      const double rate = std::min(kIssuePerCycle, kWarpIssue * together * warps);
+      const double block_items = static_cast<double>(per_part);
+      const double block_issue =
+          kStripSetupIssue + static_cast<double>(c.rows.taps * core.taps) * kStripSumIssue +
+          block_items * (kItemIssue + static_cast<double>(steps) * step_issue);
+      const double compute = per_sm * warps * block_issue / rate / kDepthwiseCyclesPerUs;
+      const double least = count_bytes(problem) + 2.0 * static_cast<double>(workspace);
+      const double moved = static_cast<double>(items * part_blocks * block.chunk) * element *
+                           static_cast<double>(steps * core.stride * block.row_pixels +
+                                               segment * block.tile_columns());
+      // Fewer blocks than multiprocessors do not fill the memory's queues.
+      const double spread = std::min(1.0, static_cast<double>(blocks) / sms);
+      const double rate_of_memory = block.uses_boxes ? kBoxBytesPerUs : kStripBytesPerUs;
+      const double memory = (least / rate_of_memory * narrow_chunks +
+                             std::max(0.0, moved - least) / kDepthwiseExcessBytesPerUs) /
+                            scale / spread;
+      const double block_stages = block_items * static_cast<double>(ceil_div(steps, window));
+      // cp.async cannot copy single 16-bit elements.
+      const double ahead =
+          block.in_planes && element == 2 ? 0.5 : static_cast<double>(c.stages - 1);
+      const double latency = std::ceil(per_sm / static_cast<double>(c.resident)) *
+                             (1 + block_stages / ahead) * kStripLatencyUs;
+      const double second_pass = block.in_planes ? kStripSecondPassUs : kPixelGradSecondPassUs;
+      const double us = kDepthwiseLaunchUs + second_pass + std::max({compute, memory, latency}) +
+                        // Neither hides the other entirely.
+                        (block.uses_boxes ? 0.05 : 0.15) * std::min(compute, memory);
+      if (fit.blocks > 0 && us >= fit.microseconds) continue;
+      fit.microseconds = us;
+      fit.blocks = blocks, fit.parts = parts, fit.workspace_bytes = workspace;
+      fit.shared_bytes = c.shared_bytes;
+      fit.core = c.core;
+      fit.threads = narrow(block.threads());
+      PixelWeightGradParams& p = fit.params;
+      p.t = c.t;
+      p.partial_stride = problem.K * problem.taps();
+      p.taps = narrow(problem.taps());
+      p.items = narrow(items), p.parts = narrow(parts);
+      p.segment_rows = narrow(segment), p.tile_columns = narrow(block.tile_columns());
+      p.chunk = narrow(block.chunk), p.vectors = narrow(block.vectors);
+      p.strips = narrow(block.strips);
+      p.group_rows = narrow(c.rows.taps), p.group_columns = narrow(c.columns.taps);
+      p.stages = narrow(c.stages), p.stage_elements = narrow(block.stage_elements);
+      p.target_offset = narrow(block.target_offset);
+      p.row_pixels = narrow(block.row_pixels), p.pitch = narrow(block.pitch);
+      p.by_chunks = FastDivmod(block.chunks);
+      p.by_row_groups = FastDivmod(c.rows.groups);
+      p.by_column_groups = FastDivmod(c.columns.groups);
+      p.by_tiles = FastDivmod(block.tiles), p.by_segments = FastDivmod(segments);
+      p.by_column_lanes = FastDivmod(c.t.column.lanes), p.by_row_lanes = FastDivmod(c.t.row.lanes);
+      p.by_vectors = FastDivmod(block.vectors);
+      p.by_row_pixels = FastDivmod(block.row_pixels);
+      p.by_tile_columns = FastDivmod(block.tile_columns());
+      p.unit = narrow(block.unit), p.in_planes = block.in_planes;
+      p.uses_boxes = block.uses_boxes;
+    }
+  }
+}
+
+void set_unit(PixelWeightGradParams& p, int unit, int threads) {
+  p.unit = unit;
+  if (p.in_planes) {
+    p.pixel_lanes = std::min(p.row_pixels, threads);
+    p.line_lanes = threads / p.pixel_lanes;
+    p.by_pixel_lanes = FastDivmod(p.pixel_lanes), p.by_chunk = FastDivmod(p.chunk);
+    return;
+  }
+  p.pixel_units = narrow(std::min<int64_t>(ceil_div(p.chunk, unit), threads));
+  p.by_pixel_units = FastDivmod(p.pixel_units);
+  p.pixel_lanes = threads / p.pixel_units;
+}
+
+void fit_core(const ConvProblem& problem, const DeviceCaps& caps, const DepthwiseTensors& t,
+              int core_index, PixelWeightGradFit& fit) {
+  constexpr int64_t kRegisters = 65536;
+  const PixelGradCore& core = kPixelGradCores[core_index];
+  const int64_t element = size_of(problem.dtype);
+  for (const int64_t most_vectors : {16, 32, 64}) {
+    for (int64_t extra_tiles = 0; extra_tiles < 4; ++extra_tiles) {
+      const BlockShape block(problem, caps, t, core, most_vectors, extra_tiles);
+      const int64_t threads = round_up(block.threads(), 32);
+      const int64_t registers = kRegisters / kPixelGradThreads / pixel_grad_blocks(core.taps);
+      const int64_t sums_bytes = block.threads() * core.taps * pixel_grad_channels(core.taps) * 4;
+      for (int64_t stages = 2; stages <= kPixelGradMostStages; ++stages) {
+        const int64_t bytes =
+            kPixelGradBarrierBytes + std::max(stages * block.stage_elements * element, sums_bytes);
+        if (bytes > caps.shared_bytes_per_block) break;
+        const int64_t resident = std::clamp<int64_t>(
+            std::min(caps.count_blocks_by_shared(bytes), kRegisters / (registers * threads)), 1,
+            16);
+        fit_parts({problem, caps, t, core_index, block, TapGroups(t.row, core.taps),
+                   TapGroups(t.column, core.taps), bytes, resident, stages},
+                  fit);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+PixelWeightGradFit fit_pixel_weight_grad(const ConvProblem& forward, const DeviceCaps& caps) {
+  PixelWeightGradFit fit;
+  const GatherView view = make_gather_view(forward);
+  DepthwiseTensors t = make_pixel_tensors(forward);
+  if (t.multiplier != 1) return fit;
+  for (int index = 0; index < narrow(std::size(kPixelGradCores)); ++index) {
+    const PixelGradCore& core = kPixelGradCores[index];
+    if (!serves(core, view)) continue;
+    t.row = make_axis(view.rows[0], core.stride);
+    t.column = make_axis(view.columns[0], core.stride);
+    fit_core(forward, caps, t, index, fit);
+    // Larger cores would have accumulators without a tap.
+    if (std::max(t.row.most_class_taps(), t.column.most_class_taps()) <= core.taps) break;
+  }
+  if (fit.blocks > 0) set_unit(fit.params, fit.params.unit, fit.threads);
+  return fit;
+}
+
+PixelWeightGradParams make_pixel_weight_grad_params(const ConvProblem& problem,
+                                                    const PixelWeightGradFit& fit,
+                                                    const Buffers& buffers) {
+  PixelWeightGradParams p = fit.params;
+  p.t.source = buffers.x, p.t.target = buffers.y;
+  p.partials = static_cast<float*>(buffers.workspace);
+  const int64_t element = size_of(problem.dtype);
+  const int unit =
+      fit_unit_to_address(buffers.y, element, fit_unit_to_address(buffers.x, element, p.unit));
+  if (unit < p.unit) {
+    set_unit(p, unit, fit.threads);
+    p.uses_boxes = false;
+  }
+  return p;
+}
+
+}  // namespace convx

@@ -1,0 +1,139 @@
+// Depthwise convolution in NCHW for any kernel: forward and stride-1 input gradient.
+//
+//     y[p][q] = bias + sum over r, s of  x[row (p, r)][column (q, s)] * w[r][s],   plane by plane
+//
+//      source rows in shared memory                  outputs in shared memory
+//      +--------------------------------+  \         +----------------------------------+
+//      | 0 0 | x x x x x x x x x x | 0 0 |  | R-1    | y y y y y y y y y y|y y y y y y y |
+//      |     | . . . . . . . . . . |     |  | halo   |y y y|y y y y y y y y y y|y y y y y|
+//      |     | [ columns   ] . . . |     |  +        |y y y y y|y y y y y y y y y y|     |
+//      |     | [ x 4 rows  ] . . . |     |  | rows   +----------------------------------+
+//      |     | [ of one    ] . . . |     |  |        rows are contiguous as in global memory,
+//      |     | [ thread    ] . . . |     |  |        so that 16-byte chunks can be stored
+//      +--------------------------------+  /
+//
+// Tile: several planes if planes are small, some rows of one plane if they are large, and part of
+// the columns only if rows are too long for shared memory.
+//
+// 1. The source rows of the tile arrive by cp.async. Padding becomes zeros on the way, so that the
+//    arithmetic needs no bounds checks. The weights of the tile's channels become float32.
+// 2. A thread computes cells of 4 rows x 4 columns (8 in 16 bits; plane_multiply.cuh). Stride and
+//    dilation are rearranged so that windows slide by one (planning/gather_axis.h): along the width
+//    when rows are staged, with one segment per lane and class; along the height when they are
+//    read.
+// 3. Outputs go through shared memory to the target (plane_store.cuh).
+// If a channel has several filters, steps 2 and 3 are repeated for each filter of the block.
+// Blocks on a multiprocessor overlap: while some wait for memory, others compute.
+//
+// Shared memory:
+//     lines     [plane][row][segment][column], in the storage type
+//     weights   [plane][row tap][column class][tap of class], float32
+//     table     [plane] PlaneEntry
+//     results   [span][element]
+// Each source byte is read about once and each output written once, 16 bytes at a time even if rows
+// are not aligned. Which limit applies is measured in docs/engines/cuda_depthwise.md.
+// Grid: shares of a channel's filters fastest, then column tiles, row tiles, planes.
+#pragma once
+
+#include "engines/cuda/depthwise/plane_multiply.cuh"
+#include "engines/cuda/depthwise/plane_store.cuh"
+#include "engines/cuda/depthwise/stage_lines.cuh"
+
+namespace convx {
+
+template <typename T>
+__device__ inline void stage_plane_lines(const PlaneParams& p, const PlaneBlock& block, T* lines) {
+  const CudaAxis& column = p.t.column;
+  const auto find_unit = [&](int unit, UnitColumn<T>& to) {
+    int segment = unit;
+    const int i = p.by_segment_units.split(segment) * p.stage.unit;
+    const int lane = segment % column.lanes;
+    const int column_class = segment / column.lanes;
+    const int x = (block.first_lattice_column + i) * column.period + lane * column.source_step +
+                  column_class * column.offset_step + column.offset0;
+    to.source = static_cast<const T*>(p.t.source) + x;
+    to.shared = lines + segment * p.segment_pitch + i;
+    to.inside = static_cast<unsigned>(x) < static_cast<unsigned>(p.t.source_width);
+  };
+  const auto plane_offset = [&](int plane) {
+    int image = block.first_plane + plane;
+    const int channel = p.by_channels.split(image);
+    return image * p.t.source_n + channel * p.t.source_c;
+  };
+  const int row_base = block.first_row * p.t.row.source_step + p.t.row.offset0;
+  stage_lines<T>(p.stage, p.t, block.planes, row_base, find_unit, plane_offset);
+}
+
+// Stages the weights of one filter of each channel in float32, and the table of planes.
+template <typename T>
+__device__ inline void stage_plane_weights(const PlaneParams& p, const PlaneBlock& block,
+                                           int filter, float* weights, PlaneEntry* table) {
+  const CudaAxis& row = p.t.row;
+  const CudaAxis& column = p.t.column;
+  const int taps = row.taps * column.taps;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < block.planes * taps; i += kDepthwiseThreads) {
+    int plane = i;
+    int r = p.t.by_taps.split(plane);
+    const int s = p.t.by_column_taps.split(r);
+    int image = block.first_plane + plane;
+    const int64_t channel = p.by_channels.split(image);
+    const int64_t offset = p.t.locate_weight(channel * p.t.multiplier + filter, r, s);
+    int tap = s;  // within its class
+    const int column_class = column.classes == 1 ? 0 : p.by_classes.split(tap);
+    weights[plane * p.plane_weights + r * p.weight_pitch + column_class * p.class_taps_pitch +
+            tap] = to_accumulate(static_cast<const T*>(p.t.weight)[offset]);
+  }
+#pragma unroll 1
+  for (int plane = threadIdx.x; plane < block.planes; plane += kDepthwiseThreads) {
+    int image = block.first_plane + plane;
+    const int64_t channel = p.by_channels.split(image);
+    const int64_t k = channel * p.t.multiplier + filter;
+    const T* bias = static_cast<const T*>(p.t.bias);
+    table[plane].bias = bias == nullptr ? 0.0f : to_accumulate(bias[k]);
+    table[plane].start = locate_plane<T>(p, block, filter, plane).shared;
+  }
+}
+
+template <typename T>
+__device__ inline PlaneCell locate_cell(const PlaneParams& p, int index) {
+  PlaneCell cell;
+  cell.column = p.by_strips.split(index) * kPlaneColumns<T>;
+  cell.column_lane = p.t.column.lanes == 1 ? 0 : p.by_column_lanes.split(index);
+  cell.row = p.by_row_groups.split(index) * kPlaneRows;
+  cell.row_lane = p.t.row.lanes == 1 ? 0 : p.by_row_lanes.split(index);
+  cell.plane = index;
+  return cell;
+}
+
+// kChunk is the number of column taps multiplied at once. More taps need more registers.
+template <typename T, int kChunk>
+__global__ void __launch_bounds__(kDepthwiseThreads, plane_blocks_per_sm(sizeof(T), kChunk))
+    plane_kernel(const __grid_constant__ PlaneParams p) {
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  T* lines = reinterpret_cast<T*>(shared_bytes);
+  float* weights = reinterpret_cast<float*>(shared_bytes + p.weights_offset);
+  PlaneEntry* table = reinterpret_cast<PlaneEntry*>(shared_bytes + p.table_offset);
+  T* results = reinterpret_cast<T*>(shared_bytes + p.results_offset);
+  const PlaneBlock block = locate_plane_block(p);
+  stage_plane_lines(p, block, lines);
+  commit_copies();
+  for (int filter = block.first_filter; filter < block.last_filter; ++filter) {
+    stage_plane_weights<T>(p, block, filter, weights, table);
+    wait_copies<0>();
+    __syncthreads();
+    for (int index = threadIdx.x; index < p.cells; index += kDepthwiseThreads) {
+      const PlaneCell cell = locate_cell<T>(p, index);
+      if (cell.plane >= block.planes) break;
+      const PlaneEntry entry = table[cell.plane];
+      PlaneSums<T> sum;
+      start_sums<T>(entry.bias, sum);
+      multiply_cell<kChunk>(p, cell, lines, weights, sum);
+      put_results(p, block, cell, entry.start, sum, results);
+    }
+    __syncthreads();
+    write_results(p, block, filter, results);
+  }
+}
+
+}  // namespace convx

@@ -1,0 +1,180 @@
+#include <algorithm>
+#include <iterator>
+
+#include "core/gather_view.h"
+#include "engines/cuda/depthwise/depthwise_fit.h"
+#include "engines/cuda/depthwise/depthwise_weight_grad_fit.h"
+#include "planning/gather_buffers.h"
+
+namespace convx {
+namespace {
+
+int narrow(int64_t value) { return static_cast<int>(value); }
+
+// Returns the index of the kernel that serves the problem, or -1. A thread loads two channels of a
+// pixel at once.
+int find_core(const ConvProblem& problem, const DepthwiseTensors& t) {
+  const auto divides = [](auto... extents) { return ((extents % kRowGradChannels == 0) && ...); };
+  if (t.multiplier != 1 ||
+      !divides(t.channels, t.source_w, t.source_h, t.target_w, t.target_h,
+               problem.N > 1 ? t.source_n : 0, problem.N > 1 ? t.target_n : 0)) {
+    return -1;
+  }
+  for (int index = 0; index < narrow(std::size(kRowGradCores)); ++index) {
+    const RowGradCore& core = kRowGradCores[index];
+    const auto matches = [&](const CudaAxis& axis) {
+      return axis.taps == core.taps && axis.offset_step == 1 && axis.source_step == core.stride;
+    };
+    if (matches(t.row) && matches(t.column)) return index;
+  }
+  return -1;
+}
+
+// The share of the pairs of an output row and a row of taps whose source row is inside the image.
+double find_inside_share(const CudaAxis& row, int source_height) {
+  int64_t inside = 0;
+  for (int64_t r = 0; r < row.taps; ++r) {
+    // Outputs p with 0 <= p * source_step + first < source_height.
+    const int64_t first = row.offset0 + r;
+    const int64_t begin = first >= 0 ? 0 : ceil_div(-first, row.source_step);
+    const int64_t end =
+        first >= source_height ? 0 : ceil_div(source_height - first, int64_t{row.source_step});
+    inside += std::max<int64_t>(0, std::min<int64_t>(end, row.count) - begin);
+  }
+  return static_cast<double>(inside) / static_cast<double>(int64_t{row.count} * row.taps);
+}
+
+struct Candidate {
+  const ConvProblem& problem;
+  const DeviceCaps& caps;
+  const DepthwiseTensors& t;
+  int core;
+  int64_t vectors, slices;
+};
+
+// Distributes the items among blocks and keeps the fastest choice.
+void fit_parts(const Candidate& c, RowWeightGradFit& fit) {
+  constexpr double kIssuePerCycle = 2.8, kWarpIssue = 0.3;
+  constexpr double kItemIssue = 40;  // locating an item
+  constexpr double kItemUs = 0.35;   // loads of an item from L2, partly hidden; estimated
+  const auto [taps, stride] = kRowGradCores[c.core];
+  const ConvProblem& problem = c.problem;
+  const DepthwiseTensors& t = c.t;
+  const double element = static_cast<double>(size_of(problem.dtype));
+  const int64_t columns = row_grad_columns(stride);
+  const int64_t pixels = (columns - 1) * stride + taps;
+  const int64_t chunks = ceil_div(t.channels, c.vectors * kRowGradChannels);
+  const int64_t tiles = ceil_div(t.column.count, columns);
+  const int64_t items = problem.N * tiles * t.row.count;
+  if (items >= int64_t{1} << 30) return;
+  const int64_t slice_threads = c.vectors * taps, threads = slice_threads * c.slices;
+  const int64_t shared_bytes = int64_t{4} * taps * kRowGradChannels * threads;
+  // Registers per thread of the compiled kernels, rounded up.
+  const int64_t registers = element == 2 ? 88 : 128;
+  const int64_t resident =
+      std::clamp<int64_t>(std::min(65536 / (registers * round_up(threads, 32)),
+                                   c.caps.count_blocks_by_shared(shared_bytes)),
+                          1, 16);
+  const double sms = std::max(c.caps.sm_count, 1);
+  const double warps = static_cast<double>(ceil_div(threads, 32));
+  const double share = find_inside_share(t.row, t.source_height);
+  const double loads = static_cast<double>(columns + pixels);
+  const double convert = element == 2 ? kRowGradChannels : 0;
+  const double products = static_cast<double>(columns * taps * kRowGradChannels);
+  const double item_issue =
+      kItemIssue + loads * kStripLoadIssue + share * (loads * convert + products);
+  const double store_issue =
+      taps * kRowGradChannels *
+      (3 + (20 + 3 * static_cast<double>(c.slices)) / static_cast<double>(c.slices));
+  const double run = static_cast<double>(c.vectors * kRowGradChannels) * element;
+  // The load-store unit takes a cycle for each line of 128 bytes that a warp loads.
+  const double lines = std::max(1.0, run / 128) * std::ceil(32.0 / static_cast<double>(c.vectors));
+  // Source rows that a block's slices read for each of their output rows; L1 serves the others.
+  const double fresh_rows =
+      stride + static_cast<double>(taps - stride) / static_cast<double>(c.slices);
+  int64_t tried = 0;
+  for (int64_t waves = 0; waves <= 4; ++waves) {  // 0: one part
+    const int64_t wanted =
+        waves == 0 ? 1 : std::max<int64_t>(1, waves * resident * c.caps.sm_count / chunks);
+    const int64_t part_items =
+        std::min(round_up(ceil_div(items, wanted), c.slices), round_up(items, c.slices));
+    const int64_t parts = ceil_div(items, part_items);
+    if (parts == tried) continue;
+    tried = parts;
+    const int64_t blocks = parts * chunks;
+    const int64_t workspace = parts == 1 ? 0 : parts * problem.K * problem.taps() * 4;
+    if (blocks >= int64_t{1} << 31 || workspace > c.caps.workspace_limit) continue;
+    const double per_sm = std::ceil(static_cast<double>(blocks) / sms);
+    const double together = std::min(per_sm, static_cast<double>(resident));
+    const double rate = std::min(kIssuePerCycle, kWarpIssue * together * warps);
+    const double rounds = static_cast<double>(part_items / c.slices);
+    const double block_issue = kStripSetupIssue + rounds * item_issue + store_issue;
+    const double cycles =
+        per_sm * warps * std::max(block_issue / rate, rounds * share * loads * lines);
+    const double compute = cycles / kDepthwiseCyclesPerUs;
+    const double least = count_bytes(problem) + 2.0 * static_cast<double>(workspace);
+    const double moved = static_cast<double>(items) * t.channels * element *
+                         (static_cast<double>(columns) + static_cast<double>(pixels) * fresh_rows);
+    const double spread = std::min(1.0, static_cast<double>(blocks) / sms);
+    const double memory =
+        (least / kStripBytesPerUs + std::max(0.0, moved - least) / kDepthwiseExcessBytesPerUs) *
+        kDepthwiseReferenceSms / sms / spread;
+    const double latency =
+        std::ceil(per_sm / static_cast<double>(resident)) * (kStripLatencyUs + rounds * kItemUs);
+    const double us = kDepthwiseLaunchUs + (parts == 1 ? 0 : kPixelGradSecondPassUs) +
+                      std::max({compute, memory, latency}) + 0.15 * std::min(compute, memory);
+    if (fit.blocks > 0 && us >= fit.microseconds) continue;
+    fit.microseconds = us;
+    fit.blocks = blocks, fit.parts = parts, fit.workspace_bytes = workspace;
+    fit.shared_bytes = shared_bytes;
+    fit.core = c.core, fit.threads = narrow(threads);
+    RowWeightGradParams& p = fit.params;
+    p.t = t;
+    p.partial_stride = problem.K * problem.taps();
+    p.parts = narrow(parts), p.items = narrow(items), p.part_items = narrow(part_items);
+    p.chunk = narrow(c.vectors * kRowGradChannels);
+    p.slices = narrow(c.slices), p.slice_threads = narrow(slice_threads);
+    p.by_chunks = FastDivmod(chunks), p.by_vectors = FastDivmod(c.vectors);
+    p.by_slice_threads = FastDivmod(slice_threads);
+    p.by_rows = FastDivmod(t.row.count), p.by_tiles = FastDivmod(tiles);
+  }
+}
+
+}  // namespace
+
+RowWeightGradFit fit_row_weight_grad(const ConvProblem& forward, const DeviceCaps& caps) {
+  constexpr int64_t kSectorBytes = 32, kMostVectors = 32;
+  RowWeightGradFit fit;
+  const DepthwiseTensors t = make_pixel_tensors(forward);
+  const int core = find_core(forward, t);
+  if (core < 0) return fit;
+  const int taps = kRowGradCores[core].taps;
+  const int64_t all_vectors = t.channels / kRowGradChannels;
+  const int64_t whole = kSectorBytes / (kRowGradChannels * size_of(forward.dtype));
+  const int64_t fewest = ceil_div(all_vectors, kMostVectors);
+  for (int64_t factor = 1;; factor = next_size(factor)) {
+    const int64_t vectors = round_up(ceil_div(all_vectors, fewest * factor), whole);
+    const int64_t most_slices = std::max<int64_t>(1, kRowGradThreads / (vectors * taps));
+    for (int64_t slices = 1; slices <= most_slices; ++slices) {
+      fit_parts({forward, caps, t, core, vectors, slices}, fit);
+    }
+    if (vectors == whole) break;
+  }
+  return fit;
+}
+
+std::optional<RowWeightGradParams> make_row_weight_grad_params(const ConvProblem& problem,
+                                                               const RowWeightGradFit& fit,
+                                                               const Buffers& buffers) {
+  if (fit.blocks == 0 || !is_aligned(buffers.x, problem.dtype, kRowGradChannels) ||
+      !is_aligned(buffers.y, problem.dtype, kRowGradChannels)) {
+    return {};
+  }
+  RowWeightGradParams p = fit.params;
+  p.t.source = buffers.x, p.t.target = buffers.y;
+  p.result = buffers.w;
+  p.partials = static_cast<float*>(buffers.workspace);
+  return p;
+}
+
+}  // namespace convx

@@ -1,0 +1,190 @@
+// Depthwise weight gradient in NCHW, for the kernel sizes of strip_shapes.h.
+//
+//     dW[r][s] = sum over n, p, q of  dY[n][p][q] * X[n][p*st + r - pad][q*st + s - pad]
+//
+// The same traversal as strip_kernel.cuh, with the roles of weights and outputs exchanged: a thread
+// goes down a strip of columns and multiplies each source row with the rows of dY that see it, the
+// last few of which stay in registers. A thread keeps its R*S accumulators over all its strips.
+// They are then reduced over the block, which works for one filter, and written as partial sums;
+// weight_grad_sums_kernel.cuh adds the sums of all blocks. The order of all additions is fixed.
+//
+// Shared memory: [warp][tap] floats for the reduction.
+// Grid: filters fastest, then parts of the strips of all images.
+#pragma once
+
+#include "engines/cuda/depthwise/strip_row.cuh"
+
+namespace convx {
+
+// Sums each of the values over the block's threads. Thread i returns the sum of value i. `shared`
+// has room for kCount values per warp.
+template <int kCount>
+__device__ __forceinline__ float sum_over_block(const float (&values)[kCount], float* shared) {
+  static_assert(kCount <= kDepthwiseThreads);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    float sum = values[i];
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (lane == 0) shared[warp * kCount + i] = sum;
+  }
+  __syncthreads();
+  float sum = 0;
+  if (threadIdx.x < kCount) {
+#pragma unroll
+    for (int w = 0; w < kDepthwiseThreads / 32; ++w) sum += shared[w * kCount + threadIdx.x];
+  }
+  return sum;
+}
+
+// kColumns values of one row of dY; zeros if the row is not one of the strip's.
+template <typename T, int kColumns, bool kAligned>
+struct GradRow {
+  static constexpr int kWordElements = kColumns == 1 ? 1 : 4 / sizeof(T);
+  static constexpr int kWords = kColumns / kWordElements;
+  uint32_t words[kWords];
+
+  __device__ __forceinline__ void load(const T* at, bool valid) {
+    if constexpr (kColumns == 1) {
+      words[0] = load_single(at, valid);
+    } else if constexpr (!kAligned) {
+      load_words_of_elements<kWords>(words, at, valid);
+    } else {
+      load_words<kWords>(words, at, valid);
+    }
+  }
+  __device__ __forceinline__ void widen_to(float (&values)[kColumns]) const {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      widen_word<kWordElements>(values, i * kWordElements, words[i], T{});
+    }
+  }
+};
+
+template <typename T, int kIndex, int kColumns, bool kAligned>
+struct WeightGradStrip {
+  using Row = StripRow<T, kIndex, kColumns>;
+  using Grad = GradRow<T, kColumns, kAligned>;
+  static constexpr StripShape kShape = kStripShapes[kIndex];
+  static constexpr int kStride = kShape.stride;
+  static constexpr int kTaps = kShape.row_taps * kShape.column_taps;
+  static constexpr int kRows = (kShape.row_taps + kStride - 1) / kStride;  // of dY, per step
+
+  // Adds the products of a step. grad[m] is the m-th row before the newest, and wanted(m) returns
+  // whether it belongs to the strip. Other rows must be skipped, not multiplied as zeros, because a
+  // source value may be infinite.
+  template <typename Wanted>
+  __device__ __forceinline__ static void multiply(
+      const float (&window)[kStride][Row::kReads.elements()], const float (&grad)[kRows][kColumns],
+      const Wanted& wanted, float (&sum)[kTaps]) {
+#pragma unroll
+    for (int m = 0; m < kRows; ++m) {
+      if (!wanted(m)) continue;
+#pragma unroll
+      for (int c = 0; c < kStride; ++c) {
+        const int r = c + m * kStride;
+        if (r >= kShape.row_taps) continue;
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) {
+#pragma unroll
+          for (int s = 0; s < kShape.column_taps; ++s) {
+            sum[r * kShape.column_taps + s] +=
+                grad[m][i] * window[c][Row::kReads.left - kShape.left + i * kStride + s];
+          }
+        }
+      }
+    }
+  }
+
+  // `source` is the strip's first column in row 0 of its plane, `target` in its first output row.
+  __device__ __forceinline__ static void add(const DepthwiseTensors& t, const T* source,
+                                             const T* target, int column, int first_row,
+                                             int end_row, float (&sum)[kTaps]) {
+    constexpr int kAhead = strip_steps_ahead(kShape, kColumns);
+    int limits[Row::kReads.loads()];
+    Row::set_limits(t, column, end_row, limits);
+    int step = first_row;
+    const int end_step =
+        clamp(find_step<kStride>(t, t.source_height - 1) + 1, first_row + 1, end_row + kRows - 1);
+    int y = first_row * kStride + t.row.offset0;
+    int next_row = first_row;
+    source += y * t.source_h;
+    Row rows[kAhead][kStride];
+    Grad grad_rows[kAhead];
+    const auto load_step = [&](Row(&to)[kStride], Grad& grad_row) {
+#pragma unroll
+      for (int c = 0; c < kStride; ++c) {
+        to[c].template load<kAligned>(source, y, limits);
+        source += t.source_h;
+        ++y;
+      }
+      grad_row.load(target, next_row < end_row);
+      target += t.target_h;
+      ++next_row;
+    };
+#pragma unroll
+    for (int ahead = 0; ahead < kAhead; ++ahead) load_step(rows[ahead], grad_rows[ahead]);
+
+    float grad[kRows][kColumns] = {};
+    do {  // there is at least one step
+#pragma unroll
+      for (int ahead = 0; ahead < kAhead; ++ahead) {
+        if (ahead > 0 && step >= end_step) break;
+#pragma unroll
+        for (int m = kRows - 1; m > 0; --m) {
+#pragma unroll
+          for (int i = 0; i < kColumns; ++i) grad[m][i] = grad[m - 1][i];
+        }
+        grad_rows[ahead].widen_to(grad[0]);
+        float window[kStride][Row::kReads.elements()];
+#pragma unroll
+        for (int c = 0; c < kStride; ++c) rows[ahead][c].widen_to(window[c]);
+        if (step - (kRows - 1) >= first_row && step < end_row) {
+          multiply(window, grad, [](int) { return true; }, sum);
+        } else {
+          const auto wanted = [&](int m) { return step - m >= first_row && step - m < end_row; };
+          multiply(window, grad, wanted, sum);
+        }
+        load_step(rows[ahead], grad_rows[ahead]);
+        ++step;
+      }
+    } while (step < end_step);
+  }
+};
+
+// kAligned: both tensors are aligned to a load. Otherwise the same values are loaded one by one, so
+// that the result does not depend on addresses.
+template <typename T, int kIndex, int kColumns, bool kAligned>
+__global__ void __launch_bounds__(kDepthwiseThreads, weight_grad_blocks_per_sm(kStripShapes[kIndex],
+                                                                               sizeof(T), kColumns))
+    strip_weight_grad_kernel(const __grid_constant__ StripWeightGradParams p) {
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  using Strip = WeightGradStrip<T, kIndex, kColumns, kAligned>;
+  const DepthwiseTensors& t = p.t;
+  int part = blockIdx.x;
+  const int filter = p.by_filters.split(part);
+  const int end_item = min((part + 1) * p.items_per_part, p.items);
+  const T* source = static_cast<const T*>(t.source) + p.by_multiplier.divide(filter) * t.source_c;
+  const T* target = static_cast<const T*>(t.target) + filter * t.target_c;
+  float sum[Strip::kTaps] = {};
+#pragma unroll 1
+  for (int item = part * p.items_per_part + threadIdx.x; item < end_item;
+       item += kDepthwiseThreads) {
+    int image = item;
+    const int strip = p.by_strips.split(image);
+    const int first_row = p.by_segments.split(image) * p.segment_rows;
+    const int end_row = min(first_row + p.segment_rows, t.row.count);
+    const int column = strip * Strip::Row::kReads.span;
+    Strip::add(t, source + image * t.source_n + column,
+               target + image * t.target_n + first_row * t.target_h + strip * kColumns, column,
+               first_row, end_row, sum);
+  }
+  const float total = sum_over_block(sum, reinterpret_cast<float*>(shared_bytes));
+  if (threadIdx.x < Strip::kTaps) {
+    p.partials[part * p.partial_stride + filter * int64_t{Strip::kTaps} + threadIdx.x] = total;
+  }
+}
+
+}  // namespace convx

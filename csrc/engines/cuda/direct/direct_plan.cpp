@@ -1,0 +1,44 @@
+#include <utility>
+
+#include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/direct/direct_costs.h"
+#include "engines/cuda/direct/gather_fit.h"
+#include "engines/cuda/direct/weight_grad_fit.h"
+#include "planning/refusals.h"
+
+namespace convx {
+namespace {
+
+std::string refuse(const ConvProblem& p, const DeviceCaps&) { return refuse_large_extents(p); }
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  Plan plan;
+  plan.engine = EngineId::kCudaDirect;
+  if (problem.pass == Pass::kWeightGrad) {
+    const WeightGradShape shape = fit_weight_grad_shape(problem, caps);
+    const WeightGradConfig& config = kWeightGradConfigs[shape.config];
+    plan.tile = {config.filters, config.columns, shape.config};
+    plan.split = shape.split;
+    plan.workspace_bytes = shape.workspace_bytes;
+    plan.predicted_us = shape.microseconds;
+    plan.shape = std::make_shared<const WeightGradFit>(make_weight_grad_fit(problem, shape));
+    return plan;
+  }
+  GatherShape shape = fit_gather_shape(problem, caps);
+  const GatherConfig& config = kGatherConfigs[shape.config];
+  plan.tile = {config.filters(), config.strips() * 8, shape.config};
+  // Weights are read in place, more slowly, if the packed ones exceed the workspace limit or the
+  // problem is so small that packing would take longer than it saves.
+  const bool pack =
+      shape.packed_bytes <= caps.workspace_limit && shape.microseconds > kDirectWorthPackingUs;
+  plan.workspace_bytes = pack ? shape.packed_bytes : 0;
+  plan.predicted_us = shape.microseconds;
+  plan.shape = std::make_shared<const GatherFit>(make_gather_fit(problem, std::move(shape), pack));
+  return plan;
+}
+
+}  // namespace
+
+Engine cuda_direct_engine() { return {EngineId::kCudaDirect, "cuda_direct", refuse, plan}; }
+
+}  // namespace convx

@@ -1,0 +1,184 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/gemm/gemm_shape.h"
+#include "planning/device_rates.h"
+#include "planning/refusals.h"
+
+namespace convx {
+namespace {
+
+// Fitted on an H200 in November 2026 to the 23 shapes of the benchmark. Rates are operations per
+// microsecond of cuBLAS on reductions that are long enough to hide a tile's start and end.
+constexpr double kFloat32Rate = 46e6;
+constexpr double kTf32Rate = 250e6;
+constexpr double kHalfRate = 450e6;
+// The share of these rates that GEMMs on columns reach in the forward pass.
+constexpr double kColumnRate = 0.6;
+constexpr double kColumnShortReduction = 150;
+constexpr double kFloat64Rate = 45e6;
+constexpr double kReferenceSms = 132;
+constexpr double kShortReduction = 24;  // terms of the reduction that a tile's start and end cost
+constexpr double kFilterTile = 32;      // cuBLAS computes whole tiles of filters
+constexpr double kColumnTile = 128;     // whole tiles of columns, in the weight gradient
+constexpr double kBytesPerUs = 3.4e6;   // device memory
+constexpr double kColumnBytesPerUs = 2.7e6;  // columns that stay in L2, written
+constexpr double kBiasBytesPerUs = 1.1e6;    // results to which a separate pass adds the bias
+constexpr double kCallUs = 4;                // a GEMM and the kernels around it
+constexpr double kPlanUs = 10;               // fixed cost of a launch
+
+double pad_ratio(double extent, double tile) { return std::ceil(extent / tile) * tile / extent; }
+
+// Factor by which the GEMMs do more work than the convolution needs.
+double count_waste(const ConvProblem& p, const GemmShape& shape) {
+  const double taps = static_cast<double>(p.taps());
+  const double filters = static_cast<double>(p.filters_per_group());
+  const double channels = static_cast<double>(p.channels_per_group());
+  switch (p.pass) {
+    case Pass::kForward:
+      return pad_ratio(filters, kFilterTile) * (1 + kShortReduction / (channels * taps));
+    case Pass::kInputGrad:
+      return pad_ratio(channels, kFilterTile) *
+             (1 +
+              kShortReduction * static_cast<double>(p.stride.h * p.stride.w) / (filters * taps));
+    case Pass::kWeightGrad:
+      break;
+  }
+  const double pixels =
+      std::max(1.0, static_cast<double>(shape.chunk.images * shape.chunk.columns));
+  return pad_ratio(filters, kFilterTile) * pad_ratio(channels * taps, kColumnTile) *
+         (1 + kShortReduction / pixels);
+}
+
+double rate_of(const ConvProblem& p) {
+  if (!uses_tensor_cores(p)) return p.dtype == DType::kFloat64 ? kFloat64Rate : kFloat32Rate;
+  const double rate = p.dtype == DType::kFloat32 ? kTf32Rate : kHalfRate;
+  if (p.pass != Pass::kForward) return rate;
+  const double reduction = static_cast<double>(p.channels_per_group() * p.taps());
+  return rate * kColumnRate / (1 + kColumnShortReduction / reduction);
+}
+
+std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+  if (std::string error = refuse_large_extents(p); !error.empty()) return error;
+  constexpr int64_t kMaxPitch = std::numeric_limits<int>::max();
+  for (const Strides* strides : {&p.x_strides, &p.y_strides}) {
+    if (std::max({strides->c, strides->h, strides->w}) > kMaxPitch) {
+      return "a tensor's stride is above cuBLAS' 32-bit leading dimension";
+    }
+  }
+  if (is_pointwise(p) && p.H * p.W > kMaxPitch) return "an image has more than 2^31 pixels";
+  if (p.channels_per_group() * p.taps() > kMaxExtent) return "the reduction is above 2^29";
+  if (!fit_gemm_shape(p, caps.workspace_limit, caps.sm_count).fits) {
+    return "the smallest column matrix does not fit the workspace limit";
+  }
+  return "";
+}
+
+// Predicted microseconds of layers with a column matrix, and of weight gradients.
+double predict_columns(const ConvProblem& problem, const GemmShape& shape, double memory_rate,
+                       double product_rate) {
+  const double arithmetic =
+      count_flops(problem) * count_waste(problem, shape) / (rate_of(problem) * product_rate);
+  const double memory = count_bytes(problem) / (kBytesPerUs * memory_rate);
+  const double columns =
+      (shape.column_bytes + 2 * shape.staged_bytes) / (kColumnBytesPerUs * memory_rate);
+  const double results = static_cast<double>(problem.N * problem.K * problem.P * problem.Q) *
+                         static_cast<double>(size_of(problem.dtype));
+  const double bias =
+      adds_bias(problem) && shape.staged_bytes == 0 ? results / (kBiasBytesPerUs * memory_rate) : 0;
+  return kPlanUs + std::max(arithmetic, memory) + columns + bias +
+         kCallUs * std::max(shape.calls, 1.0);
+}
+
+// Segments of 1x1 weight gradients on the tensor cores, fitted to 100 layers on an H200 (rms error
+// 20%, mostly from cuBLAS's choice of kernels).
+constexpr double kSegmentCallUs = 5;  // a batch of products, and what adds and writes them
+// The same in NCHW: 64 filters and channels at 56 x 56, 64 images, take 9 us more than memory does
+// in bf16 and 13 in TF32; four layers of 4 times as many elements of dW take 6 to 8 (2026-11-18).
+constexpr double kPlaneCallUs = 6.5;
+constexpr double kSegmentHalfRate = 640e6, kSegmentTf32Rate = 250e6;
+constexpr double kUnalignedShare = 0.23;      // of these rates, for rows that are not aligned
+constexpr double kPlaneBytesPerUs = 4.0e6;    // tensors in NCHW, from device memory
+constexpr double kPartialBytesPerUs = 3.2e6;  // products, written and read again
+constexpr double kSegmentTile = 128;          // filters, and channels
+constexpr double kIdleExponent = 0.7;         // 1: idle multiprocessors cost all of their time
+
+double predict_segments(const ConvProblem& p, const GemmShape& shape, double memory_rate,
+                        double product_rate) {
+  const double filters = static_cast<double>(p.filters_per_group());
+  const double channels = static_cast<double>(p.channels_per_group());
+  const double pixels = static_cast<double>(target_pixels(p));
+  const double segments = std::max(1.0, pixels / static_cast<double>(shape.segment));
+  const double tiles = static_cast<double>(p.groups) * segments *
+                       std::ceil(filters / kSegmentTile) * std::ceil(channels / kSegmentTile);
+  const double busy = std::min(1.0, tiles / kReferenceSms);
+  const double rate = (size_of(p.dtype) == 2 ? kSegmentHalfRate : kSegmentTf32Rate) *
+                      (shape.in_place.has_aligned_lines(p.dtype) ? 1 : kUnalignedShare);
+  const double waste = pad_ratio(filters, kSegmentTile / 2) * pad_ratio(channels, kSegmentTile / 2);
+  const double arithmetic =
+      count_flops(p) * waste / (rate * product_rate * std::pow(busy, kIdleExponent));
+  const bool planes = shape.in_place.form == InPlaceForm::kPlanes;
+  const double memory = count_bytes(p) / ((planes ? kPlaneBytesPerUs : kBytesPerUs) * memory_rate);
+  return (planes ? kPlaneCallUs : kSegmentCallUs) * shape.calls + std::max(arithmetic, memory) +
+         2 * shape.partial_bytes / (kPartialBytesPerUs * memory_rate);
+}
+
+double predict(const ConvProblem& p, const GemmShape& shape, double memory_rate,
+               double product_rate) {
+  const bool is_weight_grad = p.pass == Pass::kWeightGrad;
+  if (shape.in_place.is_whole) {
+    return predict_whole_product(p, shape.view, shape.in_place, memory_rate, product_rate);
+  }
+  if (shape.in_place.form == InPlaceForm::kNone || (is_weight_grad && !uses_tensor_cores(p))) {
+    return predict_columns(p, shape, memory_rate, product_rate);
+  }
+  return is_weight_grad
+             ? predict_segments(p, shape, memory_rate, product_rate)
+             : predict_in_place(p, shape.view, shape.in_place, memory_rate, product_rate);
+}
+
+Plan make_plan(const ConvProblem& problem, const DeviceCaps& caps, GemmShape shape) {
+  Plan plan;
+  plan.engine = EngineId::kCudaGemm;
+  plan.tile = {shape.chunk.rows, shape.chunk.images * shape.chunk.columns, shape.chunk.images};
+  plan.workspace_bytes = shape.workspace_bytes;
+  const DeviceRates rates = rates_of(caps);
+  const double products = std::max(caps.sm_count, 1) / kReferenceSms *
+                          (uses_tensor_cores(problem) ? rates.tensor : rates.multiply);
+  plan.predicted_us = predict(problem, shape, rates.memory, products);
+  plan.shape = std::make_shared<const GemmShape>(std::move(shape));
+  return plan;
+}
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  return make_plan(problem, caps, fit_gemm_shape(problem, caps.workspace_limit, caps.sm_count));
+}
+
+std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps&) {
+  return list_wishes(problem);
+}
+
+std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,
+                                 std::string_view variant) {
+  const std::optional<InPlaceWish> wish = find_wish(problem, variant);
+  if (!wish) return std::nullopt;
+  GemmShape shape = fit_gemm_shape(problem, caps.workspace_limit, caps.sm_count, *wish);
+  if (!shape.fits) return std::nullopt;
+  return make_plan(problem, caps, std::move(shape));
+}
+
+}  // namespace
+
+Engine cuda_gemm_engine() {
+  return {.id = EngineId::kCudaGemm,
+          .name = "cuda_gemm",
+          .refuse = refuse,
+          .plan = plan,
+          .variants = variants,
+          .plan_variant = plan_variant};
+}
+
+}  // namespace convx

@@ -1,0 +1,80 @@
+#include <algorithm>
+
+#include "core/gather_view.h"
+#include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/grouped/diagonal_fit.h"
+#include "planning/refusals.h"
+
+namespace convx {
+namespace {
+
+std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
+  if (std::string refusal = refuse_split_math(p); !refusal.empty()) return refusal;
+  if (p.pass == Pass::kInputGrad && std::max(p.stride.h, p.stride.w) > kDiagonalMostPhases) {
+    return "it computes the input gradient for strides up to 4 only";
+  }
+  if (p.groups == 1) return "it needs groups";
+  if (std::string refusal = refuse_before_sm_80(caps); !refusal.empty()) return refusal;
+  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
+  if (p.N == 0) return "the batch is empty";
+  if (std::string many = refuse_many_pixels(p); !many.empty()) return many;
+  if (p.x_strides.c != 1 || p.y_strides.c != 1) {
+    return "channels are not neighbours in the memory of both input and output";
+  }
+  if (std::max({p.x_strides.h, p.x_strides.w, p.y_strides.h, p.y_strides.w}) > kMaxExtent) {
+    return "rows or columns are more than 2^29 elements apart";
+  }
+  return fits_diagonal(p, caps) ? "" : "no tile fits in shared memory";
+}
+
+Plan make_plan(DiagonalFit found) {
+  auto fit = std::make_shared<DiagonalFit>(std::move(found));
+  const DiagonalParams& p = fit->params;
+  Plan plan;
+  plan.engine = EngineId::kCudaDiagonal;
+  plan.tile = {p.tile_rows, p.tile_columns, int64_t{p.chunks} * count_chunk_filters(fit->pieces)};
+  plan.predicted_us = fit->microseconds;
+  plan.shape = std::move(fit);
+  return plan;
+}
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  return make_plan(fit_diagonal(problem, caps));
+}
+
+std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,
+                                 std::string_view variant) {
+  for (const DiagonalTileSize& size : kDiagonalTileSizes) {
+    if (variant != size.name) continue;
+    DiagonalFit fit = fit_diagonal(problem, caps, size);
+    if (fit.blocks > 0) return make_plan(std::move(fit));
+  }
+  return std::nullopt;
+}
+
+// Tile sizes other than the planned one.
+std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
+  const Plan chosen = plan(problem, caps);
+  const DiagonalParams& p = static_cast<const DiagonalFit*>(chosen.shape.get())->params;
+  const int64_t pixels = chosen.tile.m * chosen.tile.n * p.row.phases * p.column.phases;
+  std::vector<const char*> names;
+  for (const DiagonalTileSize& size : kDiagonalTileSizes) {
+    if (pixels > size.most / 2 && pixels <= size.most) continue;
+    if (fit_diagonal(problem, caps, size).blocks > 0) names.push_back(size.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+Engine cuda_diagonal_engine() {
+  return {.id = EngineId::kCudaDiagonal,
+          .name = "cuda_diagonal",
+          .refuse = refuse,
+          .plan = plan,
+          .variants = variants,
+          .plan_variant = plan_variant};
+}
+
+}  // namespace convx

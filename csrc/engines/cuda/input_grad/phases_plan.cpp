@@ -1,0 +1,94 @@
+#include <utility>
+
+#include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/input_grad/phases_shape.h"
+#include "planning/refusals.h"
+
+namespace convx {
+namespace {
+
+struct NamedForm {
+  const char* name;
+  PhasesForm form;
+};
+constexpr NamedForm kForms[] = {{"channels", PhasesForm::kChannels},
+                                {"views", PhasesForm::kViews},
+                                {"rows", PhasesForm::kRows},
+                                {"transposed", PhasesForm::kTransposed}};
+
+std::optional<PhasesShape> fit_best(const ConvProblem& problem, const DeviceCaps& caps) {
+  std::optional<PhasesShape> best;
+  for (const NamedForm& known : kForms) {
+    std::optional<PhasesShape> shape = fit_phases(problem, caps, known.form);
+    if (shape && (!best || shape->microseconds < best->microseconds)) best = std::move(shape);
+  }
+  return best;
+}
+
+std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.pass != Pass::kInputGrad) return "it computes input gradients only";
+  if (p.stride == Hw{1, 1}) return "the stride is 1";
+  if (p.N == 0) return "the batch is empty";
+  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
+  if (std::string large = refuse_large_images(p); !large.empty()) return large;
+  if (!fit_best(p, caps)) {
+    return "stride and dilation meet along an axis, or an image does not fit in the workspace";
+  }
+  return "";
+}
+
+Plan make_plan(PhasesShape found) {
+  auto shape = std::make_shared<PhasesShape>(std::move(found));
+  const Plan& inner = shape->form == PhasesForm::kViews  ? shape->views.front().plan
+                      : shape->form == PhasesForm::kRows ? shape->rows.front().plan
+                                                         : shape->whole.plan;
+  Plan plan;
+  plan.engine = EngineId::kCudaPhases;
+  plan.tile = inner.tile;
+  plan.split = inner.split;
+  plan.halves = inner.halves;
+  plan.workspace_bytes = shape->workspace_bytes;
+  plan.predicted_us = shape->microseconds;
+  plan.shape = std::move(shape);
+  return plan;
+}
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  return make_plan(fit_best(problem, caps).value());
+}
+
+std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,
+                                 std::string_view variant) {
+  for (const NamedForm& known : kForms) {
+    if (variant != known.name) continue;
+    if (std::optional<PhasesShape> shape = fit_phases(problem, caps, known.form)) {
+      return make_plan(std::move(*shape));
+    }
+  }
+  return std::nullopt;
+}
+
+// The forms that were not chosen, if the problem has them.
+std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
+  const std::optional<PhasesShape> chosen = fit_best(problem, caps);
+  std::vector<const char*> names;
+  for (const NamedForm& known : kForms) {
+    if (known.form != chosen->form && fit_phases(problem, caps, known.form)) {
+      names.push_back(known.name);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+Engine cuda_phases_engine() {
+  return {.id = EngineId::kCudaPhases,
+          .name = "cuda_phases",
+          .refuse = refuse,
+          .plan = plan,
+          .variants = variants,
+          .plan_variant = plan_variant};
+}
+
+}  // namespace convx

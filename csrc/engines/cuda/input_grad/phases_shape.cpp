@@ -1,0 +1,181 @@
+#include "engines/cuda/input_grad/phases_shape.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/arithmetic.h"
+#include "core/choose_engine.h"
+#include "core/gather_view.h"
+#include "planning/device_rates.h"
+#include "planning/refusals.h"
+#include "planning/staged_rows.h"
+
+namespace convx {
+namespace {
+
+int narrow(int64_t value) { return static_cast<int>(value); }
+
+// kViews: one axis of a phase as an input gradient with stride 1.
+struct ViewedAxis {
+  int64_t start, step, count;         // of x
+  int64_t taps, first_tap, tap_step;  // of w
+  int64_t dilation, pad_before, pad_after;
+  int64_t output;  // rows or columns of y that are read
+};
+
+std::optional<ViewedAxis> view_axis(const AxisPhase& phase, int64_t output) {
+  const auto taps = static_cast<int64_t>(phase.taps.size());
+  if (taps == 0) return std::nullopt;
+  const AxisTap& first = phase.taps.front();
+  ViewedAxis axis{
+      phase.target_start, phase.target_step, phase.count, taps, first.tap, 1, 1, 0, 0, 0};
+  if (taps > 1) {
+    axis.tap_step = phase.taps[1].tap - first.tap;
+    axis.dilation = first.offset - phase.taps[1].offset;
+  }
+  axis.pad_before = first.offset;
+  axis.output = output;
+  axis.pad_after = output - phase.count - axis.pad_before + axis.dilation * (taps - 1);
+  if (axis.pad_after < 0) axis.output += std::exchange(axis.pad_after, 0);
+  if (axis.pad_before < 0 || axis.output < 1) return std::nullopt;
+  return axis;
+}
+
+std::optional<PhasesShape> fit_views(const ConvProblem& p, const DeviceCaps& caps) {
+  // The engines of dense layers run phases themselves.
+  const bool has_pixels = p.x_strides.c == 1 && p.y_strides.c == 1;
+  if (p.groups == 1 || !has_pixels || !refuse_many_phases(p).empty()) return std::nullopt;
+  PhasesShape shape;
+  shape.form = PhasesForm::kViews;
+  const GatherView view = make_gather_view(p);
+  for (const AxisPhase& rows : view.rows) {
+    for (const AxisPhase& columns : view.columns) {
+      const std::optional<ViewedAxis> h = view_axis(rows, p.P), w = view_axis(columns, p.Q);
+      if (!h || !w) return std::nullopt;
+      ConvProblem inner = p;
+      inner.H = h->count, inner.W = w->count;
+      inner.R = h->taps, inner.S = w->taps;
+      inner.P = h->output, inner.Q = w->output;
+      inner.stride = {1, 1};
+      inner.dilation = {h->dilation, w->dilation};
+      inner.pad = {h->pad_before, h->pad_after, w->pad_before, w->pad_after};
+      inner.x_strides.h *= h->step, inner.x_strides.w *= w->step;
+      inner.w_strides.h *= h->tap_step, inner.w_strides.w *= w->tap_step;
+      std::optional<InnerProblem> planned = plan_inner(inner, caps, caps.workspace_limit);
+      if (!planned) return std::nullopt;
+      shape.workspace_bytes = std::max(shape.workspace_bytes, planned->plan.workspace_bytes);
+      shape.microseconds += planned->plan.predicted_us;
+      shape.views.push_back({std::move(*planned),
+                             h->start * p.x_strides.h + w->start * p.x_strides.w,
+                             h->first_tap * p.w_strides.h + w->first_tap * p.w_strides.w});
+    }
+  }
+  return shape;
+}
+
+}  // namespace
+
+std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& caps,
+                                       int64_t workspace_limit, std::span<const Engine> engines) {
+  if (workspace_limit < 0) return std::nullopt;
+  const int64_t P = problem.P, Q = problem.Q;
+  if (!validate(problem, problem.channels_per_group()).empty()) return std::nullopt;
+  if (problem.P != P || problem.Q != Q) return std::nullopt;
+  DeviceCaps left = caps;
+  left.workspace_limit = workspace_limit;
+  Choice choice = choose_engine(engines, problem, left, "auto");
+  if (choice.chosen < 0) return std::nullopt;
+  return InnerProblem{problem, std::move(choice.candidates[choice.chosen].plan)};
+}
+
+std::optional<PhaseAxis> fit_phase_frame(int64_t input, int64_t output, int64_t kernel,
+                                         int64_t stride, int64_t pad, int64_t dilation,
+                                         int64_t frame) {
+  if (kernel == 1) dilation = 1;
+  if (stride > 1 && dilation > 1) return std::nullopt;
+  PhaseAxis axis{stride, pad, frame, std::min(kernel, stride)};
+  axis.dilation = dilation;
+  axis.count = (input - 1 + frame) / stride + 1;
+  const int64_t last_offset = (pad - frame + stride - 1) / stride;
+  const int64_t reach =
+      (kernel - 1) * dilation - pad + frame;  // of the taps before the lattice point
+  axis.first_offset = stride == 1 ? -reach : -std::max<int64_t>(reach, 0) / stride;
+  // A convolution has no negative padding: more taps with weight 0 take its place.
+  while (axis.first_offset > 0) axis.first_offset -= dilation;
+  axis.taps = (last_offset - axis.first_offset) / dilation + 1;
+  const auto find_pad_after = [&] {
+    return axis.count + dilation * (axis.taps - 1) - output + axis.first_offset;
+  };
+  axis.count += std::max<int64_t>(-find_pad_after(), 0);
+  axis.pad_after = find_pad_after();
+  return axis;
+}
+
+std::optional<PhaseAxis> fit_phase_axis(int64_t input, int64_t output, int64_t kernel,
+                                        int64_t stride, int64_t pad, int64_t dilation) {
+  std::optional<PhaseAxis> best;
+  // Frames that are a stride apart differ by a shift of the lattice.
+  for (int64_t frame = 0; frame < stride && (frame <= pad || frame == 0); ++frame) {
+    const std::optional<PhaseAxis> axis =
+        fit_phase_frame(input, output, kernel, stride, pad, dilation, frame);
+    if (axis && (!best || axis->taps * axis->count < best->taps * best->count)) best = axis;
+  }
+  return best;
+}
+
+FilterPack make_phase_pack(const ConvProblem& p, const PackAxis& r, const PackAxis& s,
+                           const Hw& taps, const Hw& phases, bool phase_is_slowest) {
+  const Strides& w = p.w_strides;
+  const int64_t channels = p.filters_per_group();
+  return make_filter_pack(
+      {.groups = p.groups,
+       .filters = p.channels_per_group(),
+       .channels = channels,
+       .packed_channels = channels,
+       .taps = taps,
+       .phases = phases},
+      {.group = channels * w.n, .filter = w.c, .channel = w.n, .r = w.h, .s = w.w}, r, s,
+      phase_is_slowest);
+}
+
+PhasePlace place_phases(const PhaseAxis& axis) {
+  return {narrow(axis.pad), narrow(axis.frame), narrow(axis.kept), FastDivmod(axis.step)};
+}
+
+void set_target_geometry(InterleaveParams& to, const ConvProblem& p, const PhaseAxis& rows,
+                         const PhaseAxis& columns) {
+  to.target_strides = p.x_strides, to.source_strides = p.y_strides;
+  to.filter_strides = p.w_strides;
+  to.rows = place_phases(rows), to.columns = place_phases(columns);
+  to.group_channels = narrow(p.channels_per_group()),
+  to.group_filters = narrow(p.filters_per_group());
+  to.kernel_rows = narrow(p.R), to.kernel_columns = narrow(p.S);
+  to.dilation_h = narrow(p.dilation.h), to.dilation_w = narrow(p.dilation.w);
+  to.source_height = narrow(p.P), to.source_width = narrow(p.Q);
+  to.by_columns = FastDivmod(p.W), to.by_rows = FastDivmod(p.H);
+  to.by_channels = FastDivmod(ceil_div(p.C, kPlaneChannels));
+  to.channels = narrow(p.C), to.by_group_channels = FastDivmod(p.channels_per_group());
+}
+
+void set_interleave_unit(InterleaveParams& p, const ConvProblem& problem, int unit) {
+  p.unit = unit;
+  p.by_units = FastDivmod((p.has_pixels ? problem.C : problem.W) / unit);
+  const int64_t channels = p.has_pixels ? problem.C : ceil_div(problem.C, kPlaneChannels);
+  p.image_units = narrow(channels * problem.H * problem.W / unit);
+}
+
+std::optional<PhasesShape> fit_phases(const ConvProblem& p, const DeviceCaps& caps,
+                                      PhasesForm form) {
+  switch (form) {
+    case PhasesForm::kViews:
+      return fit_views(p, caps);
+    case PhasesForm::kRows:
+      return fit_row_phases(p, caps);
+    case PhasesForm::kChannels:
+    case PhasesForm::kTransposed:
+      return fit_chunked_phases(p, caps, form);
+  }
+  return std::nullopt;
+}
+
+}  // namespace convx

@@ -1,0 +1,8 @@
+#include "engines/cuda/lines/lines_launch.cuh"
+
+namespace convx {
+
+template void launch_lines<TensorMath::kHalfTf32>(const LaunchSite&, const WindowShape&,
+                                                  const WindowParams&);
+
+}  // namespace convx

@@ -1,0 +1,106 @@
+#include "engines/cuda/lines/window_parts.h"
+
+#include <algorithm>
+
+#include "core/arithmetic.h"
+#include "core/gather_view.h"
+
+namespace convx {
+namespace {
+
+// True if bulk copies can read the source's rows, in units of 16 bytes.
+bool has_copied_rows(const GatherTensors& view, int64_t element_bytes) {
+  const int64_t unit = 16 / element_bytes;
+  const Strides& strides = view.source_strides;
+  return strides.w == 1 && view.source_w % unit == 0 && strides.h % unit == 0 &&
+         strides.c % unit == 0 && strides.n % unit == 0;
+}
+
+// True if a warpgroup's next window is the next one on the line, and its pixels follow in memory.
+bool can_carry(const ConvProblem& problem, const WindowShape& shape) {
+  const Strides target = make_gather_tensors(problem).target_strides;
+  const bool follows = shape.rows_axis.target_step == 1 && shape.columns_axis.target_step == 1;
+  const int64_t width = shape.columns_axis.count;
+  return may_carry(shape.math) && shape.filter_groups == 2 && follows && target.w == 1 &&
+         target.h == width && width % 2 == 0 && target.c % 2 == 0 && target.n % 2 == 0;
+}
+
+// Chooses how many stretches the ring has, as many as fit in most_positions, and makes room for any
+// that many consecutive stretches. The last stretch of a row may be shorter than the others.
+// Returns false if the ring may have too few positions for a tile and the step to the next one.
+bool fit_ring(WindowShape& shape, int64_t most_positions) {
+  const int64_t stretch = shape.stretch, pitch = shape.pitch;
+  const int64_t per_row = ceil_div(pitch, stretch);
+  const int64_t last = pitch - (per_row - 1) * stretch;
+  const auto most = [&](int64_t count) {
+    return count / per_row * pitch + count % per_row * stretch;
+  };
+  const auto least = [&](int64_t count) {
+    const int64_t rest = count % per_row;
+    return count / per_row * pitch + (rest == 0 ? 0 : (rest - 1) * stretch + last);
+  };
+  int64_t count = kMaxStretches;
+  while (count > 0 && round_up(most(count), kLineAlignment) > most_positions) --count;
+  // If every tile starts at a stretch, its reach is rounded up to whole stretches. Otherwise it may
+  // begin inside one.
+  const bool aligned = pitch % stretch == 0 && shape.tile_step() % stretch == 0;
+  const int64_t reach = aligned ? round_up(shape.reach, stretch) : shape.reach + stretch;
+  if (least(count) < reach + shape.tile_step()) return false;
+  shape.source_stages = static_cast<int>(count);
+  shape.ring_positions = static_cast<int>(round_up(most(count), kLineAlignment));
+  return true;
+}
+
+}  // namespace
+
+bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& shape) {
+  if (!may_walk(shape.math) || shape.columns != kWalkColumns ||
+      shape.lane_bytes != kWalkLaneBytes ||
+      (shape.pace == Pace::kCarry && !can_carry(problem, shape))) {
+    return false;
+  }
+  const int64_t element = size_of(problem.dtype);
+  const bool one_tile = problem.groups == 1 && shape.filter_tiles == 1 && shape.chunks == 1;
+  const bool one_line = shape.lines == 1 && shape.strips == 1 && shape.segments.size() == 1 &&
+                        shape.rows_axis.source_step == 1 && shape.columns_axis.source_step == 1;
+  // A window covers at most two images.
+  const bool two_images = int64_t{shape.rows} * shape.pitch >= shape.columns;
+  if (!two_images || !one_tile || !one_line ||
+      !has_copied_rows(make_gather_tensors(problem), element)) {
+    return false;
+  }
+  const int64_t taps = problem.taps();
+  const int64_t stages = ceil_div(taps, kMaxBatchTaps);
+  shape.stage_taps = static_cast<int>(ceil_div(taps, stages));
+  shape.filter_stages = static_cast<int>(stages);
+  shape.resident = true;
+  const int64_t filter_bytes =
+      stages * shape.stage_taps * shape.filter_groups * kWindowFilters * kWalkLaneBytes;
+  shape.packed_bytes = taps * shape.filter_groups * kWindowFilters * kWalkLaneBytes;
+
+  shape.stretch = static_cast<int>(kStretchBytes / element);
+  shape.raw_offset = place_staging(shape, taps, static_cast<int>(element));
+  // One raw stretch for each of the two warps, with 16 channels of 16-bit operands.
+  constexpr int64_t kRawBytes = 2 * int64_t{kWalkLaneBytes / 2} * kRawPitchBytes;
+  // Copies take long while memory is busy with stores, so a long prefetch distance matters most.
+  bool fits = false;
+  for (int raw = kMaxRawStretches; raw >= 1 && !fits; --raw) {
+    shape.raw_stretches = raw;
+    shape.source_offset =
+        static_cast<int>(round_up(shape.raw_offset + raw * kRawBytes, kTileAlignment));
+    const int64_t room =
+        caps.shared_bytes_per_block - shape.source_offset - filter_bytes - 2 * kTileAlignment;
+    fits = fit_ring(shape, room / kWalkLaneBytes - shape.columns);
+  }
+  if (!fits) return false;
+  const int64_t ring_bytes = int64_t{shape.ring_positions + shape.columns} * kWalkLaneBytes;
+  shape.filter_offset =
+      static_cast<int>(round_up(shape.source_offset + ring_bytes, kTileAlignment));
+  shape.shared_bytes = static_cast<int>(shape.filter_offset + filter_bytes + kTileAlignment);
+  shape.images = static_cast<int>(problem.N);
+  shape.pixel_tiles = count_pixel_tiles(shape, shape.images);
+  return shape.shared_bytes <= caps.shared_bytes_per_block &&
+         shape.packed_bytes <= caps.workspace_limit;
+}
+
+}  // namespace convx

@@ -1,0 +1,211 @@
+#include "engines/cuda/lines/window_parts.h"
+
+#include <algorithm>
+
+#include "core/arithmetic.h"
+#include "planning/boxed_tensor.h"
+#include "planning/device_rates.h"
+
+namespace convx {
+namespace {
+
+// The cost model, in cycles of one SM. The rates were fitted to 1667 timings of 13 shapes on an
+// H200 in November 2026, with an rms error of 11%; see docs/developers/dense-layers.md. Constants
+// that have another source say so.
+constexpr double kWindowClockGhz = 1.7;
+// At full rate an MMA of 64 filters x N positions x 32 bytes takes N/2 cycles, so one reduction
+// step of both warpgroups takes as many cycles as a window has columns. The efficiencies are the
+// fraction of that rate that is reached: every MMA reads its filters again, so narrow windows are
+// slower.
+constexpr double kWideWindowEfficiency = 0.94;    // 192 columns or more
+constexpr double kMiddleWindowEfficiency = 0.85;  // 128 columns
+constexpr double kNarrowWindowEfficiency = 0.5;
+constexpr double kIeeeWindowEfficiency = 0.94;  // several MMAs read the same filters
+// Cycles that a warp takes to issue a group of MMAs, and for each MMA in it. The tensor cores wait
+// if that is longer than the MMAs take. Seen in a profile, not fitted.
+constexpr double kWindowGroupCycles = 900;
+// The same with sources by TMA boxes: ten input gradients in bf16 (H200, 2026-11-18).
+constexpr double kBoxGroupCycles = 430;
+constexpr double kWindowProductCycles = 50;
+constexpr double kIeeeBatchCycles = 260;      // adding an accumulation chain to the totals
+constexpr double kScarceFilterStages = 1.06;  // factor if there are fewer than three filter stages
+// Factor if there are fewer than three source stages and many chunks; seen on one shape.
+constexpr double kScarceSourceStages = 1.5;
+constexpr double kWindowLineBytes = 30;    // bytes of lines per cycle, from L2
+constexpr double kWindowFilterBytes = 20;  // bytes of packed filters per cycle
+// The epilogue. The MMA warps take kWindowStageCycles per column to stage 16-bit results. The store
+// warps then store 64 filters each. If pixels form runs, or channels are contiguous, they use bulk
+// copies, which run at memory bandwidth but take at least kWindowCopyCycles each, whether a copy is
+// a filter's run or a pixel's filters.
+constexpr double kWindowStageCycles = 3.8;
+constexpr double kWindowCopyCycles = 22;     // measured with copies alone
+constexpr double kPartialSectorCycles = 4;   // per sector that two tiles write
+constexpr double kWindowScatterCycles = 44;  // per column of 16-bit results, without bulk copies
+// A TMA box of the source, and each position in it, whether it has 32 bytes or 128.
+constexpr double kBoxCycles = 60;
+constexpr double kBoxPositionCycles = 1.4;
+// The same if boxes take some of the channels of a pixel from device memory: each visit reads a few
+// sectors of it. Input gradients of kb55 and seed63 in bf16, channels_last (H200, 2026-11-18).
+constexpr double kSlicedPositionCycles = 4;      // 32 bytes of a pixel
+constexpr double kHalfLinePositionCycles = 2.6;  // 64 bytes
+constexpr int kWholePixelBytes = 128;
+// Transposing a position, by both warps of a streaming block; measured where this was the limit.
+constexpr double kTurnedPositionCycles = 12;
+constexpr double kHalvedPositionCycles = 21;  // the same with conversion to scaled fp16
+// Factor for 1x1 kernels in float32 or channels_last: they have too few MMAs to hide anything else.
+constexpr double kSingleTapWaits = 1.25;
+constexpr double kWindowTileCycles = 1900;     // filling and draining the pipeline
+constexpr double kWindowLaunchCycles = 15000;  // both kernels, with their first and last tiles
+constexpr double kBoxLaunchCycles = 25000;     // the same with sources by TMA boxes
+// The same with scales that are measured first, in channels_last, and filters' bytes per cycle of
+// all multiprocessors then: six input gradients in TF32 (H200, 2026-11-18).
+constexpr double kMeasuredLaunchCycles = 23500;
+constexpr double kMeasuredFilterBytes = 370;
+constexpr double kWindowBatchLaunchCycles = 13000;  // the same for each further batch of images
+constexpr double kWindowMemoryBytes = 10;           // writing lines, bytes per cycle
+constexpr double kWindowCopiedBytes = 18;       // the same if the source's channels are contiguous
+constexpr double kWindowStoredBytes = 15;       // storing results, bytes per cycle
+constexpr double kOddValueCycles = 3.3;         // storing a value if pixels are not 16-byte aligned
+constexpr double kWindowPartialBytes = 10;      // partial sums, which are written and read again
+constexpr double kGroupSumLaunchCycles = 4800;  // see PhaseTraffic::group_cycles
+
+int count_products(TensorMath math) {
+  return math == TensorMath::kIeee ? 6 : math == TensorMath::kHalfIeee ? 3 : 1;
+}
+
+double find_efficiency(const WindowShape& shape) {
+  if (count_products(shape.math) > 1) return kIeeeWindowEfficiency;
+  return shape.columns >= 192   ? kWideWindowEfficiency
+         : shape.columns >= 128 ? kMiddleWindowEfficiency
+                                : kNarrowWindowEfficiency;
+}
+
+// Cycles to store a tile's results by bulk copies, one per filter and run (runs) or one per pixel.
+double predict_copies(const WindowShape& shape, double element_bytes, bool runs) {
+  const double filters = 2 * kWindowFilters;  // both warpgroups share the bandwidth
+  const double bytes = filters * shape.window_step * element_bytes;
+  if (shape.stores_boxes) return bytes / kWindowStoredBytes;
+  if (!runs) {
+    return std::max(2 * shape.window_step * kWindowCopyCycles, bytes / kWindowStoredBytes);
+  }
+  const double per_filter = 1 + shape.columns / static_cast<double>(shape.rows * shape.pitch);
+  const int64_t width = shape.columns_axis.count;
+  const bool overlap = shape.window_step < shape.columns || shape.pace == Pace::kCarry;
+  const bool whole_rows = shape.pair_rows > 0 || shape.pitch == width;
+  const bool sectors =
+      overlap || (whole_rows && width * static_cast<int64_t>(element_bytes) % 32 == 0);
+  const double partial = sectors ? 0 : 2 * filters * per_filter * kPartialSectorCycles;
+  const int parts = staging_parts(shape.columns, static_cast<int>(element_bytes));
+  return std::max(filters * parts * per_filter * kWindowCopyCycles,
+                  bytes / kWindowStoredBytes + partial);
+}
+
+double turned_position_cycles(TensorMath math) {
+  return is_half(math) ? kHalvedPositionCycles : kTurnedPositionCycles;
+}
+
+double find_position_cycles(const ConvProblem& problem, const GatherTensors& view,
+                            const WindowShape& shape) {
+  const int64_t pixel_bytes = view.source_channels * size_of(problem.dtype);
+  if (pixel_bytes <= kWholePixelBytes || shape.lane_bytes >= kWholePixelBytes) {
+    return kBoxPositionCycles;
+  }
+  const double near =
+      find_near_share(static_cast<double>(problem.N * view.source_h * view.source_w * pixel_bytes));
+  const double sliced = shape.lane_bytes > 32 ? kHalfLinePositionCycles : kSlicedPositionCycles;
+  return near * kBoxPositionCycles + (1 - near) * sliced;
+}
+
+// Cycles of a tile: the slowest of MMAs with staging, the source producer, and the stores.
+double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
+  const double taps = static_cast<double>(shape.rows_axis.taps * shape.columns_axis.taps);
+  const double chunks = static_cast<double>(shape.chunks) / shape.splits;
+  const double steps = ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32) /
+                       static_cast<double>(shape.splits);
+  const int products = count_products(shape.math);
+  // Groups of MMAs: one per step and filter stage. The steps of a single tap form one group.
+  const double groups =
+      taps == 1
+          ? chunks
+          : static_cast<double>(ceil_div(static_cast<int64_t>(taps), shape.stage_taps)) * steps;
+  const double group_products = taps * steps * products / groups;
+  const double issue_cycles = shape.box_columns > 0 ? kBoxGroupCycles : kWindowGroupCycles;
+  const double group_cycles = std::max(group_products * shape.columns / find_efficiency(shape),
+                                       issue_cycles + kWindowProductCycles * group_products);
+  const double chains = shape.math == TensorMath::kIeee       ? groups
+                        : shape.math == TensorMath::kHalfIeee ? steps * taps / shape.chain_steps
+                                                              : 0;
+  const bool scarce = !shape.resident && shape.filter_stages < 3;
+  const bool few_sources = shape.source_stages < 3 && chunks > 8;
+  const double multiply =
+      (groups * group_cycles + chains * kIeeeBatchCycles) * (scarce ? kScarceFilterStages : 1);
+  const double lines = chunks * shape.positions() * shape.lane_bytes * shape.planes();
+  const double filters = shape.resident ? 0
+                                        : chunks * taps * shape.filter_groups * shape.planes() *
+                                              kWindowFilters * shape.lane_bytes;
+  const GatherTensors view = make_gather_tensors(problem);
+  const bool wide = view.target_strides.c == 1 && problem.groups * view.target_channels > 1;
+  const bool dense = shape.rows_axis.target_step == 1 && shape.columns_axis.target_step == 1;
+  const bool runs = shape.strips == 1 && shape.columns_axis.count % 2 == 0 && dense &&
+                    view.target_strides.c != 1 && shape.rows * shape.pitch >= kMinRunPositions;
+  const double words = shape.splits > 1 || problem.dtype == DType::kFloat32 ? 2 : 1;
+  const bool odd = wide && shape.splits == 1 &&
+                   !has_boxes(view.target_strides, view.target_channels, size_of(problem.dtype));
+  const auto own_filters =
+      static_cast<double>(std::min<int64_t>(view.target_channels, 2 * kWindowFilters));
+  const double store = odd            ? shape.window_step * own_filters * kOddValueCycles
+                       : runs || wide ? predict_copies(shape, words * 2, runs)
+                                      : shape.columns * words * kWindowScatterCycles;
+  const double boxes = chunks * static_cast<double>(shape.segments.size()) * shape.boxes *
+                       (kBoxCycles + find_position_cycles(problem, view, shape) * shape.box_rows *
+                                         shape.box_columns);
+  const double filter_cycles = filters / kWindowFilterBytes;
+  const double sources = shape.walks() ? shape.tile_step() * turned_position_cycles(shape.math)
+                         : shape.box_columns > 0 ? boxes + filter_cycles
+                                                 : (lines / kWindowLineBytes + filter_cycles) *
+                                                       (few_sources ? kScarceSourceStages : 1);
+  const bool waits = taps == 1 && (problem.dtype == DType::kFloat32 || view.source_strides.c == 1);
+  return std::max({multiply + kWindowStageCycles * words * shape.columns, sources, store}) *
+             (waits ? kSingleTapWaits : 1) +
+         kWindowTileCycles;
+}
+
+}  // namespace
+
+double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
+                            const WindowShape& shape) {
+  const int64_t tiles = shape.pixel_tiles * shape.filter_tiles * problem.groups * shape.splits;
+  const int64_t batches = ceil_div(problem.N, std::max(1, shape.images));
+  const double element = static_cast<double>(size_of(problem.dtype));
+  const PhaseTraffic traffic(problem, shape.rows_axis, shape.columns_axis);
+  const double waves = static_cast<double>(batches * ceil_div(tiles, caps.sm_count));
+  double cycles = waves * predict_tile(problem, shape);
+  // Each tile of filters reads the boxes again.
+  const double read = shape.box_columns > 0 ? traffic.source * shape.filter_tiles : 0;
+  cycles = std::max(cycles, (traffic.target + read) * element / caps.sm_count / kWindowStoredBytes);
+  const bool channels_adjacent = make_gather_tensors(problem).source_strides.c == 1;
+  const bool measures = is_half(shape.math) && channels_adjacent;
+  if (measures) {
+    const int64_t filters = problem.K * problem.channels_per_group() * problem.taps();
+    cycles += static_cast<double>(filters * size_of(problem.dtype)) / kMeasuredFilterBytes;
+  }
+  cycles += (shape.box_columns > 0 ? kBoxLaunchCycles
+             : measures            ? kMeasuredLaunchCycles
+                                   : kWindowLaunchCycles) +
+            static_cast<double>(batches - 1) * kWindowBatchLaunchCycles;
+  if (shape.box_columns > 0) {
+    // Only the filters are prepared.
+  } else if (shape.walks()) {
+    cycles += shape.reach * turned_position_cycles(shape.math);  // before the first tile
+  } else {
+    const double line_bytes = static_cast<double>(batches * shape.line_bytes);
+    const double rate = channels_adjacent ? kWindowCopiedBytes : kWindowMemoryBytes;
+    cycles += (traffic.source * element + line_bytes) / caps.sm_count / rate;
+  }
+  cycles += 2 * static_cast<double>(shape.partial_bytes) / caps.sm_count / kWindowPartialBytes;
+  cycles += traffic.group_cycles(problem, caps.sm_count, shape.packed_bytes, shape.splits,
+                                 kGroupSumLaunchCycles);
+  return cycles / (kWindowClockGhz * 1e3);
+}
+
+}  // namespace convx

@@ -1,0 +1,27 @@
+// The parts of fit_window_shape (window_shape.cpp), each in a file of its own.
+#pragma once
+
+#include "core/device_caps.h"
+#include "core/problem.h"
+#include "engines/cuda/lines/window_shape.h"
+
+namespace convx {
+
+// Whether TMA can read tiles directly from the source (source_boxes.cuh). Changes a shape whose
+// line and tile are laid out, such that a stage consists of boxes; returns false if TMA cannot read
+// them.
+bool lay_out_boxes(const ConvProblem& problem, WindowShape& shape);
+
+// Whether TMA can store a window with 64 filters as one box. No window may go beyond the end of a
+// row.
+bool can_store_boxes(const ConvProblem& problem, const WindowShape& shape);
+
+// Whether blocks can stream along the line (line_walk.cuh). Completes a shape whose line and tile
+// are laid out; returns false if its blocks cannot stream, or if it does not fit.
+bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& shape);
+
+// The predicted time of a shape. The model is described in window_costs.cpp.
+double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
+                            const WindowShape& shape);
+
+}  // namespace convx

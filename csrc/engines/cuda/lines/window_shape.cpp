@@ -1,0 +1,412 @@
+#include "engines/cuda/lines/window_shape.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <span>
+
+#include "core/arithmetic.h"
+#include "engines/cuda/lines/window_parts.h"
+
+namespace convx {
+namespace {
+
+constexpr int kBarrierBytes = 1024;
+constexpr int kMaxSteps = 4;  // reduction steps of 32 bytes in a chunk
+constexpr int kMaxFilterStages = 16;
+constexpr int kMaxSourceStages = 3;
+constexpr int64_t kFilterStageBytes = 18432;
+constexpr int64_t kLongFilterStageBytes = 36864;
+
+std::span<const int> list_columns(TensorMath math) {
+  return visit_math(
+      math, []<TensorMath kMath>() -> std::span<const int> { return window_columns<kMath>(); });
+}
+
+int64_t floor_div(int64_t a, int64_t b) { return (a - floor_mod(a, b)) / b; }
+
+int64_t place_of(const std::vector<int64_t>& phases, int64_t phase) {
+  return std::find(phases.begin(), phases.end(), phase) - phases.begin();
+}
+
+// The residues of the source that the taps of an axis read, and how far the taps reach.
+struct AxisReach {
+  int64_t first = 0, last = 0;  // target steps from a position to its first and last tap
+  std::vector<int64_t> phases;
+
+  explicit AxisReach(const GatherAxis& axis) {
+    std::set<int64_t> residues;
+    for (int64_t i = 0; i < axis.taps; ++i) {
+      residues.insert(floor_mod(axis.offset0 + i * axis.offset_step, axis.source_step));
+    }
+    phases.assign(residues.begin(), residues.end());
+    first = floor_div(axis.offset0, axis.source_step);
+    last = floor_div(axis.offset0 + (axis.taps - 1) * axis.offset_step, axis.source_step);
+  }
+  int64_t span() const { return last - first; }
+
+  // The smallest distance from one row (or image) to the next with which taps beyond the end of a
+  // row read zeros. The zeros before a row's first source value also serve the end of the previous
+  // row.
+  int64_t shared_pitch(const GatherAxis& axis, int64_t source_extent) const {
+    const int64_t reach = axis.count + span();  // no tap reads the next row
+    const int64_t zeros = std::max<int64_t>(0, -first);
+    const int64_t source_end = ceil_div(source_extent, axis.source_step) - first;
+    return std::min(reach, std::max({axis.count, reach - zeros, source_end}));
+  }
+};
+
+enum class Cut { kStretch, kRows, kRowPairs };
+
+// How the source gets into shared memory: as lines from the workspace (kLines), transposed from
+// source rows in the kernel (kWalk, kCarry), or by TMA (kBoxes).
+enum class Way { kLines, kWalk, kCarry, kBoxes };
+
+// One way to cut the line into tiles. It may not fit in shared memory.
+struct Candidate {
+  Cut cut;
+  int strips;
+  int columns;
+  int filter_groups;
+  int lane_bytes;
+  bool overlap = false;
+  Way way = Way::kLines;
+};
+
+class Fitter {
+ public:
+  Fitter(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
+         const GatherAxis& rows, const GatherAxis& columns)
+      : problem_(problem),
+        caps_(caps),
+        rows_(rows),
+        columns_(columns),
+        row_reach_(rows),
+        column_reach_(columns),
+        math_(math) {
+    const GatherTensors view = make_gather_tensors(problem);
+    sources_ = view.source_channels;
+    targets_ = view.target_channels;
+    source_h_ = view.source_h;
+    source_w_ = view.source_w;
+    taps_ = rows.taps * columns.taps;
+  }
+
+  WindowShape fit() const {
+    WindowShape best;
+    if (taps_ > kMaxWindowTaps) return best;
+    for (const int lane_bytes : {32, 64, 128}) {
+      for (const int columns : list_columns(math_)) {
+        for (const int filter_groups : {1, 2}) {
+          if (filter_groups == 2 && targets_ <= kWindowFilters) continue;
+          Candidate candidate{Cut::kStretch, 1, columns, filter_groups, lane_bytes};
+          consider(candidate, best);
+          for (const int strip : {256, 128, 64, 32}) {
+            candidate.strips = static_cast<int>(ceil_div(columns_.count, strip));
+            if (candidate.strips > 1) consider(candidate, best);
+          }
+          candidate.strips = 1;
+          candidate.cut = Cut::kRows;
+          consider(candidate, best);
+          for (const Cut cut : {Cut::kStretch, Cut::kRows}) {
+            consider({cut, 1, columns, filter_groups, lane_bytes, true}, best);
+          }
+          consider({Cut::kStretch, 1, columns, filter_groups, lane_bytes, true, Way::kWalk}, best);
+          consider({Cut::kStretch, 1, columns, filter_groups, lane_bytes, false, Way::kCarry},
+                   best);
+          for (const bool overlap : {false, true}) {
+            consider({Cut::kStretch, 1, columns, filter_groups, lane_bytes, overlap, Way::kBoxes},
+                     best);
+          }
+          candidate.cut = Cut::kRowPairs;
+          if (filter_groups == 1) consider(candidate, best);
+          candidate.way = Way::kBoxes;
+          consider(candidate, best);
+        }
+      }
+    }
+    if (best.columns == 0) return best;
+    fill_taps(best);
+    const int64_t tiles = best.pixel_tiles * best.filter_tiles * problem_.groups * best.splits;
+    best.blocks = static_cast<int>(std::min<int64_t>(tiles, caps_.sm_count));
+    return best;
+  }
+
+ private:
+  void consider(const Candidate& candidate, WindowShape& best) const {
+    WindowShape shape = lay_out(candidate);
+    if (shape.segments.empty() || shape.chunks > kMaxTensorChunks) return;
+    if (candidate.way == Way::kBoxes && !lay_out_boxes(problem_, shape)) return;
+    for (int splits = 1; splits <= std::min(shape.chunks, 8); ++splits) {
+      shape.splits = splits;
+      shape.partial_bytes = splits == 1 ? 0 : splits * target_elements() * 4;
+      const bool fits = shape.walks() ? fit_walk(problem_, caps_, shape)
+                                      : fit_shared_memory(shape) && fit_lines(shape);
+      if (!fits) break;
+      const bool whole = shape.resident || shape.images < problem_.N || candidate.overlap;
+      if (splits > 1 && whole) break;
+      shape.microseconds = predict_microseconds(problem_, caps_, shape);
+      if (best.columns == 0 || shape.microseconds < best.microseconds) best = shape;
+      if (shape.pixel_tiles * shape.filter_tiles * problem_.groups >= 2 * caps_.sm_count) break;
+    }
+  }
+
+  int64_t target_elements() const {
+    return problem_.N * problem_.groups * targets_ * rows_.count * columns_.count;
+  }
+
+  WindowShape lay_out(const Candidate& candidate) const {
+    WindowShape shape;
+    shape.math = math_;
+    shape.rows_axis = rows_;
+    shape.columns_axis = columns_;
+    shape.columns = candidate.columns;
+    shape.filter_groups = candidate.filter_groups;
+    shape.lane_bytes = candidate.lane_bytes;
+    shape.pace = candidate.way == Way::kWalk    ? Pace::kWalk
+                 : candidate.way == Way::kCarry ? Pace::kCarry
+                                                : Pace::kTiles;
+    shape.chunk_channels = candidate.lane_bytes / operand_bytes(math_);
+    shape.channels = static_cast<int>(sources_);
+    shape.chunks = static_cast<int>(ceil_div(shape.channels, shape.chunk_channels));
+    shape.filter_tiles =
+        static_cast<int>(ceil_div(targets_, kWindowFilters * candidate.filter_groups));
+    lay_out_line(shape, candidate);
+    lay_out_tile(shape, candidate);
+    return shape;
+  }
+
+  void lay_out_line(WindowShape& shape, const Candidate& candidate) const {
+    shape.by_rows = candidate.cut != Cut::kStretch;
+    shape.strips = candidate.strips;
+    shape.strip_columns = static_cast<int>(ceil_div(columns_.count, candidate.strips));
+    int64_t pitch = candidate.strips == 1 ? column_reach_.shared_pitch(columns_, source_w_)
+                                          : shape.strip_columns + column_reach_.span();
+    // Segments start at rows, so rows start at multiples of kLineAlignment. With an even pitch,
+    // pairs of pixels are pairs of positions, and are staged together.
+    if (shape.by_rows) pitch = round_up(pitch, kLineAlignment);
+    if (candidate.strips == 1 && columns_.count % 2 == 0) pitch = round_up(pitch, 2);
+    shape.pitch = static_cast<int>(pitch);
+    shape.rows = static_cast<int>(row_reach_.shared_pitch(rows_, source_h_));
+    shape.row_base = static_cast<int>(row_reach_.first);
+    shape.column_base = static_cast<int>(column_reach_.first);
+    shape.lines = static_cast<int>(row_reach_.phases.size() * column_reach_.phases.size());
+  }
+
+  // Leaves segments empty if there would be too many.
+  void lay_out_tile(WindowShape& shape, const Candidate& candidate) const {
+    const int64_t column_phases = static_cast<int64_t>(column_reach_.phases.size());
+    const int64_t columns = shape.columns;
+    // A copy of a line starts at a multiple of kLineAlignment, a box anywhere.
+    const int64_t before = candidate.way == Way::kBoxes ? 0 : kLineAlignment - 1;
+    const auto align = [&](int64_t length) { return round_up(length + before, kLineAlignment); };
+    shape.window_step = shape.columns;
+    if (candidate.overlap) {
+      const int element = static_cast<int>(size_of(problem_.dtype));
+      const int shared = shared_columns(element);
+      if (columns_.count % 2 != 0 ||
+          sector_positions(element, columns_.count, shape.pitch) > shared) {
+        return;
+      }
+      shape.window_step -= shared;
+    }
+    int64_t cover = shape.window_step * (shape.windows() - 1) + columns;
+    int64_t segments = shape.lines;
+    const int64_t reach = cover + row_reach_.span() * shape.pitch + column_reach_.span();
+    int64_t length = align(reach);
+    shape.reach = static_cast<int>(std::min<int64_t>(reach, 1 << 30));
+    shape.second_window = shape.windows() == 2 ? shape.window_step : 0;
+    shape.second_offset = shape.second_window;
+    if (shape.by_rows) {
+      int64_t kernel_rows = rows_.taps;
+      int64_t further = 0;  // kernel rows from the first window to the second
+      if (candidate.cut == Cut::kRowPairs) {
+        // The second window, if there is one, reads the same rows as the first one's taps, except
+        // for the last few.
+        int64_t step = 1;
+        if (shape.windows() == 2) {
+          step = rows_.offset_step / std::gcd(rows_.offset_step, rows_.source_step);
+          further = step * rows_.source_step / rows_.offset_step;
+        }
+        const int64_t pair = shape.windows() * step;
+        shape.pair_rows = static_cast<int>(step);
+        shape.pairs_per_image = static_cast<int>(ceil_div(rows_.count, pair) * step);
+        shape.column_windows = static_cast<int>(ceil_div(columns_.count, columns));
+        shape.second_window = shape.windows() == 2 ? static_cast<int>(step * shape.pitch) : 0;
+        shape.second_offset = 0;
+        kernel_rows += further;
+        cover = columns;
+      }
+      segments = kernel_rows * column_phases;
+      length = align(cover + column_reach_.span());
+      if (further > 0) shape.second_offset = static_cast<int>(further * column_phases * length);
+    }
+    constexpr int64_t kMaxLine = int64_t{1} << 30;  // positions are 32-bit
+    const int64_t line = problem_.N * shape.strips * shape.rows * shape.pitch;
+    if (segments > kMaxWindowSegments || length > (1 << 14) || line > kMaxLine) return;
+    shape.segment_length = static_cast<int>(length);
+    shape.segments.resize(segments);
+    fill_segments(shape);
+  }
+
+  void fill_segments(WindowShape& shape) const {
+    const auto& row_phases = row_reach_.phases;
+    const auto& column_phases = column_reach_.phases;
+    for (size_t i = 0; i < shape.segments.size(); ++i) {
+      WindowSegment& segment = shape.segments[i];
+      int64_t row_phase = static_cast<int64_t>(i / column_phases.size());
+      segment.row_phase = static_cast<int>(row_phases[row_phase % row_phases.size()]);
+      if (shape.by_rows) {
+        const int64_t offset = rows_.offset0 + row_phase * rows_.offset_step;
+        const int64_t down = floor_div(offset, rows_.source_step) - row_reach_.first;
+        segment.shift = static_cast<int>(down * shape.pitch);
+        segment.rows_down = static_cast<int>(down);
+        segment.row_phase = static_cast<int>(floor_mod(offset, rows_.source_step));
+        // A segment between the rows of the two windows may be read by no tap, and then may have no
+        // line. Any line will do.
+        row_phase = place_of(row_phases, segment.row_phase) % std::ssize(row_phases);
+      }
+      const size_t column_phase = i % column_phases.size();
+      segment.column_phase = static_cast<int>(column_phases[column_phase]);
+      segment.line = static_cast<int>(row_phase * std::ssize(column_phases) + column_phase);
+    }
+  }
+
+  // Decides how many images' lines are in the workspace at a time.
+  bool fit_lines(WindowShape& shape) const {
+    if (shape.box_columns > 0) {  // no lines in the workspace
+      shape.images = static_cast<int>(problem_.N);
+      shape.pixel_tiles = count_pixel_tiles(shape, shape.images);
+      return shape.packed_bytes + shape.partial_bytes <= caps_.workspace_limit;
+    }
+    int shift = 0;
+    for (const WindowSegment& segment : shape.segments) shift = std::max(shift, segment.shift);
+    int64_t slack = shift + shape.segment_length + 2 * kLineAlignment;
+    // Pairs of rows, and windows across a row, may start behind an image's last row.
+    if (shape.pair_rows > 0) {
+      slack += 2 * int64_t{shape.pair_rows} * shape.pitch + shape.column_windows * shape.columns;
+    }
+    const int64_t per_image = int64_t{shape.strips} * shape.rows * shape.pitch;
+    const int64_t position_bytes =
+        problem_.groups * shape.chunks * shape.planes() * shape.lines * shape.lane_bytes;
+    const int64_t limit = caps_.workspace_limit - shape.packed_bytes - shape.partial_bytes;
+    const int64_t most = std::min((limit / position_bytes - slack) / per_image, problem_.N);
+    if (most < 1 || problem_.groups * shape.chunks > kMaxTensorChunks) return false;
+    shape.images = static_cast<int>(ceil_div(problem_.N, ceil_div(problem_.N, most)));
+    shape.pixel_tiles = count_pixel_tiles(shape, shape.images);
+    shape.line_positions = round_up(shape.images * per_image + slack, kLineAlignment);
+    shape.line_bytes = shape.line_positions * position_bytes;
+    return shape.packed_bytes + shape.line_bytes + shape.partial_bytes <= caps_.workspace_limit;
+  }
+
+  bool fit_shared_memory(WindowShape& shape) const {
+    const int64_t plane = round_up(int64_t{shape.positions()} * shape.lane_bytes, kTileAlignment);
+    shape.plane_bytes = static_cast<int>(plane);
+    const int64_t stored = shape.splits > 1 ? 4 : size_of(problem_.dtype);
+    shape.stores_boxes = shape.splits == 1 && can_store_boxes(problem_, shape);
+    shape.source_offset = static_cast<int>(
+        round_up(place_staging(shape, taps_, static_cast<int>(stored)), kTileAlignment));
+
+    // Long filter stages are better, if three of them fit.
+    const auto room = caps_.shared_bytes_per_block - shape.source_offset - kTileAlignment;
+    return fit_stages(shape, room, kLongFilterStageBytes, 3) ||
+           fit_stages(shape, room, kFilterStageBytes, 2);
+  }
+
+  // Places the source and filter rings: filter stages of up to most_bytes, at least `least` of
+  // them.
+  bool fit_stages(WindowShape& shape, int64_t room, int64_t most_bytes, int64_t least) const {
+    const int64_t tap_bytes =
+        int64_t{shape.filter_groups} * shape.planes() * kWindowFilters * shape.lane_bytes;
+    const int64_t steps = taps_ * ceil_div(sources_ * operand_bytes(math_), 32);
+    shape.chain_steps = steps > kShortReductionSteps ? kHalfChainSteps : kShortHalfChainSteps;
+    const int64_t most_taps = math_ == TensorMath::kIeee
+                                  ? std::max(1, kIeeeChainSteps * 32 / shape.lane_bytes)
+                              : math_ == TensorMath::kHalfIeee ? shape.chain_steps
+                                                               : kMaxBatchTaps;
+    const int64_t stages_per_chunk =
+        ceil_div(taps_, std::clamp<int64_t>(most_bytes / tap_bytes, 1, most_taps));
+    const int64_t stage_taps = ceil_div(taps_, stages_per_chunk);
+    shape.stage_taps = static_cast<int>(stage_taps);
+    const int64_t stage_bytes = stage_taps * tap_bytes;
+    const int64_t all_stages = stages_per_chunk * shape.chunks;
+
+    const int64_t source_stage = int64_t{shape.plane_bytes} * shape.planes();
+    int64_t source_stages = std::min<int64_t>(kMaxSourceStages, room / source_stage);
+    while (source_stages > 2 && room - source_stages * source_stage < 3 * stage_bytes) {
+      --source_stages;
+    }
+    if (source_stages < 2) return false;
+    const int64_t filter_stages =
+        std::min<int64_t>((room - source_stages * source_stage) / stage_bytes, kMaxFilterStages);
+    const bool one_tile = shape.filter_tiles == 1 && problem_.groups == 1;
+    // Filters stay resident if they fit beside two source stages: a third source stage is not worth
+    // reading the filters again for every tile.
+    const int64_t left = (room - 2 * source_stage) / stage_bytes;
+    shape.resident = one_tile && all_stages <= std::min<int64_t>(left, kMaxFilterStages);
+    if (shape.resident) {
+      shape.filter_stages = static_cast<int>(all_stages);
+      source_stages =
+          std::min<int64_t>(kMaxSourceStages, (room - all_stages * stage_bytes) / source_stage);
+    } else {
+      if (filter_stages < least) return false;
+      shape.filter_stages = static_cast<int>(filter_stages);
+    }
+    shape.source_stages = static_cast<int>(source_stages);
+    shape.filter_offset = static_cast<int>(shape.source_offset + source_stages * source_stage);
+    shape.shared_bytes =
+        static_cast<int>(shape.filter_offset + shape.filter_stages * stage_bytes + kTileAlignment);
+    shape.packed_bytes = problem_.groups * shape.filter_tiles * shape.chunks * taps_ * tap_bytes;
+    return shape.shared_bytes <= caps_.shared_bytes_per_block;
+  }
+
+  void fill_taps(WindowShape& shape) const {
+    for (int64_t i = 0; i < rows_.taps; ++i) {
+      const int64_t row_offset = rows_.offset0 + i * rows_.offset_step;
+      const int64_t down = floor_div(row_offset, rows_.source_step) - row_reach_.first;
+      for (int64_t j = 0; j < columns_.taps; ++j) {
+        const int64_t offset = columns_.offset0 + j * columns_.offset_step;
+        const int64_t right = floor_div(offset, columns_.source_step) - column_reach_.first;
+        const int64_t column =
+            place_of(column_reach_.phases, floor_mod(offset, columns_.source_step));
+        const int64_t row =
+            shape.by_rows ? i
+                          : place_of(row_reach_.phases, floor_mod(row_offset, rows_.source_step));
+        const int64_t segment = row * std::ssize(column_reach_.phases) + column;
+        const int64_t shift = (shape.by_rows ? 0 : down * shape.pitch) + right;
+        shape.tap_positions.push_back(static_cast<int>(segment * shape.segment_length + shift));
+      }
+    }
+  }
+
+  const ConvProblem& problem_;
+  const DeviceCaps& caps_;
+  const GatherAxis rows_, columns_;
+  const AxisReach row_reach_, column_reach_;
+  const TensorMath math_;
+  int64_t sources_ = 0, targets_ = 0, source_h_ = 0, source_w_ = 0, taps_ = 0;
+};
+
+}  // namespace
+
+WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
+                             const GatherAxis& rows, const GatherAxis& columns) {
+  return Fitter(problem, caps, math, rows, columns).fit();
+}
+
+int place_staging(WindowShape& shape, int64_t taps, int stored_bytes) {
+  shape.table_offset = kBarrierBytes;
+  const int64_t alignment = shape.stores_boxes ? kTileAlignment : 128;
+  // With a single tap, the table has an entry for each of its steps.
+  const int64_t entries = std::max<int64_t>(taps, kMaxSteps);
+  shape.staging_offset = static_cast<int>(round_up(kBarrierBytes + entries * 4, alignment));
+  return shape.staging_offset + staging_bytes(shape.columns, stored_bytes, shape.pace);
+}
+
+int64_t count_pixel_tiles(const WindowShape& shape, int64_t images) {
+  if (shape.pair_rows > 0) return images * shape.pairs_per_image * shape.column_windows;
+  const int64_t line = images * shape.strips * shape.rows * shape.pitch;
+  return ceil_div(line, int64_t{shape.tile_step()});
+}
+
+}  // namespace convx

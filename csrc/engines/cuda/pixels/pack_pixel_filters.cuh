@@ -1,0 +1,154 @@
+// Packs the filters in the layout of the B operand:
+//
+//     packed [filter tile][chunk][step][component][filters of a tile][32 bytes of k]
+//
+// Each [filters][32 bytes] is arranged as in shared memory, so that whole stages are plain copies.
+#pragma once
+
+#include "cuda/launch.h"
+#include "device/convert.cuh"
+#include "device/dependent_launch.cuh"
+#include "device/tensor_formats.cuh"
+#include "engines/cuda/pixels/pixel_place.cuh"
+#include "kernels/half_scales.cuh"
+#include "kernels/run_flag.cuh"
+#include "kernels/tensor_types.cuh"
+
+namespace convx {
+
+enum class FilterOrder : uint8_t {
+  kSwizzled,   // wgmma: 32-byte rows, their halves swapped in every other group of 4 rows
+  kFragments,  // mma.sync: [16 filters][lane][16 bytes], see place_fragment
+};
+
+// Byte offset of the first word of half a filter's 32 bytes; each further word is 16 bytes on. In
+// an MMA, lane 4(f%8) + j of a warp has filters f and f + 8 of 16, and word j of each half. Its 16
+// bytes are both halves of filter f, then of filter f + 8.
+__host__ __device__ constexpr int place_fragment(int filter, int half) {
+  return filter / 16 * 512 + filter % 8 * 64 + (filter / 8 % 2 * 2 + half) * 4;
+}
+
+// The staged index, channel * taps + tap, of a k in pairs. For k of the padding it is past the last
+// value of the chunk.
+__device__ __forceinline__ int find_paired(const PixelParams& p, int k) {
+  const TapPair at = locate_pair(p, k / 2);
+  const int column = 2 * at.column + k % 2 - p.pair_lead;
+  const bool inside = at.channel < p.chunk_channels && column >= 0 && column < p.tap_columns;
+  if (!inside) return p.chunk_channels * p.tap_rows * p.tap_columns;
+  return (at.channel * p.tap_rows + at.row) * p.tap_columns + column;
+}
+
+// A block packs a chunk of channels of a few filters. Grid: (filters of all tiles / rows, chunks).
+// Neighbouring threads read neighbouring taps and channels, and write neighbouring bytes. staged:
+// [rows][channels of a chunk][taps], in shared memory.
+template <TensorMath kMath, typename T, FilterOrder kOrder>
+__device__ __forceinline__ void pack_filters(const PixelParams& p, int rows, float* staged) {
+  constexpr int kDepth = step_depth(kMath);
+  const int taps = p.tap_rows * p.tap_columns;
+  const int first_row = blockIdx.x * rows;             // row among all filter tiles
+  const int filter_tile = first_row / p.tile_filters;  // index among all groups
+  const int row_of_tile = first_row % p.tile_filters;
+  const int group = filter_tile / p.filter_tiles;
+  const int first_filter = (filter_tile - group * p.filter_tiles) * p.tile_filters + row_of_tile;
+  const int first_channel = blockIdx.y * p.chunk_channels;
+  const int per_row = p.chunk_channels * taps;
+  const T* filters = static_cast<const T*>(p.filters) + group * p.filter_group;
+
+  for (int i = threadIdx.x; i < rows * per_row; i += blockDim.x) {
+    const int row = i / per_row;
+    const int inner = i - row * per_row;
+    const int channel = inner / taps;
+    const int tap = inner - channel * taps;
+    const int r = p.tap_r0 + tap / p.tap_columns * p.tap_r_step;
+    const int s = p.tap_s0 + tap % p.tap_columns * p.tap_s_step;
+    const bool inside =
+        first_filter + row < p.group_targets && first_channel + channel < p.group_sources;
+    staged[i] = inside ? to_accumulate(filters[(first_filter + row) * p.filter_target +
+                                               (first_channel + channel) * p.filter_source +
+                                               r * p.filter_r + s * p.filter_s])
+                       : 0.f;
+  }
+  __syncthreads();
+
+  const int plane_bytes = p.tile_filters * kStepBytes;
+  char* const chunk =
+      static_cast<char*>(const_cast<void*>(p.packed)) +
+      (static_cast<int64_t>(filter_tile) * p.chunks + blockIdx.y) * p.steps * p.step_bytes;
+  for (int i = threadIdx.x; i < p.steps * rows * 2; i += blockDim.x) {
+    const int piece = i % 2;  // half of a filter's 32 bytes
+    const int row = i / 2 % rows;
+    const int step = i / 2 / rows;
+    float values[kDepth / 2];
+#pragma unroll
+    for (int n = 0; n < kDepth / 2; ++n) {
+      const int k = piece * (kDepth / 2) + n;
+      int inner = p.folded ? step * kDepth + k : k * taps + step;
+      if constexpr (can_be_paired(kMath)) {
+        if (p.paired) inner = find_paired(p, inner);
+      }
+      values[n] = inner < per_row ? staged[row * per_row + inner] : 0.f;
+    }
+    if constexpr (is_half(kMath)) {
+      const int filter = min(first_filter + row, p.group_targets - 1);
+      scale_filter(p.scales, group * p.group_targets + filter, values);
+    }
+    char* const to = chunk + static_cast<int64_t>(step) * p.step_bytes;
+    const OperandWords<kMath> words(values);
+#pragma unroll
+    for (int plane = 0; plane < count_planes(kMath); ++plane) {
+      const uint4& part = words.part[plane];
+      if constexpr (kOrder == FilterOrder::kSwizzled) {
+        const int offset = (row_of_tile + row) * kStepBytes + 16 * piece;
+        const int place = offset ^ ((offset >> 7 & 1) << 4);
+        *reinterpret_cast<uint4*>(to + place + plane * plane_bytes) = part;
+      } else {
+        const int place = place_fragment(row_of_tile + row, piece);
+        uint32_t* const lane = reinterpret_cast<uint32_t*>(to + place + plane * plane_bytes);
+        lane[0] = part.x, lane[4] = part.y, lane[8] = part.z, lane[12] = part.w;
+      }
+    }
+  }
+}
+
+// Compiled for the architectures of the kernels that read its output.
+template <TensorMath kMath, typename T, FilterOrder kOrder>
+__global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p, int rows) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  constexpr bool kCompiled = true;
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  constexpr bool kCompiled = kOrder == FilterOrder::kFragments;
+#else
+  constexpr bool kCompiled = false;
+#endif
+  if constexpr (kCompiled) {
+    extern __shared__ float staged[];
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if constexpr (kOrder == FilterOrder::kSwizzled) {
+      wait_for_kernels_before();
+      let_next_kernel_start();
+    }
+#endif
+    if (__syncthreads_or(must_return(p))) return;  // other blocks may be about to set the flag
+    pack_filters<kMath, T, kOrder>(p, rows, staged);
+  }
+}
+
+template <TensorMath kMath, typename T, FilterOrder kOrder>
+void pack_pixel_filters(const LaunchSite& site, const PixelShape& shape,
+                        const PixelParams& params) {
+  constexpr int64_t kStagingLimit = 64 << 10;
+  const int64_t row_bytes =
+      int64_t{4} * params.chunk_channels * params.tap_rows * params.tap_columns;
+  int rows = 8;
+  while (rows > 1 && rows * row_bytes > kStagingLimit) rows /= 2;
+  const int64_t filters = int64_t{shape.filters} * shape.filter_tiles * site.problem->groups;
+  const dim3 grid(static_cast<unsigned>(filters / rows), static_cast<unsigned>(params.chunks));
+  constexpr auto kKernel = pack_pixel_filters_kernel<kMath, T, kOrder>;
+  if constexpr (kOrder == FilterOrder::kSwizzled) {
+    launch_early<kKernel>(site, grid, 128, rows * row_bytes, params, rows);
+  } else {
+    launch_kernel<kKernel>(site, grid, 128, rows * row_bytes, params, rows);
+  }
+}
+
+}  // namespace convx

@@ -1,0 +1,10 @@
+#include "engines/cuda/pixels/pixel_launch.cuh"
+
+namespace convx {
+
+template void launch_pixels<TensorMath::kBFloat16>(const LaunchSite&, const PixelShape&,
+                                                   const PixelParams&);
+template void launch_pixels<TensorMath::kFloat16>(const LaunchSite&, const PixelShape&,
+                                                  const PixelParams&);
+
+}  // namespace convx

@@ -1,0 +1,60 @@
+#include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/pointwise/pointwise_fit.h"
+#include "planning/refusals.h"
+
+namespace convx {
+namespace {
+
+std::optional<PointwiseShape> fit_shape(const ConvProblem& problem, const DeviceCaps& caps,
+                                        TensorMath math) {
+  PointwiseShape shape = fit_pointwise_shape(problem, caps, math);
+  if (shape.filters == 0) return {};
+  return shape;
+}
+
+std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.taps() != 1) return "it computes 1x1 kernels only";
+  if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
+  if (p.pass == Pass::kInputGrad && p.stride != Hw{1, 1}) {
+    return "it computes the input gradient for stride 1 only";
+  }
+  if (std::string refusal = refuse_tensor_cores(p, caps); !refusal.empty()) return refusal;
+  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
+  if (std::string many = refuse_many_pixels(p); !many.empty()) return many;
+  if (!fit_shape(p, caps, tensor_math(p))) {
+    return "64 filters of so many channels do not fit in shared memory";
+  }
+  return "";
+}
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  Plan plan;
+  plan.engine = EngineId::kCudaPointwise;
+  PointwisePlan made;
+  made.products = plan_halves<PointwiseFit>(
+      plan, problem, caps, 1,
+      [&](const DeviceCaps& some, TensorMath math) { return fit_shape(problem, some, math); },
+      [&](PointwiseShape shape, int64_t before) {
+        plan.tile = {kPointwisePixels, shape.filters, pointwise_chunk(shape.math)};
+        plan.workspace_bytes = before;
+        return make_pointwise_fit(problem, std::move(shape));
+      });
+  // If a tensor turns out not to be aligned, `products` runs instead.
+  made.few = fit_few_filters(problem, caps);
+  if (made.few && made.few->microseconds < plan.predicted_us) {
+    plan.predicted_us = made.few->microseconds;
+    plan.tile = {kFewUnits * 16 / size_of(problem.dtype), made.few->params.group_filters, 1};
+  } else {
+    made.few.reset();
+  }
+  plan.shape = std::make_shared<PointwisePlan>(std::move(made));
+  return plan;
+}
+
+}  // namespace
+
+Engine cuda_pointwise_engine() {
+  return {EngineId::kCudaPointwise, "cuda_pointwise", refuse, plan};
+}
+
+}  // namespace convx

@@ -1,0 +1,70 @@
+#include <cstdint>
+#include <utility>
+
+#include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/weight_grad/wgrad_fit.h"
+#include "engines/cuda/weight_grad/wgrad_forms.h"
+
+namespace convx {
+namespace {
+
+void run(const LaunchSite& site, const WgradFit& fit, const WgradCall& call) {
+  const WgradGeometry& g = fit.geometry;
+  switch (fit.form) {
+    case OperandForm::kBFloat16:
+      return run_wgrad_bfloat16(site, g, call);
+    case OperandForm::kFloat16:
+      return run_wgrad_float16(site, g, call);
+    case OperandForm::kScaledFp16:
+      return run_wgrad_scaled(site, g, call);
+    case OperandForm::kScaledFp16x2:
+      return run_wgrad_scaled_x2(site, g, call);
+    case OperandForm::kBf16x2:
+      return run_wgrad_bf16x2(site, g, call);
+    case OperandForm::kBf16x3:
+      return run_wgrad_bf16x3(site, g, call);
+    case OperandForm::kTf32:
+      return run_wgrad_tf32(site, g, call);
+  }
+}
+
+// Whether the kernels can read the tensors at their addresses.
+bool can_read(const WgradGeometry& g, const Buffers& buffers) {
+  const auto fits = [&](const void* tensor) {
+    return reinterpret_cast<uintptr_t>(tensor) % g.alignment() == 0;
+  };
+  return fits(buffers.x) && fits(buffers.y);
+}
+
+// The workspace: scales, partial sums, packed X', packed dY'.
+WgradCall make_call(const WgradFit& fit, const Buffers& buffers) {
+  WgradCall call{};
+  call.x = buffers.x, call.y = buffers.y, call.w = buffers.w;
+  if (fit.is_transposed) std::swap(call.x, call.y);
+  char* const memory = static_cast<char*>(buffers.workspace);
+  const int components = count_components(fit.form);
+  call.partials = reinterpret_cast<float*>(memory + kScaleBytes);
+  call.packed_x = memory + kScaleBytes + fit.geometry.partial_bytes();
+  call.packed_y = call.packed_x + fit.geometry.input_bytes(components);
+  return call;
+}
+
+}  // namespace
+
+void launch_cuda_weight_grad(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
+  const auto& planned = *static_cast<const WgradPlan*>(plan.shape.get());
+  const bool exact_can_read = can_read(planned.exact.geometry, buffers);
+  const WgradFit& exact_fit =
+      planned.misaligned && !exact_can_read ? *planned.misaligned : planned.exact;
+  WgradCall exact = make_call(exact_fit, buffers);
+  if (planned.scaled && can_read(planned.scaled->geometry, buffers)) {
+    WgradCall scaled = make_call(*planned.scaled, buffers);
+    scaled.scales = static_cast<HalfScales*>(buffers.workspace);
+    scaled.run_flag = exact.run_flag = &scaled.scales->unfit;
+    scaled.run_if_zero = true;
+    run(site, *planned.scaled, scaled);
+  }
+  run(site, exact_fit, exact);
+}
+
+}  // namespace convx

@@ -1,0 +1,104 @@
+#include <algorithm>
+#include <utility>
+
+#include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/weight_grad/wgrad_fit.h"
+#include "planning/boxed_tensor.h"
+#include "planning/dense_pixels.h"
+#include "planning/refusals.h"
+
+namespace convx {
+namespace {
+
+std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.pass != Pass::kWeightGrad) return "it computes the weight gradient only";
+  if (std::string refusal = refuse_tensor_cores(p, caps); !refusal.empty()) return refusal;
+  if (std::string large = refuse_large_extents(p); !large.empty()) return large;
+  if (p.N == 0) return "the batch is empty";
+  // cuda_gemm computes a 1x1 layer as a matrix product, and packs nothing. This engine serves those
+  // that it reads in place as well: adjacent columns by rows, channels_last by TMA.
+  const int64_t element = size_of(p.dtype);
+  const bool has_adjacent_columns = p.x_strides.w == 1 && p.y_strides.w == 1;
+  const bool has_pixels =
+      has_boxes(p.x_strides, p.C, element) && has_boxes(p.y_strides, p.K, element);
+  if (p.taps() == 1 && p.groups == 1 && p.stride == Hw{1, 1} && !has_adjacent_columns &&
+      !has_pixels) {
+    return "a 1x1 layer of stride 1 is a matrix product, for which cuda_gemm packs nothing";
+  }
+  if (p.R > kMaxExtent / p.dilation.h || p.S > kMaxExtent / p.dilation.w) {
+    return "the dilated kernel spans more than 2^29 pixels";
+  }
+  return fits_wgrad(p, caps, exact_form(p)) ? ""
+                                            : "no tile fits in shared memory and the workspace";
+}
+
+// The fastest geometry of a form. An MMA has 64 filters and up to 256 channels: transposed, a layer
+// of more filters than channels has wider MMAs, which read less of shared memory. Blocks that
+// convert their operands need it for those as well, so they are transposed even if memory limits
+// them.
+std::optional<WgradFit> fit_form(const ConvProblem& problem, const DeviceCaps& caps,
+                                 OperandForm form) {
+  std::optional<WgradFit> best = fit_wgrad(problem, caps, form);
+  const std::optional<ConvProblem> transposed = transpose_weight_grad(problem);
+  if (!transposed || !can_convert(form)) return best;
+  std::optional<WgradFit> other = fit_positions(*transposed, caps, form);
+  if (!other || !other->geometry.converts()) return best;
+  if (best) {
+    const bool is_wider = other->geometry.columns > best->geometry.columns;
+    if (best->microseconds < other->microseconds) return best;
+    if (best->microseconds == other->microseconds && !is_wider) return best;
+  }
+  other->is_transposed = true;
+  return other;
+}
+
+// What is measured and checked before a scaled form, and the kernels of the exact form that then
+// return at once.
+constexpr double kScalesUs = 12;
+
+Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+  auto found = std::make_shared<WgradPlan>();
+  found->exact = *fit_form(problem, caps, exact_form(problem));
+  if (problem.dtype == DType::kFloat32) {
+    found->scaled = fit_form(problem, caps, scaled_form(problem));
+  }
+  if (problem.dtype == DType::kFloat32 && problem.precision == Precision::kTf32) {
+    const std::optional<WgradFit> rounded = fit_row_boxes(problem, caps, OperandForm::kTf32);
+    if (rounded && rounded->microseconds < found->exact.microseconds) found->exact = *rounded;
+  }
+  const WgradGeometry& exact = found->exact.geometry;
+  // A form that needs neither packing nor scales may be the fastest.
+  const bool packs_nothing = exact.converts() || exact.input_source == OperandSource::kRowBoxes;
+  if (packs_nothing && found->scaled &&
+      found->exact.microseconds <= found->scaled->microseconds + kScalesUs) {
+    found->scaled.reset();
+  }
+  if (exact.alignment() > size_of(problem.dtype)) {
+    found->misaligned = fit_wgrad(problem, caps, exact_form(problem), false);
+  }
+  const WgradFit& first = found->scaled ? *found->scaled : found->exact;
+  const WgradGeometry& g = first.geometry;
+  Plan plan;
+  plan.engine = EngineId::kCudaWeightGrad;
+  plan.tile = {g.block_filter_tiles * kTileFilters,
+               g.row_tiles.channel_sets * g.block_tap_groups * g.columns, kStagePositions};
+  plan.split = g.slices;
+  plan.halves = found->scaled.has_value();
+  plan.workspace_bytes = kScaleBytes + found->exact.workspace_bytes;
+  for (const std::optional<WgradFit>& other : {found->misaligned, found->scaled}) {
+    if (!other) continue;
+    plan.workspace_bytes = std::max(plan.workspace_bytes, kScaleBytes + other->workspace_bytes);
+  }
+  plan.predicted_us = first.microseconds + (found->scaled ? kScalesUs : 0);
+  plan.shape = std::move(found);
+  return plan;
+}
+
+}  // namespace
+
+Engine cuda_weight_grad_engine() {
+  return {
+      .id = EngineId::kCudaWeightGrad, .name = "cuda_weight_grad", .refuse = refuse, .plan = plan};
+}
+
+}  // namespace convx

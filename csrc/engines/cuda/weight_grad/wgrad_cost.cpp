@@ -1,0 +1,153 @@
+#include "engines/cuda/weight_grad/wgrad_cost.h"
+
+#include <algorithm>
+
+#include "core/arithmetic.h"
+
+namespace convx {
+namespace {
+
+// Rates of an H200, fitted to timings of the suite (2026-11-18).
+constexpr double kPackBytesPerUs = 3.5e6;    // read and written
+constexpr double kStreamBytesPerUs = 4.2e6;  // only read, and converted; estimated
+// 16 bits, only read: kb87pw takes 1,422 us for 6.4 GB.
+constexpr double kPixelBytesPerUs = 4.5e6;
+// The same from L2, by each of all multiprocessors, for single taps, which need no halo and no
+// mirrored stages: n32c1024h50w84 k2048 with stride 2 takes 209 us for 263 stages of 48 KiB.
+constexpr double kPixelCopyBytesPerCycle = 40;
+constexpr double kReduceBytesPerUs = 5e6;
+constexpr double kReduceUs = 6;
+constexpr double kReduceElementsPerUs = 2.9e5;
+// The same of reduce_rows.cuh. Estimated, not timed: the kernel before took 4 to 8 us from the end
+// of the MMAs on for up to 17 MB (2026-11-18), with half of the lanes idle and more barriers.
+constexpr double kReduceRowsUs = 3.5;
+constexpr double kReduceRowsBytesPerUs = 6.5e6;
+constexpr double kReduceRowsElementsPerUs = 4e6;
+constexpr double kLaunchUs = 3;
+// For blocks that write dW themselves: two of three layers that were timed took within 3% of them.
+constexpr double kStoreCycles = 1000;          // latencies of the epilogue
+constexpr double kClusterCycles = 1000;        // the same of a cluster's barriers
+constexpr double kStoreCyclesPerValue = 0.15;  // that a block adds, rounds and writes
+constexpr double kClusterBytesPerCycle = 14;   // from other blocks' shared memory
+constexpr double kCallUs = 2;
+constexpr double kSharedBytesPerCycle = 128;
+// What bytes cost that a block reads after another, from L2, relative to those from memory, where
+// memory limits; estimated. Without it, n32c256h200w336 k64 in bf16 had three blocks of 96 channels
+// that read dY three times and X by 64 bytes: 399 us, at 71% of the memory's rate (2026-11-18).
+constexpr double kRereadCost = 0.3;
+// Clusters of 1 to 8 blocks that an H200 runs at the same time, where a block takes a whole
+// multiprocessor (cudaOccupancyMaxActiveClusters, 2026-11-18).
+constexpr int kMeasuredMultiprocessors = 132;
+constexpr int kClustersAtOnce[] = {132, 66, 39, 30, 22, 17, 15, 15};
+
+// How much longer MMAs take than their issue rate says, where so many warpgroups take turns at the
+// tensor cores. Promoted accumulators are waited for after every stage, which others hide.
+double mma_overhead(OperandForm form, int consumers) {
+  const bool promotes = promotes_sums(form);
+  return (promotes ? 1.0 : 1.05) + (promotes ? 0.35 : 0.2) / (consumers * consumers);
+}
+
+// How much longer the stages of blocks that convert take than each of their parts, where many
+// tiles convert the same values: nine layers on an H200 took 1.1 to 1.37 times as long as the
+// longest part (2026-11-18).
+constexpr double kConvertingFactor = 1.22;
+constexpr int kFewTiles = 4;
+
+// What the converter warps take for a value. Estimated: four warps took 0.23 cycles for scaled fp16
+// (2026-11-18), and the times of seven are in proportion to their instructions.
+double convert_cycles(OperandForm form) {
+  return form == OperandForm::kBf16x2 ? 0.105 : form == OperandForm::kBf16x3 ? 0.14 : 0.10;
+}
+
+}  // namespace
+
+int64_t count_clusters(const DeviceCaps& caps, int blocks) {
+  return std::max<int64_t>(
+      int64_t{kClustersAtOnce[blocks - 1]} * caps.sm_count / kMeasuredMultiprocessors, 1);
+}
+
+double store_cycles(const WgradGeometry& g) {
+  const double values = double{kTileFilters} * g.consumers() * g.row_tiles.channel_sets * g.columns;
+  const double others = 1 - 1.0 / g.slices;  // share of the values that other blocks have
+  double cycles = kStoreCycles + values / 32 + values / g.slices * kStoreCyclesPerValue;
+  if (g.slices > 1) cycles += kClusterCycles + others * values * 4 / kClusterBytesPerCycle;
+  return cycles;
+}
+
+double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
+  if (g.writes_result) return kCallUs;
+  // All partial sums are written. Those of a filter's own group are read, a sector at least.
+  const double columns = std::max(8.0, static_cast<double>(p.channels_per_group()));
+  const double read = p.groups == 1 ? 1 : std::min(1.0, columns / g.atom_channels);
+  const double reduced = (1 + read) / 2 * static_cast<double>(g.partial_bytes());
+  const double elements = static_cast<double>(p.K * p.channels_per_group() * p.taps());
+  // The costs of the other MMA kernels were fitted with the reduction before, and their choices
+  // between clusters and partial sums are measured.
+  if (g.gradient_source == OperandSource::kRowBoxes && g.has_adjacent_channels()) {
+    return kReduceRowsUs + reduced / kReduceRowsBytesPerUs + elements / kReduceRowsElementsPerUs;
+  }
+  return kReduceUs + reduced / kReduceBytesPerUs + elements / kReduceElementsPerUs;
+}
+
+double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
+                     OperandForm form) {
+  const int components = count_components(form);
+  const double rounds = static_cast<double>(ceil_div(g.stages_total, g.round_stages));
+  const double stages = static_cast<double>(ceil_div(g.round_stages, g.slices));
+  // Issue, or what shared memory delivers of both operands.
+  const double mma = 4 + std::max(g.columns / 2.0, 16 + g.columns / 4.0);
+  const double mmas = (g.images_end_in_gaps ? 3.5 : 4.0) * count_mmas(components) * g.consumers();
+  const double overhead = mma_overhead(form, g.consumers());
+  const double row_bytes = g.block_filter_tiles * double{kGradientRowBytes} +
+                           g.block_channel_tiles * double(g.row_bytes);
+  const double copied = (g.converts() ? 2 : components) * kStagePositions * row_bytes;
+  const bool reads_pixels =
+      g.input_source == OperandSource::kPixels && g.gradient_source == OperandSource::kPixels;
+  const bool is_single_tap = p.taps() == 1 && g.halo_stages == 0;
+  const double copy_rate =
+      reads_pixels && is_single_tap ? kPixelCopyBytesPerCycle : kCopyBytesPerCycle;
+  double stage_cycles = std::max(mmas * mma * overhead, copied / copy_rate);
+  if (g.converts()) {
+    const double values = kStagePositions * row_bytes / 2;
+    // A value is staged, read, and stored as components; MMAs read 16 positions of both operands.
+    const double shared =
+        values * (8 + 2 * components) + mmas * 32 * (kTileFilters + static_cast<double>(g.columns));
+    const double factor = g.tiles() > kFewTiles ? kConvertingFactor : 1;
+    stage_cycles =
+        std::max({stage_cycles, factor * mmas * mma * overhead,
+                  factor * convert_cycles(form) * values, factor * shared / kSharedBytesPerCycle});
+  }
+  const double halo = g.halo_stages * copied / kCopyBytesPerCycle;
+  const double waves = static_cast<double>(
+      g.writes_result ? ceil_div(int64_t{g.tiles()}, count_clusters(caps, g.slices))
+                      : ceil_div(int64_t{g.tiles()} * g.slices, caps.sm_count));
+  const double block_cycles = g.writes_result ? kStartCycles + store_cycles(g) : kBlockCycles;
+  double main_us =
+      rounds * waves * (block_cycles + halo + stages * stage_cycles) / (kClockGhz * 1e3);
+  if (g.gradient_source != OperandSource::kPacked) {
+    const double rate = g.converts()   ? kStreamBytesPerUs
+                        : reads_pixels ? kPixelBytesPerUs
+                                       : kPackBytesPerUs;
+    const double bytes = count_bytes(p);
+    const bool reads_both = g.input_source != OperandSource::kPacked;
+    const double read = copied * g.tiles() * static_cast<double>(g.stages_total);
+    const double reread = reads_both ? kRereadCost * std::max(read - bytes, 0.0) : 0;
+    main_us = std::max(main_us, kLaunchUs + (bytes + reread) / rate);
+  }
+
+  const double element_bytes = static_cast<double>(size_of(p.dtype));
+  double pack_us = 0;
+  if (g.input_source == OperandSource::kPacked) {
+    const double read = element_bytes * static_cast<double>(p.N * p.C * p.H * p.W);
+    const double written = rounds * static_cast<double>(g.input_bytes(components));
+    pack_us += kLaunchUs * rounds + (read + written) / kPackBytesPerUs;
+  }
+  if (g.gradient_source == OperandSource::kPacked) {
+    const double read = element_bytes * static_cast<double>(p.N * p.K * p.P * p.Q);
+    const double written = rounds * static_cast<double>(g.gradient_bytes(components));
+    pack_us += kLaunchUs * rounds + (read + written) / kPackBytesPerUs;
+  }
+  return main_us + predict_reduction(p, g) + pack_us;
+}
+
+}  // namespace convx

@@ -1,0 +1,365 @@
+#include "engines/cuda/weight_grad/wgrad_fit.h"
+
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+#include "core/arithmetic.h"
+#include "engines/cuda/weight_grad/packed_axis.h"
+#include "engines/cuda/weight_grad/wgrad_cost.h"
+#include "planning/boxed_tensor.h"
+
+namespace convx {
+namespace {
+
+class Search {
+ public:
+  Search(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form,
+         bool tensors_are_aligned)
+      : p_(problem),
+        caps_(caps),
+        form_(form),
+        components_(count_components(form)),
+        tensors_are_aligned_(tensors_are_aligned) {}
+
+  // stops_early: returns the first geometry that fits, not the fastest.
+  std::optional<WgradFit> run(bool stops_early) {
+    stops_early_ = stops_early;
+    for (const bool folds : {false, true}) {
+      if (folds && (p_.S == 1 || p_.groups > 1 || p_.S * p_.C > 64)) continue;
+      if (!start(folds)) continue;
+      // Reading a 16-bit tensor in place is never slower than packing it.
+      visit_sources(find_source(PackedSide::kInput), find_source(PackedSide::kGradient));
+      if (stops_early_ && best_) break;
+      if (can_convert(form_) && can_read(PackedSide::kInput) && can_read(PackedSide::kGradient)) {
+        visit_sources(OperandSource::kConverted, OperandSource::kConverted);
+      }
+    }
+    return best_;
+  }
+
+ private:
+  OperandSource find_source(PackedSide side) const {
+    const bool in_place = size_of(p_.dtype) == 2 && can_read(side);
+    return in_place ? OperandSource::kPixels : OperandSource::kPacked;
+  }
+
+  // Whether TMA can read the tensor by position.
+  bool can_read(PackedSide side) const {
+    const bool is_input = side == PackedSide::kInput;
+    const Strides& strides = is_input ? p_.x_strides : p_.y_strides;
+    return tensors_are_aligned_ && !(is_input && base_.folds_columns) &&
+           has_boxes(strides, is_input ? p_.C : p_.K, size_of(p_.dtype)) && fits_corners(is_input);
+  }
+
+  // Whether TMA can walk the positions.
+  bool fits_corners(bool is_input) const {
+    const WgradGeometry& g = base_;
+    const auto fits = [](int64_t first, int64_t count, int64_t step, int64_t extent) {
+      const int64_t upper = find_upper_corner(first, count, step, extent);
+      return step <= kMaxBoxStep && first >= kMinPixelCorner && upper >= kMinPixelCorner &&
+             upper <= kMaxPixelCorner;
+    };
+    if (!is_input) return fits(0, g.pitch, 1, p_.Q) && fits(0, g.rows, 1, p_.P);
+    return fits(-g.packed_left, g.pitch, g.stride_w, p_.W) &&
+           fits(-g.pad_top, g.rows, g.stride_h, p_.H);
+  }
+
+  void visit_sources(OperandSource input, OperandSource gradient) {
+    base_.input_source = input, base_.gradient_source = gradient;
+    for (const AtomAxis axis :
+         {AtomAxis::kKernelColumns, AtomAxis::kKernelRows, AtomAxis::kChannels}) {
+      for (const int channels : {64, 32, 16}) {
+        visit_atoms(axis, channels);
+        if (stops_early_ && best_) return;
+      }
+    }
+  }
+
+  // Sets what depends on the problem and on folding alone.
+  bool start(bool folds) {
+    base_ = describe_problem(p_);
+    WgradGeometry& g = base_;
+    const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+    g.folds_columns = folds;
+    g.packed_left = g.pad_left;
+    g.packed_channels = narrow(folds ? p_.S * p_.C : p_.C);
+    row_axis_ = make_packed_axis(p_.H, p_.P, p_.R, p_.stride.h, p_.dilation.h, p_.pad.top);
+    if (folds) {
+      column_axis_ = {.residues = {0},
+                      .residue_of = {0},
+                      .shift_of = {0},
+                      .length = p_.Q,
+                      .step = 1,
+                      .step_shift = 0};
+    } else {
+      // Pairs of columns are loaded at once where they are aligned: in rows of even pitch that
+      // begin at an even column.
+      const bool pairs = p_.stride.w == 1 && p_.x_strides.w == 1 && p_.W % 2 == 0;
+      g.input_has_pairs = pairs;
+      const int64_t extra = pairs ? p_.pad.left % 2 : 0;
+      g.packed_left += narrow(extra);
+      column_axis_ = make_packed_axis(p_.W, p_.Q, p_.S, p_.stride.w, p_.dilation.w,
+                                      p_.pad.left + extra, extra);
+    }
+    g.gradient_has_pairs = p_.y_strides.w == 1 && p_.Q % 2 == 0;
+    if (g.input_has_pairs || g.gradient_has_pairs) column_axis_.length += column_axis_.length % 2;
+    if (p_.R * p_.S > kMaxWgradTaps) return false;
+    if (!has_room_for_sums(p_, caps_)) return false;
+    const int64_t residues =
+        static_cast<int64_t>(row_axis_.residues.size() * column_axis_.residues.size());
+    if (residues > kMaxResidues) return false;
+    if (p_.N * row_axis_.length >= (int64_t{1} << 30) / column_axis_.length) return false;
+    g.pitch = narrow(column_axis_.length), g.rows = narrow(row_axis_.length);
+    g.by_pitch = FastDivmod(g.pitch), g.by_rows = FastDivmod(g.rows);
+    g.stage_columns = kStagePositions % g.pitch;
+    g.stage_rows = kStagePositions / g.pitch % g.rows;
+    g.stage_images = kStagePositions / g.pitch / g.rows;
+    for (const int64_t row : row_axis_.residues) {
+      for (const int64_t column : column_axis_.residues) {
+        g.residues[g.residue_count++] = {narrow(row), narrow(column)};
+      }
+    }
+    g.stages_total = ceil_div(p_.N * g.rows * g.pitch, kStagePositions);
+    g.flush_stages = 256 / count_mmas(components_);
+    g.images_end_in_gaps = components_ == 1 && g.rows * g.pitch == kStagePositions &&
+                           (p_.P - 1) * g.pitch + p_.Q <= kStagePositions - 8;
+    return true;
+  }
+
+  void visit_atoms(AtomAxis axis, int atom_channels) {
+    WgradGeometry g = base_;
+    // Narrower atoms are for few channels: they halve what an MMA reads of useful columns.
+    if (atom_channels > 16 && g.packed_channels <= atom_channels / 2) return;
+    g.atom_axis = axis;
+    g.atom_channels = atom_channels;
+    g.row_bytes = 2 * atom_channels;
+    g.atom_bits = std::bit_width(static_cast<unsigned>(atom_channels)) - 1;
+    const auto shift = [&](const PackedAxis& of, int64_t pitch) {
+      return static_cast<int>(of.step_shift * pitch);
+    };
+    if (axis == AtomAxis::kKernelColumns) {
+      if (static_cast<int64_t>(column_axis_.shift_of.size()) <= column_axis_.step) return;
+      g.atom_shift = shift(column_axis_, 1), g.atom_s = static_cast<int>(column_axis_.step);
+    } else if (axis == AtomAxis::kKernelRows) {
+      if (p_.R <= row_axis_.step) return;
+      g.atom_shift = shift(row_axis_, g.pitch), g.atom_r = static_cast<int>(row_axis_.step);
+    }
+    const auto visit_all = [&](const auto& widths) {
+      for (const int columns : widths) {
+        if (columns % atom_channels == 0) visit_columns(g, columns);
+      }
+    };
+    promotes_sums(form_) ? visit_all(kPromotedColumns) : visit_all(kPlainColumns);
+  }
+
+  void visit_columns(WgradGeometry g, int columns) {
+    g.columns = columns;
+    const int atoms = g.atoms();
+    const int tap_atoms = g.atom_axis == AtomAxis::kChannels ? 1 : atoms;
+    // A narrower MMA does as well where the last atom has no channel; the narrowest must do.
+    if (g.atom_axis == AtomAxis::kChannels && columns > kNarrowestColumns &&
+        (atoms - 1) * g.atom_channels >= g.packed_channels) {
+      return;
+    }
+    if (!collect_groups(g, tap_atoms)) return;
+    g.block_channel_tiles = atoms / tap_atoms;
+    const int most_consumers = max_consumers(columns, form_, g.converts());
+    for (int filter_tiles = 1; filter_tiles <= 3; ++filter_tiles) {
+      if (filter_tiles > 1 && (filter_tiles - 1) * kTileFilters >= p_.K) break;
+      for (int tap_groups = 1; filter_tiles * tap_groups <= most_consumers; ++tap_groups) {
+        if (tap_groups > most_residue_groups_) break;
+        g.block_filter_tiles = filter_tiles;
+        g.block_tap_groups = tap_groups;
+        visit_block(g);
+      }
+    }
+  }
+
+  // Cuts the taps of every residue into groups of at most `taps` along the atoms' axis.
+  bool collect_groups(WgradGeometry& g, int taps) {
+    std::vector<TapGroup> groups;
+    const bool along_rows = g.atom_axis == AtomAxis::kKernelRows;
+    const int64_t row_step = along_rows ? row_axis_.step : 1;
+    const int64_t column_step = g.atom_axis == AtomAxis::kKernelColumns ? column_axis_.step : 1;
+    const int64_t row_reach = along_rows ? row_step * taps : 1;
+    const int64_t column_reach = g.atom_axis == AtomAxis::kKernelColumns ? column_step * taps : 1;
+    const auto columns = static_cast<int64_t>(column_axis_.shift_of.size());
+    int most = 0;
+    for (int64_t r = 0; r < p_.R; ++r) {
+      if (r % row_reach >= row_step) continue;  // inside of a group
+      for (int64_t s = 0; s < columns; ++s) {
+        if (s % column_reach >= column_step) continue;
+        const int64_t left =
+            along_rows ? ceil_div(p_.R - r, row_step) : ceil_div(columns - s, column_step);
+        const int64_t own = g.atom_axis == AtomAxis::kChannels ? 1 : std::min<int64_t>(taps, left);
+        const auto residue =
+            row_axis_.residue_of[r] * static_cast<int64_t>(column_axis_.residues.size()) +
+            column_axis_.residue_of[s];
+        const int64_t shift = row_axis_.shift_of[r] * g.pitch + column_axis_.shift_of[s];
+        groups.push_back({static_cast<int>(shift), static_cast<short>(residue),
+                          static_cast<short>(own), static_cast<short>(r), static_cast<short>(s)});
+        most = std::max(most, static_cast<int>(own));
+      }
+    }
+    if (groups.size() > kMaxTapGroups) return false;
+    // An MMA of which no group uses half of the atoms is one that a narrower MMA does as well.
+    if (taps > 1 && 2 * most <= taps) return false;
+    std::sort(groups.begin(), groups.end(), [](const TapGroup& a, const TapGroup& b) {
+      return a.residue != b.residue ? a.residue < b.residue : a.shift < b.shift;
+    });
+    std::copy(groups.begin(), groups.end(), g.groups);
+    g.group_count = static_cast<int>(groups.size());
+    most_residue_groups_ = 0;
+    for (int i = 0, run = 0; i < g.group_count; ++i) {
+      run = i > 0 && g.groups[i].residue == g.groups[i - 1].residue ? run + 1 : 1;
+      most_residue_groups_ = std::max(most_residue_groups_, run);
+    }
+    return true;
+  }
+
+  void visit_block(WgradGeometry g) {
+    // Converting blocks multiply all positions: a layer of such small images is packed.
+    if (g.converts()) g.images_end_in_gaps = false;
+    group_blocks(g);
+    count_filter_blocks(p_, g);
+    count_channel_blocks(p_, g);
+
+    const int reach = (g.atom_axis == AtomAxis::kChannels ? 0 : g.atoms() - 1) * g.atom_shift;
+    int window = 0, last_base = 0;
+    for (int block = 0; block < g.group_blocks; ++block) {
+      const int base = g.groups[g.block_groups[block]].shift / 8 * 8;
+      window = std::max(window, g.groups[g.block_groups[block + 1] - 1].shift - base);
+      last_base = std::max(last_base, base);
+    }
+    g.halo_stages = (kStagePositions - 1 + window + reach) / kStagePositions;
+    const int skipped = g.images_end_in_gaps ? 8 : 0;  // inside of an MMA's operand
+    // A single tap reads whole stages.
+    const bool is_single = g.group_count == 1 && reach == 0 && g.groups[0].shift % 8 == 0;
+    g.mirrored_stages =
+        is_single ? 0 : static_cast<int>(ceil_div(15 + skipped + reach, kStagePositions));
+    const int64_t input_stage =
+        int64_t{components_} * g.block_channel_tiles * kStagePositions * g.row_bytes;
+    const int64_t gradient_stage =
+        int64_t{components_} * g.block_filter_tiles * kStagePositions * kGradientRowBytes;
+    const int64_t fixed = 2048 + (g.halo_stages + g.mirrored_stages) * input_stage;
+    const int64_t stage = input_stage + gradient_stage;
+    // Leaves so many bytes of shared memory to others.
+    const auto set_stages = [&](int64_t others) {
+      const int64_t room = caps_.shared_bytes_per_block - fixed - others;
+      const int64_t least_staging = g.converts() ? kMinStagingSlots * kStagingSlotBytes : 0;
+      // Converted operands need no more stages: the staging ring is what runs ahead.
+      const int64_t most = !g.converts() ? 8 : components_ > 1 ? 2 : 4;
+      g.stages = static_cast<int>(std::min(most, (room - least_staging) / stage));
+      if (g.images_end_in_gaps) g.stages -= g.stages % 2;  // pairs do not wrap
+      if (g.stages < 2) return false;
+      g.ring_stages = g.stages + g.halo_stages;
+      const int64_t slots = (room - g.stages * stage) / kStagingSlotBytes;
+      g.staging_slots =
+          g.converts() ? static_cast<int>(std::min<int64_t>(kMaxStagingSlots, slots)) : 0;
+      g.shared_bytes =
+          static_cast<int>(fixed + g.stages * stage + g.staging_slots * kStagingSlotBytes);
+      return g.mirrored_stages <= g.ring_stages;
+    };
+    if (set_stages(g.table_bytes())) choose_clusters(g, last_base);
+    if (!set_stages(0)) return;
+    choose_slices(g, last_base);
+  }
+
+  // Split-K whose slices are the blocks of a cluster.
+  void choose_clusters(WgradGeometry g, int last_base) {
+    if (!reserve_store(caps_, g.consumers(), g)) return;
+    if (!fit_round(g, last_base, caps_.workspace_limit - 4096)) return;
+    if (g.round_stages < g.stages_total) return;
+    // Blocks that convert form no clusters: one that finds values that do not fit returns early.
+    // The others need a multiprocessor each.
+    const int most = g.converts() ? 1 : std::min(kMaxClusterSlices, caps_.sm_count);
+    for (g.slices = 1; g.slices <= std::min<int64_t>(most, g.stages_total); ++g.slices) {
+      // Accumulators stay in registers.
+      if (!promotes_sums(form_) && ceil_div(g.stages_total, g.slices) > g.flush_stages) continue;
+      consider(g);
+    }
+  }
+
+  // Split-K: slices that fill the GPU once or a few times.
+  void choose_slices(WgradGeometry& g, int last_base) {
+    const int tiles = g.tiles();
+    for (int waves = 0; waves <= 4; ++waves) {
+      const int64_t wanted = waves == 0 ? 1 : int64_t{waves} * caps_.sm_count / tiles;
+      if (wanted < 1 || (waves > 0 && wanted == 1)) continue;
+      g.slices = static_cast<int>(std::min(wanted, g.stages_total));
+      const int64_t rest = caps_.workspace_limit - 4096 - g.partial_bytes();
+      if (fit_round(g, last_base, rest)) consider(g);
+    }
+  }
+
+  void consider(const WgradGeometry& g) {
+    const double us = predict_wgrad(p_, caps_, g, form_);
+    if (best_ && best_->microseconds <= us) return;
+    best_ = WgradFit{.form = form_,
+                     .geometry = g,
+                     .workspace_bytes = g.partial_bytes() + g.gradient_bytes(components_) +
+                                        g.input_bytes(components_),
+                     .microseconds = us};
+    if (g.writes_result) best_->geometry.by_grid_minor = FastDivmod(g.slices);
+  }
+
+  // The longest round whose packed tensors stay within so many bytes.
+  bool fit_round(WgradGeometry& g, int last_base, int64_t bytes) const {
+    const int64_t input_unit = kPackedBlockBytes / g.row_bytes;
+    const auto set = [&](int64_t stages) {
+      g.round_stages = stages;
+      g.gradient_rows = stages * kStagePositions;
+      g.input_rows = round_up((stages + g.halo_stages) * kStagePositions + last_base, input_unit);
+      return g.gradient_bytes(components_) + g.input_bytes(components_) <= bytes;
+    };
+    if (set(g.stages_total)) return true;
+    int64_t low = 0, high = g.stages_total;
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      (set(middle) ? low : high) = middle;
+    }
+    // Rounds of equal length, none of which has fewer stages than there are slices.
+    if (low == 0) return false;
+    const int64_t rounds = ceil_div(g.stages_total, low);
+    return set(ceil_div(g.stages_total, rounds)) && g.round_stages >= g.slices;
+  }
+
+  const ConvProblem& p_;
+  const DeviceCaps& caps_;
+  OperandForm form_;
+  int components_;
+  WgradGeometry base_;
+  PackedAxis row_axis_, column_axis_;
+  bool tensors_are_aligned_;
+  bool stops_early_ = false;
+  int most_residue_groups_ = 0;
+  std::optional<WgradFit> best_;
+};
+
+}  // namespace
+
+std::optional<WgradFit> fit_positions(const ConvProblem& problem, const DeviceCaps& caps,
+                                      OperandForm form, bool tensors_are_aligned) {
+  return Search(problem, caps, form, tensors_are_aligned).run(false);
+}
+
+std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
+                                  OperandForm form, bool tensors_are_aligned) {
+  std::optional<WgradFit> best = fit_positions(problem, caps, form, tensors_are_aligned);
+  const auto consider = [&](const std::optional<WgradFit>& other) {
+    if (other && (!best || other->microseconds < best->microseconds)) best = other;
+  };
+  if (tensors_are_aligned) consider(fit_row_boxes(problem, caps, form));
+  if (tensors_are_aligned || size_of(problem.dtype) >= kRowAlignment) {
+    consider(fit_rows(problem, caps, form));
+  }
+  return best;
+}
+
+bool fits_wgrad(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form) {
+  // Packed operands have the fewest limits.
+  return Search(problem, caps, form, false).run(true).has_value();
+}
+
+}  // namespace convx

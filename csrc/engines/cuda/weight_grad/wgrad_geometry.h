@@ -1,0 +1,197 @@
+// The weight gradient as a matrix product over pixels: the geometry that its kernels receive.
+//
+//   dW[k][c][r][s] = sum over n, p, q of
+//       dY[n][k][p][q] * X[n][c][p*stride.h + r*dilation.h - top][q*stride.w + s*dilation.w - left]
+//
+// Positions. Output pixels are numbered g = (n * rows + p) * pitch + q, with gaps: rows >= P and
+// pitch >= Q. dY' is dY by position, zero in the gaps. X is split by the residue of the tap's
+// offset modulo the stride:
+//   X'[residue][(n * rows + i) * pitch + j] = X[n][i*stride.h + residue.row - top]
+//                                            [j*stride.w + residue.column - left], zero outside.
+// A tap then reads the part of its residue at a fixed distance, its shift:
+//   dW[k][c][r][s] = sum over g of dY'[g][k] * X'[residue(r, s)][g + shift(r, s)][c].
+// Reads past the end of a row see the next row's left border, and past the end of an image the next
+// image's top border. The planner makes pitch and rows large enough that those are zeros wherever
+// dY' is not.
+//
+// Packed tensors. In shared memory dY' and X' are rows of 128, 64 or 32 bytes of 16-bit values, one
+// row per position, swizzled as wgmma reads them; split operands have such rows per component. TMA
+// reads 16-bit tensors in channels_last that way, and float32 ones where warps of the block convert
+// them (wgrad_convert.cuh). Others are packed into the workspace before, as
+// [tile of channels][position][row_bytes], so that a stage is one bulk copy. A round packs a range
+// of positions and multiplies it; several rounds keep the workspace within its limit.
+//
+// Folding. Where channels times kernel columns are few, a row holds all kernel columns of its
+// pixel, [s][c]: a partial im2col that leaves only the kernel's rows as taps.
+#pragma once
+
+#include <cstdint>
+
+#include "core/fast_divmod.h"
+#include "core/problem.h"
+#include "engines/cuda/weight_grad/operand_form.h"
+#include "engines/cuda/weight_grad/rows_geometry.h"
+
+namespace convx {
+
+inline constexpr int kStagePositions = 64;      // positions of a pipeline stage
+inline constexpr int kTileFilters = 64;         // filters of a warpgroup's tile, the M of wgmma
+inline constexpr int kGradientRowBytes = 128;   // those filters, 16 bits each
+inline constexpr int kPackedBlockBytes = 8192;  // what the packing kernel writes at once
+inline constexpr int kStagedAtomGap = 4;        // values between staged atoms (wgrad_store.cuh)
+inline constexpr int kMaxClusterSlices = 8;     // blocks of a cluster that every GPU allows
+inline constexpr int kConverterWarps = 7;       // with the loading warp, two warpgroups
+inline constexpr int kStagingSlotBytes = kStagePositions * kTileFilters * 4;  // a tile in float32
+inline constexpr int kMinStagingSlots = 4, kMaxStagingSlots = 8;
+inline constexpr int kStagingBarrierOffset = 512;  // of their barriers, behind those of the stages
+inline constexpr int kRowAlignment = 4;  // of the row kernel's tensors: cp.async copies 4 bytes
+inline constexpr int kMaxTapGroups = 128;
+inline constexpr int kMaxWgradTaps = 1024;
+inline constexpr int kMaxResidues = 32;
+
+enum class PackedSide : uint8_t { kInput, kGradient };  // X', dY'
+
+// How an operand reaches shared memory.
+enum class OperandSource : uint8_t {
+  kPacked,  // a kernel before packs it into the workspace, and bulk copies bring it from there
+  kPixels,  // TMA in im2col mode, from the tensor itself: 16 bits in channels_last
+  // The same for float32, into a staging ring, from which warps of the block convert it
+  // (wgrad_convert.cuh). Both operands are, or none.
+  kConverted,
+  kRows,  // the row kernel reads both tensors in place: NCHW
+  // TMA reads rows of both tensors as the MMAs multiply them: 1x1 layers in NCHW
+  // (row_boxes_kernel.cuh).
+  kRowBoxes,
+};
+
+// What the atoms of columns in one MMA are: B is made of atoms of 16, 32 or 64 channels at equal
+// distances in shared memory.
+enum class AtomAxis : uint8_t {
+  kKernelColumns,  // neighbouring taps of a kernel row: the same rows, shifted, so atoms overlap
+  kKernelRows,     // neighbouring taps of a kernel column
+  kChannels,       // tiles of channels, for a single tap
+};
+
+// Taps that one warpgroup accumulates: consecutive ones of the same residue along the atoms' axis.
+struct TapGroup {
+  int shift;  // of the first tap, in positions
+  short residue;
+  short taps;  // the MMA may have more atoms; what they accumulate is dropped
+  short r, s;  // the first tap
+};
+
+struct StrideResidue {
+  int row, column;
+};
+
+struct WgradGeometry {
+  // The problem.
+  int images, height, width, out_height, out_width;
+  int channels, filters, group_channels, group_filters;
+  int kernel_rows, kernel_columns;  // R, S
+  FastDivmod by_kernel_rows, by_kernel_columns, by_group_channels, by_group_filters;
+  int stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
+  Strides x_strides, y_strides, w_strides;
+
+  OperandSource input_source, gradient_source;
+
+  // Positions.
+  int pitch, rows;
+  int packed_left;  // pad_left, or one more, so that pairs of neighbouring pixels are aligned
+  // The pixels of positions 2i and 2i + 1 are neighbours in memory, both inside or both outside.
+  bool input_has_pairs, gradient_has_pairs;
+  FastDivmod by_pitch, by_rows;
+  // Every image is one stage, and dY' is zero in its last 8 positions, which MMAs of one component
+  // leave out, unless the block converts its operands.
+  bool images_end_in_gaps;
+  int stage_columns, stage_rows, stage_images;  // of a stage's length, as positions are split
+  bool folds_columns;
+  int packed_channels;  // columns that a packed row of X' has: C, or S * C where folded
+  int residue_count;
+  StrideResidue residues[kMaxResidues];
+
+  // Tap groups, sorted by residue and shift. A block takes those of one entry of block_groups.
+  AtomAxis atom_axis;
+  int atom_channels, row_bytes;  // of X', 2 * atom_channels
+  int atom_bits;                 // log2(atom_channels)
+  int atom_shift;                // positions between the taps of neighbouring atoms
+  int atom_r, atom_s;            // steps of (r, s) between them
+  int group_count, group_blocks;
+  TapGroup groups[kMaxTapGroups];
+  short block_groups[kMaxTapGroups + 1];  // the first group of each block, and the end
+
+  // Blocks. Consumer warpgroup i takes filter tile i / block_tap_groups of the block, and tap group
+  // i % block_tap_groups.
+  int columns;  // N of an MMA
+  int block_filter_tiles, block_tap_groups, block_channel_tiles;
+  FastDivmod by_block_filter_tiles, by_block_channel_tiles, by_group_blocks, by_channel_blocks;
+  FastDivmod by_grid_minor;  // blocks are [tile][slice] if writes_result, else [slice][block]
+  int filter_tiles, channel_tiles;
+  int filter_blocks, channel_blocks;  // channel_blocks: per block of filters
+  int stages;                         // of dY'
+  int ring_stages;                    // of X', without
+  int mirrored_stages;                // the first ones again, behind the ring's end
+  int halo_stages;                    // of X' that a stage of dY' needs beyond its own
+  int flush_stages;                   // MMAs accumulate over so many stages at most
+  int staging_slots;                  // of the staging ring, if operands are converted
+  int slices;                         // split-K
+  // The slices of a tile are the blocks of a cluster, which add their accumulators and write dW.
+  // Otherwise partial sums go to the workspace, and another kernel adds them.
+  bool writes_result;
+  int staged_row;    // values of a row of staged accumulators
+  int table_offset;  // in shared memory, of the table that wgrad_store.cuh describes
+  int shared_bytes;
+
+  // Of OperandSource::kRows, for which a stage is a run of rows, and of kRowBoxes, for which it is
+  // a step. Others have one channel set.
+  RowTiles row_tiles;
+
+  // Rounds.
+  int64_t stages_total, round_stages;
+  int64_t gradient_rows, input_rows;  // positions of a packed tile, in a round
+
+  // What the addresses of both tensors must be multiples of, in bytes.
+  constexpr int alignment() const {
+    if (gradient_source == OperandSource::kRows) return kRowAlignment;
+    const bool packs_both =
+        input_source == OperandSource::kPacked && gradient_source == OperandSource::kPacked;
+    return packs_both ? 1 : 16;
+  }
+  constexpr bool converts() const { return gradient_source == OperandSource::kConverted; }
+  constexpr int consumers() const { return block_filter_tiles * block_tap_groups; }
+  // Warpgroups of a block of the row kernel.
+  constexpr int row_warpgroups() const {
+    const int parts =
+        (block_tap_groups + row_tiles.warpgroup_groups - 1) / row_tiles.warpgroup_groups;
+    return block_filter_tiles * row_tiles.channel_sets * parts;
+  }
+  constexpr int tiles() const { return filter_blocks * channel_blocks * group_blocks; }
+  // Blocks of a slice: those of the row kernels have several tiles, one for each channel set.
+  constexpr int slice_blocks() const { return tiles() / row_tiles.channel_sets; }
+  constexpr int atoms() const { return columns / atom_channels; }
+  // Whether channels are neighbours in dW: 1x1 layers, and channels_last.
+  // Groups of one channel count by their stride, too: a vector of four columns spans several
+  // groups.
+  constexpr bool has_adjacent_channels() const { return !folds_columns && w_strides.c == 1; }
+  // Of the table that wgrad_store.cuh describes.
+  constexpr int table_bytes() const { return 8 * block_tap_groups * columns; }
+
+  // Partial sums of one slice: [tile][consumer][filter][column].
+  constexpr int64_t partial_values() const {
+    return int64_t{tiles()} * consumers() * kTileFilters * columns;
+  }
+  // Bytes of the packed tensors in the workspace; none for a tensor that is read in place.
+  constexpr int64_t gradient_bytes(int components) const {
+    if (gradient_source != OperandSource::kPacked) return 0;
+    return components * filter_tiles * gradient_rows * kGradientRowBytes;
+  }
+  constexpr int64_t input_bytes(int components) const {
+    if (input_source != OperandSource::kPacked) return 0;
+    return int64_t{components} * residue_count * channel_tiles * input_rows * row_bytes;
+  }
+  constexpr int64_t partial_bytes() const {
+    return writes_result ? 0 : slices * partial_values() * 4;
+  }
+};
+
+}  // namespace convx

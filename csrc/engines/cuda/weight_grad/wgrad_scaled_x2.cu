@@ -1,0 +1,10 @@
+#include "engines/cuda/weight_grad/wgrad_launch.cuh"
+
+namespace convx {
+
+void run_wgrad_scaled_x2(const LaunchSite& site, const WgradGeometry& geometry,
+                         const WgradCall& call) {
+  run_wgrad<OperandForm::kScaledFp16x2>(site, geometry, call);
+}
+
+}  // namespace convx

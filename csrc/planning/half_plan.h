@@ -1,0 +1,140 @@
+// Plans of engines that multiply float32 as scaled fp16 first (half_scales.cuh). Their exact
+// kernels are launched behind it, and return early unless the values were unsuitable
+// (run_flag.cuh).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/buffers.h"
+#include "core/device_caps.h"
+#include "core/gather_view.h"
+#include "core/plan.h"
+#include "planning/gather_axis.h"
+#include "planning/half_scales.h"
+#include "planning/tensor_math.h"
+
+namespace convx {
+
+// The plan of one phase of a gather (core/gather_view.h). Fit: an engine's shape and the kernel
+// parameters that do not depend on the call.
+template <typename Fit>
+struct HalvedPlan {
+  Fit exact;
+  // If set, scaled fp16 runs first, and the kernels of exact return early unless the values are
+  // unsuitable.
+  std::optional<Fit> half;
+  int64_t scale_bytes = 0;  // size of HalfScales, at the start of the workspace
+};
+
+// The phases run one after the other in the same workspace.
+template <typename Fit>
+using PhasedPlan = std::vector<HalvedPlan<Fit>>;
+
+struct Halves {
+  TensorMath math;
+  int min_terms;
+  int64_t scale_bytes;
+};
+
+// The scaled fp16 form of a phase with so many taps, or nothing if its dtype or its number of terms
+// rules it out. The values are not known yet.
+inline std::optional<Halves> find_halves(const ConvProblem& problem, int64_t taps) {
+  if (problem.dtype != DType::kFloat32) return {};
+  const GatherTensors view = make_gather_tensors(problem);
+  const bool tf32 = problem.precision == Precision::kTf32;
+  // One fp16 component is as precise as TF32, however short the sum is. "ieee" needs min_terms
+  // non-zero terms; twice as many terms leave room for zeros.
+  const int min_terms = tf32 ? 0 : kMinHalfIeeeTerms;
+  if (view.source_channels * taps < 2 * min_terms) return {};
+  return Halves{tf32 ? TensorMath::kHalfTf32 : TensorMath::kHalfIeee, min_terms,
+                HalfScales::bytes(problem.groups * view.target_channels)};
+}
+
+// Plans a phase of so many taps, and adds its time to the whole plan.
+//   fit_shape(caps, math)  returns a shape, or nothing
+//   take(shape, offset)    makes a Fit whose workspace starts at offset, and sets the plan's tile,
+//                          split and workspace
+template <typename Fit, typename FitShape, typename Take>
+HalvedPlan<Fit> plan_halves(Plan& plan, const ConvProblem& problem, const DeviceCaps& caps,
+                            int64_t taps, const FitShape& fit_shape, const Take& take) {
+  HalvedPlan<Fit> made;
+  const TensorMath math = tensor_math(problem);
+  auto exact = fit_shape(caps, math);
+  double microseconds = exact->microseconds;
+  const std::optional<Halves> halves = find_halves(problem, taps);
+  if (halves && halves->scale_bytes < caps.workspace_limit) {
+    DeviceCaps rest = caps;
+    rest.workspace_limit -= halves->scale_bytes;
+    auto half = fit_shape(rest, halves->math);
+    if (half && half->microseconds + kHalfMicroseconds < exact->microseconds) {
+      if (auto behind = fit_shape(rest, math)) {
+        made.exact = take(std::move(*behind), halves->scale_bytes);
+        microseconds = half->microseconds + kHalfMicroseconds;
+        made.half = take(std::move(*half), halves->scale_bytes);
+        made.half->params.min_terms = halves->min_terms;
+        made.scale_bytes = halves->scale_bytes;
+        plan.halves = true;
+      }
+    }
+  }
+  if (!made.half) made.exact = take(std::move(*exact), 0);
+  plan.predicted_us += microseconds;
+  return made;
+}
+
+// Plans all phases. fit_shape(problem, caps, math, phase) returns a shape, or nothing.
+template <typename Fit, typename FitShape, typename Take>
+PhasedPlan<Fit> plan_phases(Plan& plan, const ConvProblem& problem, const DeviceCaps& caps,
+                            const std::vector<GatherPhase>& phases, const FitShape& fit_shape,
+                            const Take& take) {
+  PhasedPlan<Fit> planned;
+  for (const GatherPhase& phase : phases) {
+    const auto fit = [&](const DeviceCaps& some, TensorMath math) {
+      return fit_shape(problem, some, math, phase);
+    };
+    planned.push_back(plan_halves<Fit>(plan, problem, caps, phase.taps(), fit, take));
+  }
+  // In NCHW a phase writes every stride-th value of a row, and memory reads and writes whole
+  // sectors for them. Fitted to four layers on an H200 (2026-11-18).
+  if (phases.size() > 1 && problem.stride.w > 1 && problem.x_strides.w == 1) {
+    constexpr double kScatteredBytesPerUs = 1e6;
+    const double values = static_cast<double>(problem.N * problem.C * problem.H * problem.W);
+    plan.predicted_us +=
+        values * static_cast<double>(size_of(problem.dtype)) / kScatteredBytesPerUs;
+  }
+  return planned;
+}
+
+// Launches a phase: scaled fp16, if planned, and then the exact kernels.
+//   make_params(fit)       returns the kernel parameters of the call
+//   launch(shape, params)  launches the kernels
+template <typename Fit, typename MakeParams, typename Launch>
+void launch_halves(const HalvedPlan<Fit>& plan, const Buffers& buffers,
+                   const MakeParams& make_params, const Launch& launch) {
+  auto exact = make_params(plan.exact);
+  if (plan.half) {
+    auto half = make_params(*plan.half);
+    half.scales = static_cast<HalfScales*>(buffers.workspace);
+    half.run_flag = exact.run_flag = &half.scales->unfit;
+    half.run_if_zero = true;
+    launch(plan.half->shape, half);
+  }
+  launch(plan.exact.shape, exact);
+}
+
+// Launches all phases. make_params(fit, offset) returns parameters whose workspace starts at
+// offset.
+template <typename Fit, typename MakeParams, typename Launch>
+void launch_phases(const PhasedPlan<Fit>& phases, const Buffers& buffers,
+                   const MakeParams& make_params, const Launch& launch) {
+  for (const HalvedPlan<Fit>& phase : phases) {
+    launch_halves(
+        phase, buffers, [&](const Fit& fit) { return make_params(fit, phase.scale_bytes); },
+        launch);
+  }
+}
+
+}  // namespace convx

@@ -1,0 +1,61 @@
+// The operand formats of the tensor-core engines.
+#pragma once
+
+#include <cstdint>
+
+#include "core/problem.h"
+
+namespace convx {
+
+enum class TensorMath : uint8_t {
+  kTf32,      // float32 rounded to TF32
+  kIeee,      // float32 as three bfloat16 components, six products
+  kBFloat16,  // as stored
+  kFloat16,
+  // Scaled fp16, if the values are suitable (kernels/half_scales.cuh):
+  kHalfTf32,  // one float16 component, which has TF32's 11 bits, at twice TF32's rate
+  kHalfIeee,  // two float16 components, three products
+};
+
+inline TensorMath tensor_math(const ConvProblem& problem) {
+  if (problem.dtype == DType::kBFloat16) return TensorMath::kBFloat16;
+  if (problem.dtype == DType::kFloat16) return TensorMath::kFloat16;
+  return problem.precision == Precision::kTf32 ? TensorMath::kTf32 : TensorMath::kIeee;
+}
+
+// Whether operands are scaled fp16.
+constexpr bool is_half(TensorMath math) {
+  return math == TensorMath::kHalfTf32 || math == TensorMath::kHalfIeee;
+}
+
+// Bytes of one component of an operand.
+constexpr int operand_bytes(TensorMath math) { return math == TensorMath::kTf32 ? 4 : 2; }
+
+// Components that a value is split into.
+constexpr int count_planes(TensorMath math) {
+  return math == TensorMath::kIeee ? 3 : math == TensorMath::kHalfIeee ? 2 : 1;
+}
+
+// Calls visit.operator()<kMath>() with a run-time value as the template argument.
+template <typename Visit>
+decltype(auto) visit_math(TensorMath math, const Visit& visit) {
+  switch (math) {
+    case TensorMath::kTf32:
+      return visit.template operator()<TensorMath::kTf32>();
+    case TensorMath::kIeee:
+      return visit.template operator()<TensorMath::kIeee>();
+    case TensorMath::kBFloat16:
+      return visit.template operator()<TensorMath::kBFloat16>();
+    case TensorMath::kFloat16:
+      return visit.template operator()<TensorMath::kFloat16>();
+    case TensorMath::kHalfTf32:
+      return visit.template operator()<TensorMath::kHalfTf32>();
+    default:
+      return visit.template operator()<TensorMath::kHalfIeee>();
+  }
+}
+
+// The grid that packs filters has a row of blocks per chunk of the reduction: CUDA's limit.
+inline constexpr int64_t kMaxTensorChunks = 65535;
+
+}  // namespace convx
