@@ -89,7 +89,7 @@ class _Lines:
 
 
 class _RichBar:
-    """The label takes what room the terminal has left, and is cut off there."""
+    """The label takes the rest of the terminal's width, and is cut off there."""
 
     def __init__(self, total: int) -> None:
         rich = import_module("rich.progress")

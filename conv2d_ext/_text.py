@@ -104,3 +104,9 @@ def time_text(microseconds: float) -> str:
 
 def mebibytes_text(count: float) -> str:
     return f"{count / 2**20:.1f} MiB"
+
+
+def times_text(times: tuple[float, float]) -> str:
+    """Milliseconds with PyTorch and with convx, and their ratio."""
+    before, after = times
+    return f"{before:.3f} -> {after:.3f} ms ({before / after:.2f}x)"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from .._precision import PRECISIONS
+from .._shape import DIRECTION_NAMES, LAYOUT_NAMES, LAYOUTS, Shape
 from .._text import Table, format_table
-from .measure import DIRECTION_NAMES, LAYOUT_NAMES, LAYOUTS, Row
-from .precisions import PRECISIONS
+from .measure import Row
 from .report import geometric_mean, networks_text
-from .shapes import Shape
 
 # A layer is behind if its ratio is below the first of these; the others say how far.
 BEHIND = (0.97, 0.95, 0.85)

@@ -58,14 +58,15 @@ def _has_content(path: Path) -> bool:
 
 
 class Incomplete:
-    """Saves what an interrupted command has done; says on standard error how much, and where."""
+    """Saves the results of an interrupted command, and reports their number and place on standard
+    error."""
 
-    def __init__(self, done: int, total: int, what: str) -> None:
-        self.done, self.total, self.what = done, total, what
+    def __init__(self, done: int, total: int, unit: str) -> None:
+        self.done, self.total, self.unit = done, total, unit
 
     @property
     def mark(self) -> dict[str, Any]:
-        """What an incomplete file says besides its results."""
+        """The fields that an incomplete file has besides its results."""
         return {"incomplete": True, "done": self.done, "total": self.total}
 
     def save(self, path: Path, write: Callable[[Path], None]) -> None:
@@ -76,7 +77,7 @@ class Incomplete:
 
     def say(self, more: str = "") -> None:
         if self.done:
-            counted = f"{self.done} of {self.total} {self.what} done"
+            counted = f"{self.done} of {self.total} {self.unit} done"
             print(f"stopped: {counted}{', ' + more if more else ''}", file=sys.stderr)
 
 
@@ -86,10 +87,10 @@ def save_incomplete(
     write: Callable[[Incomplete], None],
     show: Callable[[], object],
 ) -> None:
-    """Saves and shows what an interrupted command has done; does nothing if that is nothing.
+    """Saves and shows the results of an interrupted command, if it has any.
 
     Args:
-        incomplete: how much is done.
+        incomplete: counts the results.
         paths: the files that were asked for; without any, standard error says how much is done.
         write: writes these files.
         show: prints the results.

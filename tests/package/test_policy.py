@@ -15,9 +15,9 @@ from torch.nn.utils.parametrizations import weight_norm
 import conv2d_ext
 from conv2d_ext import _prediction, scan
 from conv2d_ext._prediction import why_not_faster_on_hopper
-from conv2d_ext.bench.measure import Operands
-from conv2d_ext.bench.shapes import Shape
-from conv2d_ext.bench.timing import Timer
+from conv2d_ext._shape import Shape
+from conv2d_ext.measuring.case import Operands
+from conv2d_ext.measuring.timing import Timer
 
 H200 = Path(__file__).parents[2] / "docs" / "performance" / "h200.json"
 

@@ -17,7 +17,7 @@ from conv2d_ext._precision import torch_allows_tf32
 def restored_settings() -> Iterator[None]:
     """The older switch refuses to speak where convolutions and RNNs differ. And
     `torch.backends.cudnn.enabled` cannot be set once PyTorch's own test utilities are imported, as
-    another test file does, so the tests here set what it sets."""
+    another test file does, so the tests here set the same settings."""
 
     def set_both(value: str) -> None:
         torch.backends.cudnn.conv.fp32_precision = value
