@@ -38,17 +38,9 @@ def _weight_grad(
 
 
 def _backward(
-    grad_output: Sequence[int],
-    input: Sequence[int],
-    weight: Sequence[int],
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-    output_mask: Sequence[bool],
-    *args: Any,
-    **kwargs: Any,
+    grad_output: Sequence[int], input: Any, weight: Sequence[int], *args: Any, **kwargs: Any
 ) -> int:
+    *_, output_mask = args
     return _count(grad_output, weight) * (int(output_mask[0]) + int(output_mask[1]))
 
 

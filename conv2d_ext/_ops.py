@@ -27,7 +27,7 @@ def _refuse_cuda(*args: Any, **kwargs: Any) -> Any:
 
 
 if _libraries.cuda is None:
-    # Without these, a call with CUDA tensors would end in the dispatcher's own message.
+    # Without these kernels, a call with CUDA tensors would fail with the dispatcher's message.
     _library = torch.library.Library("convx", "IMPL")
     for _name in (
         "conv2d",

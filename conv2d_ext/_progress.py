@@ -73,7 +73,7 @@ def _make_bar(total: int) -> _Bar:
 
 
 class _Lines:
-    """For pipes and log files: no control characters."""
+    """A line per step without control characters, for pipes and log files."""
 
     def __init__(self, total: int) -> None:
         self.total = total

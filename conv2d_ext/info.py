@@ -69,8 +69,7 @@ def collect() -> dict[str, Any]:
 
 
 def _fp32_precision(operation: str) -> str:
-    setting: str = torch._C._get_fp32_precision_getter("cuda", operation)
-    return setting
+    return torch._C._get_fp32_precision_getter("cuda", operation)
 
 
 def _driver_version() -> str | None:
@@ -158,7 +157,7 @@ def _engines(device: torch.device) -> dict[str, dict[str, list[str]]]:
 
 
 def format_info(info: dict[str, Any]) -> str:
-    """For a person, and to be pasted into a report of a problem."""
+    """The text of `convx info`, which people paste into a report of a problem."""
     built, libraries = info["built_with"], info["libraries"]
     lines = [
         ("convx", info["convx"]),

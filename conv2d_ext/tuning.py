@@ -30,7 +30,7 @@ __all__ = ["TuneReport", "Tuned", "clear_tuned", "load_tuned", "save_tuned", "se
 
 # An engine this many times slower than the best by prediction is not tried.
 _HOPELESS, _HOPELESS_US = 3.0, 20.0
-# Of more algorithms than finalists, a first round with this share of the time finds the fastest.
+# A first round, with this share of the time, reduces the algorithms to so many finalists.
 _FINALISTS, _FIRST_ROUND = 6, 0.1
 # Seconds spent on each engine when a first call is measured.
 _FIRST_CALL_S = 0.005

@@ -140,8 +140,8 @@ def measure_host(
 ) -> list[HostRow]:
     """Host time of every form and kind of work, over layers that F.conv2d can express too.
 
-    The least of several passes, ours and PyTorch's in turn. The device is idle before each, and
-    its work is not waited for; on the CPU the work is part of the time.
+    Each time is the least of several passes, and ours and PyTorch's alternate. The device is idle
+    before each pass, whose end on a GPU is not part of the time; on the CPU it is.
     """
     layers = [shape for shape in shapes if shape.symmetric_padding is not None]
     rows = []

@@ -39,7 +39,7 @@ class Row:
     tflops: float
     rel_error: float
     cudnn_rel_error: float
-    chosen: bool = True  # the heuristic would take this engine
+    chosen: bool = True  # the planner would take this engine
     inductor_ms: float | None = None  # torch.compile's, where it was asked for
     bias: bool = False
     cublas_ms: float | None = None  # of a 1x1 layer's product, where it was asked for

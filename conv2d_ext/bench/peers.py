@@ -57,7 +57,4 @@ def _compiled_convolution(case: Case) -> Callable[..., Results]:
         return torch_convolution(case, x, w, b, g)
 
     torch._dynamo.reset()  # one graph per case; their number is limited
-    compiled: Callable[..., Results] = torch.compile(
-        convolution, dynamic=False, mode="max-autotune-no-cudagraphs"
-    )
-    return compiled
+    return torch.compile(convolution, dynamic=False, mode="max-autotune-no-cudagraphs")

@@ -61,8 +61,7 @@ def find_revision(package: Path) -> str | None:
                 command, cwd=package.parent, capture_output=True, text=True, check=True, timeout=10
             )
             return done.stdout.strip()
-    built: str | None = read_build_info(package).get("revision")
-    return built or os.environ.get("CONVX_REVISION")
+    return read_build_info(package).get("revision") or os.environ.get("CONVX_REVISION")
 
 
 def format_rows(rows: Sequence[Row], peer: str) -> str:
@@ -83,8 +82,7 @@ def _workspace_cells(row: Row) -> list[str]:
 
 
 def _time_of(row: Row, peer: str) -> float | None:
-    time: float | None = getattr(row, f"{peer}_ms")
-    return time
+    return getattr(row, f"{peer}_ms")
 
 
 def _key(row: Row) -> list[str]:

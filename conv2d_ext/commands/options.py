@@ -113,8 +113,7 @@ def shape(text: str) -> Shape:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    found: torch.dtype = getattr(torch, name)
-    return found
+    return getattr(torch, name)
 
 
 def device(text: str) -> torch.device:
@@ -268,7 +267,7 @@ def _add_alias(
 
 
 def engines_text() -> str:
-    """For help texts: the engines of all devices that convx can compute on here."""
+    """The engines of this machine's devices, for help texts."""
     return ", ".join(engine_names(*dict.fromkeys(["cpu", _default_device().type])))
 
 

@@ -31,30 +31,27 @@ def check_outputs(*paths: Path | None) -> None:
 
 def check_replaceable(path: Path | None, key: str, command: str) -> None:
     """UserError if a file exists that the command did not write: all of its files have `key`."""
-    if path is None or not _has_content(path):
-        return
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        document = None
-    if not isinstance(document, dict) or key not in document:
-        raise UserError(f"{path} exists and is not a file of `convx {command}`; it is left alone")
+    _check_origin(path, command, lambda text: _is_object(text) and key in json.loads(text))
 
 
 def check_appendable(path: Path | None, command: str) -> None:
     """UserError if a file exists that is not made of JSON objects, one per line."""
-    if path is None or not _has_content(path):
+    _check_origin(path, command, lambda text: all(map(_is_object, text.splitlines())))
+
+
+def _is_object(line: str) -> bool:
+    return isinstance(json.loads(line), dict)
+
+
+def _check_origin(path: Path | None, command: str, is_own: Callable[[str], bool]) -> None:
+    if path is None or not path.is_file() or path.stat().st_size == 0:
         return
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if is_own(path.read_text(encoding="utf-8")):
+            return
     except (OSError, ValueError):
-        lines = [None]
-    if not all(isinstance(line, dict) for line in lines):
-        raise UserError(f"{path} exists and is not a file of `convx {command}`; it is left alone")
-
-
-def _has_content(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
+        pass
+    raise UserError(f"{path} exists and is not a file of `convx {command}`; it is left alone")
 
 
 class Incomplete:

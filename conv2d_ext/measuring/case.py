@@ -79,7 +79,7 @@ class Operands:
         self.engines = (case.engine,) * len(case.passes)
 
     def by_engine(self, engine: str) -> Operands:
-        """The same tensors, computed by another engine, or by one for each pass."""
+        """A copy with the same tensors that computes with another engine, or with one per pass."""
         other = copy(self)
         other.engines = split_engines(engine, self.case.passes)
         return other

@@ -74,7 +74,7 @@ def floor_seconds(
     shape: Shape, direction: str, precision: str, ceilings: dict[str, float]
 ) -> float:
     """The least time of a direction. The passes of a training step run one after another, so its
-    floor is the sum of theirs. A bias gradient reads only values that the passes read anyway."""
+    floor is the sum of theirs. A bias gradient reads no values that the passes do not read."""
     passes = passes_of(direction)
     return sum(max(least_seconds(shape, name, precision, ceilings)) for name in passes)
 

@@ -519,7 +519,7 @@ def test_products_are_those_that_a_precision_is_computed_by(
 
 
 def test_ceilings_of_a_busy_machine_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a demo would say "143% of floor"."""
+    """Without new ceilings, a demo would say "143% of floor"."""
     timer = Timer(torch.device("cpu"), budget_s=0.001)
     case = Case(Shape.parse(TINY, "tiny"), "fwd", "ieee", "nchw")
     low = {"bytes_per_s": 1e3, "cache_bytes_per_s": 1e3, "cache_bytes": 0.0, "ieee": 1e3}

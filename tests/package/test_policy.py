@@ -259,7 +259,7 @@ def make_layer(shape: Shape, precision: str, layout: str) -> nn.Conv2d:
 
 @pytest.mark.parametrize("train", [False, True])
 def test_layers_predicted_to_be_faster_were(train) -> None:
-    """By the committed measurements, of which prediction is a summary."""
+    """The rules of prediction summarise the committed measurements."""
     times: dict[tuple[str, ...], list[float]] = {}
     for row in json.loads(H200.read_text())["rows"]:
         if train or row["direction"] == "fwd":

@@ -47,7 +47,7 @@ def test_the_newer_switch() -> None:
 
 
 def test_pytorchs_default_allows_tf32() -> None:
-    """As the documentation says; in a process where nobody has touched a switch."""
+    """The documented default, in a process where nobody has changed a setting."""
     code = "import conv2d_ext._precision as p; raise SystemExit(not p.torch_allows_tf32())"
     command = [sys.executable, "-W", "ignore", "-c", code]
     assert subprocess.run(command, check=False).returncode == 0
