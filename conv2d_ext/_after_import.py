@@ -1,7 +1,7 @@
-"""Runs a function once a module has been imported, by whomever.
+"""Runs a function once another module has been imported, by any part of the program.
 
-For what convx adds to parts of PyTorch that `import torch` does not load: importing them here would
-cost every program their time.
+convx extends parts of PyTorch that `import torch` does not load. Importing these parts would cost
+every program their time.
 """
 
 from __future__ import annotations

@@ -46,10 +46,7 @@ def parse_pair(name: str, value: IntOrPair) -> tuple[int, int]:
 
 
 def parse_padding(
-    padding: PaddingLike,
-    kernel: Sequence[int],
-    stride: tuple[int, int],
-    dilation: tuple[int, int],
+    padding: PaddingLike, kernel: Sequence[int], stride: tuple[int, int], dilation: tuple[int, int]
 ) -> tuple[int, int, int, int]:
     """Return padding as (top, bottom, left, right).
 

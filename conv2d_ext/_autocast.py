@@ -24,17 +24,17 @@ _is_mapped = torch._C._are_functorch_transforms_active
 _saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _count_modes = torch._C._len_torch_dispatch_stack
 
-# By a leaf's id: the leaf, its version when it was cast, whether gradients were recorded, its cast.
+# A leaf's id -> the leaf, its version when it was cast, whether gradients were recorded, its cast.
 _casts: dict[int, tuple[Tensor, int, bool, Tensor]] = {}
-# PyTorch's cast of an empty leaf. PyTorch's cache alone keeps it alive and is emptied at the end of
-# the outermost region; nothing else tells Python of that end.
+# PyTorch's cast of an empty leaf. Only PyTorch's cache keeps it alive, and the end of the outermost
+# region empties that cache. Python learns of the end in no other way.
 _region: weakref.ref[Tensor] | None = None
 
 
 def cast_inputs(
     input: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What autocast makes of a call, if it is on for the input's device."""
+    """The operands of a call, cast if autocast is on for the input's device."""
     on_cuda = input.is_cuda
     device_type = "cuda" if on_cuda else "cpu"
     if not _is_enabled(device_type) or not (on_cuda or input.is_cpu):
@@ -50,8 +50,8 @@ def cast_inputs(
 
 
 def _cast_once(on_cuda: bool, dtype: torch.dtype, leaf: Tensor) -> Tensor:
-    """The cast of this region, if there is one. Transforms of torch.func and dispatch modes see
-    every cast."""
+    """The leaf's cast of this region, made at the first call. Transforms of torch.func and dispatch
+    modes see every cast."""
     if _is_mapped() or _count_modes() or not _is_cache_enabled():
         return _cast_one(on_cuda, dtype, leaf)
     kept = _casts.get(id(leaf))
@@ -71,7 +71,7 @@ def _cast_once(on_cuda: bool, dtype: torch.dtype, leaf: Tensor) -> Tensor:
         and leaf.dtype is torch.float32
         and result is not leaf
         and (type(leaf) is Parameter or type(leaf) is Tensor)
-        and not leaf.is_inference()  # there is no version then
+        and not leaf.is_inference()  # inference tensors have no version
         and _is_region_open(leaf)
     ):
         _casts[id(leaf)] = leaf, leaf._version, _is_grad_enabled(), result
@@ -83,12 +83,12 @@ def _is_region_open(like: Tensor) -> bool:
     global _region
     if _region is not None and _region() is not None:
         return True
-    if _saving_hooks(False) is not None:  # they would be given a tensor that is not the user's
+    if _saving_hooks(False) is not None:  # the hooks would see a tensor that is not the user's
         return False
     _casts.clear()
     leaf = _leaf_on(like.device)
     with torch.inference_mode(False), torch.enable_grad():
-        # Nothing is computed of empty tensors. Autocast leaves the product's node a cast operand.
+        # A product of empty tensors computes nothing, and its node holds autocast's cast operand.
         _region = weakref.ref(torch.mm(leaf, leaf).grad_fn._saved_self, _end_region)  # type: ignore[union-attr]
     return _region() is not None
 

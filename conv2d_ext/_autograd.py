@@ -7,12 +7,12 @@ of one is one of the others with its operands exchanged.
     input_grad(g, w)    d/dg: forward(., w)        d/dw: weight_grad(g, .)
     weight_grad(g, x)   d/dg: forward(x, .)        d/dx: input_grad(g, .)
 
-Each is an autograd.Function around a private operator that has no autograd kernel of its own, so
-that calls without gradients pay for none, and compiled graphs hold private operators only. It takes
-the operator's tensors and, as one tuple, all that follows them: every argument of a Function takes
-a call a fraction of a microsecond. The functions `forward`, `input_grad`, `weight_grad` and
-`bias_grad` below pick the cheapest way that is right: the operator itself, the Function, or its
-twin for torch.func.
+Each is an autograd.Function around a private operator. The operator has no autograd kernel, so that
+calls without gradients pay for none, and compiled graphs hold private operators only. The Function
+takes the operator's tensors and one tuple of the other arguments, because every argument of a
+Function costs a call a fraction of a microsecond. The functions `forward`, `input_grad`,
+`weight_grad` and `bias_grad` below pick the cheapest correct way: the operator itself, the
+Function, or its twin for torch.func.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _will_execute = torch._C._will_engine_execute_node
 
 
 class _Leaf(tuple[Any, ...]):
-    """A tuple that torch.func takes for one value; it would look for tensors in others."""
+    """A tuple that torch.func treats as one value. It looks for tensors inside plain tuples."""
 
     __slots__ = ()
 
@@ -47,9 +47,9 @@ class _Leaf(tuple[Any, ...]):
 class _ConvFunction(torch.autograd.Function):
     """A Function around the operator of `_ops` that `operator` names.
 
-    torch.func wants forward and setup_context apart, eager mode is several microseconds faster
-    with both in one; subclasses write `save` once, which notes on the context what backward reads
-    and returns the tensors to keep for it, and get both forms. jvp reads the first two tensors.
+    torch.func wants forward and setup_context apart, but eager mode is several microseconds faster
+    with both in one. Subclasses define `save`, and get both forms: it notes plain values for
+    backward on the context, and returns the tensors to keep. jvp reads the first two tensors.
     """
 
     operator: str
@@ -70,18 +70,18 @@ class _ConvFunction(torch.autograd.Function):
             ctx.save_for_forward(*inputs[:-1][:2])
 
         def forward(ctx: Any, *inputs: Any) -> Tensor:
-            # Two assignments stand for save_for_backward(...) and set_materialize_grads(False),
-            # whose frames would be felt.
+            # Two assignments replace save_for_backward(...) and set_materialize_grads(False), whose
+            # frames would cost measurable time.
             if forward_ad._current_level < 0:
                 ctx.to_save = save(ctx, inputs)
             else:
                 setup_context(ctx, inputs, None)
-            # Gradients and tangents that are zero come as None, and nothing is computed of them.
+            # Gradients and tangents that are zero come as None, and nothing is computed from them.
             ctx.materialize_grads = False
             return getattr(_ops, operator)(*inputs[:-1], *inputs[-1])
 
         cls.forward = staticmethod(forward)  # type: ignore[method-assign]
-        # What Function.apply calls in the end; what it asks before takes three microseconds.
+        # Function.apply ends in this call; its checks before that take three microseconds.
         cls.record = super(torch.autograd.Function, cls).apply  # type: ignore[misc]
         # The node's apply() would look for backward() and vjp() in every backward pass.
         cls._backward_cls.apply = cls.backward  # type: ignore[attr-defined]
@@ -115,22 +115,20 @@ def _form(tensor: Tensor) -> tuple[Sequence[int], Sequence[int]]:
 
 
 def _like(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int, bool]:
-    """What an operator has to know of a gradient: it is like a tensor of these sizes and strides.
-
-    They are looked at when the gradient is asked for, not when a call is recorded.
-    """
+    """Height, width and memory format of a gradient that belongs to a tensor of these sizes and
+    strides. They are read when the gradient is computed, not when a call is recorded."""
     return size[2], size[3], are_channels_last(size, stride)
 
 
 def _asked(ctx: Any) -> Sequence[bool]:
-    """Which gradients are used. Fewer than needs_input_grad says if torch.autograd.grad or
-    backward(inputs=...) asks for some tensors only; PyTorch's own nodes do likewise."""
+    """Which gradients are used. They are fewer than needs_input_grad says if torch.autograd.grad or
+    backward(inputs=...) asks for some tensors only. PyTorch's own nodes check the same."""
     needs: Sequence[bool] = ctx.needs_input_grad
     if sum(needs) < 2 or is_compiling() or _is_mapped():
         return needs
     used = list(needs)
-    # One node for each tensor; tensors are a Function's first arguments. A loop without calls: it
-    # is part of every backward pass.
+    # There is one node for each tensor, and tensors are a Function's first arguments. The loop
+    # calls nothing else, because every backward pass runs it.
     for i, (node, _) in enumerate(getattr(ctx, "next_functions", ())):
         if used[i]:
             try:
@@ -145,8 +143,8 @@ def _zeros(
 ) -> list[Tensor | None]:
     """The gradients that are asked for where the input has no channels.
 
-    All are empty or zero. They still hang on the tensors that others are computed of, so that
-    autograd can ask for their own gradients.
+    All are empty or zero. They still depend on the operands, so that autograd can differentiate
+    them again.
     """
     empty = [tensor for tensor in of if tensor is not None]
     zero = sum((tensor.sum() for tensor in empty[1:]), empty[0].sum())
@@ -297,7 +295,7 @@ class _BiasGrad(_ConvFunction):
 
 
 def is_plain(first: Tensor, second: Tensor | None = None, third: Tensor | None = None) -> bool:
-    """Whether nobody will differentiate or map the result, so that the operator alone will do."""
+    """Whether nobody will differentiate or map the result, so that the operator alone is enough."""
     if _is_mapped() or forward_ad._current_level >= 0:
         return False
     return not _is_grad_enabled() or not (
@@ -329,12 +327,12 @@ def _apply(function: type[_ConvFunction], tensors: Sequence[Tensor | None], rest
 
 
 def _alive(tensor: Tensor | None) -> Tensor | None:
-    """A tensor that has outlived a transform of torch.func is what it wraps. Parameters wrap
-    nothing, and are not asked: that would take a third of a microsecond each."""
+    """The tensor inside a wrapper that has outlived its transform of torch.func. Parameters wrap
+    nothing; the check would take a third of a microsecond for each."""
     return tensor if tensor is None or type(tensor) is Parameter else _unwrap(tensor)
 
 
-# The four below take the arguments of the private operator of the same name.
+# The next four functions take the arguments of the private operator of the same name.
 
 
 def forward(input: Tensor, weight: Tensor, bias: Tensor | None, *params: Any) -> Tensor:
@@ -344,7 +342,7 @@ def forward(input: Tensor, weight: Tensor, bias: Tensor | None, *params: Any) ->
 
 
 def record_forward(input: Tensor, weight: Tensor, bias: Tensor | None, params: Any) -> Tensor:
-    """`forward` for an eager call for which the operator alone will not do."""
+    """`forward` for an eager call that somebody will differentiate or map."""
     if _is_mapped():
         return _apply(_Forward, (input, weight, bias), params)
     # _alive() of each, without its frames.
@@ -422,8 +420,8 @@ def _conv2d_int(*args: Any, **kwargs: Any) -> Tensor:
 
 
 _library = torch.library.Library("convx", "IMPL")
-# Without these, the dispatcher would give every call to its kernel for operators that have no
-# gradient, which asks all arguments and warns; the Functions above have seen to gradients.
+# Without a fallthrough, the dispatcher would give every call to its kernel for operators without a
+# gradient, which checks all arguments and warns. The Functions above compute the gradients.
 for _name in ("", "_input_grad", "_weight_grad", "_bias_grad", "_gradients"):
     _library.impl("_conv2d" + _name, torch.library.fallthrough_kernel, "Autograd")
 for _name, _kernel, _key in (
@@ -432,6 +430,6 @@ for _name, _kernel, _key in (
     ("conv2d_backward", _conv2d_backward_autograd, "Autograd"),
 ):
     _library.impl(_name, _kernel, _key)
-    # torch.func's entry key: its transforms see an autograd.Function, which they know how to
+    # This is torch.func's entry key. Its transforms see an autograd.Function, which they can
     # differentiate and map, before they would see the operator.
     _library.impl(_name, _kernel, "FuncTorchDynamicLayerFrontMode")

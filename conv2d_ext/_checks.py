@@ -1,4 +1,4 @@
-"""Checks of operands that are not there yet: fake tensors, and sizes that may be symbolic.
+"""Checks of operands without values: fake tensors, and sizes that may be symbolic.
 
 Real calls are checked in C++ (csrc/core/problem.cpp and csrc/torch/conv_call.cpp), which words its
 messages the same way.
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from ._arguments import ConvParams, output_hw
+from ._precision import PRECISION_ARGUMENTS
 from ._values import shown
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-PRECISIONS = ("ieee", "tf32", "torch")
 
 # Larger strides, dilations and paddings could overflow sums of index terms in C++.
 LARGEST_PARAMETER = 1 << 40
@@ -28,7 +28,7 @@ def check(condition: bool, message: Callable[[], str]) -> None:
 
 
 def check_tensors(**tensors: Tensor | None) -> None:
-    """Ranks; and every tensor has the first one's dtype and device."""
+    """Checks ranks, and that every tensor has the dtype and device of the first one."""
     first_name, first = next(iter(tensors.items()))
     assert first is not None
     for name, tensor in tensors.items():
@@ -45,7 +45,7 @@ def check_tensors(**tensors: Tensor | None) -> None:
 
 def _check_tensor(name: str, tensor: Tensor, first_name: str, first: Tensor) -> None:
     rank = 1 if name == "bias" else 4
-    # The public operators have given a single image its batch by now.
+    # The public operators have added the batch to a single image before this check.
     also = ", or 3 without a batch" if name in ("input", "grad_output") else ""
     check(
         tensor.dim() == rank,
@@ -98,7 +98,7 @@ def check_params(p: ConvParams) -> None:
             ),
         )
     check(
-        p.precision in PRECISIONS,
+        p.precision in PRECISION_ARGUMENTS,
         lambda: (
             f"precision must be 'ieee', 'tf32' or 'torch', but got precision={shown(p.precision)}"
         ),
@@ -155,9 +155,10 @@ def check_output_size(
 
 
 def is_zero(size: int) -> bool:
-    """Whether a size is zero; no, where it is a symbol that nothing is known about."""
+    """Whether a size is zero; False for a symbol that nothing is known about."""
     if type(size) is int:
         return size == 0
+    # Imported here because it loads sympy, which only symbolic sizes need.
     from torch.fx.experimental.symbolic_shapes import guard_or_false
 
     return guard_or_false(size == 0)
@@ -221,7 +222,7 @@ def check_types(
 ) -> None:
     """TypeError, as F.conv2d raises, for an argument of a type that no call takes.
 
-    It hides the error that it is raised in the place of, which may print the whole value.
+    It replaces the error that led here, which may print the whole value.
     """
     for name, value in (("input", input), ("weight", weight), ("bias", bias)):
         if not isinstance(value, Tensor) and not (name == "bias" and value is None):
@@ -249,7 +250,7 @@ def check_word_types(precision: object, algorithm: object) -> None:
 
 
 def _is_int(value: object) -> bool:
-    # Whatever has an index counts: numpy's integers, torch.SymInt, 0-d integer tensors.
+    # Every type with __index__ counts: numpy's integers, torch.SymInt, 0-d integer tensors.
     if isinstance(value, torch.SymInt):
         return True
     try:

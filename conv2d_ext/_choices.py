@@ -1,4 +1,4 @@
-"""The words that precision= and algorithm= take, checked where a layer is made."""
+"""The words that precision=, algorithm= and policy= take, checked before anything is changed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from functools import cache
 import torch
 
 from . import _ops  # noqa: F401  (defines the operators)
-from ._checks import PRECISIONS
+from ._precision import PRECISION_ARGUMENTS
 from ._values import shown
+
+# The convolutions that convert() and compile_backend() give to convx.
+POLICIES = ("all", "faster")
 
 
 def check_choices(where: str, precision: object, algorithm: object) -> None:
     """ValueError for a word that no call would take; a call itself makes the same checks."""
-    is_known = isinstance(precision, str) and precision in PRECISIONS
+    is_known = isinstance(precision, str) and precision in PRECISION_ARGUMENTS
     if precision is not None and not is_known:
         raise ValueError(
             f"{where}: precision must be None, 'ieee', 'tf32' or 'torch', "
@@ -28,13 +31,19 @@ def check_choices(where: str, precision: object, algorithm: object) -> None:
         )
 
 
+def check_policy(where: str, policy: object) -> None:
+    if policy not in POLICIES:
+        raise ValueError(
+            f"{where}: policy must be 'all' or 'faster', but got policy={shown(policy)}"
+        )
+
+
 @cache
-def engine_names() -> tuple[str, ...]:
-    """The engines of every library that is loaded, also where its device is missing."""
-    names: list[str] = json.loads(torch.ops.convx._engines_cpu())
-    if hasattr(torch.ops.convx, "_engines_cuda"):
-        names += json.loads(torch.ops.convx._engines_cuda())
-    return tuple(names)
+def engine_names(*kinds: str) -> tuple[str, ...]:
+    """The engines of the loaded libraries, also without a GPU; by default "cpu" and "cuda"."""
+    ops = (f"_engines_{kind}" for kind in kinds or ("cpu", "cuda"))
+    loaded = (getattr(torch.ops.convx, op) for op in ops if hasattr(torch.ops.convx, op))
+    return tuple(name for names in loaded for name in json.loads(names()))
 
 
 def _is_known(engine: str) -> bool:

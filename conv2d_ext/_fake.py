@@ -26,7 +26,7 @@ def _output(input: Tensor, weight: Tensor, bias: Tensor | None, p: ConvParams) -
     check_tensors(input=input, weight=weight, bias=bias)
     size = check_output_size(input.shape, weight.shape, p)
     check_bias(bias, weight.shape[0])
-    # An empty batch is contiguous, as in PyTorch, whatever the weight's format.
+    # An empty batch is contiguous for every memory format of the weight, as in PyTorch.
     channels_last = is_channels_last(input) or (is_channels_last(weight) and size[0] != 0)
     return new_dense(input, size, channels_last)
 

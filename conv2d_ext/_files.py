@@ -18,7 +18,7 @@ from typing import IO, Any
 def replacing(path: Path, binary: bool = False) -> Iterator[IO[Any]]:
     """Opens a temporary file in the folder of `path`, and renames it to `path` at the end.
 
-    If the block raises, the temporary file is removed and whatever was at `path` stays. A new file
+    If the block raises, the temporary file is removed and an earlier file stays. A new file
     gets the permissions that the umask asks for, an existing one keeps its own. The target of a
     symbolic link is replaced, not the link. Devices and pipes, such as /dev/stdout, cannot be
     replaced: they are written to directly.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from types import ModuleType
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
 
 from . import _ops  # noqa: F401  (defines the operators)
+from ._after_import import after_import
 
 
 def _count(output: Sequence[int], weight: Sequence[int]) -> int:
@@ -18,38 +19,40 @@ def _count(output: Sequence[int], weight: Sequence[int]) -> int:
     return 2 * prod(output) * c * r * s
 
 
-@register_flop_formula([torch.ops.convx._conv2d, torch.ops.convx.conv2d])
 def _forward(
     input: Sequence[int], weight: Sequence[int], *args: Any, out_shape: Any = None, **kwargs: Any
 ) -> int:
     return _count(out_shape, weight)
 
 
-@register_flop_formula(torch.ops.convx._conv2d_input_grad)
 def _input_grad(
     grad_output: Sequence[int], weight: Sequence[int], *args: Any, **kwargs: Any
 ) -> int:
     return _count(grad_output, weight)
 
 
-@register_flop_formula(torch.ops.convx._conv2d_weight_grad)
 def _weight_grad(
     grad_output: Sequence[int], input: Sequence[int], *args: Any, out_shape: Any, **kwargs: Any
 ) -> int:
     return _count(grad_output, out_shape)
 
 
-@register_flop_formula(torch.ops.convx.conv2d_backward)
 def _backward(
-    grad_output: Sequence[int],
-    input: Sequence[int],
-    weight: Sequence[int],
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-    output_mask: Sequence[bool],
-    *args: Any,
-    **kwargs: Any,
+    grad_output: Sequence[int], input: Any, weight: Sequence[int], *args: Any, **kwargs: Any
 ) -> int:
+    *_, output_mask = args
     return _count(grad_output, weight) * (int(output_mask[0]) + int(output_mask[1]))
+
+
+def _register(counter: ModuleType) -> None:
+    convx = torch.ops.convx
+    for operators, formula in (
+        ([convx._conv2d, convx.conv2d], _forward),
+        ([convx._conv2d_input_grad], _input_grad),
+        ([convx._conv2d_weight_grad], _weight_grad),
+        ([convx.conv2d_backward], _backward),
+    ):
+        counter.register_flop_formula(operators)(formula)
+
+
+after_import("torch.utils.flop_counter", _register)

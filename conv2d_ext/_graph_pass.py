@@ -1,8 +1,8 @@
 """Replaces convolutions in the graphs that Inductor compiles.
 
 The pass runs on the joint graph of forward and backward, or on the graph of inference, where a
-convolution is aten.convolution and its gradients are the results of aten.convolution_backward. Each
-of these passes is replaced on its own, by convx's private operator.
+convolution is aten.convolution and its gradients are the results of aten.convolution_backward. The
+graph pass replaces each of them on its own by convx's private operator.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from . import _ops
 from ._arguments import ConvParams, parse_lists
 from ._checks import DTYPES
 from ._layout import is_channels_last
-from ._precision import torch_allows_tf32
+from ._precision import default_precision, precision_name
+from ._shape import PASSES, Shape
 from ._version import __version__
-from .bench.measure import Case
-from .bench.precisions import precision_name
-from .bench.shapes import DIRECTIONS, Shape
-from .compile import CaseTimes
-from .policy import WORTH_IT
+from .measuring.case import Case, CaseTimes
+from .measuring.timing import WORTH_IT
 
 _aten, _convx = torch.ops.aten, torch.ops.convx
 
@@ -50,15 +48,16 @@ def compile_with_convx(
 
 
 def _compile_inner(graph: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-    """Keeps the memory format of a graph that has convolutions of convx: Inductor would move the
-    other ones to channels_last and copy in between."""
+    """Keeps the memory format of a graph that has convolutions of convx. Inductor would move the
+    other convolutions to channels_last and insert copies."""
     ours = any(getattr(node.target, "namespace", "") == "convx" for node in graph.graph.nodes)
     with config.patch(layout_optimization=config.layout_optimization and not ours):
         return compile_fx_inner(graph, *args, **kwargs)
 
 
 class _ConvPass(CustomGraphPass):
-    """The pass as Inductor's configuration takes it; runs behind a pass that was there before."""
+    """The graph pass as Inductor's configuration takes it. It runs after a pass that was configured
+    earlier."""
 
     def __init__(self, times: CaseTimes, name: str | None, earlier: Any) -> None:
         self.times, self.name, self.earlier = times, name, earlier
@@ -81,7 +80,7 @@ class _ConvPass(CustomGraphPass):
 @dataclass(frozen=True)
 class _Pass:
     """One pass of a convolution in a graph. `node` has its result: the convolution itself, or the
-    getitem of a gradient; convx's operator `target` computes the same of `args`."""
+    getitem of a gradient. convx's operator `target` computes the same from `args`."""
 
     node: fx.Node
     case: Case
@@ -134,12 +133,12 @@ def _find_passes(node: Any) -> Iterator[_Pass]:
             size = like.shape[2], like.shape[3], is_channels_last(user.meta["val"])
             target = (_convx._conv2d_input_grad, _convx._conv2d_weight_grad)[index].default
             args = g, w if index == 0 else x, *size, *convolution.params
-            yield convolution.make_pass(user, DIRECTIONS[1 + index], target, args)
+            yield convolution.make_pass(user, PASSES[1 + index], target, args)
 
 
 @dataclass(frozen=True)
 class _Convolution:
-    """What the passes of a convolution have in common."""
+    """The operands and parameters that the passes of a convolution have in common."""
 
     x: Tensor
     w: Tensor
@@ -147,7 +146,7 @@ class _Convolution:
 
     @staticmethod
     def of(x: Any, w: Any, numbers: Sequence[Any]) -> _Convolution | None:
-        """None for what convx does not compute, and where sizes are known only when it runs."""
+        """None for a convolution that convx does not compute, or whose sizes are dynamic."""
         stride, padding, dilation, transposed, _, groups = numbers
         lists = stride, padding, dilation
         if transposed or not (_is_static(x) and _is_static(w)) or not all(map(_is_pair, lists)):
@@ -161,8 +160,7 @@ class _Convolution:
         p, device = self.params, self.x.device
         geometry = (p.stride_h, p.stride_w), p[2:6], (p.dilation_h, p.dilation_w), p.groups
         shape = Shape.of_call(self.x.shape, self.w.shape, *geometry)
-        tf32 = device.type == "cuda" and torch_allows_tf32()
-        precision = precision_name(self.x.dtype, "tf32" if tf32 else "ieee")
+        precision = precision_name(self.x.dtype, default_precision(device))
         layout = "nhwc" if is_channels_last(self.x) or is_channels_last(self.w) else "nchw"
         return _Pass(
             node, Case(shape, direction, precision, layout, bias=bias), device, target, args
@@ -187,8 +185,8 @@ def _is_static(node: Any) -> bool:
 
 
 def _replace(graph: fx.Graph, each: _Pass, new_nodes: dict[fx.Node, fx.Node]) -> None:
-    """Puts convx's operator into a node's place, if its result lies in memory as the node's.
-    `new_nodes` has what became of nodes that were replaced before, which arguments may name."""
+    """Puts convx's operator into a node's place, if its result lies in memory as the node's does.
+    `new_nodes` maps nodes that were replaced before, which may be arguments, to the new ones."""
     node = each.node
     args = [new_nodes.get(arg, arg) if isinstance(arg, fx.Node) else arg for arg in each.args]
     values = tuple(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args)
@@ -198,7 +196,7 @@ def _replace(graph: fx.Graph, each: _Pass, new_nodes: dict[fx.Node, fx.Node]) ->
         return
     with graph.inserting_before(node):
         ours = graph.call_function(each.target, tuple(args))
-    # Inductor hands an operator that it does not know its operands with the strides of these.
+    # Inductor gives operands to an operator that it does not know with the strides of these values.
     ours.meta = {**node.meta, "val": value, "eager_input_vals": (values, {})}
     node.replace_all_uses_with(ours)
     graph.erase_node(node)
@@ -206,7 +204,7 @@ def _replace(graph: fx.Graph, each: _Pass, new_nodes: dict[fx.Node, fx.Node]) ->
 
 
 def _drop_unused_gradients(graph: fx.Graph) -> None:
-    """Asks aten.convolution_backward only for what convx does not compute."""
+    """Masks the gradients that convx computes out of aten.convolution_backward."""
     nodes: list[Any] = list(graph.nodes)
     for node in nodes:
         if node.target is not _aten.convolution_backward.default:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a command saves what it has before it ends."""
+"""Ctrl-C and SIGTERM: a command saves its results so far before it ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sigterm_raises() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Within the block, which should be short, Ctrl-C and SIGTERM do nothing: for writing files."""
+    """Ignores Ctrl-C and SIGTERM within the block, which should be short, such as writing files."""
     with _handlers({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
         yield
 
@@ -45,8 +45,8 @@ def saving(save: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def _handlers(wanted: dict[signal.Signals, Any]) -> Iterator[None]:
-    """Sets handlers of signals for a while. Python lets only the main thread do that; others
-    receive no signals, and have nothing to set."""
+    """Sets handlers of signals within the block. Python lets only the main thread set handlers, and
+    other threads receive no signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -21,7 +21,7 @@ def is_channels_last(tensor: Tensor) -> bool:
 
 
 def are_channels_last(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """The same of a tensor's sizes and strides."""
+    """is_channels_last() for a tensor of these sizes and strides."""
     if stride[1] == 0:
         return False
     smallest = 0

@@ -29,17 +29,12 @@ class LoadedLibraries:
 _loaded: LoadedLibraries | None = None
 
 
-def load() -> LoadedLibraries:
-    """Loads the libraries beside this file once, and says what was loaded."""
+def loaded_libraries() -> LoadedLibraries:
+    """Loads the libraries beside this file at the first call."""
     global _loaded
     if _loaded is None:
         _loaded = load_from(Path(__file__).resolve().parent)
     return _loaded
-
-
-def loaded_libraries() -> LoadedLibraries:
-    """What was loaded when the package was imported."""
-    return load()
 
 
 def load_from(folder: Path) -> LoadedLibraries:
@@ -84,8 +79,8 @@ def _load_cuda(folder: Path, build: dict[str, Any]) -> tuple[Path | None, str | 
 
 
 def read_build_info(folder: Path) -> dict[str, Any]:
-    """What setup.py noted about the build: torch, cuda, archs, why_cpu_only, revision; or
-    nothing."""
+    """The facts that setup.py noted about the build: torch, cuda, archs, why_cpu_only, revision. An
+    empty dict if there are none."""
     try:
         info = json.loads((folder / "_build_info.json").read_text())
     except (OSError, ValueError):
@@ -157,7 +152,7 @@ def _was_built_here(folder: Path, build: dict[str, Any]) -> bool:
         return True
     try:
         installed = metadata.distribution("conv2d-ext")
-        # pip notes here what it was given, if that was not a name: a folder, a repository, a file.
+        # pip notes the origin here if it was given a folder, a repository or a file, not a name.
         origin = json.loads(installed.read_text("direct_url.json") or "{}").get("url", "")
     except (metadata.PackageNotFoundError, ValueError):
         return False

@@ -6,7 +6,7 @@ import contextlib
 import platform
 from pathlib import Path
 
-# Linux tells an ARM core's implementer and part only. These are Arm's own (implementer 0x41).
+# Linux reports only an ARM core's implementer and part. These parts are Arm's (implementer 0x41).
 _ARM_PARTS = {
     "0xd0c": "Neoverse-N1",
     "0xd40": "Neoverse-V1",
@@ -16,7 +16,7 @@ _ARM_PARTS = {
 
 
 def cpu_name() -> str:
-    """As Linux tells it; the machine's architecture where nobody does."""
+    """The name in /proc/cpuinfo, or the machine's architecture if there is none."""
     with contextlib.suppress(OSError):
         if name := read_name(Path("/proc/cpuinfo").read_text()):
             return name

@@ -15,7 +15,7 @@ from ._arguments import ConvParams, parse_lists
 
 
 def _attributes(p: ConvParams) -> dict[str, Any]:
-    """What ONNX's Conv has besides its operands; its pads come in the order of the corners."""
+    """The attributes of ONNX's Conv. Its pads list both axes' beginnings, then both ends."""
     return {
         "dilations": [p.dilation_h, p.dilation_w],
         "group": p.groups,
@@ -30,7 +30,7 @@ def _attributes(p: ConvParams) -> dict[str, Any]:
 def _register_symbolic(onnx: ModuleType) -> None:
     helper = getattr(onnx, "symbolic_helper", None)
     if helper is None:
-        return  # a torch that no longer has this exporter
+        return  # this torch no longer has the exporter
 
     @helper.parse_args("v", "v", "v", "is", "is", "is", "i", "s", "s")
     def conv2d(
@@ -67,7 +67,7 @@ def _register_translations(_: ModuleType) -> None:
     try:
         from torch.onnx._internal.exporter._torchlib import _torchlib_registry as registry
     except ImportError:
-        return  # a torch that keeps its translations elsewhere: the exporter asks for one of ours
+        return  # this torch keeps its translations elsewhere; the exporter asks for ours
 
     def conv(input: Any, weight: Any, bias: Any, p: ConvParams) -> Any:
         operands = (input, weight) if bias is None else (input, weight, bias)

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from ._arguments import ConvParams
-from ._load import load
+from ._load import loaded_libraries
 
-_libraries = load()
+_libraries = loaded_libraries()
 
 
 def why_no_cuda() -> str | None:
-    """Why nothing can be computed on CUDA devices, in the same words wherever it is asked."""
+    """Why nothing can be computed on CUDA devices, or None."""
     return _libraries.why_no_cuda
 
 
@@ -27,7 +27,7 @@ def _refuse_cuda(*args: Any, **kwargs: Any) -> Any:
 
 
 if _libraries.cuda is None:
-    # Without these, a call with CUDA tensors would end in the dispatcher's own message.
+    # Without these kernels, a call with CUDA tensors would fail with the dispatcher's message.
     _library = torch.library.Library("convx", "IMPL")
     for _name in (
         "conv2d",
@@ -42,8 +42,8 @@ if _libraries.cuda is None:
 
 
 def _resolve(name: str) -> Callable[..., Any]:
-    """A private operator, by the way into the dispatcher that does not ask every argument for
-    __torch_function__: conv2d has asked, and asking again takes a quarter of the call."""
+    """A private operator as a function that skips the dispatcher's search for __torch_function__.
+    conv2d has searched already, and a second search takes a quarter of the call."""
     handle = getattr(torch.ops.convx, name).default._handle
     # A bound method: a partial object would copy the arguments once more.
     return MethodType(torch._C._dispatch_call_boxed, handle)
@@ -60,7 +60,7 @@ gradients = _resolve("_conv2d_gradients")
 
 
 def says_out_of_memory(error: Exception) -> bool:
-    """PyTorch's own error, or what becomes of it on its way through our library."""
+    """Whether PyTorch's allocator failed. Our library passes its error on as a RuntimeError."""
     return isinstance(error, torch.OutOfMemoryError) or "could not allocate memory" in str(error)
 
 
@@ -73,8 +73,8 @@ def run(
     channels_last: bool,
     params: ConvParams,
 ) -> Tensor:
-    """One pass by its name; a gradient is made in the memory format that is asked for. Reads the
-    sizes alone of what it computes."""
+    """Computes one pass by its name; `y` is the output's gradient. Reads only the sizes of the
+    tensor that the pass computes. `channels_last` is the memory format of a gradient."""
     if direction == "forward":
         return forward(x, w, b, *params)
     if direction == "input_grad":

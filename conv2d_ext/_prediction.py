@@ -20,7 +20,7 @@ from ._precision import torch_allows_tf32
 _MEASURED_CAPABILITY = (9, 0)
 _MEASURED_CPU = "aarch64"
 _MEASURED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# Kernels with more taps than 3x3 were faster in every row, and so were layers of so few channels.
+# Kernels with more taps than 3x3 were faster in every row, and so were layers with so few channels.
 _LARGE_KERNEL = 9
 _FEW_CHANNELS = 4
 
@@ -38,8 +38,8 @@ def why_not_faster(layer: nn.Conv2d, train: bool, precision: str | None) -> str 
 
 
 def find_target_device(layer: nn.Conv2d) -> torch.device:
-    """Where a layer will run: a layer on the CPU or the meta device of a machine with a GPU is
-    expected to move there."""
+    """The device that a layer will run on: from the CPU or the meta device it is expected to move
+    to the machine's GPU, if there is one."""
     device = layer.weight.device
     if device.type in ("cpu", "meta"):
         has_gpu = torch.cuda.is_available() and _ops.why_no_cuda() is None
@@ -48,7 +48,7 @@ def find_target_device(layer: nn.Conv2d) -> torch.device:
 
 
 def why_not_faster_on_hopper(layer: nn.Conv2d, train: bool, precision: str | None) -> str | None:
-    """The same for GPUs of compute capability 9.0 (h200.json, h200-strict.json)."""
+    """why_not_faster() for GPUs of compute capability 9.0 (h200.json, h200-strict.json)."""
     dtype = layer.weight.dtype
     if dtype not in _MEASURED_DTYPES:
         return f"nothing is predicted for {dtype}; measure with example="

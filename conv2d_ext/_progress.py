@@ -73,7 +73,7 @@ def _make_bar(total: int) -> _Bar:
 
 
 class _Lines:
-    """For pipes and log files: no control characters."""
+    """A line per step without control characters, for pipes and log files."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -89,7 +89,7 @@ class _Lines:
 
 
 class _RichBar:
-    """The label takes what room the terminal has left, and is cut off there."""
+    """The label takes the rest of the terminal's width, and is cut off there."""
 
     def __init__(self, total: int) -> None:
         rich = import_module("rich.progress")

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from ._after_import import after_import
-from .convert import restore
+from ._swap import restore
 from .modules import Conv2d
 
 

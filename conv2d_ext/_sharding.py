@@ -7,9 +7,9 @@ Each axis of the mesh takes one of four ways, the one that moves the fewest elem
     filters     output channels are split; the input is whole, so its gradient is a partial sum
     groups      channels of input and output are split along group borders (depthwise and the like)
 
-DDP and FSDP need none of this: their convolutions see plain tensors. The rules are registered when
-torch.distributed.tensor is imported, by whomever: importing it takes a second, and a torch without
-it is fine.
+DDP and FSDP do not need these rules: their convolutions see plain tensors. The rules are registered
+when any part of the program imports torch.distributed.tensor, which takes a second. A torch without
+it works too.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from ._autograd import _conv2d_autograd, _conv2d_backward_autograd
 class _Operator(NamedTuple):
     """A private operator, and for each way to split it a letter per tensor and one for the result.
 
-    "r" is a replicated tensor, "p" one that is a partial sum, a digit one that is split along that
-    axis.
+    "r" stands for a replicated tensor, "p" for a partial sum, a digit for a split along that axis.
     """
 
     name: str
@@ -73,6 +72,7 @@ _OPERATORS = (
 
 
 def _place(letter: str) -> Any:
+    # Imported here because a program without DTensor should not wait a second for it.
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     if letter.isdigit():
@@ -90,7 +90,7 @@ def _cost(tensors: Sequence[Any], axis: int, letters: str) -> tuple[float, int]:
 def _moved_elements(tensor: Any, axis: int, letter: str) -> float:
     before, after = tensor.placements[axis], _place(letter)
     if before == after or before.is_replicate():
-        return 0.0  # nothing to do, or a slice of what is here
+        return 0.0  # nothing to do, or a slice of the local tensor
     whole, share = tensor.numel(), tensor.numel() / tensor.device_mesh.size(axis)
     if before.is_partial():
         return 2.0 * whole if after.is_replicate() else whole
@@ -98,7 +98,7 @@ def _moved_elements(tensor: Any, axis: int, letter: str) -> float:
 
 
 def _pick_ways(operator: _Operator, tensors: Sequence[Any], groups: int, filters: int) -> list[str]:
-    """The way of each axis of the mesh; the first of those that cost the same."""
+    """The cheapest way for each axis of the mesh; the first one if several cost the same."""
     mesh = tensors[0].device_mesh
     picked = []
     for axis in range(mesh.ndim):
@@ -135,11 +135,11 @@ def _check_operands(operator: _Operator, tensors: Sequence[Any], cls: type) -> N
 
 
 def _run(operator: _Operator, cls: Any, args: Sequence[Any]) -> Any:
-    """The operator on DTensors: redistribute, compute what is here, say what it is a part of."""
+    """Redistributes the operands, computes the local result, and wraps it as a DTensor."""
     count = len(operator.tensors)
     tensors, numbers = args[:count], list(args[count:])
     _check_operands(operator, tensors, cls)
-    # Sizes and strides of the whole result are those of the operator's fake kernel.
+    # The operator's fake kernel has the sizes and strides of the whole result.
     whole = operator.run(*map(_like_on_meta, tensors), *numbers)
 
     mesh = tensors[0].device_mesh
@@ -168,7 +168,7 @@ def _run(operator: _Operator, cls: Any, args: Sequence[Any]) -> Any:
 
 
 def _redistribute(tensor: Any, placements: Sequence[Any]) -> Tensor | None:
-    """What of a DTensor is on this device, once it is placed so."""
+    """This device's piece of a DTensor after its redistribution."""
     if tensor is None:
         return None
     if tensor.placements != tuple(placements):
@@ -190,7 +190,8 @@ def _rule(operator: _Operator) -> Callable[..., Any]:
     return rule
 
 
-# The public operators get here in inference mode only: else their Autograd kernels come first.
+# The public operators reach the next rules in inference mode only. Otherwise their Autograd kernels
+# run first.
 
 
 def _conv2d_rule(cls: Any, op: Any, types: Any, args: Any, kwargs: Any) -> Any:

@@ -24,8 +24,7 @@ class Table(str):
 
 
 def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
-    """A table in plain text. The first `left` columns start at their left edge, others end at
-    their right one."""
+    """A table in plain text; the first `left` columns are left-aligned, others right-aligned."""
     lines = [list(header), *map(list, rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     out = []
@@ -62,7 +61,7 @@ def _find_console() -> Any:
 
 
 def _rich_table(table: Table) -> Any:
-    """The same cells, in columns as wide as their longest one."""
+    """rich's table of the same cells, with columns as wide as their longest cell."""
     text = import_module("rich.text").Text
     out = import_module("rich.table").Table(
         box=import_module("rich.box").SIMPLE_HEAD,
@@ -88,7 +87,7 @@ def _style(cell: str) -> str:
 def html_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], styles: Sequence[str] = ()
 ) -> str:
-    """The same for a notebook; styles holds a row's CSS, where it has any."""
+    """A table for a notebook; `styles` holds the CSS of each row, or an empty text."""
     out = ["<table><thead><tr>", *(f"<th>{escape(cell)}</th>" for cell in header)]
     out.append("</tr></thead><tbody>")
     for i, row in enumerate(rows):
@@ -104,3 +103,9 @@ def time_text(microseconds: float) -> str:
 
 def mebibytes_text(count: float) -> str:
     return f"{count / 2**20:.1f} MiB"
+
+
+def times_text(times: tuple[float, float]) -> str:
+    """Milliseconds with PyTorch and with convx, and their ratio."""
+    before, after = times
+    return f"{before:.3f} -> {after:.3f} ms ({before / after:.2f}x)"

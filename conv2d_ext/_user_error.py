@@ -1,7 +1,7 @@
-"""The error for what only the person at the keyboard can change."""
+"""The error for problems that only the person at the keyboard can fix."""
 
 from __future__ import annotations
 
 
 class UserError(ValueError):
-    """A whole sentence about what was asked for; the command line prints it without a traceback."""
+    """Its message is a whole sentence, which the command line prints without a traceback."""

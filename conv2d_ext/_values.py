@@ -1,4 +1,4 @@
-"""What a caller passed, as a message shows it: short, whatever it was."""
+"""Values on their way in and out: short texts of arguments for messages, and fields out of JSON."""
 
 from __future__ import annotations
 
@@ -31,3 +31,8 @@ _short = _Short()
 def shown(value: object) -> str:
     """The value's repr; of a tensor its size, of a long list its first values and its length."""
     return _short.repr(value)
+
+
+def tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a frozen dataclass out of JSON, whose lists would not be hashable."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}

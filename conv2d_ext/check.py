@@ -10,14 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ._precision import dtype_of, precision_argument
+from ._shape import LAYOUT_NAMES, SHORT_NAMES, Shape
 from ._text import Table, format_table
 from .bench.accuracy import tolerance
-from .bench.measure import LAYOUT_NAMES, PASS_NAMES, explain_shape
-from .bench.precisions import dtype_of, precision_argument
-from .bench.shapes import Shape
+from .explain import explain_case
 from .functional import conv2d
+from .measuring.case import Case
 
-# In float64, so that a whole batch of a large layer need not fit beside itself.
+# Bytes of float64 values at a time, so that a large layer's batch need not fit into memory twice.
 _CHUNK_BYTES = 256 << 20
 _RESULTS = ("forward", "input_grad", "weight_grad", "bias_grad")
 
@@ -33,7 +34,7 @@ class Finding:
     engine: str
     rel_error: float = math.nan  # in the Frobenius norm
     worst: float = math.nan  # the largest error of an element over what rounding allows there
-    failure: str = ""  # what was raised instead of a result
+    failure: str = ""  # the error that was raised instead of a result
 
     @property
     def passed(self) -> bool:
@@ -52,7 +53,7 @@ class _Distance:
             return
         error = (got.double() - want).abs()
         allowed = tolerance(want, magnitude, got.dtype, max(self.length, 1), self.tf32)
-        # A NaN compares as neither larger nor smaller; it must come out as the worst.
+        # A NaN would lose every comparison, but it is the worst error.
         piece = (error / allowed).nan_to_num(nan=math.inf).max().item()
         self.worst = max(self.worst, piece)
         self.error_squares += error.square().sum().item()
@@ -76,7 +77,7 @@ def check(shape: Shape, precision: str, layout: str, device: torch.device) -> li
     label = shape.name or shape.text
     try:
         distances = _distances(shape, precision, layout, device)
-    except RuntimeError as error:  # an engine's failure, or no memory: a finding like any other
+    except RuntimeError as error:  # an engine failed or memory ran out, which is a finding, too
         reason = str(error).strip().partition("\n")[0]
         return [
             Finding(label, precision, layout, direction, engine, failure=reason)
@@ -89,17 +90,10 @@ def check(shape: Shape, precision: str, layout: str, device: torch.device) -> li
 
 
 def _engine(shape: Shape, precision: str, layout: str, direction: str, device: torch.device) -> str:
-    if direction not in PASS_NAMES.values():
+    if direction not in SHORT_NAMES:
         return "-"  # the bias gradient is a plain sum
-    return explain_shape(
-        shape,
-        direction == "forward",
-        precision=precision_argument(precision),
-        direction=direction,
-        dtype=dtype_of(precision),
-        device=device,
-        channels_last=layout == "nhwc",
-    ).engine
+    case = Case(shape, SHORT_NAMES[direction], precision, layout, bias=True)
+    return explain_case(case, device).engine
 
 
 def _distances(

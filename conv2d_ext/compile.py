@@ -7,14 +7,9 @@ from typing import Any
 
 import torch
 
+from ._choices import check_policy
 from ._ops import says_out_of_memory
-from ._values import shown
-from .bench.measure import Case
-from .convert import POLICIES
-from .scan import time_case
-
-# Milliseconds of one pass of a convolution, with convx and with PyTorch.
-CaseTimes = Callable[[Case, torch.device], tuple[float, float]]
+from .measuring.case import Case, CaseTimes, time_case
 
 
 def compile_backend(
@@ -45,11 +40,7 @@ def compile_backend(
     Raises:
         ValueError: for an unknown policy.
     """
-    if policy not in POLICIES:
-        raise ValueError(
-            "convx.compile_backend: policy must be 'all' or 'faster', but got "
-            f"policy={shown(policy)}"
-        )
+    check_policy("convx.compile_backend", policy)
     if times is None:
         # Inductor keeps compiled graphs in files; the name says which rule made them.
         name: str | None = f"{policy} {seconds}"
@@ -64,7 +55,8 @@ def compile_backend(
         mode: str | None = None,
         options: dict[str, Any] | None = None,
     ) -> Any:
-        from ._graph_pass import compile_with_convx  # imports Inductor
+        # Imported here because it loads Inductor, which takes longer than the rest of the package.
+        from ._graph_pass import compile_with_convx
 
         return compile_with_convx(graph, inputs, mode, options, times, name)
 

@@ -15,19 +15,17 @@ from torch import Tensor
 from . import _ops
 from ._arguments import IntOrPair, PaddingLike, parse_padding, parse_pair
 from ._checks import check_number_types, check_word_types
-from ._precision import torch_allows_tf32
+from ._precision import default_precision, dtype_of, precision_argument, precision_name
+from ._shape import PASS_NAMES, SHORT_NAMES, Shape
 from ._text import html_table, mebibytes_text, time_text
-from .bench.precisions import precision_name
-from .bench.roofline import least_seconds, measure_ceilings
-from .bench.shapes import Shape
-
-# Directions as the benchmark calls them.
-_SHORT_NAMES = {"forward": "fwd", "input_grad": "dgrad", "weight_grad": "wgrad"}
+from ._values import tuples
+from .measuring.case import Case
+from .measuring.roofline import least_seconds, measure_ceilings
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One engine's answer: a refusal, or what it expects the problem to cost."""
+    """One engine's answer: a refusal, or its predicted costs."""
 
     name: str
     refusal: str = ""
@@ -35,16 +33,16 @@ class Candidate:
     predicted_us: float = 0.0
     workspace_bytes: int = 0
     split: int = 1
-    halves: bool = False  # float32 values are multiplied as float16, where they allow it
+    halves: bool = False  # float32 operands become scaled fp16 where their values allow it
     tile: tuple[int, ...] = ()
     variants: tuple[str, ...] = ()  # other plans of the engine, which tune() tries
 
 
 @dataclass(frozen=True)
 class Floor:
-    """The time that nothing on this machine can beat, from rates measured on it."""
+    """The least time of a problem on this machine, from rates measured on it."""
 
-    flops_us: float  # the products, at the highest rate of a matrix product
+    flops_us: float  # the arithmetic, at the highest rate of a matrix product
     bytes_us: float  # the fewest bytes, at the highest rates of the memory and of its cache
 
     @property
@@ -74,12 +72,12 @@ class Explanation:
 
     @property
     def algorithm(self) -> str:
-        """What runs, as algorithm= would ask for it."""
+        """The engine and variant that run, as algorithm= would name them."""
         return f"{self.engine}:{self.variant}" if self.variant else self.engine
 
     @property
     def ranking(self) -> tuple[Candidate, ...]:
-        """The engine that runs it, then the others from fast to slow, then those that refuse."""
+        """The engine that runs it, then the others from fast to slow, then the refusing ones."""
 
         def place(candidate: Candidate) -> tuple[bool, bool, float]:
             chosen = candidate.name == self.engine
@@ -192,7 +190,7 @@ def explain(
     kernel = (w.shape[-2], w.shape[-1]) if w.dim() >= 2 else (1, 1)
     pad = parse_padding(padding, kernel, stride_hw, dilation_hw)
     if precision is None:
-        precision = "tf32" if where.type == "cuda" and torch_allows_tf32() else "ieee"
+        precision = default_precision(where)
     arguments = (
         direction,
         str(x.dtype).removeprefix("torch."),
@@ -216,13 +214,30 @@ def explain(
         return explanation
     name = precision_name(x.dtype, precision)
     shape = Shape.parse(explanation.problem)
-    seconds = least_seconds(shape, _SHORT_NAMES[direction], name, _measured_ceilings(where, name))
+    seconds = least_seconds(shape, SHORT_NAMES[direction], name, _measured_ceilings(where, name))
     return replace(explanation, floor=Floor(*(time * 1e6 for time in seconds)))
 
 
-def tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a frozen dataclass out of JSON, whose lists would not be hashable."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+def explain_shape(shape: Shape, bias: bool = False, **options: Any) -> Explanation:
+    """explain() for a shape; options are its keywords."""
+    s = shape
+    weight = (s.K, s.C // s.groups, s.R, s.S)
+    return explain(
+        (s.N, s.C, s.H, s.W), weight, bias or None, s.stride, s.pad, s.dilation, s.groups, **options
+    )
+
+
+def explain_case(case: Case, device: torch.device) -> Explanation:
+    """explain() for a case of one pass."""
+    return explain_shape(
+        case.shape,
+        case.has_bias,
+        precision=precision_argument(case.precision),
+        direction=PASS_NAMES[case.direction],
+        dtype=dtype_of(case.precision),
+        device=device,
+        channels_last=case.layout == "nhwc",
+    )
 
 
 @cache
@@ -237,10 +252,7 @@ def _as_tensor(
         return operand
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     return torch.empty(
-        tuple(operand),
-        dtype=dtype or torch.float32,
-        device="meta",
-        memory_format=memory_format,
+        tuple(operand), dtype=dtype or torch.float32, device="meta", memory_format=memory_format
     )
 
 

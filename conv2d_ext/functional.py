@@ -1,4 +1,4 @@
-"""conv2d: what F.conv2d does, by convx's engines."""
+"""conv2d: F.conv2d, computed by convx's engines."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def conv2d(
     """Apply a 2-D convolution: `torch.nn.functional.conv2d`, computed by convx's engines.
 
     Every call that F.conv2d accepts with float32, float64, float16 or bfloat16 tensors on the CPU
-    or on CUDA means the same here, and padding may have four sides as well. What F.conv2d takes
-    and this does not: integer and complex tensors, and other devices.
+    or on CUDA means the same here, and padding may have four sides as well. Unlike F.conv2d, it
+    takes no integer or complex tensors and no other devices.
 
     On CUDA, float32 products are rounded to TF32 wherever PyTorch's settings allow it for
     convolutions, and PyTorch's default does. For strict float32 pass `precision="ieee"`, or set
@@ -54,8 +54,8 @@ def conv2d(
         dilation: one int or (height, width).
         groups: number of groups; must divide C and K.
         precision: how float32 values are multiplied on CUDA: "ieee" to float32's own accuracy,
-            "tf32" rounded to TF32, None as PyTorch's settings say now: those of convolutions, or
-            those of matrix products (`torch.backends.cuda.matmul`) where
+            "tf32" rounded to TF32, None as PyTorch's settings for convolutions say now, or its
+            settings for matrix products (`torch.backends.cuda.matmul`) if
             `torch.backends.cudnn.enabled` is False. The CPU and other dtypes ignore it.
         algorithm: "auto", or the name of an engine, as `conv2d_ext.explain` lists them.
 
@@ -80,8 +80,8 @@ def conv2d(
             precision=precision,
             algorithm=algorithm,
         )
-    # Small problems feel every frame and every question asked here: the common spellings and the
-    # plain call come first, everything else has functions of its own.
+    # Every frame and every check here shows in the time of small problems. So the common spellings
+    # and the plain call come first, and separate functions handle all others.
     try:
         if input.dim() == 3:
             return conv2d(
@@ -169,12 +169,12 @@ def conv2d(
             return record_forward(input, weight, bias, params)
         return _ops.forward(input, weight, bias, *params)
     except Exception as error:
-        # Looked at only when something failed: a wrong type has failed somewhere inside.
+        # Types are checked only after a failure, because a wrong type always fails somewhere.
         check_types(input, weight, bias, stride, padding, dilation, groups, precision, algorithm)
         if input.is_cuda and _ops.says_out_of_memory(error):
             raise torch.OutOfMemoryError(str(error)) from error
         if isinstance(error, NotImplementedError):
-            # The dispatcher found no kernel, and would list those of a private operator.
+            # The dispatcher found no kernel, and its message lists the private operator's kernels.
             kind = f"{input.layout} tensors on {input.device.type}"
             raise NotImplementedError(
                 f"convx.conv2d: there is no kernel for {kind}, only for dense ones on cpu and cuda"

@@ -16,12 +16,13 @@ import torch
 
 from ._load import loaded_libraries
 from ._machine import cpu_name
+from ._precision import PRECISIONS
+from ._shape import PASSES, Shape
 from ._text import format_table
 from ._version import __version__
 from .bench.host import host_times
-from .bench.measure import PASS_NAMES, explain_shape
-from .bench.precisions import PRECISIONS, dtype_of, precision_argument
-from .bench.shapes import Shape
+from .explain import explain_case
+from .measuring.case import Case
 
 # The layer that engines are asked about.
 _SAMPLE = Shape.parse("n8c64h56w56 k64r3s3 pad1,1,1,1")
@@ -68,8 +69,7 @@ def collect() -> dict[str, Any]:
 
 
 def _fp32_precision(operation: str) -> str:
-    setting: str = torch._C._get_fp32_precision_getter("cuda", operation)
-    return setting
+    return torch._C._get_fp32_precision_getter("cuda", operation)
 
 
 def _driver_version() -> str | None:
@@ -147,23 +147,17 @@ def _engines(device: torch.device) -> dict[str, dict[str, list[str]]]:
     for precision in PRECISIONS:
         if precision == "tf32" and device.type == "cpu":
             continue  # the CPU engines have no TF32
-        for short, direction in PASS_NAMES.items():
-            explanation = explain_shape(
-                _SAMPLE,
-                precision=precision_argument(precision),
-                direction=direction,
-                dtype=dtype_of(precision),
-                device=device,
-            )
+        for direction in PASSES:
+            explanation = explain_case(Case(_SAMPLE, direction, precision, "nchw"), device)
             for candidate in explanation.candidates:
                 able = table.setdefault(candidate.name, {}).setdefault(precision, [])
                 if not candidate.refusal:
-                    able.append(short + (" by name" if candidate.by_name_only else ""))
+                    able.append(direction + (" by name" if candidate.by_name_only else ""))
     return table
 
 
 def format_info(info: dict[str, Any]) -> str:
-    """For a person, and to be pasted into a report of a problem."""
+    """The text of `convx info`, which people paste into a report of a problem."""
     built, libraries = info["built_with"], info["libraries"]
     lines = [
         ("convx", info["convx"]),
@@ -221,7 +215,7 @@ def _engine_table(table: dict[str, dict[str, list[str]]]) -> str:
 
 
 def _able_text(directions: list[str]) -> str:
-    if directions == list(PASS_NAMES):
+    if directions == [*PASSES]:
         return "all"
     return ", ".join(directions) or "no"
 

@@ -24,7 +24,7 @@ class Conv2d(nn.Conv2d):
     TF32 on CUDA wherever PyTorch's settings allow it, and PyTorch's default does.
 
     Raises:
-        ValueError: for what nn.Conv2d refuses, and for an unknown precision or algorithm.
+        ValueError: for arguments that nn.Conv2d refuses, and an unknown precision or algorithm.
     """
 
     # Class attributes, so that modules converted or unpickled from nn.Conv2d have them too.
@@ -63,8 +63,7 @@ class Conv2d(nn.Conv2d):
             device=device,
             dtype=dtype,
         )
-        _set_choices(self, precision, algorithm)
-        _set_four_sides(self)
+        _finish(self, precision, algorithm)
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         # F.pad counts from the last axis: left, right, top, bottom.
@@ -85,7 +84,7 @@ class Conv2d(nn.Conv2d):
                 algorithm=self.algorithm,
             )
         padding: Any = 0 if pads_first else self.padding
-        if padding == "same":  # the weight's size, which conv2d would ask, is a tensor in a trace
+        if padding == "same":  # conv2d would read the weight's size, which is a tensor in a trace
             padding = sides[2], sides[3], sides[0], sides[1]
         return conv2d(
             input,
@@ -111,7 +110,7 @@ class Conv2d(nn.Conv2d):
 class LazyConv2d(torch.nn.LazyConv2d):
     """A torch.nn.LazyConv2d that becomes a `Conv2d` when it first sees an input.
 
-    It takes nn.LazyConv2d's arguments, and those that `Conv2d` adds.
+    It takes nn.LazyConv2d's arguments, and the ones that `Conv2d` adds.
     """
 
     cls_to_become = Conv2d
@@ -145,19 +144,16 @@ class LazyConv2d(torch.nn.LazyConv2d):
             device=device,
             dtype=dtype,
         )
-        _set_choices(self, precision, algorithm)
-        _set_four_sides(self)
+        _finish(self, precision, algorithm)
 
 
-def _set_choices(layer: Any, precision: str | None, algorithm: str) -> None:
+def _finish(layer: Any, precision: str | None, algorithm: str) -> None:
+    """Sets the attributes that nn.Conv2d does not know. It takes four values of padding for four
+    axes, so F.pad's list of sides is corrected here."""
     if precision is not None:
         layer.precision = precision
     if algorithm != "auto":
         layer.algorithm = algorithm
-
-
-def _set_four_sides(layer: nn.Conv2d) -> None:
-    """nn.Conv2d took (top, bottom, left, right) for one number per axis."""
     if not isinstance(layer.padding, str) and len(layer.padding) == 4:
         top, bottom, left, right = layer.padding
         layer._reversed_padding_repeated_twice = [left, right, top, bottom]

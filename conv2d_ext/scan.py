@@ -1,4 +1,4 @@
-"""scan: every convolution of a model, its engine, and what convert() would save."""
+"""scan: every convolution of a model, its engine, and the time that convert() would save."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from torch.overrides import TorchFunctionMode
 
 from ._arguments import parse_padding, parse_pair
 from ._checks import DTYPES
-from ._precision import torch_allows_tf32
+from ._layout import is_channels_last
+from ._precision import default_precision, precision_name
 from ._progress import Progress
+from ._shape import PASS_NAMES, SHORT_NAMES, Shape
+from ._swap import why_keep
 from ._text import format_table, html_table
-from .bench.measure import PASS_NAMES, Case, Operands, explain_case, torch_precision
-from .bench.precisions import precision_name
-from .bench.shapes import Shape
-from .bench.timing import Timer
-from .convert import why_keep
+from .explain import explain_case
 from .functional import conv2d
+from .measuring.case import Case, time_case
+from .measuring.model import find_device
 
 _HEADER = ["module", "shape", "engine", "ms", "{} ms", "saves ms", ""]
 _WHOLE_MODEL = "(the model)"
@@ -64,7 +65,7 @@ class Layer:
 
     @property
     def saved_ms(self) -> float:
-        """What convert() changes: nothing where it would not swap the module."""
+        """The time that convert() saves, which is zero if it would not swap the module."""
         return 0.0 if self.call.kept else self.theirs_ms - self.ours_ms
 
 
@@ -155,7 +156,7 @@ class ScanReport:
 
 
 class _Recorder(TorchFunctionMode):
-    """Notes every 2-D convolution that passes, with the module that is running."""
+    """Notes every 2-D convolution, with the module that is running."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,9 +187,9 @@ class _Recorder(TorchFunctionMode):
         pad = parse_padding(padding, kernel, stride_hw, dilation_hw)
         size = input.shape if input.dim() == 4 else (1, *input.shape)
         if precision is None:
-            precision = "tf32" if input.is_cuda and torch_allows_tf32() else "ieee"
+            precision = default_precision(input.device)
         dtype = _computed_dtype(input)
-        last = input.dim() == 4 and _is_channels_last(input, weight)
+        last = input.dim() == 4 and (is_channels_last(input) or is_channels_last(weight))
         name, module = self.running[-1]
         kept = (why_keep(module) or "") if isinstance(module, nn.Conv2d) else "no nn.Conv2d"
         if not kept and dtype not in DTYPES:
@@ -219,13 +220,6 @@ def _computed_dtype(input: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if is_cast else input.dtype
 
 
-def _is_channels_last(*tensors: Tensor) -> bool:
-    return any(
-        tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
-        for tensor in tensors
-    )
-
-
 @contextmanager
 def _recording(model: nn.Module) -> Iterator[_Recorder]:
     recorder = _Recorder()
@@ -249,10 +243,7 @@ def _recording(model: nn.Module) -> Iterator[_Recorder]:
 
 
 def find_convolutions(
-    model: nn.Module,
-    *inputs: Any,
-    train: bool = False,
-    keywords: Mapping[str, Any] | None = None,
+    model: nn.Module, *inputs: Any, train: bool = False, keywords: Mapping[str, Any] | None = None
 ) -> list[Call]:
     """Runs a model forward once and lists its convolutions in the order of calls. `train` records
     gradients, so that the calls say which of them a training step needs."""
@@ -276,16 +267,15 @@ def scan(
 
     Args:
         model: any module; it runs once on the inputs, in the mode it is in.
-        inputs: what the model is called with.
-        directions: "forward" for inference; with "input_grad" and "weight_grad" the times are those
-            of a training step. The benchmark's short names "fwd", "dgrad" and "wgrad" work too.
+        inputs: the model's positional arguments.
+        directions: "forward" for inference; add "input_grad" and "weight_grad" for the times of a
+            training step. The benchmark's short names "fwd", "dgrad" and "wgrad" work too.
         seconds: time spent on each measurement.
         progress: show on standard error how far it is.
     """
     calls = find_convolutions(model, *inputs)
     device = find_device(model, *inputs)
-    short = {long: short for short, long in PASS_NAMES.items()}
-    directions = [short.get(direction, direction) for direction in directions]
+    directions = [SHORT_NAMES.get(direction, direction) for direction in directions]
     times: Times = {}
     time_calls(calls, directions, device, seconds, times, progress)
     return make_report(calls, directions, device, times)
@@ -299,8 +289,8 @@ def time_calls(
     times: Times,
     progress: bool = False,
 ) -> None:
-    """Adds the milliseconds of every case to `times`, ours and PyTorch's. A caller who is
-    interrupted finds those there that are done. Layers that a model repeats are measured once."""
+    """Adds the milliseconds of every case to `times`, ours and PyTorch's, as they are measured, so
+    that an interrupted caller has them. Layers that a model repeats are measured once."""
     cases = list(dict.fromkeys(case for call in calls for case in call.cases(directions)))
     with Progress(len(cases), shown=progress) as bar:
         for case in cases:
@@ -323,22 +313,3 @@ def make_report(
         layers.append(Layer(call, ", ".join(engines), ours, theirs))
     peer = "cuDNN" if device.type == "cuda" else "PyTorch"
     return ScanReport(tuple(layers), peer, tuple(directions))
-
-
-def find_device(model: nn.Module, *inputs: Any) -> torch.device:
-    """The device of the inputs, or of the model's parameters."""
-    return next((t.device for t in _tensors(model, inputs)), torch.device("cpu"))
-
-
-def _tensors(model: nn.Module, inputs: Sequence[Any]) -> Iterator[Tensor]:
-    yield from (value for value in inputs if isinstance(value, Tensor))
-    yield from model.parameters()
-
-
-def time_case(case: Case, device: torch.device, seconds: float) -> tuple[float, float]:
-    """Milliseconds of one pass on random numbers, ours and PyTorch's."""
-    operands = Operands(case, device)
-    timer = Timer(device, budget_s=seconds)
-    with torch.no_grad(), torch_precision(case.precision):
-        ours, theirs = timer.medians_ms([operands.ours, operands.theirs])
-    return ours, theirs

@@ -11,19 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from ._progress import Progress
 from ._text import format_table, html_table, mebibytes_text
-from ._user_error import UserError
-from .bench.timing import Timer, autotuned
 from .compile import compile_backend
 from .convert import ConvertReport, convert
+from .measuring.model import run_step
+from .measuring.timing import Timer, autotuned
 
 _HEADER = ["step", "original ms", "converted ms", "ratio", "original peak", "converted peak"]
 _MODES = {"inference": "infer", "training": "train"}
 KINDS = tuple(_MODES)
-# Each layer is measured for this share of the time that a step is.
+# The time spent on a layer is this share of the time spent on a step.
 _LAYER_SHARE = 0.04
 
 
@@ -51,7 +50,7 @@ class Step:
         return f"{self.name}, compiled" if self.compiled else self.name
 
     def to_dict(self) -> dict[str, Any]:
-        """A row of `convx step --json`, without what the caller knows: model, layout, precision."""
+        """A row of `convx step --json` without the model, layout and precision."""
         return {
             "mode": _MODES[self.name],
             "compiled": self.compiled,
@@ -127,8 +126,8 @@ class Autocast(nn.Module):
 
 
 class Deadline:
-    """A time limit for several measurements, which cannot be interrupted: none is begun that would
-    not end in time if it took as long as the last one of its kind."""
+    """A time limit for several measurements. A measurement cannot be interrupted, so none begins
+    that would end too late if it took as long as the last one of its kind."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.perf_counter() + seconds
@@ -164,13 +163,13 @@ def measure_steps(
 
     Args:
         model: on the device, in the dtype and memory format that are of interest.
-        inputs: what it is called with.
+        inputs: the model's positional arguments.
         seconds: spent on each measurement.
         kinds: some of "inference" and "training".
         compiled: False for eager steps, which compare the model with its converted copy, True for
             steps through torch.compile, which compare the backends "inductor" and "convx".
-        policy: what convert() and the backend replace: "all", or what is "faster" in the step.
-        limit: seconds for all measurements; steps for which no time is left are left out.
+        policy: convert() and the backend replace "all" layers, or the ones "faster" in the step.
+        limit: seconds for all measurements; steps are left out when no time is left for them.
     """
     steps = StepTimes(model, inputs, seconds, policy, Deadline(limit))
     for is_compiled in compiled:
@@ -179,15 +178,15 @@ def measure_steps(
 
 
 def try_steps(model: nn.Module, inputs: tuple[Tensor, ...], kinds: Sequence[str] = KINDS) -> None:
-    """Takes every kind of step once: what is wrong with the inputs comes out before the timing."""
+    """Takes every kind of step once, so that wrong inputs fail before the timing."""
     for name in kinds:
         model.train(name == "training")
-        _STEPS[name](model, inputs)
+        run_step(model, inputs, {}, name == "training")
     model.zero_grad(set_to_none=True)
 
 
 class StepTimes:
-    """Measures steps one after another; `steps` has those that are done."""
+    """Measures steps one after another, and adds them to `steps`."""
 
     def __init__(
         self,
@@ -217,10 +216,11 @@ class StepTimes:
                     self.left_out += not self.deadline.run((name, compiled), measure)
 
     def _measure(self, name: str, compiled: bool) -> None:
-        models = self._make_models(name == "training", compiled)
+        train = name == "training"
+        models = self._make_models(train, compiled)
         for model in models:
-            model.train(name == "training")
-        calls = [partial(_STEPS[name], model, self.inputs) for model in models]
+            model.train(train)
+        calls = [partial(run_step, model, self.inputs, {}, train) for model in models]
         times = self.timer.medians_ms(calls)
         peaks = [
             _peak_bytes(model, call, self.timer.device)
@@ -251,7 +251,7 @@ class StepTimes:
 
 def _peak_bytes(model: nn.Module, call: Callable[[], object], device: torch.device) -> int | None:
     """The GPU memory that a step takes at its peak beyond parameters and inputs. The step must have
-    run before: autotuning takes more than what it chooses."""
+    run before, because autotuning takes more memory than the kernels it chooses."""
     if device.type != "cuda":
         return None
     model.zero_grad(set_to_none=True)
@@ -261,28 +261,3 @@ def _peak_bytes(model: nn.Module, call: Callable[[], object], device: torch.devi
     peak = torch.cuda.max_memory_allocated(device)
     model.zero_grad(set_to_none=True)
     return peak - before
-
-
-def _infer(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
-    with torch.no_grad():
-        return model(*inputs)
-
-
-def _train(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    model.zero_grad(set_to_none=True)
-    run_backward(model(*inputs))
-
-
-def run_backward(outputs: Any) -> None:
-    """The backward pass of a mean square over all outputs, wherever a model puts them."""
-    leaves = pytree.tree_leaves(outputs)
-    useful = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
-    if not useful:
-        raise UserError("no output of the model has a gradient, so it has no training step")
-    torch.stack([output.float().square().mean() for output in useful]).sum().backward()
-
-
-_STEPS: dict[str, Callable[[nn.Module, tuple[Tensor, ...]], Any]] = {
-    "inference": _infer,
-    "training": _train,
-}

@@ -1,4 +1,4 @@
-"""tune: measure what a program computes, and let algorithm="auto" take what was fastest."""
+"""tune: measure a program's convolutions, and let algorithm="auto" take the fastest engines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,117 +16,32 @@ import torch
 from torch import Tensor
 
 from . import _ops
-from ._arguments import ConvParams
-from ._files import locked, replacing
-from ._layout import is_channels_last
+from ._files import locked
 from ._machine import cpu_name
 from ._progress import Progress
 from ._text import format_table, html_table, time_text
+from ._tuned import Problem, Tuned, choice_of, read_rows, row_key, row_of, rows_to_keep, write_rows
 from ._user_error import UserError
 from ._values import shown
 from ._version import __version__
-from .bench.shapes import Shape
-from .bench.timing import Timer
-from .explain import tuples
+from .measuring.timing import WORTH_IT, Timer
 
-_FORMAT = 1
+__all__ = ["TuneReport", "Tuned", "clear_tuned", "load_tuned", "save_tuned", "set_autotune", "tune"]
+
 # An engine this many times slower than the best by prediction is not tried.
 _HOPELESS, _HOPELESS_US = 3.0, 20.0
-# What is chosen without measuring stays unless something is faster by more than noise.
-_WORTH_IT = 0.98
-# Where there are more to measure, a first round finds the fastest of them, in so much of the time.
+# A first round, with this share of the time, reduces the algorithms to so many finalists.
 _FINALISTS, _FIRST_ROUND = 6, 0.1
-# For each engine where a first call is measured.
+# Seconds spent on each engine when a first call is measured.
 _FIRST_CALL_S = 0.005
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A convolution without its values: what a choice depends on, besides the machine."""
-
-    direction: str
-    dtype: str
-    precision: str
-    bias: bool
-    groups: int
-    input: tuple[int, int, int, int]
-    weight: tuple[int, int, int, int]
-    output: tuple[int, int, int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int, int, int]
-    dilation: tuple[int, int]
-    input_stride: tuple[int, int, int, int]
-    weight_stride: tuple[int, int, int, int]
-    output_stride: tuple[int, int, int, int]
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Problem:
-        return cls(**tuples(fields))
-
-    def __str__(self) -> str:
-        k, _, r, s = self.weight
-        geometry = self.stride, self.padding, self.dilation
-        return Shape(*self.input, k, r, s, *geometry, self.groups).text
-
-    def arguments(self, algorithm: str, device: torch.device) -> tuple[Any, ...]:
-        """Of the operators that take a problem."""
-        lists = self.input, self.input_stride, self.weight, self.weight_stride, self.output_stride
-        geometry = self.stride, self.padding, self.dilation
-        return (
-            self.direction,
-            self.dtype,
-            *map(list, lists),
-            self.bias,
-            *map(list, geometry),
-            self.groups,
-            self.precision,
-            algorithm,
-            device.index or 0,
-        )
-
-    def operands(self, device: torch.device) -> Callable[[str], Tensor]:
-        """A call with random tensors that lie as the problem says; it takes an algorithm."""
-        dtype = getattr(torch, self.dtype)
-        generator = torch.Generator(device)  # the program's own numbers stay as they are
-
-        def random(size: Sequence[int], stride: Sequence[int]) -> Tensor:
-            extent = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-            values = torch.randn(extent, device=device, dtype=dtype, generator=generator)
-            return values.as_strided(list(size), list(stride))
-
-        x = random(self.input, self.input_stride)
-        w = random(self.weight, self.weight_stride)
-        g = random(self.output, self.output_stride)
-        b = random(self.weight[:1], (1,)) if self.bias else None
-
-        result = x if self.direction == "input_grad" else w
-
-        def call(algorithm: str) -> Tensor:
-            geometry = *self.stride, *self.padding, *self.dilation
-            params = ConvParams(*geometry, self.groups, self.precision, algorithm)
-            return _ops.run(self.direction, x, w, b, g, is_channels_last(result), params)
-
-        return call
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """A measured choice; ``default`` is what the heuristic takes."""
-
-    machine: str
-    problem: Problem
-    algorithm: str
-    us: float
-    default: str
-    default_us: float
 
 
 @dataclass
 class TuneReport:
-    """What tune() measured, in the order of the calls. Prints as a table."""
+    """The choices that tune() measured, in the order of the calls. Prints as a table."""
 
     choices: list[Tuned] = field(default_factory=list)
-    total: int = 0  # convolutions that the block computed, different ones
+    total: int = 0  # different convolutions that the block computed
 
     def __str__(self) -> str:
         return "\n".join(self.parts())
@@ -165,12 +80,12 @@ class TuneReport:
 
 
 _HEADER = ["shape", "direction", "precision", "heuristic", "measured", "before", "after"]
-# What was measured or loaded in this process, by machine and problem.
+# The choices that this process has measured or loaded, by machine and problem.
 _tuned: dict[tuple[str, Problem], Tuned] = {}
-# First calls that could not be measured, and are not tried again: what is predicted stays.
+# First calls that could not be measured. They are not tried again, and the planner's choice stays.
 _unmeasured: set[tuple[str, Problem]] = set()
 _recording = False
-_measuring = threading.Lock()  # first calls: two at once would disturb each other
+_measuring = threading.Lock()  # two first calls at once would disturb each other's times
 
 
 @contextmanager
@@ -217,7 +132,7 @@ def set_autotune(on: bool) -> bool:
     """Measure every convolution at its first call from now on, and return whether it was so before.
 
     As ``torch.backends.cudnn.benchmark`` does for PyTorch's own: a size that ``algorithm="auto"``
-    has not met takes some 0.1 s more the first time, and what was fastest from then on. Sizes that
+    has not met takes some 0.1 s more the first time, and the fastest engine afterwards. Sizes that
     :func:`tune` has measured, or that were loaded, are not measured again. While a CUDA graph is
     captured nothing is measured: run once before capturing.
     """
@@ -228,8 +143,8 @@ def set_autotune(on: bool) -> bool:
 
 
 def _measure_first_call(kind: str, text: str) -> None:
-    """What the libraries call, from whatever thread computes. It says what was fastest by _prefer;
-    unless it does, it is called again with the next call of that size."""
+    """The libraries call this function from the thread that computes. It reports the fastest engine
+    by _prefer; if it does not, the next call of that size calls it again."""
     if kind == "cuda" and torch.cuda.is_current_stream_capturing():
         return
     call = json.loads(text)
@@ -238,7 +153,7 @@ def _measure_first_call(kind: str, text: str) -> None:
         known = _tuned.get((_machine(device), problem))  # on an equal GPU, or by another thread
         try:
             choice = known or _measure_within_memory(problem, device, _FIRST_CALL_S)
-        except Exception as error:  # of which the library that calls could not say more than that
+        except Exception as error:  # the calling library could only say that there was an error
             warnings.warn(f"convx.set_autotune: cannot measure {problem}: {error}", stacklevel=2)
             choice = None
         if choice:
@@ -257,32 +172,18 @@ def save_tuned(path: str | Path) -> int:
     """Add all choices that this process has measured or loaded to a file, and return how many
     choices the file then has.
 
-    Choices that the file has already stay in it: those for other sizes, other machines, other
-    numbers of threads and other versions of convx. A choice for the same sizes on the same machine
-    is replaced. Processes may save to one file at the same time. Delete the file to start afresh.
+    Choices in the file for other sizes, other machines, other numbers of threads and other versions
+    of convx stay. A choice for the same sizes on the same machine is replaced. Processes may save
+    to one file at the same time. Delete the file to start afresh.
     """
     path = Path(path)
     with locked(path):
-        merged = {_row_key(row): row for row in rows_to_keep(path)}
+        merged = {row_key(row): row for row in rows_to_keep(path)}
         for choice in list(_tuned.values()):
-            row = _row_of(choice)
-            merged[_row_key(row)] = row
-        _write_rows(path, list(merged.values()))
+            row = row_of(choice)
+            merged[row_key(row)] = row
+        write_rows(path, list(merged.values()))
     return len(merged)
-
-
-def rows_to_keep(path: Path) -> list[dict[str, Any]]:
-    """What save_tuned() finds in a file, and keeps. UserError if that is no file of choices, which
-    must not be written over."""
-    try:
-        return _read_rows(path) if path.is_file() and path.stat().st_size else []
-    except (OSError, ValueError) as error:
-        raise UserError(f"convx.save_tuned: cannot add to path={str(path)!r}: {error}") from error
-
-
-def write_incomplete(path: Path, choices: Sequence[Tuned]) -> None:
-    """Write the choices of a measurement that was interrupted to a file that says so."""
-    _write_rows(path, [_row_of(choice) for choice in choices], incomplete=True)
 
 
 def load_tuned(path: str | Path) -> int:
@@ -292,8 +193,8 @@ def load_tuned(path: str | Path) -> int:
     no others gives a warning.
     """
     try:
-        rows = _read_rows(Path(path))
-        choices = [_choice_of(row) for row in rows if row["convx"] == __version__]
+        rows = read_rows(Path(path))
+        choices = [choice_of(row) for row in rows if row["convx"] == __version__]
     except (OSError, ValueError) as error:
         raise UserError(f"convx.load_tuned: cannot read path={str(path)!r}: {error}") from error
     if rows and not choices:
@@ -309,7 +210,7 @@ def load_tuned(path: str | Path) -> int:
         for choice in choices:
             if choice.machine != machine:
                 continue
-            # An engine may refuse what it did on a machine that is set up otherwise.
+            # An engine may refuse a problem that it computed under other settings.
             with suppress(RuntimeError):
                 _prefer(choice.problem, choice.algorithm, device)
                 _tuned[machine, choice.problem] = choice
@@ -317,62 +218,8 @@ def load_tuned(path: str | Path) -> int:
     return count
 
 
-# A file of choices is {"format": 1, "convx": version, "choices": [...]}. A row of "choices" holds
-# the fields of Tuned, and "convx" if another version than the one in the head measured it. In
-# memory every row has its "convx". Rows of other versions are never parsed further, so that they
-# survive whatever they look like.
-
-
-def _read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file that exists. ValueError if it is no file of choices, or of a format that
-    this version does not know."""
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict) or not {"format", "convx", "choices"} <= content.keys():
-        raise ValueError("it is not a file that save_tuned() wrote")
-    if content["format"] != _FORMAT:
-        written = f"format {content['format']} of convx {content['convx']}"
-        raise ValueError(f"it has {written}, which convx {__version__} does not know")
-    rows = content["choices"]
-    if not isinstance(rows, list) or not all(
-        isinstance(row, dict) and {"machine", "problem"} <= row.keys() for row in rows
-    ):
-        raise ValueError("it is not a file that save_tuned() wrote")
-    rows = [{**row, "convx": str(row.get("convx", content["convx"]))} for row in rows]
-    for row in rows:
-        if row["convx"] == __version__:
-            _choice_of(row)
-    return rows
-
-
-def _write_rows(path: Path, rows: Sequence[dict[str, Any]], incomplete: bool = False) -> None:
-    mark = '"incomplete": true, ' if incomplete else ""
-    head = f'{{"format": {_FORMAT}, "convx": "{__version__}", {mark}"choices": ['
-    lines = []
-    for row in rows:
-        shown = {k: v for k, v in row.items() if k != "convx" or v != __version__}
-        lines.append("\n" + json.dumps(shown))  # a choice per line
-    with replacing(path) as file:
-        file.write(head + ",".join(lines) + "\n]}\n")
-
-
-def _row_of(choice: Tuned) -> dict[str, Any]:
-    return {**asdict(choice), "convx": __version__}
-
-
-def _choice_of(row: dict[str, Any]) -> Tuned:
-    fields = {name: value for name, value in row.items() if name != "convx"}
-    try:
-        return Tuned(**{**fields, "problem": Problem.from_json(row["problem"])})
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"a choice in it cannot be read: {error}") from error
-
-
-def _row_key(row: dict[str, Any]) -> tuple[str, str, str]:
-    return row["convx"], str(row["machine"]), json.dumps(row["problem"], sort_keys=True)
-
-
 def clear_tuned() -> None:
-    """Forget all measured choices: the heuristic's are taken again."""
+    """Forget all measured choices, so that algorithm="auto" predicts again."""
     for device in _devices():
         for machine, problem in [*_tuned, *_unmeasured]:
             if machine == _machine(device):
@@ -394,8 +241,8 @@ def _measure_within_memory(problem: Problem, device: torch.device, seconds: floa
 
 
 def _measure(problem: Problem, device: torch.device, seconds: float) -> Tuned:
-    """Times the engines, and lets "auto" take the fastest. If that is interrupted, or fails, "auto"
-    takes what it took before."""
+    """Times the engines, and lets "auto" take the fastest. If the measurement is interrupted or
+    fails, "auto" keeps its earlier choice."""
     earlier = _tuned.get((_machine(device), problem))
     _prefer(problem, "auto", device)
     try:
@@ -417,17 +264,17 @@ def _find_fastest(problem: Problem, device: torch.device, seconds: float) -> Tun
             names = list(dict.fromkeys([default, *fastest]))
         us = _times_us(call, names, device, seconds)
     best = min(us, key=us.__getitem__)
-    if us[best] > _WORTH_IT * us[default]:
+    if us[best] > WORTH_IT * us[default]:
         best = default
     _prefer(problem, best, device)
     return Tuned(_machine(device), problem, best, us[best], default, us[default])
 
 
-def _promising(said: dict[str, Any]) -> list[str]:
-    """What the heuristic takes, and all else that could be faster, of what explain says."""
-    able = [c for c in said["candidates"] if not c["refusal"] and not c["by_name_only"]]
+def _promising(answer: dict[str, Any]) -> list[str]:
+    """The planner's choice, and all algorithms in explain's answer that could be faster."""
+    able = [c for c in answer["candidates"] if not c["refusal"] and not c["by_name_only"]]
     limit = _HOPELESS * min(c["predicted_us"] for c in able) + _HOPELESS_US
-    names = [said["engine"]]
+    names = [answer["engine"]]
     for candidate in able:
         if candidate["predicted_us"] <= limit:
             name = candidate["name"]
@@ -444,7 +291,7 @@ def _times_us(
 
 
 def _fits(call: Callable[[str], Tensor], algorithm: str) -> bool:
-    """Whether there is memory for it: larger workspaces are for the heuristic to avoid."""
+    """Whether there is memory for the algorithm's workspace."""
     try:
         call(algorithm)
     except RuntimeError as error:
@@ -467,7 +314,7 @@ def _prefer(problem: Problem, algorithm: str, device: torch.device) -> None:
 
 
 def _kinds() -> list[str]:
-    """Of devices that convx computes on here."""
+    """The types of the devices that convx computes on here."""
     return ["cpu", "cuda"] if hasattr(torch.ops.convx, "_record_cuda") else ["cpu"]
 
 

@@ -1,4 +1,4 @@
-"""What every engine must do, whatever its device: subclassed once per device.
+"""Tests that every engine must pass, subclassed once per device.
 
 Each engine is forced by name, so that the heuristic cannot hide a broken one.
 """
@@ -39,7 +39,7 @@ def explain(
     w: Tensor,
     algorithm: str = "auto",
 ) -> dict[str, Any]:
-    """What the library says about a problem: which engine it gets, which refuse it and why."""
+    """The library's answer for a problem: its engine, and the refusals with their reasons."""
     text = getattr(torch.ops.convx, f"_explain_{device}")(
         direction,
         str(dtype).removeprefix("torch."),

@@ -1,4 +1,4 @@
-"""What is right: float64 references, and whether a result is as close to them as it has to be."""
+"""float64 references, and whether a result is close enough to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a command on a terminal of a given width, and returns what it would have shown."""
+"""Runs a command on a terminal of a given width, and returns the screen."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from conv2d_ext.bench.report import describe_machine
-from conv2d_ext.bench.timing import autotuned
+from conv2d_ext.measuring.timing import autotuned
 from conv2d_ext.step import Autocast, measure_steps
 
 LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from conv2d_ext._shape import TRAINING_STEP, Shape
 from conv2d_ext.bench.measure import Row
 from conv2d_ext.bench.report import geometric_mean, read_json
-from conv2d_ext.bench.shapes import TRAINING_STEP, Shape, load_suite
+from conv2d_ext.bench.shapes import load_suite
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/performance/README.md")

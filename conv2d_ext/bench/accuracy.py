@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-# Unit roundoff of what products and sums are kept in; 16-bit types accumulate in float32.
+# Unit roundoff of the accumulators; 16-bit types accumulate in float32.
 ACCUMULATION_ROUNDOFF = {
     torch.float64: 2.0**-53,
     torch.float32: 2.0**-24,
@@ -16,6 +16,9 @@ ACCUMULATION_ROUNDOFF = {
 }
 # float32 operands rounded to TF32: 10 stored bits.
 TF32_ROUNDOFF = 2.0**-11
+
+# Relative errors, in the Frobenius norm, that only a wrong result exceeds.
+WRONG_ABOVE = {"ieee": 2e-5, "tf32": 3e-3, "bf16": 2e-2, "fp16": 3e-3, "fp64": 1e-11}
 
 
 def tolerance(

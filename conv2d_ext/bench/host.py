@@ -1,4 +1,4 @@
-"""What a call costs on the host, on its way to an engine."""
+"""The host's time of a call, before an engine starts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._shape import Shape
 from .._text import format_table
 from ..functional import conv2d
+from ..measuring.timing import host_us
 from ..modules import Conv2d
-from .shapes import Shape
-from .timing import host_us
 
 FORMS = ("function", "module")
-# Whether a graph is recorded, and what is timed.
+# Whether a graph is recorded, and which pass is timed.
 WORK = {
     "forward, no_grad": (False, "forward"),
     "forward, autograd": (True, "forward"),
@@ -28,8 +28,8 @@ WORK = {
 
 
 def host_times(device: torch.device) -> dict[str, float]:
-    """Microseconds per call, ours and F.conv2d's, of a convolution so small that only the way to
-    it takes time: under no_grad, and where a gradient will be asked for."""
+    """Microseconds per call, ours and F.conv2d's, of a convolution so small that the host's time is
+    all of it: under no_grad, and where a gradient will be asked for."""
     x = torch.randn(1, 4, 8, 8, device=device)
     w = torch.randn(4, 4, 3, 3, device=device)
 
@@ -61,13 +61,13 @@ class HostRow:
 
 
 class _Layers:
-    """Layers one after another, each with an input of its own, by one library."""
+    """Layers one after another, each with its own input, for both libraries."""
 
     def __init__(
         self, shapes: Sequence[Shape], device: torch.device, bias: bool, row: tuple[str, str, bool]
     ) -> None:
         form, work, self.autocast = row
-        self.records, self.what = WORK[work]
+        self.records, self.timed = WORK[work]
         self.device = device
         self.inputs: list[Tensor] = []
         self.calls: dict[str, list[Callable[[Tensor], Tensor]]] = {"ours": [], "torch": []}
@@ -103,13 +103,13 @@ class _Layers:
             _wait(self.device)
             begin = time.perf_counter()
             with self._region():
-                if self.what == "forward":
+                if self.timed == "forward":
                     for call, x in pairs:
                         call(x)
                 else:
                     outputs += [call(x) for call, x in pairs]
             forward = time.perf_counter() - begin
-        if self.what == "forward":
+        if self.timed == "forward":
             return forward
         gradients = [torch.ones_like(y) for y in outputs]
         _wait(self.device)
@@ -140,8 +140,8 @@ def measure_host(
 ) -> list[HostRow]:
     """Host time of every form and kind of work, over layers that F.conv2d can express too.
 
-    The least of several passes, ours and PyTorch's in turn. The device is idle before each, and
-    its work is not waited for; on the CPU the work is part of the time.
+    Each time is the least of several passes, and ours and PyTorch's alternate. The device is idle
+    before each pass, whose end on a GPU is not part of the time; on the CPU it is.
     """
     layers = [shape for shape in shapes if shape.symmetric_padding is not None]
     rows = []

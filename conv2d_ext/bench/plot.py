@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from .._files import replacing
+from .._precision import dtype_of
+from .._shape import DIRECTION_NAMES, Shape, passes_of
 from .._user_error import UserError
-from .measure import DIRECTION_NAMES, Row
-from .precisions import dtype_of
+from .measure import Row
 from .report import geometric_mean
-from .shapes import Shape, passes_of
 
 _COLOURS = {"fwd": "#3b6fb6", "dgrad": "#e08a2e", "wgrad": "#4f9d69", "train": "#7d5ba6"}
 _WORDS = {
@@ -55,7 +55,7 @@ def require_drawing(path: Path) -> Any:
 def write_plot(path: Path, rows: Sequence[Row], about: dict[str, Any]) -> None:
     """Draws the chosen engines' rows, a line of pictures per precision and layout.
 
-    `about` is what else is in the benchmark's JSON: the machine and its ceilings.
+    `about` has the other contents of the benchmark's JSON: the machine and its ceilings.
     """
     plt = require_drawing(path)
     rows = [row for row in rows if row.chosen]
@@ -199,7 +199,7 @@ def _draw_roof(
 
 
 def _place(row: Row) -> tuple[float, float]:
-    """Intensity and TFLOP/s, of the flops and bytes that no engine can leave out."""
+    """Intensity and TFLOP/s, counting only the flops and bytes that no engine can leave out."""
     shape = Shape.parse(row.text)
     moved = shape.least_elements(row.direction) * dtype_of(row.precision).itemsize
     flops = len(passes_of(row.direction)) * shape.least_flops

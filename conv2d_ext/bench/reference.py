@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .shapes import Shape, passes_of
+from .._shape import Shape, passes_of
 
 _SAMPLES = 24
 

@@ -20,12 +20,12 @@ import torch
 from .. import _files
 from .._load import read_build_info
 from .._machine import cpu_name
+from .._precision import PRECISIONS
+from .._shape import DIRECTION_NAMES, LAYOUT_NAMES, LAYOUTS, Shape
 from .._text import format_table, mebibytes_text
 from .._user_error import UserError
 from .._version import __version__
-from .measure import DIRECTION_NAMES, LAYOUT_NAMES, LAYOUTS, Row
-from .precisions import PRECISIONS
-from .shapes import Shape
+from .measure import Row
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KEY = ("shape", "direction", "precision", "layout", "engine")
@@ -61,8 +61,7 @@ def find_revision(package: Path) -> str | None:
                 command, cwd=package.parent, capture_output=True, text=True, check=True, timeout=10
             )
             return done.stdout.strip()
-    built: str | None = read_build_info(package).get("revision")
-    return built or os.environ.get("CONVX_REVISION")
+    return read_build_info(package).get("revision") or os.environ.get("CONVX_REVISION")
 
 
 def format_rows(rows: Sequence[Row], peer: str) -> str:
@@ -83,12 +82,11 @@ def _workspace_cells(row: Row) -> list[str]:
 
 
 def _time_of(row: Row, peer: str) -> float | None:
-    time: float | None = getattr(row, f"{peer}_ms")
-    return time
+    return getattr(row, f"{peer}_ms")
 
 
 def _key(row: Row) -> list[str]:
-    """What tells a row from others, in the order of _KEY."""
+    """The values that identify a row, in the order of _KEY."""
     direction = DIRECTION_NAMES[row.direction] + (" +bias" if row.bias else "")
     return [row.shape, direction, row.precision, LAYOUT_NAMES[row.layout], row.engine]
 
@@ -159,7 +157,7 @@ def case_words(row: Row) -> str:
 def write_json(
     path: Path, rows: Sequence[Row], machine: dict[str, Any], extra: dict[str, Any]
 ) -> None:
-    """`extra` is what else the file says; "incomplete": True marks an interrupted benchmark."""
+    """`extra` is added to the file; "incomplete": True marks an interrupted benchmark."""
     document = {"machine": machine, **extra, "rows": [asdict(row) for row in rows]}
     _files.write_json(path, document)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from .._precision import PRECISIONS
+from .._shape import DIRECTION_NAMES, LAYOUT_NAMES, LAYOUTS, Shape
 from .._text import Table, format_table
-from .measure import DIRECTION_NAMES, LAYOUT_NAMES, LAYOUTS, Row
-from .precisions import PRECISIONS
+from .measure import Row
 from .report import geometric_mean, networks_text
-from .shapes import Shape
 
 # A layer is behind if its ratio is below the first of these; the others say how far.
 BEHIND = (0.97, 0.95, 0.85)
@@ -54,11 +54,7 @@ def largest_losses(rows: Sequence[Row], count: int = MOST_LOSSES) -> list[Row]:
     """The rows that lose most time, which is ours minus PyTorch's, the largest loss first. Rows
     that lose none are left out."""
     losing = [row for row in rows if row.ours_ms > row.cudnn_ms]
-    return sorted(losing, key=_lost_ms, reverse=True)[:count]
-
-
-def _lost_ms(row: Row) -> float:
-    return row.ours_ms - row.cudnn_ms
+    return sorted(losing, key=lambda row: row.cudnn_ms - row.ours_ms)[:count]
 
 
 def format_losses(rows: Sequence[Row], peer: str) -> list[str]:
@@ -71,7 +67,7 @@ def format_losses(rows: Sequence[Row], peer: str) -> list[str]:
             row.engine,
             f"{row.ours_ms:.4f}",
             f"{row.cudnn_ms:.4f}",
-            f"{_lost_ms(row):.4f}",
+            f"{row.ours_ms - row.cudnn_ms:.4f}",
             f"{row.ratio:.2f}x",
         ]
         for words, found in _by_kind(rows)

@@ -1,1 +1,1 @@
-"""The commands of ``convx``, one module each: add_parser() says what it takes, and what runs it."""
+"""The commands of ``convx``, one module each: add_parser() defines its options and its function."""

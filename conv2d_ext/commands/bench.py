@@ -11,26 +11,21 @@ from typing import Any
 import torch
 
 from .._interrupts import saving, uninterrupted
+from .._precision import precision_name
+from .._shape import Shape
 from .._text import show
 from .._user_error import UserError
 from ..bench import report
+from ..bench.accuracy import WRONG_ABOVE
 from ..bench.host import format_host, host_times, measure_host
-from ..bench.measure import (
-    PEERS,
-    Case,
-    Row,
-    able_engines,
-    explain_passes,
-    join_engines,
-    measure_all,
-    torch_precision,
-)
+from ..bench.measure import Row, able_engines, explain_passes, measure_all
+from ..bench.peers import PEERS
 from ..bench.plot import require_drawing, write_plot
-from ..bench.precisions import TOLERANCES, precision_name
-from ..bench.roofline import measure_ceilings
-from ..bench.shapes import NETWORK_PRESETS, Shape
+from ..bench.shapes import NETWORK_PRESETS
 from ..bench.standing import format_losses, format_standing
-from ..bench.timing import Timer
+from ..measuring.case import Case, join_engines, torch_precision
+from ..measuring.roofline import measure_ceilings
+from ..measuring.timing import Timer
 from .options import (
     Commands,
     add_device,
@@ -166,13 +161,7 @@ def run(arguments: argparse.Namespace) -> int:
         precisions = dict.fromkeys(case.precision for case in cases)
         about["ceilings"] = measure_ceilings(device, precisions, arguments.seconds)
         measure_all(
-            cases,
-            arguments.engines,
-            timer,
-            about["ceilings"],
-            arguments.vs,
-            arguments.tune,
-            rows,
+            cases, arguments.engines, timer, about["ceilings"], arguments.vs, arguments.tune, rows
         )
         about["host"] = host_times(device)
     with uninterrupted():
@@ -238,7 +227,7 @@ def _precisions(arguments: argparse.Namespace, shape: Shape) -> list[str]:
 
 
 def _check(arguments: argparse.Namespace, cases: list[Case]) -> None:
-    """UserError for everything that would else be found after minutes of measuring."""
+    """UserError for mistakes that would otherwise show after minutes of measuring."""
     if arguments.host:
         for option in ("csv", "plot", "compare", "require", "require_mean"):
             if getattr(arguments, option) is not None:
@@ -257,7 +246,7 @@ def _check(arguments: argparse.Namespace, cases: list[Case]) -> None:
     for case in cases:
         try:
             explanations = explain_passes(case, arguments.device)
-        except RuntimeError as error:  # with --batch a shape may exceed what can be addressed
+        except RuntimeError as error:  # with --batch a tensor may become too large to address
             raise UserError(f"{case}: {error}") from error
         names = able_engines(arguments.engines, explanations)
         able.update(names)
@@ -315,7 +304,7 @@ def _show(arguments: argparse.Namespace, rows: list[Row]) -> None:
 def _judge(rows: list[Row], arguments: argparse.Namespace) -> int:
     failed = False
     for row in rows:
-        if not row.rel_error <= TOLERANCES[row.precision]:
+        if not row.rel_error <= WRONG_ABOVE[row.precision]:
             print(f"wrong: {report.case_words(row)} error {row.rel_error:.1e}")
             failed = True
         if arguments.require is not None and row.chosen and row.ratio < arguments.require:

@@ -9,12 +9,11 @@ from typing import Any
 
 from .._files import write_json
 from .._interrupts import saving, uninterrupted
+from .._precision import PRECISIONS, precision_name
 from .._progress import Progress
+from .._shape import LAYOUT_NAMES, Shape
 from .._text import show
-from ..bench.measure import LAYOUT_NAMES
-from ..bench.precisions import PRECISIONS, precision_name
 from ..bench.report import describe_machine
-from ..bench.shapes import Shape
 from ..check import Finding, check, format_findings
 from .options import (
     Commands,

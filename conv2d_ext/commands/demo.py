@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 
 from .._interrupts import saving
+from .._shape import PASSES
 from .._text import show
 from ..bench import report
-from ..bench.measure import Case, Row, measure_all
-from ..bench.roofline import measure_ceilings
-from ..bench.shapes import DIRECTIONS, load_suite
-from ..bench.timing import Timer
+from ..bench.measure import Row, measure_all
+from ..bench.shapes import load_suite
+from ..measuring.case import Case
+from ..measuring.roofline import measure_ceilings
+from ..measuring.timing import Timer
 from .options import Commands, add_device, add_seconds, peer_name
 from .outputs import Incomplete
 
@@ -36,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         Case(shape, direction, precision, "nchw")
         for shape in load_suite("seed" if gpu else "seed_cpu")
         for precision in precisions
-        for direction in DIRECTIONS
+        for direction in PASSES
     ]
     rows: list[Row] = []
 

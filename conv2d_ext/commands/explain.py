@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
+from .._precision import dtype_of, precision_argument
+from .._shape import PASS_NAMES
 from .._text import show
 from .._user_error import UserError
-from ..bench.measure import PASS_NAMES, explain_shape
-from ..bench.precisions import dtype_of, precision_argument
+from ..explain import explain_shape
 from .options import (
     Commands,
     add_device,

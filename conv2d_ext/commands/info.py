@@ -20,11 +20,7 @@ def add_parser(commands: Commands) -> None:
         "versions, libraries, devices, engines and the host time of a call.",
     )
     parser.add_argument(
-        "--json",
-        nargs="?",
-        const=True,
-        metavar="FILE",
-        help="print JSON, or write it to this file",
+        "--json", nargs="?", const=True, metavar="FILE", help="print JSON, or write it to this file"
     )
     parser.set_defaults(run=run)
 

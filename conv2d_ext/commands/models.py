@@ -1,4 +1,4 @@
-"""What commands about a whole model take: the model, and its inputs."""
+"""The options of commands about a whole model: the model and its inputs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from .._ops import says_out_of_memory
+from .._precision import dtype_of
 from .._user_error import UserError
-from ..bench.precisions import dtype_of
 from .options import add_device, add_dtype, add_layout, add_precision, dtype_named, positive_int
 
 Result = TypeVar("Result")
@@ -81,8 +81,8 @@ def make_model(arguments: argparse.Namespace) -> tuple[nn.Module, list[Tensor]]:
 
 
 def run_model(run: Callable[[], Result]) -> Result:
-    """What run() returns. An error in the model, which is most often an input of the wrong size,
-    becomes a UserError; out of memory stays what it is."""
+    """The result of run(). An error in the model, most often an input of the wrong size, becomes a
+    UserError; out of memory stays as it is."""
     try:
         return run()
     except UserError:
@@ -116,7 +116,7 @@ def load_model(text: str) -> nn.Module:
         sys.path.insert(0, "")  # a file in the current folder is a module too
     try:
         target: Any = importlib.import_module(module_name)
-    except Exception as error:  # whatever the module does when it is imported
+    except Exception as error:  # the module's code may raise anything
         raise UserError(f"cannot import {module_name!r}: {_reason(error)}") from error
     for part in name.split("."):
         if not hasattr(target, part):

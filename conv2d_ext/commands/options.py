@@ -14,11 +14,13 @@ from typing import Any, NoReturn
 
 import torch
 
+from .._choices import engine_names
 from .._load import loaded_libraries
+from .._precision import PRECISIONS
+from .._shape import DIRECTION_NAMES, DTYPE_NAMES, LAYOUT_NAMES, PASS_NAMES, PASSES, Shape
 from .._user_error import UserError
-from ..bench.measure import DIRECTION_NAMES, LAYOUT_NAMES, PASS_NAMES, explain_shape
-from ..bench.precisions import PRECISIONS
-from ..bench.shapes import DIRECTIONS, DTYPES, Shape, find_shape, load_suite, suite_names
+from ..bench.shapes import find_shape, load_suite, suite_names
+from ..explain import explain_shape
 
 Commands = Any  # argparse does not name the class that add_subparsers returns
 
@@ -29,7 +31,7 @@ _MOST_THREADS = max(1024, os.cpu_count() or 1)
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and takes no abbreviations: a new option cannot make a
+    """Reports an error in one line, and takes no abbreviations, so that a new option cannot make a
     script's abbreviation ambiguous."""
 
     def __init__(self, **options: Any) -> None:
@@ -46,8 +48,8 @@ def one_line(message: str) -> str:
 def choices(
     known: Sequence[str], values: dict[str, str] | None = None
 ) -> Callable[[str], list[str]]:
-    """An argument that is one or more of these words, separated by commas. `values` says what words
-    stand for, including words of earlier versions that are not among the known."""
+    """An argument that is one or more of these words, separated by commas. `values` maps words to
+    their meanings, including words of earlier versions that are not among the known."""
     values = values or {}
 
     def parse(text: str) -> list[str]:
@@ -111,8 +113,7 @@ def shape(text: str) -> Shape:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    found: torch.dtype = getattr(torch, name)
-    return found
+    return getattr(torch, name)
 
 
 def device(text: str) -> torch.device:
@@ -160,7 +161,7 @@ def add_direction(
 
     def parse_with_all(text: str) -> list[str]:
         found = parse(text)
-        passes = DIRECTIONS if "all" in found else ()
+        passes = PASSES if "all" in found else ()
         return list(dict.fromkeys([*passes, *(name for name in found if name != "all")]))
 
     explained = {"training_step": " (the three passes in one row)"}
@@ -198,7 +199,7 @@ def add_layout(
 
 
 def add_precision(parser: argparse.ArgumentParser, several: bool, default: str) -> None:
-    """`precision` is a name or a list of names, or None; `default` says what None stands for."""
+    """`precision` is a name or a list of names, or None; `default` describes None in the help."""
     parse: Callable[[str], Any] = choices(PRECISIONS) if several else choice(PRECISIONS)
     more = "; several separated by commas" if several else ""
     parser.add_argument(
@@ -214,7 +215,7 @@ def add_precision(parser: argparse.ArgumentParser, several: bool, default: str) 
 
 def add_dtype(parser: argparse.ArgumentParser) -> None:
     """--dtype of earlier versions, whose float32 left the choice of TF32 to PyTorch."""
-    parser.add_argument("--dtype", choices=DTYPES, help=argparse.SUPPRESS)
+    parser.add_argument("--dtype", choices=DTYPE_NAMES, help=argparse.SUPPRESS)
 
 
 def add_seconds(parser: argparse.ArgumentParser, default: float, what: str) -> None:
@@ -252,7 +253,7 @@ def add_shapes(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def find_shapes(arguments: argparse.Namespace, default: str) -> list[Shape]:
-    """The shapes that were given, and those of the presets."""
+    """The shapes that were given, and the presets' shapes."""
     presets = arguments.preset or ([] if arguments.shapes else [default])
     return [*arguments.shapes, *(shape for preset in presets for shape in load_suite(preset))]
 
@@ -265,21 +266,14 @@ def _add_alias(
     )
 
 
-def engine_names(where: torch.device) -> list[str]:
-    """The engines of a device."""
-    sample = Shape.parse("n1c8h8w8 k8r3s3")
-    return [candidate.name for candidate in explain_shape(sample, device=where).candidates]
-
-
 def engines_text() -> str:
-    """For help texts: the engines of all devices that convx can compute on here."""
-    kinds = dict.fromkeys(["cpu", _default_device().type])
-    return ", ".join(name for kind in kinds for name in engine_names(torch.device(kind)))
+    """The engines of this machine's devices, for help texts."""
+    return ", ".join(engine_names(*dict.fromkeys(["cpu", _default_device().type])))
 
 
 def check_engine(name: str, where: torch.device) -> None:
     """UserError unless a device has the engine. A variant, behind a colon, may be anything."""
-    known = engine_names(where)
+    known = engine_names(where.type)
     if name != "auto" and name.partition(":")[0] not in known:
         raise UserError(f"unknown engine {name!r}; {where.type} has {', '.join(['auto', *known])}")
 

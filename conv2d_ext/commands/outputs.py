@@ -31,41 +31,39 @@ def check_outputs(*paths: Path | None) -> None:
 
 def check_replaceable(path: Path | None, key: str, command: str) -> None:
     """UserError if a file exists that the command did not write: all of its files have `key`."""
-    if path is None or not _has_content(path):
-        return
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        document = None
-    if not isinstance(document, dict) or key not in document:
-        raise UserError(f"{path} exists and is not a file of `convx {command}`; it is left alone")
+    _check_origin(path, command, lambda text: _is_object(text) and key in json.loads(text))
 
 
 def check_appendable(path: Path | None, command: str) -> None:
     """UserError if a file exists that is not made of JSON objects, one per line."""
-    if path is None or not _has_content(path):
+    _check_origin(path, command, lambda text: all(map(_is_object, text.splitlines())))
+
+
+def _is_object(line: str) -> bool:
+    return isinstance(json.loads(line), dict)
+
+
+def _check_origin(path: Path | None, command: str, is_own: Callable[[str], bool]) -> None:
+    if path is None or not path.is_file() or path.stat().st_size == 0:
         return
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if is_own(path.read_text(encoding="utf-8")):
+            return
     except (OSError, ValueError):
-        lines = [None]
-    if not all(isinstance(line, dict) for line in lines):
-        raise UserError(f"{path} exists and is not a file of `convx {command}`; it is left alone")
-
-
-def _has_content(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
+        pass
+    raise UserError(f"{path} exists and is not a file of `convx {command}`; it is left alone")
 
 
 class Incomplete:
-    """Saves what an interrupted command has done; says on standard error how much, and where."""
+    """Saves the results of an interrupted command, and reports their number and place on standard
+    error."""
 
-    def __init__(self, done: int, total: int, what: str) -> None:
-        self.done, self.total, self.what = done, total, what
+    def __init__(self, done: int, total: int, unit: str) -> None:
+        self.done, self.total, self.unit = done, total, unit
 
     @property
     def mark(self) -> dict[str, Any]:
-        """What an incomplete file says besides its results."""
+        """The fields that an incomplete file has besides its results."""
         return {"incomplete": True, "done": self.done, "total": self.total}
 
     def save(self, path: Path, write: Callable[[Path], None]) -> None:
@@ -76,7 +74,7 @@ class Incomplete:
 
     def say(self, more: str = "") -> None:
         if self.done:
-            counted = f"{self.done} of {self.total} {self.what} done"
+            counted = f"{self.done} of {self.total} {self.unit} done"
             print(f"stopped: {counted}{', ' + more if more else ''}", file=sys.stderr)
 
 
@@ -86,10 +84,10 @@ def save_incomplete(
     write: Callable[[Incomplete], None],
     show: Callable[[], object],
 ) -> None:
-    """Saves and shows what an interrupted command has done; does nothing if that is nothing.
+    """Saves and shows the results of an interrupted command, if it has any.
 
     Args:
-        incomplete: how much is done.
+        incomplete: counts the results.
         paths: the files that were asked for; without any, standard error says how much is done.
         write: writes these files.
         show: prints the results.

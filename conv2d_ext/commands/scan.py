@@ -1,4 +1,4 @@
-"""convx scan: every convolution of a model, and what convert() would save."""
+"""convx scan: every convolution of a model, and the time that convert() would save."""
 
 from __future__ import annotations
 

@@ -13,21 +13,21 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .._choices import POLICIES
 from .._files import append_line
 from .._interrupts import saving, uninterrupted
+from .._precision import dtype_of, precision_name
+from .._shape import LAYOUT_NAMES
 from .._text import show
 from .._user_error import UserError
-from ..bench.measure import LAYOUT_NAMES
-from ..bench.precisions import dtype_of, precision_name
 from ..bench.report import describe_machine
-from ..convert import POLICIES
 from ..step import KINDS, Autocast, Deadline, StepTimes, try_steps
 from .models import add_model, make_model, model_dtype, model_precision, run_model
 from .options import Commands, add_json, add_seconds, choice, choices, positive_number
 from .outputs import Incomplete, check_appendable, check_outputs, save, save_incomplete
 
 _EXECUTIONS = ("eager", "compiled")
-_CASTS = ("bf16", "fp16")  # what autocast computes in
+_CASTS = ("bf16", "fp16")  # the precisions of --autocast
 
 
 def add_parser(commands: Commands) -> None:
@@ -108,8 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _find_settings(arguments: argparse.Namespace) -> Iterator[_Setting]:
-    """One after another, so that a model's time begins when it does. Compiled steps are its last
-    ones: compilation may take all of the time."""
+    """Yields settings one by one, so that a model's time limit begins with its first setting.
+    Compiled steps come last, because compilation may take all of the time."""
     for model in arguments.model:
         deadline = Deadline(arguments.limit)
         precisions = arguments.precision or [None]
@@ -152,7 +152,7 @@ def _make_model(arguments: argparse.Namespace) -> tuple[nn.Module, list[Tensor]]
 
 
 def _parameters(arguments: argparse.Namespace) -> argparse.Namespace:
-    """The arguments that say what parameters are: float32 under autocast."""
+    """The arguments with the precision of the parameters, which is float32 under autocast."""
     is_cast = arguments.autocast and arguments.precision in _CASTS
     return argparse.Namespace(**{**vars(arguments), **({"precision": None} if is_cast else {})})
 
@@ -176,10 +176,7 @@ def _save(setting: _Setting, steps: StepTimes, incomplete: Incomplete | None = N
         "layout": arguments.layout,
         "policy": arguments.policy,
     }
-    rest = {
-        "convolutions": report["convolutions"],
-        "machine": describe_machine(arguments.device),
-    }
+    rest = {"convolutions": report["convolutions"], "machine": describe_machine(arguments.device)}
     lines = [json.dumps({**about, **row, **rest}) for row in report["steps"]]
     if lines:
         save(arguments.json, lambda path: append_line(path, "\n".join(lines)), incomplete)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import torch
-
 from .._interrupts import saving, uninterrupted
 from .._text import show
+from .._tuned import rows_to_keep, write_incomplete
 from ..convert import convert
-from ..step import run_backward
-from ..tuning import TuneReport, rows_to_keep, save_tuned, tune, write_incomplete
+from ..measuring.model import run_step
+from ..tuning import TuneReport, save_tuned, tune
 from .models import add_model, make_model, model_precision, run_model
 from .options import Commands, add_seconds
 from .outputs import Incomplete, check_outputs
@@ -46,19 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
         model, inputs = make_model(arguments)
         convert(model, policy="all")
         model.train(arguments.train)
-
-        def run_once() -> None:
-            outputs = model(*inputs)
-            if arguments.train:
-                run_backward(outputs)
-
         with (
             saving(lambda: _save_incomplete(arguments, reports)),
             tune(arguments.seconds, progress=True) as report,
-            torch.set_grad_enabled(arguments.train),
         ):
             reports.append(report)
-            run_model(run_once)
+            run_model(lambda: run_step(model, inputs, {}, arguments.train))
     with uninterrupted():
         count = save_tuned(arguments.out)
     show(*report.parts())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-# The command line prints its own usage; what it raises comes from the package.
+# The command line prints its own usage. Its other messages come from the package.
 NOT_LIBRARY = {"cli.py"}
 # Calls whose arguments are, or become, the text of an error or a warning.
 PYTHON_CALLS = {"check", "warn", "_explain", "_type_error"}
@@ -36,7 +36,8 @@ class Message(NamedTuple):
 
 def library_files() -> list[Path]:
     package = ROOT / "conv2d_ext"
-    return [path for path in sorted(package.glob("*.py")) if path.name not in NOT_LIBRARY]
+    paths = [*package.glob("*.py"), *package.glob("measuring/*.py")]
+    return [path for path in sorted(paths) if path.name not in NOT_LIBRARY]
 
 
 def python_messages(path: Path) -> Iterator[Message]:

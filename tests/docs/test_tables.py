@@ -11,8 +11,9 @@ import pytest
 from pages import ROOT
 from torch import nn
 
-from conv2d_ext.bench.measure import LAYOUTS, Row
-from conv2d_ext.bench.shapes import DIRECTIONS, load_suite
+from conv2d_ext._shape import LAYOUTS, PASSES
+from conv2d_ext.bench.measure import Row
+from conv2d_ext.bench.shapes import load_suite
 
 MACHINE = {"device": "a GPU", "torch": "2.11", "cudnn": 91900, "revision": "1234567"}
 
@@ -75,7 +76,7 @@ def measured(tmp_path: Path) -> Path:
         rows = [
             asdict(made_up_row(shape, direction, precision, layout))
             for shape in load_suite(suite)
-            for direction in DIRECTIONS
+            for direction in PASSES
             for precision in precisions
             for layout in LAYOUTS
         ]

@@ -124,7 +124,7 @@ def flatten(outputs: Any) -> dict[str, Tensor]:
 def run(
     model: nn.Module, x: Tensor, call: Callable[..., Any] | None = None, *, frozen: bool = False
 ) -> dict[str, Tensor]:
-    """One training step without its update: outputs, every gradient, and what batch norm noted.
+    """One training step without its update: outputs, every gradient, and batch norm's statistics.
 
     `call` computes in place of the model, whose gradients these are: compiled, or under autocast.
     `frozen` batch norm uses the statistics it has, as in fine-tuning: those of a few values make

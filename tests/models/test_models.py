@@ -1,4 +1,4 @@
-"""Converted models compute what the originals do: outputs, every gradient, batch norm's notes."""
+"""Converted models agree with the originals: outputs, all gradients, batch norm's statistics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, its converted copy, and what float64 says about it; all on one device."""
+    """A model, its converted copy, and its float64 results; all on one device."""
 
     entry: Entry
     device: str
@@ -128,8 +128,8 @@ def assert_as_close(
 ) -> None:
     """The converted model's rounding errors are like the original's.
 
-    Deep models make much of a rounding error, so the original's own distance from float64 is what
-    to compare with, by quantiles over all tensors.
+    Deep models amplify rounding errors, so the test compares both models' distances from float64,
+    by quantiles over all tensors.
     """
     x = draw_images(subject.device).to(memory_format=LAYOUTS[layout])
     errors = []

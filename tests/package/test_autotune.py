@@ -10,7 +10,7 @@ import torch
 
 import conv2d_ext
 from conv2d_ext import tuning
-from conv2d_ext.bench.timing import Call, Timer
+from conv2d_ext.measuring.timing import Call, Timer
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_it_can_be_switched_off(timed: list[int]) -> None:
     conv2d_ext.set_autotune(True)  # sizes that were planned before are measured as well
     conv2d_ext.conv2d(x, w)
     assert timed == [2]
-    conv2d_ext.set_autotune(False)  # what was measured stays
+    conv2d_ext.set_autotune(False)  # measured choices stay
     conv2d_ext.conv2d(x, w)
     assert conv2d_ext.explain(x, w).tuned
     assert timed == [2]

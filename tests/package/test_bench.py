@@ -15,14 +15,18 @@ import pytest
 import torch
 
 import conv2d_ext
-from conv2d_ext.bench import measure, report, roofline
-from conv2d_ext.bench.precisions import PRECISIONS, TOLERANCES, dtype_of, precision_name
+from conv2d_ext import _ops
+from conv2d_ext._precision import PRECISIONS, dtype_of, precision_name
+from conv2d_ext._shape import LAYOUTS, PASSES, Shape
+from conv2d_ext.bench import measure, peers, report
+from conv2d_ext.bench.accuracy import WRONG_ABOVE
 from conv2d_ext.bench.reference import sampled_error, worst_sampled_error
-from conv2d_ext.bench.roofline import floor_seconds, least_seconds, measure_ceilings
-from conv2d_ext.bench.shapes import Shape
-from conv2d_ext.bench.timing import Timer, scratch_bytes
 from conv2d_ext.cli import main
-from conv2d_ext.explain import Candidate, Explanation
+from conv2d_ext.explain import Candidate, Explanation, explain_case
+from conv2d_ext.measuring import roofline
+from conv2d_ext.measuring.case import Case, Operands, join_engines
+from conv2d_ext.measuring.roofline import floor_seconds, least_seconds, measure_ceilings
+from conv2d_ext.measuring.timing import Timer, scratch_bytes
 from conv2d_ext.tuning import clear_tuned
 
 PERFORMANCE = Path(__file__).resolve().parents[2] / "docs/performance"
@@ -33,11 +37,11 @@ CPU = torch.device("cpu")
 QUICK = ["bench", TINY, "--device", "cpu", "--seconds", "0.001"]
 
 
-@pytest.mark.parametrize("direction", measure.DIRECTIONS)
-@pytest.mark.parametrize("layout", measure.LAYOUTS)
+@pytest.mark.parametrize("direction", PASSES)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_check_notices_a_wrong_element(direction: str, layout: str) -> None:
     shape = Shape.parse("n2c4h5w6 k6r3s2 stride2x1 pad1,0,2,1 dilation1x2 groups2")
-    operands = measure.Operands(measure.Case(shape, direction, "ieee", layout), torch.device("cpu"))
+    operands = Operands(Case(shape, direction, "ieee", layout), torch.device("cpu"))
     tensors = operands.x, operands.w, operands.g
     for result in (operands.ours(), operands.theirs()):
         assert sampled_error(direction, shape, result, *tensors) < 1e-6
@@ -46,8 +50,8 @@ def test_the_check_notices_a_wrong_element(direction: str, layout: str) -> None:
 
 def test_a_bias_takes_part_in_the_forward_pass() -> None:
     shape = Shape.parse(TINY)
-    case = measure.Case(shape, "fwd", "fp64", "nchw", bias=True)
-    operands = measure.Operands(case, torch.device("cpu"))
+    case = Case(shape, "fwd", "fp64", "nchw", bias=True)
+    operands = Operands(case, torch.device("cpu"))
     assert operands.b is not None
     with_bias = operands.ours()
     torch.testing.assert_close(with_bias, operands.theirs())
@@ -142,7 +146,7 @@ def test_every_precision_and_layout(capsys: pytest.CaptureFixture) -> None:
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_precision_names(name: str) -> None:
     assert precision_name(dtype_of(name), "tf32" if name == "tf32" else "ieee") == name
-    assert 0 < TOLERANCES[name] < 0.1
+    assert 0 < WRONG_ABOVE[name] < 0.1
 
 
 def test_presets_with_fewer_images(
@@ -159,7 +163,7 @@ def test_presets_with_fewer_images(
 def test_inductor_is_a_second_peer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Without the minutes that compiling takes: torch.compile here returns what it was given."""
+    """torch.compile returns its argument here, because compiling takes minutes."""
     asked = []
 
     def compile_nothing(function, **options):
@@ -178,12 +182,12 @@ def test_inductor_is_a_second_peer(
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_cublas_is_a_peer_of_1x1_layers(bias: bool, layout: str) -> None:
-    def made(text: str, direction: str = "fwd") -> measure.Operands:
-        case = measure.Case(Shape.parse(text), direction, "fp64", layout, bias=bias)
-        return measure.Operands(case, torch.device("cpu"))
+    def made(text: str, direction: str = "fwd") -> Operands:
+        case = Case(Shape.parse(text), direction, "fp64", layout, bias=bias)
+        return Operands(case, torch.device("cpu"))
 
     operands = made("n2c3h5w4 k6r1s1")
-    product = operands.cublas()
+    product = peers.cublas(operands)
     assert product is not None
     y = product()
     want = operands.theirs()
@@ -191,8 +195,8 @@ def test_cublas_is_a_peer_of_1x1_layers(bias: bool, layout: str) -> None:
         want = want.permute(0, 2, 3, 1)
     torch.testing.assert_close(y.flatten(), want.flatten())
     for text in ("n2c3h5w4 k6r1s2", "n2c3h5w4 k6r1s1 stride2x1", "n2c4h5w4 k6r1s1 groups2"):
-        assert made(text).cublas() is None
-    assert made("n2c3h5w4 k6r1s1", "dgrad").cublas() is None
+        assert peers.cublas(made(text)) is None
+    assert peers.cublas(made("n2c3h5w4 k6r1s1", "dgrad")) is None
 
 
 def test_bias_and_cublas_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -214,14 +218,14 @@ def test_a_failing_inductor_costs_only_its_own_column(
     def fail(*args, **kwargs):
         raise RuntimeError("no compiler\nand more")
 
-    monkeypatch.setattr(measure, "_compiled_convolution", lambda case: fail)
+    monkeypatch.setattr(peers, "_compiled_convolution", lambda case: fail)
     with pytest.warns(UserWarning, match="no inductor time for n1c4h6w7.*: no compiler$"):
         assert main([*QUICK, "--vs", "inductor"]) == 0
     assert "ratio" in capsys.readouterr().out
 
 
 def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure.Operands, "ours", lambda self: self.theirs() * 1.01)
+    monkeypatch.setattr(Operands, "ours", lambda self: self.theirs() * 1.01)
     assert main(QUICK) == 1
 
 
@@ -255,11 +259,11 @@ def test_an_engine_of_a_training_step_has_to_run_all_passes() -> None:
 STEP_SHAPE = Shape.parse("n2c4h5w6 k6r3s2 stride2x1 pad1,0,2,1 dilation1x2 groups2", "step")
 
 
-def make_step(bias: bool, layout: str = "nchw", precision: str = "ieee") -> measure.Operands:
-    return measure.Operands(measure.Case(STEP_SHAPE, "train", precision, layout, bias=bias), CPU)
+def make_step(bias: bool, layout: str = "nchw", precision: str = "ieee") -> Operands:
+    return Operands(Case(STEP_SHAPE, "train", precision, layout, bias=bias), CPU)
 
 
-@pytest.mark.parametrize("layout", measure.LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_training_step_is_what_autograd_computes(bias: bool, layout: str) -> None:
     operands = make_step(bias, layout, "fp64")
@@ -295,13 +299,13 @@ def test_a_training_step_calls_each_pass_once(monkeypatch: pytest.MonkeyPatch) -
         called = []
 
         def count(name: str, called: list[str] = called) -> None:
-            function = getattr(measure._ops, name)
+            function = getattr(_ops, name)
 
             def counted(*args, **kwargs):
                 called.append(name)
                 return function(*args, **kwargs)
 
-            monkeypatch.setattr(measure._ops, name, counted)
+            monkeypatch.setattr(_ops, name, counted)
 
         for name in ("conv2d", "input_grad", "weight_grad", "bias_grad"):
             count(name)
@@ -321,7 +325,7 @@ def test_training_steps_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixt
     assert step.bias
     assert step.floor_ms == pytest.approx(sum(row.floor_ms for row in passes))
     assert step.tflops == pytest.approx(3 * Shape.parse(TINY).flops / step.ours_ms / 1e9)
-    assert step.engine == measure.join_engines([row.engine for row in passes])
+    assert step.engine == join_engines([row.engine for row in passes])
     assert set(step.engine.split("+")) <= {"cpu_direct", "cpu_gemm"}
     assert step.chosen
     assert step.rel_error < 1e-5
@@ -346,11 +350,11 @@ def test_a_training_step_by_one_engine_and_tuned(tmp_path: Path) -> None:
 
 def test_passes_of_a_training_step_have_engines_of_their_own() -> None:
     names = ("cpu_gemm", "cpu_gemm", "cpu_direct")
-    text = measure.join_engines(names)
+    text = join_engines(names)
     assert text == "cpu_gemm+cpu_gemm+cpu_direct"
     operands = make_step(bias=False).by_engine(text)
     assert operands.engines == names
-    assert measure.join_engines(["cpu_gemm"] * 3) == "cpu_gemm"
+    assert join_engines(["cpu_gemm"] * 3) == "cpu_gemm"
     assert operands.by_engine("auto").engines == ("auto",) * 3
     with pytest.raises(RuntimeError, match="nothing"):
         operands.by_engine("cpu_gemm+cpu_gemm+nothing").ours()
@@ -440,7 +444,7 @@ def test_the_text_of_a_shape_says_its_precision(capsys: pytest.CaptureFixture) -
 def test_a_mean_of_nothing_meets_no_requirement(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    said = measure.explain_case(measure.Case(Shape.parse(TINY), "fwd", "ieee", "nchw"), CPU)
+    said = explain_case(Case(Shape.parse(TINY), "fwd", "ieee", "nchw"), CPU)
     (other,) = {"cpu_gemm", "cpu_direct"} - {said.engine}
     command = [*QUICK, "--direction", "forward", "--engines", other]
     assert main(command) == 0
@@ -484,7 +488,7 @@ def test_the_least_time_is_of_arithmetic_memory_or_cache() -> None:
     shape = Shape.parse("n1c1h100w100 k1r1s1")  # 20,000 flops, and 20,001 elements
     ceilings = {"bytes_per_s": 1e3, "cache_bytes_per_s": 1e4, "cache_bytes": 0.0, "ieee": 1e3}
     assert least_seconds(shape, "fwd", "ieee", ceilings) == (20.0, pytest.approx(80.004))
-    ceilings["cache_bytes"] = 40_004.0  # what does not fit comes from memory
+    ceilings["cache_bytes"] = 40_004.0  # the rest comes from memory
     assert least_seconds(shape, "fwd", "ieee", ceilings)[1] == pytest.approx(40.0)
     ceilings["cache_bytes"] = 1e6  # everything fits, and still has to pass the cache
     assert least_seconds(shape, "fwd", "ieee", ceilings)[1] == pytest.approx(8.0004)
@@ -510,14 +514,14 @@ def test_products_are_those_that_a_precision_is_computed_by(
     gpu = roofline._ProductRates(SimpleNamespace(device=torch.device("cuda")))
     assert gpu.of("ieee") == 320.0
     cpu = roofline._ProductRates(SimpleNamespace(device=torch.device("cpu")))
-    rates[torch.bfloat16] = 1.0  # by emulation: then float32 products are what is used
+    rates[torch.bfloat16] = 1.0  # emulated, so float32 products are used
     assert cpu.of("bf16") == 320.0
 
 
 def test_ceilings_of_a_busy_machine_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a demo would say "143% of floor"."""
+    """Without new ceilings, a demo would say "143% of floor"."""
     timer = Timer(torch.device("cpu"), budget_s=0.001)
-    case = measure.Case(Shape.parse(TINY, "tiny"), "fwd", "ieee", "nchw")
+    case = Case(Shape.parse(TINY, "tiny"), "fwd", "ieee", "nchw")
     low = {"bytes_per_s": 1e3, "cache_bytes_per_s": 1e3, "cache_bytes": 0.0, "ieee": 1e3}
     true = {"bytes_per_s": 1e12, "cache_bytes_per_s": 1e12, "cache_bytes": 1e6, "ieee": 1e15}
     asked = []

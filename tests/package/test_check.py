@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from conv2d_ext import check as check_module
-from conv2d_ext.bench.precisions import PRECISIONS
-from conv2d_ext.bench.shapes import Shape
+from conv2d_ext._precision import PRECISIONS
+from conv2d_ext._shape import Shape
 from conv2d_ext.check import check
 from conv2d_ext.cli import main
 

@@ -1,4 +1,4 @@
-"""The command line itself: what it takes, and how it says no."""
+"""The command line itself: its options, and its errors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import conv2d_ext
 from conv2d_ext import cli
 from conv2d_ext._load import LoadedLibraries
 from conv2d_ext.bench.shapes import suite_names
-from conv2d_ext.bench.timing import Timer
 from conv2d_ext.cli import main
 from conv2d_ext.commands import options
 from conv2d_ext.commands.models import model_dtype, model_precision
+from conv2d_ext.measuring.timing import Timer
 
 TINY = "n1c4h6w7 k4r3s3"
 
@@ -97,7 +97,7 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(*_: object) -> None:
         raise AssertionError("it must be refused before anything is measured")
 
-    monkeypatch.setattr(Timer, "_times_in_turns", measure)
+    monkeypatch.setattr(Timer, "_alternate", measure)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 

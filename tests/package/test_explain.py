@@ -1,4 +1,4 @@
-"""explain() tells what a call would do."""
+"""explain() names the engine that a call would run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""convx info: what a report of a problem needs, on any machine."""
+"""convx info: the facts that a report of a problem needs, on any machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C: what is done is saved and marked, what was complete stays, and the status is 130."""
+"""Ctrl-C: partial results are saved and marked, complete files stay, and the status is 130."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ import conv2d_ext
 from conv2d_ext import check as check_module
 from conv2d_ext._interrupts import saving, uninterrupted
 from conv2d_ext.bench import measure, report
-from conv2d_ext.bench.timing import Timer
 from conv2d_ext.cli import main
 from conv2d_ext.commands import check as check_command
+from conv2d_ext.measuring.timing import Timer
 
 COMPLETE = Path(__file__).resolve().parents[2] / "docs/performance/cpu.json"
 TINY = "n1c4h6w7 k4r3s3"

@@ -212,7 +212,7 @@ def test_every_engine_can_be_asked_for() -> None:
 
 
 def test_engine_names_are_those_of_the_sources() -> None:
-    """Also of engines whose device is not here."""
+    """The check includes engines of devices that this machine lacks."""
     sources = Path(__file__).resolve().parents[2] / "csrc" / "engines"
     text = " ".join(path.read_text() for path in sources.rglob("*.cpp"))
     names = {*re.findall(r'(?:EngineId::\w+,|\.name =)\s*"(\w+)"', text)}

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from conv2d_ext._shape import Shape
 from conv2d_ext.bench import report
-from conv2d_ext.bench.measure import Case, Row
-from conv2d_ext.bench.shapes import Shape, find_shape, load_suite, networks_of, suite_names
+from conv2d_ext.bench.measure import Row
+from conv2d_ext.bench.shapes import find_shape, load_suite, networks_of, suite_names
 from conv2d_ext.bench.standing import format_losses, format_standing
-from conv2d_ext.bench.timing import Timer
 from conv2d_ext.cli import _parser, main
 from conv2d_ext.commands.bench import _cases
+from conv2d_ext.measuring.case import Case
+from conv2d_ext.measuring.timing import Timer
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = json.loads((ROOT / "conv2d_ext/bench/networks.json").read_text())

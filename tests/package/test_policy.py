@@ -15,9 +15,9 @@ from torch.nn.utils.parametrizations import weight_norm
 import conv2d_ext
 from conv2d_ext import _prediction, scan
 from conv2d_ext._prediction import why_not_faster_on_hopper
-from conv2d_ext.bench.measure import Operands
-from conv2d_ext.bench.shapes import Shape
-from conv2d_ext.bench.timing import Timer
+from conv2d_ext._shape import Shape
+from conv2d_ext.measuring.case import Operands
+from conv2d_ext.measuring.timing import Timer
 
 H200 = Path(__file__).parents[2] / "docs" / "performance" / "h200.json"
 
@@ -259,7 +259,7 @@ def make_layer(shape: Shape, precision: str, layout: str) -> nn.Conv2d:
 
 @pytest.mark.parametrize("train", [False, True])
 def test_layers_predicted_to_be_faster_were(train) -> None:
-    """By the committed measurements, of which prediction is a summary."""
+    """The rules of prediction summarise the committed measurements."""
     times: dict[tuple[str, ...], list[float]] = {}
     for row in json.loads(H200.read_text())["rows"]:
         if train or row["direction"] == "fwd":

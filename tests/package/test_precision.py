@@ -17,7 +17,7 @@ from conv2d_ext._precision import torch_allows_tf32
 def restored_settings() -> Iterator[None]:
     """The older switch refuses to speak where convolutions and RNNs differ. And
     `torch.backends.cudnn.enabled` cannot be set once PyTorch's own test utilities are imported, as
-    another test file does, so the tests here set what it sets."""
+    another test file does, so the tests here set the same settings."""
 
     def set_both(value: str) -> None:
         torch.backends.cudnn.conv.fp32_precision = value
@@ -47,7 +47,7 @@ def test_the_newer_switch() -> None:
 
 
 def test_pytorchs_default_allows_tf32() -> None:
-    """As the documentation says; in a process where nobody has touched a switch."""
+    """The documented default, in a process where nobody has changed a setting."""
     code = "import conv2d_ext._precision as p; raise SystemExit(not p.torch_allows_tf32())"
     command = [sys.executable, "-W", "ignore", "-c", code]
     assert subprocess.run(command, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""convx scan: every convolution of a model, once, with what convert() would change."""
+"""convx scan: every convolution of a model, once, and the time that convert() would save."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import conv2d_ext
-from conv2d_ext.bench import measure
-from conv2d_ext.bench.timing import Timer
 from conv2d_ext.cli import main
 from conv2d_ext.commands.models import load_model
+from conv2d_ext.measuring.case import Case
+from conv2d_ext.measuring.timing import Timer
 from conv2d_ext.scan import find_convolutions, scan
 
 
@@ -93,7 +93,7 @@ def test_leaves_the_model_as_it_was() -> None:
     assert hooks == [(dict(m._forward_hooks), dict(m._forward_pre_hooks)) for m in model.modules()]
 
 
-def fake_times(monkeypatch: pytest.MonkeyPatch) -> list[measure.Case]:
+def fake_times(monkeypatch: pytest.MonkeyPatch) -> list[Case]:
     """Ours takes a millisecond; PyTorch's three, but half for kernels of one pixel."""
     timed = []
 

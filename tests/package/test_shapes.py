@@ -9,8 +9,9 @@ import torch
 from cases import CASES, Case
 
 import conv2d_ext
-from conv2d_ext.bench.measure import explain_shape
-from conv2d_ext.bench.shapes import DTYPES, Shape, find_shape, load_suite, suite_names
+from conv2d_ext._shape import DTYPE_NAMES, Shape
+from conv2d_ext.bench.shapes import find_shape, load_suite, suite_names
+from conv2d_ext.explain import explain_shape
 
 PRESETS = {"seed", "kernelbench", "resnet50", "convnext", "mobilenet", "unet", "replknet"}
 
@@ -32,9 +33,9 @@ def test_text_round_trip(text: str) -> None:
     assert Shape.parse(text).text == text
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPE_NAMES)
 def test_the_librarys_text_is_the_same_form(dtype: str) -> None:
-    """What the compiled core writes is read back as the shape it was asked about, dtype and all."""
+    """The text that the compiled core writes parses to the same shape and dtype."""
     shapes = [shape_of(case) for case in CASES]
     shapes += [shape for suite in suite_names() for shape in load_suite(suite)]
     for shape in shapes:

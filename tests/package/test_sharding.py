@@ -15,8 +15,8 @@ from processes import run_processes
 import conv2d_ext
 
 # name: sizes of x and w, geometry, and for each axis of the mesh where x and w are and where the
-# output is expected; "r" is replicated, a digit the axis that is split. What has no way of its own
-# goes by batch, also where there are fewer images than processes.
+# output is expected; "r" is replicated, a digit the axis that is split. All other placements are
+# split by batch, also with fewer images than processes.
 CASES: dict[str, tuple[Any, ...]] = {
     "replicate": ((4, 3, 7, 8), (8, 3, 3, 3), {}, ["rr->r"]),
     "batch": ((4, 3, 7, 8), (8, 3, 3, 2), {"stride": (1, 2)}, ["0r->0"]),
@@ -151,5 +151,5 @@ assert len(sys.meta_path) == hooks - 1
 rules = torch._library.simple_registry.singleton.find("convx::_conv2d").torch_dispatch_rules
 assert rules.find(DTensor) is not None
 """
-    # Elsewhere: the checkout in the current folder would be imported instead of what is installed.
+    # Another folder, because Python would import a checkout in the current one first.
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 import conv2d_ext
-from conv2d_ext.bench.timing import Timer
 from conv2d_ext.cli import main
+from conv2d_ext.measuring.timing import Timer
 from conv2d_ext.step import Deadline, Step, measure_steps
 
 
 class OwnConv(nn.Conv2d):
-    """What convert() keeps: it computes in its own way."""
+    """A layer that convert() keeps, because it overrides how it computes."""
 
     def forward(self, input: Tensor) -> Tensor:
         return 2 * super().forward(input)
@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 
 def test_pytorchs_convolutions_are_autotuned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the converted model would be compared with what nobody uses."""
+    """Without autotuning, the converted model would be compared with slower kernels."""
     seen = []
 
     def forward(self: nn.Conv2d, x: Tensor) -> Tensor:

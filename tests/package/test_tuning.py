@@ -1,4 +1,4 @@
-"""tune(): what was computed is measured, and "auto" takes what was fastest."""
+"""tune(): the block's convolutions are measured, and "auto" takes the fastest engines."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import nn
 import conv2d_ext
 from conv2d_ext import tuning
 from conv2d_ext._files import locked
-from conv2d_ext.bench.timing import Call, Timer
 from conv2d_ext.cli import main
+from conv2d_ext.measuring.timing import Call, Timer
 
 ENGINES = ("cpu_direct", "cpu_gemm")
 
@@ -28,7 +28,7 @@ def _untuned() -> Iterator[None]:
 
 @pytest.fixture
 def last_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all that is timed, the last is twice as fast as the first: never the heuristic's."""
+    """The last algorithm is twice as fast as the first one, which is the planner's choice."""
 
     def medians_ms(self: Timer, calls: Sequence[Call]) -> list[float]:
         for call in calls:
@@ -126,7 +126,7 @@ def test_every_direction_is_measured_once() -> None:
     "geometry", [{}, {"stride": (1, 2), "padding": (2, 1), "groups": 2}], ids=str
 )
 def test_measured_tensors_lie_as_the_programs(last: bool, geometry: dict) -> None:
-    """What is measured is the problem itself, strides and all."""
+    """The measurement uses the problem's own strides."""
     x = torch.randn(2, 4, 9, 20)[..., ::2]
     w = torch.randn(6, 4 // geometry.get("groups", 1), 3, 3)
     if last:

@@ -147,7 +147,7 @@ def test_build_info_that_is_damaged(folder):
 def test_the_package_itself():
     loaded = _load.loaded_libraries()
     assert loaded.core.exists()
-    assert loaded is _load.load()
+    assert loaded is _load.loaded_libraries()
 
 
 def test_the_cuda_half_loads_without_a_gpu():

@@ -131,7 +131,7 @@ def second_order_cases() -> list:
 @pytest.mark.parametrize(("first", "depends", "wanted"), second_order_cases())
 @pytest.mark.parametrize("frozen", [False, True], ids=["asked_for", "frozen"])
 def test_double_backward(first, depends, wanted, frozen, calls):
-    """frozen: what is not wanted requires no gradient. Else it does, and nobody asks for it."""
+    """frozen: unwanted tensors require no gradient. Otherwise they do, and nobody asks for it."""
     tensors = dict(zip("xwbg", (*operands(), draw((2, 4, 4, 4), D, seed=3)), strict=True))
     for name, tensor in tensors.items():
         tensor.requires_grad_(not frozen or name == first or name in wanted)
@@ -163,7 +163,7 @@ def test_output_mask(mask, calls):
 
 @pytest.mark.parametrize("mask", [(False, False, False), *SUBSETS], ids=str)
 def test_output_mask_without_autograd(mask):
-    """In inference mode the operator's own kernel runs; the library lists what it plans."""
+    """In inference mode the operator's own kernel runs; the library lists its plans."""
     x, w, _ = operands()
     g = draw((2, 4, 4, 4), D)
     torch.ops.convx._record_cpu(True)

@@ -40,7 +40,7 @@ def images(n: int) -> torch.Tensor:
 
 
 def check_step(compiled, eager, n: int) -> None:
-    """Forward and backward of a batch of n: the compiled module gives what F.conv2d does."""
+    """Forward and backward of a batch of n: the compiled module agrees with F.conv2d."""
     outcomes = []
     for net in (compiled, eager):
         net.zero_grad()

@@ -13,7 +13,7 @@ from torch import nn
 
 import conv2d_ext
 from conv2d_ext import _graph_pass
-from conv2d_ext.bench.measure import Case
+from conv2d_ext.measuring.case import Case
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -60,7 +60,7 @@ def faster_in(*directions: str) -> Callable[[Case, torch.device], tuple[float, f
 
 
 def check_step(net: nn.Module, x: torch.Tensor, **options: Any) -> None:
-    """A training step, and an inference step, give what they give without torch.compile."""
+    """A training step and an inference step give the same results as without torch.compile."""
     plain = copy.deepcopy(net)
     compiled = torch.compile(net, fullgraph=True, **options)
     outcomes = []

@@ -1,4 +1,4 @@
-"""What only a GPU can show: streams, graphs, memory, precision, size."""
+"""Tests that need a GPU: streams, graphs, memory, precision, size."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 
 import conv2d_ext
-from conv2d_ext.bench.measure import DIRECTIONS, Case, Operands, explain_shape, torch_precision
+from conv2d_ext._shape import PASSES, Shape
 from conv2d_ext.bench.reference import sampled_error
-from conv2d_ext.bench.shapes import Shape, find_shape, load_suite
+from conv2d_ext.bench.shapes import find_shape, load_suite
+from conv2d_ext.explain import explain_shape
+from conv2d_ext.measuring.case import Case, Operands, torch_precision
 
 pytestmark = pytest.mark.gpu
 
@@ -68,7 +70,7 @@ def release_memory() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("shape", load_suite("seed"), ids=lambda shape: shape.name)
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", PASSES)
 def test_full_size_workloads_are_as_accurate_as_cudnn(shape: Shape, direction: str) -> None:
     """In ieee precision, at most twice the error of cuDNN's strict float32."""
     operands = Operands(Case(shape, direction, "ieee", "nchw"), torch.device("cuda"))
@@ -80,7 +82,7 @@ def test_full_size_workloads_are_as_accurate_as_cudnn(shape: Shape, direction: s
     assert theirs < 1e-5
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", PASSES)
 def test_tf32_only_where_it_is_asked_for(direction: str) -> None:
     shape = find_shape("n2c64h32w32 k64r3s3 pad1,1,1,1")
     errors = {}
@@ -139,7 +141,7 @@ def test_cublas_math_mode_is_left_as_it_was() -> None:
     assert error < 1e-6
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", PASSES)
 def test_ten_runs_give_the_same_bits(engine: str, direction: str) -> None:
     for precision in ("ieee", "bf16"):
         operands = operands_of(SMALL, direction, engine, precision)
@@ -148,7 +150,7 @@ def test_ten_runs_give_the_same_bits(engine: str, direction: str) -> None:
             assert torch.equal(operands.ours(), first)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", PASSES)
 def test_graph_capture_and_replay(engine: str, direction: str) -> None:
     operands = operands_of(SMALL, direction, engine)
     operands.ours()  # plans and loads before the capture
@@ -191,7 +193,7 @@ def test_graph_of_a_whole_training_step() -> None:
     assert torch.equal(captured[2], layer.bias.grad)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", PASSES)
 def test_two_streams_do_not_disturb_each_other(engine: str, direction: str) -> None:
     """Each stream's work waits behind a long kernel of its own, so they overlap."""
     shape = find_shape("n8c64h64w64 k64r3s3 pad1,1,1,1")
@@ -234,7 +236,7 @@ def test_tensors_on_another_device_than_the_current_one() -> None:
     torch.testing.assert_close(y.cpu(), F.conv2d(x.cpu(), w.cpu()), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", PASSES)
 def test_peak_memory_is_the_stated_workspace(engine: str, direction: str) -> None:
     shape = find_shape("n8c64h256w256 k64r3s3 pad1,1,1,1")
     operands = operands_of(shape, direction, engine)
@@ -317,7 +319,7 @@ LARGE = Shape.parse("n3c4h16384w16384 k3r3s1 pad1,1,0,0", "more than 2^31 elemen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", PASSES)
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_more_than_two_to_the_31_elements(direction: str, layout: str) -> None:
     assert LARGE.N * LARGE.C * LARGE.H * LARGE.W > 2**31

@@ -364,7 +364,7 @@ PADDING = st.one_of(USUAL, USUAL, st.sampled_from([0, -1, 2**40, 2**62, 2**63 - 
     groups=st.one_of(st.just(1), st.just(1), st.just(1), NUMBER),
 )
 def test_extreme_numbers_never_crash(stride, dilation, padding, groups):
-    """Each call either fails with a message, or gives what its fake kernel promises."""
+    """Each call either fails with a message, or returns the sizes of its fake kernel."""
     args = (None, stride, padding, dilation, groups)
     try:
         y = OPS.conv2d(x(), w(), *args)

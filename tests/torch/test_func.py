@@ -1,4 +1,4 @@
-"""torch.func: every transform, alone, nested and compiled, gives what it gives for F.conv2d."""
+"""torch.func: every transform, alone, nested and compiled, agrees with F.conv2d."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cosines(tensors):
     return tuple(t.cos() for t in tensors)
 
 
-# name: leading axes of the operands, and what is done with them.
+# name: leading axes of the operands, and the transform.
 TRANSFORMS = {
     "grad": ((), lambda conv, *a: grad(loss(conv), ALL)(*a)),
     "vjp": ((), lambda conv, *a: vjp(apply(conv), *a)[1](apply(F.conv2d)(*a).cos())),

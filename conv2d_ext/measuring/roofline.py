@@ -1,30 +1,30 @@
-"""What a machine can do at most, and so the least time that a convolution takes on it.
+"""The highest rates of a machine, and so the least time that a convolution takes on it.
 
 Ceilings are rates measured on the machine: the best of several sizes and kinds of work, each chosen
-so that nothing else holds it back. They bound every algorithm that forms all products of a
-convolution. Winograd and FFT algorithms form fewer; none of them has come near these limits yet.
+so that one resource alone limits it. They bound every algorithm that does all multiplications of a
+convolution. Winograd and FFT algorithms do fewer; none of them has come near these limits yet.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from .precisions import dtype_of
-from .shapes import Shape, passes_of
-from .timing import Call, Timer
+from .._precision import dtype_of
+from .._shape import Shape, passes_of
+from .timing import Call, Timer, matmul_tf32
 
 # Calls per timed burst of memory traffic: they share the cost of a launch.
 _BURST = {"cuda": 10, "cpu": 1}
 _MEMORY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 28}
 _CPU_CACHE_FOOTPRINTS = (1 << 18, 1 << 20, 1 << 22, 1 << 24)
-# A product of the next extent takes about eight times as long.
+# A longer matrix product ends the search, because the next extent takes about eight times as long.
 _LONG_PRODUCT_MS = 5.0
-# Where the system does not say how large a CPU's caches are: no CPU has more.
+# Assumed where the system does not say how large a CPU's caches are. No CPU has more.
 _LARGEST_CPU_CACHE = 1 << 31
 # float16 MMAs that convx needs for one product of float32 accuracy: high x high, high x low and
 # low x high components (docs/engines/cuda_lines.md).
@@ -59,9 +59,9 @@ def least_seconds(
 ) -> tuple[float, float]:
     """The least time of a pass by its arithmetic, and by its memory traffic.
 
-    Every byte passes the cache. Repeated calls find in it what the call before left there, at most
-    the cache's size; the rest comes from memory, or goes to it. Ceilings of files before 2026-11-18
-    have no cache.
+    Every byte passes the cache. A repeated call finds there at most the cache's size of the bytes
+    that the call before left; all others come from memory or go to it. Ceilings of files before
+    2026-11-18 have no cache.
     """
     moved = shape.least_elements(direction) * dtype_of(precision).itemsize
     not_cached = max(0.0, moved - ceilings.get("cache_bytes", 0.0))
@@ -74,7 +74,7 @@ def floor_seconds(
     shape: Shape, direction: str, precision: str, ceilings: dict[str, float]
 ) -> float:
     """The least time of a direction. The passes of a training step run one after another, so its
-    floor is the sum of theirs; a bias gradient can be formed from values that they read anyway."""
+    floor is the sum of theirs. A bias gradient reads no values that the passes do not read."""
     passes = passes_of(direction)
     return sum(max(least_seconds(shape, name, precision, ceilings)) for name in passes)
 
@@ -85,11 +85,11 @@ def _traffic_rate(device: torch.device, footprint: int, timer: Timer) -> float:
 
 
 def _cache_rate(device: torch.device, cache: int, timer: Timer) -> float:
-    """The same of tensors that stay in the cache."""
+    """The most bytes read and written per second of tensors that stay in the cache."""
     if device.type != "cuda":
         return max(_traffic_rate(device, size, timer) for size in _CPU_CACHE_FOOTPRINTS)
-    # What is in a GPU's L2 cache is moved in a few microseconds, of which starting and ending a
-    # kernel takes one or two. The difference between two footprints is without them.
+    # A GPU moves the contents of its L2 cache in a few microseconds, and starting and ending a
+    # kernel takes one or two of them. The difference between two footprints is free of that time.
     small, large = (_traffic(device, cache // part, timer) for part in (4, 2))
     rates = [moved / ms for moved, ms in (*small, *large)]
     for (less, shorter), (more, longer) in zip(small, large, strict=True):
@@ -129,11 +129,11 @@ class _ProductRates:
         self._known: dict[tuple[torch.dtype, bool], float] = {}
 
     def of(self, precision: str) -> float:
-        """The most that the hardware does with the products that a precision is computed by."""
+        """The highest rate of the matrix products that a precision is computed with."""
         if precision == "fp64":
             return self._rate(torch.float64)
         if self._timer.device.type != "cuda":
-            # 16-bit values are multiplied as float32, or by instructions of their own.
+            # CPUs multiply 16-bit values as float32, or by separate instructions.
             return max(self._rate(dtype) for dtype in (torch.float32, dtype_of(precision)))
         fp16 = max(self._rate(torch.float16), self._rate(torch.bfloat16))
         if precision == "ieee":
@@ -144,7 +144,7 @@ class _ProductRates:
 
     def _rate(self, dtype: torch.dtype, tf32: bool = False) -> float:
         if (dtype, tf32) not in self._known:
-            with _matmul_tf32(tf32):
+            with matmul_tf32(tf32):
                 self._known[dtype, tf32] = self._best_rate(dtype)
         return self._known[dtype, tf32]
 
@@ -165,16 +165,6 @@ class _ProductRates:
             return 256, 512, 1024
         # Many GPUs have little hardware for float64, and nothing to gain from a larger product.
         return (1024, 2048) if dtype is torch.float64 else (4096, 6144, 8192)
-
-
-@contextlib.contextmanager
-def _matmul_tf32(allowed: bool) -> Iterator[None]:
-    saved = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = saved
 
 
 def _cache_bytes(device: torch.device) -> int:

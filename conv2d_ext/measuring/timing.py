@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -15,33 +15,43 @@ from .._user_error import UserError
 
 Call = Callable[[], object]
 
-# The device is held for so long per call, so that the host is ahead of it from the first one on.
+# A choice by measurement changes only for something that is faster by more than noise.
+WORTH_IT = 0.98
+
+# The device sleeps so long per call before the first one, so that the host stays ahead of it.
 _HOLD_CYCLES = 100_000
-# Calls of a graph: what starting one takes is shared by so many.
+# A graph has so many calls, which share the time that it takes to start.
 _GRAPH_CALLS = 10
-# What is compared takes turns, so that clocks and power are the same for all.
-_TURNS = 5
+# Compared calls alternate in so many rounds, so that clocks and power are the same for all.
+_ROUNDS = 5
 # A buffer this large pushes everything else out of any GPU's L2 cache.
 _FLUSH_BYTES = 256 << 20
 
 
 def autotuned(allow_tf32: bool) -> AbstractContextManager[None]:
-    """PyTorch's own convolutions as fast as they get. The context switches off what it is not asked
-    for, cuDNN itself included."""
+    """Lets cuDNN autotune PyTorch's own convolutions. The context sets every flag of cuDNN, so
+    `enabled` has to be repeated."""
     return torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=allow_tf32)
+
+
+@contextmanager
+def matmul_tf32(allowed: bool) -> Iterator[None]:
+    """Lets matrix products of float32 values round to TF32, or not."""
+    saved = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = saved
 
 
 class Timer:
     """Times calls on one device. cold=True empties the GPU's L2 cache before each repetition;
-    graphs=True replays CUDA graphs of some calls, which leaves out what lies between two of them.
+    graphs=True replays CUDA graphs of several calls, which removes the gaps between two launches.
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        cold: bool = False,
-        budget_s: float = 0.5,
-        graphs: bool = False,
+        self, device: torch.device, cold: bool = False, budget_s: float = 0.5, graphs: bool = False
     ) -> None:
         if graphs and (cold or device.type != "cuda"):
             raise UserError("CUDA graphs are timed on a GPU, and not with a cold cache")
@@ -58,20 +68,20 @@ class Timer:
         return statistics.median(self.times_ms(call))
 
     def medians_ms(self, calls: Sequence[Call]) -> list[float]:
-        """Of calls that are compared with each other: some repetitions of each in turn."""
-        return [statistics.median(times) for times in self._times_in_turns(calls)]
+        """Medians of calls that are compared with each other, whose repetitions alternate."""
+        return [statistics.median(times) for times in self._alternate(calls)]
 
     def best_ms(self, call: Call) -> float:
         return min(self.times_ms(call))
 
     def times_ms(self, call: Call) -> list[float]:
-        return self._times_in_turns([call])[0]
+        return self._alternate([call])[0]
 
-    def _times_in_turns(self, calls: Sequence[Call]) -> list[list[float]]:
+    def _alternate(self, calls: Sequence[Call]) -> list[list[float]]:
         for call in calls:
             for _ in range(2):  # planning, autotuning and allocation happen here
                 call()
-        if self.graphs:  # which share their memory: none needs another's results
+        if self.graphs:  # the graphs share memory, because none needs another's results
             pool = torch.cuda.graph_pool_handle()
             calls = [_capture(call, pool) for call in calls]
         counts = [self._count_repetitions(call) for call in calls]
@@ -79,25 +89,25 @@ class Timer:
             self._repeat(call, max(2, count // 5))
         times: list[list[float]] = [[] for _ in calls]
         order = list(zip(calls, counts, times, strict=True))
-        for turn in range(_TURNS):
+        for done in range(_ROUNDS):
             for call, count, own in order:
-                own += self._repeat(call, count * (turn + 1) // _TURNS - count * turn // _TURNS)
-            # Another one begins: what comes later finds the card warmer. And of three or more none
-            # follows itself, which costs 3% where power is short.
+                own += self._repeat(call, count * (done + 1) // _ROUNDS - count * done // _ROUNDS)
+            # The next round begins with another call, because later calls find the card warmer. Of
+            # three or more calls none follows itself, which would cost 3% where power is short.
             order.append(order.pop(0))
         per_call = _GRAPH_CALLS if self.graphs else 1
         return [[time / per_call for time in own] for own in times]
 
     def _count_repetitions(self, call: Call) -> int:
         once = self._repeat(call, 1)[0]
-        return max(_TURNS, min(100, int(self.budget_s * 1e3 / max(once, 1e-3))))
+        return max(_ROUNDS, min(100, int(self.budget_s * 1e3 / max(once, 1e-3))))
 
     def _repeat(self, call: Call, count: int) -> list[float]:
         return self._on_gpu(call, count) if self.device.type == "cuda" else _on_cpu(call, count)
 
     def _on_gpu(self, call: Call, count: int) -> list[float]:
         marks = []
-        torch.cuda._sleep(count * _HOLD_CYCLES)  # else a slow host would be part of short calls
+        torch.cuda._sleep(count * _HOLD_CYCLES)  # keeps a slow host out of the time of short calls
         for _ in range(count):
             if self._flush is not None:
                 self._flush.zero_()
@@ -133,8 +143,8 @@ def scratch_bytes(
 ) -> int | None:
     """The GPU memory that a call takes while it runs, beyond its operands and its results.
 
-    The call must have run before: autotuning takes more than what it chooses. The CPU's allocator
-    does not tell; then it is None.
+    The call must have run before, because autotuning takes more memory than the kernel it chooses.
+    None on the CPU, whose allocator does not count.
     """
     if device.type != "cuda":
         return None
@@ -142,7 +152,8 @@ def scratch_bytes(
     torch.cuda.reset_peak_memory_stats(device)
     result = call()
     peak = torch.cuda.max_memory_allocated(device)
-    # By the allocator's own count of the results, which it rounds up; of a view only what is seen.
+    # Results count with the size that the allocator rounded them up to, and views with their own
+    # elements only.
     held = torch.cuda.memory_allocated(device) - before
     results = result if isinstance(result, tuple) else (result,)
     unseen = sum(t.untyped_storage().nbytes() - t.numel() * t.element_size() for t in results)
@@ -150,7 +161,7 @@ def scratch_bytes(
 
 
 def host_us(call: Call, count: int = 2000) -> float:
-    """Host time of one call, work on the device not waited for."""
+    """Host time of one call, which does not wait for the device."""
     for _ in range(100):
         call()
     rounds = []
