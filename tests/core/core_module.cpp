@@ -43,19 +43,35 @@ std::span<const Engine> engines_of(const std::string& device) {
   return device == "cuda" ? cuda_engines() : cpu_engines();
 }
 
-py::object run_grouped_mma(const ConvProblem& problem, const GroupedMmaFit& fit,
-                           const Buffers& buffers) {
-  if (const char* fault = emulate_grouped_mma(problem, fit, buffers)) {
-    throw std::runtime_error(fault);
-  }
+// Runs a fitted grouped problem on the host and returns what was fitted.
+py::object run_grouped(const ConvProblem& problem, const GroupedFit& fit, const Buffers& buffers) {
   using namespace py::literals;
-  const GroupedMmaParams& p = fit.params;
-  return py::dict("tensor_cores"_a = true, "blocks"_a = fit.blocks, "unit"_a = p.unit,
-                  "filters"_a = fit.filters, "cells"_a = fit.cells, "steps"_a = p.steps,
-                  "spans"_a = static_cast<int>(p.spans), "pairs"_a = p.pairs,
-                  "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
-                  "images"_a = p.tile_images, "resident"_a = fit.resident,
-                  "shared_bytes"_a = fit.shared_bytes, "microseconds"_a = fit.microseconds);
+  Plan plan;
+  plan.shape = std::make_shared<GroupedFit>(fit);
+  if (const char* fault = emulate_grouped(problem, plan, buffers)) throw std::runtime_error(fault);
+  if (fit.pixels.blocks > 0) {
+    const GroupedPixelParams& p = fit.pixels.params;
+    return py::dict("pixels"_a = true, "block_quads"_a = p.block_quads,
+                    "quad_blocks"_a = p.quad_blocks, "blocks"_a = fit.pixels.blocks,
+                    "aligned"_a = p.aligned, "microseconds"_a = fit.microseconds);
+  }
+  const GroupedTask& task = fit.task();
+  const auto tile = py::make_tuple(task.tile_groups, task.tile_rows, task.tile_cols);
+  if (fit.mma.blocks > 0) {
+    const GroupedMmaParams& p = fit.mma.params;
+    return py::dict("tensor_cores"_a = true, "blocks"_a = fit.mma.blocks, "unit"_a = p.unit,
+                    "filters"_a = fit.mma.kernel.filters, "cells"_a = fit.mma.kernel.cells,
+                    "steps"_a = p.steps, "spans"_a = static_cast<int>(p.spans),
+                    "pairs"_a = p.pairs, "tile"_a = tile, "images"_a = p.tile_images,
+                    "resident"_a = fit.mma.resident, "shared_bytes"_a = fit.mma.shared_bytes,
+                    "microseconds"_a = fit.mma.microseconds);
+  }
+  const GroupedParams& p = fit.params;
+  return py::dict("tensor_cores"_a = false, "blocks"_a = fit.blocks, "threads"_a = fit.threads,
+                  "unit"_a = p.stage.unit, "window"_a = static_cast<int>(fit.kernel.window),
+                  "filters"_a = fit.kernel.filters, "store_width"_a = p.store_width,
+                  "chunks"_a = p.chunks, "tile"_a = tile, "images"_a = p.tile_images,
+                  "buffers"_a = p.buffers, "shared_bytes"_a = fit.shared_bytes);
 }
 
 }  // namespace
@@ -578,40 +594,20 @@ PYBIND11_MODULE(convx_core, m) {
     }
     return py::none();
   });
-  // The same for a grouped problem, with the kernel to take.
+  // The same for a grouped problem.
   m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                           uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
-    using namespace py::literals;
     const GroupedFit fit = fit_grouped(problem, caps);
-    if (fit.pixels.blocks > 0) {
-      if (!emulate_grouped_pixels(problem, fit.pixels, buffers_at(x, w, y, bias))) {
-        throw std::runtime_error("a block wrote behind its shared memory");
-      }
-      const GroupedPixelParams& p = fit.pixels.params;
-      return py::dict("pixels"_a = true, "block_quads"_a = p.block_quads,
-                      "quad_blocks"_a = p.quad_blocks, "blocks"_a = fit.pixels.blocks,
-                      "aligned"_a = p.aligned, "microseconds"_a = fit.microseconds);
-    }
-    if (fit.mma.blocks > 0) return run_grouped_mma(problem, fit.mma, buffers_at(x, w, y, bias));
-    if (fit.blocks == 0) return py::none();
-    if (!emulate_grouped(problem, fit, buffers_at(x, w, y, bias))) {
-      throw std::runtime_error("a block wrote behind its shared memory");
-    }
-    const GroupedParams& p = fit.params;
-    return py::dict("tensor_cores"_a = false, "blocks"_a = fit.blocks, "threads"_a = fit.threads,
-                    "unit"_a = p.stage.unit, "window"_a = static_cast<int>(fit.window),
-                    "filters"_a = fit.filters, "store_width"_a = p.store_width,
-                    "chunks"_a = p.chunks,
-                    "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
-                    "images"_a = p.tile_images, "buffers"_a = p.buffers,
-                    "shared_bytes"_a = fit.shared_bytes);
+    if (fit.blocks == 0 && fit.mma.blocks == 0 && fit.pixels.blocks == 0) return py::none();
+    return run_grouped(problem, fit, buffers_at(x, w, y, bias));
   });
   // The same by tensor cores, whether or not that is the faster way.
   m.def("run_grouped_mma", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                               uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
-    const GroupedMmaFit fit = fit_grouped_mma(problem, caps);
-    if (fit.blocks == 0) return py::none();
-    return run_grouped_mma(problem, fit, buffers_at(x, w, y, bias));
+    GroupedFit fit;
+    fit.mma = fit_grouped_mma(problem, caps);
+    if (fit.mma.blocks == 0) return py::none();
+    return run_grouped(problem, fit, buffers_at(x, w, y, bias));
   });
   // Sums y into grad_bias, both given by their addresses, and says how.
   m.def("run_bias_grad", [](const ConvProblem& problem, uintptr_t y, uintptr_t grad_bias,
