@@ -22,7 +22,6 @@
 #include "emulate_direct.h"
 #include "emulate_gemm.h"
 #include "emulate_grouped.h"
-#include "emulate_phase_strips.h"
 #include "emulate_phases.h"
 #include "emulate_pointwise.h"
 #include "emulate_weight_grad.h"
@@ -243,16 +242,22 @@ PYBIND11_MODULE(convx_core, m) {
                             uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
     using namespace py::literals;
     Buffers buffers = buffers_at(x, w, y, bias);
+    const auto run = [&](std::shared_ptr<const void> shape) {
+      Plan plan;
+      plan.shape = std::move(shape);
+      if (const char* fault = emulate_depthwise(problem, plan, buffers)) {
+        throw std::runtime_error(fault);
+      }
+    };
     if (problem.pass == Pass::kWeightGrad) {
-      const DepthwiseWeightGradFit grad = fit_depthwise_weight_grad(problem, caps);
-      const auto run = [&](const auto& fit) -> py::object {
+      const auto grad =
+          std::make_shared<DepthwiseWeightGradFit>(fit_depthwise_weight_grad(problem, caps));
+      const auto run_fit = [&](const auto& fit) -> py::object {
         if (fit.blocks == 0) return py::none();
         std::vector<float> partials(static_cast<size_t>(fit.workspace_bytes) / 4, NAN);
         buffers.workspace = partials.data();
-        if (!emulate_weight_grad(problem, grad, buffers)) {
-          throw std::runtime_error("a block wrote behind its shared memory, or a copy failed");
-        }
-        py::dict said("parts"_a = fit.parts, "blocks"_a = fit.blocks);
+        run(grad);
+        py::dict said("parts"_a = fit.splits, "blocks"_a = fit.blocks);
         if constexpr (requires { fit.columns; }) {
           said["strips"] = fit.columns;
         } else {
@@ -262,7 +267,7 @@ PYBIND11_MODULE(convx_core, m) {
           said["unit"] = params.unit;
           said["boxes"] = params.uses_boxes;
           said["rows"] = make_row_weight_grad_params(problem, fit.rows, buffers).has_value();
-          said["row_parts"] = fit.rows.parts;
+          said["row_parts"] = fit.rows.splits;
           said["stages"] = fit.params.stages;
           said["shared_bytes"] = fit.shared_bytes;
           said["threads"] = fit.threads;
@@ -270,20 +275,19 @@ PYBIND11_MODULE(convx_core, m) {
         }
         return said;
       };
-      return std::visit(run, grad);
+      return std::visit(run_fit, *grad);
     }
     if (is_strided_input_grad(problem)) {
-      const PhaseStripFit strips = fit_phase_strips(problem, caps);
-      if (strips.blocks == 0) return py::none();
-      emulate_phase_strips(problem, strips, buffers);
-      return py::dict("channels"_a = make_phase_strips(problem, strips, buffers).channels,
-                      "segment_rows"_a = strips.params.segment_rows, "blocks"_a = strips.blocks);
+      const auto strips = std::make_shared<PhaseStripFit>(fit_phase_strips(problem, caps));
+      if (strips->blocks == 0) return py::none();
+      run(strips);
+      return py::dict("channels"_a = make_phase_strips(problem, *strips, buffers).channels,
+                      "segment_rows"_a = strips->params.segment_rows, "blocks"_a = strips->blocks);
     }
-    const DepthwiseFit fit = fit_depthwise(problem, caps);
+    const auto shape = std::make_shared<DepthwiseFit>(fit_depthwise(problem, caps));
+    const DepthwiseFit& fit = *shape;
     if (fit.blocks == 0) return py::none();
-    if (!emulate_depthwise(problem, fit, buffers)) {
-      throw std::runtime_error("a block wrote behind its shared memory");
-    }
+    run(shape);
     const bool planes = fit.layout == DepthwiseLayout::kPlanes;
     const StagePlan& stage = planes ? fit.plane.stage : fit.pixel.stage;
     const bool in_strips = fit.strip.shape >= 0;
@@ -292,7 +296,7 @@ PYBIND11_MODULE(convx_core, m) {
     return py::dict("planes"_a = planes, "strips"_a = strips,
                     "pixel_strips"_a = pixel_strips, "blocks"_a = fit.blocks, "unit"_a = stage.unit,
                     "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,
-                    "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
+                    "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.plane_taps == 8);
   });
   // Runs a problem by cuda_gemm's own source. Returns the refusal, or how layers are multiplied that
   // need no columns.
