@@ -22,7 +22,6 @@
 #include "emulate_direct.h"
 #include "emulate_gemm.h"
 #include "emulate_grouped.h"
-#include "emulate_phase_strips.h"
 #include "emulate_phases.h"
 #include "emulate_pointwise.h"
 #include "emulate_weight_grad.h"
@@ -43,19 +42,35 @@ std::span<const Engine> engines_of(const std::string& device) {
   return device == "cuda" ? cuda_engines() : cpu_engines();
 }
 
-py::object run_grouped_mma(const ConvProblem& problem, const GroupedMmaFit& fit,
-                           const Buffers& buffers) {
-  if (const char* fault = emulate_grouped_mma(problem, fit, buffers)) {
-    throw std::runtime_error(fault);
-  }
+// Runs a fitted grouped problem on the host and returns what was fitted.
+py::object run_grouped(const ConvProblem& problem, const GroupedFit& fit, const Buffers& buffers) {
   using namespace py::literals;
-  const GroupedMmaParams& p = fit.params;
-  return py::dict("tensor_cores"_a = true, "blocks"_a = fit.blocks, "unit"_a = p.unit,
-                  "filters"_a = fit.filters, "cells"_a = fit.cells, "steps"_a = p.steps,
-                  "spans"_a = static_cast<int>(p.spans), "pairs"_a = p.pairs,
-                  "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
-                  "images"_a = p.tile_images, "resident"_a = fit.resident,
-                  "shared_bytes"_a = fit.shared_bytes, "microseconds"_a = fit.microseconds);
+  Plan plan;
+  plan.shape = std::make_shared<GroupedFit>(fit);
+  if (const char* fault = emulate_grouped(problem, plan, buffers)) throw std::runtime_error(fault);
+  if (fit.pixels.blocks > 0) {
+    const GroupedPixelParams& p = fit.pixels.params;
+    return py::dict("pixels"_a = true, "block_quads"_a = p.block_quads,
+                    "quad_blocks"_a = p.quad_blocks, "blocks"_a = fit.pixels.blocks,
+                    "aligned"_a = p.aligned, "microseconds"_a = fit.microseconds);
+  }
+  const GroupedTask& task = fit.task();
+  const auto tile = py::make_tuple(task.tile_groups, task.tile_rows, task.tile_cols);
+  if (fit.mma.blocks > 0) {
+    const GroupedMmaParams& p = fit.mma.params;
+    return py::dict("tensor_cores"_a = true, "blocks"_a = fit.mma.blocks, "unit"_a = p.unit,
+                    "filters"_a = fit.mma.kernel.filters, "cells"_a = fit.mma.kernel.cells,
+                    "steps"_a = p.steps, "spans"_a = static_cast<int>(p.spans),
+                    "pairs"_a = p.pairs, "tile"_a = tile, "images"_a = p.tile_images,
+                    "resident"_a = fit.mma.resident, "shared_bytes"_a = fit.mma.shared_bytes,
+                    "microseconds"_a = fit.mma.microseconds);
+  }
+  const GroupedParams& p = fit.params;
+  return py::dict("tensor_cores"_a = false, "blocks"_a = fit.blocks, "threads"_a = fit.threads,
+                  "unit"_a = p.stage.unit, "window"_a = static_cast<int>(fit.kernel.window),
+                  "filters"_a = fit.kernel.filters, "store_width"_a = p.store_width,
+                  "chunks"_a = p.chunks, "tile"_a = tile, "images"_a = p.tile_images,
+                  "buffers"_a = p.buffers, "shared_bytes"_a = fit.shared_bytes);
 }
 
 }  // namespace
@@ -227,16 +242,22 @@ PYBIND11_MODULE(convx_core, m) {
                             uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
     using namespace py::literals;
     Buffers buffers = buffers_at(x, w, y, bias);
+    const auto run = [&](std::shared_ptr<const void> shape) {
+      Plan plan;
+      plan.shape = std::move(shape);
+      if (const char* fault = emulate_depthwise(problem, plan, buffers)) {
+        throw std::runtime_error(fault);
+      }
+    };
     if (problem.pass == Pass::kWeightGrad) {
-      const DepthwiseWeightGradFit grad = fit_depthwise_weight_grad(problem, caps);
-      const auto run = [&](const auto& fit) -> py::object {
+      const auto grad =
+          std::make_shared<DepthwiseWeightGradFit>(fit_depthwise_weight_grad(problem, caps));
+      const auto run_fit = [&](const auto& fit) -> py::object {
         if (fit.blocks == 0) return py::none();
         std::vector<float> partials(static_cast<size_t>(fit.workspace_bytes) / 4, NAN);
         buffers.workspace = partials.data();
-        if (!emulate_weight_grad(problem, grad, buffers)) {
-          throw std::runtime_error("a block wrote behind its shared memory, or a copy failed");
-        }
-        py::dict said("parts"_a = fit.parts, "blocks"_a = fit.blocks);
+        run(grad);
+        py::dict said("parts"_a = fit.splits, "blocks"_a = fit.blocks);
         if constexpr (requires { fit.columns; }) {
           said["strips"] = fit.columns;
         } else {
@@ -246,7 +267,7 @@ PYBIND11_MODULE(convx_core, m) {
           said["unit"] = params.unit;
           said["boxes"] = params.uses_boxes;
           said["rows"] = make_row_weight_grad_params(problem, fit.rows, buffers).has_value();
-          said["row_parts"] = fit.rows.parts;
+          said["row_parts"] = fit.rows.splits;
           said["stages"] = fit.params.stages;
           said["shared_bytes"] = fit.shared_bytes;
           said["threads"] = fit.threads;
@@ -254,20 +275,19 @@ PYBIND11_MODULE(convx_core, m) {
         }
         return said;
       };
-      return std::visit(run, grad);
+      return std::visit(run_fit, *grad);
     }
     if (is_strided_input_grad(problem)) {
-      const PhaseStripFit strips = fit_phase_strips(problem, caps);
-      if (strips.blocks == 0) return py::none();
-      emulate_phase_strips(problem, strips, buffers);
-      return py::dict("channels"_a = make_phase_strips(problem, strips, buffers).channels,
-                      "segment_rows"_a = strips.params.segment_rows, "blocks"_a = strips.blocks);
+      const auto strips = std::make_shared<PhaseStripFit>(fit_phase_strips(problem, caps));
+      if (strips->blocks == 0) return py::none();
+      run(strips);
+      return py::dict("channels"_a = make_phase_strips(problem, *strips, buffers).channels,
+                      "segment_rows"_a = strips->params.segment_rows, "blocks"_a = strips->blocks);
     }
-    const DepthwiseFit fit = fit_depthwise(problem, caps);
+    const auto shape = std::make_shared<DepthwiseFit>(fit_depthwise(problem, caps));
+    const DepthwiseFit& fit = *shape;
     if (fit.blocks == 0) return py::none();
-    if (!emulate_depthwise(problem, fit, buffers)) {
-      throw std::runtime_error("a block wrote behind its shared memory");
-    }
+    run(shape);
     const bool planes = fit.layout == DepthwiseLayout::kPlanes;
     const StagePlan& stage = planes ? fit.plane.stage : fit.pixel.stage;
     const bool in_strips = fit.strip.shape >= 0;
@@ -276,7 +296,7 @@ PYBIND11_MODULE(convx_core, m) {
     return py::dict("planes"_a = planes, "strips"_a = strips,
                     "pixel_strips"_a = pixel_strips, "blocks"_a = fit.blocks, "unit"_a = stage.unit,
                     "shared_bytes"_a = fit.shared_bytes, "tile_planes"_a = fit.plane.tile_planes,
-                    "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.wide);
+                    "rows_apart"_a = fit.plane.rows_apart, "wide"_a = fit.plane_taps == 8);
   });
   // Runs a problem by cuda_gemm's own source. Returns the refusal, or how layers are multiplied that
   // need no columns.
@@ -578,40 +598,20 @@ PYBIND11_MODULE(convx_core, m) {
     }
     return py::none();
   });
-  // The same for a grouped problem, with the kernel to take.
+  // The same for a grouped problem.
   m.def("run_grouped", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                           uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
-    using namespace py::literals;
     const GroupedFit fit = fit_grouped(problem, caps);
-    if (fit.pixels.blocks > 0) {
-      if (!emulate_grouped_pixels(problem, fit.pixels, buffers_at(x, w, y, bias))) {
-        throw std::runtime_error("a block wrote behind its shared memory");
-      }
-      const GroupedPixelParams& p = fit.pixels.params;
-      return py::dict("pixels"_a = true, "block_quads"_a = p.block_quads,
-                      "quad_blocks"_a = p.quad_blocks, "blocks"_a = fit.pixels.blocks,
-                      "aligned"_a = p.aligned, "microseconds"_a = fit.microseconds);
-    }
-    if (fit.mma.blocks > 0) return run_grouped_mma(problem, fit.mma, buffers_at(x, w, y, bias));
-    if (fit.blocks == 0) return py::none();
-    if (!emulate_grouped(problem, fit, buffers_at(x, w, y, bias))) {
-      throw std::runtime_error("a block wrote behind its shared memory");
-    }
-    const GroupedParams& p = fit.params;
-    return py::dict("tensor_cores"_a = false, "blocks"_a = fit.blocks, "threads"_a = fit.threads,
-                    "unit"_a = p.stage.unit, "window"_a = static_cast<int>(fit.window),
-                    "filters"_a = fit.filters, "store_width"_a = p.store_width,
-                    "chunks"_a = p.chunks,
-                    "tile"_a = py::make_tuple(p.tile_groups, p.tile_rows, p.tile_cols),
-                    "images"_a = p.tile_images, "buffers"_a = p.buffers,
-                    "shared_bytes"_a = fit.shared_bytes);
+    if (fit.blocks == 0 && fit.mma.blocks == 0 && fit.pixels.blocks == 0) return py::none();
+    return run_grouped(problem, fit, buffers_at(x, w, y, bias));
   });
   // The same by tensor cores, whether or not that is the faster way.
   m.def("run_grouped_mma", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                               uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
-    const GroupedMmaFit fit = fit_grouped_mma(problem, caps);
-    if (fit.blocks == 0) return py::none();
-    return run_grouped_mma(problem, fit, buffers_at(x, w, y, bias));
+    GroupedFit fit;
+    fit.mma = fit_grouped_mma(problem, caps);
+    if (fit.mma.blocks == 0) return py::none();
+    return run_grouped(problem, fit, buffers_at(x, w, y, bias));
   });
   // Sums y into grad_bias, both given by their addresses, and says how.
   m.def("run_bias_grad", [](const ConvProblem& problem, uintptr_t y, uintptr_t grad_bias,

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/plan.h"
-#include "engines/cuda/depthwise/bands_fit.h"
+#include "engines/cuda/depthwise/bands_geometry.h"
 
 namespace convx {
 

@@ -1,15 +1,12 @@
 #pragma once
 
-#include "engines/cuda/depthwise/depthwise_fit.h"
-#include "engines/cuda/depthwise/depthwise_weight_grad_fit.h"
+#include "core/plan.h"
+#include "engines/cuda/depthwise/weight_grad_geometry.h"
 
 namespace convx {
 
-// Runs a fitted problem on the host; false if a block wrote behind its shared memory.
-bool emulate_depthwise(const ConvProblem& problem, const DepthwiseFit& fit, const Buffers& buffers);
-
-// The same for a weight gradient; buffers.workspace has room for its partial sums.
-bool emulate_weight_grad(const ConvProblem& problem, const DepthwiseWeightGradFit& fit,
-                         const Buffers& buffers);
+// Runs a planned problem on the host; says what went wrong, if anything. The plan's shape is what
+// the problem's pass and stride need; buffers.workspace has room for partial sums.
+const char* emulate_depthwise(const ConvProblem& problem, const Plan& plan, const Buffers& buffers);
 
 }  // namespace convx

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/plan.h"
-#include "engines/cuda/grouped/diagonal_fit.h"
+#include "engines/cuda/grouped/diagonal_geometry.h"
 
 namespace convx {
 

@@ -1,18 +1,12 @@
 #pragma once
 
-#include "engines/cuda/grouped/grouped_fit.h"
+#include "core/plan.h"
+#include "engines/cuda/grouped/grouped_geometry.h"
 
 namespace convx {
 
-// Runs a fitted problem on the host; false if a block wrote behind its shared
-// memory.
-bool emulate_grouped(const ConvProblem& problem, const GroupedFit& fit, const Buffers& buffers);
-// The same by tensor cores; says what went wrong, if anything.
-const char* emulate_grouped_mma(const ConvProblem& problem, const GroupedMmaFit& fit,
-                                const Buffers& buffers);
-
-// The same of channels_last; false if a block wrote behind its shared memory.
-bool emulate_grouped_pixels(const ConvProblem& problem, const GroupedPixelFit& fit,
-                            const Buffers& buffers);
+// Runs a planned problem on the host; says what went wrong, if anything. The plan's shape is a
+// GroupedFit.
+const char* emulate_grouped(const ConvProblem& problem, const Plan& plan, const Buffers& buffers);
 
 }  // namespace convx

@@ -1,10 +1,11 @@
-#include "engines/cuda/depthwise/bands_fit.h"
+#include "engines/cuda/depthwise/bands_geometry.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "core/arithmetic.h"
 #include "core/gather_view.h"
+#include "engines/cuda/depthwise/depthwise_geometry.h"
 #include "planning/device_rates.h"
 #include "planning/gather_buffers.h"
 #include "planning/staged_rows.h"
@@ -14,16 +15,16 @@ namespace {
 
 // Fitted to an H200 (docs/engines/cuda_bands.md). Busy cycles of a multiprocessor, per unit of a
 // warp's work:
-constexpr double kProductCycles = 0.87;  // one MMA of 16 x 8 outputs, 16 columns deep (TF32: 8)
-constexpr double kRowCycles = 8.8;       // one row of taps
-constexpr double kStoreCycles = 8.3;     // storing two outputs of every lane
-constexpr double kUnitCycles = 0.27;     // copying one unit
-constexpr double kRoundCycles = 0.09;    // rounding one element to TF32
-constexpr double kClearCycles = 0.5;     // writing 16 bytes of zeros
+constexpr double kMmaCycles = 0.87;    // one MMA of 16 x 8 outputs, 16 columns deep (TF32: 8)
+constexpr double kRowCycles = 8.8;     // one row of taps
+constexpr double kStoreCycles = 8.3;   // storing two outputs of every lane
+constexpr double kUnitCycles = 0.27;   // copying one unit
+constexpr double kRoundCycles = 0.09;  // rounding one element to TF32
+constexpr double kClearCycles = 0.5;   // writing 16 bytes of zeros
 // Latency in cycles that a block adds even if it is alone on its multiprocessor:
-constexpr double kPassCycles = 2100;     // one pass over the staged images
-constexpr double kProductLatency = 5.5;  // one MMA of a warp
-constexpr double kGroupLatency = 277;    // one row of taps, or one group of its steps
+constexpr double kPassCycles = 2100;   // one pass over the staged images
+constexpr double kMmaLatency = 5.5;    // one MMA of a warp
+constexpr double kGroupLatency = 277;  // one row of taps, or one group of its steps
 constexpr double kCyclesPerUs = 1750;
 // Source bytes per microsecond, and the cost in bytes of each sector that 8 stored outputs touch.
 constexpr double kBytesPerUs = 3.4e6;
@@ -86,7 +87,6 @@ void choose_lead(const ConvProblem& problem, BandsFit& fit) {
 // Returns whether a tile of `rows` rows of `images` images fits in shared memory.
 bool set_tile(BandsFit& fit, const DeviceCaps& caps, int64_t rows, int64_t images) {
   BandsParams& p = fit.params;
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   p.tile_rows = narrow(rows);
   p.tile_images = narrow(images);
   p.row_tiles = narrow(ceil_div(p.row.count, rows));
@@ -125,21 +125,22 @@ struct BlockCycles {
 // The cost of a block that computes its images in `passes` passes.
 BlockCycles count_block_cycles(const ConvProblem& problem, const BandsFit& fit, int64_t passes) {
   const BandsParams& p = fit.params;
-  constexpr double kHalves = kBandRows / 16;
+  constexpr double kRowTiles = kBandRows / 16;
   const int64_t staged = count_staged_steps(fit.tiles, fit.steps, p.groups) * fit.depth;
   const auto elements =
       static_cast<double>(p.tile_images * p.span * std::min<int64_t>(staged, p.source_width));
-  const double products = p.row.taps * fit.depth / 8 * kHalves * fit.products;  // MMAs of one warp
-  const double warp = products * kProductCycles + p.row.taps * kRowCycles +
-                      kHalves * static_cast<double>(fit.columns()) / 4 * kStoreCycles;
+  const double products =
+      p.row.taps * fit.depth / 8 * kRowTiles * fit.products;  // MMAs of one warp
+  const double warp = products * kMmaCycles + p.row.taps * kRowCycles +
+                      kRowTiles * static_cast<double>(fit.columns()) / 4 * kStoreCycles;
   const double copies = elements / p.unit * kUnitCycles +
                         (problem.dtype == DType::kFloat32 ? elements * kRoundCycles : 0);
-  const auto turns = static_cast<double>(passes);
+  const auto rounds = static_cast<double>(passes);
   // Warps are distributed over four sub-partitions. The one with the most warps ends last.
   const auto warps = static_cast<double>(round_up(int64_t{p.warps}, 4));
-  return {.busy = turns * (warps * warp + copies) + 2 * p.stage_bytes / 16 * kClearCycles,
-          .waiting = turns * (kPassCycles + products * kProductLatency +
-                              double{p.row.taps} * p.groups * kGroupLatency)};
+  return {.busy = rounds * (warps * warp + copies) + 2 * p.stage_bytes / 16 * kClearCycles,
+          .waiting = rounds * (kPassCycles + products * kMmaLatency +
+                               double(p.row.taps) * p.groups * kGroupLatency)};
 }
 
 // Full waves of `resident` blocks per multiprocessor, then one wave with the remaining blocks.
@@ -189,17 +190,9 @@ void predict(const ConvProblem& problem, const DeviceCaps& caps, BandsFit& fit) 
 
 BandsParams make_tensors(const ConvProblem& problem) {
   const GatherView view = make_gather_view(problem);
-  const Strides& from = view.source_strides;
-  const Strides& to = view.target_strides;
   BandsParams p{};
-  p.source_n = from.n, p.source_c = from.c, p.source_h = from.h;
-  p.target_n = to.n, p.target_c = to.c, p.target_h = to.h;
-  p.weight_k = problem.w_strides.n, p.weight_r = problem.w_strides.h;
-  p.weight_s = problem.w_strides.w;
-  p.images = static_cast<int>(problem.N);
-  p.multiplier = static_cast<int>(problem.filters_per_group());
-  p.source_height = static_cast<int>(view.source_h);
-  p.source_width = static_cast<int>(view.source_w);
+  set_depthwise_tensors(problem, view, p);
+  p.images = narrow(problem.N), p.multiplier = narrow(problem.filters_per_group());
   p.row = make_cuda_axis(make_gather_axis(view.rows[0], false));
   p.column = make_cuda_axis(make_gather_axis(view.columns[0], false));
   return p;

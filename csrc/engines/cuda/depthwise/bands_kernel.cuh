@@ -24,7 +24,7 @@
 // Non-finite values: a zero of the band times an infinity is NaN, which the definition does not
 // have. Accumulators that became NaN are recomputed tap by tap.
 //
-// Shared memory: one line of zeros, the bands, two stages of lines (extents in bands_params.h).
+// Shared memory: one line of zeros, the bands, two stages of lines (extents in bands_geometry.h).
 // Limit: arithmetic, for large kernels. With few taps in a row most of the band is zeros.
 // Grid: column tiles fastest, then row tiles, shares of the images, filters.
 #pragma once
@@ -43,7 +43,7 @@ struct BandsSpace {
 // 32 output rows that a warp computes at once.
 template <typename T, int kSteps, int kTiles>
 struct BandJob {
-  static constexpr int kHalves = kBandRows / 16;
+  static constexpr int kRowTiles = kBandRows / 16;
   static constexpr int kElement = sizeof(T);
   static constexpr int kDepth = count_band_depth(sizeof(T));
   static constexpr int kCopies = count_band_copies(sizeof(T));
@@ -52,10 +52,12 @@ struct BandJob {
   // Words of the band that a lane holds for one row of taps: two for each step. The second piece
   // (16 bits) is the first shifted by 8 columns, so it needs only one more word.
   static constexpr int kWords = 2 * kSteps + kPieces - 1;
-  using Sums = float[kHalves * kColumns * 4];
+  using Accumulators = float[kRowTiles * kColumns * 4];
 
   // Index of an MMA's first accumulator.
-  static constexpr int index_sums(int half, int n) { return (half * kColumns + n) * 4; }
+  static constexpr int index_accumulator(int row_tile, int n) {
+    return (row_tile * kColumns + n) * 4;
+  }
 
   const BandsParams& p;
   const BandsBlock& block;
@@ -108,16 +110,16 @@ struct BandJob {
     reader.line += static_cast<uint32_t>(p.row.offset_step) * p.line_pitch;
   }
 
-  __device__ __forceinline__ void multiply(Sums& sums) const {
+  __device__ __forceinline__ void multiply(Accumulators& accumulators) const {
     const int lane = threadIdx.x % 32;
     const uint32_t side = lane / 16 * 16;  // lanes 16 to 31 address the second 16 bytes of a step
-    Reader readers[kHalves];
+    Reader readers[kRowTiles];
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      readers[half] = make_reader(16 * half + lane % 16);
+    for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
+      readers[row_tile] = make_reader(16 * row_tile + lane % 16);
     }
 #pragma unroll
-    for (float& sum : sums) sum = 0;
+    for (float& value : accumulators) value = 0;
     Sight sight = make_sight();
     // The lane's first word: two elements in 16 bits, one in TF32.
     const int element = kBandFront - p.lead - 8 * (kPieces - 1) + kCopies * (lane % 4) - lane / 4;
@@ -125,35 +127,37 @@ struct BandJob {
     uint32_t word = space.bands + kElement * (element - copy + copy * p.band_elements);
 #pragma unroll 1
     for (int r = 0; r < p.row.taps; ++r) {
-      uint32_t lines[kHalves];
+      uint32_t lines[kRowTiles];
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        lines[half] = (is_inside(readers[half]) ? readers[half].line : space.zeros) + side;
-        advance(readers[half]);
+      for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
+        lines[row_tile] =
+            (is_inside(readers[row_tile]) ? readers[row_tile].line : space.zeros) + side;
+        advance(readers[row_tile]);
       }
-      if (sight.last >= 0 && sight.first < p.source_height) multiply_row(sums, lines, word);
+      if (sight.last >= 0 && sight.first < p.source_height) multiply_row(accumulators, lines, word);
       sight.first += p.row.offset_step, sight.last += p.row.offset_step;
       word += kElement * kCopies * p.band_elements;
     }
   }
 
   // Adds one row of taps. Each step is loaded one iteration before its MMAs.
-  __device__ __forceinline__ void multiply_row(Sums& sums, const uint32_t (&lines)[kHalves],
+  __device__ __forceinline__ void multiply_row(Accumulators& accumulators,
+                                               const uint32_t (&lines)[kRowTiles],
                                                uint32_t word) const {
     constexpr int kReach = kTiles + kSteps - 1;  // steps that one group of band steps multiplies
-    uint32_t from[kHalves] = {lines[0], lines[1]};
+    uint32_t from[kRowTiles] = {lines[0], lines[1]};
     int first_step = block.first_step, last_step = block.last_step;  // relative to the group
 #pragma unroll 1
     for (int group = 0; group < p.groups; ++group) {
-      uint32_t words[kWords], pixels[2][kHalves][4];
+      uint32_t words[kWords], pixels[2][kRowTiles][4];
 #pragma unroll
       for (int i = 0; i < kWords; ++i) words[i] = load_word(word + 16 * i);
 #pragma unroll
       for (int next = 0; next <= kReach; ++next) {
         if (next < kReach && next >= first_step && next < last_step) {
 #pragma unroll
-          for (int half = 0; half < kHalves; ++half) {
-            load_matrices(from[half] + next * kBandBytes, pixels[next % 2][half]);
+          for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
+            load_matrices(from[row_tile] + next * kBandBytes, pixels[next % 2][row_tile]);
           }
         }
         const int step = next - 1;
@@ -166,9 +170,9 @@ struct BandJob {
           for (int n = 0; n < kPieces; ++n) {
             const int first_word = 2 * i - n + kPieces - 1;
 #pragma unroll
-            for (int half = 0; half < kHalves; ++half) {
-              multiply_operands<T>(sums + index_sums(half, kPieces * tile + n),
-                                   pixels[step % 2][half], words[first_word],
+            for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
+              multiply_operands<T>(accumulators + index_accumulator(row_tile, kPieces * tile + n),
+                                   pixels[step % 2][row_tile], words[first_word],
                                    words[first_word + 1]);
             }
           }
@@ -177,13 +181,14 @@ struct BandJob {
       word += kBandBytes * kSteps;
       first_step -= kSteps, last_step -= kSteps;
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) from[half] += kBandBytes * kSteps;
+      for (int row_tile = 0; row_tile < kRowTiles; ++row_tile)
+        from[row_tile] += kBandBytes * kSteps;
     }
   }
 
   // Row (from the warp's first) and column (from the block's first) of accumulator i of an MMA.
-  static __device__ __forceinline__ int row_of(int half, int i) {
-    return 16 * half + threadIdx.x % 32 / 4 + 8 * (i / 2);
+  static __device__ __forceinline__ int row_of(int row_tile, int i) {
+    return 16 * row_tile + threadIdx.x % 32 / 4 + 8 * (i / 2);
   }
   static __device__ __forceinline__ int column_of(int n, int i) {
     return 8 * n + threadIdx.x % 4 * 2 + i % 2;
@@ -210,10 +215,10 @@ struct BandJob {
     return sum;
   }
 
-  __device__ __forceinline__ void mend(Sums& sums) const {
-    mend_sums(sums, [&](int i) {
-      const int half = i / (4 * kColumns), n = i / 4 % kColumns;
-      return add_taps(row_of(half, i % 4), column_of(n, i % 4));
+  __device__ __forceinline__ void recompute_nan(Accumulators& accumulators) const {
+    mend_sums(accumulators, [&](int i) {
+      const int row_tile = i / (4 * kColumns), n = i / 4 % kColumns;
+      return add_taps(row_of(row_tile, i % 4), column_of(n, i % 4));
     });
   }
 
@@ -225,12 +230,13 @@ struct BandJob {
     }
   }
 
-  __device__ __forceinline__ void store(const Sums& sums, int first_image, float bias) const {
+  __device__ __forceinline__ void store(const Accumulators& accumulators, int first_image,
+                                        float bias) const {
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
+    for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
 #pragma unroll
       for (int i = 0; i < 4; i += 2) {
-        const Row at = locate(row_of(half, i));
+        const Row at = locate(row_of(row_tile, i));
         if (at.image >= images) continue;
         T* target = static_cast<T*>(p.target) + (first_image + at.image) * p.target_n +
                     block.filter * p.target_c + (block.first_row + at.row) * p.target_h;
@@ -238,8 +244,8 @@ struct BandJob {
         for (int n = 0; n < kColumns; ++n) {
           const int column = block.first_column + column_of(n, i);
           if (column >= p.column.count) continue;
-          const float* of_product = sums + index_sums(half, n);
-          const float pair[2] = {of_product[i] + bias, of_product[i + 1] + bias};
+          const float* of_mma = accumulators + index_accumulator(row_tile, n);
+          const float pair[2] = {of_mma[i] + bias, of_mma[i + 1] + bias};
           if (p.pairs) {
             store_pair(target + column, pair);
           } else {
@@ -268,36 +274,36 @@ __device__ __forceinline__ void compute_bands(const BandsParams& p, unsigned cha
 
   const int stride = p.shares * p.tile_images;
   const auto count_images = [&](int first) { return min(p.tile_images, p.images - first); };
-  const auto stage_of = [&](int turn) {
-    return shared_bytes + p.stages_offset + turn * p.stage_bytes;
+  const auto stage_of = [&](int slot) {
+    return shared_bytes + p.stages_offset + slot * p.stage_bytes;
   };
   // The first iteration only starts copies: its images, before the block's first, do not exist.
-  int turn = 1;
+  int slot = 1;
 #pragma unroll 1
   for (int first_image = block.share * p.tile_images - stride; first_image < p.images;
        first_image += stride) {
     const int next = first_image + stride;
-    if (next < p.images) stage_lines<T>(p, block, next, count_images(next), stage_of(1 - turn));
+    if (next < p.images) stage_lines<T>(p, block, next, count_images(next), stage_of(1 - slot));
     commit_copies();
     if (first_image >= 0) {
       wait_copies<1>();
       const int images = count_images(first_image);
-      round_lines<T>(p, block, first_image, images, stage_of(turn));
+      round_lines<T>(p, block, first_image, images, stage_of(slot));
       __syncthreads();  // every thread's copies for these images have landed
       const BandsSpace space{shared_address(shared_bytes),
                              shared_address(shared_bytes + p.bands_offset),
-                             shared_address(stage_of(turn))};
+                             shared_address(stage_of(slot))};
       for (int first = static_cast<int>(threadIdx.x) / 32 * kBandRows; first < images * block.rows;
            first += p.warps * kBandRows) {
         const BandJob<T, kSteps, kTiles> job{p, block, space, images, first};
-        typename BandJob<T, kSteps, kTiles>::Sums sums;
-        job.multiply(sums);
-        job.mend(sums);
-        job.store(sums, first_image, bias);
+        typename BandJob<T, kSteps, kTiles>::Accumulators accumulators;
+        job.multiply(accumulators);
+        job.recompute_nan(accumulators);
+        job.store(accumulators, first_image, bias);
       }
       __syncthreads();  // all warps have read the stage
     }
-    turn = 1 - turn;
+    slot = 1 - slot;
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include "core/gather_view.h"
 #include "engines/cuda/cuda_engines.h"
-#include "engines/cuda/depthwise/bands_fit.h"
+#include "engines/cuda/depthwise/bands_geometry.h"
 #include "planning/refusals.h"
 
 namespace convx {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/fast_divmod.h"
-#include "engines/cuda/depthwise/bands_params.h"
+#include "engines/cuda/depthwise/bands_geometry.h"
 #include "kernels/copy_unit.cuh"
 #include "kernels/mma_operand.cuh"
 
@@ -70,39 +70,40 @@ __device__ __forceinline__ void stage_bands(const BandsParams& p, int filter, T*
   }
 }
 
-// Calls visit(global address, staged address) for every unit of the images' lines that the calling
-// thread owns. The assignment is fixed, so a thread always sees the units that it copied.
-template <int kUnit, typename T, typename Visit>
-__device__ __forceinline__ void visit_units(const BandsParams& p, const BandsBlock& block,
+// Calls visit<unit>(global address, staged address) for every unit of the images' lines that the
+// calling thread owns. The assignment is fixed, so a thread always sees the units that it copied.
+template <typename T, typename Visit>
+__device__ __forceinline__ void visit_lines(const BandsParams& p, const BandsBlock& block,
                                             int first_image, int images, unsigned char* stage,
                                             const Visit& visit) {
-  const T* source = static_cast<const T*>(p.source) + first_image * p.source_n +
-                    block.filter / p.multiplier * p.source_c + block.first_line * p.source_h +
-                    (block.origin + block.begin);
-  const int units = (block.end - block.begin) / kUnit;
-  const int count = images * block.lines * units;
+  if (block.last_step == 0) return;
+  visit_unit<T>(p.unit, [&](auto unit_constant) {
+    constexpr int kUnit = decltype(unit_constant)::value;
+    const T* source = static_cast<const T*>(p.source) + first_image * p.source_n +
+                      block.filter / p.multiplier * p.source_c + block.first_line * p.source_h +
+                      (block.origin + block.begin);
+    const int units = (block.end - block.begin) / kUnit;
+    const int count = images * block.lines * units;
 #pragma unroll 4
-  for (int index = threadIdx.x; index < count; index += blockDim.x) {
-    int line = index;
-    const int unit = block.by_units.split(line);
-    int image = line;
-    const int row = block.by_lines.split(image);
-    visit(source + (image * p.source_n + row * p.source_h + unit * kUnit),
+    for (int index = threadIdx.x; index < count; index += blockDim.x) {
+      int line = index;
+      const int unit = block.by_units.split(line);
+      int image = line;
+      const int row = block.by_lines.split(image);
+      visit.template operator()<kUnit>(
+          source + (image * p.source_n + row * p.source_h + unit * kUnit),
           reinterpret_cast<T*>(stage + (image * p.span + row) * p.line_pitch) +
               (block.begin + unit * kUnit));
-  }
+    }
+  });
 }
 
 // Issues the copies of the lines of `images` images.
 template <typename T>
 __device__ __forceinline__ void stage_lines(const BandsParams& p, const BandsBlock& block,
                                             int first_image, int images, unsigned char* stage) {
-  if (block.last_step == 0) return;
-  visit_unit<T>(p.unit, [&](auto unit) {
-    constexpr int kUnit = decltype(unit)::value;
-    visit_units<kUnit, T>(p, block, first_image, images, stage,
-                          [](const T* from, T* to) { copy_unit<kUnit>(to, from, true); });
-  });
+  visit_lines<T>(p, block, first_image, images, stage,
+                 []<int kUnit>(const T* from, T* to) { copy_unit<kUnit>(to, from, true); });
 }
 
 // Rounds staged float32 values to TF32. Each thread rounds the units that it copied, so waiting for
@@ -111,12 +112,8 @@ template <typename T>
 __device__ __forceinline__ void round_lines(const BandsParams& p, const BandsBlock& block,
                                             int first_image, int images, unsigned char* stage) {
   if constexpr (sizeof(T) == 4) {
-    if (block.last_step == 0) return;
-    visit_unit<T>(p.unit, [&](auto unit) {
-      constexpr int kUnit = decltype(unit)::value;
-      visit_units<kUnit, T>(p, block, first_image, images, stage,
-                            [](const T*, T* to) { round_unit<kUnit>(to); });
-    });
+    visit_lines<T>(p, block, first_image, images, stage,
+                   []<int kUnit>(const T*, T* to) { round_unit<kUnit>(to); });
   }
 }
 

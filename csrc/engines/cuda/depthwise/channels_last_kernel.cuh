@@ -19,6 +19,7 @@
 // Shared memory:
 //     pixels    [row][column][channel], in the storage type
 //     weights   [row tap][column tap][channel], float32
+// Limit: memory for 3x3; multiply-adds from about 13x13 on (docs/engines/cuda_depthwise.md).
 // Grid: shares of a channel's filters fastest, then chunks, column tiles, row tiles, images.
 #pragma once
 
@@ -37,8 +38,8 @@ struct ChannelsLastBlock {
 __device__ inline ChannelsLastBlock locate_pixel_block(const ChannelsLastParams& p) {
   ChannelsLastBlock block;
   int index = blockIdx.x;
-  block.first_filter = p.by_parts.split(index) * p.filters_per_part;
-  block.last_filter = min(block.first_filter + p.filters_per_part, p.t.multiplier);
+  block.first_filter = p.by_shares.split(index) * p.filters_per_share;
+  block.last_filter = min(block.first_filter + p.filters_per_share, p.t.multiplier);
   block.first_channel = p.by_chunks.split(index) * p.chunk;
   block.first_column = p.by_column_tiles.split(index) * p.tile_cols;
   block.columns = min(p.tile_cols, p.t.column.count - block.first_column);
@@ -86,7 +87,7 @@ __device__ inline void stage_channels_last_weights(const ChannelsLastParams& p,
   }
 }
 
-// Adds one column of taps, as multiply_taps does (plane_multiply.cuh). Steps are in elements.
+// Adds one column of taps, as multiply_taps does (plane_kernel.cuh). Steps are in elements.
 template <typename T>
 __device__ __forceinline__ void multiply_channels_last(
     const T* pixels, int row_step, const float* weights, int weight_step, int count,

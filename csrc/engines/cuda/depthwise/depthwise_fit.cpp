@@ -1,8 +1,7 @@
-#include "engines/cuda/depthwise/depthwise_fit.h"
+#include "engines/cuda/depthwise/depthwise_geometry.h"
 
 #include "core/arithmetic.h"
 #include "planning/gather_axis.h"
-#include "planning/gather_buffers.h"
 
 namespace convx {
 namespace {
@@ -18,16 +17,8 @@ GatherAxis fit_axis(const AxisPhase& phase, int64_t at_once) {
 
 DepthwiseTensors make_tensors(const ConvProblem& p, const GatherView& view, bool planes) {
   DepthwiseTensors t{};
-  const Strides& from = view.source_strides;
-  const Strides& to = view.target_strides;
-  t.source_n = from.n, t.source_c = from.c, t.source_h = from.h, t.source_w = from.w;
-  t.target_n = to.n, t.target_c = to.c, t.target_h = to.h, t.target_w = to.w;
-  t.weight_k = p.w_strides.n, t.weight_r = p.w_strides.h, t.weight_s = p.w_strides.w;
-  t.images = static_cast<int>(p.N);
-  t.channels = static_cast<int>(p.C);
-  t.multiplier = static_cast<int>(p.filters_per_group());
-  t.source_height = static_cast<int>(view.source_h);
-  t.source_width = static_cast<int>(view.source_w);
+  set_depthwise_tensors(p, view, t);
+  t.images = narrow(p.N), t.channels = narrow(p.C), t.multiplier = narrow(p.filters_per_group());
   t.row = make_cuda_axis(fit_axis(view.rows[0], planes ? kPlaneRows : kChannelsLastRows));
   t.column = make_cuda_axis(planes ? fit_axis(view.columns[0], kDepthwiseVector)
                                    : make_gather_axis(view.columns[0], false));
@@ -69,50 +60,6 @@ DepthwiseFit fit_depthwise(const ConvProblem& problem, const DeviceCaps& caps) {
     fit_pixel_strips(problem, caps, fit);
   }
   return fit;
-}
-
-PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fit,
-                              const Buffers& buffers) {
-  PlaneParams params = fit.plane;
-  set_gather_buffers(params.t, problem, buffers);
-  const int unit = fit_unit_to_address(params.t.source, size_of(problem.dtype), params.stage.unit);
-  if (unit < params.stage.unit) set_plane_unit(params, unit);
-  return params;
-}
-
-StripFit make_strip_launch(const ConvProblem& problem, const DepthwiseFit& fit,
-                           const Buffers& buffers) {
-  DepthwiseTensors t{};
-  set_gather_buffers(t, problem, buffers);
-  StripFit launch = fit_strips_to_addresses(problem, fit.strip, t);
-  set_gather_buffers(launch.params.t, problem, buffers);
-  return launch;
-}
-
-ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const DepthwiseFit& fit,
-                                             const Buffers& buffers) {
-  ChannelsLastParams params = fit.pixel;
-  set_gather_buffers(params.t, problem, buffers);
-  const int unit = fit_unit_to_address(params.t.source, size_of(problem.dtype), params.stage.unit);
-  if (unit < params.stage.unit) set_channels_last_unit(params, unit);
-  params.vector_stores =
-      params.vector_stores && is_aligned(params.t.target, problem.dtype, kDepthwiseVector);
-  return params;
-}
-
-std::optional<PixelStripParams> make_pixel_strip_params(const ConvProblem& problem,
-                                                        const DepthwiseFit& fit,
-                                                        const Buffers& buffers) {
-  if (fit.pixel_strip.blocks == 0) return {};
-  PixelStripParams params = fit.pixel_strip.params;
-  set_gather_buffers(params.t, problem, buffers);
-  const int channels = pixel_strip_channels(kPixelStripShapes[fit.pixel_strip.shape].taps);
-  const bool aligned = is_aligned(params.t.source, problem.dtype, channels) &&
-                       is_aligned(params.t.target, problem.dtype, channels);
-  if (!aligned) return {};
-  params.dense_weights =
-      params.dense_weights && is_aligned(params.t.weight, problem.dtype, channels);
-  return params;
 }
 
 }  // namespace convx

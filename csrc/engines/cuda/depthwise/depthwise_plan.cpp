@@ -1,7 +1,6 @@
 #include "engines/cuda/cuda_engines.h"
-#include "engines/cuda/depthwise/depthwise_fit.h"
-#include "engines/cuda/depthwise/depthwise_weight_grad_fit.h"
-#include "engines/cuda/depthwise/phase_strip_fit.h"
+#include "engines/cuda/depthwise/depthwise_geometry.h"
+#include "engines/cuda/depthwise/weight_grad_geometry.h"
 #include "planning/refusals.h"
 
 namespace convx {
@@ -40,7 +39,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
     auto grad = std::make_shared<DepthwiseWeightGradFit>(fit_depthwise_weight_grad(problem, caps));
     if (const auto* strips = std::get_if<StripWeightGradFit>(grad.get())) {
       plan.tile = {strips->params.segment_rows, strips->columns, 1};
-      plan.split = strips->parts;
+      plan.split = strips->splits;
     } else {
       const auto& pixels = std::get<PixelWeightGradFit>(*grad);
       const PixelWeightGradParams& tiles = pixels.params;
@@ -48,7 +47,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
       const bool by_rows = pixels.rows.blocks > 0;
       plan.tile = {tiles.segment_rows, tiles.tile_columns, tiles.chunk};
       if (by_rows) plan.tile = {1, row_grad_columns(tiles.t.row.source_step), rows.chunk};
-      plan.split = by_rows ? pixels.rows.parts : pixels.parts;
+      plan.split = by_rows ? pixels.rows.splits : pixels.splits;
     }
     const auto cost = [](const auto& fit) -> WeightGradCost { return fit; };
     const WeightGradCost found = std::visit(cost, *grad);

@@ -1,46 +1,48 @@
-#include <utility>
-
+// Launches the kernels whose threads go down strips: NCHW, channels_last, and input gradients with
+// stride 2.
 #include "cuda/launch.h"
-#include "engines/cuda/depthwise/depthwise_launch.h"
+#include "cuda/launch_listed.h"
+#include "device/float_types.cuh"
+#include "engines/cuda/depthwise/phase_strip_kernel.cuh"
+#include "engines/cuda/depthwise/pixel_strip_kernel.cuh"
 #include "engines/cuda/depthwise/strip_kernel.cuh"
 
 namespace convx {
-namespace {
 
-// Launches the kernel with this shape and number of columns if the fit asks for it.
-template <typename T, int kIndex, int kColumns>
-void launch_if_fitted(const LaunchSite& site, const StripFit& fit, bool& launched) {
-  if constexpr (has_strip_kernel(kStripShapes[kIndex], sizeof(T), kColumns)) {
-    if (fit.shape != kIndex || fit.columns != kColumns) return;
-    launch_kernel<strip_kernel<T, kIndex, kColumns>>(site, dim3(static_cast<unsigned>(fit.blocks)),
-                                                     kDepthwiseThreads, 0, fit.params);
-    launched = true;
-  }
-}
-
-template <typename T, int... kIndices>
-bool launch_strips(const LaunchSite& site, const StripFit& fit,
-                   std::integer_sequence<int, kIndices...>) {
-  bool launched = false;
-  (launch_if_fitted<T, kIndices, 8>(site, fit, launched), ...);
-  (launch_if_fitted<T, kIndices, 4>(site, fit, launched), ...);
-  (launch_if_fitted<T, kIndices, 2>(site, fit, launched), ...);
-  (launch_if_fitted<T, kIndices, 1>(site, fit, launched), ...);
-  return launched;
-}
-
-}  // namespace
-
-void launch_depthwise_strips(const LaunchSite& site, const DepthwiseFit& fit,
-                             const Buffers& buffers) {
-  const StripFit strips = make_strip_launch(*site.problem, fit, buffers);
-  constexpr auto kIndices = std::make_integer_sequence<int, kStripShapeCount>{};
-  bool launched = false;
-  visit_device_type(site.problem->dtype, [&](auto zero) {
+void launch_strips(const LaunchSite& site, const StripFit& fit) {
+  visit_float_type(site.problem->dtype, [&](auto zero) {
     using T = decltype(zero);
-    if constexpr (sizeof(T) <= 4) launched = launch_strips<T>(site, strips, kIndices);
+    const StripKernel wanted{fit.shape, fit.columns};
+    launch_listed<kStripKernels>(site, wanted, [&]<StripKernel kKernel>() {
+      if constexpr (has_strip_kernel(kStripShapes[kKernel.shape], sizeof(T), kKernel.columns)) {
+        launch_kernel<strip_kernel<T, kKernel.shape, kKernel.columns>>(
+            site, dim3(static_cast<unsigned>(fit.blocks)), kDepthwiseThreads, 0, fit.params);
+      }
+    });
   });
-  if (!launched) throw_launch_error(site, "launching the strip kernel", "no such kernel");
+}
+
+void launch_strips(const LaunchSite& site, const PixelStripFit& fit) {
+  visit_float_type(site.problem->dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const PixelStripShape& wanted = kPixelStripShapes[fit.shape];
+    launch_listed<kPixelStripShapes>(site, wanted, [&]<PixelStripShape kShape>() {
+      launch_kernel<pixel_strip_kernel<T, kShape.taps, kShape.stride>>(
+          site, dim3(static_cast<unsigned>(fit.blocks)), kDepthwiseThreads,
+          static_cast<size_t>(pixel_strip_shared_bytes(kShape.taps)), fit.params);
+    });
+  });
+}
+
+void launch_strips(const LaunchSite& site, const PhaseStripFit& fit) {
+  visit_float_type(site.problem->dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const PhaseStripKernel wanted{fit.kernel, fit.channels};
+    launch_listed<kPhaseStripKernels>(site, wanted, [&]<PhaseStripKernel kKernel>() {
+      launch_kernel<phase_strip_kernel<T, kKernel.kernel, kKernel.channels>>(
+          site, dim3(static_cast<unsigned>(fit.blocks)), kDepthwiseThreads, 0, fit.params);
+    });
+  });
 }
 
 }  // namespace convx

@@ -16,15 +16,15 @@
 //
 // In channels_last a thread has 4 channels (2 for 5x5 kernels) and its neighbours have the other
 // channels, so that warps read and write whole sectors; in NCHW it has one, and its neighbours have
-// the other columns. Pixels of y beside its own come from L1. No products with zeros but those of
-// padding, no shared memory.
+// the other columns. Pixels of y beside its own come from L1. The only zeros that it multiplies are
+// padding. It uses no shared memory.
+// Grid: channels (channels_last) or columns (NCHW) fastest, then the other, row segments, images.
 #pragma once
 
 #include <algorithm>
 
-#include "engines/cuda/depthwise/channel_vector.cuh"
-#include "engines/cuda/depthwise/depthwise_params.h"
-#include "engines/cuda/depthwise/phase_strip_fit.h"
+#include "engines/cuda/depthwise/depthwise_geometry.h"
+#include "engines/cuda/depthwise/element_vector.cuh"
 
 namespace convx {
 
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPhaseStripBlocks)
   for (int l = 0; l < kTaps; ++l) {
     inside[l] = static_cast<unsigned>(column - l) < static_cast<unsigned>(p.source_width);
   }
-  using Row = ChannelVector<T, kChannels>[kTaps];
+  using Row = ElementVector<T, kChannels>[kTaps];
   const auto load_row = [&](Row& row, int i) {
     const bool has_row = static_cast<unsigned>(i) < static_cast<unsigned>(p.source_height);
 #pragma unroll
@@ -104,23 +104,16 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kPhaseStripBlocks)
         for (int c = 0; c < kChannels; ++c) sum[c] += weight[r][s][c] * window[m][l][c];
       }
     }
-    store_channels(target + h * p.target_h + w * p.target_w, sum);
+    store_elements(target + h * p.target_h + w * p.target_w, sum);
   };
   int i = first_row;
   do {  // there is at least one row
 #pragma unroll
-    for (int turn = 0; turn < kAhead; ++turn) {
-      if (turn > 0 && i >= end_row) break;
-#pragma unroll
-      for (int m = kTaps - 1; m > 0; --m) {
-#pragma unroll
-        for (int l = 0; l < kTaps; ++l) {
-#pragma unroll
-          for (int c = 0; c < kChannels; ++c) window[m][l][c] = window[m - 1][l][c];
-        }
-      }
-      widen_row(window[0], ahead[turn]);
-      load_row(ahead[turn], i + kAhead);
+    for (int step = 0; step < kAhead; ++step) {
+      if (step > 0 && i >= end_row) break;
+      shift_rows(window);
+      widen_row(window[0], ahead[step]);
+      load_row(ahead[step], i + kAhead);
 #pragma unroll
       for (int a = 0; a < kPhaseStride; ++a) {
 #pragma unroll

@@ -4,7 +4,7 @@
 //     y[p][q][c] = bias[c] + sum over r, s of  x[row (p, r)][column (q, s)][c] * w[c][r][s]
 //
 //      columns  --->                    A thread computes a vector of channels in some neighbouring
-//      +---+---+---+---+                output columns (depthwise_params.h). The neighbouring
+//      +---+---+---+---+                output columns (depthwise_geometry.h). The neighbouring
 //      | # | # | # | # |  source row    threads of its block compute the other channels of a chunk,
 //      +---+---+---+---+                then further columns, segments of the rows, and images.
 //      |   |   |   |   |  next row
@@ -18,11 +18,13 @@
 // Shared memory: none for 3x3, whose threads keep their weights in registers. Larger kernels: the
 // weights of the block's chunk, [tap][channel], float32; 13 KB for 7x7. They are loaded coalesced,
 // once, and each is read once per source row, for all columns of the thread.
-// Grid: chunks of channels fastest, then the items (columns, segments, images) of a block.
+// Limit: memory for 3x3; multiply-adds from about 5x5 on in 16 bits
+// (docs/engines/cuda_depthwise.md). Grid: chunks of channels fastest, then the items (columns,
+// segments, images) of a block.
 #pragma once
 
-#include "engines/cuda/depthwise/channel_vector.cuh"
-#include "engines/cuda/depthwise/depthwise_params.h"
+#include "engines/cuda/depthwise/depthwise_geometry.h"
+#include "engines/cuda/depthwise/element_vector.cuh"
 #include "engines/cuda/depthwise/strip_row.cuh"
 
 namespace convx {
@@ -30,7 +32,7 @@ namespace convx {
 // The pixels of one source row that a thread's outputs see.
 template <typename T, int kPixels, int kChannels>
 struct PixelRow {
-  ChannelVector<T, kChannels> pixels[kPixels];
+  ElementVector<T, kChannels> pixels[kPixels];
 
   // `at` is the first pixel in row y. Pixel i is loaded only in rows 0 to limits[i] - 1; it is zero
   // elsewhere.
@@ -106,7 +108,7 @@ __device__ __forceinline__ void load_strip_weights(const PixelStripParams& p, in
   const T* const from = static_cast<const T*>(p.t.weight);
   if (p.dense_weights) {
     // Weights of neighbouring threads are far apart. Vector loads touch far fewer sectors.
-    ChannelVector<T, kChannels> vectors[kAllTaps];
+    ElementVector<T, kChannels> vectors[kAllTaps];
 #pragma unroll
     for (int i = 0; i < kAllTaps; ++i) {
       vectors[i].load(from + channel * kAllTaps + i * kChannels, true);
@@ -138,8 +140,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
   constexpr int kAhead = pixel_strip_steps_ahead(kTaps, kStride, sizeof(T));
   constexpr int kPitch = pixel_strip_weight_pitch(kTaps);
   constexpr bool kKeepsWeights = keeps_strip_weights(kTaps);
-  // Output rows that see a step: sum[m] belongs to the m-th row before the newest.
-  constexpr int kSums = (kTaps + kStride - 1) / kStride;
+  // Output rows that a step adds to: sum[m] belongs to the m-th row before the newest.
+  constexpr int kOpenRows = (kTaps + kStride - 1) / kStride;
   using Row = PixelRow<T, kPixels, kChannels>;
 
   const DepthwiseTensors& t = p.t;
@@ -155,7 +157,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
   const int end_row = min(first_row + p.segment_rows, t.row.count);
   const int image = index;
 
-  const auto [first_step, end_step] = find_steps<kStride, kSums>(t, first_row, end_row);
+  const auto [first_step, end_step] = find_steps<kStride, kOpenRows>(t, first_row, end_row);
   int step = first_step;
   int y = step * kStride + t.row.offset0;
   const int x = column * kStride + t.column.offset0;
@@ -197,28 +199,15 @@ __global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
       bias[c] = to_accumulate(static_cast<const T*>(t.bias)[channel + c]);
     }
   }
-  float sum[kSums][kColumns][kChannels];
+  float sum[kOpenRows][kColumns][kChannels];
   const auto start_row = [&](auto& row) {
 #pragma unroll
-    for (auto& of_column : row) {
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) of_column[c] = bias[c];
-    }
+    for (auto& of_column : row) copy_values(of_column, bias);
   };
 #pragma unroll
   for (auto& row : sum) start_row(row);
-  const auto move_up = [&] {
-#pragma unroll
-    for (int m = kSums - 1; m > 0; --m) {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-#pragma unroll
-        for (int c = 0; c < kChannels; ++c) sum[m][i][c] = sum[m - 1][i][c];
-      }
-    }
-  };
 
-  int row = step - (kSums - 1);  // the output row that the step completes
+  int row = step - (kOpenRows - 1);  // the output row that the step completes
   T* target = static_cast<T*>(t.target) + image * t.target_n + row * t.target_h +
               column * t.target_w + channel;
   const auto is_own = [&](int output_row) {
@@ -228,7 +217,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       if (is_own(row) && column + i < t.column.count) {
-        store_channels(target + i * t.target_w, sums[i]);
+        store_elements(target + i * t.target_w, sums[i]);
       }
     }
     target += t.target_h;
@@ -237,7 +226,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
   // Adds row c of a step to the outputs that see it.
   const auto multiply = [&](const float (&window)[kPixels][kChannels], int c) {
 #pragma unroll
-    for (int m = kSums - 1; m >= 0; --m) {
+    for (int m = kOpenRows - 1; m >= 0; --m) {
       const int r = c + m * kStride;
       if (r >= kTaps) continue;
       if (!kKeepsWeights && !is_own(step - m)) continue;
@@ -245,10 +234,9 @@ __global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
       for (int s = 0; s < kTaps; ++s) {
         float weight[kChannels];
         if constexpr (kKeepsWeights) {
-#pragma unroll
-          for (int v = 0; v < kChannels; ++v) weight[v] = kept[r * kTaps + s][v];
+          copy_values(weight, kept[r * kTaps + s]);
         } else {
-          load_channels(weight, staged + (r * kTaps + s) * kPitch + place);
+          load_elements(weight, staged + (r * kTaps + s) * kPitch + place);
         }
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) {
@@ -271,15 +259,15 @@ __global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
         multiply(window, c);
         load_row(rows[ahead][c]);
       }
-      store(sum[kSums - 1]);
+      store(sum[kOpenRows - 1]);
       ++step;
-      move_up();
+      shift_rows(sum);
       start_row(sum[0]);
     }
   } while (step < end_step);
   // Rows that no further source row adds to.
 #pragma unroll
-  for (int m = kSums - 1; m > 0; --m) store(sum[m]);
+  for (int m = kOpenRows - 1; m > 0; --m) store(sum[m]);
 }
 
 }  // namespace convx

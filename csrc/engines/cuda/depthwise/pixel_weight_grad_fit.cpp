@@ -3,15 +3,13 @@
 #include <numeric>
 
 #include "core/gather_view.h"
-#include "engines/cuda/depthwise/depthwise_fit.h"
-#include "engines/cuda/depthwise/depthwise_weight_grad_fit.h"
+#include "engines/cuda/depthwise/depthwise_costs.h"
+#include "engines/cuda/depthwise/weight_grad_geometry.h"
 #include "planning/boxed_tensor.h"
 #include "planning/gather_axis.h"
 
 namespace convx {
 namespace {
-
-int narrow(int64_t value) { return static_cast<int>(value); }
 
 // The axis for a kernel that has this stride compiled in.
 CudaAxis make_axis(const AxisPhase& phase, int core_stride) {
@@ -33,9 +31,9 @@ bool serves(const PixelGradCore& core, const GatherView& view) {
 struct TapGroups {
   int64_t taps, groups;  // taps per group; groups of all classes
   TapGroups(const CudaAxis& axis, int most) {
-    const int64_t parts = ceil_div(axis.most_class_taps(), most);
-    taps = ceil_div(axis.most_class_taps(), parts);
-    groups = parts * axis.classes;
+    const int64_t class_groups = ceil_div(axis.most_class_taps(), most);
+    taps = ceil_div(axis.most_class_taps(), class_groups);
+    groups = class_groups * axis.classes;
   }
 };
 
@@ -84,59 +82,62 @@ constexpr int64_t kBoxAlignment = 128;  // of a box in shared memory, in bytes
 
 // The distribution of a block's threads and shared memory.
 struct BlockShape {
-  int64_t unit, chunks, chunk, vectors, strips, tiles;
-  int64_t row_pixels, pitch, target_offset, stage_elements;
-  bool in_planes, uses_boxes;
+  PixelWeightGradParams p{};  // what does not depend on the items
+  int64_t chunks, tiles;
 
   BlockShape(const ConvProblem& problem, const DeviceCaps& caps, const DepthwiseTensors& t,
              const PixelGradCore& core, int64_t most_vectors, int64_t extra_tiles) {
     const int64_t element = size_of(problem.dtype);
     const int64_t channels = pixel_grad_channels(core.taps);
-    in_planes = t.source_c != 1 || t.target_c != 1;
-    unit = in_planes ? 1
-                     : fit_unit(element, t.channels, problem.N > 1 ? t.source_n : 0, t.source_h,
-                                t.source_w, problem.N > 1 ? t.target_n : 0, t.target_h, t.target_w);
-    const int64_t whole = std::max(unit, channels);
+    p.t = t;
+    p.partial_stride = problem.K * problem.taps();
+    p.taps = narrow(problem.taps());
+    p.in_planes = t.source_c != 1 || t.target_c != 1;
+    p.unit = p.in_planes
+                 ? 1
+                 : fit_unit(element, t.channels, problem.N > 1 ? t.source_n : 0, t.source_h,
+                            t.source_w, problem.N > 1 ? t.target_n : 0, t.target_h, t.target_w);
+    const int64_t whole = std::max<int64_t>(p.unit, channels);
     chunks = ceil_div(t.channels, most_vectors * channels);
-    chunk = round_up(ceil_div(t.channels, chunks), whole);
-    chunks = ceil_div(t.channels, chunk);
-    vectors = ceil_div(chunk, channels);
+    p.chunk = narrow(round_up(ceil_div(t.channels, chunks), whole));
+    chunks = ceil_div(t.channels, p.chunk);
+    p.vectors = narrow(ceil_div(p.chunk, channels));
     const int64_t lane_columns = ceil_div(t.column.count, t.column.lanes);
     const int64_t all_strips = ceil_div(lane_columns, kPixelGradColumns);
-    tiles = ceil_div(all_strips, std::max<int64_t>(1, kPixelGradThreads / vectors)) + extra_tiles;
-    strips = ceil_div(all_strips, tiles);
-    tiles = ceil_div(all_strips, strips);
+    tiles = ceil_div(all_strips, std::max(1, kPixelGradThreads / p.vectors)) + extra_tiles;
+    p.strips = narrow(ceil_div(all_strips, tiles));
+    tiles = ceil_div(all_strips, p.strips);
+    p.tile_columns = p.strips * kPixelGradColumns;
     const TapGroups columns(t.column, core.taps);
-    row_pixels = (tile_columns() - 1) * core.stride + columns.taps;
-    pitch = choose_pitch(chunk, unit, element, core, vectors, threads(), in_planes);
+    const int exact_pixels = narrow((p.tile_columns - 1) * core.stride + columns.taps);
+    p.pitch =
+        narrow(choose_pitch(p.chunk, p.unit, element, core, p.vectors, threads(), p.in_planes));
     // More pixels, up to whole 128 bytes, let TMA copy rows of any whole 16 bytes per pixel.
-    const int64_t exact_pixels = row_pixels;
-    row_pixels = round_up(row_pixels, kBoxAlignment / std::gcd(kBoxAlignment, pitch * element));
-    uses_boxes = find_boxes(problem, caps, t);
-    if (!uses_boxes) row_pixels = exact_pixels;
+    p.row_pixels =
+        narrow(round_up(exact_pixels, kBoxAlignment / std::gcd(kBoxAlignment, p.pitch * element)));
+    p.uses_boxes = find_boxes(problem, caps);
+    if (!p.uses_boxes) p.row_pixels = exact_pixels;
     const int64_t window = pixel_grad_window(core.taps, core.stride);
     const int64_t aligned = kBoxAlignment / element;
-    target_offset = round_up(window * core.stride * row_pixels * pitch, aligned);
+    p.target_offset = narrow(round_up(window * core.stride * p.row_pixels * p.pitch, aligned));
     // Threads read up to core.taps pixels from their first one on, even if they need fewer.
-    stage_elements =
-        round_up(target_offset + (window * tile_columns() + core.taps) * pitch, aligned);
+    p.stage_elements = narrow(
+        round_up(p.target_offset + (window * p.tile_columns + core.taps) * p.pitch, aligned));
   }
   // Whether TMA can copy rows. It adds no padding to pixels.
-  bool find_boxes(const ConvProblem& problem, const DeviceCaps& caps,
-                  const DepthwiseTensors& t) const {
-    const int64_t element = size_of(problem.dtype), pixel_bytes = pitch * element;
+  bool find_boxes(const ConvProblem& problem, const DeviceCaps& caps) const {
+    const int64_t element = size_of(problem.dtype), pixel_bytes = p.pitch * element;
     const auto fits = [&](int64_t pixels, int64_t step) {
       return step <= kMaxBoxStep && (pixels - 1) * step + 1 <= kMaxBoxSpan &&
              pixels * pixel_bytes % kBoxAlignment == 0;
     };
-    return caps.compute_major == 9 && caps.wgmma && !in_planes && unit * element == 16 &&
-           pitch == chunk && chunk <= kMaxBoxSpan &&
+    return caps.compute_major == 9 && caps.wgmma && !p.in_planes && p.unit * element == 16 &&
+           p.pitch == p.chunk && p.chunk <= kMaxBoxSpan &&
            has_boxes(problem.x_strides, problem.C, element) &&
-           has_boxes(problem.y_strides, problem.K, element) && fits(row_pixels, t.column.period) &&
-           fits(tile_columns(), t.column.lanes);
+           has_boxes(problem.y_strides, problem.K, element) &&
+           fits(p.row_pixels, p.t.column.period) && fits(p.tile_columns, p.t.column.lanes);
   }
-  int64_t threads() const { return vectors * strips; }
-  int64_t tile_columns() const { return strips * kPixelGradColumns; }
+  int64_t threads() const { return int64_t{p.vectors} * p.strips; }
 };
 
 struct Candidate {
@@ -161,12 +162,12 @@ double count_step_issue(const Candidate& c) {
   const int64_t pixels = (kPixelGradColumns - 1) * core.stride + core.taps;
   const int64_t loads = core.stride * pixels + kPixelGradColumns;
   const double convert = element == 2 ? static_cast<double>(channels) : 0;
-  const int64_t copied = core.stride * c.block.row_pixels + c.block.tile_columns();
-  const int64_t units = copied * ceil_div(c.block.chunk, c.block.unit);
-  const double copy_issue = !c.block.in_planes ? kCopyIssue
-                            : element == 2     ? kShortElementIssue
-                                               : kElementIssue;
-  const double copies = c.block.uses_boxes
+  const int64_t copied = core.stride * c.block.p.row_pixels + c.block.p.tile_columns;
+  const int64_t units = copied * ceil_div(c.block.p.chunk, c.block.p.unit);
+  const double copy_issue = !c.block.p.in_planes ? kCopyIssue
+                            : element == 2       ? kShortElementIssue
+                                                 : kElementIssue;
+  const double copies = c.block.p.uses_boxes
                             ? static_cast<double>(core.stride + 1) * kBoxIssue /
                                   static_cast<double>(ceil_div(c.block.threads(), 32))
                             : static_cast<double>(ceil_div(units, c.block.threads())) * copy_issue;
@@ -176,7 +177,7 @@ double count_step_issue(const Candidate& c) {
 }
 
 // Cuts rows into segments, distributes the items among blocks, and keeps the fastest choice.
-void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
+void fit_splits(const Candidate& c, PixelWeightGradFit& fit) {
   constexpr double kIssuePerCycle = 2.8, kWarpIssue = 0.3, kItemIssue = 120;
   const ConvProblem& problem = c.problem;
   const PixelGradCore& core = kPixelGradCores[c.core];
@@ -188,11 +189,11 @@ void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
   const double step_issue = count_step_issue(c);
   // DRAM delivers 64 bytes at once. Smaller pieces of a pixel share them with other blocks.
   const bool is_narrow =
-      block.chunks > 1 && !block.in_planes && static_cast<double>(block.chunk) * element < 64;
+      block.chunks > 1 && !block.p.in_planes && static_cast<double>(block.p.chunk) * element < 64;
   const double narrow_chunks = is_narrow ? 1.2 : 1;
   const int64_t lane_rows = ceil_div(c.t.row.count, c.t.row.lanes);
   const int64_t lanes = int64_t{c.t.row.lanes} * c.t.column.lanes;
-  const int64_t part_blocks = block.chunks * c.rows.groups * c.columns.groups;
+  const int64_t split_blocks = block.chunks * c.rows.groups * c.columns.groups;
   const int64_t slots = c.resident * std::max(c.caps.sm_count, 1);
   const int64_t window = pixel_grad_window(core.taps, core.stride);
   for (int64_t wanted = 1; wanted <= lane_rows; wanted = next_size(wanted)) {
@@ -203,69 +204,57 @@ void fit_parts(const Candidate& c, PixelWeightGradFit& fit) {
     const int64_t steps = segment + ceil_div(c.rows.taps, core.stride) - 1;
     int64_t tried = 0;
     for (int64_t waves = 1; waves <= 4; ++waves) {
-      const int64_t per_part = ceil_div(items, std::max<int64_t>(1, waves * slots / part_blocks));
-      const int64_t parts = ceil_div(items, per_part);
-      if (parts == tried) continue;
-      tried = parts;
-      const int64_t blocks = parts * part_blocks;
-      const int64_t workspace = parts * problem.K * problem.taps() * 4;
+      const int64_t per_split = ceil_div(items, std::max<int64_t>(1, waves * slots / split_blocks));
+      const int64_t splits = ceil_div(items, per_split);
+      if (splits == tried) continue;
+      tried = splits;
+      const int64_t blocks = splits * split_blocks;
+      const int64_t workspace = splits * problem.K * problem.taps() * 4;
       if (blocks >= int64_t{1} << 31 || workspace > c.caps.workspace_limit) continue;
       const double per_sm = std::ceil(static_cast<double>(blocks) / sms);
       const double together = std::min<double>(per_sm, static_cast<double>(c.resident));
       const double rate = std::min(kIssuePerCycle, kWarpIssue * together * warps);
-      const double block_items = static_cast<double>(per_part);
+      const double block_items = static_cast<double>(per_split);
       const double block_issue =
           kStripSetupIssue + static_cast<double>(c.rows.taps * core.taps) * kStripSumIssue +
           block_items * (kItemIssue + static_cast<double>(steps) * step_issue);
       const double compute = per_sm * warps * block_issue / rate / kDepthwiseCyclesPerUs;
       const double least = count_bytes(problem) + 2.0 * static_cast<double>(workspace);
-      const double moved = static_cast<double>(items * part_blocks * block.chunk) * element *
-                           static_cast<double>(steps * core.stride * block.row_pixels +
-                                               segment * block.tile_columns());
+      const double moved = static_cast<double>(items * split_blocks * block.p.chunk) * element *
+                           static_cast<double>(steps * core.stride * block.p.row_pixels +
+                                               segment * block.p.tile_columns);
       // Fewer blocks than multiprocessors do not fill the memory's queues.
       const double spread = std::min(1.0, static_cast<double>(blocks) / sms);
-      const double rate_of_memory = block.uses_boxes ? kBoxBytesPerUs : kStripBytesPerUs;
+      const double rate_of_memory = block.p.uses_boxes ? kBoxBytesPerUs : kStripBytesPerUs;
       const double memory = (least / rate_of_memory * narrow_chunks +
                              std::max(0.0, moved - least) / kDepthwiseExcessBytesPerUs) /
                             scale / spread;
       const double block_stages = block_items * static_cast<double>(ceil_div(steps, window));
       // cp.async cannot copy single 16-bit elements.
       const double ahead =
-          block.in_planes && element == 2 ? 0.5 : static_cast<double>(c.stages - 1);
+          block.p.in_planes && element == 2 ? 0.5 : static_cast<double>(c.stages - 1);
       const double latency = std::ceil(per_sm / static_cast<double>(c.resident)) *
                              (1 + block_stages / ahead) * kStripLatencyUs;
-      const double second_pass = block.in_planes ? kStripSecondPassUs : kPixelGradSecondPassUs;
+      const double second_pass = block.p.in_planes ? kStripSecondPassUs : kPixelGradSecondPassUs;
       const double us = kDepthwiseLaunchUs + second_pass + std::max({compute, memory, latency}) +
                         // Neither hides the other entirely.
-                        (block.uses_boxes ? 0.05 : 0.15) * std::min(compute, memory);
+                        (block.p.uses_boxes ? 0.05 : 0.15) * std::min(compute, memory);
       if (fit.blocks > 0 && us >= fit.microseconds) continue;
       fit.microseconds = us;
-      fit.blocks = blocks, fit.parts = parts, fit.workspace_bytes = workspace;
+      fit.blocks = blocks, fit.splits = splits, fit.workspace_bytes = workspace;
       fit.shared_bytes = c.shared_bytes;
       fit.core = c.core;
       fit.threads = narrow(block.threads());
-      PixelWeightGradParams& p = fit.params;
-      p.t = c.t;
-      p.partial_stride = problem.K * problem.taps();
-      p.taps = narrow(problem.taps());
-      p.items = narrow(items), p.parts = narrow(parts);
-      p.segment_rows = narrow(segment), p.tile_columns = narrow(block.tile_columns());
-      p.chunk = narrow(block.chunk), p.vectors = narrow(block.vectors);
-      p.strips = narrow(block.strips);
+      PixelWeightGradParams& p = fit.params = block.p;
+      p.items = narrow(items), p.splits = narrow(splits), p.segment_rows = narrow(segment);
       p.group_rows = narrow(c.rows.taps), p.group_columns = narrow(c.columns.taps);
-      p.stages = narrow(c.stages), p.stage_elements = narrow(block.stage_elements);
-      p.target_offset = narrow(block.target_offset);
-      p.row_pixels = narrow(block.row_pixels), p.pitch = narrow(block.pitch);
-      p.by_chunks = FastDivmod(block.chunks);
+      p.stages = narrow(c.stages);
+      p.by_chunks = FastDivmod(block.chunks), p.by_vectors = FastDivmod(p.vectors);
       p.by_row_groups = FastDivmod(c.rows.groups);
       p.by_column_groups = FastDivmod(c.columns.groups);
       p.by_tiles = FastDivmod(block.tiles), p.by_segments = FastDivmod(segments);
       p.by_column_lanes = FastDivmod(c.t.column.lanes), p.by_row_lanes = FastDivmod(c.t.row.lanes);
-      p.by_vectors = FastDivmod(block.vectors);
-      p.by_row_pixels = FastDivmod(block.row_pixels);
-      p.by_tile_columns = FastDivmod(block.tile_columns());
-      p.unit = narrow(block.unit), p.in_planes = block.in_planes;
-      p.uses_boxes = block.uses_boxes;
+      p.by_row_pixels = FastDivmod(p.row_pixels), p.by_tile_columns = FastDivmod(p.tile_columns);
     }
   }
 }
@@ -295,15 +284,15 @@ void fit_core(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
       const int64_t registers = kRegisters / kPixelGradThreads / pixel_grad_blocks(core.taps);
       const int64_t sums_bytes = block.threads() * core.taps * pixel_grad_channels(core.taps) * 4;
       for (int64_t stages = 2; stages <= kPixelGradMostStages; ++stages) {
-        const int64_t bytes =
-            kPixelGradBarrierBytes + std::max(stages * block.stage_elements * element, sums_bytes);
+        const int64_t bytes = kPixelGradBarrierBytes +
+                              std::max(stages * block.p.stage_elements * element, sums_bytes);
         if (bytes > caps.shared_bytes_per_block) break;
         const int64_t resident = std::clamp<int64_t>(
             std::min(caps.count_blocks_by_shared(bytes), kRegisters / (registers * threads)), 1,
             16);
-        fit_parts({problem, caps, t, core_index, block, TapGroups(t.row, core.taps),
-                   TapGroups(t.column, core.taps), bytes, resident, stages},
-                  fit);
+        fit_splits({problem, caps, t, core_index, block, TapGroups(t.row, core.taps),
+                    TapGroups(t.column, core.taps), bytes, resident, stages},
+                   fit);
       }
     }
   }

@@ -39,7 +39,7 @@
 //
 // Shared memory: a barrier for each stage, then 2 to 4 stages; for 7x7 with 28 columns of 32
 // channels in float32, 2 of 55 KB. At the end the block's accumulators are reduced there, one row
-// of taps at a time, and written as partial sums, which weight_grad_sums_kernel.cuh adds. The order
+// of taps at a time, and written as partial sums, which weight_grad_sums.cu adds. The order
 // of all additions is fixed.
 //
 // Limit: memory for 3x3 in float32; multiply-add issue from 5x5 on, by instruction counts. A step
@@ -48,8 +48,8 @@
 
 #include "device/box_copy.cuh"
 #include "device/mbarrier.cuh"
-#include "engines/cuda/depthwise/channel_vector.cuh"
-#include "engines/cuda/depthwise/depthwise_params.h"
+#include "engines/cuda/depthwise/element_vector.cuh"
+#include "engines/cuda/depthwise/weight_grad_geometry.h"
 #include "kernels/copy_unit.cuh"
 
 namespace convx {
@@ -94,9 +94,9 @@ struct PixelGradTaps {
   int class_index;
 
   __device__ __forceinline__ PixelGradTaps(const CudaAxis& axis, int group, int group_taps) {
-    const int part = group / axis.classes;
-    class_index = group - part * axis.classes;
-    first = part * group_taps;
+    const int index = group / axis.classes;  // within the class
+    class_index = group - index * axis.classes;
+    first = index * group_taps;
     count = min(group_taps, axis.count_taps(class_index) - first);
     offset = axis.offset0 + class_index * axis.offset_step + first * axis.period;
   }
@@ -255,7 +255,7 @@ struct PixelGrad {
       if (step < at.rows) {
         const T* from = target + j * p.tile_columns * p.pitch;
 #pragma unroll
-        for (int i = 0; i < kColumns; ++i, from += p.pitch) load_channels(grad[j][i], from);
+        for (int i = 0; i < kColumns; ++i, from += p.pitch) load_elements(grad[j][i], from);
       }
       // Row tap r multiplies the row of dY that is r / kStride rows older than the newest.
       const int first_tap = max(step - at.rows + 1, 0) * kStride;
@@ -266,7 +266,7 @@ struct PixelGrad {
         float window[kPixels][kChannels];
         const T* from = source + (j * kStride + c) * p.row_pixels * p.pitch;
 #pragma unroll
-        for (int i = 0; i < kPixels; ++i, from += p.pitch) load_channels(window[i], from);
+        for (int i = 0; i < kPixels; ++i, from += p.pitch) load_elements(window[i], from);
 #pragma unroll
         for (int r = c; r < kTaps; r += kStride) {
           if ((wanted >> r & 1) == 0) continue;
@@ -288,11 +288,11 @@ struct PixelGrad {
   }
 
   // Reduces the accumulators over the block's strips and writes its partial sums.
-  __device__ __forceinline__ void store(const Sums& sum, int part) const {
+  __device__ __forceinline__ void store(const Sums& sum, int split) const {
     float* const sums = reinterpret_cast<float*>(stages);  // [tap][channel of a vector][thread]
     const int threads = static_cast<int>(blockDim.x);
     const int row_weights = column_taps.count * kChannels * p.vectors;
-    float* const partials = p.partials + part * p.partial_stride;
+    float* const partials = p.partials + split * p.partial_stride;
 #pragma unroll
     for (int r = 0; r < kTaps; ++r) {
       if (r >= row_taps.count) break;
@@ -328,10 +328,10 @@ __global__ void __launch_bounds__(kPixelGradThreads, pixel_grad_blocks(kTaps))
                              const __grid_constant__ PixelGradMaps maps) {
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   using Grad = PixelGrad<T, kTaps, kStride>;
-  int part = blockIdx.x;
-  const int channel = p.by_chunks.split(part) * p.chunk;
-  const int row_group = p.by_row_groups.split(part);
-  const int column_group = p.by_column_groups.split(part);
+  int split = blockIdx.x;
+  const int channel = p.by_chunks.split(split) * p.chunk;
+  const int row_group = p.by_row_groups.split(split);
+  const int column_group = p.by_column_groups.split(split);
   const Grad grad{p, reinterpret_cast<T*>(shared_bytes + kPixelGradBarrierBytes), channel,
                   PixelGradTaps(p.t.row, row_group, p.group_rows),
                   PixelGradTaps(p.t.column, column_group, p.group_columns)};
@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(kPixelGradThreads, pixel_grad_blocks(kTaps))
   }
 
   // The copies run up to stages - 1 stages ahead of the multiply-adds.
-  int next_item = part, next_step = 0, next_slot = 0;
+  int next_item = split, next_step = 0, next_slot = 0;
   PixelGradItem next = grad.find_item(next_item);
   const auto copy_next = [&] {
     if (next_item < p.items) {
@@ -369,7 +369,7 @@ __global__ void __launch_bounds__(kPixelGradThreads, pixel_grad_blocks(kTaps))
       next_step += Grad::kWindow;
       if (next_step >= next.steps) {
         next_step = 0;
-        next_item += p.parts;
+        next_item += p.splits;
         if (next_item < p.items) next = grad.find_item(next_item);
       }
     }
@@ -382,7 +382,7 @@ __global__ void __launch_bounds__(kPixelGradThreads, pixel_grad_blocks(kTaps))
   typename Grad::Sums sum = {};
   RingCursor stage_cursor;
 #pragma unroll 1
-  for (int item = part; item < p.items; item += p.parts) {
+  for (int item = split; item < p.items; item += p.splits) {
     const PixelGradItem at = grad.find_item(item);
     const int columns = at.columns - first_pixel;
     typename Grad::Grads rows = {};
@@ -413,7 +413,7 @@ __global__ void __launch_bounds__(kPixelGradThreads, pixel_grad_blocks(kTaps))
       first += Grad::kWindow;
     } while (first < at.steps);
   }
-  grad.store(sum, part);
+  grad.store(sum, split);
 }
 
 }  // namespace convx

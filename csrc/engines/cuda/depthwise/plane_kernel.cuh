@@ -17,7 +17,7 @@
 //
 // 1. The source rows of the tile arrive by cp.async. Padding becomes zeros on the way, so that the
 //    arithmetic needs no bounds checks. The weights of the tile's channels become float32.
-// 2. A thread computes cells of 4 rows x 4 columns (8 in 16 bits; plane_multiply.cuh). Stride and
+// 2. A thread computes cells of 4 rows x 4 columns (8 in 16 bits). Stride and
 //    dilation are rearranged so that windows slide by one (planning/gather_axis.h): along the width
 //    when rows are staged, with one segment per lane and class; along the height when they are
 //    read.
@@ -35,7 +35,7 @@
 // Grid: shares of a channel's filters fastest, then column tiles, row tiles, planes.
 #pragma once
 
-#include "engines/cuda/depthwise/plane_multiply.cuh"
+#include "engines/cuda/depthwise/element_vector.cuh"
 #include "engines/cuda/depthwise/plane_store.cuh"
 #include "engines/cuda/depthwise/stage_lines.cuh"
 
@@ -95,6 +95,102 @@ __device__ inline void stage_plane_weights(const PlaneParams& p, const PlaneBloc
   }
 }
 
+// Adds kTaps neighbouring taps of `count` rows of taps. The source rows that the thread's four
+// output rows need for one row of taps stay in registers; the next row of taps replaces one of
+// them. row_step and weight_step are elements between source rows and between rows of weights.
+// `rows` is kSkip elements behind a multiple of 16 bytes.
+template <int kTaps, int kSkip, typename T>
+__device__ __forceinline__ void multiply_taps(const T* rows, int row_step, const float* weights,
+                                              int weight_step, int count,
+                                              PlaneAccumulators<T>& sum) {
+  constexpr int kColumns = kPlaneColumns<T>;
+  constexpr int kVectors = (kColumns + kTaps + 2) / 4;
+  constexpr int kWeightVectors = (kTaps + 3) / 4;
+  float window[kPlaneRows][kVectors][4];
+#pragma unroll
+  for (int j = 0; j < kPlaneRows - 1; ++j) {
+    load_window<kSkip>(window[j], rows);
+    rows += row_step;
+  }
+  int first = 0;
+  do {  // count > 0
+#pragma unroll
+    for (int u = 0; u < kPlaneRows; ++u) {
+      if (first + u >= count) break;
+      float weight[kWeightVectors][4];
+      load_window<kSkip>(window[(u + kPlaneRows - 1) % kPlaneRows], rows);
+#pragma unroll
+      for (int v = 0; v < kWeightVectors; ++v) load_vector(weight[v], weights + v * 4);
+      rows += row_step;
+      weights += weight_step;
+#pragma unroll
+      for (int j = 0; j < kPlaneRows; ++j) {
+        const auto& row = window[(u + j) % kPlaneRows];
+#pragma unroll
+        for (int k = 0; k < kTaps; ++k) {
+#pragma unroll
+          for (int x = 0; x < kColumns; ++x) {
+            sum[j][x] += weight[k / 4][k % 4] * row[(x + k) / 4][(x + k) % 4];
+          }
+        }
+      }
+    }
+    first += kPlaneRows;
+  } while (first < count);
+}
+
+// The same for a number of taps known only at run time, 1 to kMaxTaps.
+template <int kMaxTaps, int kSkip, typename T>
+__device__ __forceinline__ void multiply_some_taps(int taps, const T* rows, int row_step,
+                                                   const float* weights, int weight_step, int count,
+                                                   PlaneAccumulators<T>& sum) {
+  if constexpr (kMaxTaps > 1) {
+    if (taps < kMaxTaps) {
+      return multiply_some_taps<kMaxTaps - 1, kSkip>(taps, rows, row_step, weights, weight_step,
+                                                     count, sum);
+    }
+  }
+  multiply_taps<kMaxTaps, kSkip>(rows, row_step, weights, weight_step, count, sum);
+}
+
+// Adds all taps of a cell. kChunk column taps of a class are multiplied at once.
+template <int kChunk, typename T>
+__device__ __forceinline__ void multiply_cell(const PlaneParams& p, const PlaneCell& cell,
+                                              const T* lines, const float* weights,
+                                              PlaneAccumulators<T>& sum) {
+  const CudaAxis& row = p.t.row;
+  const CudaAxis& column = p.t.column;
+  lines += cell.plane * p.plane_pitch + cell.row * p.row_step + cell.row_lane * p.row_lane_step +
+           cell.column_lane * p.segment_pitch + cell.column;
+  weights += cell.plane * p.plane_weights;
+  // No loop is ever empty. Do-while saves the compiler a second set of accumulators.
+  int column_class = 0;
+  do {
+    const int taps = column.count_taps(column_class);
+    int tap = 0;
+    do {
+      int row_class = 0;
+      do {
+        const int some = min(kChunk, taps - tap);
+        const int count = row.count_taps(row_class);
+        const T* from = lines + tap + row_class * p.row_class_step;
+        const float* row_weights = weights + tap + row_class * p.weight_pitch;
+        // In 16 bits, every other chunk of 4 taps begins in the middle of 16 bytes.
+        if (sizeof(T) == 2 && tap % 8 == 4) {
+          multiply_some_taps<kChunk, sizeof(T) == 2 ? 4 : 0>(some, from, p.row_step, row_weights,
+                                                             p.weight_step, count, sum);
+        } else {
+          multiply_some_taps<kChunk, 0>(some, from, p.row_step, row_weights, p.weight_step, count,
+                                        sum);
+        }
+      } while (++row_class < row.classes);
+      tap += kChunk;
+    } while (tap < taps);
+    lines += p.class_step;
+    weights += p.class_taps_pitch;
+  } while (++column_class < column.classes);
+}
+
 template <typename T>
 __device__ inline PlaneCell locate_cell(const PlaneParams& p, int index) {
   PlaneCell cell;
@@ -126,8 +222,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads, plane_blocks_per_sm(sizeof(
       const PlaneCell cell = locate_cell<T>(p, index);
       if (cell.plane >= block.planes) break;
       const PlaneEntry entry = table[cell.plane];
-      PlaneSums<T> sum;
-      start_sums<T>(entry.bias, sum);
+      PlaneAccumulators<T> sum;
+      fill(sum, entry.bias);
       multiply_cell<kChunk>(p, cell, lines, weights, sum);
       put_results(p, block, cell, entry.start, sum, results);
     }

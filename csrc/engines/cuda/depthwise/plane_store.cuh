@@ -6,10 +6,21 @@
 // only the two ends of such a span are stored element by element.
 #pragma once
 
-#include "device/convert.cuh"
-#include "engines/cuda/depthwise/plane_multiply.cuh"
+#include "device/vectors.cuh"
+#include "engines/cuda/depthwise/depthwise_geometry.h"
 
 namespace convx {
+
+// The accumulators of a thread.
+template <typename T>
+using PlaneAccumulators = float[kPlaneRows][kPlaneColumns<T>];
+
+// The cell of a thread within the tile.
+struct PlaneCell {
+  int plane;
+  int row_lane, row;        // outputs (row + j) * lanes + row_lane of the tile
+  int column_lane, column;  // outputs (column + x) * lanes + column_lane of the tile
+};
 
 // The part of the problem that a block computes.
 struct PlaneBlock {
@@ -23,8 +34,8 @@ struct PlaneBlock {
 __device__ inline PlaneBlock locate_plane_block(const PlaneParams& p) {
   PlaneBlock block;
   int index = blockIdx.x;
-  block.first_filter = p.by_parts.split(index) * p.filters_per_part;
-  block.last_filter = min(block.first_filter + p.filters_per_part, p.t.multiplier);
+  block.first_filter = p.by_shares.split(index) * p.filters_per_share;
+  block.last_filter = min(block.first_filter + p.filters_per_share, p.t.multiplier);
   block.first_lattice_column = p.by_column_tiles.split(index) * p.tile_cols - p.column_shift;
   const int end_column = (block.first_lattice_column + p.tile_cols) * p.t.column.lanes;
   block.first_column = max(0, block.first_lattice_column * p.t.column.lanes);
@@ -75,16 +86,6 @@ __device__ inline int locate_row(const PlaneParams& p, int start, int plane, int
          (start + row * p.t.column.count) % kChunk;
 }
 
-// Initializes the accumulators with the bias.
-template <typename T>
-__device__ __forceinline__ void start_sums(float bias, PlaneSums<T>& sum) {
-#pragma unroll
-  for (int j = 0; j < kPlaneRows; ++j) {
-#pragma unroll
-    for (int x = 0; x < kPlaneColumns<T>; ++x) sum[j][x] = bias;
-  }
-}
-
 // Stores a thread's outputs of one row, without columns outside the tile. kSideBySide: the columns
 // are contiguous, so that one address serves all.
 template <typename T, bool kSideBySide>
@@ -129,8 +130,8 @@ struct ResultRow {
 
 template <bool kSideBySide, typename T>
 __device__ __forceinline__ void put_rows(const PlaneParams& p, const PlaneBlock& block,
-                                         const PlaneCell& cell, int start, const PlaneSums<T>& sum,
-                                         T* results) {
+                                         const PlaneCell& cell, int start,
+                                         const PlaneAccumulators<T>& sum, T* results) {
   const int lanes = p.t.column.lanes;
   const int q =
       (block.first_lattice_column + cell.column) * lanes + cell.column_lane - block.first_column;
@@ -157,7 +158,7 @@ __device__ __forceinline__ void put_rows(const PlaneParams& p, const PlaneBlock&
 template <typename T>
 __device__ __forceinline__ void put_results(const PlaneParams& p, const PlaneBlock& block,
                                             const PlaneCell& cell, int start,
-                                            const PlaneSums<T>& sum, T* results) {
+                                            const PlaneAccumulators<T>& sum, T* results) {
   if (sizeof(T) == 2 && p.t.column.lanes == 1) {
     put_rows<true>(p, block, cell, start, sum, results);
   } else {

@@ -17,14 +17,14 @@
 // takes items i, i + n, ... of the block's range, so that the slices of a block read neighbouring
 // rows. At the end the slices are added in order through shared memory. If one block has all items
 // of its channels, it writes dW itself; otherwise blocks write partial sums, which
-// weight_grad_sums_kernel.cuh adds. The order of all additions is fixed.
+// weight_grad_sums.cu adds. The order of all additions is fixed.
 //
 // Shared memory: the accumulators, [tap column][channel of a vector][thread]; 28 KB for 7x7.
-// Grid: chunks of channels fastest, then parts.
+// Grid: chunks of channels fastest, then splits.
 #pragma once
 
-#include "engines/cuda/depthwise/channel_vector.cuh"
-#include "engines/cuda/depthwise/depthwise_params.h"
+#include "engines/cuda/depthwise/element_vector.cuh"
+#include "engines/cuda/depthwise/weight_grad_geometry.h"
 
 namespace convx {
 
@@ -33,8 +33,8 @@ template <typename T, int kTaps, int kStride>
 struct RowGradItem {
   static constexpr int kColumns = row_grad_columns(kStride);
   static constexpr int kPixels = (kColumns - 1) * kStride + kTaps;
-  ChannelVector<T, kRowGradChannels> grads[kColumns];
-  ChannelVector<T, kRowGradChannels> pixels[kPixels];
+  ElementVector<T, kRowGradChannels> grads[kColumns];
+  ElementVector<T, kRowGradChannels> pixels[kPixels];
   int columns;  // outputs; 0: the thread skips the item
 
   __device__ __forceinline__ void load(const RowWeightGradParams& p, int item, int end, int r,
@@ -90,7 +90,7 @@ struct RowGradItem {
 template <typename T, int kTaps>
 __device__ __forceinline__ void store_row_sums(const RowWeightGradParams& p,
                                                const float (&sum)[kTaps][kRowGradChannels],
-                                               int first_channel, int part, float* sums) {
+                                               int first_channel, int split, float* sums) {
   const int threads = static_cast<int>(blockDim.x);
 #pragma unroll
   for (int s = 0; s < kTaps; ++s) {
@@ -113,10 +113,10 @@ __device__ __forceinline__ void store_row_sums(const RowWeightGradParams& p,
     for (int slice = 0; slice < p.slices; ++slice) {
       total += sums[slot * threads + slice * p.slice_threads + thread];
     }
-    if (p.parts == 1) {
+    if (p.splits == 1) {
       static_cast<T*>(p.result)[t.locate_weight(filter, r, s)] = round_to<T>(total);
     } else {
-      p.partials[part * p.partial_stride + (filter * kTaps + r) * kTaps + s] = total;
+      p.partials[split * p.partial_stride + (filter * kTaps + r) * kTaps + s] = total;
     }
   }
 }
@@ -125,8 +125,8 @@ template <typename T, int kTaps, int kStride>
 __global__ void __launch_bounds__(kRowGradThreads)
     row_weight_grad_kernel(const __grid_constant__ RowWeightGradParams p) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  int part = blockIdx.x;
-  const int first_channel = p.by_chunks.split(part) * p.chunk;
+  int split = blockIdx.x;
+  const int first_channel = p.by_chunks.split(split) * p.chunk;
   int slice = threadIdx.x;
   const int channel = first_channel + p.by_vectors.split(slice) * kRowGradChannels;
   const int r = slice % kTaps;
@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kRowGradThreads)
 
   RowGradItem<T, kTaps, kStride> items[2];
   float sum[kTaps][kRowGradChannels] = {};
-  const int first = part * p.part_items;
-  const int end = min(first + p.part_items, p.items);
+  const int first = split * p.split_items;
+  const int end = min(first + p.split_items, p.items);
   int next = first + slice;
   const auto load_next = [&](auto& item) {
     item.load(p, next, end, r, channel, has_work);
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kRowGradThreads)
     load_next(items[0]);
     items[1].multiply(sum);
   }
-  store_row_sums<T, kTaps>(p, sum, first_channel, part, reinterpret_cast<float*>(shared_bytes));
+  store_row_sums<T, kTaps>(p, sum, first_channel, split, reinterpret_cast<float*>(shared_bytes));
 }
 
 }  // namespace convx

@@ -3,7 +3,7 @@
 
 #include "device/convert.cuh"
 #include "device/cp_async.cuh"
-#include "engines/cuda/depthwise/depthwise_params.h"
+#include "engines/cuda/depthwise/depthwise_geometry.h"
 
 namespace convx {
 

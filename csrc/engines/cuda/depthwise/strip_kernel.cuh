@@ -22,10 +22,78 @@
 // Grid: strips fastest, then segments of the rows, then planes.
 #pragma once
 
+#include "engines/cuda/depthwise/element_vector.cuh"
 #include "engines/cuda/depthwise/strip_row.cuh"
-#include "engines/cuda/depthwise/strip_store.cuh"
 
 namespace convx {
+
+// Stores a strip's outputs of one row, or nothing if they are not wanted. Strips begin at multiples
+// of their size: one vector store.
+template <typename T, int kColumns, bool kShifted>
+struct StripStore {
+  __device__ __forceinline__ StripStore(int, int) {}
+
+  __device__ __forceinline__ void operator()(T* to, const float (&sum)[kColumns],
+                                             bool wanted) const {
+    if constexpr (kColumns == 1) {
+      if (wanted) *to = round_to<T>(sum[0]);
+    } else {
+      constexpr int kWords = kColumns * sizeof(T) / 4;
+      uint32_t words[kWords];
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) words[i] = narrow(sum, i * kColumns / kWords, T{});
+      if (wanted) store_words<kWords>(to, words);
+    }
+  }
+};
+
+// Rows begin at any multiple of 4 bytes, and the strips of a warp are neighbours. Each lane stores
+// the aligned 16 bytes in which its strip begins, with words received from the lane before:
+//
+//      lane 0        lane 1        lane 2
+//      [w w w w]     [w w w w]     [w w w w]           strips, 4 words each
+//      |. . w w|w w   w w|w w w w   w w|w w ...        aligned chunks, phase 2
+//
+// Lane 0 receives the words of the last lane. It stores, word by word, the incomplete chunks at
+// both ends of the warp's part of a row. So does the lane in which the row ends.
+template <typename T>
+struct StripStore<T, 8, true> {
+  static constexpr int kStripWords = 4;
+  static constexpr int kWarpWords = 32 * kStripWords;
+  int lane;
+  int words_left;  // words of the row from the strip's first on; may be negative
+
+  __device__ __forceinline__ StripStore(int strip, int columns)
+      : lane(static_cast<int>(threadIdx.x) % 32), words_left(columns / 2 - strip * kStripWords) {}
+
+  __device__ __forceinline__ void operator()(T* to, const float (&sum)[8], bool wanted) const {
+    uint32_t line[3 + kStripWords];  // the last three words of the previous lane, then its own
+#pragma unroll
+    for (int i = 0; i < kStripWords; ++i) line[3 + i] = narrow(sum, i * 2, T{});
+#pragma unroll
+    for (int i = 0; i < 3; ++i) line[i] = __shfl_sync(0xffffffffu, line[4 + i], (lane + 31) % 32);
+    const int phase = static_cast<unsigned>(reinterpret_cast<uintptr_t>(to)) / 4 % 4;
+    uint32_t even[5];  // line, shifted by the even part of the phase
+    uint32_t chunk[4];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) even[i] = phase & 2 ? line[i] : line[i + 2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) chunk[i] = phase & 1 ? even[i] : even[i + 1];
+
+    uint32_t* aligned = reinterpret_cast<uint32_t*>(to) - phase;
+    const int end = wanted ? words_left + phase : 0;
+    const int first = lane == 0 ? phase : 0;
+    if (first == 0 && end >= 4) {
+      store_words<4>(aligned, chunk);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int word = i < first ? i + kWarpWords : i;
+        if (word < end) aligned[word] = chunk[i];
+      }
+    }
+  }
+};
 
 // The strip of a thread.
 struct StripPlace {
@@ -53,8 +121,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
   constexpr StripReads kReads = Row::kReads;
   constexpr int kStride = kShape.stride;
   constexpr int kAhead = strip_steps_ahead(kShape, kColumns);
-  // Output rows that see a step: sum[m] belongs to the m-th row before the newest.
-  constexpr int kSums = (kShape.row_taps + kStride - 1) / kStride;
+  // Output rows that a step adds to: sum[m] belongs to the m-th row before the newest.
+  constexpr int kOpenRows = (kShape.row_taps + kStride - 1) / kStride;
 
   const int index = blockIdx.x * kDepthwiseThreads + threadIdx.x;
   if (index >= p.threads) return;  // whole warps, if lanes exchange words
@@ -62,7 +130,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
   const DepthwiseTensors& t = p.t;
   const int column = place.strip * kReads.span;
 
-  const auto [first_step, end_step] = find_steps<kStride, kSums>(t, place.first_row, place.end_row);
+  const auto [first_step, end_step] =
+      find_steps<kStride, kOpenRows>(t, place.first_row, place.end_row);
   int step = first_step;
   int y = step * kStride + t.row.offset0;
   int limits[kReads.loads()];
@@ -97,14 +166,10 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
 
   const float bias =
       t.bias == nullptr ? 0.0f : to_accumulate(static_cast<const T*>(t.bias)[place.filter]);
-  float sum[kSums][kColumns];
-#pragma unroll
-  for (auto& row : sum) {
-#pragma unroll
-    for (float& value : row) value = bias;
-  }
+  float sum[kOpenRows][kColumns];
+  fill(sum, bias);
 
-  int row = step - (kSums - 1);  // the output row that the step completes
+  int row = step - (kOpenRows - 1);  // the output row that the step completes
   T* target = static_cast<T*>(t.target) + place.image * t.target_n + place.filter * t.target_c +
               row * t.target_h + place.strip * kColumns;
   const StripStore<T, kColumns, shifts_rows(kShape, kColumns)> store(place.strip, t.column.count);
@@ -117,7 +182,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
         float window[kReads.elements()];
         rows[ahead][c].widen_to(window);
 #pragma unroll
-        for (int m = kSums - 1; m >= 0; --m) {
+        for (int m = kOpenRows - 1; m >= 0; --m) {
           const int r = c + m * kStride;
           if (r >= kShape.row_taps) continue;
 #pragma unroll
@@ -130,21 +195,21 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
         }
       }
       load_step(rows[ahead]);
-      store(target, sum[kSums - 1], row >= place.first_row);
+      store(target, sum[kOpenRows - 1], row >= place.first_row);
       target += t.target_h;
       ++row;
       ++step;
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
 #pragma unroll
-        for (int m = kSums - 1; m > 0; --m) sum[m][i] = sum[m - 1][i];
+        for (int m = kOpenRows - 1; m > 0; --m) sum[m][i] = sum[m - 1][i];
         sum[0][i] = bias;
       }
     }
   } while (step < end_step);
   // Rows that no further source row adds to.
 #pragma unroll
-  for (int m = kSums - 1; m > 0; --m) {
+  for (int m = kOpenRows - 1; m > 0; --m) {
     store(target, sum[m], row >= place.first_row && row < place.end_row);
     target += t.target_h;
     ++row;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/vectors.cuh"
-#include "engines/cuda/depthwise/depthwise_params.h"
+#include "engines/cuda/depthwise/depthwise_geometry.h"
 #include "engines/cuda/depthwise/strip_shapes.h"
 
 namespace convx {
@@ -19,16 +19,16 @@ __device__ __forceinline__ int find_step(const DepthwiseTensors& t, int y) {
 }
 
 // The steps of a strip that read source rows inside the image. Each completes an output row, and
-// kSums output rows see it. Up to kSums - 1 steps that would only add zeros are skipped at each
-// end; their output rows are stored all the same.
+// kOpenRows output rows see it. Up to kOpenRows - 1 steps that would only add zeros are skipped at
+// each end; their output rows are stored all the same.
 struct StripSteps {
   int first, end;
 };
-template <int kStride, int kSums>
+template <int kStride, int kOpenRows>
 __device__ __forceinline__ StripSteps find_steps(const DepthwiseTensors& t, int first_row,
                                                  int end_row) {
-  return {clamp(find_step<kStride>(t, 0), first_row, first_row + kSums - 1),
-          clamp(find_step<kStride>(t, t.source_height - 1) + 1, end_row, end_row + kSums - 1)};
+  return {clamp(find_step<kStride>(t, 0), first_row, first_row + kOpenRows - 1),
+          clamp(find_step<kStride>(t, t.source_height - 1) + 1, end_row, end_row + kOpenRows - 1)};
 }
 
 // The end of the source rows that outputs before end_row see, clipped to the image.

@@ -2,7 +2,10 @@
 // it. Plain host code.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 namespace convx {
 
@@ -23,6 +26,22 @@ inline constexpr int kStripShapeCount = sizeof(kStripShapes) / sizeof(StripShape
 
 // Output columns of a thread, widest first. With one column, rows and tensors need no alignment.
 inline constexpr int kStripColumns[] = {8, 4, 2, 1};
+
+struct StripKernel {
+  int shape;    // index in kStripShapes
+  int columns;  // one of kStripColumns
+
+  bool operator==(const StripKernel&) const = default;
+};
+// All pairs; has_strip_kernel says which of them are compiled.
+inline constexpr auto kStripKernels = [] {
+  constexpr size_t kWidths = std::size(kStripColumns);
+  std::array<StripKernel, kStripShapeCount * kWidths> kernels{};
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    kernels[i] = {static_cast<int>(i / kWidths), kStripColumns[i % kWidths]};
+  }
+  return kernels;
+}();
 
 // 8 columns pay off if few multiply-adds are there to hide loads and stores; only in 16 bits.
 constexpr bool has_strip_kernel(const StripShape& shape, int64_t element_bytes, int columns) {

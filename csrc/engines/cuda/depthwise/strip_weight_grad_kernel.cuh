@@ -6,13 +6,15 @@
 // goes down a strip of columns and multiplies each source row with the rows of dY that see it, the
 // last few of which stay in registers. A thread keeps its R*S accumulators over all its strips.
 // They are then reduced over the block, which works for one filter, and written as partial sums;
-// weight_grad_sums_kernel.cuh adds the sums of all blocks. The order of all additions is fixed.
+// weight_grad_sums.cu adds the sums of all blocks. The order of all additions is fixed.
 //
 // Shared memory: [warp][tap] floats for the reduction.
-// Grid: filters fastest, then parts of the strips of all images.
+// Grid: filters fastest, then splits of the strips of all images.
 #pragma once
 
+#include "engines/cuda/depthwise/element_vector.cuh"
 #include "engines/cuda/depthwise/strip_row.cuh"
+#include "engines/cuda/depthwise/weight_grad_geometry.h"
 
 namespace convx {
 
@@ -39,34 +41,10 @@ __device__ __forceinline__ float sum_over_block(const float (&values)[kCount], f
   return sum;
 }
 
-// kColumns values of one row of dY; zeros if the row is not one of the strip's.
-template <typename T, int kColumns, bool kAligned>
-struct GradRow {
-  static constexpr int kWordElements = kColumns == 1 ? 1 : 4 / sizeof(T);
-  static constexpr int kWords = kColumns / kWordElements;
-  uint32_t words[kWords];
-
-  __device__ __forceinline__ void load(const T* at, bool valid) {
-    if constexpr (kColumns == 1) {
-      words[0] = load_single(at, valid);
-    } else if constexpr (!kAligned) {
-      load_words_of_elements<kWords>(words, at, valid);
-    } else {
-      load_words<kWords>(words, at, valid);
-    }
-  }
-  __device__ __forceinline__ void widen_to(float (&values)[kColumns]) const {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      widen_word<kWordElements>(values, i * kWordElements, words[i], T{});
-    }
-  }
-};
-
 template <typename T, int kIndex, int kColumns, bool kAligned>
 struct WeightGradStrip {
   using Row = StripRow<T, kIndex, kColumns>;
-  using Grad = GradRow<T, kColumns, kAligned>;
+  using Grad = ElementVector<T, kColumns, kAligned>;  // of one row of dY
   static constexpr StripShape kShape = kStripShapes[kIndex];
   static constexpr int kStride = kShape.stride;
   static constexpr int kTaps = kShape.row_taps * kShape.column_taps;
@@ -132,11 +110,7 @@ struct WeightGradStrip {
 #pragma unroll
       for (int ahead = 0; ahead < kAhead; ++ahead) {
         if (ahead > 0 && step >= end_step) break;
-#pragma unroll
-        for (int m = kRows - 1; m > 0; --m) {
-#pragma unroll
-          for (int i = 0; i < kColumns; ++i) grad[m][i] = grad[m - 1][i];
-        }
+        shift_rows(grad);
         grad_rows[ahead].widen_to(grad[0]);
         float window[kStride][Row::kReads.elements()];
 #pragma unroll
@@ -163,14 +137,14 @@ __global__ void __launch_bounds__(kDepthwiseThreads, weight_grad_blocks_per_sm(k
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   using Strip = WeightGradStrip<T, kIndex, kColumns, kAligned>;
   const DepthwiseTensors& t = p.t;
-  int part = blockIdx.x;
-  const int filter = p.by_filters.split(part);
-  const int end_item = min((part + 1) * p.items_per_part, p.items);
+  int split = blockIdx.x;
+  const int filter = p.by_filters.split(split);
+  const int end_item = min((split + 1) * p.items_per_split, p.items);
   const T* source = static_cast<const T*>(t.source) + p.by_multiplier.divide(filter) * t.source_c;
   const T* target = static_cast<const T*>(t.target) + filter * t.target_c;
   float sum[Strip::kTaps] = {};
 #pragma unroll 1
-  for (int item = part * p.items_per_part + threadIdx.x; item < end_item;
+  for (int item = split * p.items_per_split + threadIdx.x; item < end_item;
        item += kDepthwiseThreads) {
     int image = item;
     const int strip = p.by_strips.split(image);
@@ -183,7 +157,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, weight_grad_blocks_per_sm(k
   }
   const float total = sum_over_block(sum, reinterpret_cast<float*>(shared_bytes));
   if (threadIdx.x < Strip::kTaps) {
-    p.partials[part * p.partial_stride + filter * int64_t{Strip::kTaps} + threadIdx.x] = total;
+    p.partials[split * p.partial_stride + filter * int64_t{Strip::kTaps} + threadIdx.x] = total;
   }
 }
 

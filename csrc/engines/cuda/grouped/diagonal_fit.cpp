@@ -1,4 +1,4 @@
-#include "engines/cuda/grouped/diagonal_fit.h"
+#include "engines/cuda/grouped/diagonal_geometry.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/arithmetic.h"
-#include "core/gather_view.h"
+#include "engines/cuda/grouped/grouped_planning.h"
 #include "planning/device_rates.h"
 #include "planning/gather_axis.h"
 #include "planning/gather_buffers.h"
@@ -39,10 +39,9 @@ constexpr double kBytesPerUs = 3.2e6;
 constexpr double kLaunchUs = 4;
 constexpr double kReferenceSms = 132;
 
-int narrow(int64_t value) { return static_cast<int>(value); }
 int64_t most_pixels() { return std::end(kDiagonalTileSizes)[-1].most; }
 
-// Rows keep the order of the source; columns are sorted by residue (diagonal_params.h).
+// Rows keep the order of the source; columns are sorted by residue (diagonal_geometry.h).
 DiagonalAxis make_axis(const std::vector<AxisPhase>& phases, bool sort_residues) {
   DiagonalAxis axis{};
   axis.phases = narrow(std::ssize(phases));
@@ -81,19 +80,13 @@ DiagonalAxis make_axis(const std::vector<AxisPhase>& phases, bool sort_residues)
 
 DiagonalParams make_tensors(const ConvProblem& problem) {
   const GatherView view = make_gather_view(problem);
-  const Strides& from = view.source_strides;
-  const Strides& to = view.target_strides;
   DiagonalParams p{};
-  p.source_n = from.n, p.source_h = narrow(from.h), p.source_w = narrow(from.w);
-  p.target_n = to.n, p.target_h = narrow(to.h), p.target_w = narrow(to.w);
-  p.weight_group = problem.filters_per_group() * problem.w_strides.n;
-  p.weight_target = view.weight_target_stride, p.weight_source = view.weight_source_stride;
+  set_grouped_tensors(problem, view, p);
+  p.source_w = narrow(view.source_strides.w), p.target_w = narrow(view.target_strides.w);
   p.weight_r = problem.w_strides.h, p.weight_s = problem.w_strides.w;
   p.images = narrow(problem.N);
-  p.group_sources = narrow(view.source_channels), p.group_targets = narrow(view.target_channels);
   p.sources = narrow(problem.groups * view.source_channels);
   p.targets = narrow(problem.groups * view.target_channels);
-  p.source_height = narrow(view.source_h), p.source_width = narrow(view.source_w);
   p.kernel_height = narrow(problem.R), p.kernel_width = narrow(problem.S);
   p.row = make_axis(view.rows, false);
   p.column = make_axis(view.columns, true);
@@ -111,20 +104,20 @@ void set_chunks(const ConvProblem& problem, int pieces, int64_t chunks, Diagonal
   // Source chunks that `count` filter chunks from the first on read.
   const auto count_sources = [&](int64_t first, int64_t count) {
     const int64_t last = std::min<int64_t>((first + count) * filters, p.targets) - 1;
-    const int64_t begin = first * filters / p.group_targets * p.group_sources / channels;
-    const int64_t end = ceil_div((last / p.group_targets + 1) * p.group_sources, channels);
+    const int64_t begin = first * filters / p.target_channels * p.source_channels / channels;
+    const int64_t end = ceil_div((last / p.target_channels + 1) * p.source_channels, channels);
     return narrow(end - begin);
   };
   p.chunks = narrow(chunks);
   p.sets = narrow(ceil_div(all, chunks));
   p.depth = 0, p.source_chunks = 0;
-  fit.pieces = pieces;
+  fit.kernel.pieces = pieces;
   int64_t first = 0, sum = 0;
   for (; first < all; ++first) {
     // Where groups and chunks begin together again, everything repeats.
     const int64_t filter = first * filters;
-    if (first > 0 && first % chunks == 0 && filter % p.group_targets == 0 &&
-        filter / p.group_targets * p.group_sources % channels == 0) {
+    if (first > 0 && first % chunks == 0 && filter % p.target_channels == 0 &&
+        filter / p.target_channels * p.source_channels % channels == 0) {
       break;
     }
     const int depth = count_sources(first, 1);
@@ -141,7 +134,8 @@ void set_chunks(const ConvProblem& problem, int pieces, int64_t chunks, Diagonal
 }
 
 int64_t count_words(const ConvProblem& problem, const DiagonalFit& fit) {
-  return problem.taps() * fit.params.depth * fit.params.chunks * 32 * count_chunk_words(fit.pieces);
+  return problem.taps() * fit.params.depth * fit.params.chunks * 32 *
+         count_chunk_words(fit.kernel.pieces);
 }
 
 // Returns whether a tile of rows x columns lattice points fits.
@@ -172,7 +166,7 @@ bool set_tile(const ConvProblem& problem, const DeviceCaps& caps, int64_t rows, 
   const int64_t stage = staged_rows * staged_columns * p.pixel_bytes;
   const int64_t bias =
       weights + round_up(problem.taps() * p.depth * static_cast<int64_t>(sizeof(DiagonalStep)), 16);
-  const int64_t pixels = bias + int64_t{p.chunks} * count_chunk_filters(fit.pieces) *
+  const int64_t pixels = bias + int64_t{p.chunks} * count_chunk_filters(fit.kernel.pieces) *
                                     static_cast<int64_t>(sizeof(float));
   fit.shared_bytes = pixels + 2 * stage;
   if (fit.shared_bytes > caps.shared_bytes_per_block) return false;
@@ -194,31 +188,31 @@ void predict(const ConvProblem& problem, const DeviceCaps& caps, DiagonalFit& fi
   const int64_t shares = std::clamp<int64_t>(at_once / p.sets, 1, tiles);
   fit.blocks = shares * p.sets;
   const bool is_tf32 = problem.dtype == DType::kFloat32;
-  const bool is_few = fit.warp_pixels == kDiagonalFewPixels;
+  const bool is_few = fit.kernel.warp_pixels == kDiagonalFewPixels;
   const int64_t phases = int64_t{p.row.phases} * p.column.phases;
   const int64_t jobs =  // of a filter chunk
-      phases * ceil_div(int64_t{p.tile_rows} * p.tile_columns, int64_t{fit.warp_pixels});
-  const int64_t turns_of_warp = ceil_div(jobs, int64_t{kDiagonalWarps / p.chunks});
+      phases * ceil_div(int64_t{p.tile_rows} * p.tile_columns, int64_t{fit.kernel.warp_pixels});
+  const int64_t warp_rounds = ceil_div(jobs, int64_t{kDiagonalWarps / p.chunks});
   // Each tap belongs to one phase. Zeros of other groups are multiplied too.
   const double taps = static_cast<double>(problem.taps()) / static_cast<double>(phases);
   const double units = static_cast<double>(p.staged_rows) * p.staged_columns * p.source_chunks *
                        count_chunk_channels(size_of(problem.dtype)) / p.unit;
   const double busy =
       static_cast<double>(jobs * p.chunks) *
-          (taps * fit.mean_depth * (fit.pieces == 1 ? kFewFiltersTapCycles : kTapCycles) +
+          (taps * fit.mean_depth * (fit.kernel.pieces == 1 ? kFewFiltersTapCycles : kTapCycles) +
            kStoreCycles) *
           (is_few ? kFewPixelsShare : 1) +
       units * (kUnitCycles + (is_tf32 ? kRoundCycles : 0));
   const double waiting =
-      kTileLatency + static_cast<double>(turns_of_warp) *
-                         (taps * p.depth * (is_few ? kFewTapLatency : kTapLatency) +
-                          (is_few ? kFewStoreLatency : kStoreLatency));
+      kTileLatency +
+      static_cast<double>(warp_rounds) * (taps * p.depth * (is_few ? kFewTapLatency : kTapLatency) +
+                                          (is_few ? kFewStoreLatency : kStoreLatency));
   const double of_sm = std::ceil(static_cast<double>(fit.blocks) / sms);
-  const auto turns = static_cast<double>(ceil_div(tiles, shares));
+  const auto rounds = static_cast<double>(ceil_div(tiles, shares));
   const auto words = static_cast<double>(count_words(problem, fit));
   const double batches =
       p.depth * std::ceil(words / p.depth / (kDiagonalThreads * kDiagonalTapBatch));
-  const double cycles = turns * (of_sm * busy + waiting) + of_sm * words * kWordCycles +
+  const double cycles = rounds * (of_sm * busy + waiting) + of_sm * words * kWordCycles +
                         batches * kWordLatency + kBlockLatency;
   const DeviceRates rates = rates_of(caps);
   fit.microseconds =
@@ -251,7 +245,7 @@ void visit_tiles(const ConvProblem& problem, const DeviceCaps& caps, int64_t ove
   };
   // In TF32, chunks of 16 filters would read channels of more groups, unless they divide a group.
   const bool is_tf32 = problem.dtype == DType::kFloat32;
-  const int pieces = is_tf32 && p.group_targets % 16 != 0 ? 1 : 2;
+  const int pieces = is_tf32 && p.target_channels % 16 != 0 ? 1 : 2;
   const int64_t all = ceil_div(int64_t{p.targets}, int64_t{count_chunk_filters(pieces)});
   for (int64_t chunks = 1; chunks <= kDiagonalMostChunks; chunks *= 2) {
     if (chunks > 1 && chunks / 2 >= all) break;
@@ -265,7 +259,7 @@ DiagonalFit fit_tiles(const ConvProblem& problem, const DeviceCaps& caps, int64_
   DiagonalFit best;
   visit_tiles(problem, caps, over, most, [&](DiagonalFit& fit) {
     for (const int pixels : {kDiagonalManyPixels, kDiagonalFewPixels}) {
-      fit.warp_pixels = pixels;
+      fit.kernel.warp_pixels = pixels;
       predict(problem, caps, fit);
       if (best.blocks == 0 || fit.microseconds < best.microseconds) best = fit;
     }
@@ -308,7 +302,7 @@ DiagonalParams make_diagonal_params(const ConvProblem& problem, const DiagonalFi
   p.by_units = FastDivmod(units);
   p.by_row_units = FastDivmod(units * p.staged_columns);
   p.lines_per_pass = narrow(std::max<int64_t>(kDiagonalThreads / (units * p.staged_columns), 1));
-  const int vector = 2 * fit.pieces;
+  const int vector = 2 * fit.kernel.pieces;
   p.vectors = fit_unit(element, int64_t{p.targets}, p.images > 1 ? p.target_n : 0, p.target_h,
                        p.target_w) >= vector &&
               is_aligned(p.target, problem.dtype, vector);

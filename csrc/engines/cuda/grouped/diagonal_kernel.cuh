@@ -9,10 +9,9 @@
 //      x x x x x x x x
 //              filters
 //          w w 0 0 0 0 ...             Weights are zero where channel and filter belong to
-//          different
-//     c    w w 0 0 0 0 ...             groups. With 16 channels in groups of four, a quarter of the
-//          0 0 w w 0 0 ...             MMA work is useful, and memory still takes longer. Filters
-//          of 0 0 w w 0 0 ...             larger groups read several source chunks.
+//     c    w w 0 0 0 0 ...             different groups. With 16 channels in groups of four, a
+//          0 0 w w 0 0 ...             quarter of the MMA work is useful, and memory still takes
+//          0 0 w w 0 0 ...             longer. Filters of larger groups read several source chunks.
 //
 // Tile: a block has up to eight chunks of filters, whose weights stay in shared memory, and
 // iterates over tiles of pixels. The copies of the next tile (cp.async, two stages) overlap with
@@ -32,7 +31,7 @@
 // Non-finite values: a zero weight times an infinity is NaN, which the definition does not have.
 // Accumulators that became NaN are recomputed tap by tap.
 //
-// Shared memory: the weights, then two stages of pixels (diagonal_params.h has the extents).
+// Shared memory: the weights, then two stages of pixels (diagonal_geometry.h has the extents).
 // Limit: reading the A operand, one ldmatrix (four wavefronts) per tap, 16 pixels and source chunk
 // (docs/engines/cuda_diagonal.md).
 // Grid: sets of chunks fastest.
@@ -51,10 +50,10 @@ struct DiagonalJob {
   static constexpr int kWords = count_chunk_words(kPieces);
   static constexpr int kTiles = kPixels / 16;  // MMAs of 16 pixels
   static constexpr int kLaneFilters = 2 * kPieces;
-  using Sums = float[kTiles * kPieces * 4];
+  using Accumulators = float[kTiles * kPieces * 4];
 
   // Index of an MMA's first accumulator.
-  static constexpr int index_sums(int i, int n) { return (i * kPieces + n) * 4; }
+  static constexpr int index_accumulator(int i, int n) { return (i * kPieces + n) * 4; }
 
   const DiagonalParams& p;
   const DiagonalTile& tile;
@@ -86,7 +85,7 @@ struct DiagonalJob {
     return pixels + (down * p.staged_columns + right) * p.pixel_bytes;
   }
 
-  __device__ __forceinline__ void multiply(Sums& sums) const {
+  __device__ __forceinline__ void multiply(Accumulators& accumulators) const {
     const int lane = threadIdx.x % 32;
     uint32_t from[kTiles];
 #pragma unroll
@@ -94,7 +93,7 @@ struct DiagonalJob {
       from[i] = find_pixel(locate(16 * i + lane % 16)) + lane / 16 * 16;
     }
 #pragma unroll
-    for (float& sum : sums) sum = 0;
+    for (float& value : accumulators) value = 0;
     const uint32_t words_from = weights + lane * (4 * kWords);
     const DiagonalStep* step = steps;
 #pragma unroll 2
@@ -113,7 +112,8 @@ struct DiagonalJob {
       for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
         for (int n = 0; n < kPieces; ++n) {
-          multiply_operands<T>(sums + index_sums(i, n), chunk[i], words[2 * n], words[2 * n + 1]);
+          multiply_operands<T>(accumulators + index_accumulator(i, n), chunk[i], words[2 * n],
+                               words[2 * n + 1]);
         }
       }
     }
@@ -130,7 +130,7 @@ struct DiagonalJob {
   // Computes one output tap by tap, without the channels of other groups.
   __device__ __forceinline__ float add_taps(int pixel, int filter) const {
     if (filter >= p.targets) return 0;
-    const int group_channel = filter / p.group_targets * p.group_sources;
+    const int group_channel = filter / p.target_channels * p.source_channels;
     const uint32_t from =
         find_pixel(locate(pixel)) + kElement * (group_channel - sources.first_channel);
     const T* const weights_of_filter = find_weights<T>(p, group_channel, filter);
@@ -143,7 +143,7 @@ struct DiagonalJob {
       const T* const weight =
           weights_of_filter + r * p.weight_r + (tap - r * p.kernel_width) * p.weight_s;
 #pragma unroll 1
-      for (int c = 0; c < p.group_sources; ++c) {
+      for (int c = 0; c < p.source_channels; ++c) {
         sum += to_accumulate(load_element<T>(at + kElement * c)) *
                to_accumulate(round_operand(weight[c * p.weight_source]));
       }
@@ -151,8 +151,8 @@ struct DiagonalJob {
     return sum;
   }
 
-  __device__ __forceinline__ void mend(Sums& sums) const {
-    mend_sums(sums, [&](int i) {
+  __device__ __forceinline__ void recompute_nan(Accumulators& accumulators) const {
+    mend_sums(accumulators, [&](int i) {
       return add_taps(pixel_of(i / (4 * kPieces), i % 4),
                       first_filter + filter_of(i / 4 % kPieces, i % 4));
     });
@@ -170,7 +170,7 @@ struct DiagonalJob {
     }
   }
 
-  __device__ __forceinline__ void store(const Sums& sums) const {
+  __device__ __forceinline__ void store(const Accumulators& accumulators) const {
     const int filter = first_filter + filter_of(0, 0);
     if (filter >= p.targets) return;
     const int top = row.target_start + tile.first_row * p.row.target_step;
@@ -189,7 +189,8 @@ struct DiagonalJob {
         float results[kLaneFilters];
 #pragma unroll
         for (int k = 0; k < kLaneFilters; ++k) {
-          results[k] = sums[index_sums(i, k / 2) + 2 * half + k % 2] + bias[filter_of(0, 0) + k];
+          results[k] = accumulators[index_accumulator(i, k / 2) + 2 * half + k % 2] +
+                       bias[filter_of(0, 0) + k];
         }
         if (p.vectors) {
           store_vector(target, results);
@@ -211,8 +212,8 @@ __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
   const int set = static_cast<int>(blockIdx.x) % p.sets;
   const int set_filter = set * p.chunks * Job::kFilters;
   const int first_channel = locate_chunk_sources<T, kPieces>(p, set_filter).first_channel;
-  const auto stage_of = [&](int turn) {
-    return shared_bytes + p.pixels_offset + turn * p.stage_bytes;
+  const auto stage_of = [&](int slot) {
+    return shared_bytes + p.pixels_offset + slot * p.stage_bytes;
   };
   const int tiles = p.images * p.row_tiles * p.column_tiles;
   const int step = static_cast<int>(gridDim.x) / p.sets;
@@ -224,15 +225,15 @@ __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
   const DiagonalSources sources = locate_chunk_sources<T, kPieces>(p, first_filter);
   const int tile_pixels = p.tile_rows * p.tile_columns;
   // The first iteration starts the copies of the block's first tile and stages the weights.
-  int turn = 1;
+  int slot = 1;
 #pragma unroll 1
   for (int index = static_cast<int>(blockIdx.x) / p.sets - step; index < tiles; index += step) {
     const int next = index + step;
     if (next < tiles) {
-      stage_pixels<T>(p, locate_diagonal_tile(p, next), first_channel, stage_of(1 - turn));
+      stage_pixels<T>(p, locate_diagonal_tile(p, next), first_channel, stage_of(1 - slot));
     }
     commit_copies();
-    turn = 1 - turn;
+    slot = 1 - slot;
     if (index < 0) {
       stage_steps<kPieces>(p, steps);
       stage_bias<T, kPieces>(p, set_filter, bias);
@@ -241,7 +242,7 @@ __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
     }
     const DiagonalTile tile = locate_diagonal_tile(p, index);
     wait_copies<1>();
-    round_pixels<T>(p, tile, first_channel, stage_of(1 - turn));
+    round_pixels<T>(p, tile, first_channel, stage_of(1 - slot));
     __syncthreads();  // the weights and every thread's copies for this tile have landed
     int first = warp / p.chunks * kPixels;
     const DiagonalStep* phase_steps = steps;
@@ -259,15 +260,15 @@ __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
                       phase_steps,
                       bias + chunk * Job::kFilters,
                       shared_address(shared_bytes) + chunk * (32 * 4 * Job::kWords),
-                      shared_address(stage_of(1 - turn)) +
+                      shared_address(stage_of(1 - slot)) +
                           (sources.first_channel - first_channel) * Job::kElement,
                       first_filter,
                       sources,
                       first};
-        typename Job::Sums sums;
-        job.multiply(sums);
-        job.mend(sums);
-        job.store(sums);
+        typename Job::Accumulators accumulators;
+        job.multiply(accumulators);
+        job.recompute_nan(accumulators);
+        job.store(accumulators);
       }
       phase_steps += row.taps * column.taps * p.depth;
       first -= (tile_pixels + kPixels - 1) / kPixels * kPixels;

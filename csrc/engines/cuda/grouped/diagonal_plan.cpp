@@ -2,7 +2,7 @@
 
 #include "core/gather_view.h"
 #include "engines/cuda/cuda_engines.h"
-#include "engines/cuda/grouped/diagonal_fit.h"
+#include "engines/cuda/grouped/diagonal_geometry.h"
 #include "planning/refusals.h"
 
 namespace convx {
@@ -33,7 +33,8 @@ Plan make_plan(DiagonalFit found) {
   const DiagonalParams& p = fit->params;
   Plan plan;
   plan.engine = EngineId::kCudaDiagonal;
-  plan.tile = {p.tile_rows, p.tile_columns, int64_t{p.chunks} * count_chunk_filters(fit->pieces)};
+  plan.tile = {p.tile_rows, p.tile_columns,
+               int64_t{p.chunks} * count_chunk_filters(fit->kernel.pieces)};
   plan.predicted_us = fit->microseconds;
   plan.shape = std::move(fit);
   return plan;

@@ -1,7 +1,7 @@
 // Stages the weights and the pixels of cuda_diagonal in shared memory.
 #pragma once
 
-#include "engines/cuda/grouped/diagonal_params.h"
+#include "engines/cuda/grouped/diagonal_geometry.h"
 #include "kernels/copy_unit.cuh"
 #include "kernels/mma_operand.cuh"
 
@@ -40,8 +40,8 @@ __device__ __forceinline__ DiagonalSources locate_chunk_sources(const DiagonalPa
   constexpr int kChannels = count_chunk_channels(sizeof(T));
   if (first_filter >= p.targets) return {0, 0};
   const int last_filter = min(first_filter + count_chunk_filters(kPieces), p.targets) - 1;
-  const int first = first_filter / p.group_targets * p.group_sources / kChannels;
-  const int last = ((last_filter / p.group_targets + 1) * p.group_sources - 1) / kChannels;
+  const int first = first_filter / p.target_channels * p.source_channels / kChannels;
+  const int last = ((last_filter / p.target_channels + 1) * p.source_channels - 1) / kChannels;
   return {first * kChannels, last + 1 - first};
 }
 
@@ -49,11 +49,12 @@ __device__ __forceinline__ DiagonalSources locate_chunk_sources(const DiagonalPa
 // because the two belong to different groups or one of them does not exist.
 template <typename T>
 __device__ __forceinline__ const T* find_weights(const DiagonalParams& p, int channel, int filter) {
-  const int group = filter / p.group_targets;
-  const int group_channel = channel - group * p.group_sources;
-  if (filter >= p.targets || group_channel < 0 || group_channel >= p.group_sources) return nullptr;
+  const int group = filter / p.target_channels;
+  const int group_channel = channel - group * p.source_channels;
+  if (filter >= p.targets || group_channel < 0 || group_channel >= p.source_channels)
+    return nullptr;
   return static_cast<const T*>(p.weight) + group * p.weight_group +
-         (filter - group * p.group_targets) * p.weight_target + group_channel * p.weight_source;
+         (filter - group * p.target_channels) * p.weight_target + group_channel * p.weight_source;
 }
 
 // Writes the B operands of all MMAs, [source chunk][tap][filter chunk][lane][piece][word]
@@ -118,7 +119,7 @@ template <int kPieces>
 __device__ __forceinline__ void stage_steps(const DiagonalParams& p, DiagonalStep* steps) {
   const uint32_t tap_bytes = p.chunks * 32 * 4 * count_chunk_words(kPieces);
   const int lane = threadIdx.x % 32;
-  int turn = static_cast<int>(threadIdx.x) / 32;
+  int wait = static_cast<int>(threadIdx.x) / 32;  // phases until the warp's next one
 #pragma unroll 1
   for (int i = 0; i < p.row.phases; ++i) {
     const DiagonalPhase& row = p.row.phase[i];
@@ -126,7 +127,7 @@ __device__ __forceinline__ void stage_steps(const DiagonalParams& p, DiagonalSte
     for (int j = 0; j < p.column.phases; ++j) {
       const DiagonalPhase& column = p.column.phase[j];
       const int taps = row.taps * column.taps;
-      const int count = turn == 0 ? taps * p.depth : 0;
+      const int count = wait == 0 ? taps * p.depth : 0;
 #pragma unroll 1
       for (int step = lane; step < count; step += 32) {
         const int d = step / taps;
@@ -144,7 +145,7 @@ __device__ __forceinline__ void stage_steps(const DiagonalParams& p, DiagonalSte
                        (kernel_row * p.kernel_width + kernel_column) * tap_bytes};
       }
       steps += taps * p.depth;
-      turn = turn == 0 ? kDiagonalWarps - 1 : turn - 1;
+      wait = wait == 0 ? kDiagonalWarps - 1 : wait - 1;
     }
   }
 }
@@ -159,57 +160,58 @@ __device__ __forceinline__ void stage_bias(const DiagonalParams& p, int first_fi
                     : 0.0f;
 }
 
-// Calls visit(global address, staged address, inside the image) for every unit of the tile's pixels
-// that the calling thread owns. A thread keeps a unit of the row and goes down the rows, so it
-// locates columns and channels only once. The assignment is fixed, so a thread always sees the
+// Calls visit<unit>(global address, staged address, inside the image) for every unit of the tile's
+// pixels that the calling thread owns. A thread keeps a unit of the row and goes down the rows, so
+// it locates columns and channels only once. The assignment is fixed, so a thread always sees the
 // units that it copied.
-template <int kUnit, typename T, typename Visit>
-__device__ __forceinline__ void visit_units(const DiagonalParams& p, const DiagonalTile& tile,
-                                            int first_channel, unsigned char* pixels,
-                                            const Visit& visit) {
-  const int row_units = static_cast<int>(p.by_row_units.divisor);
-  const int top = tile.first_row * p.row.source_step + p.row.origin;
-  const int left = tile.first_column * p.column.source_step + p.column.origin;
-  int line = threadIdx.x;
-  int unit = p.by_row_units.split(line);
-  if (line >= p.lines_per_pass) return;
-  const int64_t step = int64_t{p.lines_per_pass} * p.row.gap * p.source_h;
-  const T* const source = static_cast<const T*>(p.source);
+template <typename T, typename Visit>
+__device__ __forceinline__ void visit_pixels(const DiagonalParams& p, const DiagonalTile& tile,
+                                             int first_channel, unsigned char* pixels,
+                                             const Visit& visit) {
+  visit_unit<T>(p.unit, [&](auto unit_constant) {
+    constexpr int kUnit = decltype(unit_constant)::value;
+    const int row_units = static_cast<int>(p.by_row_units.divisor);
+    const int top = tile.first_row * p.row.source_step + p.row.origin;
+    const int left = tile.first_column * p.column.source_step + p.column.origin;
+    int line = threadIdx.x;
+    int unit = p.by_row_units.split(line);
+    if (line >= p.lines_per_pass) return;
+    const int64_t step = int64_t{p.lines_per_pass} * p.row.gap * p.source_h;
+    const T* const source = static_cast<const T*>(p.source);
 #pragma unroll 1
-  for (; unit < row_units; unit += kDiagonalThreads) {
-    int pixel = unit;
-    const int channel = p.by_units.split(pixel) * kUnit;
-    int residue = pixel;
-    const int position = p.by_residue_columns.split(residue);
-    const int column = left + residue + position * p.column.gap;
-    const bool in_columns = static_cast<unsigned>(column) < static_cast<unsigned>(p.source_width) &&
-                            first_channel + channel < p.sources;
-    int row = top + line * p.row.gap;
-    const T* from = source + (tile.image * p.source_n + int64_t{row} * p.source_h +
-                              int64_t{column} * p.source_w + first_channel + channel);
-    unsigned char* to = pixels + (line * p.staged_columns + pixel) * p.pixel_bytes +
-                        channel * static_cast<int>(sizeof(T));
+    for (; unit < row_units; unit += kDiagonalThreads) {
+      int pixel = unit;
+      const int channel = p.by_units.split(pixel) * kUnit;
+      int residue = pixel;
+      const int position = p.by_residue_columns.split(residue);
+      const int column = left + residue + position * p.column.gap;
+      const bool in_columns =
+          static_cast<unsigned>(column) < static_cast<unsigned>(p.source_width) &&
+          first_channel + channel < p.sources;
+      int row = top + line * p.row.gap;
+      const T* from = source + (tile.image * p.source_n + int64_t{row} * p.source_h +
+                                int64_t{column} * p.source_w + first_channel + channel);
+      unsigned char* to = pixels + (line * p.staged_columns + pixel) * p.pixel_bytes +
+                          channel * static_cast<int>(sizeof(T));
 #pragma unroll 4
-    for (int left_rows = p.staged_rows - line; left_rows > 0; left_rows -= p.lines_per_pass) {
-      const bool inside =
-          in_columns && static_cast<unsigned>(row) < static_cast<unsigned>(p.source_height);
-      visit(inside ? from : source, reinterpret_cast<T*>(to), inside);
-      row += p.lines_per_pass * p.row.gap;
-      from += step;
-      to += p.lines_per_pass * p.staged_columns * p.pixel_bytes;
+      for (int left_rows = p.staged_rows - line; left_rows > 0; left_rows -= p.lines_per_pass) {
+        const bool inside =
+            in_columns && static_cast<unsigned>(row) < static_cast<unsigned>(p.source_height);
+        visit.template operator()<kUnit>(inside ? from : source, reinterpret_cast<T*>(to), inside);
+        row += p.lines_per_pass * p.row.gap;
+        from += step;
+        to += p.lines_per_pass * p.staged_columns * p.pixel_bytes;
+      }
     }
-  }
+  });
 }
 
 // Issues the copies of a tile's pixels.
 template <typename T>
 __device__ __forceinline__ void stage_pixels(const DiagonalParams& p, const DiagonalTile& tile,
                                              int first_channel, unsigned char* pixels) {
-  visit_unit<T>(p.unit, [&](auto unit) {
-    constexpr int kUnit = decltype(unit)::value;
-    visit_units<kUnit, T>(p, tile, first_channel, pixels, [](const T* from, T* to, bool inside) {
-      copy_unit<kUnit>(to, from, inside);
-    });
+  visit_pixels<T>(p, tile, first_channel, pixels, []<int kUnit>(const T* from, T* to, bool inside) {
+    copy_unit<kUnit>(to, from, inside);
   });
 }
 
@@ -219,11 +221,8 @@ template <typename T>
 __device__ __forceinline__ void round_pixels(const DiagonalParams& p, const DiagonalTile& tile,
                                              int first_channel, unsigned char* pixels) {
   if constexpr (sizeof(T) == 4) {
-    visit_unit<T>(p.unit, [&](auto unit) {
-      constexpr int kUnit = decltype(unit)::value;
-      visit_units<kUnit, T>(p, tile, first_channel, pixels,
-                            [](const T*, T* to, bool) { round_unit<kUnit>(to); });
-    });
+    visit_pixels<T>(p, tile, first_channel, pixels,
+                    []<int kUnit>(const T*, T* to, bool) { round_unit<kUnit>(to); });
   }
 }
 

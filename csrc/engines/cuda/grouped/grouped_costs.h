@@ -36,16 +36,16 @@ constexpr double kGroupedOneBufferCost = 0.5;  // divided by the resident blocks
 constexpr double kGroupedOverlapLoss = 0.15;  // fraction of the shorter of copies and arithmetic
 
 // Constants of the tensor-core kernel, counted in its instructions, not fitted.
-constexpr double kGroupedMmaUnitIssue = 42;       // locating and reading a unit of four channels
-constexpr double kGroupedMmaPixelIssue = 3;       // interleaving the channels of one pixel
-constexpr double kGroupedMmaFragmentIssue = 70;   // staging one word of weights
-constexpr double kGroupedMmaClearIssue = 2;       // clearing 16 bytes of a line
-constexpr double kGroupedMmaJobIssue = 60;        // locating the cells of a warp
-constexpr double kGroupedMmaStepIssue = 8;        // loading the weights and offsets of a step
-constexpr double kGroupedMmaProductIssue = 3;     // one MMA with its pixel's address and load
-constexpr double kGroupedMmaPutIssue = 18;        // outputs of a cell to shared memory
-constexpr double kGroupedMmaChunkIssue = 40;      // 16 bytes of them to the target
-constexpr double kGroupedMmaProductCycles = 2.6;  // shared memory or tensor core, per MMA
+constexpr double kGroupedMmaUnitIssue = 42;      // locating and reading a unit of four channels
+constexpr double kGroupedMmaPixelIssue = 3;      // interleaving the channels of one pixel
+constexpr double kGroupedMmaFragmentIssue = 70;  // staging one word of weights
+constexpr double kGroupedMmaClearIssue = 2;      // clearing 16 bytes of a line
+constexpr double kGroupedMmaJobIssue = 60;       // locating the cells of a warp
+constexpr double kGroupedMmaStepIssue = 8;       // loading the weights and offsets of a step
+constexpr double kGroupedMmaIssue = 3;           // one MMA with its pixel's address and load
+constexpr double kGroupedMmaPutIssue = 18;       // outputs of a cell to shared memory
+constexpr double kGroupedMmaChunkIssue = 40;     // 16 bytes of them to the target
+constexpr double kGroupedMmaCycles = 2.6;        // shared memory or tensor core, per MMA
 
 // The work of a launch. Counts are per block unless stated otherwise.
 struct GroupedWork {

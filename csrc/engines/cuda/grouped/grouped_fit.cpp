@@ -1,20 +1,14 @@
-#include "engines/cuda/grouped/grouped_fit.h"
-
 #include <algorithm>
 
 #include "core/arithmetic.h"
 #include "engines/cuda/grouped/grouped_costs.h"
-#include "engines/cuda/grouped/grouped_mma_fit.h"
-#include "engines/cuda/grouped/grouped_task.h"
-#include "engines/cuda/grouped/grouped_tiles.h"
+#include "engines/cuda/grouped/grouped_planning.h"
 #include "planning/gather_buffers.h"
 
 namespace convx {
 namespace {
 
 constexpr int64_t kCellAlign = 4;  // elements per shared-memory load
-
-int narrow(int64_t value) { return static_cast<int>(value); }
 
 // Values that all tiles of a problem share.
 struct GroupedProblem {
@@ -25,7 +19,7 @@ struct GroupedProblem {
   int64_t element;  // bytes
   int64_t unit;     // elements per copy
   int64_t margin;   // elements of a line before the first cell's column
-  int64_t parts, filters;
+  int64_t filter_sets, filters;
   double cell_issue;  // instructions of a warp for one cell of one image
   double least_bytes;
 };
@@ -69,8 +63,8 @@ GroupedProblem make_grouped_problem(const ConvProblem& problem, const DeviceCaps
   p.by_row_taps = FastDivmod(p.row.taps);
   p.by_channels = FastDivmod(p.source_channels);
   of.filters = p.target_channels > kFewFilters ? kManyFilters : kFewFilters;
-  of.parts = ceil_div(p.target_channels, of.filters);
-  p.by_parts = FastDivmod(of.parts);
+  of.filter_sets = ceil_div(p.target_channels, of.filters);
+  p.by_filter_sets = FastDivmod(of.filter_sets);
 
   // The widest copies that the tensor allows for lines that begin at source column `start`.
   const auto fit_copies = [&](int64_t start, int64_t step) {
@@ -122,7 +116,7 @@ double predict_us(const GroupedProblem& of, const GroupedFit& fit) {
   const double unit_issue =
       p.stage.unit * of.element < 4 ? kGroupedElementIssue : kGroupedUnitIssue;
   const double weight_rows =
-      static_cast<double>(p.tile_groups * of.parts * of.filters) * channels * p.row.taps;
+      static_cast<double>(p.tile_groups * of.filter_sets * of.filters) * channels * p.row.taps;
   const double units = channels * lines * p.stage.units;
   const double results = static_cast<double>(p.tile_groups) * std::min(p.tile_rows, p.row.count) *
                          std::min(p.tile_cols, p.column.count) * p.target_channels;
@@ -154,14 +148,13 @@ double predict_us(const GroupedProblem& of, const GroupedFit& fit) {
 // Sets all parameters of a tile except tile_images. Returns false if the tile does not fit.
 bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers, GroupedFit& fit) {
   fit.params = of.params;
-  fit.window = of.window;
-  fit.filters = narrow(of.filters);
+  fit.kernel = {of.window, narrow(of.filters)};
   GroupedParams& p = fit.params;
   const CudaAxis& row = p.row;
   const CudaAxis& column = p.column;
   const int64_t strips = tile.columns / kCellColumns;
   const int64_t row_groups = tile.rows / kCellRows;
-  const int64_t cells = tile.groups * of.parts * row_groups * strips;
+  const int64_t cells = tile.groups * of.filter_sets * row_groups * strips;
   if (cells > kGroupedThreads) return false;
   fit.threads = narrow(round_up(cells, 32));
 
@@ -184,16 +177,15 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers
   const int64_t chunks = ceil_div(p.source_channels, chunk);
   const int64_t buffer_pitch = chunk * channel_pitch;
   const int64_t tap_row_weights = column.classes * class_taps * of.filters;
-  const int64_t part_weights = p.source_channels * row.taps * tap_row_weights;
+  const int64_t set_weights = p.source_channels * row.taps * tap_row_weights;
   const int64_t weights_offset = round_up(buffers * buffer_pitch * of.element, 16);
-  const int64_t bias_offset = weights_offset + tile.groups * of.parts * part_weights * 4;
-  const int64_t places_offset = round_up(bias_offset + tile.groups * of.parts * of.filters * 4, 16);
+  const int64_t bias_offset = weights_offset + tile.groups * of.filter_sets * set_weights * 4;
+  const int64_t places_offset =
+      round_up(bias_offset + tile.groups * of.filter_sets * of.filters * 4, 16);
   fit.shared_bytes = places_offset + fit.threads * static_cast<int64_t>(sizeof(ThreadPlaces));
   if (fit.shared_bytes > of.caps.shared_bytes_per_block) return false;
-  constexpr int64_t kReservedBytes = 1024;  // reserved by the system in every block
-  fit.resident = std::min(
-      (of.caps.shared_bytes_per_block + kReservedBytes) / (fit.shared_bytes + kReservedBytes),
-      int64_t{count_resident_threads(of.window) / fit.threads});
+  fit.resident = std::min<int64_t>(of.caps.count_blocks_by_shared(fit.shared_bytes),
+                                   count_resident_threads(of.window) / fit.threads);
 
   p.tile_groups = narrow(tile.groups);
   p.tile_rows = narrow(tile.rows), p.tile_cols = narrow(tile.columns);
@@ -208,7 +200,7 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers
   p.row_class_step = narrow(row.offset_step * line_pitch);
   p.class_taps_pitch = narrow(class_taps);
   p.tap_row_weights = narrow(tap_row_weights);
-  p.channel_weights = narrow(row.taps * tap_row_weights), p.part_weights = narrow(part_weights);
+  p.channel_weights = narrow(row.taps * tap_row_weights), p.set_weights = narrow(set_weights);
   p.weights_offset = narrow(weights_offset), p.bias_offset = narrow(bias_offset);
   p.places_offset = narrow(places_offset);
   set_unit(p, of.window, narrow(of.unit), fit.threads);
@@ -220,18 +212,6 @@ void set_divisors(GroupedParams& p) {
   set_tile_divisors(p);
   p.by_strips = FastDivmod(p.tile_cols / kCellColumns);
   p.by_row_groups = FastDivmod(p.tile_rows / kCellRows);
-}
-
-// Sets tile_images and predicts the time. Returns false if a buffer would stay unused or the grid
-// is too large.
-bool fit_images(const GroupedProblem& of, int64_t images, GroupedFit& fit) {
-  GroupedParams& p = fit.params;
-  p.tile_images = narrow(images);
-  fit.blocks = count_grouped_tiles(p) * ceil_div(p.images, images);
-  const bool idle_buffer = p.buffers > images * p.chunks;
-  if (idle_buffer || fit.blocks >= int64_t{1} << 31) return false;
-  fit.microseconds = predict_us(of, fit);
-  return true;
 }
 
 }  // namespace
@@ -249,23 +229,17 @@ GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
     return fit;
   }
   const GroupedProblem of = make_grouped_problem(problem, caps);
-  const GroupedParams& p = of.params;
-  GroupedFit best;
-  const auto consider = [&](const GroupedTile& tile) {
-    bool fits = false;
-    for (int64_t buffers = 1; buffers <= kMostBuffers; ++buffers) {
-      GroupedFit candidate;
-      if (!fit_tile(of, tile, buffers, candidate)) break;
-      const int64_t tiles = count_grouped_tiles(candidate.params);
-      visit_image_shares(p.images, tiles, candidate.resident * caps.sm_count, [&](int64_t images) {
-        if (!fit_images(of, images, candidate)) return;
-        fits = true;
-        if (best.blocks == 0 || candidate.microseconds < best.microseconds) best = candidate;
+  GroupedFit best = find_fastest_tile<GroupedFit>(
+      of.params, caps, kCellRows, std::max<int64_t>(kCellColumns, of.unit), kMostBuffers,
+      [&](const GroupedTile& tile, int64_t buffers, GroupedFit& fit) {
+        return fit_tile(of, tile, buffers, fit);
+      },
+      [&](GroupedFit& fit) {
+        const GroupedParams& p = fit.params;
+        if (p.buffers > int64_t{p.tile_images} * p.chunks) return false;  // one would stay unused
+        fit.microseconds = predict_us(of, fit);
+        return true;
       });
-    }
-    return fits;
-  };
-  visit_grouped_tiles(p, kCellRows, std::max<int64_t>(kCellColumns, of.unit), consider);
   if (best.blocks > 0) set_divisors(best.params);
   GroupedMmaFit mma = fit_grouped_mma(problem, caps);
   if (mma.blocks > 0 && (best.blocks == 0 || mma.microseconds < best.microseconds)) {
@@ -279,7 +253,7 @@ bool fits_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
   const GroupedProblem of = make_grouped_problem(problem, caps);
   GroupedFit smallest;
   return fit_tile(of, {1, kCellRows, std::max<int64_t>(kCellColumns, of.unit)}, 1, smallest) &&
-         fit_images(of, smallest.params.images, smallest);
+         count_grouped_tiles(smallest.params) < int64_t{1} << 31;
 }
 
 GroupedParams make_grouped_params(const ConvProblem& problem, const GroupedFit& fit,
@@ -288,7 +262,7 @@ GroupedParams make_grouped_params(const ConvProblem& problem, const GroupedFit& 
   set_gather_buffers(params, problem, buffers);
   const int64_t element = size_of(problem.dtype);
   const int unit = fit_unit_to_address(params.source, element, params.stage.unit);
-  if (unit < params.stage.unit) set_unit(params, fit.window, unit, fit.threads);
+  if (unit < params.stage.unit) set_unit(params, fit.kernel.window, unit, fit.threads);
   params.store_width = fit_unit_to_address(params.target, element, params.store_width);
   return params;
 }

@@ -43,9 +43,9 @@ namespace convx {
 
 // The cell of a thread within the tile.
 struct GroupedCell {
-  int group, part;  // part: index of the cell's filters within the group
-  int row, column;  // first row and column, counted from the tile's
-  bool active;      // at least one output of the cell exists
+  int group, filter_set;  // filter_set: index of the cell's filters within the group
+  int row, column;        // first row and column, counted from the tile's
+  bool active;            // at least one output of the cell exists
 };
 
 __device__ inline GroupedCell locate_grouped_cell(const GroupedParams& p,
@@ -55,7 +55,7 @@ __device__ inline GroupedCell locate_grouped_cell(const GroupedParams& p,
   cell.active = index < p.cells;
   cell.column = p.by_strips.split(index) * kCellColumns;
   cell.row = p.by_row_groups.split(index) * kCellRows;
-  cell.part = p.by_parts.split(index);
+  cell.filter_set = p.by_filter_sets.split(index);
   cell.group = index;
   cell.active = cell.active && cell.group < block.groups && cell.row < block.rows &&
                 cell.column < block.columns;
@@ -64,7 +64,7 @@ __device__ inline GroupedCell locate_grouped_cell(const GroupedParams& p,
 
 // Initializes the accumulators with the bias.
 template <int kFilters>
-__device__ __forceinline__ void start_cell_sums(const float* bias, CellSums<kFilters>& sum) {
+__device__ __forceinline__ void start_cell(const float* bias, CellAccumulators<kFilters>& sum) {
   float start[kFilters];
   load_weights(start, bias);
 #pragma unroll
@@ -84,9 +84,9 @@ __device__ inline CellTarget locate_target(const GroupedParams& p, const Grouped
   const int64_t group = block.first_group + cell.group;
   CellTarget target;
   target.first = block.first_image * p.target_n +
-                 (group * p.target_channels + cell.part * kFilters) * p.target_c +
+                 (group * p.target_channels + cell.filter_set * kFilters) * p.target_c +
                  (block.first_row + cell.row) * p.target_h + block.first_column + cell.column;
-  target.filters = clip(p.target_channels - cell.part * kFilters, kFilters);
+  target.filters = clip(p.target_channels - cell.filter_set * kFilters, kFilters);
   target.rows = clip(block.rows - cell.row, kCellRows);
   target.columns = clip(block.columns - cell.column, kCellColumns);
   return target;
@@ -95,7 +95,7 @@ __device__ inline CellTarget locate_target(const GroupedParams& p, const Grouped
 // Stores vectors of kWidth columns. The number of existing columns is a multiple of kWidth.
 template <int kWidth, int kFilters, typename T>
 __device__ __forceinline__ void store_cell_rows(const GroupedParams& p, const CellTarget& cell,
-                                                T* target, const CellSums<kFilters>& sum) {
+                                                T* target, const CellAccumulators<kFilters>& sum) {
   struct alignas(kWidth * sizeof(T)) Vector {
     T v[kWidth];
   };
@@ -121,8 +121,8 @@ __device__ __forceinline__ void store_cell_rows(const GroupedParams& p, const Ce
 
 // `image` counts from the block's first.
 template <int kFilters, typename T>
-__device__ __forceinline__ void store_cell_sums(const GroupedParams& p, CellTarget cell, int image,
-                                                const CellSums<kFilters>& sum) {
+__device__ __forceinline__ void store_cell(const GroupedParams& p, CellTarget cell, int image,
+                                           const CellAccumulators<kFilters>& sum) {
   T* target = static_cast<T*>(p.target) + cell.first + image * p.target_n;
   if (p.store_width == 4) {
     store_cell_rows<4, kFilters>(p, cell, target, sum);
@@ -171,10 +171,10 @@ __global__ void __launch_bounds__(count_resident_threads(kWindow), 1)
   stage_bias<kFilters, T>(p, block, bias);
   const GroupedCell cell = locate_grouped_cell(p, block);
   const int cell_lines = cell.group * p.group_pitch + cell.row * p.row_step + p.cell_start +
-                         cell.column * kWindowStride<kWindow>;
-  const int part = cell.group * static_cast<int>(p.by_parts.divisor) + cell.part;
+                         cell.column * window_stride(kWindow);
+  const int set = cell.group * static_cast<int>(p.by_filter_sets.divisor) + cell.filter_set;
   places.target = locate_target<kFilters>(p, block, cell);
-  CellSums<kFilters> sum;
+  CellAccumulators<kFilters> sum;
   int image = 0;
   int chunk = 0;
   T* buffer = lines;
@@ -186,10 +186,10 @@ __global__ void __launch_bounds__(count_resident_threads(kWindow), 1)
     }
     __syncthreads();
     if (cell.active) {
-      if (chunk == 0) start_cell_sums<kFilters>(bias + part * kFilters, sum);
+      if (chunk == 0) start_cell<kFilters>(bias + set * kFilters, sum);
       const T* from = buffer + cell_lines;
       const float* cell_weights =
-          weights + part * p.part_weights + chunk * p.chunk * p.channel_weights;
+          weights + set * p.set_weights + chunk * p.chunk * p.channel_weights;
       const int channels = min(p.chunk, p.source_channels - chunk * p.chunk);
       int c = 0;
       do {
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(count_resident_threads(kWindow), 1)
     if (p.buffers > 1) buffer = lines + (step + 1) % kMostBuffers * p.buffer_pitch;
     if (++chunk == p.chunks) {
       chunk = 0;
-      if (cell.active) store_cell_sums<kFilters, T>(p, places.target, image, sum);
+      if (cell.active) store_cell<kFilters, T>(p, places.target, image, sum);
       ++image;
     }
   }

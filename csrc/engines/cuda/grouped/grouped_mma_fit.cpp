@@ -1,13 +1,10 @@
-#include "engines/cuda/grouped/grouped_mma_fit.h"
-
 #include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "core/arithmetic.h"
 #include "engines/cuda/grouped/grouped_costs.h"
-#include "engines/cuda/grouped/grouped_task.h"
-#include "engines/cuda/grouped/grouped_tiles.h"
+#include "engines/cuda/grouped/grouped_planning.h"
 #include "planning/gather_buffers.h"
 
 namespace convx {
@@ -16,8 +13,6 @@ namespace {
 constexpr int64_t kFragmentBytes = 512;  // per step
 constexpr int64_t kPixelBytes = 8;       // of four channels
 constexpr int64_t kElement = 2;          // bytes
-
-int narrow(int64_t value) { return static_cast<int>(value); }
 
 // Values that all tiles of a problem share.
 struct MmaProblem {
@@ -66,8 +61,8 @@ bool is_for_tensor_cores(const ConvProblem& problem, const DeviceCaps& caps) {
 bool set_problem(const ConvProblem& problem, MmaProblem& of) {
   GroupedMmaParams& p = of.fit.params;
   static_cast<GroupedTask&>(p) = make_grouped_task(problem);
-  of.fit.filters = p.target_channels <= 4 ? 4 : p.target_channels <= 8 ? 8 : 16;
-  of.window_rows = count_window_rows(of.fit.filters);
+  of.fit.kernel.filters = p.target_channels <= 4 ? 4 : p.target_channels <= 8 ? 8 : 16;
+  of.window_rows = count_window_rows(of.fit.kernel.filters);
   of.least_bytes = count_bytes(problem);
   p.quads = narrow(ceil_div(p.source_channels, kQuadChannels));
   if (!set_source_rows(p, of.window_rows)) return false;
@@ -142,7 +137,7 @@ double predict_us(const MmaProblem& of, const GroupedMmaFit& fit) {
   const auto passes = [](double count) { return std::ceil(count / kGroupedMmaThreads); };
   const double fragment_words = static_cast<double>(p.tile_groups) * p.steps * 128;
   const double jobs = static_cast<double>(p.tile_groups) * p.group_jobs;
-  const double products = jobs * p.steps * fit.cells;
+  const double mmas = jobs * p.steps * fit.kernel.cells;
   const double put = p.pairs ? kGroupedMmaPutIssue : 2 * kGroupedMmaPutIssue;
   const double unit_issue = kGroupedMmaUnitIssue + kGroupedMmaPixelIssue * p.unit;
   GroupedWork work{};
@@ -151,13 +146,13 @@ double predict_us(const MmaProblem& of, const GroupedMmaFit& fit) {
       warps * (kGroupedBlockIssue + passes(fragment_words) * kGroupedMmaFragmentIssue +
                passes(lines * p.line_pitch / 2) * kGroupedMmaClearIssue) +
       images * (warps * (passes(units) * unit_issue + passes(chunks) * kGroupedMmaChunkIssue) +
-                jobs * (kGroupedMmaJobIssue + fit.cells * put +
-                        p.steps * (kGroupedMmaStepIssue + fit.cells * kGroupedMmaProductIssue)));
+                jobs * (kGroupedMmaJobIssue + fit.kernel.cells * put +
+                        p.steps * (kGroupedMmaStepIssue + fit.kernel.cells * kGroupedMmaIssue)));
   const double results =
       filters * std::min(p.tile_rows, p.row.count) * std::min(p.tile_cols, p.column.count);
   work.wavefronts =
-      images * (products * kGroupedMmaProductCycles +
-                units * p.unit * kQuadChannels * kElement / 128 + 2 * results * kElement / 128);
+      images * (mmas * kGroupedMmaCycles + units * p.unit * kQuadChannels * kElement / 128 +
+                2 * results * kElement / 128);
   work.busy_warps = warps;
   const double copied_rows = (std::min(p.tile_rows, p.row.count) - 1.0) * p.row.source_step +
                              (p.row.taps - 1.0) * p.row.offset_step + 1;
@@ -185,7 +180,7 @@ bool fit_tile(const MmaProblem& of, const GroupedTile& tile, GroupedMmaFit& fit)
   const int64_t windows = tile.rows / of.window_rows;
   const int64_t many = round_up(windows, kManyCells);
   const int64_t few = round_up(windows, kFewCells);
-  fit.cells = many <= few ? kManyCells : kFewCells;
+  fit.kernel.cells = many <= few ? kManyCells : kFewCells;
   const int64_t staged_rows = row.count_span(std::min(many, few) * of.window_rows);
   const int64_t row_bytes = p.quads * line_pitch * kPixelBytes;
   const int64_t line_bytes = round_up(tile.groups * staged_rows * row_bytes, 16);
@@ -195,19 +190,17 @@ bool fit_tile(const MmaProblem& of, const GroupedTile& tile, GroupedMmaFit& fit)
   const int64_t fragments_offset =
       quads_offset + p.steps * kStepQuads * static_cast<int64_t>(sizeof(TapQuad));
   const int64_t bias_offset = fragments_offset + tile.groups * p.steps * kFragmentBytes;
-  const int64_t results_offset = round_up(bias_offset + tile.groups * fit.filters * 4, 16);
+  const int64_t results_offset = round_up(bias_offset + tile.groups * fit.kernel.filters * 4, 16);
   fit.shared_bytes = results_offset + results * kElement;
   if (fit.shared_bytes > of.caps.shared_bytes_per_block) return false;
-  constexpr int64_t kReservedBytes = 1024;  // reserved by the system in every block
-  fit.resident = std::min<int64_t>(
-      (of.caps.shared_bytes_per_block + kReservedBytes) / (fit.shared_bytes + kReservedBytes),
-      kGroupedMmaBlocks);
+  fit.resident =
+      std::min<int64_t>(of.caps.count_blocks_by_shared(fit.shared_bytes), kGroupedMmaBlocks);
 
   p.tile_groups = narrow(tile.groups);
   p.tile_rows = narrow(tile.rows), p.tile_cols = narrow(tile.columns);
   p.staged_rows = narrow(staged_rows), p.staged_columns = narrow(staged_columns);
   p.line_pitch = narrow(line_pitch);
-  p.group_jobs = narrow(octets * std::min(many, few) / fit.cells);
+  p.group_jobs = narrow(octets * std::min(many, few) / fit.kernel.cells);
   p.cell_start = narrow(of.margin * kPixelBytes);
   p.group_bytes = narrow(staged_rows * row_bytes);
   p.window_bytes = narrow(of.window_rows * row.source_step * row_bytes);
@@ -236,23 +229,13 @@ GroupedMmaFit fit_grouped_mma(const ConvProblem& problem, const DeviceCaps& caps
   MmaProblem of{caps, {}, 0, 0, false, false, 0};
   if (!is_for_tensor_cores(problem, caps) || !set_problem(problem, of)) return {};
   const GroupedMmaParams& p = of.fit.params;
-  GroupedMmaFit best;
-  const auto consider = [&](const GroupedTile& tile) {
-    GroupedMmaFit candidate;
-    if (!fit_tile(of, tile, candidate)) return false;
-    const int64_t tiles = count_grouped_tiles(candidate.params);
-    bool fits = false;
-    visit_image_shares(p.images, tiles, candidate.resident * caps.sm_count, [&](int64_t images) {
-      candidate.params.tile_images = narrow(images);
-      candidate.blocks = tiles * ceil_div(p.images, images);
-      if (candidate.blocks >= int64_t{1} << 31) return;
-      fits = true;
-      candidate.microseconds = predict_us(of, candidate);
-      if (best.blocks == 0 || candidate.microseconds < best.microseconds) best = candidate;
-    });
-    return fits;
-  };
-  visit_grouped_tiles(p, of.window_rows, kOctet, consider);
+  GroupedMmaFit best = find_fastest_tile<GroupedMmaFit>(
+      p, caps, of.window_rows, kOctet, 1,
+      [&](const GroupedTile& tile, int64_t, GroupedMmaFit& fit) { return fit_tile(of, tile, fit); },
+      [&](GroupedMmaFit& fit) {
+        fit.microseconds = predict_us(of, fit);
+        return true;
+      });
   if (best.blocks > 0) set_divisors(best.params);
   return best;
 }

@@ -24,7 +24,7 @@
 // while some wait for memory, others compute.
 //
 // Stores: outputs are collected in shared memory in the layout of the target and leave 16 bytes at
-// a time (grouped_mma_store.cuh).
+// a time (ResultPlace).
 //
 // Non-finite values: a zero weight times an infinity is NaN, which the definition does not have. A
 // warp that finds NaN among its accumulators recomputes them one output row at a time, with the
@@ -37,21 +37,79 @@
 //     fragments  [group][step][lane][4 words], the A operands
 //     bias       [group][filter], float32
 //     results    outputs, see ResultSpans
+// Cost: two steps of 7 cells are 57 instructions, 14 of them MMAs (SASS count, 2026-11-15;
+// docs/engines/cuda_grouped.md).
 // Grid: column tiles fastest, then row tiles, groups, images, so that neighbours share data in L2.
 #pragma once
 
 #include "device/mma.cuh"
 #include "engines/cuda/grouped/grouped_mma_stage.cuh"
-#include "engines/cuda/grouped/grouped_mma_store.cuh"
 
 namespace convx {
+
+// The tile's outputs of one image. Every output has the same offset within 16 bytes in shared
+// memory as in the target: the first one begins at `phase`, and the pitches preserve that.
+template <typename T>
+struct ResultPlace {
+  T* target;  // the tile's first output
+  T* shared;  // aligned to 16 bytes
+  int phase;  // offset of the first output from `shared`, in elements
+
+  // `image` counts from the block's first.
+  __device__ __forceinline__ ResultPlace(const GroupedMmaParams& p, const GroupedBlock& block,
+                                         int image, T* results)
+      : target(static_cast<T*>(p.target) + (block.first_image + image) * p.target_n +
+               int64_t{block.first_group} * p.target_channels * p.target_c +
+               block.first_row * p.target_h + block.first_column),
+        shared(results),
+        phase(reinterpret_cast<uintptr_t>(target) / sizeof(T) % kResultChunk) {}
+
+  // `filter` counts through the tile's groups.
+  __device__ __forceinline__ int locate(const GroupedMmaParams& p, int filter, int row) const {
+    return phase + filter * p.filter_pitch + row * p.row_pitch;
+  }
+};
+
+// Stores all spans. Called by all threads of the block.
+template <typename T>
+__device__ __forceinline__ void write_results(const GroupedMmaParams& p, const GroupedBlock& block,
+                                              const ResultPlace<T>& place) {
+  const int filters = block.groups * p.target_channels;
+  int spans = 1;
+  int length = filters * block.rows * block.columns;
+  if (p.spans == ResultSpans::kFilters) {
+    spans = filters;
+    length = block.rows * block.columns;
+  } else if (p.spans == ResultSpans::kRows) {
+    spans = filters * p.tile_rows;
+    length = block.columns;
+  }
+#pragma unroll 1
+  for (int i = threadIdx.x; i < spans * p.span_chunks; i += kGroupedMmaThreads) {
+    int filter = i;
+    const int chunk = p.by_span_chunks.split(filter);
+    const int row = p.spans == ResultSpans::kRows ? p.by_tile_rows.split(filter) : 0;
+    const int start = place.locate(p, filter, row);
+    // An index within the span; negative in the first chunk.
+    const int first = chunk * kResultChunk - start % kResultChunk;
+    if (first >= length || row >= block.rows) continue;
+    const T* from = place.shared + start + first;
+    T* to = place.target + filter * p.target_c + row * p.target_h + first;
+    if (first >= 0 && first + kResultChunk <= length) {
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    } else {
+#pragma unroll 1
+      for (int e = max(0, -first); e < min(kResultChunk, length - first); ++e) to[e] = from[e];
+    }
+  }
+}
 
 // kCells cells of a group below each other, computed by one warp. A lane reads pixel lane / 4 of
 // each cell and holds the accumulators of two columns in MMA rows lane / 4 and lane / 4 + 8.
 template <typename T, int kFilters, int kCells>
 struct CellJob {
   static constexpr int kRows = count_window_rows(kFilters);
-  using Sums = float[kCells][4];
+  using Accumulators = float[kCells][4];
 
   const GroupedMmaParams& p;
   const TapQuad* quads;        // the lane's quad of the first step
@@ -90,12 +148,12 @@ struct CellJob {
 
   // If kAllRows is false, only the taps of `only_rows` are multiplied; other pixels count as zeros.
   template <bool kAllRows>
-  __device__ __forceinline__ void multiply(Sums& sums, unsigned only_rows) const {
+  __device__ __forceinline__ void multiply(Accumulators& accumulators, unsigned only_rows) const {
     const float start[2] = {bias[filter_of(0)], bias[filter_of(1)]};
 #pragma unroll
     for (int j = 0; j < kCells; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[j][i] = start[i / 2];
+      for (int i = 0; i < 4; ++i) accumulators[j][i] = start[i / 2];
     }
     const TapQuad* quad = quads;
     const uint4* fragment = fragments;
@@ -109,7 +167,7 @@ struct CellJob {
       for (int j = 0; j < kCells; ++j) {
         QuadPixel pixel = *reinterpret_cast<const QuadPixel*>(from + j * p.window_bytes);
         if (!counts) pixel = QuadPixel{0, 0};
-        Mma<T>::multiply(sums[j], a, pixel.x, pixel.y);
+        Mma<T>::multiply(accumulators[j], a, pixel.x, pixel.y);
       }
       quad += kStepQuads;
       fragment += 32;
@@ -117,26 +175,26 @@ struct CellJob {
   }
 
   // Recomputes the accumulators, one output row at a time.
-  __device__ __forceinline__ void multiply_by_rows(Sums& sums) const {
+  __device__ __forceinline__ void multiply_by_rows(Accumulators& accumulators) const {
 #pragma unroll 1
     for (int row = 0; row < kRows; ++row) {
-      Sums of_row;
+      Accumulators of_row;
       multiply<false>(of_row, 1u << row);
 #pragma unroll
       for (int j = 0; j < kCells; ++j) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          if (row_of(i / 2) == row) sums[j][i] = of_row[j][i];
+          if (row_of(i / 2) == row) accumulators[j][i] = of_row[j][i];
         }
       }
     }
   }
 
-  static __device__ __forceinline__ bool any_nan(const Sums& sums) {
+  static __device__ __forceinline__ bool any_nan(const Accumulators& accumulators) {
     float all = 0;
 #pragma unroll
     for (int j = 0; j < kCells; ++j) {
-      all += (sums[j][0] + sums[j][1]) + (sums[j][2] + sums[j][3]);
+      all += (accumulators[j][0] + accumulators[j][1]) + (accumulators[j][2] + accumulators[j][3]);
     }
     return __any_sync(0xffffffffu, all != all);  // also true if infinities of both signs cancel
   }
@@ -144,7 +202,7 @@ struct CellJob {
   // Writes the outputs to shared memory. If kPairs is true, two columns are one aligned word.
   template <bool kPairs>
   __device__ __forceinline__ void put(const GroupedBlock& block, const ResultPlace<T>& place,
-                                      const Sums& sums) const {
+                                      const Accumulators& accumulators) const {
     const int column = first_column + threadIdx.x % 4 * 2;
     if (column >= block.columns) return;
 #pragma unroll
@@ -157,10 +215,10 @@ struct CellJob {
       for (int j = 0; j < kCells; ++j) {
         if (row + j * kRows < block.rows) {
           if constexpr (kPairs) {
-            *reinterpret_cast<uint32_t*>(to) = narrow(sums[j], 2 * half, T{});
+            *reinterpret_cast<uint32_t*>(to) = narrow(accumulators[j], 2 * half, T{});
           } else {
-            to[0] = round_to<T>(sums[j][2 * half]);
-            if (column + 1 < block.columns) to[1] = round_to<T>(sums[j][2 * half + 1]);
+            to[0] = round_to<T>(accumulators[j][2 * half]);
+            if (column + 1 < block.columns) to[1] = round_to<T>(accumulators[j][2 * half + 1]);
           }
         }
         to += kRows * p.row_pitch;
@@ -193,13 +251,13 @@ __device__ __forceinline__ void compute_grouped_tile(const GroupedMmaParams& p,
 #pragma unroll 1
     for (int index = threadIdx.x / 32; index < jobs; index += kGroupedMmaThreads / 32) {
       const Job job(p, shared_bytes, index);
-      float sums[kCells][4];
-      job.template multiply<true>(sums, 0);
-      if (Job::any_nan(sums)) job.multiply_by_rows(sums);
+      float accumulators[kCells][4];
+      job.template multiply<true>(accumulators, 0);
+      if (Job::any_nan(accumulators)) job.multiply_by_rows(accumulators);
       if (p.pairs) {
-        job.template put<true>(block, place, sums);
+        job.template put<true>(block, place, accumulators);
       } else {
-        job.template put<false>(block, place, sums);
+        job.template put<false>(block, place, accumulators);
       }
     }
     __syncthreads();  // lines have been read, and outputs are in shared memory
@@ -210,7 +268,7 @@ __device__ __forceinline__ void compute_grouped_tile(const GroupedMmaParams& p,
 template <typename T, int kFilters, int kCells>
 __global__ void __launch_bounds__(kGroupedMmaThreads, kGroupedMmaBlocks)
     grouped_mma_kernel(const __grid_constant__ GroupedMmaParams p) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   compute_grouped_tile<T, kFilters, kCells>(p, shared_bytes);
 #endif

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "device/vectors.cuh"
-#include "engines/cuda/grouped/grouped_mma_params.h"
 #include "engines/cuda/grouped/grouped_stage.cuh"
 
 namespace convx {

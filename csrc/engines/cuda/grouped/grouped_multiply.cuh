@@ -3,12 +3,12 @@
 #pragma once
 
 #include "device/vectors.cuh"
-#include "engines/cuda/grouped/grouped_params.h"
+#include "engines/cuda/grouped/grouped_geometry.h"
 
 namespace convx {
 
 template <int kFilters>
-using CellSums = float[kFilters][kCellRows][kCellColumns];
+using CellAccumulators = float[kFilters][kCellRows][kCellColumns];
 
 // The source values of one row that a cell's four columns read under kTaps neighbouring taps:
 // column x under tap k is values[x * stride + k]. `from` is aligned to four elements; for whole
@@ -16,7 +16,7 @@ using CellSums = float[kFilters][kCellRows][kCellColumns];
 template <ColumnWindow kWindow, int kTaps>
 struct CellWindow {
   static constexpr bool kWhole = kWindow != ColumnWindow::kSegments;
-  static constexpr int kStride = kWindowStride<kWindow>;
+  static constexpr int kStride = window_stride(kWindow);
   static constexpr int kValues = (kCellColumns - 1) * kStride + kTaps;
   static constexpr int kBefore = kWhole ? 1 : 0;
   static constexpr int kVectors = kWhole ? kStride : (kValues + 3) / 4;
@@ -51,7 +51,8 @@ __device__ __forceinline__ void load_weights(float (&to)[kFilters], const float*
 // window[(first + j) % kCellRows].
 template <int kTaps, int kFilters, typename Window>
 __device__ __forceinline__ void multiply_tap_row(const Window (&window)[kCellRows], int first,
-                                                 const float* weights, CellSums<kFilters>& sum) {
+                                                 const float* weights,
+                                                 CellAccumulators<kFilters>& sum) {
 #pragma unroll
   for (int k = 0; k < kTaps; ++k) {
     float weight[kFilters];
@@ -77,7 +78,7 @@ __device__ __forceinline__ void multiply_tap_row(const Window (&window)[kCellRow
 template <ColumnWindow kWindow, int kTaps, int kCount, int kFilters, typename T>
 __device__ __forceinline__ void multiply_cell_taps(const T* rows, int row_step,
                                                    const float* weights, int weight_step, int count,
-                                                   CellSums<kFilters>& sum) {
+                                                   CellAccumulators<kFilters>& sum) {
   CellWindow<kWindow, kTaps> window[kCellRows];
 #pragma unroll
   for (int j = 0; j < kCellRows - 1; ++j) window[j].load(rows + j * row_step);
@@ -108,7 +109,8 @@ __device__ __forceinline__ void multiply_cell_taps(const T* rows, int row_step,
 template <int kMaxTaps, int kFilters, typename T>
 __device__ __forceinline__ void multiply_some_cell_taps(int taps, const T* rows, int row_step,
                                                         const float* weights, int weight_step,
-                                                        int count, CellSums<kFilters>& sum) {
+                                                        int count,
+                                                        CellAccumulators<kFilters>& sum) {
   if constexpr (kMaxTaps > 1) {
     if (taps < kMaxTaps) {
       return multiply_some_cell_taps<kMaxTaps - 1, kFilters>(taps, rows, row_step, weights,
@@ -124,7 +126,8 @@ __device__ __forceinline__ void multiply_some_cell_taps(int taps, const T* rows,
 // multiplied at once.
 template <int kFilters, typename T>
 __device__ __forceinline__ void multiply_segments(const GroupedParams& p, const T* lines,
-                                                  const float* weights, CellSums<kFilters>& sum) {
+                                                  const float* weights,
+                                                  CellAccumulators<kFilters>& sum) {
   constexpr int kMaxTaps = 4;
   const int weight_step = p.row.classes * p.tap_row_weights;
   int row_class = 0;
@@ -151,7 +154,8 @@ __device__ __forceinline__ void multiply_segments(const GroupedParams& p, const 
 // The same for 3x3 kernels over whole rows.
 template <ColumnWindow kWindow, int kFilters, typename T>
 __device__ __forceinline__ void multiply_3x3(const GroupedParams& p, const T* lines,
-                                             const float* weights, CellSums<kFilters>& sum) {
+                                             const float* weights,
+                                             CellAccumulators<kFilters>& sum) {
   constexpr int kTapRow = 3 * kFilters;  // weights of a row of taps
   if constexpr (kWindow == ColumnWindow::kRows) {
     multiply_cell_taps<kWindow, 3, 3, kFilters>(lines, p.row_step, weights, kTapRow, 3, sum);

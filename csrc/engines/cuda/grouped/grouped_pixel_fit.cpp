@@ -1,9 +1,7 @@
-#include "engines/cuda/grouped/grouped_pixel_fit.h"
-
 #include <algorithm>
 
-#include "core/gather_view.h"
-#include "engines/cuda/grouped/grouped_task.h"
+#include "core/arithmetic.h"
+#include "engines/cuda/grouped/grouped_planning.h"
 #include "planning/device_rates.h"
 #include "planning/gather_buffers.h"
 #include "planning/refusals.h"
@@ -56,18 +54,11 @@ GroupedPixelFit fit_grouped_pixels(const ConvProblem& problem, const DeviceCaps&
   const GatherView view = make_gather_view(problem);
   GroupedPixelFit fit;
   GroupedPixelParams& p = fit.params;
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
-  p.source_n = view.source_strides.n, p.source_h = view.source_strides.h;
-  p.source_w = view.source_strides.w;
-  p.target_n = view.target_strides.n, p.target_h = view.target_strides.h;
-  p.target_w = view.target_strides.w;
-  p.weight_group = problem.filters_per_group() * problem.w_strides.n;
-  p.weight_target = view.weight_target_stride, p.weight_source = view.weight_source_stride;
+  set_grouped_tensors(problem, view, p);
+  p.source_w = view.source_strides.w, p.target_w = view.target_strides.w;
   p.weight_r = problem.w_strides.h, p.weight_s = problem.w_strides.w;
   p.row = make_cuda_axis(make_gather_axis(view.rows[0], false));
   p.column = make_cuda_axis(make_gather_axis(view.columns[0], false));
-  p.source_height = narrow(view.source_h), p.source_width = narrow(view.source_w);
-  p.group_sources = narrow(view.source_channels), p.group_targets = narrow(view.target_channels);
   p.quads = narrow(problem.groups * view.target_channels / kPixelQuad);
   const int64_t quad_bytes = quad_weight_bytes(problem, view.source_channels);
   const int64_t block_quads =
@@ -89,14 +80,14 @@ GroupedPixelFit fit_grouped_pixels(const ConvProblem& problem, const DeviceCaps&
                        p.target_w) >= kPixelQuad;
   const DeviceRates rates = rates_of(caps);
   const double steps = static_cast<double>(p.strips) * p.quads / 32 *
-                       static_cast<double>(problem.taps()) * p.group_sources / kPixelQuad;
+                       static_cast<double>(problem.taps()) * p.source_channels / kPixelQuad;
   const double busy = steps * kStepCycles / static_cast<double>(sms);
   // The steps of one thread follow each other.
-  const int64_t turns = ceil_div(int64_t{p.strips}, fit.blocks / p.quad_blocks * p.slots);
+  const int64_t rounds = ceil_div(int64_t{p.strips}, fit.blocks / p.quad_blocks * p.slots);
   const auto thread_steps =
-      static_cast<double>(turns * problem.taps() * p.group_sources / kPixelQuad);
+      static_cast<double>(rounds * problem.taps() * p.source_channels / kPixelQuad);
   const auto thread_weights = static_cast<double>(
-      ceil_div(problem.taps() * p.group_sources * block_quads, int64_t{kPixelThreads}));
+      ceil_div(problem.taps() * p.source_channels * block_quads, int64_t{kPixelThreads}));
   const double chain = thread_steps * kStepLatency + thread_weights * kWeightLatency;
   const double work = std::max(busy, chain) / (kCyclesPerUs * rates.clock);
   fit.microseconds =

@@ -13,11 +13,13 @@
 // each, at most 48 KiB. A weight is read once for 8 outputs.
 //
 // Each source byte comes from memory once; other taps and other quads of the group find it in L1.
+// Limit: instruction issue. In 16 bits a warp issues about 220 instructions for 128 multiply-adds
+// (SASS count, 2026-11-16; docs/engines/cuda_grouped.md).
 // Grid: neighbouring blocks hold the weights of different quads and process the same strips.
 #pragma once
 
 #include "device/vectors.cuh"
-#include "engines/cuda/grouped/grouped_pixel_fit.h"
+#include "engines/cuda/grouped/grouped_geometry.h"
 
 namespace convx {
 
@@ -26,19 +28,19 @@ template <typename T>
 __device__ inline void stage_pixel_weights(const GroupedPixelParams& p, int first_quad,
                                            float4* staged) {
   const T* const weights = static_cast<const T*>(p.weight);
-  const int count = p.row.taps * p.column.taps * p.group_sources * p.block_quads;
+  const int count = p.row.taps * p.column.taps * p.source_channels * p.block_quads;
   for (int i = threadIdx.x; i < count; i += kPixelThreads) {
     int rest = i;
     const int quad = first_quad + p.by_block_quads.split(rest);
-    const int c = rest % p.group_sources;
-    const int tap = rest / p.group_sources;
+    const int c = rest % p.source_channels;
+    const int tap = rest / p.source_channels;
     const int r = p.row.tap0 + tap / p.column.taps * p.row.tap_step;
     const int s = p.column.tap0 + tap % p.column.taps * p.column.tap_step;
     float values[kPixelQuad] = {};
     if (quad < p.quads) {
       const int target = quad * kPixelQuad;
-      const T* from = weights + target / p.group_targets * p.weight_group +
-                      target % p.group_targets * p.weight_target + c * p.weight_source +
+      const T* from = weights + target / p.target_channels * p.weight_group +
+                      target % p.target_channels * p.weight_target + c * p.weight_source +
                       r * p.weight_r + s * p.weight_s;
 #pragma unroll
       for (int v = 0; v < kPixelQuad; ++v) values[v] = to_accumulate(from[v * p.weight_target]);
@@ -73,7 +75,7 @@ __global__ void __launch_bounds__(kPixelThreads)
   const int block_quad = p.by_block_quads.split(slot);
   const int target_channel = (first_quad + block_quad) * kPixelQuad;
   if (slot >= p.slots || first_quad + block_quad >= p.quads) return;
-  const int source_channel = target_channel / p.group_targets * p.group_sources;
+  const int source_channel = target_channel / p.target_channels * p.source_channels;
   float bias[kPixelQuad] = {};
   if (p.bias != nullptr) {
 #pragma unroll
@@ -97,7 +99,7 @@ __global__ void __launch_bounds__(kPixelThreads)
     for (int r = 0; r < p.row.taps; ++r) {
       const int y = row * p.row.source_step + p.row.offset0 + r * p.row.offset_step;
       const bool in_rows = static_cast<unsigned>(y) < static_cast<unsigned>(p.source_height);
-      const int tap_values = p.group_sources * p.block_quads;
+      const int tap_values = p.source_channels * p.block_quads;
       if (!in_rows) {
         tap_weights += p.column.taps * tap_values;
         continue;
@@ -105,7 +107,7 @@ __global__ void __launch_bounds__(kPixelThreads)
       const T* const line = plane + y * p.source_h;
       for (int s = 0; s < p.column.taps; ++s, tap_weights += tap_values) {
         const int x = column * p.column.source_step + p.column.offset0 + s * p.column.offset_step;
-        for (int c = 0; c < p.group_sources; c += kPixelQuad) {
+        for (int c = 0; c < p.source_channels; c += kPixelQuad) {
           float4 weight[kPixelQuad];
 #pragma unroll
           for (int j = 0; j < kPixelQuad; ++j) weight[j] = tap_weights[(c + j) * p.block_quads];

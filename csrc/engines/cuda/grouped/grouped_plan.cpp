@@ -1,5 +1,5 @@
 #include "engines/cuda/cuda_engines.h"
-#include "engines/cuda/grouped/grouped_fit.h"
+#include "engines/cuda/grouped/grouped_geometry.h"
 #include "planning/refusals.h"
 
 namespace convx {

@@ -3,7 +3,7 @@
 
 #include "device/convert.cuh"
 #include "device/cp_async.cuh"
-#include "engines/cuda/grouped/grouped_params.h"
+#include "engines/cuda/grouped/grouped_geometry.h"
 
 namespace convx {
 
@@ -130,29 +130,29 @@ __device__ inline void stage_chunk(const GroupedParams& p, const GroupedBlock& b
   }
 }
 
-// Stages the weights of the tile's groups in float32, [group][part][channel][row tap][column class]
-// [tap of class][filter of part], so that the weights that a cell multiplies with one source value
-// are one vector. Missing filters are zeros.
+// Stages the weights of the tile's groups in float32, [group][filter set][channel][row tap]
+// [column class][tap of class][filter of set], so that the weights that a cell multiplies with one
+// source value are one vector. Missing filters are zeros.
 template <int kFilters, typename T>
 __device__ inline void stage_weights(const GroupedParams& p, const GroupedBlock& block,
                                      float* weights) {
   constexpr int kBatch = 4;  // loads in flight
-  const int parts = p.by_parts.divisor;
-  const int rows = block.groups * parts * p.source_channels * p.row.taps * kFilters;
+  const int filter_sets = p.by_filter_sets.divisor;
+  const int rows = block.groups * filter_sets * p.source_channels * p.row.taps * kFilters;
   // A thread loads the taps of one row.
 #pragma unroll 1
   for (unsigned i = threadIdx.x; i < rows; i += blockDim.x) {
-    const int filter_of_part = i % kFilters;
+    const int filter_of_set = i % kFilters;
     int group = i / kFilters;
     const int r = p.by_row_taps.split(group);
     const int c = p.by_channels.split(group);
-    const int part = p.by_parts.split(group);
-    const int filter = part * kFilters + filter_of_part;
+    const int set = p.by_filter_sets.split(group);
+    const int filter = set * kFilters + filter_of_set;
     const T* from =
         static_cast<const T*>(p.weight) + (block.first_group + group) * p.weight_group +
         (filter * p.weight_target + c * p.weight_source + r * p.weight_row + p.weight_first);
-    float* to = weights + (group * parts + part) * p.part_weights + c * p.channel_weights +
-                r * p.tap_row_weights + filter_of_part;
+    float* to = weights + (group * filter_sets + set) * p.set_weights + c * p.channel_weights +
+                r * p.tap_row_weights + filter_of_set;
     const int there = filter < p.target_channels ? p.column.taps : 0;
     int column_class = 0;
     int tap = 0;  // within the class
@@ -177,13 +177,13 @@ __device__ inline void stage_weights(const GroupedParams& p, const GroupedBlock&
   }
 }
 
-// Stages the bias of the tile's filters in float32, [group][part][filter of part].
+// Stages the bias of the tile's filters in float32, [group][filter set][filter of set].
 template <int kFilters, typename T>
 __device__ inline void stage_bias(const GroupedParams& p, const GroupedBlock& block, float* bias) {
-  const int parts = p.by_parts.divisor;
-  for (int i = threadIdx.x; i < block.groups * parts * kFilters; i += blockDim.x) {
+  const int filter_sets = p.by_filter_sets.divisor;
+  for (int i = threadIdx.x; i < block.groups * filter_sets * kFilters; i += blockDim.x) {
     int group = i / kFilters;
-    const int filter = p.by_parts.split(group) * kFilters + i % kFilters;
+    const int filter = p.by_filter_sets.split(group) * kFilters + i % kFilters;
     const int64_t k = int64_t{block.first_group + group} * p.target_channels + filter;
     const bool there = p.bias != nullptr && filter < p.target_channels;
     bias[i] = there ? to_accumulate(static_cast<const T*>(p.bias)[k]) : 0.0f;

@@ -1,9 +1,10 @@
-// Parameters of the cuda_diagonal kernel. Plain data: filled on the host, in constant memory.
+// Geometry of cuda_diagonal. The planner fills DiagonalParams, which are complete except for the
+// buffers, and the kernel receives them in constant memory. Plain data and host code.
 //
 // A source chunk is 32 bytes of a pixel's channels. A filter chunk is 16 filters, or 8 in TF32 if
 // groups are small. Its filters read the channels of their groups, which lie in up to `depth`
-// neighbouring chunks of the source. With zeros where channel and
-// filter belong to different groups, the weights of a tap are a block-diagonal matrix:
+// neighbouring chunks of the source. With zeros where channel and filter belong to different
+// groups, the weights of a tap are a block-diagonal matrix:
 //
 //     [16 pixels][channel of a source chunk]  x  [channel][filter of the chunk],  for each tap and
 //                                                                                  source chunk
@@ -17,7 +18,10 @@
 
 #include <cstdint>
 
+#include "core/buffers.h"
+#include "core/device_caps.h"
 #include "core/fast_divmod.h"
+#include "core/problem.h"
 
 namespace convx {
 
@@ -40,6 +44,18 @@ constexpr int count_chunk_channels(int64_t element_bytes) {
 constexpr int count_chunk_filters(int pieces) { return 8 * pieces; }
 // Words of weights that a lane reads per tap and source chunk.
 constexpr int count_chunk_words(int pieces) { return 2 * pieces; }
+
+struct DiagonalKernel {
+  int pieces;       // of a filter chunk: 8 filters each
+  int warp_pixels;  // that a warp computes at once
+
+  bool operator==(const DiagonalKernel&) const = default;
+};
+// The compiled kernels: TF32 has all of them, 16-bit types those with two pieces.
+inline constexpr DiagonalKernel kDiagonalKernels[] = {{2, kDiagonalManyPixels},
+                                                      {2, kDiagonalFewPixels},
+                                                      {1, kDiagonalManyPixels},
+                                                      {1, kDiagonalFewPixels}};
 
 // One phase of an axis (core/gather_view.h). Forward passes have one.
 struct DiagonalPhase {
@@ -79,8 +95,8 @@ struct DiagonalParams {
   int64_t source_n, target_n;
   int source_h, source_w, target_h, target_w;  // in elements; channels are contiguous
   int64_t weight_group, weight_target, weight_source, weight_r, weight_s;
-  int images, sources, targets;      // channels of source and target
-  int group_sources, group_targets;  // the same of a group
+  int images, sources, targets;          // channels of source and target
+  int source_channels, target_channels;  // the same of a group
   int source_height, source_width;
   int kernel_height, kernel_width;
   DiagonalAxis row, column;
@@ -99,5 +115,38 @@ struct DiagonalParams {
   FastDivmod by_tile_columns, by_residue_columns, by_kernel_width;
   FastDivmod by_units, by_row_units;  // copy units of a pixel, and of a staged row
 };
+
+// Stored in Plan::shape.
+struct DiagonalFit {
+  DiagonalParams params{};
+  DiagonalKernel kernel{};
+  int64_t blocks = 0;        // 0: no tile fits
+  int64_t shared_bytes = 0;  // per block
+  double mean_depth = 0;     // source chunks that a filter chunk reads
+  double microseconds = 0;   // predicted
+};
+
+// A variant: tiles of more than most / 2 and at most `most` pixels.
+struct DiagonalTileSize {
+  const char* name;
+  int most;
+};
+constexpr DiagonalTileSize kDiagonalTileSizes[] = {
+    {"tiles_32", 32},   {"tiles_64", 64},   {"tiles_128", 128},
+    {"tiles_256", 256}, {"tiles_512", 512}, {"tiles_1024", 1024},
+};
+
+// Whether any tile fits in shared memory.
+bool fits_diagonal(const ConvProblem& problem, const DeviceCaps& caps);
+// Returns the tile with the shortest predicted time. The problem must not have been refused.
+DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps);
+// The same, among tiles of one size.
+DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps,
+                         const DiagonalTileSize& size);
+
+// Completes the kernel parameters with the buffers of one call. Their alignment limits the widths
+// of copies and stores.
+DiagonalParams make_diagonal_params(const ConvProblem& problem, const DiagonalFit& fit,
+                                    const Buffers& buffers);
 
 }  // namespace convx

@@ -1,19 +1,72 @@
+// The weight gradients of strip_weight_grad_kernel.cuh and row_weight_grad_kernel.cuh, and the
+// choice among all three kernels.
 #include <algorithm>
 #include <iterator>
 
 #include "core/gather_view.h"
-#include "engines/cuda/depthwise/depthwise_fit.h"
-#include "engines/cuda/depthwise/depthwise_weight_grad_fit.h"
+#include "engines/cuda/depthwise/depthwise_costs.h"
+#include "engines/cuda/depthwise/weight_grad_geometry.h"
 #include "planning/gather_buffers.h"
+#include "planning/staged_rows.h"
 
 namespace convx {
 namespace {
 
-int narrow(int64_t value) { return static_cast<int>(value); }
+constexpr int64_t kWarps = kDepthwiseThreads / 32;
+
+// Cuts strips into segments, divides these among threads and blocks, and keeps the fastest choice.
+void fit_strip_splits(const ConvProblem& problem, const DeviceCaps& caps, const DepthwiseTensors& t,
+                      int index, int columns, StripWeightGradFit& fit) {
+  constexpr int64_t kMostRounds = 64;  // segments that a thread computes one after the other
+  const StripShape& shape = kStripShapes[index];
+  const int64_t element = size_of(problem.dtype);
+  const StripReads reads(shape, element, columns);
+  const int64_t taps = problem.taps();
+  const int64_t strips = t.column.count / columns;
+  const int64_t last_steps = ceil_div(shape.row_taps, shape.stride) - 1;  // after the last row
+  for (int64_t wanted = 1; wanted <= t.row.count; wanted = next_size(wanted)) {
+    const int64_t rows = ceil_div(t.row.count, wanted), segments = ceil_div(t.row.count, rows);
+    const int64_t items = problem.N * segments * strips;
+    if (items >= int64_t{1} << 30) return;
+    for (int64_t rounds = 1; rounds <= kMostRounds; rounds *= 2) {
+      const int64_t per_split = rounds * kDepthwiseThreads, splits = ceil_div(items, per_split);
+      const int64_t blocks = splits * problem.K;
+      const int64_t workspace = splits * problem.K * taps * 4;
+      if (blocks >= int64_t{1} << 31 || workspace > caps.workspace_limit) continue;
+      const double steps = static_cast<double>(rows + last_steps);
+      const double passes = static_cast<double>(rounds);
+      StripWork work{};
+      work.blocks = static_cast<double>(blocks);
+      work.resident = weight_grad_blocks_per_sm(shape, element, columns);
+      work.warp_issue =
+          kStripSetupIssue + static_cast<double>(taps) * kStripSumIssue +
+          passes * (kStripSetupIssue + steps * (count_strip_issue(shape, columns, element) +
+                                                kStripLoadIssue + 2 * columns));
+      work.waits = passes * steps / strip_steps_ahead(shape, columns);
+      work.moved_bytes = static_cast<double>(problem.K * items * element) *
+                         (steps * shape.stride * reads.span + static_cast<double>(rows * columns));
+      work.least_bytes = count_bytes(problem) + 2.0 * static_cast<double>(workspace);
+      work.load_bytes = static_cast<double>(std::min(reads.vector, columns) * element);
+      const double us = predict_strips_us(work, caps) + kStripSecondPassUs;
+      if (fit.blocks > 0 && us >= fit.microseconds) continue;
+      fit.microseconds = us;
+      fit.blocks = blocks, fit.splits = splits, fit.workspace_bytes = workspace;
+      fit.shape = index, fit.columns = columns;
+      fit.shared_bytes = kWarps * taps * 4;
+      StripWeightGradParams& p = fit.params;
+      p.t = t;
+      p.partial_stride = problem.K * taps;
+      p.items = narrow(items), p.items_per_split = narrow(per_split);
+      p.segment_rows = narrow(rows);
+      p.by_strips = FastDivmod(strips), p.by_segments = FastDivmod(segments);
+      p.by_filters = FastDivmod(problem.K), p.by_multiplier = FastDivmod(t.multiplier);
+    }
+  }
+}
 
 // Returns the index of the kernel that serves the problem, or -1. A thread loads two channels of a
 // pixel at once.
-int find_core(const ConvProblem& problem, const DepthwiseTensors& t) {
+int find_row_core(const ConvProblem& problem, const DepthwiseTensors& t) {
   const auto divides = [](auto... extents) { return ((extents % kRowGradChannels == 0) && ...); };
   if (t.multiplier != 1 ||
       !divides(t.channels, t.source_w, t.source_h, t.target_w, t.target_h,
@@ -44,7 +97,7 @@ double find_inside_share(const CudaAxis& row, int source_height) {
   return static_cast<double>(inside) / static_cast<double>(int64_t{row.count} * row.taps);
 }
 
-struct Candidate {
+struct RowCandidate {
   const ConvProblem& problem;
   const DeviceCaps& caps;
   const DepthwiseTensors& t;
@@ -53,7 +106,7 @@ struct Candidate {
 };
 
 // Distributes the items among blocks and keeps the fastest choice.
-void fit_parts(const Candidate& c, RowWeightGradFit& fit) {
+void fit_row_splits(const RowCandidate& c, RowWeightGradFit& fit) {
   constexpr double kIssuePerCycle = 2.8, kWarpIssue = 0.3;
   constexpr double kItemIssue = 40;  // locating an item
   constexpr double kItemUs = 0.35;   // loads of an item from L2, partly hidden; estimated
@@ -93,21 +146,21 @@ void fit_parts(const Candidate& c, RowWeightGradFit& fit) {
   const double fresh_rows =
       stride + static_cast<double>(taps - stride) / static_cast<double>(c.slices);
   int64_t tried = 0;
-  for (int64_t waves = 0; waves <= 4; ++waves) {  // 0: one part
+  for (int64_t waves = 0; waves <= 4; ++waves) {  // 0: one split
     const int64_t wanted =
         waves == 0 ? 1 : std::max<int64_t>(1, waves * resident * c.caps.sm_count / chunks);
-    const int64_t part_items =
+    const int64_t split_items =
         std::min(round_up(ceil_div(items, wanted), c.slices), round_up(items, c.slices));
-    const int64_t parts = ceil_div(items, part_items);
-    if (parts == tried) continue;
-    tried = parts;
-    const int64_t blocks = parts * chunks;
-    const int64_t workspace = parts == 1 ? 0 : parts * problem.K * problem.taps() * 4;
+    const int64_t splits = ceil_div(items, split_items);
+    if (splits == tried) continue;
+    tried = splits;
+    const int64_t blocks = splits * chunks;
+    const int64_t workspace = splits == 1 ? 0 : splits * problem.K * problem.taps() * 4;
     if (blocks >= int64_t{1} << 31 || workspace > c.caps.workspace_limit) continue;
     const double per_sm = std::ceil(static_cast<double>(blocks) / sms);
     const double together = std::min(per_sm, static_cast<double>(resident));
     const double rate = std::min(kIssuePerCycle, kWarpIssue * together * warps);
-    const double rounds = static_cast<double>(part_items / c.slices);
+    const double rounds = static_cast<double>(split_items / c.slices);
     const double block_issue = kStripSetupIssue + rounds * item_issue + store_issue;
     const double cycles =
         per_sm * warps * std::max(block_issue / rate, rounds * share * loads * lines);
@@ -121,17 +174,17 @@ void fit_parts(const Candidate& c, RowWeightGradFit& fit) {
         kDepthwiseReferenceSms / sms / spread;
     const double latency =
         std::ceil(per_sm / static_cast<double>(resident)) * (kStripLatencyUs + rounds * kItemUs);
-    const double us = kDepthwiseLaunchUs + (parts == 1 ? 0 : kPixelGradSecondPassUs) +
+    const double us = kDepthwiseLaunchUs + (splits == 1 ? 0 : kPixelGradSecondPassUs) +
                       std::max({compute, memory, latency}) + 0.15 * std::min(compute, memory);
     if (fit.blocks > 0 && us >= fit.microseconds) continue;
     fit.microseconds = us;
-    fit.blocks = blocks, fit.parts = parts, fit.workspace_bytes = workspace;
+    fit.blocks = blocks, fit.splits = splits, fit.workspace_bytes = workspace;
     fit.shared_bytes = shared_bytes;
     fit.core = c.core, fit.threads = narrow(threads);
     RowWeightGradParams& p = fit.params;
     p.t = t;
     p.partial_stride = problem.K * problem.taps();
-    p.parts = narrow(parts), p.items = narrow(items), p.part_items = narrow(part_items);
+    p.splits = narrow(splits), p.items = narrow(items), p.split_items = narrow(split_items);
     p.chunk = narrow(c.vectors * kRowGradChannels);
     p.slices = narrow(c.slices), p.slice_threads = narrow(slice_threads);
     p.by_chunks = FastDivmod(chunks), p.by_vectors = FastDivmod(c.vectors);
@@ -142,11 +195,35 @@ void fit_parts(const Candidate& c, RowWeightGradFit& fit) {
 
 }  // namespace
 
+StripWeightGradFit fit_strip_weight_grad(const ConvProblem& forward, const DeviceCaps& caps) {
+  StripWeightGradFit fit;
+  const DepthwiseTensors t = make_plane_tensors(forward);
+  for (const auto& [index, columns] : kStripKernels) {
+    const StripShape& shape = kStripShapes[index];
+    if (has_weight_grad_kernel(shape, columns) &&
+        can_cut_strips(forward, t, shape, columns, columns)) {
+      fit_strip_splits(forward, caps, t, index, columns, fit);
+    }
+  }
+  return fit;
+}
+
+StripWeightGradFit make_strip_weight_grad(const ConvProblem& problem, const StripWeightGradFit& fit,
+                                          const Buffers& buffers) {
+  StripWeightGradFit made = fit;
+  made.params.t.source = buffers.x, made.params.t.target = buffers.y;
+  made.params.partials = static_cast<float*>(buffers.workspace);
+  const StripReads reads(kStripShapes[fit.shape], size_of(problem.dtype), fit.columns);
+  made.aligned = is_aligned(buffers.x, problem.dtype, reads.vector) &&
+                 is_aligned(buffers.y, problem.dtype, fit.columns);
+  return made;
+}
+
 RowWeightGradFit fit_row_weight_grad(const ConvProblem& forward, const DeviceCaps& caps) {
   constexpr int64_t kSectorBytes = 32, kMostVectors = 32;
   RowWeightGradFit fit;
   const DepthwiseTensors t = make_pixel_tensors(forward);
-  const int core = find_core(forward, t);
+  const int core = find_row_core(forward, t);
   if (core < 0) return fit;
   const int taps = kRowGradCores[core].taps;
   const int64_t all_vectors = t.channels / kRowGradChannels;
@@ -156,7 +233,7 @@ RowWeightGradFit fit_row_weight_grad(const ConvProblem& forward, const DeviceCap
     const int64_t vectors = round_up(ceil_div(all_vectors, fewest * factor), whole);
     const int64_t most_slices = std::max<int64_t>(1, kRowGradThreads / (vectors * taps));
     for (int64_t slices = 1; slices <= most_slices; ++slices) {
-      fit_parts({forward, caps, t, core, vectors, slices}, fit);
+      fit_row_splits({forward, caps, t, core, vectors, slices}, fit);
     }
     if (vectors == whole) break;
   }
@@ -175,6 +252,47 @@ std::optional<RowWeightGradParams> make_row_weight_grad_params(const ConvProblem
   p.result = buffers.w;
   p.partials = static_cast<float*>(buffers.workspace);
   return p;
+}
+
+DepthwiseWeightGradFit fit_depthwise_weight_grad(const ConvProblem& problem,
+                                                 const DeviceCaps& caps) {
+  if (problem.K * problem.taps() >= int64_t{1} << 31) return {};
+  ConvProblem forward = problem;
+  forward.pass = Pass::kForward;
+  switch (find_depthwise_layout(forward)) {
+    case DepthwiseLayout::kPlanes: {
+      // Strips use neither shared memory nor element-wise copies. Tiles serve all other sizes.
+      const StripWeightGradFit strips = fit_strip_weight_grad(forward, caps);
+      if (strips.blocks > 0) return strips;
+      return fit_pixel_weight_grad(forward, caps);
+    }
+    case DepthwiseLayout::kPixels: {
+      PixelWeightGradFit tiles = fit_pixel_weight_grad(forward, caps);
+      const RowWeightGradFit rows = fit_row_weight_grad(forward, caps);
+      if (tiles.blocks > 0 && rows.blocks > 0 && rows.microseconds < tiles.microseconds) {
+        tiles.rows = rows;
+        tiles.microseconds = rows.microseconds;
+        tiles.workspace_bytes = std::max(tiles.workspace_bytes, rows.workspace_bytes);
+      }
+      return tiles;
+    }
+    case DepthwiseLayout::kOther:
+      break;
+  }
+  return {};
+}
+
+WeightGradSums make_weight_grad_sums(const ConvProblem& problem, int64_t splits,
+                                     const Buffers& buffers) {
+  WeightGradSums sums{};
+  sums.partials = static_cast<const float*>(buffers.workspace);
+  sums.target = buffers.w;
+  sums.weights = problem.K * problem.taps();
+  sums.target_k = problem.w_strides.n;
+  sums.target_r = problem.w_strides.h, sums.target_s = problem.w_strides.w;
+  sums.splits = static_cast<int>(splits);
+  sums.rows = static_cast<int>(problem.R), sums.columns = static_cast<int>(problem.S);
+  return sums;
 }
 
 }  // namespace convx

@@ -1,18 +1,28 @@
+// The tiles of plane_kernel.cuh and channels_last_kernel.cuh.
 #include <algorithm>
 
 #include "core/arithmetic.h"
 #include "engines/cuda/depthwise/depthwise_costs.h"
-#include "engines/cuda/depthwise/depthwise_fit.h"
-#include "engines/cuda/depthwise/depthwise_units.h"
+#include "engines/cuda/depthwise/depthwise_geometry.h"
+#include "planning/gather_buffers.h"
 
 namespace convx {
 namespace {
 
+// If there are few tiles, the filters of a channel are divided among several blocks.
+struct FilterShares {
+  int64_t filters, shares;  // of a channel: filters per block; blocks
+
+  FilterShares(int64_t multiplier, int64_t tiles, int64_t sm_count) {
+    constexpr int64_t kBlocksPerSm = 4;
+    const int64_t wanted = ceil_div(kBlocksPerSm * sm_count, std::max<int64_t>(1, tiles));
+    filters = ceil_div(multiplier, std::min(multiplier, wanted));
+    shares = ceil_div(multiplier, filters);
+  }
+};
+
 // If a tile has only part of the columns, each row of outputs is stored with two partial ends.
 constexpr double kRowsApartCost = 1.25;
-// Column taps multiplied at once. In 16 bits threads have 8 columns and no registers for 8 taps.
-constexpr int kWideTaps = 8;
-constexpr int kNarrowTaps = 4;
 
 // Values that all tiles of a problem share.
 struct PlaneProblem {
@@ -23,13 +33,12 @@ struct PlaneProblem {
   int64_t planes;         // source planes
   int64_t unit, shift;    // elements per copy; see PlaneParams::column_shift
   int64_t rows, columns;  // lattice rows and columns per lane, including the shift
-  bool wide;
+  int taps;               // one of kPlaneTaps
 };
 
 PlaneProblem make_plane_problem(const ConvProblem& problem, const DeviceCaps& caps,
                                 const DepthwiseTensors& t) {
-  PlaneProblem of{problem, caps, t,    size_of(problem.dtype), problem.N * problem.C, 1, 0,
-                  0,       0,    false};
+  PlaneProblem of{problem, caps, t, size_of(problem.dtype), problem.N * problem.C, 1, 0, 0, 0, 0};
   const CudaAxis& column = t.column;
   if (column.period == 1 && column.classes == 1) {
     of.unit = fit_unit(of.element, int64_t{t.source_width}, problem.N > 1 ? t.source_n : 0,
@@ -38,8 +47,20 @@ PlaneProblem make_plane_problem(const ConvProblem& problem, const DeviceCaps& ca
   }
   of.rows = ceil_div(t.row.count, t.row.lanes);
   of.columns = ceil_div(column.count, column.lanes) + of.shift;
-  of.wide = of.element == 4 && column.most_class_taps() > kNarrowTaps;
+  of.taps = kPlaneTaps[of.element == 4 && column.most_class_taps() > kPlaneTaps[0]];
   return of;
+}
+
+// Set the width of the copies to `unit` elements.
+void set_plane_unit(PlaneParams& p, int unit) {
+  const int64_t units = ceil_div(p.segment_columns, unit);
+  set_stage_units(p.stage, units * p.t.column.lanes * p.t.column.classes, unit, kDepthwiseThreads);
+  p.by_segment_units = FastDivmod(units);
+}
+void set_channels_last_unit(ChannelsLastParams& p, int unit) {
+  const int64_t units = p.chunk / unit;
+  set_stage_units(p.stage, units * p.staged_cols, unit, kDepthwiseThreads);
+  p.by_pixel_units = FastDivmod(units);
 }
 
 struct PlaneTile {
@@ -47,8 +68,7 @@ struct PlaneTile {
 };
 
 // Sets the parameters of a tile and predicts its time. Returns false if the tile does not fit.
-bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) {
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+bool fit_plane_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) {
   const DepthwiseTensors& t = of.t;
   const CudaAxis& row = t.row;
   const CudaAxis& column = t.column;
@@ -93,9 +113,8 @@ bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) 
   const int64_t shared_bytes = results_offset + spans * span_pitch * of.element;
   if (shared_bytes > of.caps.shared_bytes_per_block) return false;
   const int64_t tiles = column_tiles * row_tiles * plane_tiles;
-  const int64_t parts = count_filter_parts(t.multiplier, tiles, of.caps.sm_count);
-  const int64_t filters_per_part = ceil_div(t.multiplier, parts);
-  const int64_t blocks = tiles * ceil_div(t.multiplier, filters_per_part);
+  const FilterShares shares(t.multiplier, tiles, of.caps.sm_count);
+  const int64_t blocks = tiles * shares.shares;
   if (blocks >= int64_t{1} << 31) return false;
 
   PlaneParams& p = fit.plane;
@@ -116,7 +135,7 @@ bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) 
   p.segment_pitch = narrow(segment_pitch);
   p.class_step = narrow(column.lanes * segment_pitch);
   p.segment_columns = narrow(std::min(tile.columns, of.columns) + class_taps - 1);
-  p.filters_per_part = narrow(filters_per_part);
+  p.filters_per_share = narrow(shares.filters);
   p.class_taps_pitch = narrow(class_pitch), p.weight_pitch = narrow(weight_pitch);
   p.weight_step = narrow(row.classes * weight_pitch);
   p.plane_weights = narrow(row.taps * weight_pitch);
@@ -125,7 +144,7 @@ bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) 
   p.span_pitch = narrow(span_pitch);
   p.rows_apart = rows_apart, p.planes_together = together;
   p.by_channels = FastDivmod(t.channels);
-  p.by_parts = FastDivmod(ceil_div(t.multiplier, filters_per_part));
+  p.by_shares = FastDivmod(shares.shares);
   p.by_column_tiles = FastDivmod(column_tiles), p.by_row_tiles = FastDivmod(row_tiles);
   p.by_strips = FastDivmod(strips), p.by_column_lanes = FastDivmod(column.lanes);
   p.by_row_groups = FastDivmod(row_groups), p.by_row_lanes = FastDivmod(row.lanes);
@@ -134,7 +153,7 @@ bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) 
 
   // Costs of one block; see plane_kernel.cuh.
   const double taps = static_cast<double>(row.taps) * column.taps;
-  const double chunk_taps = of.wide ? kWideTaps : kNarrowTaps;
+  const double chunk_taps = of.taps;
   const double chunks = column.classes * std::ceil(static_cast<double>(class_taps) / chunk_taps);
   const double cell_results = static_cast<double>(kPlaneRows * cell_columns);
   const double window =
@@ -146,7 +165,7 @@ bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) 
                           window * (1 + convert) + weight_loads;
   const double warps = static_cast<double>(ceil_div(p.cells, 32));
   const double element = static_cast<double>(of.element);
-  const double filters = static_cast<double>(filters_per_part);
+  const double filters = static_cast<double>(shares.filters);
   const double units = static_cast<double>(lines) * p.stage.units;
   const double results = static_cast<double>(spans * length);
   DepthwiseWork work{};
@@ -162,21 +181,100 @@ bool fit_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit& fit) 
   work.result_bytes = filters * results * element * (rows_apart ? kRowsApartCost : 1);
   work.least_bytes = count_bytes(of.problem);
   work.shared_bytes = shared_bytes;
-  work.most_blocks = plane_blocks_per_sm(of.element, of.wide ? kWideTaps : kNarrowTaps);
+  work.most_blocks = plane_blocks_per_sm(of.element, of.taps);
   fit.blocks = blocks;
   fit.shared_bytes = shared_bytes;
-  fit.wide = of.wide;
+  fit.plane_taps = of.taps;
   fit.microseconds = predict_depthwise_us(work, of.caps);
   return true;
 }
 
-}  // namespace
+constexpr double kSectorBytes = 32;
+constexpr double kRunBytes = 16;  // overhead of a contiguous run, in bytes
 
-void set_plane_unit(PlaneParams& p, int unit) {
-  const int64_t units = ceil_div(p.segment_columns, unit);
-  set_stage_units(p.stage, units * p.t.column.lanes * p.t.column.classes, unit, kDepthwiseThreads);
-  p.by_segment_units = FastDivmod(units);
+struct ChannelsLastTile {
+  int64_t rows, columns, channels;  // rows per lane
+};
+
+// The same for a tile of the channels_last kernel.
+bool fit_channels_last_tile(const ConvProblem& problem, const DeviceCaps& caps,
+                            const DepthwiseTensors& t, int unit, const ChannelsLastTile& tile,
+                            DepthwiseFit& fit) {
+  const CudaAxis& row = t.row;
+  const CudaAxis& column = t.column;
+  const int64_t element = size_of(problem.dtype);
+  const int64_t staged_rows = row.count_span(row.lanes * tile.rows);
+  const int64_t staged_columns = column.count_span(tile.columns);
+  const int64_t line_pitch = staged_columns * tile.channels;
+  const int64_t taps = int64_t{row.taps} * column.taps;
+  const int64_t weights_offset = round_up(staged_rows * line_pitch * element, 16);
+  const int64_t shared_bytes = weights_offset + taps * tile.channels * 4;
+  if (shared_bytes > caps.shared_bytes_per_block) return false;
+  const int64_t chunks = ceil_div(t.channels, tile.channels);
+  const int64_t column_tiles = ceil_div(column.count, tile.columns);
+  const int64_t row_tiles = ceil_div(row.count, row.lanes * tile.rows);
+  const int64_t tiles = problem.N * chunks * column_tiles * row_tiles;
+  const FilterShares shares(t.multiplier, tiles, caps.sm_count);
+  const int64_t blocks = tiles * shares.shares;
+  if (blocks >= int64_t{1} << 31) return false;
+
+  ChannelsLastParams& p = fit.pixel;
+  p.t = t;
+  p.stage.rows = narrow(staged_rows);
+  p.stage.line_pitch = narrow(line_pitch);
+  p.tile_rows = narrow(tile.rows), p.tile_cols = narrow(tile.columns);
+  p.chunk = narrow(tile.channels);
+  p.staged_cols = narrow(staged_columns);
+  p.filters_per_share = narrow(shares.filters);
+  p.weights_offset = narrow(weights_offset);
+  const int64_t vectors = tile.channels / kDepthwiseVector;
+  const int64_t row_groups = tile.rows / kChannelsLastRows;
+  p.cells = narrow(vectors * tile.columns * row_groups * row.lanes);
+  p.vector_stores = t.multiplier == 1 && fit_unit(4, int64_t{t.channels}, t.target_w, t.target_h,
+                                                  t.target_n) == kDepthwiseVector;
+  p.by_shares = FastDivmod(shares.shares);
+  p.by_chunks = FastDivmod(chunks);
+  p.by_column_tiles = FastDivmod(column_tiles), p.by_row_tiles = FastDivmod(row_tiles);
+  p.by_vectors = FastDivmod(vectors), p.by_columns = FastDivmod(tile.columns);
+  p.by_row_groups = FastDivmod(row_groups);
+  set_channels_last_unit(p, unit);
+
+  // Costs of one block; see channels_last_kernel.cuh.
+  const double loads = column.taps * (row.taps + (kChannelsLastRows - 1.0) * row.classes);
+  const double products = static_cast<double>(taps);
+  const double convert = element == 2 ? kDepthwiseConvertIssue : 0;
+  const double per_cell = kDepthwiseCellIssue + kChannelsLastRows * 4 * (products + 1) +
+                          loads * (1 + convert) + products;
+  const double warps = static_cast<double>(ceil_div(p.cells, 32));
+  const double filters = static_cast<double>(shares.filters);
+  const double bytes = static_cast<double>(element);
+  const double units = static_cast<double>(staged_rows) * p.stage.units;
+  // Memory traffic comes in contiguous runs: the tile's channels of one pixel, or a row of pixels
+  // if the tile has all channels.
+  const bool whole_pixels = tile.channels >= t.channels;
+  const double pixel = static_cast<double>(std::min<int64_t>(tile.channels, t.channels)) * bytes;
+  const double run = whole_pixels ? pixel * static_cast<double>(tile.columns) : pixel;
+  const double run_cost = (std::ceil(run / kSectorBytes) * kSectorBytes + kRunBytes) / run;
+  const double results = static_cast<double>(std::min<int64_t>(row.lanes * tile.rows, row.count) *
+                                             tile.columns * tile.channels);
+  DepthwiseWork work{};
+  work.blocks = static_cast<double>(blocks);
+  work.issue = units / 32 * kDepthwiseUnitIssue +
+               filters * (warps * per_cell + products * tile.channels / 32 * kDepthwiseWeightIssue);
+  work.wavefronts = filters * warps * (loads * bytes + products * 4);
+  work.busy_warps = warps;
+  work.staged_bytes = static_cast<double>(staged_rows * line_pitch) * bytes * run_cost;
+  work.result_bytes = filters * results * bytes * run_cost;
+  work.least_bytes = count_bytes(problem) * run_cost;
+  work.shared_bytes = shared_bytes;
+  work.most_blocks = 5;
+  fit.blocks = blocks;
+  fit.shared_bytes = shared_bytes;
+  fit.microseconds = predict_depthwise_us(work, caps);
+  return true;
 }
+
+}  // namespace
 
 void fit_planes(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit) {
   const PlaneProblem of = make_plane_problem(problem, caps, fit.plane.t);
@@ -186,7 +284,7 @@ void fit_planes(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit
   const auto consider = [&](const PlaneTile& tile) {
     DepthwiseFit candidate;
     candidate.layout = DepthwiseLayout::kPlanes;
-    if (!fit_tile(of, tile, candidate)) return false;
+    if (!fit_plane_tile(of, tile, candidate)) return false;
     if (best.blocks == 0 || candidate.microseconds < best.microseconds) best = candidate;
     return true;
   };
@@ -210,6 +308,55 @@ void fit_planes(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit
   best.plane.t = t;
   fit = best;
   fit.layout = DepthwiseLayout::kPlanes;
+}
+
+void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit) {
+  const DepthwiseTensors t = fit.pixel.t;
+  const int unit = fit_unit(size_of(problem.dtype), int64_t{t.channels}, t.source_w, t.source_h,
+                            problem.N > 1 ? t.source_n : 0);
+  const int64_t align = std::max(kDepthwiseVector, unit);
+  const int64_t most_rows = round_up(ceil_div(t.row.count, t.row.lanes), kChannelsLastRows);
+  const int64_t most_channels = std::min<int64_t>(round_up(t.channels, align), 256);
+  DepthwiseFit best;
+  for (int64_t cut = 1; cut <= t.column.count; cut = next_size(cut)) {
+    const int64_t columns = ceil_div(t.column.count, cut);
+    for (int64_t share = 1; share <= most_channels / align; share = next_size(share)) {
+      const int64_t channels = round_up(ceil_div(most_channels, share), align);
+      for (int64_t groups = 1;; groups = next_size(groups)) {
+        const int64_t rows = std::min(groups * kChannelsLastRows, most_rows);
+        DepthwiseFit candidate;
+        const bool fits =
+            fit_channels_last_tile(problem, caps, t, unit, {rows, columns, channels}, candidate);
+        if (fits && (best.blocks == 0 || candidate.microseconds < best.microseconds)) {
+          best = candidate;
+        }
+        if (!fits || rows >= most_rows) break;
+      }
+    }
+  }
+  best.pixel.t = t;
+  fit = best;
+  fit.layout = DepthwiseLayout::kPixels;
+}
+
+PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fit,
+                              const Buffers& buffers) {
+  PlaneParams params = fit.plane;
+  set_gather_buffers(params.t, problem, buffers);
+  const int unit = fit_unit_to_address(params.t.source, size_of(problem.dtype), params.stage.unit);
+  if (unit < params.stage.unit) set_plane_unit(params, unit);
+  return params;
+}
+
+ChannelsLastParams make_channels_last_params(const ConvProblem& problem, const DepthwiseFit& fit,
+                                             const Buffers& buffers) {
+  ChannelsLastParams params = fit.pixel;
+  set_gather_buffers(params.t, problem, buffers);
+  const int unit = fit_unit_to_address(params.t.source, size_of(problem.dtype), params.stage.unit);
+  if (unit < params.stage.unit) set_channels_last_unit(params, unit);
+  params.vector_stores =
+      params.vector_stores && is_aligned(params.t.target, problem.dtype, kDepthwiseVector);
+  return params;
 }
 
 }  // namespace convx

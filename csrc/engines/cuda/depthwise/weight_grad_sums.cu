@@ -1,21 +1,21 @@
-// Second pass of the depthwise weight gradients: adds the partial sums of all parts in a fixed
+// Second pass of the depthwise weight gradients: adds the partial sums of all splits in a fixed
 // order.
 //
-//     dW[weight] = sum over parts of  partials[part][weight]
+//     dW[weight] = sum over splits of  partials[split][weight]
 //
-// A block has 32 neighbouring weights and 8 slices of the parts. Thread (slice, weight) adds parts
-// slice, slice + 8, slice + 16, ...; then the 8 slices are added in order. The parts are many (a
-// few hundred) and the weights few (a few thousand): one thread per weight would wait for memory
-// once per handful of parts.
+// A block has 32 neighbouring weights and 8 slices of the splits. Thread (slice, weight) adds
+// splits slice, slice + 8, slice + 16, ...; then the 8 slices are added in order. The splits are
+// many (a few hundred) and the weights few (a few thousand): one thread per weight would wait for
+// memory once per handful of splits.
 //
 // Programmatic dependent launch: its blocks start while the last blocks of the first pass end.
 //
 // Shared memory: 8 x 32 floats.
-#pragma once
-
+#include "cuda/launch.h"
 #include "device/convert.cuh"
 #include "device/dependent_launch.cuh"
-#include "engines/cuda/depthwise/depthwise_weight_grad_fit.h"
+#include "device/float_types.cuh"
+#include "engines/cuda/depthwise/weight_grad_geometry.h"
 
 namespace convx {
 
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kWeightGradSumsThreads)
   if (weight < p.weights) {
     const float* from = p.partials + weight;
 #pragma unroll 8
-    for (int part = slice; part < p.parts; part += kSlices) sum += from[part * p.weights];
+    for (int split = slice; split < p.splits; split += kSlices) sum += from[split * p.weights];
   }
   sums[threadIdx.x] = sum;
   __syncthreads();
@@ -47,6 +47,15 @@ __global__ void __launch_bounds__(kWeightGradSumsThreads)
   filter /= p.rows;
   static_cast<T*>(p.target)[filter * p.target_k + row * p.target_r + column * p.target_s] =
       round_to<T>(sum);
+}
+
+void add_partial_sums(const LaunchSite& site, int64_t splits, const Buffers& buffers) {
+  const WeightGradSums sums = make_weight_grad_sums(*site.problem, splits, buffers);
+  visit_float_type(site.problem->dtype, [&](auto zero) {
+    launch_early<weight_grad_sums_kernel<decltype(zero)>>(
+        site, dim3(static_cast<unsigned>(sums.count_blocks())), kWeightGradSumsThreads,
+        kWeightGradSumsBytes, sums);
+  });
 }
 
 }  // namespace convx

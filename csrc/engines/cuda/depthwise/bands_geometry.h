@@ -1,4 +1,5 @@
-// Parameters of the cuda_bands kernel. Plain data: filled on the host, read from constant memory.
+// Geometry of cuda_bands. The planner fills BandsParams, which are complete except for the buffers,
+// and the kernel receives them in constant memory. Plain data and host code.
 //
 // One row of taps is a band matrix. It maps the source columns that `depth` neighbouring outputs
 // read to those outputs, where depth is the number of elements in 32 bytes:
@@ -16,7 +17,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "core/buffers.h"
+#include "core/device_caps.h"
+#include "core/problem.h"
 #include "planning/cuda_axis.h"
 
 namespace convx {
@@ -35,6 +40,16 @@ constexpr int count_band_depth(int64_t element_bytes) {
   return static_cast<int>(kBandBytes / element_bytes);
 }
 constexpr int count_band_copies(int64_t element_bytes) { return element_bytes == 2 ? 2 : 1; }
+
+struct BandsKernel {
+  int steps;    // of a group
+  int columns;  // of a block
+
+  bool operator==(const BandsKernel&) const = default;
+};
+// The compiled kernels, for each of three types.
+inline constexpr BandsKernel kBandsKernels[] = {{2, 16}, {2, 32}, {2, 64},
+                                                {3, 16}, {3, 32}, {3, 64}};
 
 struct BandsParams {
   const void* source;
@@ -65,5 +80,40 @@ struct BandsParams {
 constexpr int count_staged_steps(int tiles, int steps, int groups) {
   return tiles + steps * groups - 1;
 }
+
+// Stored in Plan::shape.
+struct BandsFit {
+  BandsParams params{};      // complete except for the buffers
+  int depth = 0;             // source columns of a step
+  int steps = 0, tiles = 0;  // steps of a group; steps beside each other in a tile
+  int64_t blocks = 0;        // 0: no tile fits
+  int64_t shared_bytes = 0;  // per block
+  double microseconds = 0;   // predicted
+  double products = 0;       // average (step, band) pairs per row of taps
+
+  int64_t columns() const { return int64_t{tiles} * depth; }  // output columns of a block
+  BandsKernel kernel() const { return {steps, tiles * depth}; }
+};
+
+// The largest tile of a block: output columns, and output rows of all its images together.
+struct BandsTile {
+  const char* name;
+  int columns, rows;
+};
+constexpr int kBandMostRows = kBandRows * kBandMostWarps;
+constexpr BandsTile kBandTiles[] = {
+    {"tiles_16x256", 16, kBandMostRows},     {"tiles_32x256", 32, kBandMostRows},
+    {"tiles_64x256", 64, kBandMostRows},     {"tiles_16x128", 16, kBandMostRows / 2},
+    {"tiles_32x128", 32, kBandMostRows / 2}, {"tiles_64x128", 64, kBandMostRows / 2},
+};
+
+// Returns the tile with the shortest predicted time. The problem must not have been refused.
+BandsFit fit_bands(const ConvProblem& problem, const DeviceCaps& caps,
+                   std::span<const BandsTile> tiles = kBandTiles);
+
+// Completes the kernel parameters with the buffers of one call. Their alignment limits the widths
+// of copies and stores.
+BandsParams make_bands_params(const ConvProblem& problem, const BandsFit& fit,
+                              const Buffers& buffers);
 
 }  // namespace convx
