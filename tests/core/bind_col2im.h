@@ -3,4 +3,4 @@
 #include <pybind11/pybind11.h>
 
 // Adds run_col2im.
-void bind_col2im(pybind11::module_ &m);
+void bind_col2im(pybind11::module_& m);

@@ -27,7 +27,7 @@
 #include "emulate_weight_grad.h"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/gemm/gemm_shape.h"
-#include "engines/cuda/gemm/lt_proposals.h"
+#include "engines/cuda/gemm/gemm_in_place.h"
 #include "engines/cuda/lines/window_fit.h"
 #include "engines/cuda/input_grad/phases_shape.h"
 #include "engines/cuda/weight_grad/wgrad_fit.h"

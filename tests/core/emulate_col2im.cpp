@@ -3,23 +3,20 @@
 //
 #include "emulate_col2im.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda/input_grad/col2im_bfloat16.cu"
-#include "engines/cuda/input_grad/col2im_float16.cu"
-#include "engines/cuda/input_grad/col2im_half_ieee.cu"
-#include "engines/cuda/input_grad/col2im_half_tf32.cu"
-#include "engines/cuda/input_grad/col2im_ieee.cu"
+#include "engines/cuda/input_grad/col2im_16bit.cu"
+#include "engines/cuda/input_grad/col2im_float32.cu"
 #include "engines/cuda/input_grad/col2im_launch.cpp"
 
 namespace convx {
 
-const char *emulate_col2im(const ConvProblem &problem, const Plan &plan,
-                           Buffers buffers, HalfScales &found) {
+const char* emulate_col2im(const ConvProblem& problem, const Plan& plan, Buffers buffers,
+                           HalfScales& found) {
   const emulator::Workspace workspace(plan.workspace_bytes);
   buffers.workspace = workspace.data();
   emulator::fault = nullptr;
   launch_cuda_col2im({"cuda_col2im", &problem}, plan, buffers);
-  found = *static_cast<const HalfScales *>(workspace.data());
+  found = *static_cast<const HalfScales*>(workspace.data());
   return workspace.is_whole() ? emulator::fault : "the workspace was overrun";
 }
 
-} // namespace convx
+}  // namespace convx

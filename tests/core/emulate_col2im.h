@@ -9,7 +9,7 @@ namespace convx {
 
 // Returns a fault, or null. found: the scales of scaled fp16, if the plan has
 // it.
-const char *emulate_col2im(const ConvProblem &problem, const Plan &plan,
-                           Buffers buffers, HalfScales &found);
+const char* emulate_col2im(const ConvProblem& problem, const Plan& plan, Buffers buffers,
+                           HalfScales& found);
 
-} // namespace convx
+}  // namespace convx

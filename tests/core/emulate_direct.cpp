@@ -4,7 +4,7 @@
 //
 #include "emulate_direct.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda/direct/direct_pixel_weight_grad.cu"
+#include "engines/cuda/direct/weight_grad_pixels.cu"
 
 namespace convx {
 
@@ -13,7 +13,7 @@ const char* emulate_direct_pixels(const ConvProblem& problem, const WeightGradSh
   const emulator::Workspace workspace(shape.workspace_bytes);
   buffers.workspace = workspace.data();
   emulator::fault = nullptr;
-  launch_pixel_weight_grad({"cuda_direct", &problem}, make_weight_grad_fit(problem, shape),
+  launch_weight_grad_pixels({"cuda_direct", &problem}, make_weight_grad_fit(problem, shape),
                             buffers);
   return workspace.is_whole() ? emulator::fault : "the workspace was overrun";
 }

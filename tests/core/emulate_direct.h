@@ -3,7 +3,7 @@
 #include "core/buffers.h"
 #include "core/plan.h"
 #include "core/problem.h"
-#include "engines/cuda/direct/weight_grad_shape.h"
+#include "engines/cuda/direct/weight_grad_geometry.h"
 
 namespace convx {
 

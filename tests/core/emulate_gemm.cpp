@@ -3,7 +3,6 @@
 //
 #include "emulate_gemm.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda/gemm/lt_product.cpp"
 #include "engines/cuda/gemm/blas_scope.cpp"
 #include "engines/cuda/gemm/gemm_gather.cu"
 #include "engines/cuda/gemm/in_place_launch.cu"

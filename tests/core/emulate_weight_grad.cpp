@@ -5,13 +5,9 @@
 #include "emulate_weight_grad.h"
 #include "emulated_cuda/workspace.h"
 #include "engines/cuda/weight_grad/weight_grad_launch.cpp"
-#include "engines/cuda/weight_grad/wgrad_bf16x2.cu"
-#include "engines/cuda/weight_grad/wgrad_bf16x3.cu"
-#include "engines/cuda/weight_grad/wgrad_bfloat16.cu"
-#include "engines/cuda/weight_grad/wgrad_float16.cu"
+#include "engines/cuda/weight_grad/wgrad_16bit.cu"
 #include "engines/cuda/weight_grad/wgrad_scaled.cu"
-#include "engines/cuda/weight_grad/wgrad_scaled_x2.cu"
-#include "engines/cuda/weight_grad/wgrad_tf32.cu"
+#include "engines/cuda/weight_grad/wgrad_split.cu"
 
 namespace convx {
 

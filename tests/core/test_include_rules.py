@@ -28,7 +28,7 @@ MAY_SEE = {
 }
 CUDA_ROOMS = {"device", "cuda", "kernels"}
 # Files outside of those rooms that run on the launching side.
-LAUNCHES = re.compile(r"(launch|blas_scope|lt_product)[^/]*\.(cpp|h)$|\.cuh?$")
+LAUNCHES = re.compile(r"(launch|blas_scope)[^/]*\.(cpp|h)$|\.cuh?$")
 
 
 def room_of(name: str) -> str:

@@ -33,7 +33,7 @@ constexpr double kWideSlowdown = 1.5;         // loads delay the multiply-adds
 constexpr double kNarrowSlowdown = 2;         // waits for L1
 constexpr double kWeightGradGatherIssue = 9;  // staging one element of x or y
 constexpr double kNarrowTapIssue = 8;         // loading one x value from global memory
-// weight_grad_pixels.cuh; estimated from its instructions and from kernels that only read.
+// weight_grad_pixels.cu; estimated from its instructions and from kernels that only read.
 constexpr double kPixelLoadIssue = 4;         // a load or a shuffle, of which one starts a cycle
 constexpr double kPixelLocateIssue = 12;      // finding a pixel among dense ones
 constexpr double kPixelWalkIssue = 40;        // finding any other pixel

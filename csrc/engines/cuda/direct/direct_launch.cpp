@@ -1,6 +1,7 @@
+#include "cuda/check.h"
 #include "engines/cuda/cuda_engines.h"
-#include "engines/cuda/direct/direct_gather.h"
-#include "engines/cuda/direct/direct_weight_grad.h"
+#include "engines/cuda/direct/gather_geometry.h"
+#include "engines/cuda/direct/weight_grad_geometry.h"
 
 namespace convx {
 
@@ -8,15 +9,15 @@ void launch_cuda_direct(const LaunchSite& site, const Plan& plan, const Buffers&
   const ConvProblem& problem = *site.problem;
   const void* shape = plan.shape.get();
   if (problem.pass == Pass::kWeightGrad) {
-    return launch_direct_weight_grad(site, *static_cast<const WeightGradFit*>(shape), buffers);
+    const auto& fit = *static_cast<const WeightGradFit*>(shape);
+    const bool by_pixels = kWeightGradConfigs[fit.shape.config].kernel == WeightGradKernel::kPixels;
+    return by_pixels ? launch_weight_grad_pixels(site, fit, buffers)
+                     : launch_weight_grad_tiles(site, fit, buffers);
   }
   if (problem.N == 0) return;
-  const GatherFit& fit = *static_cast<const GatherFit*>(shape);
-  if (problem.dtype == DType::kFloat32) {
-    launch_gather_float32(site, fit, buffers);
-  } else {
-    launch_gather_other(site, fit, buffers);
-  }
+  const auto& gather = *static_cast<const GatherShape*>(shape);
+  problem.dtype == DType::kFloat32 ? launch_gather_float32(site, gather, buffers)
+                                   : launch_gather_other(site, gather, buffers);
 }
 
 }  // namespace convx

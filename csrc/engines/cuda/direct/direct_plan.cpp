@@ -2,8 +2,8 @@
 
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/direct/direct_costs.h"
-#include "engines/cuda/direct/gather_fit.h"
-#include "engines/cuda/direct/weight_grad_fit.h"
+#include "engines/cuda/direct/gather_geometry.h"
+#include "engines/cuda/direct/weight_grad_geometry.h"
 #include "planning/refusals.h"
 
 namespace convx {
@@ -33,7 +33,8 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
       shape.packed_bytes <= caps.workspace_limit && shape.microseconds > kDirectWorthPackingUs;
   plan.workspace_bytes = pack ? shape.packed_bytes : 0;
   plan.predicted_us = shape.microseconds;
-  plan.shape = std::make_shared<const GatherFit>(make_gather_fit(problem, std::move(shape), pack));
+  plan.shape =
+      std::make_shared<const GatherShape>(complete_gather(problem, std::move(shape), pack));
   return plan;
 }
 

@@ -1,20 +1,18 @@
 // The tile of a block of the gather kernel, and the order in which it reduces.
 #pragma once
 
-#include "engines/cuda/direct/gather_params.h"
+#include "engines/cuda/direct/gather_geometry.h"
 
 namespace convx {
 
-template <int kPerThreadValue, int kLaneGroupsValue, int kWarpsKValue, int kWarpsPValue>
+template <GatherConfig kConfig>
 struct GatherTile {
-  static constexpr int kPerThread = kPerThreadValue;
-  static constexpr int kLaneGroups = kLaneGroupsValue;
-  static constexpr int kWarpsK = kWarpsKValue;
-  static constexpr int kWarpsP = kWarpsPValue;
-  static constexpr int kFilters = kPerThread * kLaneGroups * kWarpsK;
+  static constexpr int kPerThread = kConfig.per_thread;
+  static constexpr int kLaneGroups = kConfig.lane_groups;
+  static constexpr int kWarpsK = kConfig.warps_k;
+  static constexpr int kFilters = kConfig.filters();
   static constexpr int kWarpStrips = 32 / kLaneGroups;
-  static constexpr int kStrips = kWarpStrips * kWarpsP;
-  static constexpr int kThreads = 32 * kWarpsK * kWarpsP;
+  static constexpr int kThreads = kConfig.threads();
 };
 
 // The position of the block's tile.

@@ -1,4 +1,4 @@
-// Shared by the weight-gradient kernels.
+// What the weight-gradient kernels and their launches share.
 //
 // The gradient of one group is a matrix [filters][columns], a column being one (c, r, s) with s
 // fastest, and the reduction runs over all pixels (n, p, q):
@@ -6,8 +6,15 @@
 //                                                               [q*st_w + s*dil_w - pad]
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "core/buffers.h"
+#include "cuda/launch.h"
+#include "cuda/launch_listed.h"
 #include "device/convert.cuh"
-#include "engines/cuda/direct/weight_grad_params.h"
+#include "engines/cuda/direct/weight_grad_geometry.h"
 
 namespace convx {
 
@@ -139,6 +146,38 @@ __global__ void __launch_bounds__(kReduceThreads)
         static_cast<int>(tile % p.filter_tiles) * tile_filters + within / tile_columns;
     const int group = static_cast<int>(tile / p.filter_tiles);
     write_weight<T>(p, group, filter, column, static_cast<Acc>(sum));
+  }
+}
+
+// Launches a weight gradient: its tiles, as many at a time as the workspace holds partial sums for,
+// and the reduction of their split-K slices. launch_tile<config>(params, blocks) launches the
+// kernel of a configuration.
+template <typename T, typename LaunchTile>
+void launch_weight_grad(const LaunchSite& site, const WeightGradFit& fit, const Buffers& buffers,
+                        const LaunchTile& launch_tile) {
+  const WeightGradShape& shape = fit.shape;
+  const WeightGradConfig& config = kWeightGradConfigs[shape.config];
+  WeightGradParams params = fit.params;
+  params.x = buffers.x;
+  params.y = buffers.y;
+  params.w = buffers.w;
+  if (shape.is_transposed) std::swap(params.x, params.y);
+  params.x_has_units = reinterpret_cast<uintptr_t>(params.x) % 16 == 0;
+  params.partial = buffers.workspace;
+  const int64_t most_tiles = std::min<int64_t>(shape.tiles_per_launch, (1 << 30) / shape.split);
+  for (int64_t first = 0; first < shape.tiles; first += most_tiles) {
+    params.first_tile = first;
+    params.tiles = static_cast<int>(std::min(most_tiles, shape.tiles - first));
+    const dim3 blocks(static_cast<unsigned>(params.tiles) * params.splits);
+    launch_listed<kWeightGradConfigs>(site, config, [&]<WeightGradConfig kConfig>() {
+      launch_tile.template operator()<kConfig>(params, blocks);
+    });
+    if (shape.direct) continue;
+    const int64_t elements = int64_t{params.tiles} * config.filters * config.columns;
+    const int lanes = count_reduce_lanes(params.splits);
+    launch_kernel<reduce_splits_kernel<T>>(
+        site, count_loop_blocks(elements * lanes, kReduceThreads), kReduceThreads,
+        kReduceThreads * sizeof(double), params, config.filters, config.columns, lanes);
   }
 }
 

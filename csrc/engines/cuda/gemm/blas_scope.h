@@ -1,4 +1,6 @@
-// Batched GEMMs on PyTorch's cuBLAS handle.
+// Batched GEMMs on PyTorch's cuBLAS handle, by cuBLAS or by cuBLASLt: with a bias that is added
+// before the result is rounded, or with an algorithm that cuBLAS would not choose
+// (gemm_in_place.cpp).
 #pragma once
 
 #include <cublas_v2.h>
@@ -6,9 +8,14 @@
 #include <cstdint>
 
 #include "cuda/check.h"
-#include "engines/cuda/gemm/lt_product.h"
 
 namespace convx {
+
+struct BlasTypes {
+  cudaDataType_t storage;
+  cudaDataType_t accumulate;
+  cublasComputeType_t compute;
+};
 
 // For every group and every output row of a chunk, column-major as in cuBLAS:
 //
@@ -36,7 +43,7 @@ struct LtExtras {
   GemmOperand matrix;  // m x n, added; or null
   void* workspace;
   int64_t workspace_bytes;
-  int rank;  // see LtProduct::rank
+  int rank;  // of the algorithm among those that are proposed, see kMostLtProposals
 };
 
 // Sets the handle's math mode to the problem's precision, and restores it at the end. It changes

@@ -23,6 +23,7 @@
 // onto them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -63,7 +64,7 @@ struct InPlaceShape {
   bool wide_results = false;  // kSideBySide: results are stored in the accumulation type
   bool is_whole = false;      // weight gradient: one product writes it
   bool asks_lt = false;       // true: cuBLASLt chooses the algorithm; false: cuBLAS does
-  int lt_rank = 0;            // which of cuBLASLt's proposals is taken, see lt_proposals.h
+  int lt_rank = 0;            // which of cuBLASLt's proposals is taken, see kMostLtProposals
   // Workspace, in order: packed filters, bias values, copied pixels, results, cuBLASLt's workspace.
   int64_t filter_bytes = 0, bias_bytes = 0, chunk_bytes = 0, result_bytes = 0, blas_bytes = 0;
 
@@ -101,5 +102,16 @@ double predict_in_place(const ConvProblem& problem, const GatherTensors& view,
 // The same of a weight gradient that is one product.
 double predict_whole_product(const ConvProblem& problem, const GatherTensors& view,
                              const InPlaceShape& shape, double memory_rate, double product_rate);
+
+// Algorithms that cuBLASLt proposes for a product. LtExtras::rank is an index into the list of
+// proposals (the last one, if the list is shorter), or kFewTiles.
+inline constexpr int kMostLtProposals = 8;
+inline constexpr int kFewTiles = -1;  // the choice of choose_few_tiles
+
+// waves[i]: waves of tiles that proposal i needs for one product of the batch.
+//
+// With a short reduction, storing the results takes most of the time, and wide tiles store best.
+// cuBLASLt's first proposal often has narrow tiles; a later one with far fewer tiles is faster.
+size_t choose_few_tiles(const std::vector<float>& waves, int64_t batch);
 
 }  // namespace convx

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "core/fast_divmod.h"
+#include "core/problem.h"
 #include "device/convert.cuh"
 
 namespace convx {
@@ -24,14 +25,10 @@ constexpr int kColumnThreads = 128;
 constexpr int kColumnsPerBlock = 512;
 constexpr int kMoveThreads = 256;
 
-struct TensorStrides {
-  int64_t n, c, h, w;
-};
-
 struct ColumnParams {
   const void* source;  // at the chunk's first image
   void* columns;
-  TensorStrides strides;
+  Strides strides;
   int source_h, source_w;
   int channels;  // per group
   int stored_rows, column_taps;
@@ -139,7 +136,7 @@ struct MoveParams {
   void* tensor;      // at the chunk's first image
   const void* bias;  // may be null
   void* staged;      // [group][row][channel][image][column]; null: results are in place
-  TensorStrides strides;
+  Strides strides;
   int groups, channels;  // channels per group
   int rows, columns, images;
   int pitch;                     // elements from one row of staged pixels to the next

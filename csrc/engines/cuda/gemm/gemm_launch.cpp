@@ -1,6 +1,6 @@
 #include "cuda/check.h"
 #include "engines/cuda/cuda_engines.h"
-#include "engines/cuda/gemm/gemm_passes.h"
+#include "engines/cuda/gemm/gemm_shape.h"
 
 namespace convx {
 

@@ -13,12 +13,15 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/buffers.h"
 #include "core/device_caps.h"
 #include "core/problem.h"
 #include "engines/cuda/gemm/gemm_in_place.h"
 #include "planning/gather_axis.h"
 
 namespace convx {
+
+struct LaunchSite;
 
 // The source row that each stored row holds. For a chunk that begins with output row b0, stored row
 // t of a lane is
@@ -124,5 +127,14 @@ GemmChunk find_gemm_chunk(const GemmShape& shape, const ConvProblem& problem,
 // The extents of one phase, for fit_gemm_chunk.
 GemmExtents make_extents(const ConvProblem& problem, const GatherView& view, const GatherAxis& row,
                          const GatherAxis& column);
+
+// The passes, each in a source file of its own.
+void launch_gemm_gather(const LaunchSite& site, void* blas, const GemmShape& shape,
+                        const Buffers& buffers);
+// 1x1 layers without a column matrix (gemm_in_place.h).
+void launch_gemm_in_place(const LaunchSite& site, void* blas, const GemmShape& shape,
+                          const Buffers& buffers);
+void launch_gemm_weight_grad(const LaunchSite& site, void* blas, const GemmShape& shape,
+                             const Buffers& buffers);
 
 }  // namespace convx

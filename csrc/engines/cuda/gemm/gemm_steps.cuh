@@ -5,15 +5,12 @@
 
 #include "core/buffers.h"
 #include "cuda/launch.h"
+#include "engines/cuda/gemm/blas_scope.h"
 #include "engines/cuda/gemm/gemm_kernels.cuh"
 #include "engines/cuda/gemm/gemm_shape.h"
 #include "kernels/pixel_copy.h"
 
 namespace convx {
-
-inline TensorStrides copy_tensor_strides(const Strides& from) {
-  return {from.n, from.c, from.h, from.w};
-}
 
 // The pieces of the workspace.
 struct GemmWorkspace {
@@ -41,10 +38,32 @@ struct LatticePiece {
   int64_t pitch() const { return pad_pixels(pixels()); }
 };
 
+// One phase of the rows and one of the columns, and how they are cut into chunks.
+struct GemmPhase {
+  const GatherAxis& row;
+  const StoredRows& stored;
+  const GatherAxis& column;
+  const GemmExtents extents;
+  const GemmChunk chunk;
+  const GemmWorkspace workspace;
+
+  GemmPhase(const ConvProblem& problem, const GemmShape& shape, size_t row_phase,
+            size_t column_phase, void* memory)
+      : row(shape.rows[row_phase].axis),
+        stored(shape.rows[row_phase].stored),
+        column(shape.columns[column_phase]),
+        extents(make_extents(problem, shape.view, row, column)),
+        chunk(find_gemm_chunk(shape, problem, extents, row_phase, column_phase)),
+        workspace(problem, chunk, memory) {}
+
+  // A piece's rows of the tensor are read or written in place.
+  bool is_in_place() const { return extents.in_place && chunk.images == 1; }
+};
+
 // Calls visit for every chunk of every lane.
 template <typename Visit>
-void visit_chunks(const ConvProblem& problem, const StoredRows& stored, const GatherAxis& row,
-                  const GatherAxis& column, const GemmChunk& chunk, const Visit& visit) {
+void visit_chunks(const ConvProblem& problem, const GemmPhase& phase, const Visit& visit) {
+  const auto& [row, stored, column, extents, chunk, workspace] = phase;
   LatticePiece piece{};
   for (piece.lane = 0; piece.lane < stored.lanes; ++piece.lane) {
     const int64_t lane_rows = (row.count - piece.lane + stored.lanes - 1) / stored.lanes;
@@ -61,14 +80,15 @@ void visit_chunks(const ConvProblem& problem, const StoredRows& stored, const Ga
   }
 }
 
+// Builds a piece's columns, and returns them as an operand.
 template <typename T>
-void fill_columns(const LaunchSite& site, const GatherView& view, const StoredRows& stored,
-                  const GatherAxis& row, const GatherAxis& column, const LatticePiece& piece,
-                  const void* source, void* columns) {
+GemmOperand fill_columns(const LaunchSite& site, const GatherView& view, const GemmPhase& phase,
+                         const LatticePiece& piece, const void* source, bool transposed) {
+  const auto& [row, stored, column, extents, chunk, workspace] = phase;
   ColumnParams p{};
   p.source = static_cast<const T*>(source) + piece.image * view.source_strides.n;
-  p.columns = columns;
-  p.strides = copy_tensor_strides(view.source_strides);
+  p.columns = workspace.columns;
+  p.strides = view.source_strides;
   p.source_h = static_cast<int>(view.source_h);
   p.source_w = static_cast<int>(view.source_w);
   p.channels = static_cast<int>(view.source_channels);
@@ -93,6 +113,9 @@ void fill_columns(const LaunchSite& site, const GatherView& view, const StoredRo
   const dim3 grid(static_cast<unsigned>(lines),
                   static_cast<unsigned>((p.pixels + kColumnsPerBlock - 1) / kColumnsPerBlock));
   launch_kernel<fill_columns_kernel<T>>(site, grid, kColumnThreads, 0, p);
+  const int64_t row_elements = view.source_channels * column.taps * piece.pitch();
+  return {workspace.columns, transposed, piece.pitch(), stored.count(piece.rows) * row_elements,
+          stored.per_output * row_elements};
 }
 
 inline FilterParams make_filter_params(const ConvProblem& problem, const GatherView& view,
@@ -127,13 +150,13 @@ void pack_filters(const LaunchSite& site, const GatherView& view, const GatherAx
 
 // tensor: the target of a gather, or y for the weight gradient; both are the view's target.
 inline MoveParams make_move_params(const ConvProblem& problem, const GatherView& view,
-                                   const StoredRows& stored, const GatherAxis& row,
-                                   const GatherAxis& column, const LatticePiece& piece,
+                                   const GemmPhase& phase, const LatticePiece& piece,
                                    void* tensor) {
+  const auto& [row, stored, column, extents, chunk, workspace] = phase;
   MoveParams p{};
   p.tensor =
       static_cast<char*>(tensor) + piece.image * view.target_strides.n * size_of(problem.dtype);
-  p.strides = copy_tensor_strides(view.target_strides);
+  p.strides = view.target_strides;
   p.groups = static_cast<int>(problem.groups);
   p.channels = static_cast<int>(view.target_channels);
   p.rows = static_cast<int>(piece.rows);
@@ -174,5 +197,40 @@ inline void copy_source_pixels(const LaunchSite& site, const InPlaceShape& shape
                      .first = first,
                      .count = count});
 }
+
+// What the passes have in common.
+class GemmPass {
+ public:
+  GemmPass(const LaunchSite& site, void* blas, const GemmShape& shape, const Buffers& buffers)
+      : site_(site),
+        problem_(*site.problem),
+        blas_(site, blas),
+        shape_(shape),
+        view_(shape.view),
+        buffers_(buffers),
+        is_forward_(problem_.pass == Pass::kForward) {}
+
+ protected:
+  // Of a gather.
+  const void* source() const { return is_forward_ ? buffers_.x : buffers_.y; }
+  void* target() const { return is_forward_ ? buffers_.y : buffers_.x; }
+  const void* bias() const { return is_forward_ && problem_.has_bias ? buffers_.bias : nullptr; }
+
+  // Multiplies matrices in place, by cuBLASLt where it chooses a better algorithm than cuBLAS.
+  void multiply_in_place(const BatchedGemm& gemm, void* blas_memory) const {
+    const InPlaceShape& in_place = shape_.in_place;
+    const LtExtras extras{{}, {}, blas_memory, in_place.blas_bytes, in_place.lt_rank};
+    if (in_place.asks_lt && blas_.multiply_lt(gemm, extras)) return;
+    blas_.multiply(gemm);
+  }
+
+  const LaunchSite& site_;
+  const ConvProblem& problem_;
+  const BlasScope blas_;
+  const GemmShape& shape_;
+  const GatherView& view_;
+  const Buffers& buffers_;
+  const bool is_forward_;
+};
 
 }  // namespace convx

@@ -3,41 +3,33 @@
 // There is one product per output row, and products are summed in a fixed order. Short reductions
 // inside cuBLAS keep float32 accurate, and many small products fill the device where one large
 // product would not.
-#include "engines/cuda/gemm/blas_scope.h"
-#include "engines/cuda/gemm/gemm_passes.h"
+#include "engines/cuda/gemm/gemm_shape.h"
 #include "engines/cuda/gemm/gemm_steps.cuh"
 
 namespace convx {
 namespace {
 
 template <typename T>
-class GemmWeightGrad {
+class GemmWeightGrad : GemmPass {
   using Acc = accumulate_t<T>;
 
  public:
   GemmWeightGrad(const LaunchSite& site, void* blas, const GemmShape& shape, const Buffers& buffers)
-      : site_(site),
-        problem_(*site.problem),
-        blas_(site, blas),
-        shape_(shape),
-        view_(shape.view),
-        buffers_(buffers),
+      : GemmPass(site, blas, shape, buffers),
         elements_(problem_.K * problem_.channels_per_group() * problem_.taps()),
         sum_(static_cast<Acc*>(buffers.workspace)) {}
 
   void run() {
-    const GatherAxis& row = shape_.rows[0].axis;
-    const StoredRows& stored = shape_.rows[0].stored;
-    const GatherAxis& column = shape_.columns[0];
     if (shape_.in_place.is_whole) return run_whole();
     if (shape_.in_place.form == InPlaceForm::kPlanes) {
       run_pointwise();
     } else if (shape_.in_place.form == InPlaceForm::kPixels) {
       run_pixels();
     } else {
-      run_rows(stored, row, column);
+      run_rows();
     }
-    FilterParams params = make_filter_params(problem_, view_, row, column);
+    const FilterParams params =
+        make_filter_params(problem_, view_, shape_.rows[0].axis, shape_.columns[0]);
     launch_kernel<write_gradient_kernel<T>>(
         site_, count_loop_blocks(elements_, kMoveThreads), kMoveThreads, 0, params,
         static_cast<const Acc*>(first_ ? nullptr : sum_), waiting_, waiting_count_,
@@ -45,34 +37,28 @@ class GemmWeightGrad {
   }
 
  private:
-  void run_rows(const StoredRows& stored, const GatherAxis& row, const GatherAxis& column) {
-    const GemmExtents extents = make_extents(problem_, view_, row, column);
-    const GemmChunk chunk = find_gemm_chunk(shape_, problem_, extents, 0, 0);
-    const GemmWorkspace workspace(problem_, chunk, buffers_.workspace);
-    visit_chunks(problem_, stored, row, column, chunk, [&](const LatticePiece& piece) {
-      MoveParams move = make_move_params(problem_, view_, stored, row, column, piece, buffers_.y);
-      fill_columns<T>(site_, view_, stored, row, column, piece, buffers_.x, workspace.columns);
+  void run_rows() {
+    const GemmPhase phase(problem_, shape_, 0, 0, buffers_.workspace);
+    visit_chunks(problem_, phase, [&](const LatticePiece& piece) {
+      MoveParams move = make_move_params(problem_, view_, phase, piece, buffers_.y);
+      const GemmOperand columns = fill_columns<T>(site_, view_, phase, piece, buffers_.x, true);
       const Strides& strides = view_.target_strides;
       GemmOperand gradient{};
-      if (!extents.in_place || chunk.images > 1) {
-        move.staged = workspace.staging;
+      if (!phase.is_in_place()) {
+        move.staged = phase.workspace.staging;
         launch_kernel<gather_gradient_kernel<T>>(site_, move_grid(move), kMoveThreads, 0, move);
         const int64_t row_elements = view_.target_channels * piece.pitch();
-        gradient = {workspace.staging, false, piece.pitch(), piece.rows * row_elements,
+        gradient = {phase.workspace.staging, false, piece.pitch(), piece.rows * row_elements,
                     row_elements};
       } else {
         const T* first = static_cast<const T*>(move.tensor) + move.row_origin * strides.h +
                          move.column_origin * strides.w;
-        const bool rows = is_row_in_place(strides, 1, column.count);
+        const bool rows = is_row_in_place(strides, 1, phase.column.count);
         gradient = {first, !rows, rows ? strides.c : strides.w, view_.target_channels * strides.c,
                     move.row_step * strides.h};
       }
-      const int64_t row_elements = view_.source_channels * column.taps * piece.pitch();
-      const GemmOperand columns{workspace.columns, true, piece.pitch(),
-                                stored.count(piece.rows) * row_elements,
-                                stored.per_output * row_elements};
       multiply(columns, gradient, piece.pixels(), piece.rows,
-               reinterpret_cast<Acc*>(workspace.partial));
+               reinterpret_cast<Acc*>(phase.workspace.partial));
     });
   }
 
@@ -140,9 +126,7 @@ class GemmWeightGrad {
     gemm.groups = problem_.groups;
     gemm.rows = 1;
     void* const blas_memory = static_cast<char*>(buffers_.workspace) + in_place.chunk_bytes;
-    const LtExtras memory{{}, {}, blas_memory, in_place.blas_bytes, in_place.lt_rank};
-    if (in_place.asks_lt && blas_.multiply_lt(gemm, memory)) return;
-    blas_.multiply(gemm);
+    multiply_in_place(gemm, blas_memory);
   }
 
   // 1x1 layers in NCHW: x is the column matrix. An image is cut into segments of pixels, unless it
@@ -203,12 +187,6 @@ class GemmWeightGrad {
     return std::max<int64_t>(shape_.budget / (elements_ * static_cast<int64_t>(sizeof(Acc))), 1);
   }
 
-  const LaunchSite& site_;
-  const ConvProblem& problem_;
-  BlasScope blas_;
-  const GemmShape& shape_;
-  const GatherView& view_;
-  const Buffers& buffers_;
   int64_t elements_;
   Acc* sum_;
   bool first_ = true;             // true: the sum is still empty

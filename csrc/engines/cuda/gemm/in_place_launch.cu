@@ -1,77 +1,69 @@
 // Forward pass and input gradient of 1x1 layers whose tensors are used as matrices
 // (gemm_in_place.h).
-#include "engines/cuda/gemm/blas_scope.h"
-#include "engines/cuda/gemm/gemm_passes.h"
+#include "engines/cuda/gemm/gemm_shape.h"
 #include "engines/cuda/gemm/gemm_steps.cuh"
 
 namespace convx {
 namespace {
 
 template <typename T>
-class GemmInPlace {
+class GemmInPlace : GemmPass {
  public:
   GemmInPlace(const LaunchSite& site, void* blas, const GemmShape& shape, const Buffers& buffers)
-      : site_(site),
-        problem_(*site.problem),
-        blas_(site, blas),
-        phases_(shape),
-        view_(shape.view),
-        shape_(shape.in_place) {
-    const bool forward = problem_.pass == Pass::kForward;
-    source_ = static_cast<const T*>(forward ? buffers.x : buffers.y);
-    target_ = static_cast<T*>(forward ? buffers.y : buffers.x);
-    bias_ = static_cast<const T*>(forward && problem_.has_bias ? buffers.bias : nullptr);
+      : GemmPass(site, blas, shape, buffers),
+        in_place_(shape.in_place),
+        source_(static_cast<const T*>(source())),
+        target_(static_cast<T*>(target())),
+        bias_(static_cast<const T*>(bias())) {
     char* workspace = static_cast<char*>(buffers.workspace);
-    bias_values_ = reinterpret_cast<T*>(workspace + shape_.filter_bytes);
-    copied_ = reinterpret_cast<T*>(workspace + shape_.filter_bytes + shape_.bias_bytes);
-    results_ = reinterpret_cast<char*>(copied_) + shape_.chunk_bytes;
-    blas_workspace_ = results_ + shape_.result_bytes;
+    bias_values_ = reinterpret_cast<T*>(workspace + in_place_.filter_bytes);
+    copied_ = reinterpret_cast<T*>(workspace + in_place_.filter_bytes + in_place_.bias_bytes);
+    results_ = reinterpret_cast<char*>(copied_) + in_place_.chunk_bytes;
+    blas_workspace_ = results_ + in_place_.result_bytes;
     packed_ = workspace;
-    w_ = buffers.w;
   }
 
   void run() {
-    if (shape_.filters.packed) {
-      pack_filters<T>(site_, view_, phases_.rows[0].axis, phases_.columns[0], w_, packed_);
+    if (in_place_.filters.packed) {
+      pack_filters<T>(site_, view_, shape_.rows[0].axis, shape_.columns[0], buffers_.w, packed_);
     }
-    if (shape_.form == InPlaceForm::kPlanes) return run_planes();
-    if (shape_.form == InPlaceForm::kSideBySide) return run_side_by_side();
-    const int64_t pixels = problem_.N * (problem_.pass == Pass::kForward ? problem_.P * problem_.Q
-                                                                         : problem_.H * problem_.W);
-    if (shape_.form == InPlaceForm::kPixels) return multiply_pixels(source_, target_, pixels);
-    for (int64_t pixel = 0; pixel < pixels; pixel += shape_.chunk_pixels) {
-      const int64_t count = std::min(shape_.chunk_pixels, pixels - pixel);
-      copy_source_pixels(site_, shape_, source_, copied_, pixel, count);
-      multiply_pixels(copied_, target_ + pixel * shape_.target_pitch, count);
+    if (in_place_.form == InPlaceForm::kPlanes) return run_planes();
+    if (in_place_.form == InPlaceForm::kSideBySide) return run_side_by_side();
+    const int64_t pixels = target_pixels(problem_);
+    if (in_place_.form == InPlaceForm::kPixels) return multiply_pixels(source_, target_, pixels);
+    for (int64_t pixel = 0; pixel < pixels; pixel += in_place_.chunk_pixels) {
+      const int64_t count = std::min(in_place_.chunk_pixels, pixels - pixel);
+      copy_source_pixels(site_, in_place_, source_, copied_, pixel, count);
+      multiply_pixels(copied_, target_ + pixel * in_place_.target_pitch, count);
     }
   }
 
  private:
   // Column-major, as cuBLAS sees it: [source channel][target channel], or its transpose.
   GemmOperand filters(bool transposed) const {
-    return {shape_.filters.packed ? packed_ : w_, transposed != shape_.filters.transposed,
-            shape_.filters.pitch, shape_.filters.group_stride, 0};
+    return {in_place_.filters.packed ? packed_ : buffers_.w,
+            transposed != in_place_.filters.transposed, in_place_.filters.pitch,
+            in_place_.filters.group_stride, 0};
   }
 
-  LtExtras memory() const { return {{}, {}, blas_workspace_, shape_.blas_bytes, shape_.lt_rank}; }
-
-  // Multiplies without a bias, by cuBLASLt where it chooses a better algorithm than cuBLAS.
-  void multiply(const BatchedGemm& gemm) const {
-    if (shape_.asks_lt && blas_.multiply_lt(gemm, memory())) return;
-    blas_.multiply(gemm);
+  LtExtras memory() const {
+    return {{}, {}, blas_workspace_, in_place_.blas_bytes, in_place_.lt_rank};
   }
+
+  // Multiplies without a bias.
+  void multiply(const BatchedGemm& gemm) const { multiply_in_place(gemm, blas_workspace_); }
 
   void run_planes() {
     const int64_t pixels = problem_.H * problem_.W;
     const int64_t source_step = view_.source_strides.n, target_step = view_.target_strides.n;
     if (bias_ != nullptr) {
-      fill_bias(bias_values_, problem_.K, shape_.bias_pixels, shape_.bias_pixels, true);
+      fill_bias(bias_values_, problem_.K, in_place_.bias_pixels, in_place_.bias_pixels, true);
     }
-    if (bias_ == nullptr || shape_.bias_pixels == pixels) {
+    if (bias_ == nullptr || in_place_.bias_pixels == pixels) {
       return multiply_planes(source_, target_, pixels, problem_.N, source_step, target_step);
     }
     // A large image is cut into pieces that share the bias matrix; the rest of each image follows.
-    const int64_t piece = shape_.bias_pixels, pieces = pixels / piece;
+    const int64_t piece = in_place_.bias_pixels, pieces = pixels / piece;
     for (int64_t image = 0; image < problem_.N; ++image) {
       multiply_planes(source_ + image * source_step, target_ + image * target_step, piece, pieces,
                       piece, piece);
@@ -89,17 +81,18 @@ class GemmInPlace {
     gemm.m = pixels;
     gemm.n = view_.target_channels;
     gemm.k = view_.source_channels;
-    gemm.left = {source, false, shape_.source_pitch, gemm.k * shape_.source_pitch, source_step};
+    gemm.left = {source, false, in_place_.source_pitch, gemm.k * in_place_.source_pitch,
+                 source_step};
     gemm.right = filters(false);
     gemm.result = target;
-    gemm.pitch = shape_.target_pitch;
+    gemm.pitch = in_place_.target_pitch;
     gemm.group_stride = gemm.n * gemm.pitch;
     gemm.row_stride = target_step;
     gemm.groups = problem_.groups;
     gemm.rows = count;
     if (bias_ == nullptr) return multiply(gemm);
     LtExtras added = memory();
-    added.matrix = {bias_values_, false, shape_.bias_pixels, gemm.n * shape_.bias_pixels, 0};
+    added.matrix = {bias_values_, false, in_place_.bias_pixels, gemm.n * in_place_.bias_pixels, 0};
     if (!blas_.multiply_lt(gemm, added)) {
       throw_launch_error(site_, "cublasLtMatmulAlgoGetHeuristic", "no algorithm");
     }
@@ -107,12 +100,12 @@ class GemmInPlace {
 
   void run_side_by_side() {
     const int64_t plane = problem_.H * problem_.W;
-    const int64_t most = shape_.chunk_pixels / plane;
+    const int64_t most = in_place_.chunk_pixels / plane;
     for (int64_t image = 0; image < problem_.N; image += most) {
       const int64_t images = std::min(most, problem_.N - image);
       PlaneParams p{};
       p.pixels = static_cast<int>(images * plane);
-      p.pitch = static_cast<int>(shape_.source_pitch);
+      p.pitch = static_cast<int>(in_place_.source_pitch);
       p.by_plane = FastDivmod(plane);
       const auto lay_out = [&](const Strides& strides, const T* tensor, int64_t channels,
                                void* lines) {
@@ -138,11 +131,11 @@ class GemmInPlace {
       gemm.group_stride = gemm.n * p.pitch;
       gemm.groups = problem_.groups;
       gemm.rows = 1;
-      gemm.wide_result = shape_.wide_results;
+      gemm.wide_result = in_place_.wide_results;
       multiply(gemm);
       grid = lay_out(view_.target_strides, target_, view_.target_channels, results_);
       p.bias = bias_;
-      if (shape_.wide_results) {
+      if (in_place_.wide_results) {
         launch_kernel<scatter_planes_kernel<T, accumulate_t<T>>>(site_, grid, kMoveThreads, 0, p);
       } else {
         launch_kernel<scatter_planes_kernel<T, T>>(site_, grid, kMoveThreads, 0, p);
@@ -156,9 +149,9 @@ class GemmInPlace {
     gemm.n = pixels;
     gemm.k = view_.source_channels;
     gemm.left = filters(true);
-    gemm.right = {source, false, shape_.source_pitch, gemm.k, 0};
+    gemm.right = {source, false, in_place_.source_pitch, gemm.k, 0};
     gemm.result = target;
-    gemm.pitch = shape_.target_pitch;
+    gemm.pitch = in_place_.target_pitch;
     gemm.group_stride = gemm.m;
     gemm.groups = problem_.groups;
     gemm.rows = 1;
@@ -183,16 +176,10 @@ class GemmInPlace {
     }
   }
 
-  const LaunchSite& site_;
-  const ConvProblem& problem_;
-  BlasScope blas_;
-  const GemmShape& phases_;
-  const GatherView& view_;
-  const InPlaceShape& shape_;
+  const InPlaceShape& in_place_;
   const T* source_;
   T* target_;
   const T* bias_;
-  const void* w_;
   // Pieces of the workspace:
   void* packed_;
   T *bias_values_, *copied_;

@@ -31,9 +31,6 @@ constexpr double kBlockUs = 6;             // the launches, and loading the filt
 constexpr double kBytesPerUs = 3.6e6;      // from memory
 constexpr double kNearBytesPerUs = 4.5e6;  // from L2
 
-constexpr int kColumnCounts[] = {64, 96, 128, 160};
-constexpr int kMaxSplitColumns = 96;  // two sets of accumulators
-
 class Fitter {
  public:
   Fitter(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math)
@@ -45,11 +42,13 @@ class Fitter {
     std::optional<Col2imShape> best;
     const int vector = channels >= 4 ? 4 : 1;
     for (int64_t tile = vector; tile < channels + vector; tile += vector) {
-      for (const int columns : kColumnCounts) {
-        if (components_ > 1 && columns > kMaxSplitColumns) continue;
-        const std::optional<Col2imShape> shape = fit_tile(tile, vector, columns);
-        if (shape && (!best || shape->microseconds < best->microseconds)) best = shape;
-      }
+      const auto visit_all = [&](const auto& widths) {
+        for (const int columns : widths) {
+          const std::optional<Col2imShape> shape = fit_tile(tile, vector, columns);
+          if (shape && (!best || shape->microseconds < best->microseconds)) best = shape;
+        }
+      };
+      components_ > 1 ? visit_all(kCol2imSplitColumns) : visit_all(kCol2imColumns);
     }
     return best;
   }
@@ -99,7 +98,7 @@ class Fitter {
     g.chunk_columns = narrow(g.chunk_rows * row_columns);
     g.atoms = narrow(ceil_div(g.chunk_columns, kAtomColumns));
     // MMAs read all their columns; behind the last chunk there are the stages of dY.
-    if (columns - g.atoms * kAtomColumns >= kAtomColumns && columns > kColumnCounts[0]) return {};
+    if (columns - g.atoms * kAtomColumns >= kAtomColumns && columns > kCol2imColumns[0]) return {};
     const int64_t columns_of_dx = g.unit_columns();
     // The kernel keeps offsets within a strip's row in 32 bits.
     if (channels * p_.x_strides.c + columns_of_dx * p_.x_strides.w > kMostOffset) return {};

@@ -20,9 +20,12 @@
 #include <cstdint>
 
 #include "core/problem.h"
+#include "planning/tensor_math.h"
 #include "planning/tensor_params.h"
 
 namespace convx {
+
+struct LaunchSite;
 
 inline constexpr int kStripPixels = 64;   // columns of dY of a strip: the rows of an MMA
 inline constexpr int kDepthFilters = 64;  // filters of a stage
@@ -84,9 +87,29 @@ struct Col2imGeometry {
   constexpr int ring_bytes() const { return (ring_rows * units * vector * 4 + 15) / 16 * 16; }
 };
 
+// Columns of the MMAs that kernels are compiled for; split formats have two sets of accumulators.
+inline constexpr int kCol2imColumns[] = {64, 96, 128, 160};
+inline constexpr int kCol2imSplitColumns[] = {64, 96};
+
+template <TensorMath kMath>
+constexpr const auto& col2im_columns_of() {
+  if constexpr (count_planes(kMath) == 1) {
+    return kCol2imColumns;
+  } else {
+    return kCol2imSplitColumns;
+  }
+}
+
 // target: dX, source: dY.
 struct Col2imParams : TensorParams {
   Col2imGeometry g;
 };
+
+// The operand formats that kernels are compiled for, in col2im_16bit.cu and col2im_float32.cu.
+inline constexpr TensorMath kCol2imMaths[] = {TensorMath::kBFloat16, TensorMath::kFloat16,
+                                              TensorMath::kHalfTf32, TensorMath::kHalfIeee,
+                                              TensorMath::kIeee};
+template <TensorMath kMath>
+void launch_col2im(const LaunchSite& site, const Col2imParams& params);
 
 }  // namespace convx

@@ -20,7 +20,7 @@
 
 #include "device/convert.cuh"
 #include "device/dependent_launch.cuh"
-#include "engines/cuda/input_grad/phases_params.h"
+#include "engines/cuda/input_grad/phases_shape.h"
 
 namespace convx {
 

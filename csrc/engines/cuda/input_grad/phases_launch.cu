@@ -11,34 +11,13 @@
 namespace convx {
 namespace {
 
-template <typename T, bool kPixels, int kUnit = 16 / sizeof(T)>
-void launch_interleave(const LaunchSite& site, const InterleaveParams& params) {
-  if (params.unit == kUnit) {
-    const dim3 grid(count_loop_blocks(params.units, (kPixels ? 4 : 1) * kPhasesThreads));
-    launch_early<interleave_phases_kernel<T, kUnit, kPixels>>(site, grid, kPhasesThreads, 0,
-                                                              params);
+// Calls visit<unit>() for a unit of so many elements, a power of two of up to 16 bytes.
+template <typename T, typename Visit, int kUnit = 16 / sizeof(T)>
+void visit_unit(int unit, const Visit& visit) {
+  if (unit == kUnit) {
+    visit.template operator()<kUnit>();
   } else if constexpr (kUnit > 1) {
-    launch_interleave<T, kPixels, kUnit / 2>(site, params);
-  }
-}
-
-template <typename T, int kUnit = 16 / sizeof(T)>
-void launch_scan(const LaunchSite& site, const ScanParams& params) {
-  if (params.unit == kUnit) {
-    const dim3 grid(count_loop_blocks(params.units, 4 * kPhasesThreads));
-    launch_early<scan_source_kernel<T, kUnit>>(site, grid, kPhasesThreads, 0, params);
-  } else if constexpr (kUnit > 1) {
-    launch_scan<T, kUnit / 2>(site, params);
-  }
-}
-
-template <typename T, TransposeKind kKind, int kUnit = kTransposeBytes / sizeof(T)>
-void launch_transpose(const LaunchSite& site, const TransposeParams& params) {
-  if (params.unit == kUnit) {
-    const dim3 grid(count_loop_blocks(params.tiles, kPhasesThreads / 32));
-    launch_early<transpose_kernel<T, kUnit, kKind>>(site, grid, kPhasesThreads, 0, params);
-  } else if constexpr (kUnit > 1) {
-    launch_transpose<T, kKind, kUnit / 2>(site, params);
+    visit_unit<T, Visit, kUnit / 2>(unit, visit);
   }
 }
 
@@ -80,10 +59,13 @@ class PhasesLaunch {
       inner.w = filters;
       inner.y = forward ? results : source;
       inner.workspace = workspace + shape_.filter_bytes + shape_.source_bytes + shape_.result_bytes;
-      if (transposes) transpose<true>(shape_.to_pixels, own, pixels, images);
+      using enum TransposeKind;
+      if (transposes) transpose<kToPixels>(shape_.to_pixels, own, pixels, images);
       launch_cuda(chunk.problem, chunk.plan, inner, context_);
       if (transposes) {
-        transpose<false>(shape_.to_planes, target, results, images);
+        shape_.to_planes.has_phases
+            ? transpose<kPhasesToPlanes>(shape_.to_planes, target, results, images)
+            : transpose<kToPlanes>(shape_.to_planes, target, results, images);
       } else {
         interleave(images, source, results, target);
       }
@@ -126,8 +108,12 @@ class PhasesLaunch {
     visit_images(params.image_units, [&](int64_t image, int64_t images) {
       params.source = advance(buffers_.y, image * problem_.y_strides.n);
       params.units = static_cast<int>(images * params.image_units);
-      visit_device_type(problem_.dtype,
-                        [&](auto type) { launch_scan<decltype(type)>(site_, params); });
+      const dim3 grid(count_loop_blocks(params.units, 4 * kPhasesThreads));
+      visit_device_type(problem_.dtype, [&]<typename T>(T) {
+        visit_unit<T>(params.unit, [&]<int kUnit>() {
+          launch_early<scan_source_kernel<T, kUnit>>(site_, grid, kPhasesThreads, 0, params);
+        });
+      });
     });
   }
 
@@ -169,27 +155,29 @@ class PhasesLaunch {
     const int unit = fit_unit_to_address(params.target, size_of(problem_.dtype), params.unit);
     if (unit < params.unit) set_interleave_unit(params, problem_, unit);
     params.units = static_cast<int>(images * params.image_units);
-    visit_device_type(problem_.dtype, [&](auto type) {
-      using T = decltype(type);
-      params.has_pixels ? launch_interleave<T, true>(site_, params)
-                        : launch_interleave<T, false>(site_, params);
+    const int thread_units = params.has_pixels ? 4 : 1;
+    const dim3 grid(count_loop_blocks(params.units, thread_units * kPhasesThreads));
+    visit_device_type(problem_.dtype, [&]<typename T>(T) {
+      visit_unit<T>(params.unit, [&]<int kUnit>() {
+        params.has_pixels ? launch_early<interleave_phases_kernel<T, kUnit, true>>(
+                                site_, grid, kPhasesThreads, 0, params)
+                          : launch_early<interleave_phases_kernel<T, kUnit, false>>(
+                                site_, grid, kPhasesThreads, 0, params);
+      });
     });
   }
 
-  template <bool kToPixels>
+  template <TransposeKind kKind>
   void transpose(TransposeParams params, void* planes, void* pixels, int64_t images) const {
     params.planes = planes;
     params.pixels = pixels;
     params.tiles = static_cast<int>(images * params.image_tiles);
     params.unit = fit_unit_to_address(planes, size_of(problem_.dtype), params.unit);
+    const dim3 grid(count_loop_blocks(params.tiles, kPhasesThreads / 32));
     const auto launch = [&]<typename T>(T) {
-      if constexpr (kToPixels) {
-        launch_transpose<T, TransposeKind::kToPixels>(site_, params);
-      } else if (params.has_phases) {
-        launch_transpose<T, TransposeKind::kPhasesToPlanes>(site_, params);
-      } else {
-        launch_transpose<T, TransposeKind::kToPlanes>(site_, params);
-      }
+      visit_unit<T>(params.unit, [&]<int kUnit>() {
+        launch_early<transpose_kernel<T, kUnit, kKind>>(site_, grid, kPhasesThreads, 0, params);
+      });
     };
     size_of(problem_.dtype) == 4 ? launch(uint32_t{}) : launch(uint16_t{});
   }

@@ -17,7 +17,7 @@
 
 #include "device/dependent_launch.cuh"
 #include "device/global_memory.cuh"
-#include "engines/cuda/input_grad/phases_params.h"
+#include "engines/cuda/input_grad/phases_shape.h"
 
 namespace convx {
 

@@ -17,6 +17,12 @@ enum class OperandForm : uint8_t {
   kTf32,          // float32 that TMA rounds to TF32, for 1x1 layers (row_boxes_kernel.cuh)
 };
 
+// wgrad_16bit.cu, wgrad_scaled.cu and wgrad_split.cu compile the launches of all of them.
+inline constexpr OperandForm kOperandForms[] = {
+    OperandForm::kBFloat16,     OperandForm::kFloat16, OperandForm::kScaledFp16,
+    OperandForm::kScaledFp16x2, OperandForm::kBf16x2,  OperandForm::kBf16x3,
+    OperandForm::kTf32};
+
 constexpr int count_components(OperandForm form) {
   if (form == OperandForm::kBf16x3) return 3;
   return form == OperandForm::kScaledFp16x2 || form == OperandForm::kBf16x2 ? 2 : 1;

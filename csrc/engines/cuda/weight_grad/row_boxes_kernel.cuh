@@ -32,7 +32,7 @@
 #include "device/box_copy.cuh"
 #include "device/dependent_launch.cuh"
 #include "device/warp_roles.cuh"
-#include "engines/cuda/weight_grad/row_sums.cuh"
+#include "engines/cuda/weight_grad/rows_memory.cuh"
 #include "engines/cuda/weight_grad/wgrad_element.cuh"
 #include "engines/cuda/weight_grad/wgrad_store.cuh"
 #include "kernels/run_flag.cuh"

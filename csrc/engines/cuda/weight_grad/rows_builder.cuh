@@ -6,8 +6,9 @@
 #pragma once
 
 #include "device/mbarrier.cuh"
-#include "engines/cuda/weight_grad/load_item.cuh"
+#include "device/shared_memory.cuh"
 #include "engines/cuda/weight_grad/rows_memory.cuh"
+#include "engines/cuda/weight_grad/wgrad_element.cuh"
 
 namespace convx {
 

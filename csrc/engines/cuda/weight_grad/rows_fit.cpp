@@ -1,55 +1,100 @@
-// The search for the geometry of the row kernel.
+// The searches for the geometries of the kernels that read rows of NCHW tensors in place: the row
+// kernel, and the kernel that TMA boxes feed.
 #include <algorithm>
 
 #include "core/arithmetic.h"
-#include "engines/cuda/weight_grad/wgrad_cost.h"
 #include "engines/cuda/weight_grad/wgrad_fit.h"
 
 namespace convx {
+
 namespace {
 
-// Rates of an H200, in cycles of a step or of its parts, fitted to timings of the suite
-// (2026-11-18).
-constexpr double kMmaOverhead = 1.1, kSplitMmaOverhead = 1.35;
-constexpr double kMemoryBytesPerUs = 3.9e6;
-constexpr double kRunCycles = 700;
-constexpr double kStepCycles = 1450, kFloatStepCycles = 2500;  // of a warpgroup, besides its MMAs
-// The same where additions overlap with MMAs (RowTile::has_two_sets). By instructions; five layers
-// took 1.02 to 1.22 times as long as predicted with it.
-constexpr double kOverlappedStepCycles = 1800;
-constexpr double kRowCycles = 1500;  // from loading an input row to having built it
-constexpr double kLoadCycles = 25;   // of a loader warp, for an instruction
+// What both searches do.
+class InPlaceSearch {
+ protected:
+  InPlaceSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form)
+      : p_(problem), caps_(caps), form_(form) {}
 
-// Builders load a few pixels behind the last raw row, which they do not use.
-constexpr int64_t kOverreadBytes = 128;
-constexpr int kMaxRingRows = 48;  // as many barriers fit in their 1 KiB
-constexpr int kMaxGradientStages = 6, kInputStages = 3;
+  // Sets what depends on the problem alone. Returns false if partial sums do not fit in the
+  // workspace.
+  bool start(OperandSource source) {
+    if (!has_room_for_sums(p_, caps_)) return false;
+    base_ = describe_problem(p_);
+    flatten_images(p_, base_);
+    base_.input_source = base_.gradient_source = source;
+    base_.packed_channels = base_.channels;
+    return true;
+  }
 
-constexpr int64_t kMaxChannelBytes = (int64_t{1} << 31) - 1;  // addresses step by 32-bit strides
+  // Cuts images into runs of at most so many output rows. Returns false if they are too many.
+  static bool count_runs(int64_t step_pixels, int64_t rows, WgradGeometry& g) {
+    RowTiles& t = g.row_tiles;
+    t.segments = static_cast<int>(ceil_div(g.out_width, step_pixels));
+    t.run_bands = static_cast<int>(ceil_div(g.out_height, rows));
+    t.run_rows = static_cast<int>(ceil_div(g.out_height, t.run_bands));
+    t.by_segments = FastDivmod(t.segments), t.by_run_bands = FastDivmod(t.run_bands);
+    g.stages_total = g.round_stages = int64_t{g.images} * t.segments * t.run_bands;
+    return g.stages_total < int64_t{1} << 30;
+  }
 
-class RowSearch {
+  // Split-K whose partial sums go to the workspace: slices that fill the GPU once or twice.
+  template <typename Predict>
+  void choose_slices(WgradGeometry g, const Predict& predict) {
+    visit_slices(caps_, 2, g, [&](const WgradGeometry& sliced) {
+      if (sliced.partial_bytes() <= caps_.workspace_limit - 4096) keep(sliced, predict(sliced));
+    });
+  }
+
+  void keep(const WgradGeometry& g, double microseconds) {
+    keep_fastest(best_, form_, g, g.partial_bytes(), microseconds);
+  }
+
+  const ConvProblem& p_;
+  const DeviceCaps& caps_;
+  const OperandForm form_;
+  WgradGeometry base_;
+  std::optional<WgradFit> best_;
+};
+
+class RowSearch : InPlaceSearch {
+  // Rates of an H200, in cycles of a step or of its parts, fitted to timings of the suite
+  // (2026-11-18).
+  static constexpr double kMmaOverhead = 1.1, kSplitMmaOverhead = 1.35;
+  static constexpr double kMemoryBytesPerUs = 3.9e6;
+  static constexpr double kRunCycles = 700;
+  static constexpr double kStepCycles = 1450,
+                          kFloatStepCycles = 2500;  // of a warpgroup, besides its MMAs
+  // The same where additions overlap with MMAs (RowTile::has_two_sets). By instructions; five
+  // layers took 1.02 to 1.22 times as long as predicted with it.
+  static constexpr double kOverlappedStepCycles = 1800;
+  static constexpr double kRowCycles = 1500;  // from loading an input row to having built it
+  static constexpr double kLoadCycles = 25;   // of a loader warp, for an instruction
+
+  // Builders load a few pixels behind the last raw row, which they do not use.
+  static constexpr int64_t kOverreadBytes = 128;
+  static constexpr int kMaxRingRows = 48;  // as many barriers fit in their 1 KiB
+  static constexpr int kMaxGradientStages = 6, kInputStages = 3;
+
+  static constexpr int64_t kMaxChannelBytes =
+      (int64_t{1} << 31) - 1;  // addresses step by 32-bit strides
+
  public:
   RowSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form)
-      : p_(problem), caps_(caps), form_(form), components_(count_components(form)) {}
+      : InPlaceSearch(problem, caps, form), components_(count_components(form)) {}
 
   std::optional<WgradFit> run() {
     if (!has_row_kernel(form_) || p_.x_strides.w != 1 || p_.y_strides.w != 1) return {};
-    if (!has_room_for_sums(p_, caps_)) return {};
-    base_ = describe_problem(p_);
-    flatten_images(p_, base_);
+    if (!start(OperandSource::kRows)) return {};
     const int bytes = static_cast<int>(size_of(p_.dtype));
     // cp.async copies 4 bytes at least.
     if (find_copy_unit(0, base_.x_strides, bytes) < 4) return {};
     if (find_copy_unit(0, base_.y_strides, bytes) < 4) return {};
     if (std::max(p_.x_strides.c, p_.y_strides.c) * bytes > kMaxChannelBytes) return {};
-    base_.input_source = base_.gradient_source = OperandSource::kRows;
-    base_.packed_channels = base_.channels;
     base_.flush_stages = 256;
-    if (components_ == 1) {
-      for (const RowTile& tile : kPlainRowTiles) visit_tile(tile);
-    } else {
-      for (const RowTile& tile : kSplitRowTiles) visit_tile(tile);
-    }
+    const auto visit_all = [&](const auto& tiles) {
+      for (const RowTile& tile : tiles) visit_tile(tile);
+    };
+    components_ == 1 ? visit_all(kPlainRowTiles) : visit_all(kSplitRowTiles);
     return best_;
   }
 
@@ -136,30 +181,11 @@ class RowSearch {
         std::min<int64_t>(kMaxGradientStages, (caps_.shared_bytes_per_block - fixed) / stage));
     if (caps_.shared_bytes_per_block < fixed || g.stages < 2) return;
     g.shared_bytes = static_cast<int>(fixed + g.stages * stage);
-    t.segments = static_cast<int>(ceil_div(g.out_width, kStepPixels));
-    t.by_segments = FastDivmod(t.segments);
     for (const int rows : {8, 16, 32}) {
-      t.run_bands = static_cast<int>(ceil_div(g.out_height, rows));
-      t.run_rows = static_cast<int>(ceil_div(g.out_height, t.run_bands));
-      t.by_run_bands = FastDivmod(t.run_bands);
-      choose_slices(g);
+      if (count_runs(kStepPixels, rows, g)) {
+        choose_slices(g, [&](const WgradGeometry& sliced) { return predict(sliced); });
+      }
       if (t.run_bands == 1) break;
-    }
-  }
-
-  void choose_slices(WgradGeometry& g) {
-    g.stages_total = int64_t{g.images} * g.row_tiles.segments * g.row_tiles.run_bands;
-    if (g.stages_total >= int64_t{1} << 30) return;
-    g.round_stages = g.stages_total;
-    for (int waves = 0; waves <= 2; ++waves) {
-      const int64_t wanted = waves == 0 ? 1 : int64_t{waves} * caps_.sm_count / g.slice_blocks();
-      if (wanted < 1 || (waves > 0 && wanted == 1)) continue;
-      g.slices = static_cast<int>(std::min(wanted, g.stages_total));
-      if (g.partial_bytes() > caps_.workspace_limit - 4096) continue;
-      const double us = predict(g);
-      if (best_ && best_->microseconds <= us) continue;
-      best_ = WgradFit{
-          .form = form_, .geometry = g, .workspace_bytes = g.partial_bytes(), .microseconds = us};
     }
   }
 
@@ -198,19 +224,126 @@ class RowSearch {
     const double step = std::max({mma, chain, loads, advance * row, copy});
     const double run = kRunCycles + t.run_rows * step + (span_ - advance) * row;
     const double runs = static_cast<double>(ceil_div(g.stages_total, g.slices));
-    const double waves =
-        static_cast<double>(ceil_div(int64_t{g.slice_blocks()} * g.slices, caps_.sm_count));
-    const double main_us = waves * (kBlockCycles + runs * run) / (kClockGhz * 1e3);
+    const double main_us =
+        count_waves(caps_, g) * (fixed_cycles(g) + runs * run) / (kClockGhz * 1e3);
     return std::max(main_us, count_bytes(p_) / kMemoryBytesPerUs) + predict_reduction(p_, g);
   }
 
-  const ConvProblem& p_;
-  const DeviceCaps& caps_;
-  OperandForm form_;
-  int components_;
-  WgradGeometry base_;
+  const int components_;
   int span_ = 1;  // input rows that a step of the largest block needs
-  std::optional<WgradFit> best_;
+};
+
+// Whether TMA can read boxes of rows: images, planes and rows do not overlap, and begin at
+// multiples of 16 bytes.
+bool can_read_rows(const Strides& strides, int64_t width, int64_t bytes) {
+  const int64_t unit = 16 / bytes;
+  return strides.w == 1 && strides.h % unit == 0 && strides.c % unit == 0 &&
+         strides.n % unit == 0 && strides.h >= width && strides.c >= strides.h &&
+         strides.n >= strides.c;
+}
+
+class BoxSearch : InPlaceSearch {
+  // Rates of an H200, fitted to the kernel's times of 16 layers (2026-11-18): 0.94 to 1.2 times as
+  // long as predicted, the largest where neither memory nor L2 nor MMAs alone limit it.
+  static constexpr double kMmaOverhead = 1.05;
+  static constexpr double kStepCycles = 500;  // of a warpgroup, besides its MMAs
+  static constexpr double kBoxCycles = 150;   // of TMA, for 64 rows of 128 bytes
+  static constexpr double kMemoryBytesPerUs = 4e6;
+  static constexpr double kRereadBytesPerUs =
+      20e6;  // for values that other blocks read as well, from L2
+  static constexpr double kBoxBytesPerCycle = 42;  // from L2, by each of all multiprocessors
+  // Partial sums are stored after the last step, when some blocks have ended.
+  static constexpr double kPartialBytesPerUs = 5e6;
+  static constexpr double kStartUs = 2;  // before memory is busy, and after
+
+  static constexpr int kMaxStages = 8;
+
+ public:
+  BoxSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form)
+      : InPlaceSearch(problem, caps, form) {}
+
+  std::optional<WgradFit> run() {
+    if (!has_row_boxes(form_) || p_.taps() > 1) return {};
+    if (p_.stride.w != 1 || p_.pad.left != 0) return {};
+    if (!start(OperandSource::kRowBoxes)) return {};
+    const int64_t bytes = size_of(p_.dtype);
+    if (!can_read_rows(base_.x_strides, base_.width, bytes)) return {};
+    if (!can_read_rows(base_.y_strides, base_.out_width, bytes)) return {};
+    WgradGeometry& g = base_;
+    const int step_pixels = static_cast<int>(kBoxRowBytes / bytes);
+    g.flush_stages = 256 * kStagePositions / step_pixels;
+    if (!count_runs(step_pixels, 1, g)) return {};
+    g.atom_axis = AtomAxis::kChannels;
+    g.atom_channels = kBoxRows, g.row_bytes = 2 * kBoxRows, g.atom_bits = 6;
+    g.groups[0] = {.shift = 0, .residue = 0, .taps = 1, .r = 0, .s = 0};
+    g.group_count = g.block_tap_groups = 1;
+    group_blocks(g);
+    for (const int columns : kBoxColumns) {
+      for (int filter_tiles = 1; filter_tiles <= kBoxWarpgroups; ++filter_tiles) {
+        if ((filter_tiles - 1) * kTileFilters >= p_.K) break;
+        for (int sets = 1; filter_tiles * sets <= kBoxWarpgroups; ++sets) {
+          visit_block(columns, filter_tiles, sets);
+        }
+      }
+    }
+    return best_;
+  }
+
+ private:
+  void visit_block(int columns, int filter_tiles, int sets) {
+    WgradGeometry g = base_;
+    g.columns = columns;
+    g.block_filter_tiles = filter_tiles;
+    g.block_channel_tiles = columns / kBoxRows;
+    count_filter_blocks(p_, g);
+    count_channel_blocks(p_, g);
+    if (sets > g.channel_blocks || (columns > kNarrowestColumns && p_.C <= columns / 2)) return;
+    g.row_tiles.channel_sets = sets;
+    g.row_tiles.block_channels = sets * columns;
+    count_channel_blocks(p_, g);
+    constexpr int kFixedBytes = 2048;
+    const int stage_bytes = kBoxRowBytes * (filter_tiles * kTileFilters + sets * columns);
+    // Leaves so many bytes of shared memory to others.
+    const auto set_stages = [&](int64_t others) {
+      const int64_t room = caps_.shared_bytes_per_block - kFixedBytes - others;
+      g.stages = static_cast<int>(std::min<int64_t>(kMaxStages, room / stage_bytes));
+      g.shared_bytes = kFixedBytes + g.stages * stage_bytes;
+      return g.stages >= 2;
+    };
+    if (set_stages(g.table_bytes())) choose_clusters(g, stage_bytes);
+    if (!set_stages(0)) return;
+    choose_slices(g, [&](const WgradGeometry& sliced) { return predict(sliced, stage_bytes); });
+  }
+
+  // Split-K whose slices are the blocks of a cluster, and short enough for a chain of accumulators.
+  void choose_clusters(WgradGeometry g, int stage_bytes) {
+    if (!reserve_store(caps_, g.consumers() * g.row_tiles.channel_sets, g)) return;
+    const int64_t most = std::min<int64_t>({kMaxClusterSlices, caps_.sm_count, g.stages_total});
+    for (g.slices = 1; g.slices <= most; ++g.slices) {
+      if (ceil_div(g.stages_total, g.slices) > g.flush_stages) continue;
+      g.by_grid_minor = FastDivmod(g.slices);
+      keep(g, predict(g, stage_bytes));
+    }
+  }
+
+  double predict(const WgradGeometry& g, int stage_bytes) const {
+    const int warpgroups = g.block_filter_tiles * g.row_tiles.channel_sets;
+    const double mmas = 4 * kMmaOverhead * warpgroups * mma_cycles(g.columns);
+    const double boxes = kBoxCycles * stage_bytes / (kBoxRows * kBoxRowBytes);
+    const double step =
+        std::max({mmas, kStepCycles + mmas / warpgroups, boxes, stage_bytes / kBoxBytesPerCycle});
+    const double steps = static_cast<double>(ceil_div(g.stages_total, g.slices));
+    const double main_us =
+        count_waves(caps_, g) * (fixed_cycles(g) + steps * step) / (kClockGhz * 1e3);
+    const double bytes = count_bytes(p_);
+    const double copied = static_cast<double>(g.stages_total * g.slice_blocks()) * stage_bytes;
+    const double memory_us =
+        kStartUs + bytes / kMemoryBytesPerUs + std::max(copied - bytes, 0.0) / kRereadBytesPerUs;
+    const double store_us = store_cycles(g) / (kClockGhz * 1e3) +
+                            static_cast<double>(g.partial_bytes()) / kPartialBytesPerUs;
+    return std::max(main_us + (g.writes_result ? 0 : store_us), memory_us + store_us) +
+           predict_reduction(p_, g);
+  }
 };
 
 }  // namespace
@@ -218,6 +351,11 @@ class RowSearch {
 std::optional<WgradFit> fit_rows(const ConvProblem& problem, const DeviceCaps& caps,
                                  OperandForm form) {
   return RowSearch(problem, caps, form).run();
+}
+
+std::optional<WgradFit> fit_row_boxes(const ConvProblem& problem, const DeviceCaps& caps,
+                                      OperandForm form) {
+  return BoxSearch(problem, caps, form).run();
 }
 
 }  // namespace convx

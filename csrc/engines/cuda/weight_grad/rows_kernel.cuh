@@ -1,4 +1,4 @@
-// The weight gradient of NCHW tensors, read in place (rows_geometry.h explains rows and runs).
+// The weight gradient of NCHW tensors, read in place (wgrad_geometry.h explains rows and runs).
 //
 //                          columns: taps s of a kernel row r, times channels
 //                         +---------+---------+---------+

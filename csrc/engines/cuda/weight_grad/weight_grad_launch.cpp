@@ -1,31 +1,17 @@
 #include <cstdint>
 #include <utility>
 
+#include "cuda/launch_listed.h"
 #include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/weight_grad/wgrad_call.h"
 #include "engines/cuda/weight_grad/wgrad_fit.h"
-#include "engines/cuda/weight_grad/wgrad_forms.h"
 
 namespace convx {
 namespace {
 
 void run(const LaunchSite& site, const WgradFit& fit, const WgradCall& call) {
-  const WgradGeometry& g = fit.geometry;
-  switch (fit.form) {
-    case OperandForm::kBFloat16:
-      return run_wgrad_bfloat16(site, g, call);
-    case OperandForm::kFloat16:
-      return run_wgrad_float16(site, g, call);
-    case OperandForm::kScaledFp16:
-      return run_wgrad_scaled(site, g, call);
-    case OperandForm::kScaledFp16x2:
-      return run_wgrad_scaled_x2(site, g, call);
-    case OperandForm::kBf16x2:
-      return run_wgrad_bf16x2(site, g, call);
-    case OperandForm::kBf16x3:
-      return run_wgrad_bf16x3(site, g, call);
-    case OperandForm::kTf32:
-      return run_wgrad_tf32(site, g, call);
-  }
+  launch_listed<kOperandForms>(
+      site, fit.form, [&]<OperandForm kForm>() { run_wgrad<kForm>(site, fit.geometry, call); });
 }
 
 // Whether the kernels can read the tensors at their addresses.

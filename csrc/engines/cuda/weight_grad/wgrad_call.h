@@ -3,10 +3,13 @@
 
 #include <cstdint>
 
+#include "engines/cuda/weight_grad/wgrad_geometry.h"
 #include "planning/boxed_tensor.h"
 #include "planning/half_scales.h"
 
 namespace convx {
+
+struct LaunchSite;
 
 // How the values of a tensor are loaded.
 struct OperandAccess {
@@ -38,5 +41,9 @@ struct WgradCall {
 struct WgradMaps {
   TensorMap input, gradient;
 };
+
+// Starts the kernels of a form: packing, MMAs and the reduction.
+template <OperandForm kForm>
+void run_wgrad(const LaunchSite& site, const WgradGeometry& geometry, WgradCall call);
 
 }  // namespace convx

@@ -24,8 +24,9 @@
 
 #include "device/box_copy.cuh"
 #include "device/mbarrier.cuh"
+#include "device/shared_memory.cuh"
 #include "device/swizzle.cuh"
-#include "engines/cuda/weight_grad/load_item.cuh"
+#include "engines/cuda/weight_grad/wgrad_element.cuh"
 #include "engines/cuda/weight_grad/wgrad_producer.cuh"
 
 namespace convx {

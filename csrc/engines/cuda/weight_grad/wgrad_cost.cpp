@@ -1,13 +1,13 @@
-#include "engines/cuda/weight_grad/wgrad_cost.h"
-
 #include <algorithm>
 
 #include "core/arithmetic.h"
+#include "engines/cuda/weight_grad/wgrad_fit.h"
 
 namespace convx {
 namespace {
 
 // Rates of an H200, fitted to timings of the suite (2026-11-18).
+constexpr double kBlockCycles = 6000;        // before the first MMA, and storing partial sums
 constexpr double kPackBytesPerUs = 3.5e6;    // read and written
 constexpr double kStreamBytesPerUs = 4.2e6;  // only read, and converted; estimated
 // 16 bits, only read: kb87pw takes 1,422 us for 6.4 GB.
@@ -25,6 +25,7 @@ constexpr double kReduceRowsBytesPerUs = 6.5e6;
 constexpr double kReduceRowsElementsPerUs = 4e6;
 constexpr double kLaunchUs = 3;
 // For blocks that write dW themselves: two of three layers that were timed took within 3% of them.
+constexpr double kStartCycles = 4500;          // before the first MMA
 constexpr double kStoreCycles = 1000;          // latencies of the epilogue
 constexpr double kClusterCycles = 1000;        // the same of a cluster's barriers
 constexpr double kStoreCyclesPerValue = 0.15;  // that a block adds, rounds and writes
@@ -59,14 +60,28 @@ double convert_cycles(OperandForm form) {
   return form == OperandForm::kBf16x2 ? 0.105 : form == OperandForm::kBf16x3 ? 0.14 : 0.10;
 }
 
-}  // namespace
-
+// Clusters of so many blocks that run at the same time.
 int64_t count_clusters(const DeviceCaps& caps, int blocks) {
   return std::max<int64_t>(
       int64_t{kClustersAtOnce[blocks - 1]} * caps.sm_count / kMeasuredMultiprocessors, 1);
 }
 
+}  // namespace
+
+double mma_cycles(int columns) { return 4 + std::max(columns / 2.0, 16 + columns / 4.0); }
+
+double count_waves(const DeviceCaps& caps, const WgradGeometry& g) {
+  const int64_t blocks = g.slice_blocks();
+  return static_cast<double>(g.writes_result ? ceil_div(blocks, count_clusters(caps, g.slices))
+                                             : ceil_div(blocks * g.slices, caps.sm_count));
+}
+
+double fixed_cycles(const WgradGeometry& g) {
+  return g.writes_result ? kStartCycles + store_cycles(g) : kBlockCycles;
+}
+
 double store_cycles(const WgradGeometry& g) {
+  if (!g.writes_result) return 0;
   const double values = double{kTileFilters} * g.consumers() * g.row_tiles.channel_sets * g.columns;
   const double others = 1 - 1.0 / g.slices;  // share of the values that other blocks have
   double cycles = kStoreCycles + values / 32 + values / g.slices * kStoreCyclesPerValue;
@@ -94,8 +109,7 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
   const int components = count_components(form);
   const double rounds = static_cast<double>(ceil_div(g.stages_total, g.round_stages));
   const double stages = static_cast<double>(ceil_div(g.round_stages, g.slices));
-  // Issue, or what shared memory delivers of both operands.
-  const double mma = 4 + std::max(g.columns / 2.0, 16 + g.columns / 4.0);
+  const double mma = mma_cycles(g.columns);
   const double mmas = (g.images_end_in_gaps ? 3.5 : 4.0) * count_mmas(components) * g.consumers();
   const double overhead = mma_overhead(form, g.consumers());
   const double row_bytes = g.block_filter_tiles * double{kGradientRowBytes} +
@@ -118,12 +132,8 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
                   factor * convert_cycles(form) * values, factor * shared / kSharedBytesPerCycle});
   }
   const double halo = g.halo_stages * copied / kCopyBytesPerCycle;
-  const double waves = static_cast<double>(
-      g.writes_result ? ceil_div(int64_t{g.tiles()}, count_clusters(caps, g.slices))
-                      : ceil_div(int64_t{g.tiles()} * g.slices, caps.sm_count));
-  const double block_cycles = g.writes_result ? kStartCycles + store_cycles(g) : kBlockCycles;
-  double main_us =
-      rounds * waves * (block_cycles + halo + stages * stage_cycles) / (kClockGhz * 1e3);
+  double main_us = rounds * count_waves(caps, g) *
+                   (fixed_cycles(g) + halo + stages * stage_cycles) / (kClockGhz * 1e3);
   if (g.gradient_source != OperandSource::kPacked) {
     const double rate = g.converts()   ? kStreamBytesPerUs
                         : reads_pixels ? kPixelBytesPerUs

@@ -1,5 +1,5 @@
-// Elements of dW: how accumulators become elements, and how those that MMAs cannot compute are
-// computed by the definition.
+// Values of an operand form: how elements of X and dY become components, how accumulators become
+// elements of dW, and how elements that MMAs cannot compute are computed by the definition.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -22,6 +22,29 @@ template <OperandForm kForm>
 using element_t =
     std::conditional_t<kForm == OperandForm::kBFloat16, __nv_bfloat16,
                        std::conditional_t<kForm == OperandForm::kFloat16, __half, float>>;
+
+// The components of two float32 values.
+template <OperandForm kForm>
+__device__ __forceinline__ void split_pair(float first, float second,
+                                           uint32_t (&words)[count_components(kForm)]) {
+  if constexpr (kForm == OperandForm::kScaledFp16) {
+    words[0] = pack_float16(first, second);
+  } else if constexpr (kForm == OperandForm::kScaledFp16x2) {
+    const HalfPair pair(first, second);
+    words[0] = pair.part[0], words[1] = pair.part[1];
+  } else {
+    const SplitPair pair(first, second);
+#pragma unroll
+    for (int j = 0; j < count_components(kForm); ++j) words[j] = pair.part[j];
+  }
+}
+
+// The scale of a scaled form's operand, 1 for others.
+template <OperandForm kForm, PackedSide kSide>
+__device__ __forceinline__ float find_operand_scale(const WgradCall& call) {
+  if constexpr (!is_scaled(kForm)) return 1;
+  return kSide == PackedSide::kInput ? call.scales->source : filter_scales(call.scales)[0];
+}
 
 // Makes elements of dW of sums over all positions.
 template <OperandForm kForm>

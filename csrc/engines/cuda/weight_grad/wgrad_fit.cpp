@@ -2,15 +2,52 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <vector>
 
 #include "core/arithmetic.h"
-#include "engines/cuda/weight_grad/packed_axis.h"
-#include "engines/cuda/weight_grad/wgrad_cost.h"
 #include "planning/boxed_tensor.h"
 
 namespace convx {
 namespace {
+
+// How positions (wgrad_geometry.h) run along one axis of the image: the residues of its taps, and
+// how far positions must reach.
+struct PackedAxis {
+  std::vector<int64_t> residues;    // of the taps' offsets modulo the stride, ascending
+  std::vector<int64_t> residue_of;  // by tap, the index of its residue
+  std::vector<int64_t> shift_of;    // by tap
+  int64_t length;                   // positions along the axis, gaps included
+  int64_t step;                     // taps between neighbours of the same residue
+  int64_t step_shift;               // their distance in positions
+};
+
+// pad: the border before the image. extra: how much of it is more than the problem's padding.
+PackedAxis make_packed_axis(int64_t extent, int64_t out, int64_t kernel, int64_t stride,
+                            int64_t dilation, int64_t pad, int64_t extra = 0) {
+  PackedAxis axis;
+  const int64_t common = std::gcd(stride, dilation);
+  axis.step = stride / common;
+  axis.step_shift = dilation / common;
+  axis.length = out;
+  for (int64_t tap = 0; tap < kernel; ++tap) axis.residues.push_back(tap * dilation % stride);
+  std::sort(axis.residues.begin(), axis.residues.end());
+  axis.residues.erase(std::unique(axis.residues.begin(), axis.residues.end()), axis.residues.end());
+  for (int64_t tap = 0; tap < kernel; ++tap) {
+    const int64_t residue = tap * dilation % stride, shift = tap * dilation / stride + extra;
+    const auto found = std::lower_bound(axis.residues.begin(), axis.residues.end(), residue);
+    axis.residue_of.push_back(found - axis.residues.begin());
+    axis.shift_of.push_back(shift);
+    // Beyond the last real pixel there are zeros; the next row's (or image's) leading zeros may
+    // stand for them.
+    const int64_t leading = std::max<int64_t>(ceil_div(pad - residue, stride), 0);
+    const int64_t last = extent - 1 + pad - residue;
+    const int64_t real = last < 0 ? 0 : last / stride + 1;
+    const int64_t seen = out + shift;
+    axis.length = std::max({axis.length, std::min(real, seen), seen - leading});
+  }
+  return axis;
+}
 
 class Search {
  public:
@@ -277,31 +314,23 @@ class Search {
     for (g.slices = 1; g.slices <= std::min<int64_t>(most, g.stages_total); ++g.slices) {
       // Accumulators stay in registers.
       if (!promotes_sums(form_) && ceil_div(g.stages_total, g.slices) > g.flush_stages) continue;
+      g.by_grid_minor = FastDivmod(g.slices);
       consider(g);
     }
   }
 
   // Split-K: slices that fill the GPU once or a few times.
   void choose_slices(WgradGeometry& g, int last_base) {
-    const int tiles = g.tiles();
-    for (int waves = 0; waves <= 4; ++waves) {
-      const int64_t wanted = waves == 0 ? 1 : int64_t{waves} * caps_.sm_count / tiles;
-      if (wanted < 1 || (waves > 0 && wanted == 1)) continue;
-      g.slices = static_cast<int>(std::min(wanted, g.stages_total));
+    visit_slices(caps_, 4, g, [&](const WgradGeometry&) {
       const int64_t rest = caps_.workspace_limit - 4096 - g.partial_bytes();
       if (fit_round(g, last_base, rest)) consider(g);
-    }
+    });
   }
 
   void consider(const WgradGeometry& g) {
-    const double us = predict_wgrad(p_, caps_, g, form_);
-    if (best_ && best_->microseconds <= us) return;
-    best_ = WgradFit{.form = form_,
-                     .geometry = g,
-                     .workspace_bytes = g.partial_bytes() + g.gradient_bytes(components_) +
-                                        g.input_bytes(components_),
-                     .microseconds = us};
-    if (g.writes_result) best_->geometry.by_grid_minor = FastDivmod(g.slices);
+    const int64_t bytes =
+        g.partial_bytes() + g.gradient_bytes(components_) + g.input_bytes(components_);
+    keep_fastest(best_, form_, g, bytes, predict_wgrad(p_, caps_, g, form_));
   }
 
   // The longest round whose packed tensors stay within so many bytes.

@@ -1,6 +1,7 @@
 // Chooses the geometry of a weight gradient, and predicts its time. Plain host code.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 
 #include "core/device_caps.h"
@@ -30,23 +31,6 @@ struct WgradPlan {
   // runs instead, as it does for addresses that this form cannot read.
   std::optional<WgradFit> scaled;
 };
-
-// Widths of an MMA that kernels are compiled for, widest first.
-inline constexpr int kPlainColumns[] = {256, 224, 192, 160, 128, 96, 64};
-inline constexpr int kPromotedColumns[] = {128, 96, 64};  // if promotes_sums
-inline constexpr int kNarrowestColumns = 64;
-
-// Consumer warpgroups that a block has at most: registers for the accumulators decide. Forms that
-// promote them have two sets, and blocks that convert have more warps besides the consumers.
-constexpr int max_consumers(int columns, OperandForm form, bool converts) {
-  const int accumulated = columns * (promotes_sums(form) ? 2 : 1);
-  if (converts) return accumulated <= 128 ? 3 : accumulated <= 192 ? 2 : 1;
-  return accumulated <= 192 ? 3 : 2;
-}
-
-inline constexpr int kProducerThreads = 64;  // a warp for each operand
-// Blocks that convert their operands have converter warps, and one warp that loads.
-inline constexpr int kConvertingThreads = 32 * (kConverterWarps + 1);
 
 // The fastest geometry by prediction, or nothing where no tile fits in shared memory or a limit of
 // the geometry is exceeded.
@@ -84,5 +68,38 @@ void count_channel_blocks(const ConvProblem& problem, WgradGeometry& g);
 // Lets blocks write dW: reserves shared memory for so many staged matrices and the table of
 // wgrad_store.cuh. Returns whether it fits.
 bool reserve_store(const DeviceCaps& caps, int matrices, WgradGeometry& g);
+
+// Slices of split-K whose partial sums go to the workspace: calls consider(g) with a single slice,
+// and with as many as fill the GPU up to most_waves times.
+template <typename Consider>
+void visit_slices(const DeviceCaps& caps, int most_waves, WgradGeometry& g,
+                  const Consider& consider) {
+  for (int waves = 0; waves <= most_waves; ++waves) {
+    const int64_t wanted = waves == 0 ? 1 : int64_t{waves} * caps.sm_count / g.slice_blocks();
+    if (wanted < 1 || (waves > 0 && wanted == 1)) continue;
+    g.slices = static_cast<int>(std::min(wanted, g.stages_total));
+    consider(g);
+  }
+}
+// Keeps the geometry if it is the fastest so far.
+void keep_fastest(std::optional<WgradFit>& best, OperandForm form, const WgradGeometry& g,
+                  int64_t workspace_bytes, double microseconds);
+
+// Predictions (wgrad_cost.cpp): rates of an H200 that all MMA kernels have, fitted to timings of
+// the suite (2026-11-18).
+inline constexpr double kClockGhz = 1.6;          // under load
+inline constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all multiprocessors
+
+// Microseconds of packing, MMAs and the reduction, for the kernel that multiplies positions.
+double predict_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
+                     const WgradGeometry& geometry, OperandForm form);
+
+// Microseconds of the kernel that adds partial sums.
+double predict_reduction(const ConvProblem& problem, const WgradGeometry& geometry);
+
+double mma_cycles(int columns);                      // issue, or reading both operands
+double store_cycles(const WgradGeometry& geometry);  // for a block to write its share of dW, if any
+double fixed_cycles(const WgradGeometry& geometry);  // of a block, besides its stages
+double count_waves(const DeviceCaps& caps, const WgradGeometry& geometry);  // of blocks or clusters
 
 }  // namespace convx

@@ -1,4 +1,5 @@
-// Launches the kernels of one operand form: packing, MMAs and the reduction, round by round.
+// Launches the kernels of one operand form: scales, packing, MMAs and the reduction, round by
+// round.
 #pragma once
 
 #include <algorithm>
@@ -9,15 +10,91 @@
 #include "cuda/launch.h"
 #include "cuda/launch_listed.h"
 #include "cuda/tensor_map.h"
-#include "engines/cuda/weight_grad/measure_scales.cuh"
 #include "engines/cuda/weight_grad/pack_positions.cuh"
-#include "engines/cuda/weight_grad/row_boxes_launch.cuh"
+#include "engines/cuda/weight_grad/row_boxes_kernel.cuh"
 #include "engines/cuda/weight_grad/rows_kernel.cuh"
-#include "engines/cuda/weight_grad/wgrad_forms.h"
+#include "engines/cuda/weight_grad/wgrad_call.h"
+#include "engines/cuda/weight_grad/wgrad_geometry.h"
 #include "engines/cuda/weight_grad/wgrad_kernel.cuh"
 #include "engines/cuda/weight_grad/wgrad_reduce.cuh"
+#include "kernels/measure_halves.cuh"
 
 namespace convx {
+
+// Blocks of the packing kernel: eight for each of 132 multiprocessors.
+inline constexpr int64_t kPackBlocks = 1056;
+
+// Sets which stages the round that begins with this one has.
+inline void set_stages(const WgradGeometry& g, WgradCall& call, int64_t first) {
+  call.first_stage = first;
+  call.stages = std::min(g.round_stages, g.stages_total - first);
+  call.slice_stages = static_cast<int>(call.stages / g.slices);
+  call.longer_slices = static_cast<int>(call.stages % g.slices);
+  call.adds_to_partials = first > 0;
+}
+
+// Finds the scales of kScaledFp16 and kScaledFp16x2: one power of two for X and one for dY, each by
+// a sample of 4,096 values. The packing kernel then checks every value against its scale. Block 0
+// samples X, block 1 samples dY.
+template <typename Geometry>  // a template, so that every file may have it
+__global__ void __launch_bounds__(kMeasureThreads)
+    measure_scales_kernel(const __grid_constant__ Geometry g,
+                          const __grid_constant__ WgradCall call) {
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  extern __shared__ __align__(16) char memory[];
+  const bool is_input = blockIdx.x == 0;
+  const SampledTensor tensor{static_cast<const float*>(is_input ? call.x : call.y),
+                             g.images,
+                             is_input ? g.channels : g.filters,
+                             is_input ? g.height : g.out_height,
+                             is_input ? g.width : g.out_width,
+                             is_input ? g.x_strides : g.y_strides};
+  const Measure measure = join_block(sample_tensor(tensor), reinterpret_cast<Measure*>(memory));
+  if (threadIdx.x != 0) return;
+  const float scale = find_scale(measure.largest, kSourceExponent);
+  if (is_input) {
+    call.scales->unfit = 0;
+    call.scales->source = scale;
+  } else {
+    filter_scales(call.scales)[0] = scale;
+  }
+}
+
+// Rows of an NCHW tensor, in boxes of 128 bytes of 64 channels or filters.
+template <OperandForm kForm>
+TensorMap make_rows_map(const LaunchSite& site, const void* tensor, const Strides& strides,
+                        int width, int height, int channels, int images) {
+  constexpr int kBytes = sizeof(element_t<kForm>);
+  return make_tensor_map(
+      site,
+      BoxedTensor{.base = tensor,
+                  .extent = {width, height, channels, images},
+                  .stride_bytes = {strides.h * kBytes, strides.c * kBytes, strides.n * kBytes},
+                  .box = {kBoxRowBytes / kBytes, 1, kBoxRows, 1},
+                  .step = {1, 1, 1, 1},
+                  .swizzle_bytes = kBoxRowBytes,
+                  .value = kForm == OperandForm::kTf32 ? BoxValue::kTf32 : BoxValue::kTwoBytes});
+}
+
+// Runs the kernel that TMA boxes feed.
+template <OperandForm kForm>
+void run_row_boxes(const LaunchSite& site, const WgradGeometry& g, WgradCall call) {
+  set_stages(g, call, 0);
+  WgradMaps maps{};
+  maps.input =
+      make_rows_map<kForm>(site, call.x, g.x_strides, g.width, g.height, g.channels, g.images);
+  maps.gradient = make_rows_map<kForm>(site, call.y, g.y_strides, g.out_width, g.out_height,
+                                       g.filters, g.images);
+  const dim3 grid(static_cast<unsigned>(g.slice_blocks() * g.slices));
+  const int threads = 128 * g.block_filter_tiles * g.row_tiles.channel_sets + 32;
+  launch_listed<kBoxColumns>(site, g.columns, [&]<int kColumns>() {
+    launch_clusters<row_boxes_kernel<kForm, kColumns>>(site, grid, g.writes_result ? g.slices : 1,
+                                                       threads, static_cast<size_t>(g.shared_bytes),
+                                                       g, call, maps);
+  });
+  if (!g.writes_result) launch_wgrad_reduce<kForm>(site, g, call);
+}
 
 // has_pairs: see WgradGeometry.
 template <typename T>
@@ -87,42 +164,30 @@ inline WgradMaps make_wgrad_maps(const LaunchSite& site, const WgradGeometry& g,
   return maps;
 }
 
-template <OperandForm kForm, int kColumns>
-void launch_mmas(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call,
-                 const WgradMaps& maps) {
+// Calls the kernel for the geometry's number of columns.
+template <OperandForm kForm>
+void multiply_positions(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call,
+                        const WgradMaps& maps) {
   const dim3 grid(static_cast<unsigned>(g.tiles() * g.slices));
-  const auto launch = [&]<bool kConverts>() {
+  const auto launch = [&]<int kColumns, bool kConverts>() {
     constexpr int kOthers = kConverts ? kConvertingThreads : kProducerThreads;
     launch_clusters<wgrad_kernel<kForm, kColumns, kConverts>>(
         site, grid, g.writes_result ? g.slices : 1, 128 * g.consumers() + kOthers,
         static_cast<size_t>(g.shared_bytes), g, call, maps);
   };
-  if constexpr (can_convert(kForm)) {
-    if (g.converts()) return launch.template operator()<true>();
-  }
-  launch.template operator()<false>();
+  launch_listed<columns_of<kForm>()>(site, g.columns, [&]<int kColumns>() {
+    if constexpr (can_convert(kForm)) {
+      if (g.converts()) return launch.template operator()<kColumns, true>();
+    }
+    launch.template operator()<kColumns, false>();
+  });
 }
 
-// Calls the kernel for the geometry's number of columns.
+// Runs the row kernel that is compiled for the geometry's tile.
 template <OperandForm kForm>
-void multiply_positions(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call,
-                        const WgradMaps& maps) {
-  if constexpr (!promotes_sums(kForm)) {
-    if (g.columns == 256) return launch_mmas<kForm, 256>(site, g, call, maps);
-    if (g.columns == 224) return launch_mmas<kForm, 224>(site, g, call, maps);
-    if (g.columns == 192) return launch_mmas<kForm, 192>(site, g, call, maps);
-    if (g.columns == 160) return launch_mmas<kForm, 160>(site, g, call, maps);
-  }
-  if (g.columns == 128) return launch_mmas<kForm, 128>(site, g, call, maps);
-  if (g.columns == 96) return launch_mmas<kForm, 96>(site, g, call, maps);
-  if (g.columns == 64) return launch_mmas<kForm, 64>(site, g, call, maps);
-  throw_launch_error(site, "choosing a kernel", "no such number of columns");
-}
-
-// Calls the row kernel that is compiled for the geometry's tile.
-template <OperandForm kForm>
-void multiply_rows(const LaunchSite& site, WgradGeometry g, const WgradCall& call) {
+void run_rows(const LaunchSite& site, WgradGeometry g, WgradCall call) {
   using T = element_t<kForm>;
+  set_stages(g, call, 0);
   const auto find_unit = [](const void* tensor, const Strides& strides) {
     return find_copy_unit(reinterpret_cast<intptr_t>(tensor), strides, sizeof(T));
   };
@@ -137,34 +202,33 @@ void multiply_rows(const LaunchSite& site, WgradGeometry g, const WgradCall& cal
     launch_early<rows_kernel<T, component_t<kForm>, kForm, kTile.columns, kTile.groups>>(
         site, grid, threads, static_cast<size_t>(g.shared_bytes), g, call);
   });
+  launch_wgrad_reduce<kForm>(site, g, call);
 }
 
 template <OperandForm kForm>
 void run_wgrad(const LaunchSite& site, const WgradGeometry& g, WgradCall call) {
   using T = element_t<kForm>;
-  if constexpr (is_scaled(kForm)) {
-    launch_early<measure_scales_kernel<WgradGeometry>>(
-        site, dim3(2), kMeasureThreads, kMeasureThreads / 32 * sizeof(Measure), g, call);
+  if constexpr (has_row_boxes(kForm)) {
+    if (g.input_source == OperandSource::kRowBoxes) return run_row_boxes<kForm>(site, g, call);
   }
-  if (g.input_source == OperandSource::kRows) {
-    if constexpr (has_row_kernel(kForm)) {
-      set_stages(g, call, 0);
-      multiply_rows<kForm>(site, g, call);
-      return launch_wgrad_reduce<kForm>(site, g, call);
+  if constexpr (kForm != OperandForm::kTf32) {
+    if constexpr (is_scaled(kForm)) {
+      launch_early<measure_scales_kernel<WgradGeometry>>(
+          site, dim3(2), kMeasureThreads, kMeasureThreads / 32 * sizeof(Measure), g, call);
     }
+    if constexpr (has_row_kernel(kForm)) {
+      if (g.input_source == OperandSource::kRows) return run_rows<kForm>(site, g, call);
+    }
+    call.input_access = find_access<T>(call.x, g.x_strides, g.packed_channels, g.input_has_pairs);
+    call.gradient_access = find_access<T>(call.y, g.y_strides, g.filters, g.gradient_has_pairs);
+    const WgradMaps maps = make_wgrad_maps(site, g, call);
+    for (int64_t first = 0; first < g.stages_total; first += g.round_stages) {
+      set_stages(g, call, first);
+      pack_positions<kForm>(site, g, call);
+      multiply_positions<kForm>(site, g, call, maps);
+    }
+    if (!g.writes_result) launch_wgrad_reduce<kForm>(site, g, call);
   }
-  if (g.input_source == OperandSource::kRowBoxes) {
-    if constexpr (has_row_boxes(kForm)) return run_row_boxes<kForm>(site, g, call);
-  }
-  call.input_access = find_access<T>(call.x, g.x_strides, g.packed_channels, g.input_has_pairs);
-  call.gradient_access = find_access<T>(call.y, g.y_strides, g.filters, g.gradient_has_pairs);
-  const WgradMaps maps = make_wgrad_maps(site, g, call);
-  for (int64_t first = 0; first < g.stages_total; first += g.round_stages) {
-    set_stages(g, call, first);
-    pack_positions<kForm>(site, g, call);
-    multiply_positions<kForm>(site, g, call, maps);
-  }
-  if (!g.writes_result) launch_wgrad_reduce<kForm>(site, g, call);
 }
 
 }  // namespace convx

@@ -8,7 +8,7 @@
 
 #include "device/box_copy.cuh"
 #include "device/mbarrier.cuh"
-#include "engines/cuda/weight_grad/wgrad_memory.cuh"
+#include "engines/cuda/weight_grad/wgrad_work.cuh"
 
 namespace convx {
 

@@ -26,13 +26,14 @@
 #include "cuda/launch.h"
 #include "device/dependent_launch.cuh"
 #include "engines/cuda/weight_grad/reduce_rows.cuh"
-#include "engines/cuda/weight_grad/reduce_unit.cuh"
+#include "engines/cuda/weight_grad/wgrad_call.h"
 #include "engines/cuda/weight_grad/wgrad_element.cuh"
-#include "engines/cuda/weight_grad/wgrad_forms.h"
 #include "kernels/run_flag.cuh"
 
 namespace convx {
 
+// Blocks of the reduction: as many as 132 multiprocessors hold, five each by shared memory.
+inline constexpr int64_t kReduceBlocks = 660;
 inline constexpr int kReduceWarps = kReduceThreads / 32;
 inline constexpr int kReduceValues = 1024;  // of a unit, at a time
 // Rows of a chunk are one value longer than the tile has channels, so that neighbouring taps are in

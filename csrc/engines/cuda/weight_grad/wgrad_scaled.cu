@@ -1,10 +1,11 @@
+// Weight gradients of float32 as scaled fp16, in one and in two components.
 #include "engines/cuda/weight_grad/wgrad_launch.cuh"
 
 namespace convx {
 
-void run_wgrad_scaled(const LaunchSite& site, const WgradGeometry& geometry,
-                      const WgradCall& call) {
-  run_wgrad<OperandForm::kScaledFp16>(site, geometry, call);
-}
+template void run_wgrad<OperandForm::kScaledFp16>(const LaunchSite&, const WgradGeometry&,
+                                                  WgradCall);
+template void run_wgrad<OperandForm::kScaledFp16x2>(const LaunchSite&, const WgradGeometry&,
+                                                    WgradCall);
 
 }  // namespace convx

@@ -42,6 +42,15 @@ bool has_room_for_sums(const ConvProblem& p, const DeviceCaps& caps) {
   return 4 * elements <= static_cast<double>(caps.workspace_limit);
 }
 
+void keep_fastest(std::optional<WgradFit>& best, OperandForm form, const WgradGeometry& g,
+                  int64_t workspace_bytes, double microseconds) {
+  if (best && best->microseconds <= microseconds) return;
+  best = WgradFit{.form = form,
+                  .geometry = g,
+                  .workspace_bytes = workspace_bytes,
+                  .microseconds = microseconds};
+}
+
 void count_filter_blocks(const ConvProblem& p, WgradGeometry& g) {
   g.filter_blocks = static_cast<int>(ceil_div(p.K, g.block_filter_tiles * kTileFilters));
   g.filter_tiles = g.filter_blocks * g.block_filter_tiles;

@@ -24,7 +24,7 @@
 #include "device/shared_memory.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda/weight_grad/wgrad_element.cuh"
-#include "engines/cuda/weight_grad/wgrad_memory.cuh"
+#include "engines/cuda/weight_grad/wgrad_work.cuh"
 #include "kernels/run_flag.cuh"
 
 namespace convx {

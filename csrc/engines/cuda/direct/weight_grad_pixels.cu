@@ -13,11 +13,11 @@
 // in the same order. Shared memory: 8 warps x kFilters x 64 partial sums.
 //
 // Limit: memory. x is read once per kFilters filters.
-#pragma once
+#include <type_traits>
 
 #include "device/vectors.cuh"
 #include "engines/cuda/direct/weight_grad_common.cuh"
-#include "engines/cuda/direct/weight_grad_shape.h"
+#include "engines/cuda/direct/weight_grad_geometry.h"
 
 namespace convx {
 
@@ -145,6 +145,33 @@ __global__ void __launch_bounds__(kPixelGradThreads, count_pixel_blocks(kFilters
           total;
     }
   }
+}
+
+template <typename T, int kFilters>
+void launch_pixels(const LaunchSite& site, const WeightGradParams& params, dim3 blocks) {
+  constexpr size_t kBytes = kPixelGradThreads / 32 * kFilters * kPixelColumns * sizeof(float);
+  if (params.x_pitch > 0 && params.x_has_units) {
+    launch_kernel<weight_grad_pixels_kernel<T, kFilters, true>>(site, blocks, kPixelGradThreads,
+                                                                kBytes, params);
+  } else {
+    launch_kernel<weight_grad_pixels_kernel<T, kFilters, false>>(site, blocks, kPixelGradThreads,
+                                                                 kBytes, params);
+  }
+}
+
+void launch_weight_grad_pixels(const LaunchSite& site, const WeightGradFit& fit,
+                               const Buffers& buffers) {
+  visit_device_type(site.problem->dtype, [&]<typename T>(T) {
+    if constexpr (!std::is_same_v<T, double>) {
+      launch_weight_grad<T>(
+          site, fit, buffers,
+          [&]<WeightGradConfig kConfig>(const WeightGradParams& params, dim3 blocks) {
+            if constexpr (kConfig.kernel == WeightGradKernel::kPixels) {
+              launch_pixels<T, kConfig.filters>(site, params, blocks);
+            }
+          });
+    }
+  });
 }
 
 }  // namespace convx

@@ -1,18 +1,45 @@
-// The compiled tiles of the weight-gradient kernels, and their choice for a problem.
+// The geometry of the weight-gradient kernels: their compiled tiles, what the planner chooses among
+// them, and the parameters that the kernels read from constant memory. Plain host code.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
 #include "core/device_caps.h"
+#include "core/fast_divmod.h"
 #include "core/problem.h"
+#include "engines/cuda/direct/gather_geometry.h"
 
 namespace convx {
+
+struct WeightGradParams {
+  const void* x;
+  const void* y;
+  void* w;
+  void* partial;  // [split][tile][filter of tile][column of tile], accumulation type
+  Strides x_strides, y_strides;
+  Strides w_strides;  // n: filters, c: channels, h: r, w: s
+  int64_t pixels;     // N * P * Q
+  int64_t pixels_per_split;
+  int H, W, P, Q, R, S;
+  int channels, filters;  // per group
+  int stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
+  int filter_tiles, column_tiles;
+  int64_t first_tile;  // first tile of this launch, of [group][filter tile][column tile]
+  int tiles;
+  int splits;
+  bool direct;  // there is no workspace and one split: the kernel writes w itself
+  FastDivmod by_P, by_Q;
+  // Elements from each pixel to the next over all images, where that is constant in both tensors
+  // and output pixel i reads input pixel i; otherwise 0. weight_grad_pixels.cu only.
+  int64_t x_pitch, y_pitch;
+  bool x_has_units;  // true: the channels of a pixel are read 16 bytes at a time
+};
 
 enum class WeightGradKernel : uint8_t {
   kWide,    // weight_grad_wide.cuh
   kNarrow,  // weight_grad_narrow.cuh
-  kPixels,  // weight_grad_pixels.cuh
+  kPixels,  // weight_grad_pixels.cu
 };
 
 struct WeightGradConfig {
@@ -20,16 +47,18 @@ struct WeightGradConfig {
   int threads;
   WeightGradKernel kernel;
   bool float32_only;
+
+  constexpr bool operator==(const WeightGradConfig&) const = default;
 };
 
-inline constexpr int kPixelColumns = 64;  // channels of a tile of weight_grad_pixels.cuh
+inline constexpr int kPixelColumns = 64;  // channels of a tile of weight_grad_pixels.cu
 inline constexpr int kPixelTogether = 4;  // pixels that each of its lanes loads at once
 // Blocks of it that a multiprocessor holds at least: registers for the accumulators decide.
 constexpr int count_pixel_blocks(int filters, int64_t element_bytes) {
   return filters * 16 / element_bytes > 16 ? 2 : 3;
 }
 
-// The launch lists the same tiles in the same order.
+// The tiles that kernels are compiled for. Plans hold an index into this list.
 inline constexpr WeightGradConfig kWeightGradConfigs[] = {
     {128, 128, 256, WeightGradKernel::kWide, true},
     {64, 128, 128, WeightGradKernel::kWide, false},
@@ -63,5 +92,20 @@ std::optional<WeightGradShape> fit_weight_grad_config(const ConvProblem& problem
 
 // Returns the tile with the shortest predicted time.
 WeightGradShape fit_weight_grad_shape(const ConvProblem& problem, const DeviceCaps& caps);
+
+// A fitted weight gradient, ready to launch except for its buffers: Plan::shape.
+struct WeightGradFit {
+  WeightGradShape shape;
+  WeightGradParams params;  // without buffers and without the slice of tiles
+};
+
+WeightGradFit make_weight_grad_fit(const ConvProblem& problem, const WeightGradShape& shape);
+
+// The kernels are compiled in two files: those of WeightGradKernel::kPixels, and the others.
+// buffers.workspace has fit.shape.workspace_bytes.
+void launch_weight_grad_pixels(const LaunchSite& site, const WeightGradFit& fit,
+                               const Buffers& buffers);
+void launch_weight_grad_tiles(const LaunchSite& site, const WeightGradFit& fit,
+                              const Buffers& buffers);
 
 }  // namespace convx
