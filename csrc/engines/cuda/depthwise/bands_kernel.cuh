@@ -31,7 +31,7 @@
 
 #include "device/vectors.cuh"
 #include "engines/cuda/depthwise/bands_stage.cuh"
-#include "kernels/mend_sums.cuh"
+#include "kernels/recompute.cuh"
 
 namespace convx {
 
@@ -210,8 +210,8 @@ struct BandJob {
     return sum;
   }
 
-  __device__ __forceinline__ void mend(Sums& sums) const {
-    mend_sums(sums, [&](int i) {
+  __device__ __forceinline__ void recompute(Sums& sums) const {
+    recompute_nans(sums, [&](int i) {
       const int half = i / (4 * kColumns), n = i / 4 % kColumns;
       return add_taps(row_of(half, i % 4), column_of(n, i % 4));
     });
@@ -292,7 +292,7 @@ __device__ __forceinline__ void compute_bands(const BandsParams& p, unsigned cha
         const BandJob<T, kSteps, kTiles> job{p, block, space, images, first};
         typename BandJob<T, kSteps, kTiles>::Sums sums;
         job.multiply(sums);
-        job.mend(sums);
+        job.recompute(sums);
         job.store(sums, first_image, bias);
       }
       __syncthreads();  // all warps have read the stage

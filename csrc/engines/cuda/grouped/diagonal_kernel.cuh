@@ -40,7 +40,7 @@
 
 #include "device/vectors.cuh"
 #include "engines/cuda/grouped/diagonal_stage.cuh"
-#include "kernels/mend_sums.cuh"
+#include "kernels/recompute.cuh"
 
 namespace convx {
 
@@ -151,8 +151,8 @@ struct DiagonalJob {
     return sum;
   }
 
-  __device__ __forceinline__ void mend(Sums& sums) const {
-    mend_sums(sums, [&](int i) {
+  __device__ __forceinline__ void recompute(Sums& sums) const {
+    recompute_nans(sums, [&](int i) {
       return add_taps(pixel_of(i / (4 * kPieces), i % 4),
                       first_filter + filter_of(i / 4 % kPieces, i % 4));
     });
@@ -266,7 +266,7 @@ __device__ __forceinline__ void compute_diagonals(const DiagonalParams& p,
                       first};
         typename Job::Sums sums;
         job.multiply(sums);
-        job.mend(sums);
+        job.recompute(sums);
         job.store(sums);
       }
       phase_steps += row.taps * column.taps * p.depth;

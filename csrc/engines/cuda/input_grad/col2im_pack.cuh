@@ -7,7 +7,7 @@
 
 #include "device/convert.cuh"
 #include "device/dependent_launch.cuh"
-#include "device/swizzle.cuh"
+#include "device/wgmma_descriptors.cuh"
 #include "engines/cuda/input_grad/col2im_geometry.h"
 #include "kernels/half_scales.cuh"
 #include "kernels/run_flag.cuh"

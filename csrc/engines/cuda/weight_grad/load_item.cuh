@@ -15,12 +15,12 @@
 
 #include "device/convert.cuh"
 #include "device/shared_memory.cuh"
-#include "device/swizzle.cuh"
-#include "device/tensor_formats.cuh"
 #include "device/vectors.cuh"
+#include "device/wgmma_descriptors.cuh"
 #include "engines/cuda/weight_grad/wgrad_call.h"
 #include "engines/cuda/weight_grad/wgrad_geometry.h"
 #include "kernels/half_scales.cuh"
+#include "kernels/tensor_types.cuh"
 
 namespace convx {
 
