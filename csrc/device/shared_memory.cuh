@@ -47,7 +47,7 @@ __device__ __forceinline__ void load_matrices(uint32_t address, uint32_t (&words
                : "memory");
 }
 // Transposed: lane l holds rows 2(l%4) and the next of column l/4 of each matrix.
-__device__ __forceinline__ void load_turned_matrices(uint32_t address, uint32_t (&words)[4]) {
+__device__ __forceinline__ void load_transposed_matrices(uint32_t address, uint32_t (&words)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(address)
@@ -60,8 +60,8 @@ __device__ __forceinline__ void store_matrices(uint32_t address, const uint32_t 
 }
 
 // Transposed: lane l holds rows 2(l%4) and the next of column l/4 of each matrix.
-__device__ __forceinline__ void store_turned_matrices(uint32_t address,
-                                                      const uint32_t (&words)[4]) {
+__device__ __forceinline__ void store_transposed_matrices(uint32_t address,
+                                                          const uint32_t (&words)[4]) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address),
       "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])

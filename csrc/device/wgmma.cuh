@@ -85,113 +85,55 @@ struct Wgmma;
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_desc), "r"(accumulate));    \
     }                                                                                              \
   }
-#define CONVX_DEFINE_WGMMAS(columns, registers, n0, n1, n2, n3, n4, n5, ...)                       \
-  CONVX_DEFINE_WGMMA(Tf32, columns, "k8.f32.tf32.tf32", "", "", registers, n0, n1, n2, n3, n4, n5, \
-                     __VA_ARGS__);                                                                 \
-  CONVX_DEFINE_WGMMA(__half, columns, "k16.f32.f16.f16", ", 0", ", 0", registers, n0, n1, n2, n3,  \
-                     n4, n5, __VA_ARGS__);                                                         \
-  CONVX_DEFINE_WGMMA(__nv_bfloat16, columns, "k16.f32.bf16.bf16", ", 0", ", 0", registers, n0, n1, \
-                     n2, n3, n4, n5, __VA_ARGS__)
-
-CONVX_DEFINE_WGMMAS(48,
-                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16_TO_23,
-                    "24", "25", "26", "27", "28", "29",
-                    CONVX_SUMS(v, 0), CONVX_8_SUMS(v, 16));
-CONVX_DEFINE_WGMMAS(64,
-                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16,
-                    "32", "33", "34", "35", "36", "37",
-                    CONVX_SUMS(v, 0), CONVX_SUMS(v, 16));
-CONVX_DEFINE_WGMMAS(96,
-                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32,
-                    "48", "49", "50", "51", "52", "53",
-                    CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32));
-CONVX_DEFINE_WGMMAS(128,
-                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
-                    "64", "65", "66", "67", "68", "69",
-                    CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
-CONVX_DEFINE_WGMMAS(160,
-                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64,
-                    "80", "81", "82", "83", "84", "85",
-                    CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64));
-CONVX_DEFINE_WGMMAS(192,
-                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80,
-                    "96", "97", "98", "99", "100", "101",
-                    CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80));
-CONVX_DEFINE_WGMMAS(224,
-                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80 ", " CONVX_REGISTERS_96,
-                    "112", "113", "114", "115", "116", "117",
-                    CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80), CONVX_SUMS(v, 96));
-CONVX_DEFINE_WGMMAS(256,
-                    CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80 ", " CONVX_REGISTERS_96 ", " CONVX_REGISTERS_112,
-                    "128", "129", "130", "131", "132", "133",
-                    CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80), CONVX_SUMS(v, 96), CONVX_SUMS(v, 112));
-// A K-major, B N-major.
-#define CONVX_DEFINE_BY_COLUMNS(columns, registers, n0, n1, n2, n3, n4, n5, ...)                   \
-  CONVX_DEFINE_WGMMA(ByColumns<__half>, columns, "k16.f32.f16.f16", ", 0", ", 1", registers, n0,   \
-                     n1, n2, n3, n4, n5, __VA_ARGS__);                                             \
-  CONVX_DEFINE_WGMMA(ByColumns<__nv_bfloat16>, columns, "k16.f32.bf16.bf16", ", 0", ", 1",         \
-                     registers, n0, n1, n2, n3, n4, n5, __VA_ARGS__)
-CONVX_DEFINE_BY_COLUMNS(64,
-                        CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16,
-                        "32", "33", "34", "35", "36", "37",
-                        CONVX_SUMS(v, 0), CONVX_SUMS(v, 16));
-CONVX_DEFINE_BY_COLUMNS(96,
-                        CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32,
-                        "48", "49", "50", "51", "52", "53",
-                        CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32));
-CONVX_DEFINE_BY_COLUMNS(128,
-                        CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
-                        "64", "65", "66", "67", "68", "69",
-                        CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
-CONVX_DEFINE_BY_COLUMNS(160,
-                        CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64,
-                        "80", "81", "82", "83", "84", "85",
-                        CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64));
-CONVX_DEFINE_BY_COLUMNS(192,
-                        CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80,
-                        "96", "97", "98", "99", "100", "101",
-                        CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80));
-CONVX_DEFINE_BY_COLUMNS(256,
-                        CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80 ", " CONVX_REGISTERS_96 ", " CONVX_REGISTERS_112,
-                        "128", "129", "130", "131", "132", "133",
-                        CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80), CONVX_SUMS(v, 96), CONVX_SUMS(v, 112));
+// The register list, operand numbers and accumulators of each width.
+#define CONVX_48_COLUMNS(define) \
+  define(48, CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16_TO_23, "24", "25", "26", "27", "28", "29", CONVX_SUMS(v, 0), CONVX_8_SUMS(v, 16))
+#define CONVX_64_COLUMNS(define) \
+  define(64, CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16, "32", "33", "34", "35", "36", "37", CONVX_SUMS(v, 0), CONVX_SUMS(v, 16))
+#define CONVX_96_COLUMNS(define) \
+  define(96, CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32, "48", "49", "50", "51", "52", "53", CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32))
+#define CONVX_128_COLUMNS(define) \
+  define(128, CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48, "64", "65", "66", "67", "68", "69", CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48))
+#define CONVX_160_COLUMNS(define) \
+  define(160, CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64, "80", "81", "82", "83", "84", "85", CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64))
+#define CONVX_192_COLUMNS(define) \
+  define(192, CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80, "96", "97", "98", "99", "100", "101", CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80))
+#define CONVX_224_COLUMNS(define) \
+  define(224, CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80 ", " CONVX_REGISTERS_96, "112", "113", "114", "115", "116", "117", CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80), CONVX_SUMS(v, 96))
+#define CONVX_256_COLUMNS(define) \
+  define(256, CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80 ", " CONVX_REGISTERS_96 ", " CONVX_REGISTERS_112, "128", "129", "130", "131", "132", "133", CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80), CONVX_SUMS(v, 96), CONVX_SUMS(v, 112))
+// Operand types: both operands K-major; A K-major and B N-major; both operands MN-major.
+#define CONVX_DEFINE_K_MAJOR(columns, ...)                                             \
+  CONVX_DEFINE_WGMMA(Tf32, columns, "k8.f32.tf32.tf32", "", "", __VA_ARGS__);          \
+  CONVX_DEFINE_WGMMA(__half, columns, "k16.f32.f16.f16", ", 0", ", 0", __VA_ARGS__);   \
+  CONVX_DEFINE_WGMMA(__nv_bfloat16, columns, "k16.f32.bf16.bf16", ", 0", ", 0", __VA_ARGS__);
+#define CONVX_DEFINE_BY_COLUMNS(columns, ...)                                                     \
+  CONVX_DEFINE_WGMMA(ByColumns<__half>, columns, "k16.f32.f16.f16", ", 0", ", 1", __VA_ARGS__);   \
+  CONVX_DEFINE_WGMMA(ByColumns<__nv_bfloat16>, columns, "k16.f32.bf16.bf16", ", 0", ", 1", __VA_ARGS__);
+#define CONVX_DEFINE_MN_MAJOR(columns, ...)                                                    \
+  CONVX_DEFINE_WGMMA(MnMajor<__half>, columns, "k16.f32.f16.f16", ", 1", ", 1", __VA_ARGS__);  \
+  CONVX_DEFINE_WGMMA(MnMajor<__nv_bfloat16>, columns, "k16.f32.bf16.bf16", ", 1", ", 1", __VA_ARGS__);
+#define CONVX_DEFINE_MOST_COLUMNS(define)                                                    \
+  CONVX_64_COLUMNS(define) CONVX_96_COLUMNS(define) CONVX_128_COLUMNS(define)                \
+  CONVX_160_COLUMNS(define) CONVX_192_COLUMNS(define) CONVX_256_COLUMNS(define)
+CONVX_DEFINE_MOST_COLUMNS(CONVX_DEFINE_K_MAJOR)
+CONVX_DEFINE_MOST_COLUMNS(CONVX_DEFINE_BY_COLUMNS)
+CONVX_DEFINE_MOST_COLUMNS(CONVX_DEFINE_MN_MAJOR)
+CONVX_48_COLUMNS(CONVX_DEFINE_K_MAJOR)
+CONVX_224_COLUMNS(CONVX_DEFINE_K_MAJOR)
+CONVX_224_COLUMNS(CONVX_DEFINE_MN_MAJOR)
+#undef CONVX_DEFINE_MOST_COLUMNS
+#undef CONVX_DEFINE_K_MAJOR
 #undef CONVX_DEFINE_BY_COLUMNS
-// Both operands MN-major.
-#define CONVX_DEFINE_MN_MAJOR(columns, registers, n0, n1, n2, n3, n4, n5, ...)                     \
-  CONVX_DEFINE_WGMMA(MnMajor<__half>, columns, "k16.f32.f16.f16", ", 1", ", 1", registers, n0, n1,    \
-                     n2, n3, n4, n5, __VA_ARGS__);                                                 \
-  CONVX_DEFINE_WGMMA(MnMajor<__nv_bfloat16>, columns, "k16.f32.bf16.bf16", ", 1", ", 1", registers,   \
-                     n0, n1, n2, n3, n4, n5, __VA_ARGS__)
-CONVX_DEFINE_MN_MAJOR(64,
-                      CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16,
-                      "32", "33", "34", "35", "36", "37",
-                      CONVX_SUMS(v, 0), CONVX_SUMS(v, 16));
-CONVX_DEFINE_MN_MAJOR(96,
-                      CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32,
-                      "48", "49", "50", "51", "52", "53",
-                      CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32));
-CONVX_DEFINE_MN_MAJOR(128,
-                      CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48,
-                      "64", "65", "66", "67", "68", "69",
-                      CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48));
-CONVX_DEFINE_MN_MAJOR(160,
-                      CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64,
-                      "80", "81", "82", "83", "84", "85",
-                      CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64));
-CONVX_DEFINE_MN_MAJOR(192,
-                      CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80,
-                      "96", "97", "98", "99", "100", "101",
-                      CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80));
-CONVX_DEFINE_MN_MAJOR(224,
-                      CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80 ", " CONVX_REGISTERS_96,
-                      "112", "113", "114", "115", "116", "117",
-                      CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80), CONVX_SUMS(v, 96));
-CONVX_DEFINE_MN_MAJOR(256,
-                      CONVX_REGISTERS_0 ", " CONVX_REGISTERS_16 ", " CONVX_REGISTERS_32 ", " CONVX_REGISTERS_48 ", " CONVX_REGISTERS_64 ", " CONVX_REGISTERS_80 ", " CONVX_REGISTERS_96 ", " CONVX_REGISTERS_112,
-                      "128", "129", "130", "131", "132", "133",
-                      CONVX_SUMS(v, 0), CONVX_SUMS(v, 16), CONVX_SUMS(v, 32), CONVX_SUMS(v, 48), CONVX_SUMS(v, 64), CONVX_SUMS(v, 80), CONVX_SUMS(v, 96), CONVX_SUMS(v, 112));
+#undef CONVX_48_COLUMNS
+#undef CONVX_64_COLUMNS
+#undef CONVX_96_COLUMNS
+#undef CONVX_128_COLUMNS
+#undef CONVX_160_COLUMNS
+#undef CONVX_192_COLUMNS
+#undef CONVX_224_COLUMNS
+#undef CONVX_256_COLUMNS
 #undef CONVX_DEFINE_MN_MAJOR
-#undef CONVX_DEFINE_WGMMAS
 #undef CONVX_DEFINE_WGMMA
 #undef CONVX_SUMS
 #undef CONVX_8_SUMS

@@ -1,4 +1,5 @@
-// Operand types of wgmma (wgmma.cuh), and descriptors of operands in shared memory.
+// Operand types of wgmma (wgmma.cuh), the swizzle of operands in shared memory, and their
+// descriptors.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,13 @@ struct ByColumns {};
 // made by lower_columns_descriptor and upper_descriptor.
 template <typename Value>
 struct MnMajor {};
+
+// The swizzle that wgmma and TMA use for tiles [position][lane_bytes]: permutes 16-byte units
+// within 1024 bytes at most: XOR of the unit's index with the address bits from 128 on. lane_bytes
+// is 32, 64 or 128.
+__device__ __forceinline__ uint32_t swizzle(uint32_t offset, uint32_t lane_bytes) {
+  return offset ^ (((offset >> 7) & (lane_bytes / 16 - 1)) << 4);
+}
 
 // The upper half of an operand's descriptor. row_bytes is 32, 64 or 128, and so is the swizzle. The
 // lower half is lower_descriptor of the first row's address. The hardware swizzles the final

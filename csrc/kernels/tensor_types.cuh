@@ -1,50 +1,70 @@
-// Device types and conversions for each operand format (tensor_math.h).
+// Operands of the tensor cores: device types of each operand format (tensor_math.h), float32 values
+// split into components, and storage types as operands of mma.sync.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <cfloat>
+#include <type_traits>
 
 #include "device/convert.cuh"
-#include "device/tensor_formats.cuh"
-#include "device/wgmma.cuh"
+#include "device/mma.cuh"
+#include "device/tensor_rounding.cuh"
 #include "planning/tensor_math.h"
-#include "planning/tensor_params.h"
 
 namespace convx {
 
-template <TensorMath>
-struct TensorTypes;
-template <>
-struct TensorTypes<TensorMath::kTf32> {
-  using Operand = Tf32;
-  using Element = float;
+// Element: how tensors store values. Operand: what the tensor cores multiply, one of the value's
+// components.
+template <TensorMath kMath>
+struct TensorTypes {
+  using Element =
+      std::conditional_t<kMath == TensorMath::kBFloat16, __nv_bfloat16,
+                         std::conditional_t<kMath == TensorMath::kFloat16, __half, float>>;
+  using Operand = std::conditional_t<
+      kMath == TensorMath::kTf32, Tf32,
+      std::conditional_t<kMath == TensorMath::kBFloat16 || kMath == TensorMath::kIeee,
+                         __nv_bfloat16, __half>>;
 };
-template <>
-struct TensorTypes<TensorMath::kIeee> {
-  using Operand = __nv_bfloat16;
-  using Element = float;
+
+// float32 values are multiplied by this before they are split into bfloat16 components, so that no
+// component of the smallest values underflows. Values and sums that become infinite or NaN because
+// of it are recomputed in float32 when they are stored.
+inline constexpr float kSplitScale = 0x1p24f;
+inline constexpr float kSplitUnscale = 0x1p-48f;  // undoes the scale of a product
+
+// kSplitScale * value = part[0] + part[1] + part[2] exactly; the three bfloat16 components have 3 x
+// 8 significant bits.
+struct SplitPair {
+  uint32_t part[3];
+
+  __device__ __forceinline__ SplitPair(float first, float second) {
+    first *= kSplitScale;
+    second *= kSplitScale;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      part[i] = pack_bfloat16(first, second);
+      first -= __uint_as_float(part[i] << 16);
+      second -= __uint_as_float(part[i] & 0xffff0000u);
+    }
+  }
 };
-template <>
-struct TensorTypes<TensorMath::kBFloat16> {
-  using Operand = __nv_bfloat16;
-  using Element = __nv_bfloat16;
-};
-template <>
-struct TensorTypes<TensorMath::kFloat16> {
-  using Operand = __half;
-  using Element = __half;
-};
-template <>
-struct TensorTypes<TensorMath::kHalfTf32> {
-  using Operand = __half;
-  using Element = float;
-};
-template <>
-struct TensorTypes<TensorMath::kHalfIeee> {
-  using Operand = __half;
-  using Element = float;
+
+// value = part[0] + part[1] / kHalfLowScale, with a relative error of 2^-22; both are float16. The
+// low component is scaled up to the size of the high one, so that it is as far from float16's
+// smallest numbers.
+inline constexpr float kHalfLowScale = 0x1p11f;
+
+struct HalfPair {
+  uint32_t part[2];
+
+  __device__ __forceinline__ HalfPair(float first, float second) {
+    part[0] = pack_float16(first, second);
+    float first_high, second_high;
+    unpack_float16(part[0], first_high, second_high);
+    part[1] =
+        pack_float16((first - first_high) * kHalfLowScale, (second - second_high) * kHalfLowScale);
+  }
 };
 
 // The 16-bit components of two values, packed into words. Values for scaled fp16 are scaled
@@ -96,44 +116,76 @@ struct OperandWords {
   }
 };
 
-// Whether an accumulator of split values must be recomputed: splitting an infinity gives NaN where
-// float32 gives an infinity, and large values overflow early.
-__device__ __forceinline__ bool is_spoilt(float sum) { return !(fabsf(sum) <= FLT_MAX); }
+// float32, or the bits of either 16-bit type.
+template <TensorMath kMath>
+using SourceBits =
+    std::conditional_t<sizeof(typename TensorTypes<kMath>::Element) == 4, float, uint16_t>;
 
-// An accumulator to be recomputed.
-struct SpoiltSum {
-  int group, filter;       // the filter within its group
-  int image, row, column;  // target coordinates
-  int first, last;         // channels of this split-K slice
-  bool folded;             // first and last count channel * taps + tap
-};
+// One 32-bit word of each component: one TF32 value, or two neighbouring values.
+// Values for scaled fp16 are scaled already.
+template <TensorMath kMath>
+struct OperandWord {
+  static constexpr int kChannels = 4 / operand_bytes(kMath);
+  using Source = SourceBits<kMath>;
+  uint32_t part[count_planes(kMath)];
 
-// Recomputes it in float32.
-static __device__ __noinline__ float mend_sum(const TensorParams& p, const SpoiltSum& at) {
-  const float* source = static_cast<const float*>(p.source) + at.image * p.source_n +
-                        static_cast<int64_t>(at.group) * p.group_sources * p.source_c;
-  const float* filters = static_cast<const float*>(p.filters) + at.group * p.filter_group +
-                         at.filter * p.filter_target;
-  const int taps = p.tap_rows * p.tap_columns;
-  float sum = 0;
-  for (int tap = 0; tap < taps; ++tap) {
-    const int i = tap / p.tap_columns, j = tap % p.tap_columns;
-    const int row = at.row * p.source_step_h + p.offset_h0 + i * p.offset_h_step;
-    const int column = at.column * p.source_step_w + p.offset_w0 + j * p.offset_w_step;
-    if (static_cast<unsigned>(row) >= static_cast<unsigned>(p.source_height) ||
-        static_cast<unsigned>(column) >= static_cast<unsigned>(p.source_width)) {
-      continue;
-    }
-    const float* from = source + row * p.source_h + column * p.source_w;
-    const float* weight = filters + (p.tap_r0 + i * p.tap_r_step) * p.filter_r +
-                          (p.tap_s0 + j * p.tap_s_step) * p.filter_s;
-    for (int c = 0; c < p.group_sources; ++c) {
-      const int lane = at.folded ? c * taps + tap : c;
-      if (lane < at.first || lane >= at.last) continue;  // another slice's
-      sum = fmaf(from[c * p.source_c], weight[c * p.filter_source], sum);
+  __device__ __forceinline__ explicit OperandWord(const Source (&values)[kChannels]) {
+    if constexpr (kMath == TensorMath::kTf32) {
+      part[0] = round_to_tf32(values[0]);
+    } else if constexpr (sizeof(Source) == 4) {
+      const OperandPair<kMath> pair(values[0], values[1]);
+#pragma unroll
+      for (int i = 0; i < count_planes(kMath); ++i) part[i] = pair.part[i];
+    } else {
+      part[0] = static_cast<uint32_t>(values[0]) | (static_cast<uint32_t>(values[1]) << 16);
     }
   }
-  return sum;
+};
+
+// Storage types as operands of mma.sync.
+template <typename T>
+struct MmaOperand {
+  using Type = T;
+};
+template <>
+struct MmaOperand<float> {
+  using Type = Tf32;
+};
+
+// sums += a * b (device/mma.cuh).
+template <typename T>
+__device__ __forceinline__ void multiply_operands(float* sums, const uint32_t (&a)[4], uint32_t b0,
+                                                  uint32_t b1) {
+  Mma<typename MmaOperand<T>::Type>::multiply(sums, a, b0, b1);
+}
+
+// Calls visit with a value of the device type of dtype: float (multiplied as TF32), half, bfloat16.
+template <typename Visit>
+void visit_mma_type(DType dtype, const Visit& visit) {
+  if (dtype == DType::kFloat32) return visit(float{});
+  if (dtype == DType::kFloat16) return visit(__half{});
+  visit(__nv_bfloat16{});
+}
+
+// Rounds a float32 value to TF32; 16-bit values are operands as they are.
+__device__ __forceinline__ float round_operand(float value) {
+  return __uint_as_float(round_to_tf32(value));
+}
+template <typename T>
+__device__ __forceinline__ T round_operand(T value) {
+  return value;
+}
+
+// Rounds kCount neighbours in shared memory with one load and one store of up to 16 bytes.
+template <int kCount>
+__device__ __forceinline__ void round_unit(float* values) {
+  struct __align__(4 * kCount) Unit {
+    float of[kCount];
+  };
+  Unit unit = *reinterpret_cast<const Unit*>(values);
+#pragma unroll
+  for (float& value : unit.of) value = round_operand(value);
+  *reinterpret_cast<Unit*>(values) = unit;
 }
 
 }  // namespace convx

@@ -28,12 +28,12 @@ void bind_mma(py::module_& m) {
           for (const PixelFit& phase : fit) {
             const PixelShape& s = phase.shape;
             phases.append(
-                py::dict("filters"_a = s.filters, "blocks"_a = s.blocks, "folded"_a = s.folded,
-                         "bands"_a = s.bands, "splits"_a = s.splits, "chunks"_a = s.chunks,
+                py::dict("filters"_a = s.filters, "blocks"_a = s.blocks, "folded"_a = s.folded != 0,
+                         "bands"_a = s.bands != 0, "splits"_a = s.splits, "chunks"_a = s.chunks,
                          "steps"_a = s.steps, "stage_chunks"_a = s.stage_chunks,
                          "stage_steps"_a = s.stage_steps, "filter_stages"_a = s.filter_stages,
                          "source_stages"_a = s.source_stages, "blocks_per_sm"_a = s.blocks_per_sm,
-                         "shared_bytes"_a = s.shared_bytes, "vector"_a = s.vector,
+                         "shared_bytes"_a = s.shared_bytes, "vector"_a = s.run,
                          "window_step"_a = s.window_step, "window"_a = s.window_pixels()));
           }
           return phases;

@@ -54,19 +54,19 @@ void bind_pixels(py::module_& m) {
     using namespace py::literals;
     return py::dict(
         "filters"_a = s.filters, "window"_a = s.window_pixels(), "window_step"_a = s.window_step,
-        "per_image"_a = s.per_image, "pixel_tiles"_a = s.pixel_tiles, "tiles"_a = p.tiles,
-        "filter_tiles"_a = s.filter_tiles, "splits"_a = s.splits, "bands"_a = s.bands,
-        "channels_last"_a = s.channels_last, "vector"_a = p.vector, "run"_a = p.run,
+        "per_image"_a = s.per_image != 0, "pixel_tiles"_a = s.pixel_tiles, "tiles"_a = p.tiles,
+        "filter_tiles"_a = s.filter_tiles, "splits"_a = s.splits, "bands"_a = s.bands != 0,
+        "channels_last"_a = s.channels_last != 0, "vector"_a = p.vector, "run"_a = p.run,
         "row_pitch"_a = s.row_pitch, "positions"_a = s.positions(), "entries"_a = p.entries,
         "position_pitch"_a = s.position_pitch, "channel_pitch"_a = s.channel_pitch,
         "entry_elements"_a = p.entry_elements, "entry_copies"_a = p.entry_copies,
         "copy_channels"_a = p.copy_channels, "copy_shared"_a = p.copy_shared,
-        "copy_source"_a = p.copy_source, "folded"_a = s.folded, "paired"_a = s.paired,
+        "copy_source"_a = p.copy_source, "folded"_a = s.folded != 0, "paired"_a = s.paired != 0,
         "row_pairs"_a = s.row_pairs, "pair_lead"_a = p.pair_lead, "table_depth"_a = s.table_depth(),
         "chunk_channels"_a = s.chunk_channels, "chunks"_a = s.chunks, "steps"_a = s.steps,
         "step_depth"_a = step_depth(s.math), "gathered_depth"_a = gathered_depth(s.math),
         "stage_steps"_a = s.stage_steps, "source_stages"_a = s.source_stages,
-        "filter_stages"_a = s.filter_stages, "resident"_a = s.resident,
+        "filter_stages"_a = s.filter_stages, "resident"_a = s.resident != 0,
         "barrier_bytes"_a = kPixelBarrierBytes, "store_filters"_a = kStoreFilters,
         "staging_pitch"_a = staging_elements(s.window_pixels(), 4), "step_bytes"_a = p.step_bytes,
         "filter_stage_bytes"_a = p.filter_stage_bytes,
@@ -113,8 +113,8 @@ void bind_pixels(py::module_& m) {
     for (const auto& phase : *static_cast<const PixelsPlan*>(plan.shape.get())) {
       const PixelShape& s = phase.half ? phase.half->shape : phase.exact.shape;
       said.append(py::dict("half"_a = phase.half.has_value(), "filters"_a = s.filters,
-                           "folded"_a = s.folded, "splits"_a = s.splits, "bands"_a = s.bands,
-                           "channels_last"_a = s.channels_last, "steps"_a = s.steps));
+                           "folded"_a = s.folded != 0, "splits"_a = s.splits, "bands"_a = s.bands != 0,
+                           "channels_last"_a = s.channels_last != 0, "steps"_a = s.steps));
     }
     return said;
   });

@@ -402,9 +402,9 @@ PYBIND11_MODULE(convx_core, m) {
           using namespace py::literals;
           return py::dict("filter_tiles"_a = shape.filter_tiles, "chunks"_a = shape.chunks,
                           "stages"_a = shape.stages, "raw_stages"_a = shape.raw_stages,
-                          "whole_rows"_a = shape.whole_rows, "unfit"_a = unfit,
-                          "aligned_source"_a = shape.aligned_source,
-                          "aligned_target"_a = shape.aligned_target);
+                          "whole_rows"_a = shape.whole_rows != 0, "unfit"_a = unfit,
+                          "aligned_source"_a = shape.aligned_source != 0,
+                          "aligned_target"_a = shape.aligned_target != 0);
         },
         py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),
         py::arg("bias"), py::arg("half") = false, py::arg("few") = false);

@@ -6,9 +6,8 @@
 #include "emulated_cuda/workspace.h"
 #include "engines/cuda/boxes/boxes_bfloat16.cu"
 #include "engines/cuda/boxes/boxes_float16.cu"
-#include "engines/cuda/boxes/boxes_order.cu"
 #include "engines/cuda/boxes/boxes_tf32.cu"
-#include "engines/cuda/boxes/boxes_launch.cpp"
+#include "engines/cuda/boxes/boxes_launch.cu"
 
 namespace convx {
 

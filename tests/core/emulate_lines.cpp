@@ -5,10 +5,8 @@
 #include "emulate_lines.h"
 #include "emulated_cuda/workspace.h"
 #include "engines/cuda/lines/lines_launch.cpp"
-#include "engines/cuda/lines/lines_bfloat16.cu"
-#include "engines/cuda/lines/lines_float16.cu"
+#include "engines/cuda/lines/lines_16bit.cu"
 #include "engines/cuda/lines/lines_ieee.cu"
-#include "engines/cuda/lines/lines_scaled_tf32.cu"
 #include "engines/cuda/lines/lines_tf32.cu"
 
 namespace convx {

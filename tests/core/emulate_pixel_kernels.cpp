@@ -6,7 +6,6 @@
 #include "engines/cuda/pixels/pixels_launch.cpp"
 #include "engines/cuda/pixels/pixels_16bit.cu"
 #include "engines/cuda/pixels/pixels_float32.cu"
-#include "engines/cuda/pixels/pixels_scaled.cu"
 
 namespace convx {
 

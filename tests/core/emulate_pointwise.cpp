@@ -4,10 +4,8 @@
 #include "device/async_copy.cuh"
 #include "emulate_pointwise.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda/pointwise/pointwise_launch.cpp"
 #include "engines/cuda/pointwise/few_filters_launch.cu"
-#include "engines/cuda/pointwise/pointwise_half.cu"
-#include "engines/cuda/pointwise/pointwise_narrow.cu"
+#include "engines/cuda/pointwise/pointwise_launch.cu"
 #include "engines/cuda/pointwise/pointwise_split.cu"
 
 namespace convx {

@@ -2,9 +2,7 @@
 
 namespace convx {
 
-void launch_boxes_bfloat16(const LaunchSite& site, const BoxesShape& shape,
-                           const BoxesParams& params) {
-  launch_boxes<TensorMath::kBFloat16>(site, shape, params);
-}
+template void launch_boxes<TensorMath::kBFloat16>(const LaunchSite&, const BoxesShape&,
+                                                  const BoxesParams&);
 
 }  // namespace convx

@@ -8,11 +8,9 @@
 #pragma once
 
 #include "device/async_copy.cuh"
-#include "device/box_copy.cuh"
 #include "device/warp_roles.cuh"
-#include "engines/cuda/boxes/boxes_order.cuh"
 #include "engines/cuda/boxes/boxes_ring.cuh"
-#include "kernels/gather_unit.cuh"
+#include "kernels/fill_stages.cuh"
 
 namespace convx {
 
@@ -334,20 +332,20 @@ __device__ __forceinline__ void copy_boxes(const BoxesParams& p, const BoxesRing
 #pragma unroll 1
   for (; order.index() < p.tiles; order.take_next()) {
     order.ask_for_next();
-    const TilePart part(p, order.index());
-    Source source(p, source_map, part.tile);
-    if constexpr (kByLanes) source.skip(part.first_step);
-    const int filter = locate_filter(p, part.tile, kFilters);
+    const WorkItem item(p, order.index());
+    Source source(p, source_map, item.tile);
+    if constexpr (kByLanes) source.skip(item.first_step);
+    const int filter = locate_filter(p, item.tile, kFilters);
     const FilterCopy<kColumns> filters{filter_map, filter,
                                        p.resident ? 0 : count_filter_boxes<kFilters>(p, filter)};
-    const BoxPhaseParams& phase = p.phases[part.phase];
+    const BoxPhaseParams& phase = p.phases[item.phase];
     if (!kByLanes && phase.taps == 0) {
       send_index<Source>(p, ring, free.take(), order.index(), follows);
       continue;
     }
-    BoxStep<kByLanes> step(p, phase, part.first_step);
+    BoxStep<kByLanes> step(p, phase, item.first_step);
 #pragma unroll 1
-    for (int i = 0; i < part.steps; ++i, step.advance(p, phase)) {
+    for (int i = 0; i < item.steps; ++i, step.advance(p, phase)) {
       const int slot = free.take();
       const uint32_t full = ring.full + 8 * slot;
       const uint32_t stage = ring.first + slot * p.stage_bytes;

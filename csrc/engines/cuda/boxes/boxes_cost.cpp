@@ -1,4 +1,4 @@
-#include "engines/cuda/boxes/boxes_cost.h"
+#include "engines/cuda/boxes/boxes_shape.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,9 +2,7 @@
 
 namespace convx {
 
-void launch_boxes_float16(const LaunchSite& site, const BoxesShape& shape,
-                          const BoxesParams& params) {
-  launch_boxes<TensorMath::kFloat16>(site, shape, params);
-}
+template void launch_boxes<TensorMath::kFloat16>(const LaunchSite&, const BoxesShape&,
+                                                 const BoxesParams&);
 
 }  // namespace convx

@@ -31,7 +31,6 @@
 #include "device/dependent_launch.cuh"
 #include "engines/cuda/boxes/boxes_copy.cuh"
 #include "engines/cuda/boxes/boxes_multiply.cuh"
-#include "engines/cuda/boxes/boxes_parts.cuh"
 #include "engines/cuda/boxes/boxes_spans.cuh"
 #include "engines/cuda/boxes/boxes_store.cuh"
 #include "planning/boxed_tensor.h"
@@ -114,24 +113,24 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
 #pragma unroll 1
     for (int index; (index = multiplier.find_tile()) < p.tiles;) {
       WgmmaSums<kFilters> sums[kPieces];
-      const TilePart part(p, index);
-      const int filter = locate_filter(p, part.tile, kFilters);
+      const WorkItem item(p, index);
+      const int filter = locate_filter(p, item.tile, kFilters);
       storer.load_bias(filter);
       if constexpr (kForm == BoxForm::kPixels) {
-        if (p.phases[part.phase].taps == 0) {
+        if (p.phases[item.phase].taps == 0) {
           multiplier.skip_stage();
-          storer.store_zeros(part.tile, filter);
+          storer.store_zeros(item.tile, filter);
           continue;
         }
       }
-      multiplier.multiply(sums, part);
-      if constexpr (kFilters <= most_part_filters(kForm)) {
-        if (part.slice >= 0) {
-          leave_sums(p, sums, part.slice);
+      multiplier.multiply(sums, item);
+      if constexpr (kFilters <= most_split_filters(kForm)) {
+        if (item.slice >= 0) {
+          store_slice_sums(p, sums, item.slice);
           continue;
         }
       }
-      storer.store(sums, part.tile, filter);
+      storer.store(sums, item.tile, filter);
     }
     storer.finish();
   } else {
@@ -148,8 +147,8 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
 // a tile whose reduction was split, y is a group of kSliceFilters of its filters.
 template <TensorMath kMath, BoxForm kForm, int kPieces>
 __global__ void __launch_bounds__(kBoxMultipliers)
-    add_parts_kernel(const __grid_constant__ BoxesParams p,
-                     const __grid_constant__ BoxesMaps maps) {
+    add_slices_kernel(const __grid_constant__ BoxesParams p,
+                      const __grid_constant__ BoxesMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char unaligned[];
   const BoxesRing ring(p, align_ring(unaligned));
@@ -165,7 +164,7 @@ __global__ void __launch_bounds__(kBoxMultipliers)
   if (filter >= p.group_targets) return;
   storer.load_bias(filter);
   WgmmaSums<kFilters> sums[kPieces];
-  add_parts(p, sums, split_tile, own);
+  add_slices(p, sums, split_tile, own);
   storer.store(sums, tile, filter);
   storer.finish();
 #endif

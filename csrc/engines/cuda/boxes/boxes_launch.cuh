@@ -1,9 +1,9 @@
 #pragma once
 
 #include "cuda/launch.h"
+#include "cuda/launch_listed.h"
 #include "cuda/tensor_map.h"
 #include "engines/cuda/boxes/boxes_kernel.cuh"
-#include "engines/cuda/boxes/boxes_passes.h"
 
 namespace convx {
 
@@ -110,12 +110,13 @@ BoxesMaps map_tensors(const LaunchSite& site, const BoxesShape& shape, const Box
   return maps;
 }
 
-// Launches the kernel for the shape's pieces and filters; recurses from the largest tile down.
-template <TensorMath kMath, BoxForm kForm, int kPieces = most_tile_pieces(kForm),
-          int kFilters = most_tile_filters(kForm, kMath, kPieces)>
-void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& params,
-                    const BoxesMaps& maps) {
-  if (shape.pieces == kPieces && shape.filters == kFilters) {
+// Launches the kernel of the shape's tile and, if reductions were split, the one that adds slices.
+template <TensorMath kMath, BoxForm kForm>
+void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& params) {
+  const BoxesMaps maps = map_tensors<kMath>(site, shape, params);
+  const BoxTileSize size{shape.pieces, shape.filters};
+  launch_listed<box_tiles<kMath, kForm>()>(site, size, [&]<BoxTileSize kTile>() {
+    constexpr int kPieces = kTile.pieces, kFilters = kTile.filters;
     const dim3 grid(static_cast<unsigned>(shape.grid));
     const auto launch = [&]<bool kColumns>() {
       launch_early<boxes_kernel<kMath, kFilters, kForm, kPieces, kColumns>>(
@@ -130,33 +131,19 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
     } else {
       launch.template operator()<false>();
     }
-    if constexpr (kFilters <= most_part_filters(kForm)) {
-      if (shape.parts > 1) {
-        const dim3 slices(static_cast<unsigned>(shape.split_tiles()), kFilters / box_chunk(kMath));
-        launch_early<add_parts_kernel<kMath, kForm, kPieces>>(
-            site, slices, kBoxMultipliers, kBoxAlignment + shape.filters_offset, params, maps);
-      }
+    if constexpr (kFilters <= most_split_filters(kForm)) {
+      if (shape.parts == 1) return;
+      const dim3 slices(static_cast<unsigned>(shape.split_tiles()), kFilters / box_chunk(kMath));
+      launch_early<add_slices_kernel<kMath, kForm, kPieces>>(
+          site, slices, kBoxMultipliers, kBoxAlignment + shape.filters_offset, params, maps);
     }
-  } else if constexpr (kFilters > fewest_tile_filters(kForm, kPieces)) {
-    multiply_boxes<kMath, kForm, kPieces, fewer_tile_filters(kForm, kFilters)>(site, shape, params,
-                                                                               maps);
-  } else if constexpr (kPieces > fewest_tile_pieces(kForm)) {
-    multiply_boxes<kMath, kForm, kPieces - 1>(site, shape, params, maps);
-  } else {
-    throw_launch_error(site, "choosing a kernel", "no such tile");
-  }
+  });
 }
 
 template <TensorMath kMath>
 void launch_boxes(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& params) {
-  auto multiply = multiply_boxes<kMath, BoxForm::kPixels>;
-  if (shape.form == BoxForm::kLines) multiply = multiply_boxes<kMath, BoxForm::kLines>;
-  if (shape.form == BoxForm::kImages) multiply = multiply_boxes<kMath, BoxForm::kImages>;
-  if (shape.form == BoxForm::kSpans) multiply = multiply_boxes<kMath, BoxForm::kSpans>;
-  if constexpr (operand_bytes(kMath) == 2) {
-    if (shape.form == BoxForm::kPairs) multiply = multiply_boxes<kMath, BoxForm::kPairs>;
-  }
-  multiply(site, shape, params, map_tensors<kMath>(site, shape, params));
+  visit_box_form<kMath>(
+      shape.form, [&]<BoxForm kForm>() { multiply_boxes<kMath, kForm>(site, shape, params); });
 }
 
 }  // namespace convx

@@ -9,14 +9,133 @@
 
 #include <type_traits>
 
+#include "device/shared_memory.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
-#include "engines/cuda/boxes/boxes_fragments.cuh"
+#include "engines/cuda/boxes/boxes_ring.cuh"
 #include "kernels/tensor_types.cuh"
 
 namespace convx {
 
-// Loader: reads pixels into registers (boxes_fragments.cuh). Source: the producer's class, which
+// Loaders of the A operand: a warp reads 16 pixels by 32 bytes of channels of a stage into
+// registers, four words per lane, in the layout of wgmma's A fragments (wgmma.cuh). Stages of NCHW
+// tensors are transposed on the way.
+//
+//     kUsed    false: the tensor cores read pixels from shared memory
+//     kByTile  true: start_tile() is called for every tile
+//     kRounds  true: the stage holds float32 values that have not been rounded to TF32 yet
+
+// channels_last: no fragments.
+struct NoFragments {
+  static constexpr bool kUsed = false, kByTile = false;
+
+  __device__ __forceinline__ explicit NoFragments(const BoxesParams&) {}
+};
+
+// NCHW stages [line][channel][128 bytes of pixels]. A warp's 16 pixels lie in one line.
+template <TensorMath kMath>
+class LineFragments {
+  static constexpr bool kWide = operand_bytes(kMath) == 4;
+
+ public:
+  static constexpr bool kUsed = true, kByTile = false, kRounds = false;
+
+  __device__ __forceinline__ explicit LineFragments(const BoxesParams&) {
+    const int lane = threadIdx.x & 31, matrix = lane / 8, pixel = first_warp_pixel();
+    const int line = pixel / line_pixels(kMath), first = pixel % line_pixels(kMath);
+    place_ = line * (box_chunk(kMath) * kBoxLineBytes);
+    if constexpr (kWide) {
+      place_ += lane % 4 * kBoxLineBytes + (first + lane / 4) * 4;
+    } else {
+      // Lane 8 * m + i addresses row i of matrix m: the lower or upper eight pixels (m % 2) of the
+      // lower or upper eight channels (m / 2).
+      place_ += (matrix / 2 * 8 + lane % 8) * kBoxLineBytes + (first + matrix % 2 * 8) * 2;
+    }
+  }
+
+  __device__ __forceinline__ void load(uint32_t from, int /*stage*/, int /*piece*/, int step,
+                                       uint32_t (&words)[4]) const {
+    from += place_;
+    if constexpr (kWide) {
+      from += 8 * step * kBoxLineBytes;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        words[i] = load_word(swizzle_line(from + i / 2 * 4 * kBoxLineBytes + i % 2 * 32));
+      }
+    } else {
+      load_transposed_matrices(swizzle_line(from + 16 * step * kBoxLineBytes), words);
+    }
+  }
+
+ private:
+  uint32_t place_;
+};
+
+// NCHW stages [image][channel][plane]. A warp's 16 pixels may lie in several images.
+template <TensorMath kMath, int kPieces, bool kPaired>
+class ImageFragments {
+  static constexpr int kBytes = operand_bytes(kMath);
+  // An MMA has two units of channels. In each, a lane reads kOwn consecutive channels.
+  static constexpr int kUnit = 16 / kBytes;
+  static constexpr int kOwn = kUnit / 4;
+
+ public:
+  static constexpr bool kUsed = true, kByTile = false;
+  // Bulk copies do not round; the TMA boxes of other forms do.
+  static constexpr bool kRounds = kMath == TensorMath::kTf32;
+
+  __device__ __forceinline__ explicit ImageFragments(const BoxesParams& p) : p_(p), pixels_(p) {
+    const int channels = (threadIdx.x & 3) * kOwn * p.plane * kBytes;
+#pragma unroll
+    for (auto& piece : pixels_.place) {
+      // Rows without a pixel read some other one: their accumulators are never stored.
+#pragma unroll
+      for (int& place : piece) place = max(place, 0) + channels;
+    }
+  }
+
+  // Channels past the last one are replaced by zeros, because the stage still holds older values
+  // there. Channels come in whole units, so a unit is either present or missing.
+  __device__ __forceinline__ void load(uint32_t from, int stage, int piece, int step,
+                                       uint32_t (&words)[4]) const {
+    const int channels = p_.group_sources - stage * box_chunk(kMath);
+    const auto& place = pixels_.place[piece];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int unit = 2 * step + half;
+      uint32_t& lower = words[2 * half];
+      uint32_t& upper = words[2 * half + 1];
+      const uint32_t at = from + unit * (16 * p_.plane);
+      if constexpr (kOwn == 1) {
+        lower = load_word(at + place[0]);
+        upper = load_word(at + place[1]);
+      } else {
+        load_pairs(at, place, lower, upper);
+      }
+      if (unit * kUnit >= channels) lower = upper = 0;
+    }
+  }
+
+ private:
+  // Reads two channels of both pixels.
+  __device__ __forceinline__ void load_pairs(uint32_t at, const int (&place)[2], uint32_t& lower,
+                                             uint32_t& upper) const {
+    const uint32_t next = at + kBytes * p_.plane;
+    if constexpr (kPaired) {
+      const uint32_t first = load_word(at + place[0]), second = load_word(next + place[0]);
+      lower = __byte_perm(first, second, 0x5410);
+      upper = __byte_perm(first, second, 0x7632);
+    } else {
+      lower = __byte_perm(load_half_word(at + place[0]), load_half_word(next + place[0]), 0x5410);
+      upper = __byte_perm(load_half_word(at + place[1]), load_half_word(next + place[1]), 0x5410);
+    }
+  }
+
+  const BoxesParams& p_;
+  ImagePixels<kMath, kPieces, kPaired> pixels_;
+};
+
+// Loader: reads pixels into registers. Source: the producer's class, which
 // says how a stage is released. kColumns: filters are an N-major operand (BoxFilters::kColumns).
 template <TensorMath kMath, int kFilters, int kPieces, typename Loader, typename Source,
           bool kColumns>
@@ -64,15 +183,15 @@ class BoxMultiplier {
   // Takes the only stage of a tile whose phase has no taps. It holds no values.
   __device__ __forceinline__ void skip_stage() {
     cursor_.advance(p_.stages);
-    give_back();
+    release();
   }
 
   // Computes a work item. The accumulators are complete on return.
-  __device__ __forceinline__ void multiply(Sums& sums, const TilePart& part) {
-    if constexpr (Loader::kByTile) loader_.start_tile(part.tile);
-    first_chunk_ = part.first_step;
-    first_resident_ = p_.phases[part.phase].first_tap * p_.chunks;
-    int stage = 0, end = part.steps;
+  __device__ __forceinline__ void multiply(Sums& sums, const WorkItem& item) {
+    if constexpr (Loader::kByTile) loader_.start_tile(item.tile);
+    first_chunk_ = item.first_step;
+    first_resident_ = p_.phases[item.phase].first_tap * p_.chunks;
+    int stage = 0, end = item.steps;
     if constexpr (kOwnPieces) {
       if (p_.is_staggered) {
         if (threadIdx.x < kBoxMultipliers / 2) {
@@ -83,7 +202,7 @@ class BoxMultiplier {
       }
     }
 #pragma unroll 1
-    for (;; end = part.steps) {
+    for (;; end = item.steps) {
 #pragma unroll 1
       for (; stage < end; ++stage) {
         wait_barrier(ring_.full + 8 * cursor_.slot, cursor_.parity);
@@ -95,12 +214,12 @@ class BoxMultiplier {
         }
         cursor_.advance(p_.stages);
       }
-      if (!kOwnPieces || end == part.steps) break;
+      if (!kOwnPieces || end == item.steps) break;
       pass_barrier<kLeadBarrier, kBoxMultipliers>();
     }
     wait_wgmma<0>();
     __syncwarp();  // all lanes have read the last stage
-    give_back();
+    release();
   }
 
  private:
@@ -123,7 +242,7 @@ class BoxMultiplier {
     commit_wgmma();
     if (stage > 0) {
       wait_wgmma<1>();
-      give_back();
+      release();
     }
   }
 
@@ -148,7 +267,7 @@ class BoxMultiplier {
     };
     multiply_half(lower_, 0);
     wait_wgmma<1>();
-    if (stage > 0) give_back();
+    if (stage > 0) release();
     multiply_half(upper_, 1);
     wait_wgmma<1>();
   }
@@ -175,9 +294,9 @@ class BoxMultiplier {
                     : lower_descriptor(first);
   }
 
-  __device__ __forceinline__ void give_back() {
+  __device__ __forceinline__ void release() {
     if constexpr (Source::kNamedBarriers) {
-      give_stage_back<Source::kWarps>(done_.slot);
+      release_stage<Source::kWarps>(done_.slot);
     } else if (says_) {
       arrive(ring_.empty + 8 * done_.slot);
     }

@@ -3,9 +3,9 @@
 
 #include "core/buffers.h"
 #include "core/fast_divmod.h"
-#include "engines/cuda/boxes/boxes_pad.h"
 #include "engines/cuda/boxes/boxes_shape.h"
 #include "kernels/pack_filters.h"
+#include "kernels/pixel_copy.h"
 #include "planning/tensor_params.h"
 
 namespace convx {
@@ -70,6 +70,18 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape);
 
 BoxesParams make_boxes_params(const ConvProblem& problem, const BoxesFit& fit,
                               const Buffers& buffers);
+
+// TMA cannot read channels_last sources whose pixels do not start at multiples of 16 bytes. They
+// are copied first, with padding: [image][row][column][padded pixel]. Returns a copy with count 0
+// if the problem needs no padding, or if padding would not help.
+CopiedPixels find_source_padding(const ConvProblem& problem);
+
+// The problem with the source strides of the padded copy.
+ConvProblem with_padded_source(const ConvProblem& problem, const CopiedPixels& padding);
+
+double predict_padding(const CopiedPixels& padding);  // microseconds
+
+inline constexpr int64_t kPaddingAlignment = 256;  // alignment of the padded copy in the workspace
 
 // All launches of a problem. The problem is the caller's, possibly with a padded copy of the
 // source, or with all pixels in one row.

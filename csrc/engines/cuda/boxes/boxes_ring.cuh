@@ -1,9 +1,9 @@
-// Tile indices, and the layout of a block's shared memory (boxes_shape.h).
+// The order of tiles, their indices, and the layout of a block's shared memory (boxes_shape.h).
 #pragma once
 
 #include "device/mbarrier.cuh"
-#include "device/swizzle.cuh"
 #include "device/warp_roles.cuh"
+#include "device/wgmma_descriptors.cuh"
 #include "engines/cuda/boxes/boxes_params.h"
 
 namespace convx {
@@ -24,13 +24,13 @@ __device__ __forceinline__ int find_phase(const BoxesParams& p, int pixel_tile) 
 
 // A work item: one split-K slice of a tile, or the whole tile if the reduction is not split. A step
 // of the reduction is one chunk of one tap; chunks vary fastest.
-struct TilePart {
+struct WorkItem {
   int tile;
   int phase;
   int first_step = 0, steps;
   int slice;  // number of the slice among those of all tiles; negative for a whole tile
 
-  __device__ __forceinline__ TilePart(const BoxesParams& p, int index)
+  __device__ __forceinline__ WorkItem(const BoxesParams& p, int index)
       : tile(index), slice(index - p.whole_tiles) {
     if (slice >= 0) {
       tile = slice;
@@ -41,6 +41,42 @@ struct TilePart {
     steps = p.phases[phase].taps * p.chunks - first_step;
     if (slice >= 0) steps = min(steps, p.part_steps);
   }
+};
+
+// The order in which a block takes tiles. Block b starts with tile b. Then blocks either advance by
+// the grid size, or take the next tile that no block has taken, by an atomic counter. With a fixed
+// stride blocks drift apart, and memory is slower the further apart concurrent accesses are. The
+// order does not change how a tile is computed. All lanes of the producer warp call this class
+// together.
+class TileOrder {
+ public:
+  __device__ __forceinline__ explicit TileOrder(const BoxesParams& p)
+      : p_(p), index_(static_cast<int>(blockIdx.x)) {
+    int others = index_;
+    kind_ = p.by_tile_kinds.split(others);
+  }
+
+  __device__ __forceinline__ int index() const { return index_; }
+
+  // Starts the atomic for the next tile before the current tile is copied, to hide its latency.
+  __device__ __forceinline__ void ask_for_next() {
+    if (p_.taken != nullptr && threadIdx.x % 32 == 0) taken_ = atomicAdd(p_.taken + kind_, 1);
+  }
+  __device__ __forceinline__ void take_next() {
+    const int step = static_cast<int>(gridDim.x);
+    if (p_.taken == nullptr) {
+      index_ += step;
+    } else {
+      const int kinds = static_cast<int>(p_.by_tile_kinds.divisor);
+      index_ = step + kind_ + kinds * __shfl_sync(0xffffffff, taken_, 0);
+    }
+  }
+
+ private:
+  const BoxesParams& p_;
+  int index_;
+  int kind_;       // the tile kind of this block, see BoxesShape::tile_kinds
+  int taken_ = 0;  // counter value; excludes the tiles that blocks start with
 };
 
 // The chunk of a step, and the row and column of its tap among those of the phase. kOneTap: the
@@ -156,7 +192,7 @@ inline constexpr int kLeadBarrier = 2;
 inline constexpr int kFirstPieceBarrier = 3;
 static_assert(kFirstStageBarrier + kMaxBoxStages <= 16, "a block has 16 barriers");
 template <int kCopyWarps>
-__device__ __forceinline__ void give_stage_back(int slot) {
+__device__ __forceinline__ void release_stage(int slot) {
   __syncwarp();
   pass_barrier(kFirstStageBarrier + slot, kBoxMultipliers + 32 * kCopyWarps);
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/arithmetic.h"
-#include "engines/cuda/boxes/boxes_cost.h"
 #include "planning/boxed_tensor.h"
 #include "planning/dense_pixels.h"
 #include "planning/staged_rows.h"
@@ -35,6 +34,11 @@ class Fitter {
         shape_.form == BoxForm::kPixels
             ? has_boxes(view_.target_strides, view_.target_channels, size_of(problem.dtype))
             : shape_.form != BoxForm::kSpans;
+    sizes_ = visit_math(shape_.math, [&]<TensorMath kMath>() {
+      return visit_box_form<kMath>(shape_.form, []<BoxForm kForm>() {
+        return std::span<const BoxTileSize>(box_tiles<kMath, kForm>());
+      });
+    });
     const bool one_row =
         problem.N == 1 && std::all_of(phases.begin(), phases.end(),
                                       [](const BoxPhase& phase) { return phase.rows.count == 1; });
@@ -53,8 +57,7 @@ class Fitter {
 
   BoxesShape fit(const BoxesWish& wish) const {
     BoxesShape best;
-    for (int pieces = fewest_tile_pieces(shape_.form); pieces <= most_tile_pieces(shape_.form);
-         ++pieces) {
+    for (int pieces = 1; pieces <= kMostBoxPieces; ++pieces) {
       // Two boxes of a tile have no fast stores but TMA's. Their stores also come in larger bursts,
       // which costs 1x1 layers that write more than they read up to 9%.
       const bool stores_limit = shape_.taps() == 1 && view_.target_channels > view_.source_channels;
@@ -71,11 +74,11 @@ class Fitter {
  private:
   // Keeps in `best` the best shape among all numbers of filters, with or without split-K.
   void take_best(const BoxesShape& tiles, const BoxesWish& wish, BoxesShape& best) const {
-    const int fewest = fewest_tile_filters(tiles.form, tiles.pieces);
-    const int most = most_tile_filters(tiles.form, tiles.math, tiles.pieces);
-    for (int filters = most; filters >= fewest; filters = fewer_tile_filters(tiles.form, filters)) {
-      const bool too_many =
-          filters > fewest && fewer_tile_filters(tiles.form, filters) >= view_.target_channels;
+    for (size_t i = 0; i < sizes_.size(); ++i) {
+      if (sizes_[i].pieces != tiles.pieces) continue;
+      const int filters = sizes_[i].filters;
+      const bool has_smaller = i + 1 < sizes_.size() && sizes_[i + 1].pieces == tiles.pieces;
+      const bool too_many = has_smaller && sizes_[i + 1].filters >= view_.target_channels;
       if (wish.filters > 0 ? filters != wish.filters : too_many) continue;
       BoxesShape shape = tiles;
       shape.filters = filters;
@@ -113,7 +116,7 @@ class Fitter {
   // Splits the reduction; with whole_waves only that of tiles that do not fill the last wave.
   // Returns false if slices would be too short or too many, or if there are no whole waves.
   bool cut_reduction(BoxesShape& shape, int parts, bool whole_waves) const {
-    if (shape.filters > most_part_filters(shape.form) || shape.phases.size() > 1 ||
+    if (shape.filters > most_split_filters(shape.form) || shape.phases.size() > 1 ||
         shape.steps() < kFewestPartSteps * parts) {
       return false;
     }
@@ -226,7 +229,7 @@ class Fitter {
   bool gather_images(BoxesShape& shape) const {
     const int64_t plane = shape_.plane_pixels();
     const int64_t images = std::min(problem_.N, shape.pieces * kBoxPixels / plane);
-    const bool has_fewer = shape.pieces > fewest_tile_pieces(shape.form);
+    const bool has_fewer = shape.pieces > sizes_.front().pieces;
     if (images == 0 || (has_fewer && images * plane <= (shape.pieces - 1) * kBoxPixels)) {
       return false;
     }
@@ -274,6 +277,7 @@ class Fitter {
   const DeviceCaps& caps_;
   const GatherTensors view_;
   BoxesShape shape_;  // the fields that all candidates share
+  std::span<const BoxTileSize> sizes_;
 };
 
 // True if TMA can read and store 128-byte lines of the planes.
@@ -293,8 +297,8 @@ bool has_images(const ConvProblem& p) {
     return channels % unit == 0 && (p.W == 1 || s.w == 1) && (p.H == 1 || s.h == p.W) &&
            s.c == plane && (p.N == 1 || (s.n % unit == 0 && s.n >= channels * plane));
   };
-  return is_one_to_one(p) && plane <= most_tile_pieces(BoxForm::kImages) * kBoxPixels &&
-         lies_well(p.x_strides, p.C) && lies_well(p.y_strides, p.K);
+  return is_one_to_one(p) && plane <= kMostBoxPieces * kBoxPixels && lies_well(p.x_strides, p.C) &&
+         lies_well(p.y_strides, p.K);
 }
 
 // True if the pixels of a plane are contiguous and planes do not overlap.

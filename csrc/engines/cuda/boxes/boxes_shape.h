@@ -38,10 +38,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/arithmetic.h"
 #include "core/device_caps.h"
+#include "core/gather_view.h"
 #include "core/problem.h"
 #include "planning/gather_axis.h"
 #include "planning/tensor_math.h"
@@ -92,30 +94,60 @@ constexpr bool has_maps(BoxForm form) {
   return form == BoxForm::kPixels || form == BoxForm::kLines;
 }
 
-// Fewest and most pieces of 128 pixels per tile. Pairs have larger planes and always use two.
-constexpr int fewest_tile_pieces(BoxForm form) { return form == BoxForm::kPairs ? 2 : 1; }
-constexpr int most_tile_pieces(BoxForm form) {
-  return has_whole_planes(form) || form == BoxForm::kPixels ? 2 : 1;
-}
 // channels_last tiles of two pieces: a piece is a box of its own, and each consumer warpgroup
 // computes and stores one of them. Otherwise each warpgroup has 64 pixels of every piece.
 constexpr bool has_own_pieces(BoxForm form, int pieces) {
   return form == BoxForm::kPixels && pieces == 2;
 }
-// Fewest and most filters per tile: 64, 128, 192 (channels_last only) or 256. Whole planes have
-// only the kernels that pay off: one piece by 64 filters does not amortize the loading of
-// fragments. The accumulators of two pieces by 128 filters fill the registers.
-constexpr int fewest_tile_filters(BoxForm form, int pieces) {
-  return form == BoxForm::kImages && pieces == 1 ? 128 : 64;
-}
-constexpr int most_tile_filters(BoxForm form, TensorMath math, int pieces) {
-  return pieces > 1 || (has_whole_planes(form) && math == TensorMath::kTf32) ? 128 : 256;
+
+// The tiles that kernels are compiled for: pieces of 128 pixels, and filters. The planner chooses
+// from these lists, smaller tiles behind larger ones, and boxes_launch.cuh instantiates them. Whole
+// planes have only the kernels that pay off: one piece by 64 filters does not amortize the loading
+// of fragments, and pairs have larger planes. The accumulators of two pieces by 128 filters fill
+// the registers.
+struct BoxTileSize {
+  int pieces, filters;
+
+  bool operator==(const BoxTileSize&) const = default;
+};
+inline constexpr BoxTileSize kPixelBoxTiles[] = {{1, 256}, {1, 192}, {1, 128},
+                                                 {1, 64},  {2, 128}, {2, 64}};
+inline constexpr BoxTileSize kPlaneBoxTiles[] = {{1, 256}, {1, 128}, {1, 64}};  // lines and spans
+inline constexpr BoxTileSize kImageBoxTiles[] = {{1, 256}, {1, 128}, {2, 128}, {2, 64}};
+inline constexpr BoxTileSize kTf32ImageBoxTiles[] = {{1, 128}, {2, 128}, {2, 64}};
+inline constexpr BoxTileSize kPairBoxTiles[] = {{2, 128}, {2, 64}};
+inline constexpr int kMostBoxPieces = 2;
+
+template <TensorMath kMath, BoxForm kForm>
+constexpr const auto& box_tiles() {
+  if constexpr (kForm == BoxForm::kPixels) {
+    return kPixelBoxTiles;
+  } else if constexpr (kForm == BoxForm::kPairs) {
+    return kPairBoxTiles;
+  } else if constexpr (kForm != BoxForm::kImages) {
+    return kPlaneBoxTiles;
+  } else if constexpr (kMath == TensorMath::kTf32) {
+    return kTf32ImageBoxTiles;
+  } else {
+    return kImageBoxTiles;
+  }
 }
 
-// The next smaller number of filters for which there is a kernel.
-constexpr int fewer_tile_filters(BoxForm form, int filters) {
-  if (form == BoxForm::kPixels && filters > 128) return filters - kBoxFilters;
-  return filters / 2;
+// Operand formats with kernels.
+constexpr bool is_box_math(TensorMath math) {
+  return math == TensorMath::kTf32 || math == TensorMath::kBFloat16 || math == TensorMath::kFloat16;
+}
+
+// Calls visit.operator()<kForm>() for the form, if there are kernels for the format.
+template <TensorMath kMath, typename Visit>
+decltype(auto) visit_box_form(BoxForm form, const Visit& visit) {
+  if (form == BoxForm::kLines) return visit.template operator()<BoxForm::kLines>();
+  if (form == BoxForm::kImages) return visit.template operator()<BoxForm::kImages>();
+  if (form == BoxForm::kSpans) return visit.template operator()<BoxForm::kSpans>();
+  if constexpr (operand_bytes(kMath) == 2) {
+    if (form == BoxForm::kPairs) return visit.template operator()<BoxForm::kPairs>();
+  }
+  return visit.template operator()<BoxForm::kPixels>();
 }
 
 // True if there are kernels that read filters as BoxFilters::kColumns. wgmma takes N-major operands
@@ -129,7 +161,7 @@ constexpr int most_boxes_per_sm(int filters, int pieces) { return filters * piec
 // Most filters of a tile whose reduction can be split (split-K). The planner splits long reductions
 // where there are few tiles, or those of the tiles that would not fill the last wave; a second
 // kernel adds the slices in order and runs the epilogue.
-constexpr int most_part_filters(BoxForm form) { return form == BoxForm::kPixels ? 256 : 64; }
+constexpr int most_split_filters(BoxForm form) { return form == BoxForm::kPixels ? 256 : 64; }
 
 // Phases of one launch. Each takes 224 bytes of kernel parameters.
 inline constexpr int kMaxBoxPhases = 4;
@@ -188,7 +220,7 @@ struct BoxesShape {
   bool dense_target = false;
   int64_t packed_channels = 0, packed_bytes = 0;
   int grid = 1;
-  // If true, a block takes the next tile that no other block has taken (boxes_order.cuh). The
+  // If true, a block takes the next tile that no other block has taken (TileOrder). The
   // workspace has one counter per tile kind.
   bool in_turn = false;
   int64_t taken_offset = 0, sums_offset = 0, workspace_bytes = 0;
@@ -245,6 +277,10 @@ struct BoxesWish {
   int in_turn = -1;
   int parts = 0;
 };
+
+// Predicted microseconds of a launch (boxes_cost.cpp). blocks: blocks per multiprocessor.
+double predict_boxes(const ConvProblem& problem, const GatherTensors& view, const DeviceCaps& caps,
+                     const BoxesShape& shape, int blocks);
 
 // The phases of a problem, by launch.
 std::vector<std::vector<BoxPhase>> find_box_phases(const ConvProblem& problem);

@@ -12,7 +12,7 @@
 #include "device/async_copy.cuh"
 #include "engines/cuda/boxes/boxes_ring.cuh"
 #include "engines/cuda/boxes/boxes_staging.cuh"
-#include "kernels/gather_unit.cuh"
+#include "kernels/fill_stages.cuh"
 
 namespace convx {
 
@@ -138,7 +138,7 @@ class SpanCopy {
   bool copies_, copies_last_;
 };
 
-// Fragment loader, see boxes_fragments.cuh.
+// Fragment loader, see boxes_multiply.cuh.
 template <TensorMath kMath>
 class SpanFragments {
   using Pixels = Span<kMath>;

@@ -8,7 +8,6 @@
 #pragma once
 
 #include "device/async_copy.cuh"
-#include "device/box_copy.cuh"
 #include "device/convert.cuh"
 #include "device/global_memory.cuh"
 #include "device/shared_memory.cuh"
@@ -277,7 +276,7 @@ class LineStaging : BoxStaging<kMath> {
       for (int g = 0; g < kGroups; g += 2) {
         uint32_t words[4];
         Base::round_pairs(v + 4 * g, bias.value + 2 * g, words);
-        store_turned_matrices(swizzle_line(to + 8 * g * kBoxLineBytes), words);
+        store_transposed_matrices(swizzle_line(to + 8 * g * kBoxLineBytes), words);
       }
     }
   }

@@ -2,8 +2,7 @@
 
 namespace convx {
 
-void launch_boxes_tf32(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& params) {
-  launch_boxes<TensorMath::kTf32>(site, shape, params);
-}
+template void launch_boxes<TensorMath::kTf32>(const LaunchSite&, const BoxesShape&,
+                                              const BoxesParams&);
 
 }  // namespace convx

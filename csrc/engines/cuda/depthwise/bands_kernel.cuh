@@ -31,7 +31,7 @@
 
 #include "device/vectors.cuh"
 #include "engines/cuda/depthwise/bands_stage.cuh"
-#include "kernels/mend_sums.cuh"
+#include "kernels/recompute.cuh"
 
 namespace convx {
 
@@ -216,7 +216,7 @@ struct BandJob {
   }
 
   __device__ __forceinline__ void recompute_nan(Accumulators& accumulators) const {
-    mend_sums(accumulators, [&](int i) {
+    recompute_nans(accumulators, [&](int i) {
       const int row_tile = i / (4 * kColumns), n = i / 4 % kColumns;
       return add_taps(row_of(row_tile, i % 4), column_of(n, i % 4));
     });

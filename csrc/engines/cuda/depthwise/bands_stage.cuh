@@ -2,9 +2,9 @@
 #pragma once
 
 #include "core/fast_divmod.h"
+#include "device/cp_async.cuh"
 #include "engines/cuda/depthwise/bands_geometry.h"
-#include "kernels/copy_unit.cuh"
-#include "kernels/mma_operand.cuh"
+#include "kernels/tensor_types.cuh"
 
 namespace convx {
 

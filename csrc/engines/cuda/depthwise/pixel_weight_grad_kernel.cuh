@@ -46,11 +46,11 @@
 // of a 7x7 group has 196 multiply-adds and 14 loads from shared memory.
 #pragma once
 
-#include "device/box_copy.cuh"
+#include "device/async_copy.cuh"
+#include "device/cp_async.cuh"
 #include "device/mbarrier.cuh"
 #include "engines/cuda/depthwise/element_vector.cuh"
 #include "engines/cuda/depthwise/weight_grad_geometry.h"
-#include "kernels/copy_unit.cuh"
 
 namespace convx {
 

@@ -1,7 +1,7 @@
 // Arithmetic of the gather kernel: from shared memory to a thread's accumulators.
 #pragma once
 
-#include "device/vec4.cuh"
+#include "device/vectors.cuh"
 #include "engines/cuda/direct/gather_block.cuh"
 
 namespace convx {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/convert.cuh"
-#include "device/vec4.cuh"
+#include "device/vectors.cuh"
 #include "engines/cuda/direct/gather_block.cuh"
 
 namespace convx {

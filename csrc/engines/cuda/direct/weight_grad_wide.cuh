@@ -24,7 +24,7 @@
 #pragma once
 
 #include "device/cp_async.cuh"
-#include "device/vec4.cuh"
+#include "device/vectors.cuh"
 #include "engines/cuda/direct/weight_grad_common.cuh"
 
 namespace convx {

@@ -39,7 +39,7 @@
 
 #include "device/vectors.cuh"
 #include "engines/cuda/grouped/diagonal_stage.cuh"
-#include "kernels/mend_sums.cuh"
+#include "kernels/recompute.cuh"
 
 namespace convx {
 
@@ -152,7 +152,7 @@ struct DiagonalJob {
   }
 
   __device__ __forceinline__ void recompute_nan(Accumulators& accumulators) const {
-    mend_sums(accumulators, [&](int i) {
+    recompute_nans(accumulators, [&](int i) {
       return add_taps(pixel_of(i / (4 * kPieces), i % 4),
                       first_filter + filter_of(i / 4 % kPieces, i % 4));
     });

@@ -1,9 +1,9 @@
 // Stages the weights and the pixels of cuda_diagonal in shared memory.
 #pragma once
 
+#include "device/cp_async.cuh"
 #include "engines/cuda/grouped/diagonal_geometry.h"
-#include "kernels/copy_unit.cuh"
-#include "kernels/mma_operand.cuh"
+#include "kernels/tensor_types.cuh"
 
 namespace convx {
 

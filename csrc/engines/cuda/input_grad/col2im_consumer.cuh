@@ -15,11 +15,11 @@
 
 #include <type_traits>
 
-#include "device/convert.cuh"
 #include "device/vectors.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda/input_grad/col2im_memory.cuh"
+#include "kernels/recompute.cuh"
 #include "kernels/tensor_types.cuh"
 
 namespace convx {
@@ -412,7 +412,7 @@ class Col2imConsumer {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         sums[i] *= kSplitUnscale;
-        if (is_spoilt(sums[i]) && i < count) {
+        if (is_not_finite(sums[i]) && i < count) {
           sums[i] = recompute_gradient(p_, tile_.group, tile_.channel + channel + i, range_.image,
                                        row, column);
         }

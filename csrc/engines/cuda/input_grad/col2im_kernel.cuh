@@ -21,7 +21,7 @@
 #include "cuda/launch_listed.h"
 #include "device/convert.cuh"
 #include "device/dependent_launch.cuh"
-#include "device/swizzle.cuh"
+#include "device/wgmma_descriptors.cuh"
 #include "engines/cuda/input_grad/col2im_consumer.cuh"
 #include "engines/cuda/input_grad/col2im_geometry.h"
 #include "engines/cuda/input_grad/col2im_loader.cuh"

@@ -6,7 +6,7 @@
 //
 // Columns adjacent (NCHW): a stage is MN-major, [64 filters][64 pixels]. A warp has 16 filters, a
 // lane two pixels. Channels adjacent (channels_last): it is K-major, [64 pixels][64 filters]. A
-// thread has 8 filters of 4 pixels. Rows have 128 bytes, swizzled (device/swizzle.cuh).
+// thread has 8 filters of 4 pixels. Rows have 128 bytes, swizzled (device/wgmma_descriptors.cuh).
 #pragma once
 
 #include "device/mbarrier.cuh"

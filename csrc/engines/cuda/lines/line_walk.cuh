@@ -1,4 +1,5 @@
-// The source side of streaming blocks, which need no lines in the workspace.
+// Streaming blocks (Pace::kWalk, Pace::kCarry), which need no lines in the workspace. All tiles
+// have the same filters and one chunk, and there is no split-K.
 //
 // A block takes neighbouring tiles, so it moves along its own section of the line. Two warps
 // transpose the source rows into a ring of positions in shared memory, kStretchBytes of a row at a
@@ -9,8 +10,9 @@
 //   16 planes     ------------>  raw_stretches deep    ---------->   |<-- window, tap 0 -->|
 //                                                      transpose       |<-- window, tap 1 -->|
 //
-// Warps: the two transposing warps (LineTurner) alternate stretches, and each prefetches its own
-// raw stretches. The two MMA warpgroups read the ring (LineReader).
+// Warps: the two transposing warps (LineTransposer) alternate stretches, and each prefetches its
+// own raw stretches. The two MMA warpgroups read the ring (LineReader, multiply_walk), and two
+// warps store (store_walk).
 //
 // Shared memory:
 //   raw     [warp][raw_stretches][16 channels][kRawPitchBytes]   9 KiB per raw stretch
@@ -23,9 +25,14 @@
 #include "device/mbarrier.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma_descriptors.cuh"
-#include "engines/cuda/lines/turn_source.cuh"
+#include "engines/cuda/lines/stage_accumulators.cuh"
+#include "engines/cuda/lines/staging.cuh"
+#include "engines/cuda/lines/store_carried.cuh"
+#include "engines/cuda/lines/store_staged.cuh"
+#include "engines/cuda/lines/window_multiply.cuh"
 #include "engines/cuda/lines/window_place.cuh"
-#include "engines/cuda/lines/window_rings.cuh"
+#include "kernels/half_scales.cuh"
+#include "kernels/tensor_types.cuh"
 
 namespace convx {
 
@@ -67,7 +74,7 @@ struct StretchCursor {
 // How an MMA warpgroup reads the ring; the same interface as StageReader (window_multiply.cuh).
 class LineReader {
  public:
-  static constexpr bool kTakesTurns = true;
+  static constexpr bool kAlternates = true;
 
   __device__ __forceinline__ LineReader(const WindowParams& p, const WindowRings& rings,
                                         int first_tile)
@@ -90,7 +97,7 @@ class LineReader {
     if (place_ >= p_.ring_positions) place_ -= p_.ring_positions;
   }
   // Releases the stretches that end before the first position that later MMAs read.
-  __device__ __forceinline__ void give_back(bool leader) {
+  __device__ __forceinline__ void release(bool leader) {
     while (freed_.begin + freed_.length(p_) <= done_) {
       if (leader) arrive(rings_.source_empty + 8 * freed_.ring.slot);
       freed_.advance(p_);
@@ -128,9 +135,9 @@ class LineReader {
 // Transposes the source for all of a block's tiles. Two warps alternate stretches; each has
 // raw_stretches bulk copies in flight ahead of the stretch that it transposes.
 template <TensorMath kMath, int kColumns>
-class LineTurner {
+class LineTransposer {
   using Source = SourceBits<kMath>;
-  using Word = TurnedWord<kMath>;
+  using Word = OperandWord<kMath>;
   static constexpr int kBytes = kWalkLaneBytes;
   static constexpr int kChannels = kBytes / operand_bytes(kMath);
   static constexpr int kStretch = kStretchBytes / static_cast<int>(sizeof(Source));
@@ -140,8 +147,8 @@ class LineTurner {
 
  public:
   // warp: 0 or 1. The constructor does all the work.
-  __device__ __forceinline__ LineTurner(const WindowParams& p, const WindowRings& rings,
-                                        char* memory, int warp)
+  __device__ __forceinline__ LineTransposer(const WindowParams& p, const WindowRings& rings,
+                                            char* memory, int warp)
       : p_(p),
         rings_(rings),
         raw_(reinterpret_cast<Source*>(memory + p.raw_offset) +
@@ -152,8 +159,8 @@ class LineTurner {
     const TileRange tiles = find_tiles<true>(p);
     const WalkStart start(p, tiles.first);
     const int end = (tiles.end - 1) * p.tile_step + p.reach - start.origin;
-    Walker turned(start), copied(start);
-    if (warp == 1) turned.advance(p), copied.advance(p);
+    Walker transposed(start), copied(start);
+    if (warp == 1) transposed.advance(p), copied.advance(p);
     const auto copy_next = [&](int slot) {
       if (copied.stretch.begin >= end) return;
       copy(find_pixels(copied), slot);
@@ -161,14 +168,14 @@ class LineTurner {
     };
     for (int slot = 0; slot < p.raw_stretches; ++slot) copy_next(slot);
     RingCursor raw;
-    while (turned.stretch.begin < end) {
-      const RingCursor& ring = turned.stretch.ring;
+    while (transposed.stretch.begin < end) {
+      const RingCursor& ring = transposed.stretch.ring;
       wait_barrier(raw_full_ + 8 * raw.slot, raw.parity);
       wait_barrier(rings.source_empty + 8 * ring.slot, ring.parity ^ 1);
-      turn(find_pixels(turned), raw.slot, turned.place);
+      transpose(find_pixels(transposed), raw.slot, transposed.place);
       fence_async_proxy();
       arrive(rings.source_full + 8 * ring.slot);
-      turned.advance(p), turned.advance(p);
+      transposed.advance(p), transposed.advance(p);
       __syncwarp();  // all lanes have read the slot that the next copy overwrites
       copy_next(raw.slot);
       raw.advance(p.raw_stretches);
@@ -240,7 +247,7 @@ class LineTurner {
     }
   }
 
-  __device__ __forceinline__ void turn(const Pixels& pixels, int slot, int place) const {
+  __device__ __forceinline__ void transpose(const Pixels& pixels, int slot, int place) const {
     const Source* const raw =
         raw_ + slot * kChannels * kRawPitch + pixels.first - pixels.begin + lane_;
 #pragma unroll 1
@@ -283,5 +290,87 @@ class LineTurner {
   const int lane_;
   float scale_ = 1;  // source scale, for scaled fp16
 };
+
+template <TensorMath kMath, int kColumns, Pace kPace>
+__device__ __forceinline__ void multiply_walk(const WindowParams& p, const WindowRings& rings,
+                                              const int* taps, char* memory) {
+  using Multiplier = WindowMultiplier<kMath, kColumns, LineReader>;
+  using Element = typename TensorTypes<kMath>::Element;
+  using Stager = AccumulatorStager<kMath, kColumns, kPace, Element, Element>;
+  static_assert(kPace != Pace::kCarry || kParts<Element, kColumns> == 1);
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+  const TileRange tiles = find_tiles<true>(p);
+  Multiplier multiplier(p, rings, taps, warpgroup, tiles);
+  const StoreTarget<Element> target = find_whole_target<Element>(p);
+  const TileShare first(p, locate_tile<true>(p, tiles.first), warpgroup);
+  Stager stager(p, target, 0, first.filter, static_cast<const Element*>(p.bias),
+                find_staging<Element, kColumns, kPace>(p, memory, warpgroup));
+  StagingWriter buffer(rings, warpgroup);
+  int bytes_before = 0;  // bytes per filter of the previous tile's first run, for kCarry
+  for (int index = tiles.first; index < tiles.end; ++index) {
+    const TilePlace tile = locate_tile<true>(p, index);
+    const bool more = index + 1 < tiles.end;
+    WgmmaSums<kColumns> sums;
+    typename Multiplier::Chains chains;
+    // Done before the warpgroup waits until it may issue MMAs, so that it overlaps with the other
+    // one's MMAs.
+    stager.start_window(TileShare(p, tile, warpgroup).window);
+    multiplier.multiply(tile, chains, sums, more);
+    multiplier.finish(chains, sums);
+    stager.add_bias(sums.value);
+    stager.visit_parts([&]<int kPart>() {
+      if constexpr (kPace == Pace::kCarry) {
+        const typename Stager::Rest rest = stager.load_rest(bytes_before);
+        buffer.wait();
+        stager.store_rest(rest);
+        bytes_before = stager.run().bytes();
+      } else {
+        buffer.wait();
+      }
+      stager.template stage<kPart>(sums.value);
+      buffer.hand_over();
+    });
+  }
+}
+
+template <TensorMath kMath, int kColumns, Pace kPace>
+__device__ __forceinline__ void store_walk(const WindowParams& p, const WindowRings& rings,
+                                           char* memory, int warpgroup) {
+  using Element = typename TensorTypes<kMath>::Element;
+  constexpr int kCount = kParts<Element, kColumns>;
+  const StoreTarget<Element> target = find_whole_target<Element>(p);
+  Element* const staging = find_staging<Element, kColumns, kPace>(p, memory, warpgroup);
+  StagingReader buffer(rings, warpgroup);
+  const auto wait = [&] {
+    buffer.wait();
+    return false;
+  };
+  const TileRange tiles = find_tiles<true>(p);
+  // Calls store(tile, part, more) for each part of each tile; more: the block has further tiles.
+  const auto store_parts = [&](const auto& store) {
+    for (int index = tiles.first; index < tiles.end; ++index) {
+      const TilePlace tile = locate_tile<true>(p, index);
+#pragma unroll 1
+      for (int part = 0; part < kCount; ++part) {
+        store(tile, part, index + 1 < tiles.end);
+        __syncwarp();
+        buffer.release();
+      }
+    }
+  };
+  if constexpr (kPace == Pace::kCarry) {
+    CarriedStorer<kColumns, Element> storer(p, target, warpgroup * kWindowFilters, staging);
+    store_parts(
+        [&](const TilePlace& tile, int, bool more) { storer.store(tile.first, more, wait); });
+  } else {
+    store_parts([&](const TilePlace& tile, int part, bool) {
+      const TileShare share(p, tile, warpgroup);
+      const StagedStorer<kMath, kColumns, kPace, Element, Element> storer(
+          p, target, tile, share.window, share.filter, nullptr, staging, nullptr);
+      storer.store(part, wait);
+    });
+  }
+  if (elect_lane()) wait_bulk_stores();
+}
 
 }  // namespace convx

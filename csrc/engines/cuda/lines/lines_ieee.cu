@@ -1,4 +1,5 @@
-#include "engines/cuda/lines/lines_launch.cuh"
+// float32 as three bfloat16 components, and as scaled fp16 of two.
+#include "engines/cuda/lines/lines_kernel.cuh"
 
 namespace convx {
 

@@ -1,7 +1,12 @@
-#include "engines/cuda/lines/lines_launch.h"
+#include "cuda/check.h"
 #include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/lines/window_fit.h"
 
 namespace convx {
+
+// Launches the kernels of a phase (lines_kernel.cuh); one .cu file per width of the operands.
+template <TensorMath kMath>
+void launch_lines(const LaunchSite& site, const WindowShape& shape, const WindowParams& params);
 
 void launch_cuda_lines(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const auto& lines = *static_cast<const LinesPlan*>(plan.shape.get());

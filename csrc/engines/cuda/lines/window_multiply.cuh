@@ -16,7 +16,6 @@
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda/lines/window_place.cuh"
-#include "engines/cuda/lines/window_rings.cuh"
 #include "kernels/half_scales.cuh"
 #include "kernels/tensor_types.cuh"
 
@@ -25,7 +24,7 @@ namespace convx {
 // Reads source stages that a producer fills; one stage holds a chunk of a tile.
 class StageReader {
  public:
-  static constexpr bool kTakesTurns = false;
+  static constexpr bool kAlternates = false;
 
   __device__ __forceinline__ StageReader(const WindowParams& p, const WindowRings& rings,
                                          int /*first_tile*/)
@@ -48,7 +47,7 @@ class StageReader {
     source_.advance(p_.source_stages);
   }
   // Call once those MMAs have completed: releases the stage to the producer.
-  __device__ __forceinline__ void give_back(bool leader) {
+  __device__ __forceinline__ void release(bool leader) {
     if (leader && pending_ >= 0) arrive(rings_.source_empty + 8 * pending_);
     pending_ = -1;
   }
@@ -78,7 +77,8 @@ class WindowMultiplier {
   static constexpr bool kHalves = kMath == TensorMath::kHalfIeee;
   static constexpr bool kChained = kSplit || kHalves;
   static constexpr int kPlanes = count_planes(kMath);
-  static constexpr int kFirstTurn = 2;  // named barriers 2 and 3: the turn of warpgroup 0 and 1
+  // Named barriers 2 and 3: warpgroup 0 or 1 may issue MMAs.
+  static constexpr int kFirstIssueBarrier = 2;
   static constexpr int kMaxBatch = kSplit ? kIeeeChainSteps : kMaxBatchTaps;
 
  public:
@@ -104,8 +104,8 @@ class WindowMultiplier {
     const bool same_window = p.filter_groups == 2;
     filter_start_ = same_window ? warpgroup * kPlanes * kWindowFilters * p.lane_bytes / 16 : 0;
     source_start_ = same_window ? 0 : warpgroup * p.second_offset * (p.lane_bytes / 16);
-    if constexpr (Reader::kTakesTurns) {
-      if (warpgroup == 1 && tiles.first < tiles.end) pass_turn();
+    if constexpr (Reader::kAlternates) {
+      if (warpgroup == 1 && tiles.first < tiles.end) let_other_issue();
     } else {
       if (p.lead > 0 && warpgroup == 1) wait_at_barrier<1, 256>();
     }
@@ -121,7 +121,7 @@ class WindowMultiplier {
     }
     accumulate_ = accumulate_low_ = chained_ = 0;
     filter_pending_ = -1;
-    has_turn_ = !Reader::kTakesTurns;
+    may_issue_ = !Reader::kAlternates;
     for (int chunk = tile.chunk; chunk < tile.chunk_end; ++chunk) {
       // A step takes 32 of lane_bytes. The last chunk may have fewer steps.
       const int left = (p_.channels - chunk * p_.chunk_channels) * kOperandBytes;
@@ -147,16 +147,16 @@ class WindowMultiplier {
         }
         filter_pending_ = filter_.slot;
         filter_.advance(p_.filter_stages);
-        if constexpr (!Reader::kTakesTurns) start_follower();
+        if constexpr (!Reader::kAlternates) start_follower();
       }
       reader_.leave();
     }
-    if (Reader::kTakesTurns && (more || warpgroup_ == 0)) pass_turn();
+    if (Reader::kAlternates && (more || warpgroup_ == 0)) let_other_issue();
   }
 
   __device__ __forceinline__ void finish(const Chains& chains, Sums& totals) {
     wait_wgmma<0>();
-    give_back();
+    release();
     if constexpr (kChained) add_chain(chains, totals);
     if constexpr (kHalves) {
 #pragma unroll
@@ -195,7 +195,7 @@ class WindowMultiplier {
       const int most = careful_ ? 1 : p_.chain_steps;
       if (chained_ > 0 && (kSplit || chained_ + kCount > most)) {
         wait_wgmma<0>();
-        give_back();
+        release();
         add_chain(chains, totals);
       }
       chained_ += kCount;
@@ -207,9 +207,9 @@ class WindowMultiplier {
       b[i] = reader_.find_tap(b_start, taps[i]);
     }
     // Taken as late as possible, because the other warpgroup cannot issue MMAs meanwhile.
-    if (Reader::kTakesTurns && !has_turn_) {
-      wait_at_barrier(kFirstTurn + warpgroup_, 256);
-      has_turn_ = true;
+    if (Reader::kAlternates && !may_issue_) {
+      wait_at_barrier(kFirstIssueBarrier + warpgroup_, 256);
+      may_issue_ = true;
     }
     __syncwarp();  // staging may leave the lanes diverged; wgmma needs the whole warp
     fence_wgmma();
@@ -230,7 +230,7 @@ class WindowMultiplier {
     commit_wgmma();
     accumulate_ = accumulate_low_ = 1;
     wait_wgmma<1>();
-    give_back();
+    release();
   }
 
   // Two components: hi x lo and lo x hi. lo x lo is below float32's rounding error.
@@ -258,19 +258,19 @@ class WindowMultiplier {
   }
 
   // Releases the stages whose last MMAs have completed.
-  __device__ __forceinline__ void give_back() {
+  __device__ __forceinline__ void release() {
     if (leader_ && filter_pending_ >= 0 && !p_.resident) {
       arrive(rings_.filter_empty + 8 * filter_pending_);
     }
     filter_pending_ = -1;
-    reader_.give_back(leader_);
+    reader_.release(leader_);
   }
 
   // Streaming blocks have few MMAs per tile, so one warpgroup issues its MMAs only after the other
   // has issued all of its own. Running at the same time, both would take twice as long, and no
   // warpgroup would stage accumulators meanwhile.
-  __device__ __forceinline__ void pass_turn() const {
-    pass_barrier(kFirstTurn + 1 - warpgroup_, 256);
+  __device__ __forceinline__ void let_other_issue() const {
+    pass_barrier(kFirstIssueBarrier + 1 - warpgroup_, 256);
   }
 
   // Lets the second warpgroup start once the first is p.lead stages ahead, so that one stages
@@ -296,7 +296,7 @@ class WindowMultiplier {
   int filter_pending_ = -1;
   int accumulate_ = 0, accumulate_low_ = 0;
   int chained_ = 0;  // steps in the current accumulation chain
-  bool has_turn_ = false;
+  bool may_issue_ = false;
   int stages_done_ = 0;
 };
 

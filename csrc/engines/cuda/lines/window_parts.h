@@ -7,7 +7,7 @@
 
 namespace convx {
 
-// Whether TMA can read tiles directly from the source (source_boxes.cuh). Changes a shape whose
+// Whether TMA can read tiles directly from the source (tile_roles.cuh). Changes a shape whose
 // line and tile are laid out, such that a stage consists of boxes; returns false if TMA cannot read
 // them.
 bool lay_out_boxes(const ConvProblem& problem, WindowShape& shape);

@@ -134,7 +134,7 @@ constexpr bool may_walk(TensorMath math) {
   return count_planes(math) == 1 && operand_bytes(math) == 2;
 }
 // Operand formats that are multiplied as they are stored, so that TMA can read tiles from the
-// source and store results directly (source_boxes.cuh).
+// source and store results directly (tile_roles.cuh).
 constexpr bool may_box(TensorMath math) {
   return math == TensorMath::kBFloat16 || math == TensorMath::kFloat16;
 }
@@ -143,7 +143,7 @@ constexpr bool may_box(TensorMath math) {
 constexpr bool may_carry(TensorMath math) { return may_box(math); }
 
 // Columns of the windows that kernels are compiled for: the planner chooses from these lists, and
-// lines_launch.cuh instantiates them.
+// lines_kernel.cuh instantiates them.
 inline constexpr int kWindowColumns[] = {256, 224, 192, 128, 64};
 inline constexpr int kIeeeWindowColumns[] = {160, 128, 96, 64};
 inline constexpr int kHalfIeeeWindowColumns[] = {96, 64};  // three sets of accumulators

@@ -1,4 +1,4 @@
-#include "engines/cuda/pixels/mma_launch.cuh"
+#include "engines/cuda/pixels/pixel_launch.cuh"
 
 namespace convx {
 

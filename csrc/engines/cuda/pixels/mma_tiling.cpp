@@ -33,12 +33,12 @@ bool fit_shared_memory(const ConvProblem& problem, const DeviceCaps& caps, Pixel
   const int64_t window = shape.window_pixels();
   const int64_t tables =
       4 * (shape.folded ? int64_t{shape.steps} * 4 * gathered_depth(shape.math) : 0) +
-      4 * (2 * window + shape.entries());
+      4 * (2 * window + shape.entries);
   shape.source_offset = static_cast<int>(round_up(tables, 128));
   // The epilogue stages accumulators where the rings were.
   shape.staging_offset = shape.source_offset;
   const int64_t staging = 2 * kStoreFilters * staging_elements(static_cast<int>(window), 4) * 4;
-  const int64_t step = shape.step_bytes();
+  const int64_t step = shape.step_bytes;
   shape.packed_bytes =
       problem.groups * shape.filter_tiles * int64_t{shape.chunks} * shape.steps * step;
   if (shape.packed_bytes > caps.workspace_limit) return false;
@@ -84,7 +84,7 @@ constexpr double kMmaStageCycles = 250;   // barrier, and refilling registers
 constexpr double kMmaCacheBytes = 28;     // source values and filters, bytes per cycle from L2
 constexpr double kMmaStoreCycles = 0.45;  // per accumulator of a window
 // Factor for the checks of kIeee, which may recompute accumulators.
-constexpr double kMmaMendChecks = 1.8;
+constexpr double kMmaRecomputeChecks = 1.8;
 constexpr double kMmaTileCycles = 4000;  // filling and draining the pipeline
 constexpr double kMmaLaunchUs = 6;
 constexpr double kMmaBytesPerUs = 3.4e6;  // device memory
@@ -115,17 +115,17 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
       kMmaWarps * (gathers * 128 + shape.filters * planes * kStepBytes) / kMmaSharedBytes;
   const double step = std::max({multiply, issue, shared});
 
-  const double copies = static_cast<double>(shape.entries()) * shape.chunk_channels /
-                        (shape.channels_last ? shape.vector : 1);
+  const double copies = static_cast<double>(shape.entries) * shape.chunk_channels /
+                        (shape.channels_last ? shape.run : 1);
   const double copy_issue =
-      shape.vector * element < 4 ? kMmaStoreHalfWord * kMmaCopyIssue : kMmaCopyIssue;
+      shape.run * element < 4 ? kMmaStoreHalfWord * kMmaCopyIssue : kMmaCopyIssue;
   const double load = chunks * copies / 32 * copy_issue / kMmaIssuePerCycle +
-                      shape.entries() / 32.0 * kMmaEntryIssue / kMmaIssuePerCycle;
+                      shape.entries / 32.0 * kMmaEntryIssue / kMmaIssuePerCycle;
   const double store =
-      kMmaStoreCycles * (ieee ? kMmaMendChecks : 1) * shape.window_pixels() * shape.filters;
+      kMmaStoreCycles * (ieee ? kMmaRecomputeChecks : 1) * shape.window_pixels() * shape.filters;
   const double idle =
       (steps / shape.stage_steps * kMmaStageCycles + kMmaTileCycles) / shape.blocks_per_sm;
-  const double bytes = chunks * shape.source_stage_bytes + steps * shape.step_bytes();
+  const double bytes = chunks * shape.source_stage_bytes + steps * shape.step_bytes;
   const double tile = std::max(steps * step + load + store + idle, bytes / kMmaCacheBytes);
 
   const int64_t tiles = shape.pixel_tiles * shape.filter_tiles * problem.groups * shape.splits;

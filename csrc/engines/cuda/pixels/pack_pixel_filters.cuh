@@ -8,7 +8,6 @@
 #include "cuda/launch.h"
 #include "device/convert.cuh"
 #include "device/dependent_launch.cuh"
-#include "device/tensor_formats.cuh"
 #include "engines/cuda/pixels/pixel_place.cuh"
 #include "kernels/half_scales.cuh"
 #include "kernels/run_flag.cuh"

@@ -1,4 +1,4 @@
-// Positions of tiles, pixels and staged source values (pixel_shape.h).
+// Positions of tiles, pixels and staged source values (pixel_fit.h).
 #pragma once
 
 #include "engines/cuda/pixels/pixel_fit.h"

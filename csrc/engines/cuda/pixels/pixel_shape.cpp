@@ -1,4 +1,4 @@
-#include "engines/cuda/pixels/pixel_shape.h"
+#include "engines/cuda/pixels/pixel_fit.h"
 
 #include <algorithm>
 #include <limits>
@@ -31,7 +31,7 @@ class Fitter {
   }
 
   PixelShape fit() const {
-    PixelShape best;
+    PixelShape best{};
     for (const PixelTileSize& tile : tiling_.tiles) {
       // Half or more of such a tile would be zeros.
       if (tile.filters > 64 && targets_ <= tile.filters / 2) continue;
@@ -54,7 +54,7 @@ class Fitter {
   }
 
   void consider(const PixelTileSize& tile, int64_t folded, bool bands, PixelShape& best) const {
-    PixelShape shape;
+    PixelShape shape{};
     shape.math = math_;
     shape.rows_axis = rows_;
     shape.columns_axis = columns_;
@@ -107,6 +107,7 @@ class Fitter {
       shape.steps = static_cast<int>(taps);
     }
     shape.chunks = static_cast<int>(ceil_div(sources_, shape.chunk_channels));
+    shape.step_bytes = shape.filters * count_planes(math_) * kStepBytes;
     return shape.steps <= 1024 && shape.chunks <= kMaxTensorChunks;
   }
 
@@ -153,8 +154,9 @@ class Fitter {
   }
 
   bool lay_out_positions(PixelShape& shape) const {
-    shape.vector = fit_vector(shape);
-    const int64_t align = shape.channels_last ? 1 : shape.vector;
+    shape.run = fit_vector(shape);
+    shape.vector = shape.channels_last ? 1 : shape.run;
+    const int64_t align = shape.vector;
     const int64_t lead = floor_mod(columns_.offset0, align);
     const int64_t step = columns_.source_step;
     const int64_t span = (columns_.taps - 1) * columns_.offset_step;
@@ -189,6 +191,7 @@ class Fitter {
     shape.span = static_cast<int>(span);
     shape.row_pitch = static_cast<int>(row_pitch);
     shape.staged_rows = static_cast<int>(staged_rows);
+    shape.entries = static_cast<int>(positions / align);
     shape.image_rows = static_cast<int>(image_rows);
     shape.segment = static_cast<int>(segment);
 
@@ -233,6 +236,63 @@ PixelShape fit_pixel_shape(const ConvProblem& problem, const DeviceCaps& caps,
                            const GatherAxis& rows, const GatherAxis& columns,
                            const PixelTiling& tiling) {
   return Fitter(problem, caps, rows, columns, tiling).fit();
+}
+
+PixelFit make_pixel_fit(const ConvProblem& problem, PixelShape shape) {
+  const GatherAxis& rows = shape.rows_axis;
+  const GatherAxis& columns = shape.columns_axis;
+  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+  PixelParams p = shape;
+  static_cast<TensorParams&>(p) = make_tensor_params(problem, rows, columns);
+  p.plane = narrow(rows.count * columns.count);
+  p.pixels = narrow(problem.N * p.plane);
+
+  const int64_t filter_tiles = problem.groups * shape.filter_tiles;
+  p.tiles = narrow(shape.pixel_tiles * filter_tiles * shape.splits);
+  p.tile_filters = shape.filters;
+  p.partial_image = problem.groups * p.group_targets * int64_t{p.plane};
+  p.copy_elements = p.run;
+  if (p.channels_last) {
+    p.entry_elements = p.position_pitch;
+    p.entry_copies = p.chunk_channels / p.run;
+    p.copy_channels = p.copy_shared = p.run;
+    p.copy_source = p.run * p.source_c;
+  } else {
+    p.entry_elements = p.run;
+    p.entry_copies = p.chunk_channels;
+    p.copy_channels = 1;
+    p.copy_shared = p.channel_pitch;
+    p.copy_source = p.source_c;
+  }
+  p.pair_lead = narrow(floor_mod(columns.offset0, 2));
+  p.filter_stage_bytes = p.stage_steps * p.step_bytes;
+
+  p.by_target_width = FastDivmod(columns.count), p.by_target_height = FastDivmod(rows.count);
+  p.by_plane = FastDivmod(p.plane);
+  p.by_row_pitch = FastDivmod(shape.row_pitch);
+  p.by_image_rows = FastDivmod(shape.image_rows);
+  p.by_segment = FastDivmod(shape.segment);
+  p.by_splits = FastDivmod(shape.splits);
+  p.by_filter_tiles_all = FastDivmod(filter_tiles);
+  p.by_filter_tiles = FastDivmod(shape.filter_tiles);
+  p.by_image_tiles =
+      FastDivmod(std::max<int64_t>(1, problem.N == 0 ? 1 : shape.pixel_tiles / problem.N));
+  return {std::move(shape), p};
+}
+
+PixelParams make_pixel_params(const ConvProblem& problem, const PixelFit& fit, Buffers buffers,
+                              int64_t offset) {
+  PixelParams p = fit.params;
+  buffers.workspace = static_cast<char*>(buffers.workspace) + offset;
+  const int64_t element = size_of(problem.dtype);
+  set_tensors(p, problem, fit.shape.rows_axis, fit.shape.columns_axis, buffers,
+              fit.shape.packed_bytes, fit.shape.splits > 1);
+  // The caller's tensors may start at any address.
+  while (reinterpret_cast<uintptr_t>(p.source) %
+         static_cast<uintptr_t>(p.copy_elements * element)) {
+    p.copy_elements /= 2;
+  }
+  return p;
 }
 
 }  // namespace convx

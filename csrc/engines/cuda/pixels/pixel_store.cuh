@@ -7,13 +7,11 @@
 #pragma once
 
 #include "device/convert.cuh"
-#include "device/tensor_formats.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda/pixels/pixel_place.cuh"
-#include "kernels/half_scales.cuh"
-#include "kernels/tensor_types.cuh"
-#include "kernels/visit_target.cuh"
+#include "kernels/finish.cuh"
+#include "kernels/recompute.cuh"
 
 namespace convx {
 
@@ -76,11 +74,11 @@ class PixelStorer {
       if (part * kStoreFilters < filters_) {
         const int filters = min(kStoreFilters, filters_ - part * kStoreFilters);
         synchronise();
-        const bool spoilt = stage(sums, part);
+        const bool must_recompute = stage(sums, part);
         if constexpr (!kExact) {
           synchronise();
-        } else if (any_in_warpgroup(barrier_, spoilt)) {
-          mend_part(part * kStoreFilters, filters);
+        } else if (any_in_warpgroup(barrier_, must_recompute)) {
+          recompute_part(part * kStoreFilters, filters);
           synchronise();
         }
         if (run) {
@@ -100,7 +98,8 @@ class PixelStorer {
     return bias_ != nullptr && filter < filters_ ? to_accumulate(bias_[filter]) : 0.f;
   }
 
-  // The bias of a filter, and the factors that undo its scale.
+  // The bias of a filter, and the factors that undo its scale. This is not Finish (finish.cuh),
+  // which changes the registers of cuda_mma's kernels.
   struct FilterEnd {
     float bias = 0;
     Unscale unscale{};  // scaled fp16
@@ -152,7 +151,7 @@ class PixelStorer {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) ends[i] = load_end(part * kStoreFilters + locate(i));
     }
-    bool spoilt = false;
+    bool must_recompute = false;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int filter = locate(i);
@@ -165,17 +164,17 @@ class PixelStorer {
       for (int half = 0; half < 2 * kBlocks; ++half) {
         const float* v = sums[half / 2].value + 4 * (part * (kStoreFilters / 8) + i / 2) + i % 2;
         const float sum = finish(v[half % 2 * 2], end);
-        if constexpr (kExact) spoilt |= is_spoilt(sum);
+        if constexpr (kExact) must_recompute |= is_not_finite(sum);
         row[half / 2 * kPixelBlock + half % 2 * 8] = round_to<Out>(sum);
       }
     }
-    return spoilt;
+    return must_recompute;
   }
 
-  __device__ __forceinline__ void mend(Out& staged, int pixel, int filter) const {
+  __device__ __forceinline__ void recompute(Out& staged, int pixel, int filter) const {
     if constexpr (kExact) {
-      if (!is_spoilt(staged)) return;
-      SpoiltSum at{};
+      if (!is_not_finite(staged)) return;
+      RecomputedSum at{};
       at.group = tile_.group;
       at.filter = tile_.filter + filter;
       at.image = window_ + pixel;
@@ -183,18 +182,18 @@ class PixelStorer {
       at.row = p_.by_target_height.split(at.image);
       at.first = tile_.chunk * p_.chunk_channels;
       at.last = tile_.chunk_end * p_.chunk_channels;
-      staged = mend_sum(p_, at) + load_bias(filter);
+      staged = recompute_sum(p_, at) + load_bias(filter);
     }
   }
 
   // Recomputes staged values that became NaN or infinite by splitting. This is rare.
-  __device__ __forceinline__ void mend_part(int first_filter, int filters) const {
+  __device__ __forceinline__ void recompute_part(int first_filter, int filters) const {
 #pragma unroll 1
     for (int f = warp_; f < filters; f += 4) {
       const int filter = first_filter + f;
 #pragma unroll 1
       for (int i = lane_; i < count_; i += 32) {
-        mend(staging_[f * kPitch + shift(filter) + i], i, filter);
+        recompute(staging_[f * kPitch + shift(filter) + i], i, filter);
       }
     }
   }
@@ -261,7 +260,7 @@ class PixelStorer {
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
-        for (int i = 0; i < kFilters / 2; ++i) any |= is_spoilt(sums[block].value[i]);
+        for (int i = 0; i < kFilters / 2; ++i) any |= is_not_finite(sums[block].value[i]);
       }
       if (any_in_warpgroup(barrier_, any)) return false;
     }
@@ -328,13 +327,13 @@ __device__ __forceinline__ void store_window(const PixelParams& p, const PixelTi
   const PixelTarget<Element> whole{
       static_cast<Element*>(p.target), p.target_n, p.target_c, p.target_h, p.target_w,
       p.plane_contiguous != 0};
-  const PixelTarget<float> part{p.partials + tile.split * p.partial_stride,
-                                p.partial_image,
-                                p.plane,
-                                p.target_width,
-                                1,
-                                true};
-  visit_whole_or_part(p.partials != nullptr, whole, part, bias, store);
+  const PixelTarget<float> slice{p.partials + tile.split * p.partial_stride,
+                                 p.partial_image,
+                                 p.plane,
+                                 p.target_width,
+                                 1,
+                                 true};
+  visit_whole_or_slice(p.partials != nullptr, whole, slice, bias, store);
 }
 
 }  // namespace convx

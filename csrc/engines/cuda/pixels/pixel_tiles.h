@@ -2,7 +2,7 @@
 // lists, and launch functions instantiate them.
 #pragma once
 
-#include "engines/cuda/pixels/pixel_shape.h"
+#include "engines/cuda/pixels/pixel_fit.h"
 
 namespace convx {
 

@@ -3,7 +3,7 @@
 //     accumulator[pixel][filter] = sum over steps and k of  gathered[pixel][k] * packed[filter][k]
 //
 // The A operand is gathered from shared memory into registers, at any offset, and rounded or split
-// on the way; pixel_shape.h describes k and the staging. A tile is two windows of pixels by
+// on the way; pixel_fit.h describes k and the staging. A tile is two windows of pixels by
 // kFilters filters:
 //
 //                              kFilters
@@ -34,12 +34,11 @@
 #include "device/dependent_launch.cuh"
 #include "device/mbarrier.cuh"
 #include "device/wgmma.cuh"
-#include "engines/cuda/pixels/pair_gather.cuh"
-#include "engines/cuda/pixels/pair_load.cuh"
 #include "engines/cuda/pixels/pixel_gather.cuh"
+#include "engines/cuda/pixels/pixel_load.cuh"
 #include "engines/cuda/pixels/pixel_store.cuh"
 #include "engines/cuda/pixels/pixel_tiles.h"
-#include "kernels/copy_filters.cuh"
+#include "kernels/fill_stages.cuh"
 #include "kernels/run_flag.cuh"
 
 namespace convx {
@@ -136,7 +135,7 @@ class PixelMultiplier {
     }
     wait_wgmma<0>();
 #pragma unroll
-    for (int i = kSets - 1; i >= 0; --i) give_back_filters(ended_[i]);
+    for (int i = kSets - 1; i >= 0; --i) release_filters(ended_[i]);
   }
 
  private:
@@ -144,7 +143,7 @@ class PixelMultiplier {
   template <bool kLast>
   __device__ __forceinline__ void multiply_step(Sums (&sums)[kBlocks], Operands& a) {
     wait_wgmma<kSets - 1>();
-    turn_filters();
+    retire_filters();
     typename Gather::Values values;
     gather_.template load<kLast>(values);
     Gather::convert(values, a);
@@ -172,7 +171,7 @@ class PixelMultiplier {
     const auto end_step_before = [&] {
       if constexpr (kSplit) {
         wait_wgmma<0>();
-        turn_filters();
+        retire_filters();
       }
       if constexpr (kTotals) {
         if (chained < kChainSteps) return;
@@ -184,7 +183,7 @@ class PixelMultiplier {
     const auto take_step = [&](Operands& a) {
       if constexpr (kHalves) {  // wait for the MMAs of two steps ago, which read this set
         wait_wgmma<1>();
-        turn_filters();
+        retire_filters();
       }
       if (step == 0) enter_source();
       const bool last = ++step == p_.steps;
@@ -285,14 +284,14 @@ class PixelMultiplier {
   }
 
   // Call when all steps but the last kSets - 1 have completed: releases the filters they have read.
-  __device__ __forceinline__ void turn_filters() {
-    give_back_filters(ended_[kSets - 1]);
+  __device__ __forceinline__ void retire_filters() {
+    release_filters(ended_[kSets - 1]);
 #pragma unroll
     for (int i = kSets - 1; i > 0; --i) ended_[i] = ended_[i - 1];
     ended_[0] = -1;
   }
 
-  __device__ __forceinline__ void give_back_filters(int& slot) {
+  __device__ __forceinline__ void release_filters(int& slot) {
     if (slot >= 0 && leader_ && !p_.resident) arrive(rings_.filter_empty + 8 * slot);
     slot = -1;
   }

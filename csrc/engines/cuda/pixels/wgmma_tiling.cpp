@@ -15,12 +15,12 @@ constexpr int64_t kFilterStageBytes = 16384;  // target size of a stage of filte
 bool fit_shared_memory(const ConvProblem& problem, const DeviceCaps& caps, PixelShape& shape) {
   const int64_t window = shape.window_pixels();
   const int64_t tables =
-      4 * (int64_t{shape.steps} * 4 * shape.table_depth() + 2 * window + shape.entries());
+      4 * (int64_t{shape.steps} * 4 * shape.table_depth() + 2 * window + shape.entries);
   shape.staging_offset = static_cast<int>(round_up(kPixelBarrierBytes + tables, 128));
   const int64_t staging = 2 * kStoreFilters * staging_elements(static_cast<int>(window), 4) * 4;
   shape.source_offset = static_cast<int>(round_up(shape.staging_offset + staging, 128));
   const int64_t stage = shape.source_stage_bytes;
-  const int64_t step = shape.step_bytes();
+  const int64_t step = shape.step_bytes;
   const int64_t stages_per_chunk =
       ceil_div(shape.steps, std::max<int64_t>(1, kFilterStageBytes / step));
   shape.stage_steps = static_cast<int>(ceil_div(shape.steps, stages_per_chunk));
@@ -72,7 +72,7 @@ constexpr double kPixelCacheBytes = 20;     // source values and filters, bytes 
 constexpr double kPixelStoreCycles = 0.45;  // per accumulator of a window
 constexpr double kPixelScatter = 1.6;       // factor for channels_last targets
 // Factor for the checks of kIeee, which may recompute accumulators.
-constexpr double kPixelMendChecks = 1.8;
+constexpr double kPixelRecomputeChecks = 1.8;
 constexpr double kPixelUnscale = 1.25;     // factor for scaled fp16; estimated
 constexpr double kPixelTileCycles = 2500;  // filling and draining the pipeline
 constexpr double kPixelLaunchCycles = 10000;
@@ -102,24 +102,24 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   const double multiply =
       kPixelEnterCycles * chunks +
       steps * 2 * shape.blocks * (products * shape.filters / 2 / kPixelMmaEfficiency + gather);
-  const double copies = static_cast<double>(shape.entries()) * shape.chunk_channels /
-                        (shape.channels_last ? shape.vector : 1);
-  const double per_copy = kPixelCopyCycles * (shape.paired                 ? kPixelSplitCopy
-                                              : shape.vector * element < 4 ? kPixelStoreHalfWord
-                                                                           : 1);
+  const double copies = static_cast<double>(shape.entries) * shape.chunk_channels /
+                        (shape.channels_last ? shape.run : 1);
+  const double per_copy = kPixelCopyCycles * (shape.paired              ? kPixelSplitCopy
+                                              : shape.run * element < 4 ? kPixelStoreHalfWord
+                                                                        : 1);
   const double split = shape.paired ? chunks * copies / 32 * kPixelSplitCycles : 0;
   const double load =
-      kPixelEntryCycles * shape.entries() + chunks * (kPixelChunkCycles + copies / 32 * per_copy);
+      kPixelEntryCycles * shape.entries + chunks * (kPixelChunkCycles + copies / 32 * per_copy);
   const double loaded =
       shape.source_stage_bytes / (shape.paired ? pair_bytes(shape.math) / 2 / element : 1);
-  const double bytes = chunks * loaded + (shape.resident ? 0 : steps * shape.step_bytes());
+  const double bytes = chunks * loaded + (shape.resident ? 0 : steps * shape.step_bytes);
   const double store = kPixelStoreCycles * (target.c == 1 ? kPixelScatter : 1) *
-                       (shape.math == TensorMath::kIeee ? kPixelMendChecks
+                       (shape.math == TensorMath::kIeee ? kPixelRecomputeChecks
                         : is_half(shape.math)           ? kPixelUnscale
                                                         : 1) *
                        shape.window_pixels() * shape.filters;
   const bool single_tap = problem.R * problem.S == 1 && (products == 1 || !shape.channels_last);
-  const bool short_copies = products == 1 && shape.vector * element < 16;
+  const bool short_copies = products == 1 && shape.run * element < 16;
   const double waits = single_tap ? kPixelTapLoads * (short_copies ? kPixelShortCopies : 1) : 1;
   const double tile = std::max({multiply + split + store, load, bytes / kPixelCacheBytes}) * waits +
                       kPixelTileCycles;

@@ -1,5 +1,5 @@
 // 1x1 layers of NCHW tensors with few filters. Each thread sums 16 bytes of pixels over a quarter
-// of the channels, in float32, with every source value read once (few_filters_kernel.cuh).
+// of the channels, in float32, with every source value read once (few_filters_launch.cu).
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,8 @@
 #include "core/problem.h"
 
 namespace convx {
+
+struct LaunchSite;
 
 inline constexpr int kMaxFewFilters = 8;  // per group
 inline constexpr int kFewUnits = 32;      // 16-byte units per block, one per lane
@@ -47,5 +49,8 @@ std::optional<FewFiltersFit> fit_few_filters(const ConvProblem& problem, const D
 std::optional<FewFiltersParams> make_few_filters_params(const ConvProblem& problem,
                                                         const FewFiltersFit& fit,
                                                         const Buffers& buffers);
+
+void launch_few_filters(const LaunchSite& site, const FewFiltersFit& fit,
+                        const FewFiltersParams& params);
 
 }  // namespace convx

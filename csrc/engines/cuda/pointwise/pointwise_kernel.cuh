@@ -5,7 +5,7 @@
 //
 // A tile is 128 pixels by all filters of the block, 64 at a time. wgmma accepts a 16-bit B operand
 // with contiguous columns, so pixels go in as NCHW has them, without a transpose; float32 values
-// are multiplied in 16-bit components (pointwise_shape.h).
+// are multiplied in 16-bit components (pointwise_fit.h).
 //
 //     source [channel][pixel] -> producer registers -> ring -> B     A <- filters, resident
 //
@@ -26,13 +26,14 @@
 // once for all of its filters.
 #pragma once
 
+#include "cuda/launch.h"
 #include "device/dependent_launch.cuh"
 #include "device/mbarrier.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
-#include "engines/cuda/pointwise/pointwise_filters.cuh"
 #include "engines/cuda/pointwise/pointwise_load.cuh"
 #include "engines/cuda/pointwise/pointwise_store.cuh"
+#include "kernels/measure_halves.cuh"
 #include "kernels/run_flag.cuh"
 
 namespace convx {
@@ -84,7 +85,7 @@ class PointwiseMultiplier {
         for (int i = 0; i < kChain; ++i) multiply_large(sums, operands[i], 1);
         commit_wgmma();
         wait_wgmma<0>();
-        if (is_last) give_back_chunks(done);
+        if (is_last) release_chunks(done);
 #pragma unroll
         for (int i = 0; i < kPointwisePixels / 2; ++i) totals.value[i] += sums.value[i];
       }
@@ -103,11 +104,11 @@ class PointwiseMultiplier {
         commit_wgmma();
         if (is_last && chunk > 0) {
           wait_wgmma<1>();
-          give_back_chunks(done);
+          release_chunks(done);
         }
       }
       wait_wgmma<0>();
-      if (is_last) give_back_chunks(done);
+      if (is_last) release_chunks(done);
       if constexpr (kHalves) {
 #pragma unroll
         for (int i = 0; i < kPointwisePixels / 2; ++i) {
@@ -120,14 +121,14 @@ class PointwiseMultiplier {
   // A barrier tells its phases apart by parity only. In a ring that holds fewer than two tiles, a
   // warpgroup could take an older phase for the one it waits for. It therefore waits until the
   // other warpgroup has found all chunks of the previous tile.
-  __device__ __forceinline__ void wait_for_turn() const { turn(true, warpgroup_); }
-  __device__ __forceinline__ void give_turn() const { turn(false, 1 - warpgroup_); }
+  __device__ __forceinline__ void wait_for_other() const { meet(true, warpgroup_); }
+  __device__ __forceinline__ void let_other_go_on() const { meet(false, 1 - warpgroup_); }
 
   // Advances to this warpgroup's next tile.
   __device__ __forceinline__ void leave_tile() { first_.skip(2 * p_.chunks, p_.stages); }
 
  private:
-  __device__ __forceinline__ void turn(bool waits, int whose) const {
+  __device__ __forceinline__ void meet(bool waits, int whose) const {
     if (p_.stages >= 2 * p_.chunks) return;
     constexpr int kFirstId = 2;
     __syncwarp();
@@ -148,7 +149,7 @@ class PointwiseMultiplier {
     __syncwarp();  // lanes diverge while they wait
   }
 
-  __device__ __forceinline__ void give_back_chunks(RingCursor& cursor) const {
+  __device__ __forceinline__ void release_chunks(RingCursor& cursor) const {
 #pragma unroll
     for (int i = 0; i < kChain; ++i) {
       if (threadIdx.x % 32 == 0) arrive(ring_.empty + 8 * cursor.slot);
@@ -228,14 +229,14 @@ __device__ __forceinline__ void multiply_tiles(const PointwiseParams& p, const B
 #pragma unroll 1
   for (int tile = work.first_tile + warpgroup * work.tile_step; tile < p.tiles;
        tile += 2 * work.tile_step) {
-    if (tile > work.first_tile) multiplier.wait_for_turn();
+    if (tile > work.first_tile) multiplier.wait_for_other();
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       WgmmaSums<kPointwisePixels> sums;
-      const auto ends = storer.load_ends(block);  // prefetched during the MMAs
+      const auto prefetched = storer.prefetch(block);  // during the MMAs
       multiplier.multiply(block, block == 0, block == blocks - 1, sums);
-      if (block == 0 && tile + work.tile_step < p.tiles) multiplier.give_turn();
-      storer.store(sums, tile, block, ends);
+      if (block == 0 && tile + work.tile_step < p.tiles) multiplier.let_other_go_on();
+      storer.store(sums, tile, block, prefetched);
     }
     multiplier.leave_tile();
   }
@@ -265,6 +266,14 @@ __global__ void __launch_bounds__(kPointwiseThreads, 1)
     load_sources<kMath>(p, work, ring, threadIdx.x - 32 * kPointwiseWarps);
   }
 #endif
+}
+
+template <TensorMath kMath>
+void launch_pointwise(const LaunchSite& site, const PointwiseShape& shape,
+                      const PointwiseParams& params) {
+  if constexpr (is_half(kMath)) measure(site, params);
+  launch_early<pointwise_kernel<kMath>>(site, dim3(static_cast<unsigned>(shape.grid)),
+                                        kPointwiseThreads, shape.shared_bytes, params);
 }
 
 }  // namespace convx

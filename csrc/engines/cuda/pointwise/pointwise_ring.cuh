@@ -1,8 +1,8 @@
-// A block's tiles, and its ring of chunks (pointwise_shape.h).
+// A block's tiles, and its ring of chunks (pointwise_fit.h).
 #pragma once
 
 #include "device/mbarrier.cuh"
-#include "engines/cuda/pointwise/pointwise_params.h"
+#include "engines/cuda/pointwise/pointwise_fit.h"
 
 namespace convx {
 

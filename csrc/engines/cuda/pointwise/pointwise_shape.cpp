@@ -1,9 +1,11 @@
-#include "engines/cuda/pointwise/pointwise_shape.h"
+#include "engines/cuda/pointwise/pointwise_fit.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/arithmetic.h"
 #include "planning/dense_pixels.h"
+#include "planning/staged_rows.h"
 
 namespace convx {
 namespace {
@@ -60,7 +62,7 @@ class Fitter {
     shape_.rows_axis = make_gather_axis(view_.rows[0], false);
     shape_.columns_axis = make_gather_axis(view_.columns[0], false);
     plane_ = view_.target_h * view_.target_w;
-    shape_.tiles = ceil_div(problem.N * plane_, kPointwisePixels);
+    shape_.tiles = static_cast<int>(ceil_div(problem.N * plane_, kPointwisePixels));
     const int chain = chain_chunks(shape_.math);
     shape_.chunks = static_cast<int>(
         chain * ceil_div(view_.source_channels, chain * pointwise_chunk(shape_.math)));
@@ -69,7 +71,7 @@ class Fitter {
   }
 
   PointwiseShape fit() const {
-    PointwiseShape best;
+    PointwiseShape best{};
     if (shape_.math == TensorMath::kHalfIeee &&
         view_.source_channels > kMaxHalfIeeeProducts * kProductDepth) {
       return best;
@@ -83,11 +85,12 @@ class Fitter {
       shape.filter_tiles = static_cast<int>(ceil_div(blocks, some));
       // Fewer filters per block need as many blocks.
       if (ceil_div(blocks, shape.filter_tiles) != some) continue;
-      shape.filters = static_cast<int>(some * kPointwiseFilters);
+      shape.filters = shape.tile_filters = static_cast<int>(some * kPointwiseFilters);
+      shape.filter_part_bytes = shape.channel_rows * shape.filters * 2 * kFilterChannels;
       if (!fit_shared_memory(shape)) continue;
       const int64_t filter_tiles = problem_.groups * shape.filter_tiles;
       const int64_t blocks_of_one =
-          std::clamp<int64_t>(caps_.sm_count / filter_tiles, 1, std::max<int64_t>(1, shape.tiles));
+          std::clamp<int64_t>(caps_.sm_count / filter_tiles, 1, std::max(1, shape.tiles));
       shape.grid = static_cast<int>(filter_tiles * blocks_of_one);
       shape.microseconds = predict_microseconds(shape, blocks_of_one);
       if (best.filters == 0 || shape.microseconds < best.microseconds) best = shape;
@@ -132,6 +135,7 @@ class Fitter {
           if (whole_rows && !can_store_rows) continue;
           shape.raw_stages = raw;
           shape.whole_rows = whole_rows;
+          shape.staging_pitch = staging_pitch(shape.math, whole_rows);
           if (place_in_shared_memory(shape, stages)) return true;
         }
         if (raw == 0) break;
@@ -150,9 +154,8 @@ class Fitter {
 
   // Returns false if fewer than least_stages fit.
   bool place_in_shared_memory(PointwiseShape& shape, int least_stages) const {
-    const int64_t staging =
-        int64_t{kPointwiseWarps} * 16 * staging_pitch(shape.math, shape.whole_rows);
-    const int64_t filters = pointwise_parts(shape.math) * int64_t{shape.filter_part_bytes()};
+    const int64_t staging = int64_t{kPointwiseWarps} * 16 * shape.staging_pitch;
+    const int64_t filters = pointwise_parts(shape.math) * int64_t{shape.filter_part_bytes};
     const int64_t raw = int64_t{shape.raw_stages} * kRawStageBytes;
     const int64_t offset = round_up(kPointwiseBarrierBytes + staging, kTileAlignment);
     // Dynamic shared memory is aligned to 16 bytes only.
@@ -236,7 +239,7 @@ class Fitter {
                           (shape.filter_tiles - 1) * source_bytes / sms / kCacheBytes;
     const double work =
         static_cast<double>(waves) *
-        (filters + static_cast<double>(ceil_div(shape.tiles, blocks_of_one)) * tile);
+        (filters + static_cast<double>(ceil_div(int64_t{shape.tiles}, blocks_of_one)) * tile);
     double chunks = 1;
     if (!is_float32(shape.math)) {
       chunks = std::min(kMostNarrowChunks, kFewNarrowChunks + kNarrowChunk * shape.chunks);
@@ -250,7 +253,7 @@ class Fitter {
   const ConvProblem& problem_;
   const DeviceCaps& caps_;
   const GatherView view_;
-  PointwiseShape shape_;  // the fields that all candidates share
+  PointwiseShape shape_{};  // the fields that all candidates share
   int64_t plane_ = 0;
 };
 
@@ -259,6 +262,30 @@ class Fitter {
 PointwiseShape fit_pointwise_shape(const ConvProblem& problem, const DeviceCaps& caps,
                                    TensorMath math) {
   return Fitter(problem, caps, math).fit();
+}
+
+PointwiseFit make_pointwise_fit(const ConvProblem& problem, PointwiseShape shape) {
+  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+  PointwiseParams p = shape;
+  static_cast<TensorParams&>(p) = make_tensor_params(problem, shape.rows_axis, shape.columns_axis);
+  p.plane = narrow(shape.rows_axis.count * shape.columns_axis.count);
+  p.pixels = narrow(problem.N * p.plane);
+  p.all_filter_tiles = narrow(problem.groups * shape.filter_tiles);
+  p.by_plane = FastDivmod(p.plane);
+  p.by_target_width = FastDivmod(p.target_width);
+  return {std::move(shape), p};
+}
+
+PointwiseParams make_pointwise_params(const ConvProblem& problem, const PointwiseFit& fit,
+                                      const Buffers& buffers) {
+  const PointwiseShape& shape = fit.shape;
+  PointwiseParams p = fit.params;
+  set_tensors(p, problem, shape.rows_axis, shape.columns_axis, buffers, 0, false);
+  // The caller's tensors may start at any address.
+  p.aligned_source = shape.aligned_source && is_unit_aligned(p.source);
+  p.aligned_target = shape.aligned_target && is_unit_aligned(p.target);
+  p.aligned_filters = shape.aligned_filters && is_unit_aligned(p.filters);
+  return p;
 }
 
 }  // namespace convx

@@ -1,14 +1,10 @@
-#include "engines/cuda/pointwise/pointwise_launch.cuh"
+#include "engines/cuda/pointwise/pointwise_kernel.cuh"
 
 namespace convx {
 
-void launch_pointwise_split(const LaunchSite& site, const PointwiseShape& shape,
-                            const PointwiseParams& params) {
-  if (shape.math == TensorMath::kTf32) {
-    launch_pointwise<TensorMath::kTf32>(site, shape, params);
-  } else {
-    launch_pointwise<TensorMath::kIeee>(site, shape, params);
-  }
-}
+template void launch_pointwise<TensorMath::kTf32>(const LaunchSite&, const PointwiseShape&,
+                                                  const PointwiseParams&);
+template void launch_pointwise<TensorMath::kIeee>(const LaunchSite&, const PointwiseShape&,
+                                                  const PointwiseParams&);
 
 }  // namespace convx

@@ -13,8 +13,8 @@
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda/pointwise/pointwise_ring.cuh"
-#include "kernels/half_scales.cuh"
-#include "kernels/tensor_types.cuh"
+#include "kernels/finish.cuh"
+#include "kernels/recompute.cuh"
 
 namespace convx {
 
@@ -45,30 +45,30 @@ class PointwiseStorer {
               (static_cast<int64_t>(work.group) * p.group_targets + work.filter) * p.target_c;
   }
 
-  // The bias of a filter, and its scale.
-  struct FilterEnd {
+  // What finishing needs of a filter, as it is loaded during the MMAs.
+  struct Prefetched {
     float bias = 0;
     float scale = 1;  // scaled fp16
   };
   // This thread's two filters of 64.
-  struct Ends {
-    FilterEnd low, high;
+  struct Filters {
+    Prefetched low, high;
   };
-  __device__ __forceinline__ Ends load_ends(int block) const {
+  __device__ __forceinline__ Filters prefetch(int block) const {
     const int row = block * kPointwiseFilters + warp_row_ + lane_ / 4;
-    return {load_end(row), load_end(row + 8)};
+    return {prefetch_filter(row), prefetch_filter(row + 8)};
   }
 
   // Stores 64 filters, from 64 * block on.
   __device__ __forceinline__ void store(const Sums& sums, int tile, int block,
-                                        const Ends& ends) const {
+                                        const Filters& filters) const {
     const int row = block * kPointwiseFilters + warp_row_;  // within the block's filters
     if (row >= work_.filters) return;
     const int first = tile * kPointwisePixels;
     if constexpr (wants_whole_rows(kMath)) {
-      if (p_.whole_rows && p_.aligned_target) return store_rows(sums, first, row, ends);
+      if (p_.whole_rows && p_.aligned_target) return store_rows(sums, first, row, filters);
     }
-    store_pieces(sums, first, row, ends);
+    store_pieces(sums, first, row, filters);
   }
 
   // Waits for bulk stores. Call before the block ends.
@@ -81,7 +81,7 @@ class PointwiseStorer {
  private:
   // Stores piece by piece, with ordinary stores.
   __device__ __forceinline__ void store_pieces(const Sums& sums, int first, int row,
-                                               const Ends& ends) const {
+                                               const Filters& filters) const {
     const int rows = work_.filters - row;  // filters left
     Element* const to = target_ + row * p_.target_c;
     const int image = p_.by_plane.divide(first);
@@ -93,10 +93,10 @@ class PointwiseStorer {
       const int pixel = first + piece * kPiece;
       __syncwarp();  // all lanes have stored the previous piece
       const float* const values = sums.value + piece * (4 * kPieceGroups);
-      stage(values, ends, staging_);
+      stage(values, filters, staging_);
       __syncwarp();
-      if (is_split(kMath) && __any_sync(0xffffffff, has_spoilt(values))) {
-        mend(row, pixel, staging_);
+      if (is_split(kMath) && __any_sync(0xffffffff, has_not_finite(values))) {
+        recompute(row, pixel, staging_);
         __syncwarp();
       }
       if (!p_.aligned_target) {
@@ -114,21 +114,21 @@ class PointwiseStorer {
 
   // Stores all pieces together, by bulk copies that continue while the warp goes on.
   __device__ __forceinline__ void store_rows(const Sums& sums, int first, int row,
-                                             const Ends& ends) const {
+                                             const Filters& filters) const {
     if (elect_lane()) wait_bulk_reads();
     __syncwarp();  // the previous bulk copies have read the buffer
-    bool spoilt = false;
+    bool must_recompute = false;
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       const float* const values = sums.value + piece * (4 * kPieceGroups);
-      stage(values, ends, staging_ + 128 * piece);
-      spoilt |= has_spoilt(values);
+      stage(values, filters, staging_ + 128 * piece);
+      must_recompute |= has_not_finite(values);
     }
-    if (is_split(kMath) && __any_sync(0xffffffff, spoilt)) {
+    if (is_split(kMath) && __any_sync(0xffffffff, must_recompute)) {
       __syncwarp();
 #pragma unroll 1
       for (int piece = 0; piece < kPieces; ++piece) {
-        mend(row, first + piece * kPiece, staging_ + 128 * piece);
+        recompute(row, first + piece * kPiece, staging_ + 128 * piece);
       }
     }
     fence_async_proxy();
@@ -142,38 +142,24 @@ class PointwiseStorer {
         static_cast<const Element*>(p_.bias)[work_.group * p_.group_targets + work_.filter + row]);
   }
 
-  __device__ __forceinline__ FilterEnd load_end(int row) const {
-    FilterEnd end;
-    end.bias = load_bias(row);
+  __device__ __forceinline__ Prefetched prefetch_filter(int row) const {
+    Prefetched filter;
+    filter.bias = load_bias(row);
     if constexpr (is_half(kMath)) {
-      const int filter = work_.filter + min(row, work_.filters - 1);
-      end.scale = filter_scales(p_.scales)[work_.group * p_.group_targets + filter];
+      const int own = work_.filter + min(row, work_.filters - 1);
+      filter.scale = filter_scales(p_.scales)[work_.group * p_.group_targets + own];
     }
-    return end;
+    return filter;
   }
 
-  // Turns a filter's accumulators into target values. Constructed only when the accumulators are
-  // complete, from values that were prefetched.
-  struct Finish {
-    float bias;
-    Unscale unscale;
-
-    __device__ __forceinline__ Finish(float source_scale, const FilterEnd& end) : bias(end.bias) {
-      if constexpr (is_half(kMath)) unscale = Unscale(source_scale, end.scale);
-    }
-    __device__ __forceinline__ float operator()(float sum) const {
-      if constexpr (is_half(kMath)) {
-        return fmaf(sum * unscale.first, unscale.second, bias);
-      } else {
-        return is_split(kMath) ? fmaf(sum, kSplitUnscale, bias) : sum + bias;
-      }
-    }
-  };
-
   // Writes kPieceGroups groups of 8 pixels to [filter][kPiece pixels].
-  __device__ __forceinline__ void stage(const float* v, const Ends& ends, uint32_t staged) const {
+  __device__ __forceinline__ void stage(const float* v, const Filters& filters,
+                                        uint32_t staged) const {
     const int pitch = p_.staging_pitch;
-    const Finish low(source_scale_, ends.low), high(source_scale_, ends.high);
+    // Made only when the accumulators are complete: registers are short before.
+    using FinishFilter = Finish<is_split(kMath) ? TensorMath::kIeee : kMath>;
+    const FinishFilter low(filters.low.bias, source_scale_, filters.low.scale);
+    const FinishFilter high(filters.high.bias, source_scale_, filters.high.scale);
     if constexpr (kBytes == 4) {
       const uint32_t to = staged + lane_ / 4 * pitch + lane_ % 4 * 8;
 #pragma unroll
@@ -202,7 +188,7 @@ class PointwiseStorer {
 
   // True if any of this thread's accumulators is not finite (its product with zero is then NaN).
   // Only splitting can make a value NaN that should be finite, so other precisions need no check.
-  static __device__ __forceinline__ bool has_spoilt(const float* v) {
+  static __device__ __forceinline__ bool has_not_finite(const float* v) {
     if constexpr (!is_split(kMath)) return false;
     float probes[2] = {0, 0};
 #pragma unroll
@@ -212,7 +198,7 @@ class PointwiseStorer {
 
   // Recomputes the staged values of a piece that became NaN or infinite by splitting; each lane has
   // one pixel.
-  __device__ __forceinline__ void mend(int row, int pixel, uint32_t staged) const {
+  __device__ __forceinline__ void recompute(int row, int pixel, uint32_t staged) const {
     if constexpr (is_split(kMath)) {
       const int rows = min(kRows, work_.filters - row);
       if (pixel + lane_ >= p_.pixels) return;
@@ -220,13 +206,13 @@ class PointwiseStorer {
 #pragma unroll 1
       for (int i = 0; i < rows; ++i) {
         const uint32_t own = staged + i * p_.staging_pitch + lane_ * kBytes;
-        if (!is_spoilt(load_element<float>(own))) continue;
-        SpoiltSum spoilt{};
-        spoilt.group = work_.group;
-        spoilt.filter = work_.filter + row + i;
-        spoilt.image = at.image, spoilt.row = at.row, spoilt.column = at.column;
-        spoilt.last = p_.group_sources;
-        store_element(own, mend_sum(p_, spoilt) + load_bias(row + i));
+        if (!is_not_finite(load_element<float>(own))) continue;
+        RecomputedSum sum{};
+        sum.group = work_.group;
+        sum.filter = work_.filter + row + i;
+        sum.image = at.image, sum.row = at.row, sum.column = at.column;
+        sum.last = p_.group_sources;
+        store_element(own, recompute_sum(p_, sum) + load_bias(row + i));
       }
     }
   }

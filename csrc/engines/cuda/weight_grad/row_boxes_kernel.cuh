@@ -29,7 +29,7 @@
 
 #include <type_traits>
 
-#include "device/box_copy.cuh"
+#include "device/async_copy.cuh"
 #include "device/dependent_launch.cuh"
 #include "device/warp_roles.cuh"
 #include "engines/cuda/weight_grad/rows_memory.cuh"

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "device/async_copy.cuh"
-#include "device/swizzle.cuh"
+#include "device/wgmma_descriptors.cuh"
 #include "engines/cuda/weight_grad/rows_memory.cuh"
 
 namespace convx {

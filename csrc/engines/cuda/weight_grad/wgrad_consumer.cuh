@@ -13,17 +13,17 @@
 #include <type_traits>
 
 #include "device/mbarrier.cuh"
-#include "device/tensor_formats.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda/weight_grad/wgrad_store.cuh"
+#include "kernels/tensor_types.cuh"
 
 namespace convx {
 
 // A consumer warpgroup. kPromotes: see promotes_sums. kHasPairs: images may end in gaps.
 template <typename Value, int kComponents, int kColumns, bool kPromotes, bool kHasPairs>
 class WgradConsumer {
-  // float16 components: the second is kHalfLowScale times as large (tensor_formats.cuh).
+  // float16 components: the second is kHalfLowScale times as large (tensor_types.cuh).
   static constexpr bool kHasLowScale = kComponents > 1 && std::is_same_v<Value, __half>;
   static_assert(kPromotes || !kHasLowScale, "a chain has accumulators of one scale");
   using Mma = Wgmma<MnMajor<Value>, kColumns>;

@@ -22,10 +22,10 @@
 // lane, by count.
 #pragma once
 
-#include "device/box_copy.cuh"
+#include "device/async_copy.cuh"
 #include "device/mbarrier.cuh"
 #include "device/shared_memory.cuh"
-#include "device/swizzle.cuh"
+#include "device/wgmma_descriptors.cuh"
 #include "engines/cuda/weight_grad/wgrad_element.cuh"
 #include "engines/cuda/weight_grad/wgrad_producer.cuh"
 

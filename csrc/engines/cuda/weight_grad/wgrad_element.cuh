@@ -8,10 +8,10 @@
 #include <type_traits>
 
 #include "device/convert.cuh"
-#include "device/tensor_formats.cuh"
 #include "engines/cuda/weight_grad/wgrad_call.h"
 #include "engines/cuda/weight_grad/wgrad_geometry.h"
 #include "kernels/half_scales.cuh"
+#include "kernels/tensor_types.cuh"
 
 namespace convx {
 

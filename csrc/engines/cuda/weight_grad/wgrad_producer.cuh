@@ -6,7 +6,7 @@
 // lane for each operand, and loops without anything that could be computed before them.
 #pragma once
 
-#include "device/box_copy.cuh"
+#include "device/async_copy.cuh"
 #include "device/mbarrier.cuh"
 #include "engines/cuda/weight_grad/wgrad_work.cuh"
 

@@ -73,7 +73,7 @@ inline void load_matrices(uint32_t address, uint32_t (&words)[4]) {
   }
 }
 
-inline void load_turned_matrices(uint32_t address, uint32_t (&words)[4]) {
+inline void load_transposed_matrices(uint32_t address, uint32_t (&words)[4]) {
   uint32_t row[4];
   load_16_bytes(address, row);
   const emulator::Shown& all = emulator::show_in_warp(row);
@@ -95,7 +95,7 @@ inline void store_matrices(uint32_t address, const uint32_t (&words)[4]) {
   store_16_bytes(address, of_row);
 }
 
-inline void store_turned_matrices(uint32_t address, const uint32_t (&words)[4]) {
+inline void store_transposed_matrices(uint32_t address, const uint32_t (&words)[4]) {
   const emulator::Shown& all = emulator::show_in_warp(words);
   const int lane = threadIdx.x % 32, row = lane % 8, matrix = lane / 8;
   uint32_t of_row[4] = {};

@@ -2,12 +2,11 @@
 #pragma once
 
 #include "device/async_copy.cuh"
-#include "device/box_copy.cuh"
 #include "device/convert.cuh"
 #include "device/mbarrier.cuh"
 #include "device/warp_roles.cuh"
 #include "engines/cuda/lines/staging.cuh"
-#include "kernels/tensor_types.cuh"
+#include "kernels/recompute.cuh"
 
 namespace convx {
 
@@ -15,7 +14,7 @@ namespace convx {
 // bulk copies of whole 16-byte units, which run at memory bandwidth, and waits for them. All lanes
 // store the remaining elements.
 template <TensorMath kMath, int kColumns, Pace kPace, typename Out, typename Bias>
-class SumStorer {
+class StagedStorer {
   static constexpr bool kExact = kMath == TensorMath::kIeee;
   static constexpr int kPitch = kStagingPitch<Out, kColumns, kPace>;
   static constexpr int kUnit = kStoreUnit<Out>;
@@ -27,9 +26,9 @@ class SumStorer {
  public:
   // filter: the warpgroup's first, within its group. bias: the group's, or null; used only for
   // accumulators that are recomputed.
-  __device__ __forceinline__ SumStorer(const WindowParams& p, const StoreTarget<Out>& target,
-                                       const TilePlace& tile, int window, int filter,
-                                       const Bias* bias, Out* staging, const void* target_map)
+  __device__ __forceinline__ StagedStorer(const WindowParams& p, const StoreTarget<Out>& target,
+                                          const TilePlace& tile, int window, int filter,
+                                          const Bias* bias, Out* staging, const void* target_map)
       : p_(p),
         target_(target),
         tile_(tile),
@@ -47,9 +46,9 @@ class SumStorer {
   template <typename Wait>
   __device__ __forceinline__ void store(int part, const Wait& wait) const {
     if (p_.even_runs && !is_wide()) return store_runs(part, wait);
-    const bool spoilt = wait();
+    const bool must_recompute = wait();
     if (filters_ <= 0) return;
-    if (spoilt) mend_part(part);
+    if (must_recompute) recompute_part(part);
     if (is_wide() && p_.boxed_target) {
       store_box();
     } else if (is_wide()) {
@@ -91,9 +90,9 @@ class SumStorer {
     PixelRun<Out> run = runs.next();
     UnitCopy copy = locate_units(run);
     bool whole = __all_sync(0xffffffff, copy.whole);
-    const bool spoilt = wait();
+    const bool must_recompute = wait();
     if (filters_ <= 0) return;
-    if (spoilt) mend_part(part);
+    if (must_recompute) recompute_part(part);
     while (true) {
       if (run.pixels > 0) {
         copy_units(copy);
@@ -164,33 +163,33 @@ class SumStorer {
   }
 
   // Recomputes one staged result if necessary. pixel: index in the target's plane.
-  __device__ __forceinline__ void mend(Out& staged, int image, int pixel, int filter) const {
-    if (!is_spoilt(staged)) return;
-    const SpoiltSum at{tile_.group,
-                       filter,
-                       image,
-                       pixel / p_.target_width,
-                       pixel % p_.target_width,
-                       tile_.chunk * p_.chunk_channels,
-                       tile_.chunk_end * p_.chunk_channels,
-                       false};
-    staged = mend_sum(p_, at) + (bias_ != nullptr ? to_accumulate(bias_[filter]) : 0.f);
+  __device__ __forceinline__ void recompute(Out& staged, int image, int pixel, int filter) const {
+    if (!is_not_finite(staged)) return;
+    const RecomputedSum at{tile_.group,
+                           filter,
+                           image,
+                           pixel / p_.target_width,
+                           pixel % p_.target_width,
+                           tile_.chunk * p_.chunk_channels,
+                           tile_.chunk_end * p_.chunk_channels,
+                           false};
+    staged = recompute_sum(p_, at) + (bias_ != nullptr ? to_accumulate(bias_[filter]) : 0.f);
   }
 
   // Recomputes the staged results that overflowed or met an infinity. Called before any copy.
-  __device__ __forceinline__ void mend_part(int part) const {
+  __device__ __forceinline__ void recompute_part(int part) const {
     if constexpr (kExact) {
       if (p_.even_runs) {
-        mend_runs(part);
+        recompute_runs(part);
       } else {
-        mend_columns(part);
+        recompute_columns(part);
       }
       fence_async_proxy();
       __syncwarp();
     }
   }
 
-  __device__ __forceinline__ void mend_runs(int part) const {
+  __device__ __forceinline__ void recompute_runs(int part) const {
     Runs runs = find_runs(part);
 #pragma unroll 1
     for (int i = 0; i < kMaxRuns; ++i) {
@@ -198,20 +197,20 @@ class SumStorer {
       for (int r = 0; r < filters_; ++r) {
         Out* const staged = staging_ + r * kPitch + run.staged + run.misalignment(r);
         for (int pixel = lane_; pixel < run.pixels; pixel += 32) {
-          mend(staged[pixel], run.image, run.pixel + pixel, filter_ + r);
+          recompute(staged[pixel], run.image, run.pixel + pixel, filter_ + r);
         }
       }
     }
   }
 
-  __device__ __forceinline__ void mend_columns(int part) const {
+  __device__ __forceinline__ void recompute_columns(int part) const {
     const int column_step = is_wide() ? kChannelPitch<Out> : 1;
     const int filter_step = is_wide() ? 1 : kPitch;
     visit_columns(part, [&](int column, int image, int row, int target_column) {
       Out* const staged = staging_ + column * column_step;
       const int pixel = row * p_.target_width + target_column;
       for (int r = 0; r < filters_; ++r) {
-        mend(staged[r * filter_step], image, pixel, filter_ + r);
+        recompute(staged[r * filter_step], image, pixel, filter_ + r);
       }
     });
   }

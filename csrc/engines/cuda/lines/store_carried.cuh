@@ -13,7 +13,7 @@ namespace convx {
 // bulk copy per filter, of all whole pieces. All lanes store the incomplete pieces at the beginning
 // and the end of an image, or of the block's section of it.
 template <int kColumns, typename Out>
-class CarryStorer {
+class CarriedStorer {
   static constexpr uint32_t kElement = sizeof(Out);
   static constexpr int kPitch = kStagingPitch<Out, kColumns, Pace::kCarry>;
   static constexpr uint32_t kPitchBytes = kPitch * kElement;
@@ -25,8 +25,8 @@ class CarryStorer {
 
  public:
   // filter: the warpgroup's first.
-  __device__ __forceinline__ CarryStorer(const WindowParams& p, const StoreTarget<Out>& target,
-                                         int filter, const Out* staging)
+  __device__ __forceinline__ CarriedStorer(const WindowParams& p, const StoreTarget<Out>& target,
+                                           int filter, const Out* staging)
       : p_(p),
         target_(target),
         filter_(filter),

@@ -1,8 +1,32 @@
-#include "engines/cuda/boxes/boxes_passes.h"
+#include "cuda/launch.h"
+#include "device/dependent_launch.cuh"
+#include "engines/cuda/boxes/boxes_params.h"
 #include "engines/cuda/cuda_engines.h"
 #include "kernels/pixel_copy.h"
 
 namespace convx {
+
+// Launches the kernels of a launch; boxes_launch.cuh has it, one .cu file per operand format.
+template <TensorMath kMath>
+void launch_boxes(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& params);
+
+namespace {
+
+constexpr int kClearThreads = 32;
+
+__global__ void clear_taken_kernel(int* taken, int kinds) {
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  for (int i = static_cast<int>(threadIdx.x); i < kinds; i += kClearThreads) taken[i] = 0;
+}
+
+// Resets the tile counters before a launch that uses them (TileOrder).
+void clear_taken(const LaunchSite& site, const BoxesParams& p) {
+  launch_early<clear_taken_kernel>(site, dim3(1), kClearThreads, 0, p.taken,
+                                   static_cast<int>(p.by_tile_kinds.divisor));
+}
+
+}  // namespace
 
 void launch_cuda_boxes(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const auto& boxes = *static_cast<const BoxesPlan*>(plan.shape.get());
@@ -24,11 +48,10 @@ void launch_cuda_boxes(const LaunchSite& site, const Plan& plan, const Buffers& 
       pack.packed = own.workspace;
       pack_filters(site, pack, size_of(boxes.problem.dtype));
     }
-    const auto launch = fit.shape.math == TensorMath::kTf32       ? launch_boxes_tf32
-                        : fit.shape.math == TensorMath::kBFloat16 ? launch_boxes_bfloat16
-                                                                  : launch_boxes_float16;
     if (params.taken != nullptr) clear_taken(site, params);
-    launch(site, fit.shape, params);
+    visit_math(fit.shape.math, [&]<TensorMath kMath>() {
+      if constexpr (is_box_math(kMath)) launch_boxes<kMath>(site, fit.shape, params);
+    });
   }
 }
 

@@ -4,15 +4,15 @@
 #include "device/convert.cuh"
 #include "device/shared_memory.cuh"
 #include "engines/cuda/lines/staging.cuh"
-#include "kernels/half_scales.cuh"
-#include "kernels/tensor_types.cuh"
+#include "kernels/finish.cuh"
+#include "kernels/recompute.cuh"
 
 namespace convx {
 
 // Stages a warp's share of a window, 16 filters by kColumns accumulators, part by part.
 // start_window does everything that does not need the accumulators.
 template <TensorMath kMath, int kColumns, Pace kPace, typename Out, typename Bias>
-class SumStager {
+class AccumulatorStager {
   static constexpr bool kExact = kMath == TensorMath::kIeee;
   static constexpr bool kFinishAddsBias = kExact || is_half(kMath);
   static constexpr int kWidth = kPartColumns<Out, kColumns, kPace>;
@@ -28,8 +28,9 @@ class SumStager {
  public:
   // filter: the warpgroup's first, within its group. bias: the group's, or null. staging: the
   // warpgroup's.
-  __device__ __forceinline__ SumStager(const WindowParams& p, const StoreTarget<Out>& target,
-                                       int group, int filter, const Bias* bias, Out* staging)
+  __device__ __forceinline__ AccumulatorStager(const WindowParams& p,
+                                               const StoreTarget<Out>& target, int group,
+                                               int filter, const Bias* bias, Out* staging)
       : p_(p),
         target_(target),
         group_(group),
@@ -38,7 +39,7 @@ class SumStager {
         bias_(bias),
         staging_(staging),
         lane_(threadIdx.x & 31),
-        ends_{load_end(filter_ + lane_ / 4), load_end(filter_ + lane_ / 4 + 8)} {}
+        finish_{load_finish(filter_ + lane_ / 4), load_finish(filter_ + lane_ / 4 + 8)} {}
 
   __device__ __forceinline__ void start_window(int window) {
     window_ = window;
@@ -50,7 +51,7 @@ class SumStager {
     if constexpr (!kFinishAddsBias) {
       if (bias_ == nullptr) return;
 #pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) sums[i] += ends_[i / 2 % 2].bias;
+      for (int i = 0; i < kColumns / 2; ++i) sums[i] += finish_[i / 2 % 2].bias;
     }
   }
 
@@ -108,22 +109,15 @@ class SumStager {
   }
 
  private:
-  // Constants that convert a filter's accumulators to results: sum * unscale + bias.
-  struct FilterEnd {
-    float bias = 0;
-    Unscale unscale{};  // for scaled fp16
-  };
-
-  __device__ __forceinline__ FilterEnd load_end(int filter) const {
+  __device__ __forceinline__ Finish<kMath> load_finish(int filter) const {
     if (filter >= p_.group_targets) return {};
-    FilterEnd end;
-    if (bias_ != nullptr) end.bias = to_accumulate(bias_[filter]);
+    const float bias = bias_ != nullptr ? to_accumulate(bias_[filter]) : 0.f;
     if constexpr (is_half(kMath)) {
       const HalfScales* const scales = p_.scales;
-      end.unscale =
-          Unscale(scales->source, filter_scales(scales)[group_ * p_.group_targets + filter]);
+      return {bias, scales->source, filter_scales(scales)[group_ * p_.group_targets + filter]};
+    } else {
+      return {bias, 1, 1};
     }
-    return end;
   }
 
   // How the rows of the line cut a part: not at all, by one end of a row with nothing else to leave
@@ -164,12 +158,7 @@ class SumStager {
 
   // half: 0 or 1, the thread's first or second filter.
   __device__ __forceinline__ float finish(float sum, int half) const {
-    const FilterEnd& end = ends_[half];
-    if constexpr (is_half(kMath)) {
-      return fmaf(sum * end.unscale.first, end.unscale.second, end.bias);
-    } else {
-      return kExact ? fmaf(sum, kSplitUnscale, end.bias) : sum;
-    }
+    return kFinishAddsBias ? finish_[half](sum) : sum;
   }
 
   // The lane's filter, within the warp's 16, and its 16 bytes of the piece in a round of load_rest
@@ -190,11 +179,12 @@ class SumStager {
   // Stores the thread's two columns of a group of 8, for both of its filters. address: for the
   // first filter. half_step: from there to the second.
   __device__ __forceinline__ void store_pairs(const float (&sums)[kColumns / 2], int group,
-                                              Out* address, int half_step, bool& spoilt) const {
+                                              Out* address, int half_step,
+                                              bool& must_recompute) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float first = sums[4 * group + 2 * half], second = sums[4 * group + 2 * half + 1];
-      if constexpr (kExact) spoilt |= is_spoilt(first) || is_spoilt(second);
+      if constexpr (kExact) must_recompute |= is_not_finite(first) || is_not_finite(second);
       Out* const to = address + half * half_step;
       if constexpr (sizeof(Out) == 4) {
         *reinterpret_cast<float2*>(to) = make_float2(finish(first, half), finish(second, half));
@@ -219,7 +209,7 @@ class SumStager {
   __device__ __forceinline__ bool stage_channels(const float (&sums)[kColumns / 2]) const {
     constexpr int kChannels = kChannelPitch<Out>;
     static_assert(kWidth * kChannels <= kWindowFilters * kPitch);
-    bool spoilt = false;
+    bool must_recompute = false;
     if constexpr (sizeof(Out) == 4) {
       Out* const to = staging_ + 2 * (lane_ & 3) * kChannels + first_filter_ + lane_ / 4;
 #pragma unroll
@@ -227,7 +217,7 @@ class SumStager {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // accumulators are [filter][column]
           const float sum = sums[4 * (kFirstGroup<kPart> + g) + i];
-          if constexpr (kExact) spoilt |= is_spoilt(sum);
+          if constexpr (kExact) must_recompute |= is_not_finite(sum);
           to[(8 * g + i % 2) * kChannels + 8 * (i / 2)] = finish(sum, i / 2);
         }
       }
@@ -250,22 +240,22 @@ class SumStager {
           const int of = 4 * (kFirstGroup<kPart> + g) + 2 * i;
           words[i] = pack(finish(sums[of], i % 2), finish(sums[of + 1], i % 2));
         }
-        store_turned_matrices(to + 8 * g * pitch, words);
+        store_transposed_matrices(to + 8 * g * pitch, words);
       }
     }
-    return spoilt;
+    return must_recompute;
   }
 
   // Stages all columns: the part lies within one row.
   template <int kPart>
   __device__ __forceinline__ bool stage_row(const float (&sums)[kColumns / 2]) const {
     Out* const to = find_address(start_.place);
-    bool spoilt = false;
+    bool must_recompute = false;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      store_pairs(sums, kFirstGroup<kPart> + g, to + 8 * g, start_.half_step, spoilt);
+      store_pairs(sums, kFirstGroup<kPart> + g, to + 8 * g, start_.half_step, must_recompute);
     }
-    return spoilt;
+    return must_recompute;
   }
 
   // Stages the columns before the end of a row and those of the next row, without the gap.
@@ -277,15 +267,15 @@ class SumStager {
     const int next_group = p_.pair_rows > 0 ? kGroups : (p_.pitch - column + 7) >> 3;
     Out* const to = find_address(start_.place);
     Out* const next_to = to - (p_.pitch - p_.target_width);
-    bool spoilt = false;
+    bool must_recompute = false;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const int group = kFirstGroup<kPart> + g;
       const int step = start_.half_step;
-      if (g < row_groups) store_pairs(sums, group, to + 8 * g, step, spoilt);
-      if (g >= next_group) store_pairs(sums, group, next_to + 8 * g, step, spoilt);
+      if (g < row_groups) store_pairs(sums, group, to + 8 * g, step, must_recompute);
+      if (g >= next_group) store_pairs(sums, group, next_to + 8 * g, step, must_recompute);
     }
-    return spoilt;
+    return must_recompute;
   }
 
   // Stages any part, without the gaps between rows and images.
@@ -317,16 +307,16 @@ class SumStager {
       }
     };
     if (left <= -gap) enter_row();
-    bool spoilt = false;
+    bool must_recompute = false;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       if (left > 0 && row < p_.target_height) {
-        store_pairs(sums, kFirstGroup<kPart> + g, to, half_step, spoilt);
+        store_pairs(sums, kFirstGroup<kPart> + g, to, half_step, must_recompute);
       }
       left -= 8, to += 8;
       if (left <= -gap) enter_row();
     }
-    return spoilt;
+    return must_recompute;
   }
 
   const WindowParams& p_;
@@ -337,9 +327,9 @@ class SumStager {
   const Bias* const bias_;
   Out* const staging_;
   const int lane_;
-  const FilterEnd ends_[2];  // constants of the thread's two filters
-  int window_ = 0;           // first position of the window
-  PartStart start_{};        // start of the current part
+  const Finish<kMath> finish_[2];  // of the thread's two filters
+  int window_ = 0;                 // first position of the window
+  PartStart start_{};              // start of the current part
 };
 
 }  // namespace convx

@@ -1,8 +1,0 @@
-#include "engines/cuda/lines/lines_launch.cuh"
-
-namespace convx {
-
-template void launch_lines<TensorMath::kBFloat16>(const LaunchSite&, const WindowShape&,
-                                                  const WindowParams&);
-
-}  // namespace convx
