@@ -1,14 +1,14 @@
+#include "engines/cuda/direct/gather_geometry.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "engines/cuda/direct/direct_costs.h"
-#include "engines/cuda/direct/gather_geometry.h"
 #include "planning/device_rates.h"
 
 namespace convx {
-
 namespace {
 
 constexpr int64_t kMaxChunkChannels = 16;
@@ -149,10 +149,10 @@ void fit_chunk(GatherShape& shape, const ConvProblem& p, const GatherView& view,
   const bool in_chains = p.pass == Pass::kInputGrad && p.dtype == DType::kFloat32 && long_sums;
   shape.params.chain_limit = in_chains ? kChainLimit : 0;
   // The epilogue's transpose reuses the stages, except between chains, when the stages are in use.
-  const int64_t turn = int64_t{config.threads()} * kStrip * bytes;
+  const int64_t transpose = int64_t{config.threads()} * kStrip * bytes;
   if (in_chains) {
-    budget.preferred -= turn;
-    budget.largest -= turn;
+    budget.preferred -= transpose;
+    budget.largest -= transpose;
   }
   shape.params.row_taps = narrow(max_taps(shape.rows_axes));
   shape.params.column_taps = narrow(max_taps(shape.columns_axes));
@@ -196,8 +196,8 @@ void fit_chunk(GatherShape& shape, const ConvProblem& p, const GatherView& view,
                              ? 1
                              : 2;
   const int64_t used = ceil_div(count_bytes_of(shape.params.channels, stages), 16) * 16;
-  shape.params.turn_offset = in_chains ? narrow(used) : 0;
-  shape.shared_bytes = in_chains ? used + turn : std::max(used, turn);
+  shape.params.transpose_offset = in_chains ? narrow(used) : 0;
+  shape.shared_bytes = in_chains ? used + transpose : std::max(used, transpose);
 }
 
 void count_tiles(GatherShape& shape, const ConvProblem& p, const GatherView& view) {

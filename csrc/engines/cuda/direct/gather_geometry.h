@@ -59,11 +59,11 @@ struct GatherParams {
   int channels, row_taps, column_taps;       // extents of a chunk of the reduction
   int filter_tiles, strip_tiles, row_tiles;  // blocks along each axis
   int row_phases, column_phases;             // of a launch
-  int stage_elements;  // elements of one of the two stages: source tile, then weights
-  int weight_offset;   // start of the weights in a stage, behind the source of any phase
-  int table_offset;    // bytes of shared memory before the table of positions
-  int turn_offset;     // bytes before the buffer of the epilogue's transpose
-  int chain_limit;     // terms of an accumulation chain (kChainLimit); 0: one chain
+  int stage_elements;    // elements of one of the two stages: source tile, then weights
+  int weight_offset;     // start of the weights in a stage, behind the source of any phase
+  int table_offset;      // bytes of shared memory before the table of positions
+  int transpose_offset;  // bytes before the buffer of the epilogue's transpose
+  int chain_limit;       // terms of an accumulation chain (kChainLimit); 0: one chain
   bool packed;
   bool channel_fastest;  // the source is channels_last, so neighbouring threads copy channels
   FastDivmod by_strips, by_rows;

@@ -28,7 +28,7 @@
 //     stages    [2] source [channels][image][row class][row + row tap][strip][column class][window]
 //                   weights [channels][row tap][column tap][kFilters]
 //     table     source positions that each thread copies, 16 bytes each
-//     turn      per warp, 32 x 8 values, for the transpose in the epilogue; reuses the stages
+//     buffer    per warp, 32 x 8 values, for the transpose in the epilogue; reuses the stages
 //               unless there are several chains
 // Grid: filter tile fastest, then group, strip tile, row tile, column phase, row phase, images.
 #pragma once
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
                            : 0;
 
   Acc sum[Tile::kPerThread][kStrip] = {};
-  Acc* turn = reinterpret_cast<Acc*>(shared_bytes + p.turn_offset) + warp * 32 * kStrip;
+  Acc* buffer = reinterpret_cast<Acc*>(shared_bytes + p.transpose_offset) + warp * 32 * kStrip;
   const int first_filter = block.filter_tile * Tile::kFilters + tile_filter;
   bool add = false;  // earlier chains are already in the target
   if (block.row->taps > 0 && block.column->taps > 0) {
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
       const int products = chunk.channels * chunk.row_taps * chunk.column_taps;
       if constexpr (kInChains) {
         if (chain > 0 && chain + products > p.chain_limit) {
-          store_tile<T, Tile>(p, block, first_filter, strip, add, nullptr, turn, sum);
+          store_tile<T, Tile>(p, block, first_filter, strip, add, nullptr, buffer, sum);
           clear_sums<Tile>(sum);
           add = true;
           chain = 0;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
       stage ^= 1;
     }
   }
-  store_tile<T, Tile>(p, block, first_filter, strip, add, p.bias, turn, sum);
+  store_tile<T, Tile>(p, block, first_filter, strip, add, p.bias, buffer, sum);
 }
 
 }  // namespace convx

@@ -73,6 +73,8 @@ void launch_gather_phases(const LaunchSite& site, GatherParams& params, const Ga
   launch_listed<kGatherConfigs>(site, kGatherConfigs[shape.config], [&]<GatherConfig kConfig>() {
     if constexpr (!kConfig.float32_only || std::is_same_v<T, float>) {
       launch_gather_tile<T, GatherTile<kConfig>>(site, params, shape);
+    } else {
+      throw_launch_error(site, "choosing a kernel", "the tile is for float32 only");
     }
   });
 }

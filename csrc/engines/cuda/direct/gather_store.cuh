@@ -32,7 +32,7 @@ __device__ inline int64_t locate_pixel(const GatherParams& p, const GatherBlock&
 template <typename T, typename Tile>
 __device__ inline void store_tile(const GatherParams& p, const GatherBlock& block, int first_filter,
                                   int strip, bool add, const void* bias_values,
-                                  accumulate_t<T>* turn,
+                                  accumulate_t<T>* buffer,
                                   accumulate_t<T> (&sum)[Tile::kPerThread][kStrip]) {
   using Acc = accumulate_t<T>;
   constexpr int kRun = Tile::kWarpStrips * kStrip;  // pixels of a warp
@@ -64,7 +64,7 @@ __device__ inline void store_tile(const GatherParams& p, const GatherBlock& bloc
     }
     return;
   }
-  // turn is [lane group][pixel of the warp]; this thread reads pixels lane, lane + 32, ...
+  // buffer is [lane group][pixel of the warp]; this thread reads pixels lane, lane + 32, ...
   constexpr int kReads = kRun / 32;
   const int warp_strip = strip / Tile::kWarpStrips * Tile::kWarpStrips;
   int64_t offsets[kReads];
@@ -76,7 +76,7 @@ __device__ inline void store_tile(const GatherParams& p, const GatherBlock& bloc
   const int warp_filter = first_filter / (Tile::kPerThread * Tile::kLaneGroups) *
                           (Tile::kPerThread * Tile::kLaneGroups);
   const int lane_group = (first_filter - warp_filter) / Tile::kPerThread;
-  Acc* mine = turn + lane_group * kRun + (strip - warp_strip) * kStrip;
+  Acc* mine = buffer + lane_group * kRun + (strip - warp_strip) * kStrip;
 #pragma unroll
   for (int f = 0; f < Tile::kPerThread; ++f) {
     store_vec4(mine, &sum[f][0]);
@@ -89,7 +89,7 @@ __device__ inline void store_tile(const GatherParams& p, const GatherBlock& bloc
 #pragma unroll
       for (int i = 0; i < kReads; ++i) {
         if (k < p.target_channels && offsets[i] >= 0) {
-          const Acc value = turn[group * kRun + i * 32 + lane];
+          const Acc value = buffer[group * kRun + i * 32 + lane];
           T* element = plane + offsets[i];
           *element = round_to<T>(add ? value + to_accumulate(*element) : value);
         }

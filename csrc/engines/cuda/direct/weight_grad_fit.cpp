@@ -1,14 +1,14 @@
+#include "engines/cuda/direct/weight_grad_geometry.h"
+
 #include <algorithm>
 #include <cmath>
 
 #include "engines/cuda/direct/direct_costs.h"
 #include "engines/cuda/direct/gather_geometry.h"
-#include "engines/cuda/direct/weight_grad_geometry.h"
 #include "planning/dense_pixels.h"
 #include "planning/device_rates.h"
 
 namespace convx {
-
 namespace {
 
 constexpr int64_t kChunkPixels = 16;
@@ -131,10 +131,10 @@ void estimate_pixel_time(WeightGradShape& shape, const ConvProblem& p, const Dev
       bytes * (near / kPixelNearBytesPerUs + (1 - near) / kPixelFarBytesPerUs) / rates.memory;
   const double wave = static_cast<double>(caps.sm_count * count_resident(config, p.dtype));
   const double idle = std::max(1.0, wave / static_cast<double>(shape.tiles * shape.split));
-  const double turns = std::ceil(static_cast<double>(shape.pixels_per_split) /
-                                 (kPixelTogether * config.threads * unit / kPixelColumns));
+  const double iterations = std::ceil(static_cast<double>(shape.pixels_per_split) /
+                                      (kPixelTogether * config.threads * unit / kPixelColumns));
   shape.microseconds =
-      kPixelLaunchUs + std::max({arithmetic * idle, memory * idle, kPixelTurnUs * turns});
+      kPixelLaunchUs + std::max({arithmetic * idle, memory * idle, kPixelIterationUs * iterations});
 }
 
 // The shape without transposition.

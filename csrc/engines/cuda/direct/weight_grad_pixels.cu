@@ -168,6 +168,8 @@ void launch_weight_grad_pixels(const LaunchSite& site, const WeightGradFit& fit,
           [&]<WeightGradConfig kConfig>(const WeightGradParams& params, dim3 blocks) {
             if constexpr (kConfig.kernel == WeightGradKernel::kPixels) {
               launch_pixels<T, kConfig.filters>(site, params, blocks);
+            } else {
+              throw_launch_error(site, "choosing a kernel", "no such tile");
             }
           });
     }

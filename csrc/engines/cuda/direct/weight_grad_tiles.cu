@@ -21,6 +21,8 @@ void launch_weight_grad_tiles(const LaunchSite& site, const WeightGradFit& fit,
             constexpr int kBytes = Tile::template kSharedBytes<accumulate_t<T>>;
             launch_kernel<weight_grad_wide_kernel<T, Tile>>(site, blocks, Tile::kThreads, kBytes,
                                                             params);
+          } else {
+            throw_launch_error(site, "choosing a kernel", "no such tile");
           }
         });
   });

@@ -1,4 +1,7 @@
+#include "engines/cuda/gemm/blas_scope.h"
+
 #include <cublasLt.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -6,11 +9,9 @@
 #include <optional>
 #include <vector>
 
-#include "engines/cuda/gemm/blas_scope.h"
 #include "engines/cuda/gemm/gemm_in_place.h"
 
 namespace convx {
-
 namespace {
 
 cudaDataType_t storage_type(DType dtype) {

@@ -1,15 +1,15 @@
+#include "engines/cuda/gemm/gemm_in_place.h"
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
 
 #include "core/arithmetic.h"
-#include "engines/cuda/gemm/gemm_in_place.h"
 #include "engines/cuda/gemm/gemm_shape.h"
 #include "planning/dense_pixels.h"
 
 namespace convx {
-
 namespace {
 
 // Largest workspace for cuBLASLt; PyTorch gives cuBLAS as much.

@@ -211,7 +211,7 @@ class GemmPass {
         is_forward_(problem_.pass == Pass::kForward) {}
 
  protected:
-  // Of a gather.
+  // The tensors of a gather.
   const void* source() const { return is_forward_ ? buffers_.x : buffers_.y; }
   void* target() const { return is_forward_ ? buffers_.y : buffers_.x; }
   const void* bias() const { return is_forward_ && problem_.has_bias ? buffers_.bias : nullptr; }

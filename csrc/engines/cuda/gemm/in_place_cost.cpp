@@ -206,9 +206,9 @@ double predict_tiles(const ProductRates& rates, const ProductSize& size, double 
       rounds > 1 ? rates.last_round * std::ceil(rounds) + (1 - rates.last_round) * rounds : 1;
   const double whole = waited * predict_tile(size.channels);
   // If few multiprocessors would have work, cuBLAS splits the reduction; it does not split batches.
-  const double parts = std::min(std::floor(1 / rounds), std::floor(size.channels / kSplitTerms));
-  if (size.batch > 1 || parts < 2) return whole;
-  return std::min(whole, predict_tile(size.channels / parts) + kSplitUs);
+  const double slices = std::min(std::floor(1 / rounds), std::floor(size.channels / kSplitTerms));
+  if (size.batch > 1 || slices < 2) return whole;
+  return std::min(whole, predict_tile(size.channels / slices) + kSplitUs);
 }
 
 // Microseconds with the best tile: cuBLAS has many, and chooses well.

@@ -151,7 +151,7 @@ class Fitter {
     const int products = components_ * (components_ + 1) / 2;
     const double stages = g.depth_chunks, chunks = g.chunks;
     const auto kernel_rows = static_cast<double>(p_.R), stride_h = static_cast<double>(p_.stride.h);
-    // Of a step: cycles of MMAs, instructions of a thread, bytes of shared memory.
+    // A step has so many cycles of MMAs, instructions of a thread, bytes of shared memory.
     const double mmas = products * chunks * stages * (kDepthFilters / 16);
     const double mma = mmas * g.columns / 2;
     const double unit_rounds = static_cast<double>(ceil_div(g.units, 128));

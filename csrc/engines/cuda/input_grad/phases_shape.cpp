@@ -1,16 +1,16 @@
+#include "engines/cuda/input_grad/phases_shape.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "core/arithmetic.h"
 #include "core/choose_engine.h"
 #include "core/gather_view.h"
-#include "engines/cuda/input_grad/phases_shape.h"
 #include "planning/device_rates.h"
 #include "planning/refusals.h"
 #include "planning/staged_rows.h"
 
 namespace convx {
-
 namespace {
 
 int narrow(int64_t value) { return static_cast<int>(value); }

@@ -188,7 +188,7 @@ struct PhasesShape {
 std::optional<PhasesShape> fit_phases(const ConvProblem& problem, const DeviceCaps& caps,
                                       PhasesForm form);
 
-// The parts of fit_phases that several forms use.
+// Steps of fit_phases that several forms use.
 inline constexpr int64_t kPhasesAlignment = 256;                 // of the workspace's pieces
 inline constexpr int64_t kMostPhaseElements = int64_t{1} << 30;  // of an image, of the filters
 std::optional<PhasesShape> fit_row_phases(const ConvProblem& problem, const DeviceCaps& caps);

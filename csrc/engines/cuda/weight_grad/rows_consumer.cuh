@@ -78,7 +78,7 @@ class RowConsumer {
     const int sets = (g.block_tap_groups + kGroups - 1) / kGroups;
     const RowConsumerIndex index(g, warpgroup, sets);
     filter_tile_ = index.filter_tile;
-    const int first = work.tile.first_group + index.part * kGroups;
+    const int first = work.tile.first_group + index.tap_set * kGroups;
     group_count_ = min(kGroups, work.tile.last_group - first);  // may be negative in the last block
     const uint32_t ring =
         memory.ring + index.channel_set * (memory.slot_bytes / g.row_tiles.channel_sets);

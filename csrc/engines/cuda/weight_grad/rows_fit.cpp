@@ -6,7 +6,6 @@
 #include "engines/cuda/weight_grad/wgrad_fit.h"
 
 namespace convx {
-
 namespace {
 
 // What both searches do.
@@ -137,8 +136,8 @@ class RowSearch : InPlaceSearch {
     for (int filter_tiles = 1; filter_tiles <= kRowWarpgroups; ++filter_tiles) {
       if (filter_tiles > 1 && (filter_tiles - 1) * kTileFilters >= p_.K) break;
       for (int sets = 1; filter_tiles * sets <= kRowWarpgroups; ++sets) {
-        const int parts = kRowWarpgroups / (filter_tiles * sets);
-        const int most = std::min(g.group_count, parts * tile.groups);
+        const int tap_sets = kRowWarpgroups / (filter_tiles * sets);
+        const int most = std::min(g.group_count, tap_sets * tile.groups);
         for (int groups = 1; groups <= most; ++groups) {
           g.block_filter_tiles = filter_tiles;
           g.block_tap_groups = groups;

@@ -95,14 +95,14 @@ struct RowsMemory {
   }
 };
 
-// Which of a block's consumers a warpgroup is. Warpgroups are [filter tile][channel set][part],
-// where each of `parts` warpgroups has its own tap groups.
+// Which of a block's consumers a warpgroup is. Warpgroups are [filter tile][channel set][tap set],
+// where each of `tap_sets` warpgroups has its own tap groups.
 struct RowConsumerIndex {
-  int filter_tile, channel_set, part;
+  int filter_tile, channel_set, tap_set;
 
-  __device__ __forceinline__ RowConsumerIndex(const WgradGeometry& g, int warpgroup, int parts) {
-    const int pair = warpgroup / parts;
-    part = warpgroup - pair * parts;
+  __device__ __forceinline__ RowConsumerIndex(const WgradGeometry& g, int warpgroup, int tap_sets) {
+    const int pair = warpgroup / tap_sets;
+    tap_set = warpgroup - pair * tap_sets;
     filter_tile = pair / g.row_tiles.channel_sets;
     channel_set = pair - filter_tile * g.row_tiles.channel_sets;
   }

@@ -51,11 +51,11 @@ class WgradConsumer {
     gradient_lower_ =
         start_units(memory.gradient) + filter_tile * (kStagePositions * kGradientRowBytes / 16);
     gradient_component_units_ = g.block_filter_tiles * (kStagePositions * kGradientRowBytes / 16);
-    const int64_t part =
+    const int64_t consumer =
         (int64_t{work.slice} * g.tiles() + work.tile_index) * g.consumers() + warpgroup;
     const int thread = static_cast<int>(threadIdx.x) % 128;
     const int row = thread / 32 * 16 + thread % 32 / 4;
-    partial_ = call.partials + (part * kTileFilters + row) * kColumns + thread % 4 * 2;
+    partial_ = call.partials + (consumer * kTileFilters + row) * kColumns + thread % 4 * 2;
     adds_ = call.adds_to_partials;
   }
 

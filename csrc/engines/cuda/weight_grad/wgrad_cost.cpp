@@ -41,7 +41,7 @@ constexpr double kRereadCost = 0.3;
 constexpr int kMeasuredMultiprocessors = 132;
 constexpr int kClustersAtOnce[] = {132, 66, 39, 30, 22, 17, 15, 15};
 
-// How much longer MMAs take than their issue rate says, where so many warpgroups take turns at the
+// How much longer MMAs take than their issue rate says, where so many warpgroups alternate on the
 // tensor cores. Promoted accumulators are waited for after every stage, which others hide.
 double mma_overhead(OperandForm form, int consumers) {
   const bool promotes = promotes_sums(form);

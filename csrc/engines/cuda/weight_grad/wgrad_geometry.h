@@ -263,8 +263,8 @@ struct WgradGeometry {
   int table_offset;  // in shared memory, of the table that wgrad_store.cuh describes
   int shared_bytes;
 
-  // Of OperandSource::kRows, for which a stage is a run of rows, and of kRowBoxes, for which it is
-  // a step. Others have one channel set.
+  // OperandSource::kRows, for which a stage is a run of rows, and kRowBoxes, for which it is a
+  // step, use this. Others have one channel set.
   RowTiles row_tiles;
 
   // Rounds.
@@ -282,9 +282,9 @@ struct WgradGeometry {
   constexpr int consumers() const { return block_filter_tiles * block_tap_groups; }
   // Warpgroups of a block of the row kernel.
   constexpr int row_warpgroups() const {
-    const int parts =
+    const int tap_sets =
         (block_tap_groups + row_tiles.warpgroup_groups - 1) / row_tiles.warpgroup_groups;
-    return block_filter_tiles * row_tiles.channel_sets * parts;
+    return block_filter_tiles * row_tiles.channel_sets * tap_sets;
   }
   constexpr int tiles() const { return filter_blocks * channel_blocks * group_blocks; }
   // Blocks of a slice: those of the row kernels have several tiles, one for each channel set.
@@ -294,7 +294,7 @@ struct WgradGeometry {
   // Groups of one channel count by their stride, too: a vector of four columns spans several
   // groups.
   constexpr bool has_adjacent_channels() const { return !folds_columns && w_strides.c == 1; }
-  // Of the table that wgrad_store.cuh describes.
+  // The size of the table that wgrad_store.cuh describes.
   constexpr int table_bytes() const { return 8 * block_tap_groups * columns; }
 
   // Partial sums of one slice: [tile][consumer][filter][column].

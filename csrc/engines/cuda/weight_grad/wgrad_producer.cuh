@@ -119,7 +119,7 @@ class InputProducer {
   // Starts the copies of the next stages of X', whose memory is free, for the stage in a slot.
   __device__ __forceinline__ void copy_stage(int slot, int inputs) {
     const uint32_t barrier = memory_.full + 8 * slot;
-    uint32_t copies = 0;  // of stages, those that are mirrored counted twice
+    uint32_t copies = 0;  // stages, with mirrored ones counted twice
 #pragma unroll 1
     for (int i = 0, ring_slot = ring_slot_; i < inputs; ++i) {
       copies += ring_slot < g_.mirrored_stages ? 2 : 1;
