@@ -56,6 +56,11 @@ def why_not_faster_on_hopper(layer: nn.Conv2d, train: bool, precision: str | Non
     if strict and dtype is torch.float32:
         return None
     taps = layer.kernel_size[0] * layer.kernel_size[1]
+    is_lazy = isinstance(layer.weight, nn.UninitializedParameter)
+    in_channels_last = not is_lazy and is_channels_last(layer.weight)
+    has_stride = max(layer.stride) > 1
+    if layer.groups > 1 and in_channels_last and has_stride and not train:
+        return "predicted to be no faster: groups with a stride in channels_last, in inference"
     if (
         layer.groups > 1
         or taps > _LARGE_KERNEL
@@ -65,9 +70,8 @@ def why_not_faster_on_hopper(layer: nn.Conv2d, train: bool, precision: str | Non
         return None
     if taps == 1:
         return "predicted to be no faster: a dense 1x1 layer"
-    is_lazy = isinstance(layer.weight, nn.UninitializedParameter)
-    if not is_lazy and is_channels_last(layer.weight):
+    if in_channels_last:
         return "predicted to be no faster: a small dense kernel in channels_last"
-    if train and max(layer.stride) > 1:
+    if train and has_stride:
         return "predicted to be no faster: a small dense kernel with a stride, in training"
     return None
