@@ -1,6 +1,7 @@
 #include "engines/launch_cpu.h"
 
 #include "engines/cpu/driver/channelwise.h"
+#include "engines/cpu/driver/flat_problem.h"
 #include "engines/cpu/driver/gather_driver.h"
 #include "engines/cpu/driver/weight_driver.h"
 #include "engines/cpu/kernels/cpu_kernels.h"
@@ -12,9 +13,9 @@ void launch_cpu(const ConvProblem& problem, const Plan& plan, const Buffers& buf
   if (plan.engine == EngineId::kCpuDirect && is_channelwise(problem)) {
     launch_channelwise(problem, plan, buffers, runner);
   } else if (problem.pass == Pass::kWeightGrad) {
-    launch_weight(problem, plan, buffers, runner);
+    launch_weight(flatten_pointwise(problem), plan, buffers, runner);
   } else {
-    launch_gather(problem, plan, buffers, runner);
+    launch_gather(flatten_pointwise(problem), plan, buffers, runner);
   }
 }
 

@@ -11,6 +11,7 @@
 // Plan::tile is that of the driver: gather_driver.h, weight_driver.h or channelwise.h.
 #include "engines/cpu/driver/channelwise.h"
 #include "engines/cpu/driver/cost_model.h"
+#include "engines/cpu/driver/flat_problem.h"
 #include "engines/cpu/driver/gather_driver.h"
 #include "engines/cpu/driver/weight_driver.h"
 #include "engines/engine_list.h"
@@ -25,9 +26,10 @@ Plan plan_product(const ConvProblem& problem, const DeviceCaps& caps) {
   if (kEngine == EngineId::kCpuDirect && is_channelwise(problem)) {
     return plan_channelwise(problem, caps);
   }
-  Plan plan = problem.pass == Pass::kWeightGrad ? plan_weight(problem, caps, kEngine)
-                                                : plan_gather(problem, caps, kEngine);
-  plan.predicted_us = predict_cpu_us(problem, plan, caps);
+  const ConvProblem flat = flatten_pointwise(problem);
+  Plan plan = flat.pass == Pass::kWeightGrad ? plan_weight(flat, caps, kEngine)
+                                             : plan_gather(flat, caps, kEngine);
+  plan.predicted_us = predict_cpu_us(flat, plan, caps);
   return plan;
 }
 

@@ -16,14 +16,17 @@ constexpr double kFma = 0.5;            // per vector
 constexpr double kFmaLatency = 4;       // minimum per step of a register tile
 constexpr double kAlignedLoad = 0.6;    // per vector
 constexpr double kUnalignedLoad = 2.2;  // per vector that straddles cache lines
+constexpr double kSourceLine = 1.5;     // per cache line of a plane that a run of pixels reads
 constexpr double kTileOverhead = 40;    // per call of a tile kernel, plus
 constexpr double kTileVector = 3;       //   per vector of accumulators added to memory
 constexpr double kAddLanes = 10;        // per vector whose lanes are summed
 constexpr double kCopyVector = 3;       // per vector staged, packed or stored
+constexpr double kPackVector = 7;       // per vector or segment of a panel
 constexpr double kCopyScalar = 1.5;     // per element, in weights and other short strides
 constexpr double kCopyStrided = 3.5;    // per element of an image with a long stride
 constexpr double kCopyRun = 12;         // per row or segment of a copy
 constexpr double kTranspose = 0.8;      // per element
+constexpr double kTransposeRun = 0.3;   // per element, of finished runs
 constexpr double kTask = 1500;          // per task
 constexpr double kThreadsUs = 5;        // to start and join the threads
 
@@ -92,9 +95,19 @@ double predict_gather(const ConvProblem& p, const Plan& plan, const DeviceCaps& 
   double cycles = tasks * tiles *
                   (depth * step +
                    g.depth_blocks * panels * (kTileOverhead + kTileVector * vectors * m / panels));
+  const int64_t widest = wide_registers ? 4 : 2;
+  if (vectors_run_over_channels(p, g, static_cast<int64_t>(lanes), widest)) {
+    const double pixels_per_run = wide_registers ? 7 : 6;
+    const double runs = points / pixels_per_run * m / (lanes * widest);
+    const double run_vectors = pixels_per_run * widest;
+    const double lines = depth / static_cast<double>(g.box.columns);
+    cycles = tasks * (runs * (depth * run_vectors * kFma + lines * kSourceLine +
+                              g.depth_blocks * (kTileOverhead + kTileVector * run_vectors)) +
+                      points * m * kTransposeRun);
+  }
   if (packed) {
     const double segments = 1 + vectors * lanes / plan.tile.k;
-    cycles += tasks * tiles * depth * kCopyVector * (vectors + segments);
+    cycles += tasks * tiles * depth * kPackVector * (vectors + segments);
   }
   const double staged_rows = count_rows_staged(g.row_layouts) * view.source_channels;
   cycles += tasks * staged_rows * (kCopyRun + halo_columns * source.copy_element);

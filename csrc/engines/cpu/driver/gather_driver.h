@@ -44,6 +44,18 @@ struct GatherGeometry {
   int64_t slot_elements() const { return slot_weights + slot_staged + slot_panel + slot_sums; }
 };
 
+// Whether a task computes a single target channel with the whole depth, as in depthwise layers.
+inline bool multiplies_plane(const GatherGeometry& g) {
+  return !g.packed && g.view.target_channels == 1 && g.depth_blocks == 1;
+}
+
+// Whether vectors run over target channels and pixels are broadcast. That takes whole vectors of
+// channels, as many as the widest panel has, and enough terms to make up for transposing the
+// result. Other products have vectors of pixels and broadcast weights. Every sum has the same order
+// in both.
+bool vectors_run_over_channels(const ConvProblem& problem, const GatherGeometry& geometry,
+                               int64_t lanes, int64_t widest);
+
 GatherGeometry make_gather_geometry(const ConvProblem& problem, const Tile& tile, bool packed);
 
 // Sets tile, workspace_bytes and shape.

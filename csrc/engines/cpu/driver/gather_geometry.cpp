@@ -43,7 +43,9 @@ Tile choose_tile(const ConvProblem& problem, const DeviceCaps& caps, bool packed
   const int64_t budget = slot_budget(caps.threads);
   const int64_t bytes = accumulate_bytes(problem.dtype);
   Tile tile{view.target_channels, count_most_points(view.rows), count_most_points(view.columns)};
-  tile.m = ceil_div(tile.m, ceil_div(tile.m, kMaxTileChannels));
+  // Blocks of whole vectors, if all channels are.
+  const int64_t unit = tile.m % kMaxVectorLanes == 0 ? kMaxVectorLanes : 1;
+  tile.m = round_up(ceil_div(tile.m, ceil_div(tile.m, kMaxTileChannels)), unit);
   // A task with many groups should find its pixels in the L1 cache for each of them.
   const bool few_channels = std::max(view.source_channels, view.target_channels) < kFewChannels;
   const bool neighbours = has_neighbouring_channels(view.source_strides) ||
@@ -69,7 +71,7 @@ Tile choose_tile(const ConvProblem& problem, const DeviceCaps& caps, bool packed
     } else if (tile.k > kMaxTileColumns) {
       tile.k = halve(tile.k);
     } else if (tile.m > kMinTileChannels) {
-      tile.m = halve(tile.m);
+      tile.m = round_up(halve(tile.m), unit);
     } else {
       return tile;
     }
@@ -77,6 +79,14 @@ Tile choose_tile(const ConvProblem& problem, const DeviceCaps& caps, bool packed
 }
 
 }  // namespace
+
+bool vectors_run_over_channels(const ConvProblem& problem, const GatherGeometry& g, int64_t lanes,
+                               int64_t widest) {
+  const int64_t phases = static_cast<int64_t>(g.view.rows.size() * g.view.columns.size());
+  const int64_t depth = g.view.source_channels * problem.taps() / phases;
+  return !g.packed && widest >= kMinPanelOverChannels && g.view.target_channels % lanes == 0 &&
+         g.tile.m % lanes == 0 && g.tile.m >= widest * lanes && depth >= kMinDepthOverChannels;
+}
 
 GatherGeometry make_gather_geometry(const ConvProblem& problem, const Tile& tile, bool packed) {
   GatherGeometry g;
@@ -104,7 +114,8 @@ GatherGeometry make_gather_geometry(const ConvProblem& problem, const Tile& tile
   g.slot_weights = share ? 0 : round_up(tile.m * depth, kAlignElements);
   g.slot_staged =
       round_up(count_staged(g.row_layouts, g.column_layouts, g.box.channels, 0), kAlignElements);
-  g.slot_panel = packed ? (depth + 1) * kMaxTileColumns : 0;
+  // A packed panel, or a transposed run.
+  g.slot_panel = kMaxTileColumns * (packed ? depth + 1 : kMaxTileColumns);
   // Accumulators persist over all depth blocks; with a single block, the columns of one register
   // tile are enough. In-place reads may leave columns unused: at most one vector per row, or the
   // rows' halo.
@@ -112,6 +123,7 @@ GatherGeometry make_gather_geometry(const ConvProblem& problem, const Tile& tile
   if (g.depth_blocks > 1) {
     points = round_up(tile.n * round_up(tile.k, kMaxVectorLanes), kMaxTileColumns);
   }
+  if (multiplies_plane(g)) points = round_up(tile.n * tile.k, kAlignElements) + kMaxTileColumns;
   g.slot_sums = tile.m * points;
   return g;
 }

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engines/cpu/driver/gather_driver.h"
+#include "engines/cpu/driver/gather_tiling.h"
 #include "engines/cpu/driver/limits.h"
 
 namespace convx {
@@ -15,77 +16,6 @@ struct GatherTask {
   int64_t channel, channels;  // target channels, within the group
   LatticeChunk chunk;
 };
-
-// The columns of the matrix product are computed in register tiles. Columns of a tile are
-//   packed:   lattice points in order, without gaps;
-//   in place: positions of the staged image, either one run through all rows including the halo, or
-//             vector by vector within each row, whichever needs fewer vectors.
-struct ColumnTiling {
-  bool packed;
-  bool by_row;
-  int64_t rows, columns, pitch;
-  int lanes, vectors;
-  int64_t tiles;
-
-  int64_t width() const { return int64_t{lanes} * vectors; }
-};
-
-ColumnTiling make_tiling(bool packed, const LatticeChunk& chunk, int64_t pitch, int lanes,
-                         int vectors) {
-  ColumnTiling t{packed, false, chunk.rows, chunk.columns, pitch, lanes, vectors, 0};
-  int64_t in_vectors = ceil_div(chunk.rows * chunk.columns, lanes);
-  if (!packed) {
-    const int64_t by_row = chunk.rows * ceil_div(chunk.columns, lanes);
-    in_vectors = ceil_div((chunk.rows - 1) * pitch + chunk.columns, lanes);
-    t.by_row = by_row <= in_vectors;
-    in_vectors = std::min(in_vectors, by_row);
-  }
-  t.tiles = ceil_div(in_vectors, vectors);
-  return t;
-}
-
-struct TileColumns {
-  int64_t vector_start[kMaxTileVectors];  // staged positions, in place only
-  TileSegment segments[kMaxTileColumns];
-  int64_t segment_count;
-};
-
-void add_segment(TileColumns& out, const ColumnTiling& t, int64_t row, int64_t column,
-                 int64_t position, int64_t count, int64_t row_stride, int64_t column_stride) {
-  out.segments[out.segment_count++] = {row * t.pitch + column,
-                                       row * row_stride + column * column_stride,
-                                       static_cast<int32_t>(position), static_cast<int32_t>(count)};
-}
-
-// row_stride and column_stride lead from one lattice point to the next in the target tensor.
-void describe_tile(const ColumnTiling& t, int64_t tile, int64_t row_stride, int64_t column_stride,
-                   TileColumns& out) {
-  out.segment_count = 0;
-  if (t.by_row) {
-    const int64_t per_row = ceil_div(t.columns, t.lanes);
-    for (int v = 0; v < t.vectors; ++v) {
-      const int64_t index = tile * t.vectors + v;
-      const int64_t row = index / per_row, column = index % per_row * t.lanes;
-      out.vector_start[v] = row < t.rows ? row * t.pitch + column : 0;
-      if (row >= t.rows) continue;
-      add_segment(out, t, row, column, int64_t{v} * t.lanes,
-                  std::min<int64_t>(t.lanes, t.columns - column), row_stride, column_stride);
-    }
-    return;
-  }
-  const int64_t row_length = t.packed ? t.columns : t.pitch;
-  const int64_t first = tile * t.width();
-  const int64_t last = std::min(first + t.width(), (t.rows - 1) * row_length + t.columns);
-  for (int v = 0; v < t.vectors; ++v) out.vector_start[v] = first + int64_t{v} * t.lanes;
-  int64_t row = first / row_length, column = first % row_length;
-  for (int64_t at = first; at < last; ++row, column = 0) {
-    const int64_t count = std::min(t.columns - column, last - at);
-    if (count > 0) {
-      add_segment(out, t, row, column, at - first, count, row_stride, column_stride);
-    }
-    at += row_length - column;
-  }
-}
 
 template <typename Acc>
 class GatherLaunch {
@@ -102,6 +32,7 @@ class GatherLaunch {
     source_ = static_cast<const char*>(forward ? buffers.x : buffers.y);
     target_ = static_cast<char*>(forward ? buffers.y : buffers.x);
     const int64_t tile_m = std::min(g_.tile.m, g_.view.target_channels);
+    over_channels_ = vectors_run_over_channels(problem, g_, kernels_.lanes, kernels_.panel_vectors);
     // Few rows leave registers for more columns.
     vectors_ = tile_m <= kernels_.max_rows[1] ? 4 : 2;
     const int64_t slot_bytes = g_.slot_elements() * static_cast<int64_t>(sizeof(Acc));
@@ -157,9 +88,25 @@ class GatherLaunch {
   int64_t count_row_taps(int64_t phase) const { return g_.view.rows[phase].taps.size(); }
   int64_t count_column_taps(int64_t phase) const { return g_.view.columns[phase].taps.size(); }
 
-  // Panels of a block of `channels` target channels, as even as possible.
+  // Panels of a block of `channels` target channels: as even as possible, or whole vectors.
   int64_t count_panels(int64_t channels) const {
-    return ceil_div(channels, kernels_.max_rows[vectors_ == 2 ? 0 : 1]);
+    if (!over_channels_) return ceil_div(channels, kernels_.max_rows[vectors_ == 2 ? 0 : 1]);
+    int64_t panels = 0;
+    for (int64_t m = 0; m < channels; ++panels) m += count_vectors(channels - m) * kernels_.lanes;
+    return panels;
+  }
+
+  // First target channel of a panel, counted from the block's first. Panel `panels` is the end.
+  int64_t find_panel(int64_t channels, int64_t panels, int64_t panel) const {
+    if (!over_channels_) return panel * channels / panels;
+    int64_t m = 0;
+    while (panel-- > 0) m += count_vectors(channels - m) * kernels_.lanes;
+    return m;
+  }
+
+  int count_vectors(int64_t channels) const {
+    const int64_t vectors = channels / kernels_.lanes;
+    return vectors >= kernels_.panel_vectors ? kernels_.panel_vectors : vectors >= 2 ? 2 : 1;
   }
 
   // Packs the weights of a block as [panel][depth][row in panel]. The panels of all channel blocks
@@ -189,8 +136,8 @@ class GatherLaunch {
     copy.row_stride = run_step;
     copy.column_stride = view.weight_target_stride;
     for (int64_t p = 0; p < panels; ++p) {
-      const int64_t m = p * task.channels / panels;
-      copy.columns = (p + 1) * task.channels / panels - m;
+      const int64_t m = find_panel(task.channels, panels, p);
+      copy.columns = find_panel(task.channels, panels, p + 1) - m;
       copy.pitch = copy.columns;
       for (int64_t k = 0; k < block.depth(); k += run) {
         const int64_t c = k / (block.rows * block.columns);
@@ -270,11 +217,102 @@ class GatherLaunch {
         make_staged_shape(g_.row_layouts[task.row_phase][block.row / g_.box.rows],
                           g_.column_layouts[task.column_phase][block.column / g_.box.columns], 0);
     stage_channels(kernels_, source_planes(task, block), shape, task.chunk, block.channels, staged);
-    int32_t tap_offsets[kMaxDepth], panel_offsets[kMaxDepth];
-    fill_tap_offsets(shape, block.channels, tap_offsets);
+    int32_t offsets[kMaxDepth + kOffsetsAhead];
+    fill_tap_offsets(shape, block.channels, offsets);
+    std::fill_n(offsets + depth, kOffsetsAhead, 0);
+    if (multiplies_plane(g_)) {
+      multiply_plane(task, {depth, weights, staged, offsets, sums, first, last}, shape.pitch);
+    } else if (over_channels_) {
+      multiply_runs(task, {depth, weights, staged, offsets, sums, first, last}, shape.pitch, panel);
+    } else {
+      multiply_columns(task, {depth, weights, staged, offsets, sums, first, last}, shape.pitch,
+                       panel);
+    }
+  }
 
-    const ColumnTiling tiling =
-        make_tiling(g_.packed, task.chunk, shape.pitch, kernels_.lanes, vectors_);
+  // One block of the depth. It starts the accumulators if it is the first, and the target is stored
+  // after the last.
+  struct Product {
+    int64_t depth;
+    const Acc* weights;
+    const Acc* staged;
+    const int32_t* offsets;  // of the terms, in the staged data
+    Acc* sums;
+    bool first, last;
+    bool alone() const { return first && last; }
+  };
+
+  // A single target channel: all rows of the chunk at once.
+  void multiply_plane(const GatherTask& task, const Product& product, int64_t pitch) const {
+    const LatticeChunk& chunk = task.chunk;
+    kernels_.multiply_plane({chunk.rows, chunk.columns, pitch}, product.depth, product.weights,
+                            product.staged, product.offsets, product.sums);
+    const int64_t row_step = target_row_stride(task);
+    const bool dense = row_step == chunk.columns * target_column_stride(task);
+    const int64_t rows_at_once = dense ? chunk.rows : 1;  // rows stored as one run
+    TileColumns columns;
+    columns.segment_count = 1;
+    for (int64_t row = 0; row < chunk.rows; row += rows_at_once) {
+      columns.segments[0] = {0, row * row_step, 0,
+                             static_cast<int32_t>(rows_at_once * chunk.columns)};
+      store_columns(task, 0, 1, columns, product.sums + row * chunk.columns, chunk.columns);
+    }
+  }
+
+  // Vectors run over target channels, in runs of pixels of one row. The accumulators are
+  // [panel][pixel][channel]; a product that is alone needs those of one run only.
+  void multiply_runs(const GatherTask& task, const Product& product, int64_t pitch,
+                     Acc* scratch) const {
+    const int64_t panels = count_panels(task.channels);
+    const int64_t runs = ceil_div(task.chunk.columns, kernels_.max_run_columns());
+    TileColumns columns;
+    columns.segment_count = 1;
+    for (int64_t index = 0; index < task.chunk.rows * runs; ++index) {
+      const int64_t row = index / runs, run = index % runs;
+      const int64_t column = run * task.chunk.columns / runs;
+      const int64_t count = (run + 1) * task.chunk.columns / runs - column;
+      const int64_t target = row * target_row_stride(task) + column * target_column_stride(task);
+      columns.segments[0] = {0, target, 0, static_cast<int32_t>(count)};
+      for (int64_t p = 0; p < panels; ++p) {
+        const int64_t m = find_panel(task.channels, panels, p);
+        const int vectors = count_vectors(task.channels - m);
+        const int64_t width = int64_t{vectors} * kernels_.lanes;
+        Acc* sums = product.sums;
+        if (!product.alone()) {
+          sums += m * task.chunk.rows * task.chunk.columns +
+                  (row * task.chunk.columns + column) * width;
+        }
+        const int64_t tiles = ceil_div(count, kernels_.max_run_pixels[std::min(vectors - 1, 2)]);
+        for (int64_t t = 0; t < tiles; ++t) {
+          const int64_t pixel = t * count / tiles;
+          const int pixels = static_cast<int>((t + 1) * count / tiles - pixel);
+          kernels_.multiply_run(pixels, vectors, product.depth, product.weights + m * product.depth,
+                                product.staged + row * pitch + column + pixel, product.offsets,
+                                !product.first, sums + pixel * width);
+        }
+        if (product.last) store_run(task, m, width, columns, sums, scratch);
+      }
+    }
+  }
+
+  // Stores the accumulators [pixel][channel] of a run. If the target's channels are far apart, they
+  // are transposed first.
+  void store_run(const GatherTask& task, int64_t channel, int64_t channels,
+                 const TileColumns& columns, Acc* sums, Acc* scratch) const {
+    if (g_.view.target_strides.c == 1) {
+      return store_columns(task, channel, channels, columns, sums, channels, true);
+    }
+    const int64_t pixels = round_up(columns.segments[0].count, kernels_.lanes);
+    kernels_.transpose(sums, channels, pixels, channels, scratch, kMaxTileColumns);
+    store_columns(task, channel, channels, columns, scratch, kMaxTileColumns);
+  }
+
+  // Vectors run over pixels, of several rows if they are packed or narrow.
+  void multiply_columns(const GatherTask& task, const Product& product, int64_t pitch,
+                        Acc* panel) const {
+    const int64_t depth = product.depth;
+    int32_t panel_offsets[kMaxDepth];
+    const ColumnTiling tiling = make_tiling(g_.packed, task.chunk, pitch, kernels_.lanes, vectors_);
     const int64_t width = tiling.width();
     if (g_.packed) {
       for (int64_t k = 0; k < depth; ++k) panel_offsets[k] = static_cast<int32_t>(k * width);
@@ -292,23 +330,26 @@ class GatherLaunch {
         describe_tile(tiling, tile, target_row_stride(task), target_column_stride(task), columns);
         const Acc* vectors[kMaxTileVectors];
         for (int v = 0; v < vectors_; ++v) {
-          vectors[v] = g_.packed ? panel + v * kernels_.lanes : staged + columns.vector_start[v];
+          vectors[v] =
+              g_.packed ? panel + v * kernels_.lanes : product.staged + columns.vector_start[v];
         }
         if (g_.packed) {
-          kernels_.pack_panel(staged, tap_offsets, depth, columns.segments, columns.segment_count,
-                              width, panel);
+          kernels_.pack_panel(product.staged, product.offsets, depth, columns.segments,
+                              columns.segment_count, width, panel);
         }
         // [tile][channel][column]. If this block has the whole depth, there is one tile at a time.
-        const bool alone = first && last;
-        Acc* tile_sums = sums + (alone ? 0 : (tile * task.channels + channel) * width);
+        Acc* tile_sums =
+            product.sums + (product.alone() ? 0 : (tile * task.channels + channel) * width);
         for (int64_t p = first_panel; p < last_panel; ++p) {
           const int64_t m = p * task.channels / panels;
           const int64_t rows = (p + 1) * task.channels / panels - m;
-          kernels_.multiply_tile(static_cast<int>(rows), vectors_, depth, weights + m * depth,
-                                 vectors, g_.packed ? panel_offsets : tap_offsets, !first,
+          kernels_.multiply_tile(static_cast<int>(rows), vectors_, depth,
+                                 product.weights + m * depth, vectors,
+                                 g_.packed ? panel_offsets : product.offsets, !product.first,
                                  tile_sums + (m - channel) * width);
         }
-        if (last) store_columns(task, channel, channel_end - channel, columns, tile_sums, width);
+        if (product.last)
+          store_columns(task, channel, channel_end - channel, columns, tile_sums, width);
       }
     }
   }
@@ -334,7 +375,8 @@ class GatherLaunch {
 
   // first_channel counts from the task's first channel.
   void store_columns(const GatherTask& task, int64_t first_channel, int64_t channels,
-                     const TileColumns& columns, const Acc* sums, int64_t pitch) const {
+                     const TileColumns& columns, const Acc* sums, int64_t pitch,
+                     bool channels_are_contiguous = false) const {
     const Strides& strides = g_.view.target_strides;
     const AxisPhase& rows = g_.view.rows[task.row_phase];
     const AxisPhase& across = g_.view.columns[task.column_phase];
@@ -352,6 +394,7 @@ class GatherLaunch {
     store.segment_count = columns.segment_count;
     store.rows = channels;
     store.pitch = pitch;
+    store.rows_are_contiguous = channels_are_contiguous;
     kernels_.store_tile(sums, store);
   }
 
@@ -376,7 +419,8 @@ class GatherLaunch {
   const char* weights_;
   const char* bias_;
   Acc* shared_;
-  int vectors_;
+  bool over_channels_;  // in multiply_runs, else in multiply_columns
+  int vectors_;         // of a tile in multiply_columns
   int64_t slots_;
 };
 

@@ -9,8 +9,9 @@ namespace {
 
 constexpr int64_t kSlotBudget = int64_t{768} << 10;
 constexpr int64_t kMaxTileFilters = 64;
-// The transposed y of a chunk stays in the L1 cache: 160 pixels by 64 filters are 40 KiB.
-constexpr int64_t kMaxPackedPixels = 160;
+// The transposed y of a chunk is read in order from the L2 cache: 640 pixels by 64 filters are
+// 160 KiB. Shorter chunks stage more rows twice, where the kernel reaches beyond them.
+constexpr int64_t kMaxPackedPixels = 640;
 constexpr int64_t kWantedTasks = 64;
 constexpr int64_t kWantedTasksBeforeSplit = 16;
 constexpr int64_t kMinDepth = 96;

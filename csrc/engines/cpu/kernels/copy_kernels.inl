@@ -60,12 +60,11 @@ void load_run(const T* in, int64_t stride, Acc* out, int64_t count) {
 // Transposes the first rows of load_transposed, as many as whole vectors hold, in registers, and
 // returns their number. Vectors overlap the start of the next row, which is written later.
 template <typename Acc>
-int64_t load_transposed_squares(const RowCopy& copy, Acc* out) {
+int64_t load_transposed_squares(const RowCopy& copy, const Acc* in, Acc* out) {
   using Vec = typename VectorTypes<Acc>::Vec;
   using Loose = typename VectorTypes<Acc>::Loose;
   constexpr int lanes = kLanes<Acc>;
-  if (copy.columns > lanes || copy.row_stride != 1) return 0;
-  const Acc* in = static_cast<const Acc*>(copy.source);
+  if (copy.row_stride != 1) return 0;
   // The last square leaves rows behind it, into which the vectors may spill.
   const int64_t spill = (lanes - 1) / copy.pitch + 1;
   int64_t row = 0;
@@ -85,17 +84,28 @@ int64_t load_transposed_squares(const RowCopy& copy, Acc* out) {
   return row;
 }
 
-// Copies column by column, for sources whose columns are contiguous in memory.
+// Copies column by column, for sources whose columns are contiguous in memory. The last columns are
+// copied first, because their squares spill into the first columns of the next row.
 template <typename T>
 void load_transposed(const RowCopy& copy, accumulate_t<T>* out) {
-  const T* in = static_cast<const T*>(copy.source);
-  int64_t first = 0;
-  if constexpr (std::is_same_v<T, accumulate_t<T>>) first = load_transposed_squares<T>(copy, out);
-  for (int64_t j = 0; j < copy.columns; ++j, in += copy.column_stride) {
-    if (copy.row_stride == 1) {
-      for (int64_t i = first; i < copy.rows; ++i) out[i * copy.pitch + j] = in[i];
-    } else {
-      for (int64_t i = first; i < copy.rows; ++i) out[i * copy.pitch + j] = in[i * copy.row_stride];
+  constexpr int lanes = kLanes<accumulate_t<T>>;
+  RowCopy block = copy;
+  for (int64_t end = copy.columns; end > 0; end -= block.columns) {
+    block.columns = end % lanes > 0 ? end % lanes : lanes;
+    const int64_t column = end - block.columns;
+    const T* in = static_cast<const T*>(copy.source) + column * copy.column_stride;
+    int64_t first = 0;
+    if constexpr (std::is_same_v<T, accumulate_t<T>>) {
+      first = load_transposed_squares<T>(block, in, out + column);
+    }
+    for (int64_t j = column; j < end; ++j, in += copy.column_stride) {
+      if (copy.row_stride == 1) {
+        for (int64_t i = first; i < copy.rows; ++i) out[i * copy.pitch + j] = in[i];
+      } else {
+        for (int64_t i = first; i < copy.rows; ++i) {
+          out[i * copy.pitch + j] = in[i * copy.row_stride];
+        }
+      }
     }
   }
 }
@@ -121,6 +131,15 @@ void load_rows(const RowCopy& copy, accumulate_t<T>* out) {
 template <typename T, typename Acc>
 void store_segment(const Acc* tile, const TileStore& store, T* out, int64_t count) {
   const T* bias = static_cast<const T*>(store.bias);
+  if (store.rows_are_contiguous) {
+    for (int64_t j = 0; j < count; ++j, tile += store.pitch, out += store.column_stride) {
+      for (int64_t i = 0; i < store.rows; ++i) {
+        const Acc shift = bias ? static_cast<Acc>(bias[i]) : Acc{0};
+        out[i * store.row_stride] = convert_to<T>(tile[i] + shift);
+      }
+    }
+    return;
+  }
   if (store.row_stride == 1 && store.column_stride != 1) {  // channels_last: rows are contiguous
     for (int64_t j = 0; j < count; ++j, out += store.column_stride) {
       for (int64_t i = 0; i < store.rows; ++i) {
@@ -146,8 +165,9 @@ template <typename T>
 void store_tile(const accumulate_t<T>* tile, const TileStore& store) {
   for (int64_t s = 0; s < store.segment_count; ++s) {
     const TileSegment& segment = store.segments[s];
-    store_segment(tile + segment.position, store, static_cast<T*>(store.target) + segment.target,
-                  segment.count);
+    const int64_t step = store.rows_are_contiguous ? store.pitch : 1;
+    store_segment(tile + segment.position * step, store,
+                  static_cast<T*>(store.target) + segment.target, segment.count);
   }
 }
 

@@ -33,7 +33,7 @@ struct TileSegment {
   int32_t count;
 };
 
-// The destination of a finished tile [rows][pitch].
+// The destination of a finished tile [rows][pitch], or [position][pitch] if rows_are_contiguous.
 struct TileStore {
   void* target = nullptr;
   const void* bias = nullptr;  // one element of the storage type per row; may be null
@@ -43,6 +43,7 @@ struct TileStore {
   int64_t segment_count = 0;
   int64_t rows = 0;
   int64_t pitch = 0;
+  bool rows_are_contiguous = false;  // the rows of a position follow each other in the tile
 };
 
 // The range of a dot product: rows of full vectors, each followed by `tail` elements (0: none). The
@@ -54,7 +55,8 @@ struct DotRange {
   int64_t pitch = 0;
 };
 
-// The pixels of a chunk. Rows of x are `pitch` elements apart; rows of y are contiguous.
+// The pixels of a chunk. Rows of the staged image are `pitch` elements apart; those of y or of the
+// sums are contiguous.
 struct PixelRange {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -95,6 +97,7 @@ constexpr int kMaxChannelTaps = 8;
 constexpr int kMaxTileVectors = 4;
 constexpr int kMaxTileColumns = 64;  // for any instruction set and type
 constexpr int kMaxVectorLanes = 16;
+constexpr int kOffsetsAhead = 4;  // prefetch distance of multiply_run, in terms
 
 template <typename Acc>
 struct CpuKernels {
@@ -103,9 +106,16 @@ struct CpuKernels {
   int max_rows[2];
   // Maximum columns of the dot tiles with 1, 2 and 4 rows.
   int max_dot_columns[3];
-  // Vectors of the widest multiply_pixels tile, and maximum rows with 1, 2 and that many vectors.
+  // Vectors of the widest multiply_run and multiply_pixels tiles, and the most pixels or rows with
+  // 1, 2 and that many vectors.
   int panel_vectors;
+  int max_run_pixels[3];
   int max_pixel_rows[3];
+
+  // The most pixels of a run: whole tiles of the widest kind.
+  int64_t max_run_columns() const {
+    return kMaxTileColumns / max_run_pixels[2] * max_run_pixels[2];
+  }
 
   // Copies and converts. `out` points to the first border element.
   void (*load_rows)(const RowCopy& copy, Acc* out);
@@ -121,6 +131,19 @@ struct CpuKernels {
   // of the tile has `vectors` vectors, 2 or 4. Adds to the tile if `accumulate` is set.
   void (*multiply_tile)(int rows, int vectors, int64_t depth, const Acc* a, const Acc* const* b,
                         const int32_t* offsets, bool accumulate, Acc* tile);
+
+  // sums[i][v * lanes + l] (+)= sum over k of
+  //   weights[(k * vectors + v) * lanes + l] * source[offsets[k] + i]   for each of the pixels i.
+  // vectors is 1, 2 or panel_vectors. Adds to the sums if `accumulate` is set. Prefetches at
+  // offsets[k + kOffsetsAhead], which must be readable for every k.
+  void (*multiply_run)(int pixels, int vectors, int64_t depth, const Acc* weights,
+                       const Acc* source, const int32_t* offsets, bool accumulate, Acc* sums);
+
+  // sums[i * columns + j] = sum over k of weights[k] * source[offsets[k] + i * pitch + j] for the
+  // rows i and columns j of the range. May write 4 vectors past the sums and read as many past a
+  // row.
+  void (*multiply_plane)(const PixelRange& range, int64_t depth, const Acc* weights,
+                         const Acc* source, const int32_t* offsets, Acc* sums);
 
   // sums[i * sums_pitch + j] += sum over the range of y[i * y_stride + ...] * x[offsets[j] + ...].
   // rows is 1, 2 or 4. Operands must be readable behind the tail, with any values.

@@ -67,6 +67,7 @@ inline __attribute__((always_inline)) void transpose_square(
 #include "engines/cpu/kernels/dot_kernels.inl"
 #include "engines/cpu/kernels/multiply_kernels.inl"
 #include "engines/cpu/kernels/pixel_kernels.inl"
+#include "engines/cpu/kernels/plane_kernels.inl"
 
 template <typename T>
 constexpr CpuKernels<accumulate_t<T>> make_kernels() {
@@ -75,11 +76,14 @@ constexpr CpuKernels<accumulate_t<T>> make_kernels() {
           {kRowsOfTwo, kRowsOfFour},
           {kDotColumnsOfOne, kDotColumnsOfTwo, kDotColumnsOfFour},
           kPanelVectors,
+          {kRunPixelsOfOne, kRunPixelsOfTwo, kRunPixelsOfPanel},
           {kPixelRowsOfOne, kPixelRowsOfTwo, kPixelRowsOfPanel},
           load_rows<T>,
           store_tile<T>,
           pack_panel<Acc>,
           multiply_tile<Acc>,
+          multiply_run<Acc>,
+          multiply_plane<Acc>,
           dot_tile<Acc>,
           transpose<Acc>,
           multiply_pixels<Acc>,
