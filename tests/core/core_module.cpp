@@ -35,6 +35,7 @@
 #include "engines/cuda/input_grad/phases_shape.h"
 #include "engines/cuda/weight_grad/wgrad_fit.h"
 #include "engines/engine_list.h"
+#include "plan_of.h"
 
 namespace py = pybind11;
 using namespace convx;
@@ -207,10 +208,10 @@ PYBIND11_MODULE(convx_core, m) {
   m.def("run_gemm", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
                        uintptr_t y, uintptr_t bias) -> py::object {
     const Engine engine = cuda_gemm_engine();
-    if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
+    if (std::string refusal = refusal_of(engine, problem, caps); !refusal.empty()) {
       return py::str(refusal);
     }
-    const Plan plan = engine.plan(problem, caps);
+    const Plan plan = plan_of(engine, problem, caps);
     if (const char* fault = emulate_gemm(problem, plan, buffers_at(x, w, y, bias))) {
       throw std::runtime_error(fault);
     }
@@ -232,10 +233,10 @@ PYBIND11_MODULE(convx_core, m) {
            uintptr_t y, uintptr_t bias, int filters, int resident, bool descending,
            int pieces, int in_turn, int parts) -> py::object {
           const Engine engine = cuda_boxes_engine();
-          if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
+          if (std::string refusal = refusal_of(engine, problem, caps); !refusal.empty()) {
             return py::str(refusal);
           }
-          Plan plan = engine.plan(problem, caps);
+          Plan plan = plan_of(engine, problem, caps);
           auto boxes = *static_cast<const BoxesPlan*>(plan.shape.get());
           const int64_t planned_bytes = round_up(plan.workspace_bytes, 256);
           for (BoxesFit& fit : boxes.launches) {
@@ -317,11 +318,11 @@ PYBIND11_MODULE(convx_core, m) {
                          uintptr_t w, uintptr_t y, uintptr_t bias,
                          const std::string& variant) -> py::object {
     const Engine engine = cuda_phases_engine();
-    if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
+    if (std::string refusal = refusal_of(engine, problem, caps); !refusal.empty()) {
       return py::str(refusal);
     }
     const std::optional<Plan> plan =
-        variant.empty() ? engine.plan(problem, caps) : engine.plan_variant(problem, caps, variant);
+        variant.empty() ? plan_of(engine, problem, caps) : engine.plan_variant(problem, caps, variant);
     if (!plan) return py::str("no such variant");
     if (const char* fault = emulate_phases(problem, *plan, buffers_at(x, w, y, bias))) {
       throw std::runtime_error(fault);
@@ -344,7 +345,7 @@ PYBIND11_MODULE(convx_core, m) {
                         uintptr_t w, uintptr_t y, uintptr_t bias, const std::string& variant) {
     const Engine engine = cuda_bands_engine();
     const std::optional<Plan> plan =
-        variant.empty() ? engine.plan(problem, caps) : engine.plan_variant(problem, caps, variant);
+        variant.empty() ? plan_of(engine, problem, caps) : engine.plan_variant(problem, caps, variant);
     if (!plan) throw std::runtime_error("no such variant");
     if (const char* fault = emulate_bands(problem, *plan, buffers_at(x, w, y, bias))) {
       throw std::runtime_error(fault);
@@ -365,7 +366,7 @@ PYBIND11_MODULE(convx_core, m) {
   // The same with the kernel of cuda_diagonal.
   m.def("run_diagonal", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                            uintptr_t w, uintptr_t y, uintptr_t bias) {
-    const Plan plan = cuda_diagonal_engine().plan(problem, caps);
+    const Plan plan = plan_of(cuda_diagonal_engine(), problem, caps);
     if (const char* fault = emulate_diagonal(problem, plan, buffers_at(x, w, y, bias))) {
       throw std::runtime_error(fault);
     }
@@ -397,12 +398,12 @@ PYBIND11_MODULE(convx_core, m) {
                     "microseconds"_a = plan.predicted_us, "workspace"_a = plan.workspace_bytes);
   };
   m.def("plan_weight_grad", [=](const ConvProblem& problem, const DeviceCaps& caps) {
-    return describe_wgrad(cuda_weight_grad_engine().plan(problem, caps));
+    return describe_wgrad(plan_of(cuda_weight_grad_engine(), problem, caps));
   });
   // Runs it.
   m.def("run_weight_grad", [=](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                                uintptr_t w, uintptr_t y, uintptr_t bias) {
-    const Plan plan = cuda_weight_grad_engine().plan(problem, caps);
+    const Plan plan = plan_of(cuda_weight_grad_engine(), problem, caps);
     if (const char* fault = emulate_cuda_weight_grad(problem, plan, buffers_at(x, w, y, bias))) {
       throw std::runtime_error(fault);
     }
@@ -410,7 +411,7 @@ PYBIND11_MODULE(convx_core, m) {
   });
   // The same two without its row kernels.
   const auto plan_positions = [](const ConvProblem& problem, const DeviceCaps& caps) {
-    Plan plan = cuda_weight_grad_engine().plan(problem, caps);
+    Plan plan = plan_of(cuda_weight_grad_engine(), problem, caps);
     auto planned = *static_cast<const WgradPlan*>(plan.shape.get());
     const auto replace_rows = [&](WgradFit& fit) {
       const OperandSource source = fit.geometry.gradient_source;
@@ -440,7 +441,7 @@ PYBIND11_MODULE(convx_core, m) {
   const auto run_fit = [=](const ConvProblem& problem, const DeviceCaps& caps,
                            const std::optional<WgradFit>& fit, const Buffers& buffers) -> py::object {
     if (!fit) return py::none();
-    Plan plan = cuda_weight_grad_engine().plan(problem, caps);
+    Plan plan = plan_of(cuda_weight_grad_engine(), problem, caps);
     WgradPlan planned{.exact = *fit};
     if (is_scaled(fit->form)) {
       planned.exact = fit_positions(problem, caps, exact_form(problem)).value();

@@ -113,6 +113,8 @@ struct PixelShape {
   int staging_offset = 0, source_offset = 0, filter_offset = 0, shared_bytes = 0;
   int64_t packed_bytes = 0, partial_bytes = 0;
   double microseconds = 0;
+  // True if another limit of the workspace might have led to another shape.
+  bool depends_on_workspace = false;
 
   PixelTileSize tile() const { return {filters, blocks, folded, paired}; }
   int window_pixels() const { return blocks * kPixelBlock; }
