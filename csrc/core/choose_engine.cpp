@@ -1,9 +1,15 @@
 #include "core/choose_engine.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "core/text.h"
 
 namespace convx {
 namespace {
+
+// Engines may round differently where they compare sums with the time to give up at.
+constexpr double kRounding = 1 + 1e-9;
 
 std::string list_names(std::span<const Engine> engines) {
   std::string names = "'auto'";
@@ -28,20 +34,47 @@ std::string list_variants(const Engine& engine, const ConvProblem& problem,
 }  // namespace
 
 Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem,
-                     const DeviceCaps& caps, std::string_view algorithm) {
+                     const DeviceCaps& caps, std::string_view algorithm, Listed listed) {
   Choice choice;
   const bool automatic = algorithm == "auto";
   const size_t colon = algorithm.find(':');
   const std::string_view wanted = algorithm.substr(0, colon);
   if (colon != std::string_view::npos) choice.variant = algorithm.substr(colon + 1);
-  bool known = automatic;
-  for (const Engine& engine : engines) {
-    Candidate candidate{&engine, engine.refuse(problem, caps), {}};
-    if (candidate.refusal.empty()) candidate.plan = engine.plan(problem, caps);
-    const int index = static_cast<int>(choice.candidates.size());
+  const bool known = automatic || std::any_of(engines.begin(), engines.end(),
+                                              [&](const Engine& e) { return wanted == e.name; });
+
+  struct Contender {
+    size_t index;
+    double bound_us;
+    bool is_eligible;
+  };
+  std::vector<Contender> contenders;
+  for (size_t i = 0; i < engines.size(); ++i) {
+    const Engine& engine = engines[i];
+    const bool eligible = automatic ? !engine.is_by_name_only(caps) : wanted == engine.name;
+    if (!eligible && known && listed == Listed::kEligible) continue;
+    const bool has_bound = listed == Listed::kEligible && automatic && engine.bound_us;
+    contenders.push_back({i, has_bound ? engine.bound_us(problem, caps) : 0, eligible});
+  }
+  // Engines with a search come last, and the others' best time ends it.
+  std::stable_sort(contenders.begin(), contenders.end(),
+                   [](const Contender& a, const Contender& b) { return a.bound_us < b.bound_us; });
+
+  double best_us = std::numeric_limits<double>::infinity();
+  const Engine* best = nullptr;
+  for (const auto& [index, bound_us, is_eligible] : contenders) {
+    const Engine& engine = engines[index];
+    if (bound_us > best_us) break;
+    SearchLimits limits;
+    if (listed == Listed::kEligible) limits.give_up_us = best_us * kRounding;
+    Candidate candidate{&engine, {}, {}};
+    Consideration answer = engine.consider(problem, caps, limits);
+    if (Plan* plan = std::get_if<Plan>(&answer)) {
+      candidate.plan = std::move(*plan);
+    } else {
+      candidate.refusal = std::move(std::get<Refusal>(answer).why);
+    }
     const bool asked = wanted == engine.name;
-    const bool eligible = automatic ? !engine.by_name_only : asked;
-    known = known || asked;
     if (asked && candidate.refusal.empty() && !choice.variant.empty()) {
       std::optional<Plan> plan;
       if (engine.plan_variant) plan = engine.plan_variant(problem, caps, choice.variant);
@@ -53,17 +86,23 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
                        name_of(problem.pass) + ")";
       }
     }
-    if (eligible && candidate.refusal.empty() &&
-        (choice.chosen < 0 ||
-         candidate.plan.predicted_us < choice.candidates[choice.chosen].plan.predicted_us)) {
-      choice.chosen = index;
-    }
     if (asked && !candidate.refusal.empty()) {
       choice.error = std::string("algorithm='") + engine.name +
                      "' cannot run this problem: " + candidate.refusal + " (" + to_text(problem) +
                      ", " + name_of(problem.pass) + ")";
     }
+    // Among equal predictions, the first engine of the list wins.
+    const double us = candidate.plan.predicted_us;
+    if (is_eligible && candidate.refusal.empty() &&
+        (!best || us < best_us || (us == best_us && &engine < best))) {
+      best = &engine, best_us = us;
+    }
     choice.candidates.push_back(std::move(candidate));
+  }
+  std::sort(choice.candidates.begin(), choice.candidates.end(),
+            [](const Candidate& a, const Candidate& b) { return a.engine < b.engine; });
+  for (size_t i = 0; i < choice.candidates.size(); ++i) {
+    if (choice.candidates[i].engine == best) choice.chosen = static_cast<int>(i);
   }
   if (!known) {
     choice.error =
@@ -91,7 +130,7 @@ std::string describe_choice(const Choice& choice, const ConvProblem& problem,
   write_list(out, choice.candidates, [&](const Candidate& candidate) {
     const Engine& engine = *candidate.engine;
     out << "{\"name\": " << quote(engine.name) << ", \"refusal\": " << quote(candidate.refusal)
-        << ", \"by_name_only\": " << (engine.by_name_only ? "true" : "false");
+        << ", \"by_name_only\": " << (engine.is_by_name_only(caps) ? "true" : "false");
     if (candidate.refusal.empty()) {
       const Plan& plan = candidate.plan;
       out << ", \"predicted_us\": " << plan.predicted_us

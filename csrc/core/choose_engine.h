@@ -19,16 +19,22 @@ struct Candidate {
 };
 
 struct Choice {
-  std::vector<Candidate> candidates;  // in the order of the engine list
+  std::vector<Candidate> candidates;  // those that were considered, in the order of the engine list
   int chosen = -1;                    // index into candidates
   std::string variant;                // name of the chosen variant; empty for plan()'s own plan
   bool tuned = false;                 // true if a measurement, not a prediction, chose it
   std::string error;                  // why nothing could be chosen; empty on success
 };
 
-// algorithm is "auto", the name of an engine, or "engine:variant".
+enum class Listed {
+  kAll,       // every engine's answer, for explain()
+  kEligible,  // only what the choice needs: engines that cannot win are not planned
+};
+
+// algorithm is "auto", the name of an engine, or "engine:variant". What is listed does not change
+// what is chosen.
 Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem,
-                     const DeviceCaps& caps, std::string_view algorithm);
+                     const DeviceCaps& caps, std::string_view algorithm, Listed listed);
 
 // The choice as JSON: the problem, its flops and bytes, the winner, and every candidate with its
 // predicted time and variants, or its refusal. caps must be those that the choice was made with.

@@ -1,9 +1,12 @@
 // The interface of an engine: which problems it can run, and the cost of each.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "core/device_caps.h"
@@ -12,25 +15,43 @@
 
 namespace convx {
 
+// One clause that says why an engine cannot run a problem.
+struct Refusal {
+  std::string why;
+};
+using Consideration = std::variant<Refusal, Plan>;
+
+struct SearchLimits {
+  // A plan that is predicted to take this long or longer is of no use. An engine may then refuse,
+  // or return that plan all the same, whichever is less work.
+  double give_up_us = std::numeric_limits<double>::infinity();
+};
+
 struct Engine {
   EngineId id;
   const char* name;  // users write it as algorithm="..."
 
-  // Returns an empty string if the engine can run the problem, else one clause that says why not.
-  std::string (*refuse)(const ConvProblem&, const DeviceCaps&);
+  // Refuses the problem, or plans it.
+  Consideration (*consider)(const ConvProblem&, const DeviceCaps&, const SearchLimits&);
 
-  // Called only for problems that were not refused.
-  Plan (*plan)(const ConvProblem&, const DeviceCaps&);
+  // Optional: without a search, microseconds that no plan of the engine is predicted to beat. For
+  // any problem, also those that consider() refuses. Engines that search for long have it, so that
+  // they need not be considered where another engine is faster anyway.
+  double (*bound_us)(const ConvProblem&, const DeviceCaps&) = nullptr;
 
-  // If true, "auto" never chooses the engine; it runs only where algorithm= names it.
-  bool by_name_only = false;
+  // Optional: false on GPUs where the other engines' predictions were fitted to measurements, and
+  // this one's were not. "auto" never chooses the engine there; algorithm= may name it.
+  bool (*competes_on)(const DeviceCaps&) = nullptr;
 
-  // Variants: plans that differ from plan()'s and that a measurement may prefer. variants() lists
-  // their names, which users write as algorithm="engine:variant"; plan_variant() returns no plan
-  // if the variant does not exist for the problem. Both are null for engines without variants.
+  // Variants: plans that differ from consider()'s and that a measurement may prefer. variants()
+  // lists their names, which users write as algorithm="engine:variant"; plan_variant() returns no
+  // plan if the variant does not exist for the problem. variants() is called only for problems that
+  // are not refused. Both are null for engines without variants.
   std::vector<const char*> (*variants)(const ConvProblem&, const DeviceCaps&) = nullptr;
   std::optional<Plan> (*plan_variant)(const ConvProblem&, const DeviceCaps&,
                                       std::string_view variant) = nullptr;
+
+  bool is_by_name_only(const DeviceCaps& caps) const { return competes_on && !competes_on(caps); }
 };
 
 }  // namespace convx

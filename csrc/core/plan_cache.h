@@ -37,11 +37,11 @@ class PlanCache {
       std::shared_lock lock(mutex_);
       if (auto found = plans_.find(key); found != plans_.end()) return found->second;
     }
-    Choice choice = choose(engines, problem, caps, device, algorithm);
+    Choice choice = choose(engines, problem, caps, device, algorithm, Listed::kEligible);
     error = choice.error;
     if (!error.empty()) return nullptr;
     if (algorithm == "auto" && measure({problem, device})) {
-      choice = choose(engines, problem, caps, device, algorithm);
+      choice = choose(engines, problem, caps, device, algorithm, Listed::kEligible);
     }
     auto plan = std::make_shared<const Plan>(std::move(choice.candidates[choice.chosen].plan));
     std::unique_lock lock(mutex_);
@@ -52,21 +52,21 @@ class PlanCache {
     return plans_.emplace(Key{problem, caps, device, std::string(algorithm)}, plan).first->second;
   }
 
-  // The same choice with all candidates. "auto" means the algorithm that was measured to be the
+  // The choice behind the plan. "auto" means the algorithm that was measured to be the
   // fastest, if there is one and it can run within these caps.
   Choice choose(std::span<const Engine> engines, const ConvProblem& problem, const DeviceCaps& caps,
-                int device, std::string_view algorithm) {
+                int device, std::string_view algorithm, Listed listed = Listed::kAll) {
     std::string preferred;
     if (algorithm == "auto") {
       std::shared_lock lock(mutex_);
       if (const std::string* found = find_preferred({problem, device})) preferred = *found;
     }
     if (!preferred.empty()) {
-      Choice choice = choose_engine(engines, problem, caps, preferred);
+      Choice choice = choose_engine(engines, problem, caps, preferred, listed);
       choice.tuned = true;
       if (choice.error.empty()) return choice;
     }
-    return choose_engine(engines, problem, caps, algorithm);
+    return choose_engine(engines, problem, caps, algorithm, listed);
   }
 
   // Makes "auto" mean this algorithm for the problem. Strides along axes of one element do not

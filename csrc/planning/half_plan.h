@@ -3,7 +3,7 @@
 // (run_flag.cuh).
 #pragma once
 
-#include <memory>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -33,6 +33,8 @@ struct HalvedPlan {
 template <typename Fit>
 using PhasedPlan = std::vector<HalvedPlan<Fit>>;
 
+inline constexpr double kNeverGiveUp = std::numeric_limits<double>::infinity();
+
 struct Halves {
   TensorMath math;
   int min_terms;
@@ -53,49 +55,70 @@ inline std::optional<Halves> find_halves(const ConvProblem& problem, int64_t tap
                 HalfScales::bytes(problem.groups * view.target_channels)};
 }
 
-// Plans a phase of so many taps, and adds its time to the whole plan.
-//   fit_shape(caps, math)  returns a shape, or nothing
-//   take(shape, offset)    makes a Fit whose workspace starts at offset, and sets the plan's tile,
-//                          split and workspace
+// Whether another limit of the workspace might have led to another shape. Shapes that do not say
+// are fitted again.
+template <typename Shape>
+bool depends_on_workspace(const Shape& shape) {
+  if constexpr (requires { shape.depends_on_workspace; }) return shape.depends_on_workspace;
+  return true;
+}
+
+// Plans a phase of so many taps, and adds its time to the whole plan. Returns nothing if no exact
+// shape fits, or if the phase would take give_up_us or longer.
+//   fit_shape(caps, math, give_up_us)  returns a shape, or nothing
+//   take(shape, offset)  makes a Fit whose workspace starts at offset, and sets the plan's tile,
+//                        split and workspace
 template <typename Fit, typename FitShape, typename Take>
-HalvedPlan<Fit> plan_halves(Plan& plan, const ConvProblem& problem, const DeviceCaps& caps,
-                            int64_t taps, const FitShape& fit_shape, const Take& take) {
+std::optional<HalvedPlan<Fit>> plan_halves(Plan& plan, const ConvProblem& problem,
+                                           const DeviceCaps& caps, int64_t taps,
+                                           const FitShape& fit_shape, const Take& take,
+                                           double give_up_us = kNeverGiveUp) {
   HalvedPlan<Fit> made;
   const TensorMath math = tensor_math(problem);
-  auto exact = fit_shape(caps, math);
-  double microseconds = exact->microseconds;
   const std::optional<Halves> halves = find_halves(problem, taps);
-  if (halves && halves->scale_bytes < caps.workspace_limit) {
-    DeviceCaps rest = caps;
-    rest.workspace_limit -= halves->scale_bytes;
-    auto half = fit_shape(rest, halves->math);
-    if (half && half->microseconds + kHalfMicroseconds < exact->microseconds) {
-      if (auto behind = fit_shape(rest, math)) {
-        made.exact = take(std::move(*behind), halves->scale_bytes);
-        microseconds = half->microseconds + kHalfMicroseconds;
-        made.half = take(std::move(*half), halves->scale_bytes);
-        made.half->params.min_terms = halves->min_terms;
-        made.scale_bytes = halves->scale_bytes;
-        plan.halves = true;
-      }
-    }
+  DeviceCaps rest = caps;
+  if (halves) rest.workspace_limit -= halves->scale_bytes;
+  decltype(fit_shape(rest, math, give_up_us)) half, behind;
+  if (halves && rest.workspace_limit > 0) {
+    half = fit_shape(rest, halves->math, give_up_us - kHalfMicroseconds);
   }
-  if (!made.half) made.exact = take(std::move(*exact), 0);
+  // Behind scaled fp16 the exact form is never too slow.
+  if (half) behind = fit_shape(rest, math, kNeverGiveUp);
+  const bool has_exact = behind && !depends_on_workspace(*behind);
+  auto exact = has_exact ? behind : fit_shape(caps, math, half ? kNeverGiveUp : give_up_us);
+  if (!exact) return std::nullopt;
+  double microseconds = exact->microseconds;
+  if (half && behind && half->microseconds + kHalfMicroseconds < exact->microseconds) {
+    made.exact = take(std::move(*behind), halves->scale_bytes);
+    microseconds = half->microseconds + kHalfMicroseconds;
+    made.half = take(std::move(*half), halves->scale_bytes);
+    made.half->params.min_terms = halves->min_terms;
+    made.scale_bytes = halves->scale_bytes;
+    plan.halves = true;
+  } else {
+    made.exact = take(std::move(*exact), 0);
+  }
   plan.predicted_us += microseconds;
   return made;
 }
 
-// Plans all phases. fit_shape(problem, caps, math, phase) returns a shape, or nothing.
+// Plans all phases. fit_shape(problem, caps, math, phase, give_up_us) returns a shape, or nothing.
+// Returns nothing if a phase has no plan.
 template <typename Fit, typename FitShape, typename Take>
-PhasedPlan<Fit> plan_phases(Plan& plan, const ConvProblem& problem, const DeviceCaps& caps,
-                            const std::vector<GatherPhase>& phases, const FitShape& fit_shape,
-                            const Take& take) {
+std::optional<PhasedPlan<Fit>> plan_phases(Plan& plan, const ConvProblem& problem,
+                                           const DeviceCaps& caps,
+                                           const std::vector<GatherPhase>& phases,
+                                           const FitShape& fit_shape, const Take& take,
+                                           double give_up_us = kNeverGiveUp) {
   PhasedPlan<Fit> planned;
   for (const GatherPhase& phase : phases) {
-    const auto fit = [&](const DeviceCaps& some, TensorMath math) {
-      return fit_shape(problem, some, math, phase);
+    const auto fit = [&](const DeviceCaps& some, TensorMath math, double most_us) {
+      return fit_shape(problem, some, math, phase, most_us);
     };
-    planned.push_back(plan_halves<Fit>(plan, problem, caps, phase.taps(), fit, take));
+    auto next = plan_halves<Fit>(plan, problem, caps, phase.taps(), fit, take,
+                                 give_up_us - plan.predicted_us);
+    if (!next) return std::nullopt;
+    planned.push_back(std::move(*next));
   }
   // In NCHW a phase writes every stride-th value of a row, and memory reads and writes whole
   // sectors for them. Fitted to four layers on an H200 (2026-11-18).

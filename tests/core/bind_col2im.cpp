@@ -8,6 +8,7 @@
 #include "emulate_col2im.h"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/input_grad/col2im_fit.h"
+#include "plan_of.h"
 
 namespace py = pybind11;
 using namespace convx;
@@ -42,10 +43,10 @@ void bind_col2im(py::module_& m) {
       [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w, uintptr_t y,
          uintptr_t bias, bool half) -> py::object {
         const Engine engine = cuda_col2im_engine();
-        if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
+        if (std::string refusal = refusal_of(engine, problem, caps); !refusal.empty()) {
           return py::str(refusal);
         }
-        Plan plan = engine.plan(problem, caps);
+        Plan plan = plan_of(engine, problem, caps);
         if (half) force_half(problem, caps, plan);
         const auto& fits = static_cast<const Col2imPlan*>(plan.shape.get())->fits;
         HalfScales scales{};

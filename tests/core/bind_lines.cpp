@@ -6,6 +6,7 @@
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/lines/window_fit.h"
 #include "fit_wished_window.h"
+#include "plan_of.h"
 
 namespace py = pybind11;
 using namespace convx;
@@ -106,9 +107,9 @@ void bind_lines(py::module_ &m) {
           Plan plan;
           if (wish.is_none()) {
             const Engine engine = cuda_lines_engine();
-            if (!engine.refuse(problem, caps).empty())
+            if (!refusal_of(engine, problem, caps).empty())
               return py::none();
-            plan = engine.plan(problem, caps);
+            plan = plan_of(engine, problem, caps);
           } else {
             plan = make_plan(problem, caps, read_wish(wish));
             if (plan.shape == nullptr)

@@ -4,6 +4,7 @@
 #include "buffers_at.h"
 #include "emulate_mma.h"
 #include "engines/cuda/cuda_engines.h"
+#include "plan_of.h"
 
 namespace py = pybind11;
 using namespace convx;
@@ -15,9 +16,9 @@ void bind_mma(py::module_& m) {
         [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
            uintptr_t y, uintptr_t bias) -> py::object {
           const Engine engine = cuda_mma_engine();
-          const std::string refusal = engine.refuse(problem, caps);
+          const std::string refusal = refusal_of(engine, problem, caps);
           if (!refusal.empty()) return py::str(refusal);
-          const Plan plan = engine.plan(problem, caps);
+          const Plan plan = plan_of(engine, problem, caps);
           const MmaPlan& fit = *static_cast<const MmaPlan*>(plan.shape.get());
           const Buffers buffers = buffers_at(x, w, y, bias);
           if (const char* fault = emulate_mma(problem, fit, buffers, plan.workspace_bytes)) {

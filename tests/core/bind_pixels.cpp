@@ -7,6 +7,7 @@
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/pixels/pixel_fit.h"
 #include "engines/cuda/pixels/pixel_tiles.h"
+#include "plan_of.h"
 
 namespace py = pybind11;
 using namespace convx;
@@ -103,10 +104,10 @@ void bind_pixels(py::module_& m) {
   m.def("run_pixels_engine", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                                 uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
     const Engine engine = cuda_pixels_engine();
-    if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
+    if (std::string refusal = refusal_of(engine, problem, caps); !refusal.empty()) {
       return py::str(refusal);
     }
-    const Plan plan = engine.plan(problem, caps);
+    const Plan plan = plan_of(engine, problem, caps);
     run_plan(problem, plan, buffers_at(x, w, y, bias), false);
     py::list said;
     using namespace py::literals;

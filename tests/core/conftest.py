@@ -30,10 +30,10 @@ def plan_sources() -> list[Path]:
     ]
 
 
-def compile_module(sources: list[Path], folder: Path) -> Path:
+def compile_module(sources: list[Path], library: Path, level: str) -> None:
     import pybind11
 
-    flags = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden"]
+    flags = ["-std=c++20", level, "-fPIC", "-fvisibility=hidden"]
     # Before csrc: headers of a GPU's own instructions are replaced.
     flags += [f"-I{EMULATED}", f"-I{CSRC}", f"-I{HERE}"]
     includes = ["-isystem", pybind11.get_include()]
@@ -41,16 +41,14 @@ def compile_module(sources: list[Path], folder: Path) -> Path:
     compiler = os.environ.get("CXX", "c++")
 
     def compile_one(source: Path) -> str:
-        target = folder / (source.stem + ".o")
+        target = library.parent / (source.stem + ".o")
         command = [compiler, *flags, *includes, "-c", str(source), "-o", str(target)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         return str(target)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, sources))
-    library = folder / "convx_core.so"
     subprocess.run([compiler, "-shared", *objects, "-o", str(library)], check=True)
-    return library
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -67,24 +65,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in without]
 
 
-@pytest.fixture(scope="session")
-def core() -> ModuleType:
-    """The module, compiled once per state of the sources and shared by test processes."""
-    pytest.importorskip("pybind11")
-    sources = [*HERE.glob("*.cpp"), *plan_sources()]
-    ours = [*HERE.glob("*"), *EMULATED.rglob("*")]
-    everything = sorted(p for p in [*CSRC.rglob("*"), *ours] if p.is_file())
-    digest = hashlib.sha256(b"".join(p.read_bytes() for p in everything)).hexdigest()[:16]
+def load_module(name: str, own_sources: list[Path], level: str) -> ModuleType:
+    """A module over own_sources and the planning side, compiled once per state of the sources."""
+    own = [*HERE.rglob("*.h"), *HERE.rglob("*.cpp"), *EMULATED.rglob("*"), HERE / "conftest.py"]
+    everything = sorted(p for p in {*CSRC.rglob("*"), *own} if p.is_file())
+    contents = b"".join(p.read_bytes() for p in everything)
+    digest = hashlib.sha256(contents + (name + level).encode()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"convx-core-{os.getuid()}-{digest}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    library = folder / f"{name}.so"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        library = folder / "convx_core.so"
         if not library.exists():
-            compile_module(sources, folder)
-    spec = importlib.util.spec_from_file_location("convx_core", library)
+            compile_module([*own_sources, *plan_sources()], library, level)
+    spec = importlib.util.spec_from_file_location(name, library)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def core() -> ModuleType:
+    """The planning side and the emulated kernels, shared by test processes."""
+    pytest.importorskip("pybind11")
+    return load_module("convx_core", [*HERE.glob("*.cpp")], "-O1")
+
+
+def load_planning() -> ModuleType:
+    """The planning side alone, compiled as the wheel is."""
+    own = [HERE / "bind_choice.cpp", HERE / "bind_problem.cpp"]
+    return load_module("convx_planning", [*own, HERE / "planning" / "planning_module.cpp"], "-O3")

@@ -4,10 +4,12 @@
 
 #include <cmath>
 
+#include "bind_choice.h"
 #include "bind_col2im.h"
 #include "bind_lines.h"
 #include "bind_mma.h"
 #include "bind_pixels.h"
+#include "bind_problem.h"
 #include "buffers_at.h"
 #include "core/choose_engine.h"
 #include "core/gather_view.h"
@@ -32,6 +34,7 @@
 #include "engines/cuda/input_grad/phases_shape.h"
 #include "engines/cuda/weight_grad/wgrad_fit.h"
 #include "engines/engine_list.h"
+#include "plan_of.h"
 
 namespace py = pybind11;
 using namespace convx;
@@ -76,73 +79,8 @@ py::object run_grouped(const ConvProblem& problem, const GroupedFit& fit, const 
 }  // namespace
 
 PYBIND11_MODULE(convx_core, m) {
-  py::enum_<Pass>(m, "Pass")
-      .value("forward", Pass::kForward)
-      .value("input_grad", Pass::kInputGrad)
-      .value("weight_grad", Pass::kWeightGrad);
-  py::enum_<DType>(m, "DType")
-      .value("float32", DType::kFloat32)
-      .value("float64", DType::kFloat64)
-      .value("float16", DType::kFloat16)
-      .value("bfloat16", DType::kBFloat16);
-  py::enum_<Precision>(m, "Precision")
-      .value("ieee", Precision::kIeee)
-      .value("tf32", Precision::kTf32);
-
-  py::class_<Hw>(m, "Hw").def(py::init<int64_t, int64_t>());
-  py::class_<Padding>(m, "Padding").def(py::init<int64_t, int64_t, int64_t, int64_t>());
-  py::class_<Strides>(m, "Strides")
-      .def(py::init<int64_t, int64_t, int64_t, int64_t>())
-      .def_readwrite("h", &Strides::h)
-      .def_readwrite("w", &Strides::w)
-      .def("tuple", [](const Strides& s) { return py::make_tuple(s.n, s.c, s.h, s.w); });
-  py::class_<ConvProblem>(m, "ConvProblem")
-      .def(py::init<>())
-      .def_readwrite("pass_", &ConvProblem::pass)
-      .def_readwrite("dtype", &ConvProblem::dtype)
-      .def_readwrite("precision", &ConvProblem::precision)
-      .def_readwrite("has_bias", &ConvProblem::has_bias)
-      .def_readwrite("N", &ConvProblem::N)
-      .def_readwrite("C", &ConvProblem::C)
-      .def_readwrite("H", &ConvProblem::H)
-      .def_readwrite("W", &ConvProblem::W)
-      .def_readwrite("K", &ConvProblem::K)
-      .def_readwrite("R", &ConvProblem::R)
-      .def_readwrite("S", &ConvProblem::S)
-      .def_readwrite("P", &ConvProblem::P)
-      .def_readwrite("Q", &ConvProblem::Q)
-      .def_readwrite("groups", &ConvProblem::groups)
-      .def_readwrite("stride", &ConvProblem::stride)
-      .def_readwrite("dilation", &ConvProblem::dilation)
-      .def_readwrite("pad", &ConvProblem::pad)
-      .def_readwrite("x_strides", &ConvProblem::x_strides)
-      .def_readwrite("w_strides", &ConvProblem::w_strides)
-      .def_readwrite("y_strides", &ConvProblem::y_strides)
-      .def("__eq__", [](const ConvProblem& a, const ConvProblem& b) { return a == b; });
-  py::class_<DeviceCaps>(m, "DeviceCaps")
-      .def(py::init<>())
-      .def_readwrite("threads", &DeviceCaps::threads)
-      .def_readwrite("simd_bytes", &DeviceCaps::simd_bytes)
-      .def_readwrite("sm_count", &DeviceCaps::sm_count)
-      .def_readwrite("compute_major", &DeviceCaps::compute_major)
-      .def_readwrite("wgmma", &DeviceCaps::wgmma)
-      .def_readwrite("code_arch", &DeviceCaps::code_arch)
-      .def_readwrite("compute_minor", &DeviceCaps::compute_minor)
-      .def_readwrite("shared_bytes_per_block", &DeviceCaps::shared_bytes_per_block)
-      .def_readwrite("workspace_limit", &DeviceCaps::workspace_limit);
-
-  m.def("validate", [](ConvProblem& problem, int64_t weight_channels) {
-    return validate(problem, weight_channels);
-  });
-  m.def("output_extent", &output_extent);
-  m.def("to_text", &to_text);
-  m.def("count_flops", &count_flops);
-  m.def("count_bytes", &count_bytes);
-  m.def("hash_value", &hash_value);
-  m.def("is_channels_last", py::overload_cast<int64_t, int64_t, int64_t, int64_t, const Strides&>(
-                                &is_channels_last));
-  m.def("contiguous_strides", &contiguous_strides);
-  m.def("channels_last_strides", &channels_last_strides);
+  bind_problem(m);
+  bind_choice(m);
 
   // Phases of one axis as (target_start, target_step, count, source_step, [(tap, offset), ...]).
   const auto to_python = [](const std::vector<AxisPhase>& phases) {
@@ -164,19 +102,6 @@ PYBIND11_MODULE(convx_core, m) {
     return to_python(input_grad_phases(input, kernel, stride, pad, dilation));
   });
 
-  // The whole choice, as JSON text.
-  m.def("choose", [](const std::string& device, const ConvProblem& problem, const DeviceCaps& caps,
-                     const std::string& algorithm) {
-    return describe_choice(choose_engine(engines_of(device), problem, caps, algorithm), problem,
-                           caps);
-  });
-  // What one engine says, without asking the others; empty if it can run the problem.
-  m.def("refuse", [](const std::string& name, const ConvProblem& problem, const DeviceCaps& caps) {
-    for (const Engine& engine : cuda_engines()) {
-      if (name == engine.name) return engine.refuse(problem, caps);
-    }
-    throw std::runtime_error("no such engine");
-  });
   // find: (address of the plan or 0, error)
   py::class_<PlanCache>(m, "PlanCache")
       .def(py::init<>())
@@ -303,10 +228,10 @@ PYBIND11_MODULE(convx_core, m) {
   m.def("run_gemm", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
                        uintptr_t y, uintptr_t bias) -> py::object {
     const Engine engine = cuda_gemm_engine();
-    if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
+    if (std::string refusal = refusal_of(engine, problem, caps); !refusal.empty()) {
       return py::str(refusal);
     }
-    const Plan plan = engine.plan(problem, caps);
+    const Plan plan = plan_of(engine, problem, caps);
     if (const char* fault = emulate_gemm(problem, plan, buffers_at(x, w, y, bias))) {
       throw std::runtime_error(fault);
     }
@@ -328,10 +253,10 @@ PYBIND11_MODULE(convx_core, m) {
            uintptr_t y, uintptr_t bias, int filters, int resident, bool descending,
            int pieces, int in_turn, int parts) -> py::object {
           const Engine engine = cuda_boxes_engine();
-          if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
+          if (std::string refusal = refusal_of(engine, problem, caps); !refusal.empty()) {
             return py::str(refusal);
           }
-          Plan plan = engine.plan(problem, caps);
+          Plan plan = plan_of(engine, problem, caps);
           auto boxes = *static_cast<const BoxesPlan*>(plan.shape.get());
           const int64_t planned_bytes = round_up(plan.workspace_bytes, 256);
           for (BoxesFit& fit : boxes.launches) {
@@ -413,11 +338,11 @@ PYBIND11_MODULE(convx_core, m) {
                          uintptr_t w, uintptr_t y, uintptr_t bias,
                          const std::string& variant) -> py::object {
     const Engine engine = cuda_phases_engine();
-    if (std::string refusal = engine.refuse(problem, caps); !refusal.empty()) {
+    if (std::string refusal = refusal_of(engine, problem, caps); !refusal.empty()) {
       return py::str(refusal);
     }
     const std::optional<Plan> plan =
-        variant.empty() ? engine.plan(problem, caps) : engine.plan_variant(problem, caps, variant);
+        variant.empty() ? plan_of(engine, problem, caps) : engine.plan_variant(problem, caps, variant);
     if (!plan) return py::str("no such variant");
     if (const char* fault = emulate_phases(problem, *plan, buffers_at(x, w, y, bias))) {
       throw std::runtime_error(fault);
@@ -440,7 +365,7 @@ PYBIND11_MODULE(convx_core, m) {
                         uintptr_t w, uintptr_t y, uintptr_t bias, const std::string& variant) {
     const Engine engine = cuda_bands_engine();
     const std::optional<Plan> plan =
-        variant.empty() ? engine.plan(problem, caps) : engine.plan_variant(problem, caps, variant);
+        variant.empty() ? plan_of(engine, problem, caps) : engine.plan_variant(problem, caps, variant);
     if (!plan) throw std::runtime_error("no such variant");
     if (const char* fault = emulate_bands(problem, *plan, buffers_at(x, w, y, bias))) {
       throw std::runtime_error(fault);
@@ -461,7 +386,7 @@ PYBIND11_MODULE(convx_core, m) {
   // The same with the kernel of cuda_diagonal.
   m.def("run_diagonal", [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                            uintptr_t w, uintptr_t y, uintptr_t bias) {
-    const Plan plan = cuda_diagonal_engine().plan(problem, caps);
+    const Plan plan = plan_of(cuda_diagonal_engine(), problem, caps);
     if (const char* fault = emulate_diagonal(problem, plan, buffers_at(x, w, y, bias))) {
       throw std::runtime_error(fault);
     }
@@ -493,12 +418,12 @@ PYBIND11_MODULE(convx_core, m) {
                     "microseconds"_a = plan.predicted_us, "workspace"_a = plan.workspace_bytes);
   };
   m.def("plan_weight_grad", [=](const ConvProblem& problem, const DeviceCaps& caps) {
-    return describe_wgrad(cuda_weight_grad_engine().plan(problem, caps));
+    return describe_wgrad(plan_of(cuda_weight_grad_engine(), problem, caps));
   });
   // Runs it.
   m.def("run_weight_grad", [=](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x,
                                uintptr_t w, uintptr_t y, uintptr_t bias) {
-    const Plan plan = cuda_weight_grad_engine().plan(problem, caps);
+    const Plan plan = plan_of(cuda_weight_grad_engine(), problem, caps);
     if (const char* fault = emulate_cuda_weight_grad(problem, plan, buffers_at(x, w, y, bias))) {
       throw std::runtime_error(fault);
     }
@@ -506,7 +431,7 @@ PYBIND11_MODULE(convx_core, m) {
   });
   // The same two without its row kernels.
   const auto plan_positions = [](const ConvProblem& problem, const DeviceCaps& caps) {
-    Plan plan = cuda_weight_grad_engine().plan(problem, caps);
+    Plan plan = plan_of(cuda_weight_grad_engine(), problem, caps);
     auto planned = *static_cast<const WgradPlan*>(plan.shape.get());
     const auto replace_rows = [&](WgradFit& fit) {
       const OperandSource source = fit.geometry.gradient_source;
@@ -536,7 +461,7 @@ PYBIND11_MODULE(convx_core, m) {
   const auto run_fit = [=](const ConvProblem& problem, const DeviceCaps& caps,
                            const std::optional<WgradFit>& fit, const Buffers& buffers) -> py::object {
     if (!fit) return py::none();
-    Plan plan = cuda_weight_grad_engine().plan(problem, caps);
+    Plan plan = plan_of(cuda_weight_grad_engine(), problem, caps);
     WgradPlan planned{.exact = *fit};
     if (is_scaled(fit->form)) {
       planned.exact = fit_positions(problem, caps, exact_form(problem)).value();

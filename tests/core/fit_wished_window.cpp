@@ -1,6 +1,8 @@
 // window_shape.cpp once more, under other names.
 #define fit_window_shape fit_window_by_wish
+#define fits_window_shape fits_wished_window
 #define predict_microseconds count_unfulfilled
+#define bound_microseconds bound_unfulfilled
 #define count_pixel_tiles count_wished_tiles
 #define place_staging place_wished_staging
 #include "engines/cuda/lines/window_shape.cpp"
@@ -26,8 +28,7 @@ std::string name_cut(const WindowShape &shape) {
 }
 
 // In place of the cost model.
-double count_unfulfilled(const ConvProblem &, const DeviceCaps &,
-                         const WindowShape &shape) {
+double count_unfulfilled(const PhaseCosts &, const WindowShape &shape) {
   const auto differs = [](int is, int want) { return want != 0 && is != want; };
   const int unfulfilled =
       8 * (!wished->cut.empty() && name_cut(shape) != wished->cut) +
@@ -45,6 +46,9 @@ double count_unfulfilled(const ConvProblem &, const DeviceCaps &,
   }
   return unfulfilled + hash * 0x1p-32;
 }
+
+// No shape is left out of the search.
+double bound_unfulfilled(const PhaseCosts &, const WindowShape &) { return -1; }
 
 WindowShape fit_wished_window(const ConvProblem &problem,
                               const DeviceCaps &caps, TensorMath math,

@@ -227,6 +227,63 @@ def test_golden_choices(core: ModuleType, machine: str) -> None:
         assert list(csv.reader(file)) == rows
 
 
+# Shapes at the edges of what engines compute: empty, flattened, cut into bands, large strides.
+EDGES = (
+    "n0c4h9w9 k8r3s3",
+    "n2c600h13w13 k304r1s1",
+    "n256c64h7w7 k64r3s3 pad1,1,1,1",
+    "n1c8h2000w2000 k64r5s5 pad2,2,2,2",
+    "n4c3h224w224 k96r11s11 stride4x4 pad2,2,2,2",
+    "n2c64h31w33 k64r3s3 groups8 stride2x2 pad1,1,1,1",
+)
+MODES = (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee"))
+
+
+def list_problems(core: ModuleType, shapes: list[Shape]):
+    for shape in shapes:
+        for direction in DIRECTIONS:
+            for dtype, precision in MODES:
+                for channels_last in (False, True):
+                    yield make_problem(core, shape, direction, dtype, precision, channels_last)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_call_chooses_what_explain_shows(core: ModuleType, machine: str) -> None:
+    """A call leaves out engines that cannot win; a bound above a prediction would hide a winner."""
+    device, caps = machine.split("_")[0], MACHINES[machine](core)
+    shapes = [Shape.parse(text) for text in EDGES]
+    bounds = 0
+    for problem in list_problems(core, load_suite("full" if device == "cuda" else "cpu") + shapes):
+        said = choose(core, device, problem, caps)
+        able = {c["name"]: c for c in said["candidates"] if not c["refusal"]}
+        best = able[said["engine"]]
+        chosen = (best["name"], best["predicted_us"], best["workspace_bytes"])
+        assert core.choose_for_call(device, problem, caps) == chosen, core.to_text(problem)
+        for name, bound in core.bounds(device, problem, caps).items():
+            if name in able:
+                bounds += 1
+                assert 0 <= bound <= able[name]["predicted_us"], (name, core.to_text(problem))
+    assert bounds > 0 or machine != "cuda"
+
+
+def test_a_named_engine_is_considered_alone(core: ModuleType) -> None:
+    """The others are not planned: a call by name takes a fraction of the time of a choice."""
+    caps = h200(core)
+    problem = make_problem(core, Shape.parse("n8c64h56w56 k64r3s3 pad1,1,1,1"))
+    times = core.time_choice("cuda", problem, caps, 5)
+    assert times["by_name"] < times["auto"] / 3
+
+
+def test_planning_is_fast(core: ModuleType) -> None:
+    """Ten times what it takes where the wheel's compiler options are used: docs/architecture.md."""
+    times = []
+    for problem in list_problems(core, load_suite("full")):
+        times.append(core.time_choice("cuda", problem, h200(core), 1)["auto"])
+    times.sort()
+    assert times[-1] < 40_000
+    assert times[len(times) // 2] < 2_000
+
+
 def test_tensor_core_engines_know_the_limits_of_a_grid(core: ModuleType) -> None:
     """More chunks of the reduction than a grid has rows."""
     problem = make_problem(core, Shape.parse("n1c3000000h1w2 k8r1s1"), precision="tf32")
@@ -246,8 +303,14 @@ def test_portable_tensor_cores(core: ModuleType) -> None:
         candidates = choose(core, "cuda", problem, caps)["candidates"]
         return next(c["refusal"] for c in candidates if c["name"] == "cuda_mma")
 
+    def is_by_name_only(caps) -> bool:
+        candidates = choose(core, "cuda", problem, caps)["candidates"]
+        return next(c["by_name_only"] for c in candidates if c["name"] == "cuda_mma")
+
     for machine in (a100, rtx4090, h200):
         assert refusal(machine(core)) == ""
+        # Its rivals were measured on Hopper, and it was not.
+        assert is_by_name_only(machine(core)) == (machine is h200)
     assert choose(core, "cuda", problem, a100(core))["engine"] == "cuda_mma"
     caps = a100(core)
     caps.code_arch = 75  # PTX of an older architecture

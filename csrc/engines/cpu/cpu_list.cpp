@@ -19,10 +19,8 @@
 namespace convx {
 namespace {
 
-std::string refuse_nothing(const ConvProblem&, const DeviceCaps&) { return {}; }
-
 template <EngineId kEngine>
-Plan plan_product(const ConvProblem& problem, const DeviceCaps& caps) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
   if (kEngine == EngineId::kCpuDirect && is_channelwise(problem)) {
     return plan_channelwise(problem, caps);
   }
@@ -37,8 +35,8 @@ Plan plan_product(const ConvProblem& problem, const DeviceCaps& caps) {
 
 std::span<const Engine> cpu_engines() {
   static constexpr Engine kEngines[] = {
-      {EngineId::kCpuGemm, "cpu_gemm", refuse_nothing, plan_product<EngineId::kCpuGemm>},
-      {EngineId::kCpuDirect, "cpu_direct", refuse_nothing, plan_product<EngineId::kCpuDirect>},
+      {EngineId::kCpuGemm, "cpu_gemm", consider<EngineId::kCpuGemm>},
+      {EngineId::kCpuDirect, "cpu_direct", consider<EngineId::kCpuDirect>},
   };
   return kEngines;
 }

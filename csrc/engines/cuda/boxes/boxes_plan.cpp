@@ -73,7 +73,8 @@ std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps
   return plan;
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+  if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
   return make_plan(problem, caps).value();
 }
 
@@ -109,7 +110,7 @@ std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& c
 // Variants that differ from the chosen plan. Skipped are larger tiles of which half or more would
 // be empty.
 std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
-  std::vector<Plan> plans = {plan(problem, caps)};
+  std::vector<Plan> plans = {make_plan(problem, caps).value()};
   const int64_t chosen = plans[0].tile.n;
   const int64_t targets = make_gather_tensors(problem).target_channels;
   std::vector<const char*> names;
@@ -133,8 +134,7 @@ std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& 
 Engine cuda_boxes_engine() {
   return {.id = EngineId::kCudaBoxes,
           .name = "cuda_boxes",
-          .refuse = refuse,
-          .plan = plan,
+          .consider = consider,
           .variants = variants,
           .plan_variant = plan_variant};
 }

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kMostReach = 240;  // columns from a row's first tap to its last
 
+// All but whether a tile fits.
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
   if (p.groups != p.C) return "it needs as many groups as channels";
@@ -29,16 +30,11 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
       (tensors.target_w > 1 && tensors.target_strides.w != 1)) {
     return "columns are not neighbours in the memory of both input and output";
   }
-  const BandsFit fit = fit_bands(p, caps);
-  if (fit.blocks == 0) return "no tile fits in shared memory";
-  if (fit.blocks >= int64_t{1} << 31) return "there are more than 2^31 tiles";
   return "";
 }
 
-std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps,
-                              std::span<const BandsTile> tiles) {
-  auto fit = std::make_shared<BandsFit>(fit_bands(problem, caps, tiles));
-  if (fit->blocks == 0) return std::nullopt;
+Plan make_plan(BandsFit found) {
+  auto fit = std::make_shared<BandsFit>(std::move(found));
   const BandsParams& p = fit->params;
   Plan plan;
   plan.engine = EngineId::kCudaBands;
@@ -49,24 +45,35 @@ std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps
   return plan;
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
-  return *make_plan(problem, caps, kBandTiles);
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+  if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
+  BandsFit fit = fit_bands(problem, caps);
+  if (fit.blocks == 0) return Refusal{"no tile fits in shared memory"};
+  if (fit.blocks >= int64_t{1} << 31) return Refusal{"there are more than 2^31 tiles"};
+  return make_plan(std::move(fit));
+}
+
+std::optional<Plan> plan_tile(const ConvProblem& problem, const DeviceCaps& caps,
+                              const BandsTile& tile) {
+  BandsFit fit = fit_bands(problem, caps, {&tile, 1});
+  if (fit.blocks == 0) return std::nullopt;
+  return make_plan(std::move(fit));
 }
 
 std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,
                                  std::string_view variant) {
   for (const BandsTile& tile : kBandTiles) {
-    if (variant == tile.name) return make_plan(problem, caps, {&tile, 1});
+    if (variant == tile.name) return plan_tile(problem, caps, tile);
   }
   return std::nullopt;
 }
 
 // Tiles that differ from the planned one and from each other.
 std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
-  std::vector<Plan> plans = {plan(problem, caps)};
+  std::vector<Plan> plans = {make_plan(fit_bands(problem, caps))};
   std::vector<const char*> names;
   for (const BandsTile& tile : kBandTiles) {
-    const std::optional<Plan> other = make_plan(problem, caps, {&tile, 1});
+    const std::optional<Plan> other = plan_tile(problem, caps, tile);
     const auto is_same = [&](const Plan& p) {
       return p.tile.m == other->tile.m && p.tile.n == other->tile.n;
     };
@@ -82,8 +89,7 @@ std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& 
 Engine cuda_bands_engine() {
   return {.id = EngineId::kCudaBands,
           .name = "cuda_bands",
-          .refuse = refuse,
-          .plan = plan,
+          .consider = consider,
           .variants = variants,
           .plan_variant = plan_variant};
 }

@@ -6,7 +6,8 @@
 namespace convx {
 namespace {
 
-std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+// All but whether a tile fits.
+std::string refuse(const ConvProblem& p) {
   if (p.groups != p.C) return "it needs as many groups as channels";
   if (p.pass == Pass::kInputGrad && p.K != p.C) {
     return "it computes the input gradient for one filter per channel only";
@@ -15,28 +16,23 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
   if (p.N == 0) return "the batch is empty";
   if (p.N > kMaxExtent / p.C) return "there are more than 2^29 planes";
-  if (p.pass == Pass::kWeightGrad) {
-    const auto is_none = [](const auto& fit) { return fit.blocks == 0; };
-    if (!std::visit(is_none, fit_depthwise_weight_grad(p, caps))) return "";
-    return "it computes the weight gradient of dense tensors, and with several filters per channel "
-           "only in NCHW for some kernel sizes";
-  }
-  if (find_depthwise_layout(p) == DepthwiseLayout::kOther) {
+  if (p.pass != Pass::kWeightGrad && find_depthwise_layout(p) == DepthwiseLayout::kOther) {
     return "neither columns nor channels are neighbours in the memory of both input and output";
   }
-  if (is_strided_input_grad(p)) {
-    if (fit_phase_strips(p, caps).blocks > 0) return "";
-    return "it computes strided input gradients of 3x3 and 5x5 kernels with stride 2 only";
-  }
-  if (fit_depthwise(p, caps).blocks == 0) return "no tile fits in shared memory";
   return "";
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+  if (std::string why = refuse(problem); !why.empty()) return Refusal{why};
   Plan plan;
   plan.engine = EngineId::kCudaDepthwise;
   if (problem.pass == Pass::kWeightGrad) {
     auto grad = std::make_shared<DepthwiseWeightGradFit>(fit_depthwise_weight_grad(problem, caps));
+    if (std::visit([](const auto& fit) { return fit.blocks == 0; }, *grad)) {
+      return Refusal{
+          "it computes the weight gradient of dense tensors, and with several filters per channel "
+          "only in NCHW for some kernel sizes"};
+    }
     if (const auto* strips = std::get_if<StripWeightGradFit>(grad.get())) {
       plan.tile = {strips->params.segment_rows, strips->columns, 1};
       plan.split = strips->splits;
@@ -58,12 +54,17 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   }
   if (is_strided_input_grad(problem)) {
     auto strips = std::make_shared<PhaseStripFit>(fit_phase_strips(problem, caps));
+    if (strips->blocks == 0) {
+      return Refusal{
+          "it computes strided input gradients of 3x3 and 5x5 kernels with stride 2 only"};
+    }
     plan.tile = {kPhaseStride * strips->params.segment_rows, kPhaseStride, strips->channels};
     plan.predicted_us = strips->microseconds;
     plan.shape = std::move(strips);
     return plan;
   }
   auto fit = std::make_shared<DepthwiseFit>(fit_depthwise(problem, caps));
+  if (fit->blocks == 0) return Refusal{"no tile fits in shared memory"};
   const PlaneParams& plane = fit->plane;
   const ChannelsLastParams& pixel = fit->pixel;
   if (fit->strip.shape >= 0) {
@@ -85,8 +86,6 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
 
 }  // namespace
 
-Engine cuda_depthwise_engine() {
-  return {EngineId::kCudaDepthwise, "cuda_depthwise", refuse, plan};
-}
+Engine cuda_depthwise_engine() { return {EngineId::kCudaDepthwise, "cuda_depthwise", consider}; }
 
 }  // namespace convx

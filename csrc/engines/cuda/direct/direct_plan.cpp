@@ -9,9 +9,8 @@
 namespace convx {
 namespace {
 
-std::string refuse(const ConvProblem& p, const DeviceCaps&) { return refuse_large_extents(p); }
-
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+  if (std::string why = refuse_large_extents(problem); !why.empty()) return Refusal{why};
   Plan plan;
   plan.engine = EngineId::kCudaDirect;
   if (problem.pass == Pass::kWeightGrad) {
@@ -40,6 +39,6 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
 
 }  // namespace
 
-Engine cuda_direct_engine() { return {EngineId::kCudaDirect, "cuda_direct", refuse, plan}; }
+Engine cuda_direct_engine() { return {EngineId::kCudaDirect, "cuda_direct", consider}; }
 
 }  // namespace convx

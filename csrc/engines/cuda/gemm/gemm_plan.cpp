@@ -61,7 +61,8 @@ double rate_of(const ConvProblem& p) {
   return rate * kColumnRate / (1 + kColumnShortReduction / reduction);
 }
 
-std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+// All but whether the columns fit.
+std::string refuse(const ConvProblem& p) {
   if (std::string error = refuse_large_extents(p); !error.empty()) return error;
   constexpr int64_t kMaxPitch = std::numeric_limits<int>::max();
   for (const Strides* strides : {&p.x_strides, &p.y_strides}) {
@@ -71,9 +72,6 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   }
   if (is_pointwise(p) && p.H * p.W > kMaxPitch) return "an image has more than 2^31 pixels";
   if (p.channels_per_group() * p.taps() > kMaxExtent) return "the reduction is above 2^29";
-  if (!fit_gemm_shape(p, caps.workspace_limit, caps.sm_count).fits) {
-    return "the smallest column matrix does not fit the workspace limit";
-  }
   return "";
 }
 
@@ -153,8 +151,11 @@ Plan make_plan(const ConvProblem& problem, const DeviceCaps& caps, GemmShape sha
   return plan;
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
-  return make_plan(problem, caps, fit_gemm_shape(problem, caps.workspace_limit, caps.sm_count));
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+  if (std::string why = refuse(problem); !why.empty()) return Refusal{why};
+  GemmShape shape = fit_gemm_shape(problem, caps.workspace_limit, caps.sm_count);
+  if (!shape.fits) return Refusal{"the smallest column matrix does not fit the workspace limit"};
+  return make_plan(problem, caps, std::move(shape));
 }
 
 std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps&) {
@@ -175,8 +176,7 @@ std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& c
 Engine cuda_gemm_engine() {
   return {.id = EngineId::kCudaGemm,
           .name = "cuda_gemm",
-          .refuse = refuse,
-          .plan = plan,
+          .consider = consider,
           .variants = variants,
           .plan_variant = plan_variant};
 }

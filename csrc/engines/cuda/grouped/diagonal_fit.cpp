@@ -276,14 +276,6 @@ DiagonalFit fit_tiles(const ConvProblem& problem, const DeviceCaps& caps, int64_
 
 }  // namespace
 
-bool fits_diagonal(const ConvProblem& problem, const DeviceCaps& caps) {
-  bool fits = false;
-  visit_tiles(problem, caps, 0, most_pixels(), [&](const DiagonalFit&) {
-    fits = true;
-    return false;
-  });
-  return fits;
-}
 DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps) {
   return fit_tiles(problem, caps, 0, most_pixels());
 }

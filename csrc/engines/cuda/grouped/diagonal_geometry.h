@@ -136,9 +136,7 @@ constexpr DiagonalTileSize kDiagonalTileSizes[] = {
     {"tiles_256", 256}, {"tiles_512", 512}, {"tiles_1024", 1024},
 };
 
-// Whether any tile fits in shared memory.
-bool fits_diagonal(const ConvProblem& problem, const DeviceCaps& caps);
-// Returns the tile with the shortest predicted time. The problem must not have been refused.
+// Returns the tile with the shortest predicted time, or one without blocks if none fits.
 DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps);
 // The same, among tiles of one size.
 DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps,

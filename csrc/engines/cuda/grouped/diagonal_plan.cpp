@@ -8,6 +8,7 @@
 namespace convx {
 namespace {
 
+// All but whether a tile fits.
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
   if (std::string refusal = refuse_split_math(p); !refusal.empty()) return refusal;
@@ -25,7 +26,7 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::max({p.x_strides.h, p.x_strides.w, p.y_strides.h, p.y_strides.w}) > kMaxExtent) {
     return "rows or columns are more than 2^29 elements apart";
   }
-  return fits_diagonal(p, caps) ? "" : "no tile fits in shared memory";
+  return "";
 }
 
 Plan make_plan(DiagonalFit found) {
@@ -40,8 +41,11 @@ Plan make_plan(DiagonalFit found) {
   return plan;
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
-  return make_plan(fit_diagonal(problem, caps));
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+  if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
+  DiagonalFit fit = fit_diagonal(problem, caps);
+  if (fit.blocks == 0) return Refusal{"no tile fits in shared memory"};
+  return make_plan(std::move(fit));
 }
 
 std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,
@@ -56,7 +60,7 @@ std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& c
 
 // Tile sizes other than the planned one.
 std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
-  const Plan chosen = plan(problem, caps);
+  const Plan chosen = make_plan(fit_diagonal(problem, caps));
   const DiagonalParams& p = static_cast<const DiagonalFit*>(chosen.shape.get())->params;
   const int64_t pixels = chosen.tile.m * chosen.tile.n * p.row.phases * p.column.phases;
   std::vector<const char*> names;
@@ -72,8 +76,7 @@ std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& 
 Engine cuda_diagonal_engine() {
   return {.id = EngineId::kCudaDiagonal,
           .name = "cuda_diagonal",
-          .refuse = refuse,
-          .plan = plan,
+          .consider = consider,
           .variants = variants,
           .plan_variant = plan_variant};
 }

@@ -32,7 +32,8 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   return "";
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+  if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
   Plan plan;
   plan.engine = EngineId::kCudaGrouped;
   auto fit = std::make_shared<GroupedFit>(fit_grouped(problem, caps));
@@ -48,6 +49,6 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
 
 }  // namespace
 
-Engine cuda_grouped_engine() { return {EngineId::kCudaGrouped, "cuda_grouped", refuse, plan}; }
+Engine cuda_grouped_engine() { return {EngineId::kCudaGrouped, "cuda_grouped", consider}; }
 
 }  // namespace convx

@@ -8,24 +8,21 @@
 namespace convx {
 namespace {
 
+// All but whether the filters fit.
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass != Pass::kInputGrad) return "it computes input gradients only";
   if (std::string refusal = refuse_tensor_cores(p, caps); !refusal.empty()) return refusal;
   if (p.N == 0) return "the batch is empty";
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
-  if (std::string many = refuse_many_pixels(p); !many.empty()) return many;
-  // Without the scales of scaled fp16: the plan leaves it out if they do not fit.
-  if (!fit_col2im(p, caps, tensor_math(p))) {
-    return "the filters of a channel do not fit in shared memory, or the kernel reaches too far";
-  }
-  return "";
+  return refuse_many_pixels(p);
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+  if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
   Plan plan;
   plan.engine = EngineId::kCudaCol2im;
   const int64_t taps = count_fewest_taps(problem);
-  const auto fit_shape = [&](const DeviceCaps& some, TensorMath math) {
+  const auto fit_shape = [&](const DeviceCaps& some, TensorMath math, double) {
     return fit_col2im(problem, some, math);
   };
   const auto take = [&](Col2imShape shape, int64_t before) {
@@ -34,7 +31,13 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
     plan.workspace_bytes = std::max(plan.workspace_bytes, before + shape.packed_bytes);
     return make_col2im_fit(problem, std::move(shape));
   };
-  Col2imPlan made{problem, plan_halves<Col2imFit>(plan, problem, caps, taps, fit_shape, take)};
+  std::optional<HalvedPlan<Col2imFit>> fits =
+      plan_halves<Col2imFit>(plan, problem, caps, taps, fit_shape, take);
+  if (!fits) {
+    return Refusal{
+        "the filters of a channel do not fit in shared memory, or the kernel reaches too far"};
+  }
+  Col2imPlan made{problem, std::move(*fits)};
   if (made.fits.half) {  // min_terms is compared with the terms of all taps
     int& terms = made.fits.half->params.min_terms;
     terms = static_cast<int>(terms * problem.R * problem.S / taps);
@@ -45,6 +48,6 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
 
 }  // namespace
 
-Engine cuda_col2im_engine() { return {EngineId::kCudaCol2im, "cuda_col2im", refuse, plan}; }
+Engine cuda_col2im_engine() { return {EngineId::kCudaCol2im, "cuda_col2im", consider}; }
 
 }  // namespace convx

@@ -25,16 +25,13 @@ std::optional<PhasesShape> fit_best(const ConvProblem& problem, const DeviceCaps
   return best;
 }
 
-std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
+// All but whether a form fits.
+std::string refuse(const ConvProblem& p) {
   if (p.pass != Pass::kInputGrad) return "it computes input gradients only";
   if (p.stride == Hw{1, 1}) return "the stride is 1";
   if (p.N == 0) return "the batch is empty";
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
-  if (std::string large = refuse_large_images(p); !large.empty()) return large;
-  if (!fit_best(p, caps)) {
-    return "stride and dilation meet along an axis, or an image does not fit in the workspace";
-  }
-  return "";
+  return refuse_large_images(p);
 }
 
 Plan make_plan(PhasesShape found) {
@@ -53,8 +50,12 @@ Plan make_plan(PhasesShape found) {
   return plan;
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
-  return make_plan(fit_best(problem, caps).value());
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+  if (std::string why = refuse(problem); !why.empty()) return Refusal{why};
+  std::optional<PhasesShape> best = fit_best(problem, caps);
+  if (best) return make_plan(std::move(*best));
+  return Refusal{
+      "stride and dilation meet along an axis, or an image does not fit in the workspace"};
 }
 
 std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,
@@ -85,8 +86,7 @@ std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& 
 Engine cuda_phases_engine() {
   return {.id = EngineId::kCudaPhases,
           .name = "cuda_phases",
-          .refuse = refuse,
-          .plan = plan,
+          .consider = consider,
           .variants = variants,
           .plan_variant = plan_variant};
 }

@@ -139,7 +139,7 @@ std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& ca
   if (problem.P != P || problem.Q != Q) return std::nullopt;
   DeviceCaps left = caps;
   left.workspace_limit = workspace_limit;
-  Choice choice = choose_engine(engines, problem, left, "auto");
+  Choice choice = choose_engine(engines, problem, left, "auto", Listed::kEligible);
   if (choice.chosen < 0) return std::nullopt;
   return InnerProblem{problem, std::move(choice.candidates[choice.chosen].plan)};
 }

@@ -60,16 +60,16 @@ bool lay_out_boxes(const ConvProblem& problem, WindowShape& shape) {
   };
   return is_box(shape.box_columns, shape.columns_axis.source_step) &&
          is_box(shape.box_rows, shape.rows_axis.source_step) &&
-         std::ssize(shape.segments) * shape.boxes <= kMaxBoxes &&
+         shape.segment_count * shape.boxes <= kMaxBoxes &&
          shape.box_columns * shape.box_rows * shape.lane_bytes % kBoxAlignment == 0;
 }
 
 bool can_store_boxes(const ConvProblem& problem, const WindowShape& shape) {
+  if (size_of(problem.dtype) != 2 || shape.pair_rows == 0) return false;
   const GatherTensors view = make_gather_tensors(problem);
   // Otherwise a box of 64 filters would overwrite the next group's.
   const bool whole_groups = problem.groups == 1 || view.target_channels % kWindowFilters == 0;
-  return size_of(problem.dtype) == 2 && shape.pair_rows > 0 && whole_groups &&
-         shape.rows_axis.target_step == 1 && shape.columns_axis.target_step == 1 &&
+  return whole_groups && shape.rows_axis.target_step == 1 && shape.columns_axis.target_step == 1 &&
          has_boxes(view.target_strides, view.target_channels, 2);
 }
 

@@ -9,8 +9,8 @@ namespace convx {
 namespace {
 
 std::optional<WindowShape> fit_shape(const ConvProblem& problem, const DeviceCaps& caps,
-                                     TensorMath math, const GatherPhase& phase) {
-  WindowShape shape = fit_window_shape(problem, caps, math, phase.rows, phase.columns);
+                                     TensorMath math, const GatherPhase& phase, double give_up_us) {
+  WindowShape shape = fit_window_shape(problem, caps, math, phase.rows, phase.columns, give_up_us);
   if (shape.columns == 0) return {};
   return shape;
 }
@@ -29,7 +29,7 @@ std::vector<GatherPhase> find_phases(const ConvProblem& problem, const DeviceCap
       rest.workspace_limit -= halves->scale_bytes;
     }
     const auto fits = [&](const GatherPhase& band) {
-      return fit_shape(problem, rest, math, band).has_value();
+      return fits_window_shape(problem, rest, math, band.rows, band.columns);
     };
     std::vector<GatherPhase> bands = {phase};
     for (int64_t most = 2; !std::all_of(bands.begin(), bands.end(), fits); most *= 2) {
@@ -41,17 +41,8 @@ std::vector<GatherPhase> find_phases(const ConvProblem& problem, const DeviceCap
   return phases;
 }
 
-std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
-  if (std::string refusal = refuse_wgmma_gather(p, caps); !refusal.empty()) return refusal;
-  if (std::string unreached = refuse_unreached_pixels(p); !unreached.empty()) return unreached;
-  if (find_phases(p, caps).empty()) {
-    return "no tile fits in shared memory, or no line in the workspace";
-  }
-  return "";
-}
-
-Plan plan_given_phases(const ConvProblem& problem, const DeviceCaps& caps,
-                       const std::vector<GatherPhase>& phases) {
+std::optional<Plan> plan_phases_of(const ConvProblem& problem, const DeviceCaps& caps,
+                                   const std::vector<GatherPhase>& phases, double give_up_us) {
   Plan plan;
   plan.engine = EngineId::kCudaLines;
   const auto take = [&](WindowShape shape, int64_t before) {
@@ -62,23 +53,47 @@ Plan plan_given_phases(const ConvProblem& problem, const DeviceCaps& caps,
         plan.workspace_bytes, before + shape.packed_bytes + shape.line_bytes + shape.partial_bytes);
     return make_window_fit(problem, std::move(shape));
   };
-  LinesPlan lines{problem, plan_phases<WindowFit>(plan, problem, caps, phases, fit_shape, take)};
-  plan.shape = std::make_shared<LinesPlan>(std::move(lines));
+  std::optional<PhasedPlan<WindowFit>> fits =
+      plan_phases<WindowFit>(plan, problem, caps, phases, fit_shape, take, give_up_us);
+  if (!fits) return std::nullopt;
+  plan.shape = std::make_shared<LinesPlan>(LinesPlan{problem, std::move(*fits)});
   return plan;
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
-  Plan plan = plan_given_phases(problem, caps, find_phases(problem, caps));
-  const ConvProblem flat = flatten_pixels(problem, 2);
-  if (flat.N == problem.N) return plan;
-  const std::vector<GatherPhase> rows = find_phases(flat, caps);
-  if (rows.empty()) return plan;
-  Plan other = plan_given_phases(flat, caps, rows);
-  return other.predicted_us < plan.predicted_us ? other : plan;
+// Whole phases, unless the workspace may be too small for the lines of one.
+std::optional<Plan> plan_lines(const ConvProblem& problem, const DeviceCaps& caps,
+                               double give_up_us) {
+  const std::vector<GatherPhase> phases = find_phases(problem, caps);
+  if (phases.empty()) return std::nullopt;
+  return plan_phases_of(problem, caps, phases, give_up_us);
+}
+
+// A sum of predictions may be rounded upwards, a difference from a limit downwards.
+constexpr double kRounding = 1 + 1e-9;
+
+Consideration consider(const ConvProblem& p, const DeviceCaps& caps, const SearchLimits& limits) {
+  if (std::string why = refuse_wgmma_gather(p, caps); !why.empty()) return Refusal{why};
+  if (std::string unreached = refuse_unreached_pixels(p); !unreached.empty()) {
+    return Refusal{unreached};
+  }
+  std::optional<Plan> plan = plan_lines(p, caps, limits.give_up_us);
+  const ConvProblem flat = flatten_pixels(p, 2);
+  if (flat.N != p.N) {
+    const double most_us = plan ? plan->predicted_us : limits.give_up_us;
+    std::optional<Plan> other = plan_lines(flat, caps, most_us * kRounding);
+    if (other && other->predicted_us < most_us) plan = std::move(other);
+  }
+  if (!plan) return Refusal{"no tile fits in shared memory, or no line in the workspace"};
+  return std::move(*plan);
 }
 
 }  // namespace
 
-Engine cuda_lines_engine() { return {EngineId::kCudaLines, "cuda_lines", refuse, plan}; }
+Engine cuda_lines_engine() {
+  return {.id = EngineId::kCudaLines,
+          .name = "cuda_lines",
+          .consider = consider,
+          .bound_us = bound_lines_us};
+}
 
 }  // namespace convx

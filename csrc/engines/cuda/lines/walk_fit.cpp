@@ -61,7 +61,7 @@ bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& s
   }
   const int64_t element = size_of(problem.dtype);
   const bool one_tile = problem.groups == 1 && shape.filter_tiles == 1 && shape.chunks == 1;
-  const bool one_line = shape.lines == 1 && shape.strips == 1 && shape.segments.size() == 1 &&
+  const bool one_line = shape.lines == 1 && shape.strips == 1 && shape.segment_count == 1 &&
                         shape.rows_axis.source_step == 1 && shape.columns_axis.source_step == 1;
   // A window covers at most two images.
   const bool two_images = int64_t{shape.rows} * shape.pitch >= shape.columns;

@@ -104,8 +104,9 @@ double turned_position_cycles(TensorMath math) {
   return is_half(math) ? kHalvedPositionCycles : kTurnedPositionCycles;
 }
 
-double find_position_cycles(const ConvProblem& problem, const GatherTensors& view,
-                            const WindowShape& shape) {
+double find_position_cycles(const PhaseCosts& costs, const WindowShape& shape) {
+  const ConvProblem& problem = costs.problem;
+  const GatherTensors& view = costs.tensors;
   const int64_t pixel_bytes = view.source_channels * size_of(problem.dtype);
   if (pixel_bytes <= kWholePixelBytes || shape.lane_bytes >= kWholePixelBytes) {
     return kBoxPositionCycles;
@@ -117,7 +118,9 @@ double find_position_cycles(const ConvProblem& problem, const GatherTensors& vie
 }
 
 // Cycles of a tile: the slowest of MMAs with staging, the source producer, and the stores.
-double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
+double predict_tile(const PhaseCosts& costs, const WindowShape& shape) {
+  const ConvProblem& problem = costs.problem;
+  const GatherTensors& view = costs.tensors;
   const double taps = static_cast<double>(shape.rows_axis.taps * shape.columns_axis.taps);
   const double chunks = static_cast<double>(shape.chunks) / shape.splits;
   const double steps = ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32) /
@@ -143,22 +146,20 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
   const double filters = shape.resident ? 0
                                         : chunks * taps * shape.filter_groups * shape.planes() *
                                               kWindowFilters * shape.lane_bytes;
-  const GatherTensors view = make_gather_tensors(problem);
   const bool wide = view.target_strides.c == 1 && problem.groups * view.target_channels > 1;
   const bool dense = shape.rows_axis.target_step == 1 && shape.columns_axis.target_step == 1;
   const bool runs = shape.strips == 1 && shape.columns_axis.count % 2 == 0 && dense &&
                     view.target_strides.c != 1 && shape.rows * shape.pitch >= kMinRunPositions;
   const double words = shape.splits > 1 || problem.dtype == DType::kFloat32 ? 2 : 1;
-  const bool odd = wide && shape.splits == 1 &&
-                   !has_boxes(view.target_strides, view.target_channels, size_of(problem.dtype));
+  const bool odd = shape.splits == 1 && costs.stores_odd_pixels;
   const auto own_filters =
       static_cast<double>(std::min<int64_t>(view.target_channels, 2 * kWindowFilters));
   const double store = odd            ? shape.window_step * own_filters * kOddValueCycles
                        : runs || wide ? predict_copies(shape, words * 2, runs)
                                       : shape.columns * words * kWindowScatterCycles;
-  const double boxes = chunks * static_cast<double>(shape.segments.size()) * shape.boxes *
-                       (kBoxCycles + find_position_cycles(problem, view, shape) * shape.box_rows *
-                                         shape.box_columns);
+  const double boxes =
+      chunks * static_cast<double>(shape.segment_count) * shape.boxes *
+      (kBoxCycles + find_position_cycles(costs, shape) * shape.box_rows * shape.box_columns);
   const double filter_cycles = filters / kWindowFilterBytes;
   const double sources = shape.walks() ? shape.tile_step() * turned_position_cycles(shape.math)
                          : shape.box_columns > 0 ? boxes + filter_cycles
@@ -172,18 +173,88 @@ double predict_tile(const ConvProblem& problem, const WindowShape& shape) {
 
 }  // namespace
 
-double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
-                            const WindowShape& shape) {
+PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps,
+                            const GatherAxis& rows, const GatherAxis& columns) {
+  const GatherTensors view = make_gather_tensors(problem);
+  const bool wide = view.target_strides.c == 1 && problem.groups * view.target_channels > 1;
+  const bool odd =
+      wide && !has_boxes(view.target_strides, view.target_channels, size_of(problem.dtype));
+  return {problem, caps, view, PhaseTraffic(problem, rows, columns), odd};
+}
+
+double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape) {
+  const ConvProblem& problem = costs.problem;
+  const double sms = costs.caps.sm_count;
+  const bool by_boxes = shape.box_columns > 0;
+  const bool channels_adjacent = costs.tensors.source_strides.c == 1;
+  const double element = static_cast<double>(size_of(problem.dtype));
+  const double taps = static_cast<double>(shape.rows_axis.taps * shape.columns_axis.taps);
+  const double steps =
+      static_cast<double>(ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32));
+  // The MMAs of a tile at full rate. Splits divide them, and are more tiles.
+  const double multiply =
+      taps * steps * count_products(shape.math) * shape.columns / find_efficiency(shape);
+  const double images = static_cast<double>(problem.N);
+  const double line = static_cast<double>(shape.strips) * shape.rows * shape.pitch;
+  const double pixel_tiles = shape.pair_rows > 0
+                                 ? static_cast<double>(shape.pairs_per_image) * shape.column_windows
+                                 : line / shape.tile_step();
+  const double tiles = images * pixel_tiles * shape.filter_tiles * problem.groups;
+  double cycles = std::max(tiles / sms * (multiply + kWindowTileCycles),
+                           multiply / std::min(shape.chunks, kMaxWindowSplits) + kWindowTileCycles);
+  if (problem.N == 0) cycles = 0;
+  cycles = std::max(cycles, costs.traffic.target * element / sms / kWindowStoredBytes);
+  cycles += by_boxes                                   ? kBoxLaunchCycles
+            : is_half(shape.math) && channels_adjacent ? kMeasuredLaunchCycles
+                                                       : kWindowLaunchCycles;
+  if (!by_boxes && !shape.walks()) {
+    const double line_bytes = images * line * shape.lines * shape.planes() * shape.lane_bytes *
+                              shape.chunks * problem.groups;
+    const double rate = channels_adjacent ? kWindowCopiedBytes : kWindowMemoryBytes;
+    cycles += (costs.traffic.source * element + line_bytes) / sms / rate;
+  }
+  // The two sums are rounded differently.
+  return cycles / (kWindowClockGhz * 1e3) * (1 - 1e-9);
+}
+
+double bound_lines_us(const ConvProblem& problem, const DeviceCaps& caps) {
+  if (problem.pass == Pass::kWeightGrad) return 0;
+  const GatherTensors view = make_gather_tensors(problem);
+  // Scaled fp16 needs the fewest products of float32.
+  const bool splits_values =
+      problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32;
+  const double products = splits_values ? 3 : 1;
+  const double steps = static_cast<double>(ceil_div(view.source_channels * 2, 32));
+  // A tile has 128 filters in all, in one window or two.
+  const double blocks = static_cast<double>(problem.groups * problem.N *
+                                            ceil_div(view.target_channels, kWindowFilters)) /
+                        2;
+  const double element = static_cast<double>(size_of(problem.dtype));
+  double cycles = 0;
+  for (const GatherPhase& phase : make_gather_phases(problem)) {
+    const double pixels = static_cast<double>(phase.rows.count * phase.columns.count);
+    const double multiply = blocks * pixels * static_cast<double>(phase.taps()) * steps * products /
+                            kWideWindowEfficiency;
+    const PhaseTraffic traffic(problem, phase.rows, phase.columns);
+    const double store = traffic.target * element / kWindowStoredBytes;
+    cycles += std::max(multiply, store) / std::max(caps.sm_count, 1) + kWindowLaunchCycles;
+  }
+  return cycles / (kWindowClockGhz * 1e3) * (1 - 1e-9);
+}
+
+double predict_microseconds(const PhaseCosts& costs, const WindowShape& shape) {
+  const ConvProblem& problem = costs.problem;
+  const DeviceCaps& caps = costs.caps;
+  const PhaseTraffic& traffic = costs.traffic;
   const int64_t tiles = shape.pixel_tiles * shape.filter_tiles * problem.groups * shape.splits;
   const int64_t batches = ceil_div(problem.N, std::max(1, shape.images));
   const double element = static_cast<double>(size_of(problem.dtype));
-  const PhaseTraffic traffic(problem, shape.rows_axis, shape.columns_axis);
   const double waves = static_cast<double>(batches * ceil_div(tiles, caps.sm_count));
-  double cycles = waves * predict_tile(problem, shape);
+  double cycles = waves * predict_tile(costs, shape);
   // Each tile of filters reads the boxes again.
   const double read = shape.box_columns > 0 ? traffic.source * shape.filter_tiles : 0;
   cycles = std::max(cycles, (traffic.target + read) * element / caps.sm_count / kWindowStoredBytes);
-  const bool channels_adjacent = make_gather_tensors(problem).source_strides.c == 1;
+  const bool channels_adjacent = costs.tensors.source_strides.c == 1;
   const bool measures = is_half(shape.math) && channels_adjacent;
   if (measures) {
     const int64_t filters = problem.K * problem.channels_per_group() * problem.taps();

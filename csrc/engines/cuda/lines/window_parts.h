@@ -2,8 +2,10 @@
 #pragma once
 
 #include "core/device_caps.h"
+#include "core/gather_view.h"
 #include "core/problem.h"
 #include "engines/cuda/lines/window_shape.h"
+#include "planning/gather_axis.h"
 
 namespace convx {
 
@@ -20,8 +22,23 @@ bool can_store_boxes(const ConvProblem& problem, const WindowShape& shape);
 // are laid out; returns false if its blocks cannot stream, or if it does not fit.
 bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& shape);
 
+// What the cost model needs to know of a phase, whatever its tiles are.
+struct PhaseCosts {
+  const ConvProblem& problem;
+  const DeviceCaps& caps;
+  GatherTensors tensors;
+  PhaseTraffic traffic;
+  bool stores_odd_pixels;  // channels are contiguous, but pixels are not aligned to 16 bytes
+};
+
+PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps,
+                            const GatherAxis& rows, const GatherAxis& columns);
+
 // The predicted time of a shape. The model is described in window_costs.cpp.
-double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
-                            const WindowShape& shape);
+double predict_microseconds(const PhaseCosts& costs, const WindowShape& shape);
+
+// A time that the prediction is never below, for a shape whose line and tile are laid out and
+// whose shared memory and workspace are not.
+double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape);
 
 }  // namespace convx

@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 #include <span>
 
 #include "core/arithmetic.h"
+#include "engines/cuda/lines/axis_reach.h"
 #include "engines/cuda/lines/window_parts.h"
 
 namespace convx {
 namespace {
 
 constexpr int kBarrierBytes = 1024;
+constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kMaxSteps = 4;  // reduction steps of 32 bytes in a chunk
 constexpr int kMaxFilterStages = 16;
 constexpr int kMaxSourceStages = 3;
@@ -22,39 +23,6 @@ std::span<const int> list_columns(TensorMath math) {
   return visit_math(
       math, []<TensorMath kMath>() -> std::span<const int> { return window_columns<kMath>(); });
 }
-
-int64_t floor_div(int64_t a, int64_t b) { return (a - floor_mod(a, b)) / b; }
-
-int64_t place_of(const std::vector<int64_t>& phases, int64_t phase) {
-  return std::find(phases.begin(), phases.end(), phase) - phases.begin();
-}
-
-// The residues of the source that the taps of an axis read, and how far the taps reach.
-struct AxisReach {
-  int64_t first = 0, last = 0;  // target steps from a position to its first and last tap
-  std::vector<int64_t> phases;
-
-  explicit AxisReach(const GatherAxis& axis) {
-    std::set<int64_t> residues;
-    for (int64_t i = 0; i < axis.taps; ++i) {
-      residues.insert(floor_mod(axis.offset0 + i * axis.offset_step, axis.source_step));
-    }
-    phases.assign(residues.begin(), residues.end());
-    first = floor_div(axis.offset0, axis.source_step);
-    last = floor_div(axis.offset0 + (axis.taps - 1) * axis.offset_step, axis.source_step);
-  }
-  int64_t span() const { return last - first; }
-
-  // The smallest distance from one row (or image) to the next with which taps beyond the end of a
-  // row read zeros. The zeros before a row's first source value also serve the end of the previous
-  // row.
-  int64_t shared_pitch(const GatherAxis& axis, int64_t source_extent) const {
-    const int64_t reach = axis.count + span();  // no tap reads the next row
-    const int64_t zeros = std::max<int64_t>(0, -first);
-    const int64_t source_end = ceil_div(source_extent, axis.source_step) - first;
-    return std::min(reach, std::max({axis.count, reach - zeros, source_end}));
-  }
-};
 
 enum class Cut { kStretch, kRows, kRowPairs };
 
@@ -76,15 +44,17 @@ struct Candidate {
 class Fitter {
  public:
   Fitter(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
-         const GatherAxis& rows, const GatherAxis& columns)
+         const GatherAxis& rows, const GatherAxis& columns, double give_up_us)
       : problem_(problem),
         caps_(caps),
+        costs_(make_phase_costs(problem, caps, rows, columns)),
         rows_(rows),
         columns_(columns),
         row_reach_(rows),
         column_reach_(columns),
-        math_(math) {
-    const GatherTensors view = make_gather_tensors(problem);
+        math_(math),
+        least_us_(give_up_us) {
+    const GatherTensors& view = costs_.tensors;
     sources_ = view.source_channels;
     targets_ = view.target_channels;
     source_h_ = view.source_h;
@@ -92,63 +62,98 @@ class Fitter {
     taps_ = rows.taps * columns.taps;
   }
 
-  WindowShape fit() const {
-    WindowShape best;
-    if (taps_ > kMaxWindowTaps) return best;
-    for (const int lane_bytes : {32, 64, 128}) {
-      for (const int columns : list_columns(math_)) {
-        for (const int filter_groups : {1, 2}) {
-          if (filter_groups == 2 && targets_ <= kWindowFilters) continue;
-          Candidate candidate{Cut::kStretch, 1, columns, filter_groups, lane_bytes};
-          consider(candidate, best);
-          for (const int strip : {256, 128, 64, 32}) {
-            candidate.strips = static_cast<int>(ceil_div(columns_.count, strip));
-            if (candidate.strips > 1) consider(candidate, best);
-          }
-          candidate.strips = 1;
-          candidate.cut = Cut::kRows;
-          consider(candidate, best);
-          for (const Cut cut : {Cut::kStretch, Cut::kRows}) {
-            consider({cut, 1, columns, filter_groups, lane_bytes, true}, best);
-          }
-          consider({Cut::kStretch, 1, columns, filter_groups, lane_bytes, true, Way::kWalk}, best);
-          consider({Cut::kStretch, 1, columns, filter_groups, lane_bytes, false, Way::kCarry},
-                   best);
-          for (const bool overlap : {false, true}) {
-            consider({Cut::kStretch, 1, columns, filter_groups, lane_bytes, overlap, Way::kBoxes},
-                     best);
-          }
-          candidate.cut = Cut::kRowPairs;
-          if (filter_groups == 1) consider(candidate, best);
-          candidate.way = Way::kBoxes;
-          consider(candidate, best);
-        }
-      }
-    }
-    if (best.columns == 0) return best;
-    fill_taps(best);
-    const int64_t tiles = best.pixel_tiles * best.filter_tiles * problem_.groups * best.splits;
-    best.blocks = static_cast<int>(std::min<int64_t>(tiles, caps_.sm_count));
-    return best;
+  WindowShape fit() {
+    search();
+    best_.depends_on_workspace = depends_on_workspace_;
+    if (best_.columns == 0) return best_;
+    best_.segments.resize(best_.segment_count);
+    fill_segments(best_);
+    fill_taps(best_);
+    const int64_t tiles = best_.pixel_tiles * best_.filter_tiles * problem_.groups * best_.splits;
+    best_.blocks = static_cast<int>(std::min<int64_t>(tiles, caps_.sm_count));
+    return best_;
+  }
+
+  bool fits() {
+    stops_at_first_ = true;
+    search();
+    return best_.columns > 0;
   }
 
  private:
-  void consider(const Candidate& candidate, WindowShape& best) const {
+  void search() {
+    if (taps_ > kMaxWindowTaps) return;
+    for (const int lane_bytes : {32, 64, 128}) {
+      for (const int columns : list_columns(math_)) {
+        for (const int filter_groups : {1, 2}) {
+          if (stops_at_first_ && best_.columns > 0) return;
+          if (filter_groups == 2 && targets_ <= kWindowFilters) continue;
+          consider_all({Cut::kStretch, 1, columns, filter_groups, lane_bytes});
+        }
+      }
+    }
+  }
+
+  // Considers every way to cut the line into tiles of the size that `tile` has.
+  void consider_all(const Candidate& tile) {
+    const auto cut = [&](Cut cut, int strips = 1, bool overlap = false, Way way = Way::kLines) {
+      Candidate candidate = tile;
+      candidate.cut = cut, candidate.strips = strips;
+      candidate.overlap = overlap, candidate.way = way;
+      consider(candidate);
+    };
+    const bool overlaps = columns_.count % 2 == 0;
+    const bool walks =
+        may_walk(math_) && tile.columns == kWalkColumns && tile.lane_bytes == kWalkLaneBytes;
+    cut(Cut::kStretch);
+    for (const int strip : {256, 128, 64, 32}) {
+      const int strips = static_cast<int>(ceil_div(columns_.count, strip));
+      if (strips > 1) cut(Cut::kStretch, strips);
+    }
+    cut(Cut::kRows);
+    if (overlaps) {
+      cut(Cut::kStretch, 1, true);
+      cut(Cut::kRows, 1, true);
+    }
+    if (overlaps && walks) cut(Cut::kStretch, 1, true, Way::kWalk);
+    if (walks && may_carry(math_)) cut(Cut::kStretch, 1, false, Way::kCarry);
+    if (may_box(math_)) {
+      cut(Cut::kStretch, 1, false, Way::kBoxes);
+      if (overlaps) cut(Cut::kStretch, 1, true, Way::kBoxes);
+    }
+    if (tile.filter_groups == 1) cut(Cut::kRowPairs);
+    if (may_box(math_)) cut(Cut::kRowPairs, 1, false, Way::kBoxes);
+  }
+
+  void consider(const Candidate& candidate) {
     WindowShape shape = lay_out(candidate);
-    if (shape.segments.empty() || shape.chunks > kMaxTensorChunks) return;
+    if (shape.segment_count == 0 || shape.chunks > kMaxTensorChunks) return;
     if (candidate.way == Way::kBoxes && !lay_out_boxes(problem_, shape)) return;
-    for (int splits = 1; splits <= std::min(shape.chunks, 8); ++splits) {
+    if (bound_microseconds(costs_, shape) >= least_us_) return;
+    for (int splits = 1; splits <= std::min(shape.chunks, kMaxWindowSplits); ++splits) {
       shape.splits = splits;
       shape.partial_bytes = splits == 1 ? 0 : splits * target_elements() * 4;
-      const bool fits = shape.walks() ? fit_walk(problem_, caps_, shape)
-                                      : fit_shared_memory(shape) && fit_lines(shape);
-      if (!fits) break;
+      if (!fit_memory(shape)) break;
       const bool whole = shape.resident || shape.images < problem_.N || candidate.overlap;
       if (splits > 1 && whole) break;
-      shape.microseconds = predict_microseconds(problem_, caps_, shape);
-      if (best.columns == 0 || shape.microseconds < best.microseconds) best = shape;
+      shape.microseconds = predict_microseconds(costs_, shape);
+      if (shape.microseconds < least_us_) best_ = shape, least_us_ = shape.microseconds;
       if (shape.pixel_tiles * shape.filter_tiles * problem_.groups >= 2 * caps_.sm_count) break;
     }
+  }
+
+  // Completes a shape whose line and tile are laid out; returns false if it does not fit.
+  bool fit_memory(WindowShape& shape) {
+    if (!shape.walks()) return fit_shared_memory(shape) && fit_lines(shape);
+    const bool fits = fit_walk(problem_, caps_, shape);
+    return has_room(shape.packed_bytes) && fits;
+  }
+
+  // Whether the workspace has so many bytes; remembers if it has not.
+  bool has_room(int64_t bytes) {
+    if (bytes <= caps_.workspace_limit) return true;
+    depends_on_workspace_ = true;
+    return false;
   }
 
   int64_t target_elements() const {
@@ -193,7 +198,7 @@ class Fitter {
     shape.lines = static_cast<int>(row_reach_.phases.size() * column_reach_.phases.size());
   }
 
-  // Leaves segments empty if there would be too many.
+  // Leaves segment_count at 0 if there would be too many.
   void lay_out_tile(WindowShape& shape, const Candidate& candidate) const {
     const int64_t column_phases = static_cast<int64_t>(column_reach_.phases.size());
     const int64_t columns = shape.columns;
@@ -245,8 +250,20 @@ class Fitter {
     const int64_t line = problem_.N * shape.strips * shape.rows * shape.pitch;
     if (segments > kMaxWindowSegments || length > (1 << 14) || line > kMaxLine) return;
     shape.segment_length = static_cast<int>(length);
-    shape.segments.resize(segments);
-    fill_segments(shape);
+    shape.segment_count = static_cast<int>(segments);
+  }
+
+  // Rows of the line from a tile's first row to those that a kernel row reads.
+  int64_t rows_down(int64_t kernel_row) const {
+    const int64_t offset = rows_.offset0 + kernel_row * rows_.offset_step;
+    return floor_div(offset, rows_.source_step) - row_reach_.first;
+  }
+
+  // The shift of the last segment: a segment of a later kernel row is not above an earlier one's.
+  int64_t find_last_shift(const WindowShape& shape) const {
+    if (!shape.by_rows) return 0;
+    const int64_t kernel_rows = shape.segment_count / std::ssize(column_reach_.phases);
+    return rows_down(kernel_rows - 1) * shape.pitch;
   }
 
   void fill_segments(WindowShape& shape) const {
@@ -258,7 +275,7 @@ class Fitter {
       segment.row_phase = static_cast<int>(row_phases[row_phase % row_phases.size()]);
       if (shape.by_rows) {
         const int64_t offset = rows_.offset0 + row_phase * rows_.offset_step;
-        const int64_t down = floor_div(offset, rows_.source_step) - row_reach_.first;
+        const int64_t down = rows_down(row_phase);
         segment.shift = static_cast<int>(down * shape.pitch);
         segment.rows_down = static_cast<int>(down);
         segment.row_phase = static_cast<int>(floor_mod(offset, rows_.source_step));
@@ -273,15 +290,13 @@ class Fitter {
   }
 
   // Decides how many images' lines are in the workspace at a time.
-  bool fit_lines(WindowShape& shape) const {
+  bool fit_lines(WindowShape& shape) {
     if (shape.box_columns > 0) {  // no lines in the workspace
       shape.images = static_cast<int>(problem_.N);
       shape.pixel_tiles = count_pixel_tiles(shape, shape.images);
-      return shape.packed_bytes + shape.partial_bytes <= caps_.workspace_limit;
+      return has_room(shape.packed_bytes + shape.partial_bytes);
     }
-    int shift = 0;
-    for (const WindowSegment& segment : shape.segments) shift = std::max(shift, segment.shift);
-    int64_t slack = shift + shape.segment_length + 2 * kLineAlignment;
+    int64_t slack = find_last_shift(shape) + shape.segment_length + 2 * kLineAlignment;
     // Pairs of rows, and windows across a row, may start behind an image's last row.
     if (shape.pair_rows > 0) {
       slack += 2 * int64_t{shape.pair_rows} * shape.pitch + shape.column_windows * shape.columns;
@@ -290,13 +305,15 @@ class Fitter {
     const int64_t position_bytes =
         problem_.groups * shape.chunks * shape.planes() * shape.lines * shape.lane_bytes;
     const int64_t limit = caps_.workspace_limit - shape.packed_bytes - shape.partial_bytes;
-    const int64_t most = std::min((limit / position_bytes - slack) / per_image, problem_.N);
+    int64_t most = (limit / position_bytes - slack) / per_image;
+    if (most < problem_.N) depends_on_workspace_ = true;
+    most = std::min(most, problem_.N);
     if (most < 1 || problem_.groups * shape.chunks > kMaxTensorChunks) return false;
     shape.images = static_cast<int>(ceil_div(problem_.N, ceil_div(problem_.N, most)));
     shape.pixel_tiles = count_pixel_tiles(shape, shape.images);
     shape.line_positions = round_up(shape.images * per_image + slack, kLineAlignment);
     shape.line_bytes = shape.line_positions * position_bytes;
-    return shape.packed_bytes + shape.line_bytes + shape.partial_bytes <= caps_.workspace_limit;
+    return has_room(shape.packed_bytes + shape.line_bytes + shape.partial_bytes);
   }
 
   bool fit_shared_memory(WindowShape& shape) const {
@@ -363,7 +380,7 @@ class Fitter {
   void fill_taps(WindowShape& shape) const {
     for (int64_t i = 0; i < rows_.taps; ++i) {
       const int64_t row_offset = rows_.offset0 + i * rows_.offset_step;
-      const int64_t down = floor_div(row_offset, rows_.source_step) - row_reach_.first;
+      const int64_t down = rows_down(i);
       for (int64_t j = 0; j < columns_.taps; ++j) {
         const int64_t offset = columns_.offset0 + j * columns_.offset_step;
         const int64_t right = floor_div(offset, columns_.source_step) - column_reach_.first;
@@ -381,17 +398,27 @@ class Fitter {
 
   const ConvProblem& problem_;
   const DeviceCaps& caps_;
+  const PhaseCosts costs_;
   const GatherAxis rows_, columns_;
   const AxisReach row_reach_, column_reach_;
   const TensorMath math_;
   int64_t sources_ = 0, targets_ = 0, source_h_ = 0, source_w_ = 0, taps_ = 0;
+
+  WindowShape best_;
+  double least_us_;  // a shape must be faster than this
+  bool depends_on_workspace_ = false, stops_at_first_ = false;
 };
 
 }  // namespace
 
 WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
-                             const GatherAxis& rows, const GatherAxis& columns) {
-  return Fitter(problem, caps, math, rows, columns).fit();
+                             const GatherAxis& rows, const GatherAxis& columns, double give_up_us) {
+  return Fitter(problem, caps, math, rows, columns, give_up_us).fit();
+}
+
+bool fits_window_shape(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
+                       const GatherAxis& rows, const GatherAxis& columns) {
+  return Fitter(problem, caps, math, rows, columns, kNever).fits();
 }
 
 int place_staging(WindowShape& shape, int64_t taps, int stored_bytes) {

@@ -33,6 +33,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "core/device_caps.h"
@@ -45,6 +46,7 @@ namespace convx {
 inline constexpr int kWindowFilters = 64;      // filters (rows) of one warpgroup's MMA
 inline constexpr int kMaxWindowTaps = 256;     // taps of a kernel
 inline constexpr int kMaxWindowSegments = 64;  // segments of a tile
+inline constexpr int kMaxWindowSplits = 8;     // split-K slices
 // Reduction steps (32 bytes of channels, one tap) in one accumulation chain. The tensor cores
 // truncate, so long chains drift towards zero. A step is six additions in kIeee, one in kHalfIeee.
 // Short reductions get shorter chains, because their reference has smaller errors too.
@@ -195,8 +197,10 @@ struct WindowShape {
   int64_t pixel_tiles = 0;  // tiles along the positions of all images
   int filter_tiles = 1;     // tiles along the filters of a group
   int splits = 1;           // split-K slices
-  std::vector<WindowSegment> segments;
+  int segment_count = 0;
   int segment_length = 0;
+  // Filled for the chosen shape only.
+  std::vector<WindowSegment> segments;
   std::vector<int> tap_positions;  // position in the stage that each tap's window starts at
 
   // For streaming blocks, which transpose source rows into a ring in shared memory and need no
@@ -231,19 +235,29 @@ struct WindowShape {
   int plane_bytes = 0;  // one component of a source stage
   int64_t packed_bytes = 0, line_bytes = 0, partial_bytes = 0;
   double microseconds = 0;
+  // True if another limit of the workspace might have led to another shape.
+  bool depends_on_workspace = false;
 
   bool walks() const { return pace != Pace::kTiles; }
   int planes() const { return count_planes(math); }
   int taps() const { return static_cast<int>(tap_positions.size()); }
   int windows() const { return filter_groups == 1 ? 2 : 1; }  // windows of a tile
   int tile_step() const { return window_step * windows(); }   // positions from one tile to the next
-  int positions() const { return static_cast<int>(segments.size()) * segment_length; }
+  int positions() const { return segment_count * segment_length; }
 };
 
 // The shape with the smallest predicted time for one phase of the problem, or one with columns == 0
-// if none fits. math: the operand format.
+// if none fits, or none is predicted to take less than give_up_us. math: the operand format.
 WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
-                             const GatherAxis& rows, const GatherAxis& columns);
+                             const GatherAxis& rows, const GatherAxis& columns,
+                             double give_up_us = std::numeric_limits<double>::infinity());
+
+// Without a search, a time that no plan of cuda_lines is predicted to beat.
+double bound_lines_us(const ConvProblem& problem, const DeviceCaps& caps);
+
+// Whether any shape fits. Much faster than fit_window_shape.
+bool fits_window_shape(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
+                       const GatherAxis& rows, const GatherAxis& columns);
 
 // Places the barriers, the table of taps and the staging buffer in shared memory. Returns the
 // offset behind them.

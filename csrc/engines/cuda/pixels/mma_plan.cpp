@@ -27,34 +27,26 @@ PixelShape fit_phase(const ConvProblem& problem, const DeviceCaps& caps, GatherA
   return shape;
 }
 
-std::vector<PixelShape> fit_phases(const ConvProblem& problem, const DeviceCaps& caps) {
-  std::vector<PixelShape> shapes;
-  for (const GatherPhase& phase : make_gather_phases(problem)) {
-    shapes.push_back(fit_phase(problem, caps, phase.rows, phase.columns));
-  }
-  return shapes;
-}
-
+// All but whether a tile fits.
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
   if (p.dtype == DType::kFloat64) return "tensor cores here take no float64";
   if (std::string refusal = refuse_before_sm_80(caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
   if (std::string large = refuse_large_images(p); !large.empty()) return large;
-  if (std::string many = refuse_many_phases(p); !many.empty()) return many;
-  for (const PixelShape& shape : fit_phases(p, caps)) {
-    if (shape.filters == 0) {
-      return "no tile fits in shared memory, or its images lie 2^31 elements apart";
-    }
-  }
-  return "";
+  return refuse_many_phases(p);
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+  if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
   Plan plan;
   plan.engine = EngineId::kCudaMma;
   MmaPlan phases;
-  for (PixelShape& shape : fit_phases(problem, caps)) {
+  for (const GatherPhase& phase : make_gather_phases(problem)) {
+    PixelShape shape = fit_phase(problem, caps, phase.rows, phase.columns);
+    if (shape.filters == 0) {
+      return Refusal{"no tile fits in shared memory, or its images lie 2^31 elements apart"};
+    }
     if (phases.empty()) {
       plan.tile = {2 * int64_t{shape.window_pixels()}, shape.filters, shape.chunk_channels};
     }
@@ -67,8 +59,16 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
   return plan;
 }
 
+// On Hopper the engines of wgmma were measured, and this one was not.
+bool competes_on(const DeviceCaps& caps) { return caps.compute_major != 9 || !caps.wgmma; }
+
 }  // namespace
 
-Engine cuda_mma_engine() { return {EngineId::kCudaMma, "cuda_mma", refuse, plan}; }
+Engine cuda_mma_engine() {
+  return {.id = EngineId::kCudaMma,
+          .name = "cuda_mma",
+          .consider = consider,
+          .competes_on = competes_on};
+}
 
 }  // namespace convx

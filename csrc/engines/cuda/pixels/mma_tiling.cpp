@@ -89,8 +89,6 @@ constexpr double kMmaTileCycles = 4000;  // filling and draining the pipeline
 constexpr double kMmaLaunchUs = 6;
 constexpr double kMmaBytesPerUs = 3.4e6;  // device memory
 constexpr double kMmaPartialBytesPerUs = 4.5e6;
-// Until it has been measured on Hopper, this engine runs there only if asked for by name.
-constexpr double kMmaHopperHandicap = 4;
 
 double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
                             const PixelShape& shape) {
@@ -133,8 +131,7 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   double us = cycles / (kMmaClockGhz * 1e3 * rates.clock);
   us = std::max(us, traffic.bytes(problem) / (kMmaBytesPerUs * rates.memory));
   us += kMmaLaunchUs;
-  us += 2 * static_cast<double>(shape.partial_bytes) / (kMmaPartialBytesPerUs * rates.memory);
-  return caps.compute_major == 9 ? kMmaHopperHandicap * us : us;
+  return us + 2 * static_cast<double>(shape.partial_bytes) / (kMmaPartialBytesPerUs * rates.memory);
 }
 
 }  // namespace

@@ -142,6 +142,8 @@ struct PixelShape : PixelParams {
   int shared_bytes = 0;
   int64_t packed_bytes = 0, partial_bytes = 0;
   double microseconds = 0;
+  // True if another limit of the workspace might have led to another shape.
+  bool depends_on_workspace = false;
 
   PixelTileSize tile() const { return {filters, blocks, folded != 0, paired != 0}; }
   int window_pixels() const { return blocks * kPixelBlock; }

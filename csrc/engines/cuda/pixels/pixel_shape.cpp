@@ -30,7 +30,7 @@ class Fitter {
     plane_ = rows.count * columns.count;
   }
 
-  PixelShape fit() const {
+  PixelShape fit() {
     PixelShape best{};
     for (const PixelTileSize& tile : tiling_.tiles) {
       // Half or more of such a tile would be zeros.
@@ -42,6 +42,7 @@ class Fitter {
         for (const bool bands : {false, true}) consider(tile, folded, bands, best);
       }
     }
+    best.depends_on_workspace = depends_on_workspace_;
     if (best.filters == 0) return best;
     const int64_t tiles_all = count_tiles(best);
     best.grid = static_cast<int>(std::clamp<int64_t>(tiles_all, 1, caps_.sm_count));
@@ -53,7 +54,7 @@ class Fitter {
     return shape.pixel_tiles * shape.filter_tiles * problem_.groups * shape.splits;
   }
 
-  void consider(const PixelTileSize& tile, int64_t folded, bool bands, PixelShape& best) const {
+  void consider(const PixelTileSize& tile, int64_t folded, bool bands, PixelShape& best) {
     PixelShape shape{};
     shape.math = math_;
     shape.rows_axis = rows_;
@@ -72,17 +73,25 @@ class Fitter {
     lay_out_windows(shape);
     if (!lay_out_positions(shape)) return;
     shape.source_stage_bytes = static_cast<int>(count_stage_bytes(shape));
-    if (!tiling_.fit_shared_memory(problem_, caps_, shape)) return;
+    const bool fits = tiling_.fit_shared_memory(problem_, caps_, shape);
+    if (!has_room(shape.packed_bytes) || !fits) return;
     const int64_t most = shape.resident ? 1 : std::min<int64_t>(shape.chunks, 8);
     for (int splits = 1; splits <= most; ++splits) {
       shape.splits = splits;
       shape.partial_bytes =
           splits == 1 ? 0 : splits * problem_.N * problem_.groups * targets_ * plane_ * 4;
-      if (shape.packed_bytes + shape.partial_bytes > caps_.workspace_limit) break;
+      if (!has_room(shape.packed_bytes + shape.partial_bytes)) break;
       shape.microseconds = tiling_.predict_microseconds(problem_, caps_, shape);
       if (best.filters == 0 || shape.microseconds < best.microseconds) best = shape;
       if (count_tiles(shape) / splits >= 2 * caps_.sm_count) break;
     }
+  }
+
+  // Whether the workspace has so many bytes; remembers if it has not.
+  bool has_room(int64_t bytes) {
+    if (bytes <= caps_.workspace_limit) return true;
+    depends_on_workspace_ = true;
+    return false;
   }
 
   // Chooses the channels of a chunk, and the steps that they make.
@@ -228,6 +237,7 @@ class Fitter {
   const int64_t element_;
   Strides source_, target_;
   int64_t sources_ = 0, targets_ = 0, source_w_ = 0, plane_ = 0;
+  bool depends_on_workspace_ = false;
 };
 
 }  // namespace

@@ -10,26 +10,23 @@ namespace convx {
 namespace {
 
 std::optional<PixelShape> fit_shape(const ConvProblem& problem, const DeviceCaps& caps,
-                                    TensorMath math, const GatherPhase& phase) {
+                                    TensorMath math, const GatherPhase& phase, double) {
   PixelShape shape =
       fit_pixel_shape(problem, caps, phase.rows, phase.columns, make_wgmma_tiling(math));
   if (shape.filters == 0) return {};
   return shape;
 }
 
+// All but whether a tile fits.
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string refusal = refuse_wgmma_gather(p, caps); !refusal.empty()) return refusal;
   if (std::string unreached = refuse_unreached_pixels(p); !unreached.empty()) return unreached;
-  if (std::string large = refuse_large_images(p); !large.empty()) return large;
-  for (const GatherPhase& phase : make_gather_phases(p)) {
-    if (!fit_shape(p, caps, tensor_math(p), phase)) {
-      return "no tile fits in shared memory, or its images lie 2^31 elements apart";
-    }
-  }
-  return "";
+  return refuse_large_images(p);
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps,
+                       const SearchLimits& limits) {
+  if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
   Plan plan;
   plan.engine = EngineId::kCudaPixels;
   const auto take = [&](PixelShape shape, int64_t before) {
@@ -39,13 +36,17 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
         std::max(plan.workspace_bytes, before + shape.packed_bytes + shape.partial_bytes);
     return make_pixel_fit(problem, std::move(shape));
   };
-  plan.shape = std::make_shared<PixelsPlan>(
-      plan_phases<PixelFit>(plan, problem, caps, make_gather_phases(problem), fit_shape, take));
+  std::optional<PixelsPlan> phases = plan_phases<PixelFit>(
+      plan, problem, caps, make_gather_phases(problem), fit_shape, take, limits.give_up_us);
+  if (!phases) {
+    return Refusal{"no tile fits in shared memory, or its images lie 2^31 elements apart"};
+  }
+  plan.shape = std::make_shared<PixelsPlan>(std::move(*phases));
   return plan;
 }
 
 }  // namespace
 
-Engine cuda_pixels_engine() { return {EngineId::kCudaPixels, "cuda_pixels", refuse, plan}; }
+Engine cuda_pixels_engine() { return {EngineId::kCudaPixels, "cuda_pixels", consider}; }
 
 }  // namespace convx

@@ -12,6 +12,7 @@ std::optional<PointwiseShape> fit_shape(const ConvProblem& problem, const Device
   return shape;
 }
 
+// All but whether the filters fit.
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.taps() != 1) return "it computes 1x1 kernels only";
   if (p.pass == Pass::kWeightGrad) return "it computes no weight gradient";
@@ -20,25 +21,26 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   }
   if (std::string refusal = refuse_tensor_cores(p, caps); !refusal.empty()) return refusal;
   if (std::string large = refuse_large_extents(p); !large.empty()) return large;
-  if (std::string many = refuse_many_pixels(p); !many.empty()) return many;
-  if (!fit_shape(p, caps, tensor_math(p))) {
-    return "64 filters of so many channels do not fit in shared memory";
-  }
-  return "";
+  return refuse_many_pixels(p);
 }
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+  if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
   Plan plan;
   plan.engine = EngineId::kCudaPointwise;
   PointwisePlan made;
-  made.products = plan_halves<PointwiseFit>(
+  std::optional<HalvedPlan<PointwiseFit>> products = plan_halves<PointwiseFit>(
       plan, problem, caps, 1,
-      [&](const DeviceCaps& some, TensorMath math) { return fit_shape(problem, some, math); },
+      [&](const DeviceCaps& some, TensorMath math, double) {
+        return fit_shape(problem, some, math);
+      },
       [&](PointwiseShape shape, int64_t before) {
         plan.tile = {kPointwisePixels, shape.filters, pointwise_chunk(shape.math)};
         plan.workspace_bytes = before;
         return make_pointwise_fit(problem, std::move(shape));
       });
+  if (!products) return Refusal{"64 filters of so many channels do not fit in shared memory"};
+  made.products = std::move(*products);
   // If a tensor turns out not to be aligned, `products` runs instead.
   made.few = fit_few_filters(problem, caps);
   if (made.few && made.few->microseconds < plan.predicted_us) {
@@ -53,8 +55,6 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
 
 }  // namespace
 
-Engine cuda_pointwise_engine() {
-  return {EngineId::kCudaPointwise, "cuda_pointwise", refuse, plan};
-}
+Engine cuda_pointwise_engine() { return {EngineId::kCudaPointwise, "cuda_pointwise", consider}; }
 
 }  // namespace convx

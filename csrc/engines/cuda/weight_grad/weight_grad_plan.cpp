@@ -56,7 +56,8 @@ std::optional<WgradFit> fit_form(const ConvProblem& problem, const DeviceCaps& c
 // return at once.
 constexpr double kScalesUs = 12;
 
-Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+  if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
   auto found = std::make_shared<WgradPlan>();
   found->exact = *fit_form(problem, caps, exact_form(problem));
   if (problem.dtype == DType::kFloat32) {
@@ -97,8 +98,7 @@ Plan plan(const ConvProblem& problem, const DeviceCaps& caps) {
 }  // namespace
 
 Engine cuda_weight_grad_engine() {
-  return {
-      .id = EngineId::kCudaWeightGrad, .name = "cuda_weight_grad", .refuse = refuse, .plan = plan};
+  return {EngineId::kCudaWeightGrad, "cuda_weight_grad", consider};
 }
 
 }  // namespace convx

@@ -1,0 +1,95 @@
+// The part of the test-only module that asks engines for plans.
+#include "bind_choice.h"
+
+#include <pybind11/stl.h>
+#include <time.h>
+
+#include <map>
+
+#include "core/choose_engine.h"
+#include "engines/engine_list.h"
+#include "plan_of.h"
+
+namespace py = pybind11;
+using namespace convx;
+
+namespace {
+
+std::span<const Engine> engines_of(const std::string& device) {
+  return device == "cuda" ? cuda_engines() : cpu_engines();
+}
+
+// Microseconds that this thread has computed: other work of the machine does not count.
+double thread_us() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
+}
+
+// The shortest of several runs, in microseconds.
+template <typename Run>
+double time_us(int repeats, const Run& run) {
+  double best = 0;
+  for (int i = 0; i < repeats; ++i) {
+    const double start = thread_us();
+    run();
+    const double taken = thread_us() - start;
+    if (i == 0 || taken < best) best = taken;
+  }
+  return best;
+}
+
+}  // namespace
+
+void bind_choice(py::module_& m) {
+  // The whole choice, as JSON text.
+  m.def("choose", [](const std::string& device, const ConvProblem& problem, const DeviceCaps& caps,
+                     const std::string& algorithm) {
+    const Choice choice = choose_engine(engines_of(device), problem, caps, algorithm, Listed::kAll);
+    return describe_choice(choice, problem, caps);
+  });
+  // What one engine says, without asking the others; empty if it can run the problem.
+  m.def("refuse", [](const std::string& name, const ConvProblem& problem, const DeviceCaps& caps) {
+    for (const Engine& engine : cuda_engines()) {
+      if (name == engine.name) return refusal_of(engine, problem, caps);
+    }
+    throw std::runtime_error("no such engine");
+  });
+  // The name and the prediction of the engine that a call runs, and its plan's workspace: only
+  // engines that may win are planned for that.
+  m.def("choose_for_call",
+        [](const std::string& device, const ConvProblem& problem,
+           const DeviceCaps& caps) -> py::tuple {
+          const Choice choice =
+              choose_engine(engines_of(device), problem, caps, "auto", Listed::kEligible);
+          if (choice.chosen < 0) return py::make_tuple(std::string(), 0.0, int64_t{0});
+          const Candidate& chosen = choice.candidates[choice.chosen];
+          return py::make_tuple(std::string(chosen.engine->name), chosen.plan.predicted_us,
+                                chosen.plan.workspace_bytes);
+        });
+  // The time that an engine's plans are never predicted to beat, for engines that give one.
+  m.def("bounds",
+        [](const std::string& device, const ConvProblem& problem, const DeviceCaps& caps) {
+          std::map<std::string, double> bounds;
+          for (const Engine& engine : engines_of(device)) {
+            if (engine.bound_us) bounds[engine.name] = engine.bound_us(problem, caps);
+          }
+          return bounds;
+        });
+  // Microseconds of planning: of the whole choice ("auto"), of a call that names the last
+  // engine of the list ("by_name"), and of each engine.
+  m.def("time_choice", [](const std::string& device, const ConvProblem& problem,
+                          const DeviceCaps& caps, int repeats) {
+    const std::span<const Engine> engines = engines_of(device);
+    std::map<std::string, double> times;
+    times["auto"] =
+        time_us(repeats, [&] { choose_engine(engines, problem, caps, "auto", Listed::kEligible); });
+    times["by_name"] = time_us(repeats, [&] {
+      choose_engine(engines, problem, caps, engines.back().name, Listed::kEligible);
+    });
+    for (const Engine& engine : engines) {
+      times[engine.name] = time_us(repeats, [&] { engine.consider(problem, caps, {}); });
+    }
+    return times;
+  });
+}
