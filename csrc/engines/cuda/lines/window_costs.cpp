@@ -184,6 +184,7 @@ PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps,
 
 double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape) {
   const ConvProblem& problem = costs.problem;
+  if (problem.N == 0) return 0;  // no batch is launched
   const double sms = costs.caps.sm_count;
   const bool by_boxes = shape.box_columns > 0;
   const bool channels_adjacent = costs.tensors.source_strides.c == 1;
@@ -202,7 +203,6 @@ double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape) {
   const double tiles = images * pixel_tiles * shape.filter_tiles * problem.groups;
   double cycles = std::max(tiles / sms * (multiply + kWindowTileCycles),
                            multiply / std::min(shape.chunks, kMaxWindowSplits) + kWindowTileCycles);
-  if (problem.N == 0) cycles = 0;
   cycles = std::max(cycles, costs.traffic.target * element / sms / kWindowStoredBytes);
   cycles += by_boxes                                   ? kBoxLaunchCycles
             : is_half(shape.math) && channels_adjacent ? kMeasuredLaunchCycles
@@ -218,7 +218,7 @@ double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape) {
 }
 
 double bound_lines_us(const ConvProblem& problem, const DeviceCaps& caps) {
-  if (problem.pass == Pass::kWeightGrad) return 0;
+  if (problem.pass == Pass::kWeightGrad || problem.N == 0) return 0;
   const GatherTensors view = make_gather_tensors(problem);
   // Scaled fp16 needs the fewest products of float32.
   const bool splits_values =
