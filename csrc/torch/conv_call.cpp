@@ -357,7 +357,7 @@ std::string run_explain(const ProblemText& text, const ConvArguments& arguments,
 void run_prefer(const ProblemText& text, const ConvArguments& arguments, int device) {
   const ConvProblem problem = parse_problem(text, arguments);
   const Choice choice = choose_engine(backend().engines(), problem, backend().query_caps(device),
-                                      arguments.algorithm);
+                                      arguments.algorithm, Listed::kEligible);
   if (!choice.error.empty()) fail(choice.error);
   plan_cache().prefer(problem, device, arguments.algorithm);
 }

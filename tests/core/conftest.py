@@ -41,7 +41,9 @@ def compile_module(sources: list[Path], library: Path, level: str) -> None:
     compiler = os.environ.get("CXX", "c++")
 
     def compile_one(source: Path) -> str:
-        target = library.parent / (source.stem + ".o")
+        # Families may have files of the same name.
+        inner = source.relative_to(HERE.parents[1]).with_suffix(".o")
+        target = library.parent / "_".join(inner.parts)
         command = [compiler, *flags, *includes, "-c", str(source), "-o", str(target)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         return str(target)

@@ -112,6 +112,16 @@ PYBIND11_MODULE(convx_core, m) {
             cache.find_or_choose(engines_of(device), problem, caps, index, algorithm, error);
         return py::make_tuple(reinterpret_cast<uintptr_t>(plan.get()), error);
       })
+      .def("find_engine", [](PlanCache& cache, const std::string& device,
+                             const ConvProblem& problem, const DeviceCaps& caps, int index) {
+        std::string error;
+        const std::span<const Engine> engines = engines_of(device);
+        const auto plan = cache.find_or_choose(engines, problem, caps, index, "auto", error);
+        for (const Engine& engine : engines) {
+          if (plan && engine.id == plan->engine) return std::string(engine.name);
+        }
+        return error;
+      })
       .def("choose",
            [](PlanCache& cache, const std::string& device, const ConvProblem& problem,
               const DeviceCaps& caps, int index, const std::string& algorithm) {

@@ -165,10 +165,10 @@ def test_cache_takes_what_was_measured(core: ModuleType) -> None:
 
     default = engine()
     assert not default[2]
-    before = cache.find("cuda", problem, caps, 0, "auto")
+    assert cache.find_engine("cuda", problem, caps, 0) == default[0] != "cuda_lines"
     cache.prefer(problem, 0, "cuda_lines")
     assert engine() == ("cuda_lines", "", True)
-    assert cache.find("cuda", problem, caps, 0, "auto") != before
+    assert cache.find_engine("cuda", problem, caps, 0) == "cuda_lines"
     assert engine(device=1) == default
     problem.w_strides.h, problem.w_strides.w = 7, 5  # of a single tap: they say nothing
     assert engine() == ("cuda_lines", "", True)
