@@ -1,0 +1,92 @@
+// Plans and launches the problems of standard input by recording_runtime.cpp, and prints how often
+// each compiled kernel was launched: "count mangled_name". A line of input is
+//   pass dtype precision N C H W K R S stride dilation padding groups channels_last bias algorithm
+// with two numbers for stride and dilation, and four for padding. Tensors have made-up addresses,
+// `odd` elements past an aligned one: nothing reads or writes them.
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "core/choose_engine.h"
+#include "engines/engine_list.h"
+#include "engines/launch_cuda.h"
+#include "recording_runtime.h"
+
+using namespace convx;
+
+namespace {
+
+DeviceCaps h200() {
+  DeviceCaps caps;
+  caps.sm_count = 132;
+  caps.compute_major = 9;
+  caps.code_arch = 90;
+  caps.wgmma = true;
+  caps.shared_bytes_per_block = 232448;
+  return caps;
+}
+
+void* address(int64_t tensor, int64_t offset) {
+  return reinterpret_cast<void*>((tensor << 40) + offset);
+}
+
+void launch_line(const std::string& line) {
+  std::istringstream in(line);
+  int pass = 0, dtype = 0, precision = 0;
+  bool channels_last = false, bias = false;
+  int64_t odd = 0;
+  std::string algorithm;
+  ConvProblem p;
+  in >> pass >> dtype >> precision >> p.N >> p.C >> p.H >> p.W >> p.K >> p.R >> p.S;
+  in >> p.stride.h >> p.stride.w >> p.dilation.h >> p.dilation.w;
+  in >> p.pad.top >> p.pad.bottom >> p.pad.left >> p.pad.right >> p.groups;
+  in >> channels_last >> bias >> odd >> algorithm;
+  if (!in) throw std::runtime_error("cannot read it");
+  p.pass = Pass(pass), p.dtype = DType(dtype), p.precision = Precision(precision);
+  p.has_bias = bias;
+  if (std::string error = validate(p, p.channels_per_group()); !error.empty()) {
+    throw std::runtime_error(error);
+  }
+  const auto strides = channels_last ? channels_last_strides : contiguous_strides;
+  p.x_strides = strides(p.C, p.H, p.W);
+  p.w_strides = strides(p.channels_per_group(), p.R, p.S);
+  p.y_strides = strides(p.K, p.P, p.Q);
+
+  const Choice choice = choose_engine(cuda_engines(), p, h200(), algorithm, Listed::kEligible);
+  if (!choice.error.empty()) {
+    if (algorithm == "auto") throw std::runtime_error(choice.error);
+    return;  // the engine refuses the problem
+  }
+  const int64_t offset = odd * size_of(p.dtype);
+  const Buffers buffers{address(1, offset), address(2, offset), address(3, offset),
+                        bias ? address(4, offset) : nullptr, address(5, 0)};
+  CudaContext context;
+  context.get_blas = [] { return address(6, 0); };
+  launch_cuda(p, choice.candidates[choice.chosen].plan, buffers, context);
+  if (p.pass != Pass::kWeightGrad) return;
+  cuda_bias_grad(p, buffers.y, address(4, 0), buffers.workspace, context);
+}
+
+}  // namespace
+
+int main() {
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    try {
+      launch_line(line);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "%s: %s\n", line.c_str(), error.what());
+      return 1;
+    }
+  }
+  std::map<std::string, int64_t> counts;
+  for (const std::string& name : list_kernels()) counts[name] = 0;
+  for (const std::string& name : launched) ++counts[name];
+  for (const auto& [name, count] : counts) {
+    std::printf("%lld %s\n", static_cast<long long>(count), name.c_str());
+  }
+}
