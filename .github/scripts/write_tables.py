@@ -65,10 +65,15 @@ FILES = {
         "the suite `cpu`, two threads",
         "convx bench --device cpu --threads 2 --seconds 0.2 --json docs/performance/cpu.json",
     ),
+    "cpu-avx512.json": (
+        "the same on a CPU with AVX-512",
+        "convx bench --device cpu --threads 2 --seconds 0.2 "
+        "--json docs/performance/cpu-avx512.json",
+    ),
 }
 
 # Files that need not be there: a page then says how to make them.
-OPTIONAL_FILES = ("h200-training.json",)
+OPTIONAL_FILES = ("h200-training.json", "cpu-avx512.json")
 # The files whose training steps the page shows; the first that has a row of a kind decides.
 TRAINING_FILES = ("h200-training.json", "h200.json", "h200-strict.json")
 

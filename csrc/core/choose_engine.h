@@ -19,7 +19,7 @@ struct Candidate {
 };
 
 struct Choice {
-  std::vector<Candidate> candidates;  // those that were considered, in the order of the engine list
+  std::vector<Candidate> candidates;  // only considered engines, in the order of the list
   int chosen = -1;                    // index into candidates
   std::string variant;                // name of the chosen variant; empty for plan()'s own plan
   bool tuned = false;                 // true if a measurement, not a prediction, chose it

@@ -34,13 +34,14 @@ struct Engine {
   // Refuses the problem, or plans it.
   Consideration (*consider)(const ConvProblem&, const DeviceCaps&, const SearchLimits&);
 
-  // Optional: without a search, microseconds that no plan of the engine is predicted to beat. For
-  // any problem, also those that consider() refuses. Engines that search for long have it, so that
-  // they need not be considered where another engine is faster anyway.
+  // Optional: returns, without a search, microseconds that no plan of the engine is predicted to
+  // beat. It is called for any problem, also for one that consider() refuses. An engine with a long
+  // search has it, so that it is not considered where another engine is faster anyway.
   double (*bound_us)(const ConvProblem&, const DeviceCaps&) = nullptr;
 
-  // Optional: false on GPUs where the other engines' predictions were fitted to measurements, and
-  // this one's were not. "auto" never chooses the engine there; algorithm= may name it.
+  // Optional: returns false on GPUs where the other engines' predictions were fitted to
+  // measurements, and this one's were not. "auto" never chooses the engine there; algorithm= may
+  // name it.
   bool (*competes_on)(const DeviceCaps&) = nullptr;
 
   // Variants: plans that differ from consider()'s and that a measurement may prefer. variants()

@@ -52,7 +52,7 @@ class PlanCache {
     return plans_.emplace(Key{problem, caps, device, std::string(algorithm)}, plan).first->second;
   }
 
-  // The choice behind the plan. "auto" means the algorithm that was measured to be the
+  // The choice that the plan comes from. "auto" means the algorithm that was measured to be the
   // fastest, if there is one and it can run within these caps.
   Choice choose(std::span<const Engine> engines, const ConvProblem& problem, const DeviceCaps& caps,
                 int device, std::string_view algorithm, Listed listed = Listed::kAll) {

@@ -1,14 +1,16 @@
 // Plans and launches the problems of standard input by recording_runtime.cpp, and prints how often
 // each compiled kernel was launched: "count mangled_name". A line of input is
-//   pass dtype precision N C H W K R S stride dilation padding groups channels_last bias algorithm
-// with two numbers for stride and dilation, and four for padding. Tensors have made-up addresses,
-// `odd` elements past an aligned one: nothing reads or writes them.
+//   pass dtype precision N C H W K R S stride dilation padding groups channels_last bias odd
+//   algorithm
+// with two numbers for stride and dilation, and four for padding. The tensors' addresses are made
+// up, `odd` elements behind an aligned one, since nothing reads or writes there.
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <iostream>
 #include <map>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 
 #include "core/choose_engine.h"

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
+#include <map>
 
 namespace {
 
