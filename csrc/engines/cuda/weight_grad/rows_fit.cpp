@@ -60,7 +60,6 @@ class RowSearch : InPlaceSearch {
   // (2026-11-18).
   static constexpr double kMmaOverhead = 1.1, kSplitMmaOverhead = 1.35;
   static constexpr double kMemoryBytesPerUs = 3.9e6;
-  static constexpr double kRunCycles = 700;
   static constexpr double kStepCycles = 1450,
                           kFloatStepCycles = 2500;  // of a warpgroup, besides its MMAs
   // The same where additions overlap with MMAs (RowTile::has_two_sets). By instructions; five
@@ -221,7 +220,10 @@ class RowSearch : InPlaceSearch {
     const double copy = (filters * gradient_bytes + advance * t.block_channels * t.input_pitch) /
                         kCopyBytesPerCycle;
     const double step = std::max({mma, chain, loads, advance * row, copy});
-    const double run = kRunCycles + t.run_rows * step + (span_ - advance) * row;
+    // Builders run ahead of the MMAs, so the first rows of a run delay nobody unless building
+    // limits. resnext_g32 takes 253, 243 and 241 us in runs of 28, 14 and 8 rows (2026-11-18): of
+    // equal predictions the search keeps the shortest runs, which balance best.
+    const double run = std::max(t.run_rows * step, (span_ + (t.run_rows - 1) * advance) * row);
     const double runs = static_cast<double>(ceil_div(g.stages_total, g.slices));
     const double main_us =
         count_waves(caps_, g) * (fixed_cycles(g) + runs * run) / (kClockGhz * 1e3);
@@ -248,11 +250,13 @@ class BoxSearch : InPlaceSearch {
   static constexpr double kStepCycles = 500;  // of a warpgroup, besides its MMAs
   static constexpr double kBoxCycles = 150;   // of TMA, for 64 rows of 128 bytes
   static constexpr double kMemoryBytesPerUs = 4e6;
-  static constexpr double kRereadBytesPerUs =
-      20e6;  // for values that other blocks read as well, from L2
+  // From L2, for values that other blocks read as well: rn_56_1x1 in TF32 takes 1.4 us longer where
+  // 102 MB more are read that way (2026-11-18).
+  static constexpr double kRereadBytesPerUs = 70e6;
   static constexpr double kBoxBytesPerCycle = 42;  // from L2, by each of all multiprocessors
-  // Partial sums are stored after the last step, when some blocks have ended.
-  static constexpr double kPartialBytesPerUs = 5e6;
+  // Partial sums are stored after the last step, when some blocks have ended. With the reduction, a
+  // megabyte of them costs 0.65 to 0.84 us in rn_56_1x1.
+  static constexpr double kPartialBytesPerUs = 2.4e6;
   static constexpr double kStartUs = 2;  // before memory is busy, and after
 
   static constexpr int kMaxStages = 8;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "core/arithmetic.h"
 #include "engines/cuda/weight_grad/wgrad_fit.h"
@@ -7,9 +8,10 @@ namespace convx {
 namespace {
 
 // Rates of an H200, fitted to timings of the suite (2026-11-18).
-constexpr double kBlockCycles = 6000;        // before the first MMA, and storing partial sums
-constexpr double kPackBytesPerUs = 3.5e6;    // read and written
-constexpr double kStreamBytesPerUs = 4.2e6;  // only read, and converted; estimated
+constexpr double kBlockCycles = 6000;      // before the first MMA, and storing partial sums
+constexpr double kPackBytesPerUs = 3.5e6;  // read and written
+// Only read, and converted, where nothing else takes time (kLimitsOverlap).
+constexpr double kStreamBytesPerUs = 4.4e6;
 // 16 bits, only read: kb87pw takes 1,422 us for 6.4 GB.
 constexpr double kPixelBytesPerUs = 4.5e6;
 // The same from L2, by each of all multiprocessors, for single taps, which need no halo and no
@@ -18,10 +20,9 @@ constexpr double kPixelCopyBytesPerCycle = 40;
 constexpr double kReduceBytesPerUs = 5e6;
 constexpr double kReduceUs = 6;
 constexpr double kReduceElementsPerUs = 2.9e5;
-// The same of reduce_rows.cuh. Estimated, not timed: the kernel before took 4 to 8 us from the end
-// of the MMAs on for up to 17 MB (2026-11-18), with half of the lanes idle and more barriers.
-constexpr double kReduceRowsUs = 3.5;
-constexpr double kReduceRowsBytesPerUs = 6.5e6;
+// The same of reduce_rows.cuh, fitted to eight geometries of rn_56_1x1 in TF32 (2026-11-18).
+constexpr double kReduceRowsUs = 1.5;
+constexpr double kReduceRowsBytesPerUs = 3e6;
 constexpr double kReduceRowsElementsPerUs = 4e6;
 constexpr double kLaunchUs = 3;
 // For blocks that write dW themselves: two of three layers that were timed took within 3% of them.
@@ -53,6 +54,15 @@ double mma_overhead(OperandForm form, int consumers) {
 // longest part (2026-11-18).
 constexpr double kConvertingFactor = 1.22;
 constexpr int kFewTiles = 4;
+
+// Converting blocks have no time to hide where work and memory take about equally long: kb87pw in
+// TF32 and channels_last (12.9 GB) takes 3,030 us as scaled fp16, whose work is half of that time,
+// and 3,250 as bf16x2, whose work is 0.7 of it.
+constexpr double kLimitsOverlap = 3;
+// Blocks of a single wave end at different times. The same layer takes 3% less with three waves.
+constexpr double kUnevenWaves = 0.03;
+// A lone consumer warpgroup waits for its own MMAs: with two, the same layer takes 2% less.
+constexpr double kLoneConsumer = 0.2;
 
 // What the converter warps take for a value. Estimated: four warps took 0.23 cycles for scaled fp16
 // (2026-11-18), and the times of seven are in proportion to their instructions.
@@ -118,8 +128,8 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
   const bool reads_pixels =
       g.input_source == OperandSource::kPixels && g.gradient_source == OperandSource::kPixels;
   const bool is_single_tap = p.taps() == 1 && g.halo_stages == 0;
-  const double copy_rate =
-      reads_pixels && is_single_tap ? kPixelCopyBytesPerCycle : kCopyBytesPerCycle;
+  const double copy_rate = (reads_pixels || g.converts()) && is_single_tap ? kPixelCopyBytesPerCycle
+                                                                           : kCopyBytesPerCycle;
   double stage_cycles = std::max(mmas * mma * overhead, copied / copy_rate);
   if (g.converts()) {
     const double values = kStagePositions * row_bytes / 2;
@@ -127,9 +137,9 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
     const double shared =
         values * (8 + 2 * components) + mmas * 32 * (kTileFilters + static_cast<double>(g.columns));
     const double factor = g.tiles() > kFewTiles ? kConvertingFactor : 1;
-    stage_cycles =
-        std::max({stage_cycles, factor * mmas * mma * overhead,
-                  factor * convert_cycles(form) * values, factor * shared / kSharedBytesPerCycle});
+    const double made = factor * (1 + kLoneConsumer / g.consumers()) *
+                        std::max(convert_cycles(form) * values, shared / kSharedBytesPerCycle);
+    stage_cycles = std::max({stage_cycles, factor * mmas * mma * overhead, made});
   }
   const double halo = g.halo_stages * copied / kCopyBytesPerCycle;
   double main_us = rounds * count_waves(caps, g) *
@@ -142,7 +152,13 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
     const bool reads_both = g.input_source != OperandSource::kPacked;
     const double read = copied * g.tiles() * static_cast<double>(g.stages_total);
     const double reread = reads_both ? kRereadCost * std::max(read - bytes, 0.0) : 0;
-    main_us = std::max(main_us, kLaunchUs + (bytes + reread) / rate);
+    double memory_us = kLaunchUs + (bytes + reread) / rate;
+    if (g.converts()) memory_us *= 1 + kUnevenWaves / count_waves(caps, g);
+    main_us =
+        g.converts()
+            ? std::pow(std::pow(main_us, kLimitsOverlap) + std::pow(memory_us, kLimitsOverlap),
+                       1 / kLimitsOverlap)
+            : std::max(main_us, memory_us);
   }
 
   const double element_bytes = static_cast<double>(size_of(p.dtype));
