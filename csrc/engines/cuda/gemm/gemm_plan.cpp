@@ -75,9 +75,21 @@ std::string refuse(const ConvProblem& p) {
   return "";
 }
 
+// A wave of cuBLAS' tiles, fitted to 39 gradients of real layers on an H200 (2026-11-18), which
+// took up to 12 times as long as arithmetic and memory explain: a row of few pixels fills a small
+// part of a tile, and one product for each output row leaves multiprocessors idle.
+constexpr double kWaveUs = 4;
+constexpr double kTileOperations = 2.0 * 128 * 128;  // for a term of the reduction
+
+double predict_waves(const ConvProblem& p, const GemmShape& shape, double product_rate) {
+  const double rate = p.dtype == DType::kFloat32 ? kTf32Rate : kHalfRate;
+  const double tile_rate = rate * product_rate / std::max(shape.sm_count, 1);
+  return shape.waves * kWaveUs + shape.wave_terms * kTileOperations / tile_rate;
+}
+
 // Predicted microseconds of layers with a column matrix, and of weight gradients.
-double predict_columns(const ConvProblem& problem, const GemmShape& shape, double memory_rate,
-                       double product_rate) {
+double predict_columns(const ConvProblem& problem, const GemmShape& shape, const DeviceCaps& caps,
+                       double memory_rate, double product_rate) {
   const double arithmetic =
       count_flops(problem) * count_waste(problem, shape) / (rate_of(problem) * product_rate);
   const double memory = count_bytes(problem) / (kBytesPerUs * memory_rate);
@@ -87,7 +99,10 @@ double predict_columns(const ConvProblem& problem, const GemmShape& shape, doubl
                          static_cast<double>(size_of(problem.dtype));
   const double bias =
       adds_bias(problem) && shape.staged_bytes == 0 ? results / (kBiasBytesPerUs * memory_rate) : 0;
-  return kPlanUs + std::max(arithmetic, memory) + columns + bias +
+  const double sums = 2 * shape.summed_bytes / (kBytesPerUs * memory_rate);
+  const bool is_fitted = caps.wgmma && uses_tensor_cores(problem);
+  const double waves = is_fitted ? predict_waves(problem, shape, product_rate) : 0;
+  return kPlanUs + std::max({arithmetic, memory, waves}) + columns + sums + bias +
          kCallUs * std::max(shape.calls, 1.0);
 }
 
@@ -124,18 +139,28 @@ double predict_segments(const ConvProblem& p, const GemmShape& shape, double mem
          2 * shape.partial_bytes / (kPartialBytesPerUs * memory_rate);
 }
 
-double predict(const ConvProblem& p, const GemmShape& shape, double memory_rate,
-               double product_rate) {
+// wgmma multiplies TF32 only where the reduction is innermost. Input gradients of 1x1 layers in
+// channels_last have filters that lie the other way: 43 of them took 1.0 to 1.6 times as long as
+// forward's rates say on an H200, 1.23 times in the median (2026-11-18).
+constexpr double kTransposedFilters = 1.2;
+
+bool transposes_filters(const ConvProblem& p, const GemmShape& shape, const DeviceCaps& caps) {
+  return caps.wgmma && p.pass == Pass::kInputGrad && p.dtype == DType::kFloat32 &&
+         uses_tensor_cores(p) && shape.in_place.form != InPlaceForm::kPlanes;
+}
+
+double predict(const ConvProblem& p, const GemmShape& shape, const DeviceCaps& caps,
+               double memory_rate, double product_rate) {
   const bool is_weight_grad = p.pass == Pass::kWeightGrad;
   if (shape.in_place.is_whole) {
     return predict_whole_product(p, shape.view, shape.in_place, memory_rate, product_rate);
   }
   if (shape.in_place.form == InPlaceForm::kNone || (is_weight_grad && !uses_tensor_cores(p))) {
-    return predict_columns(p, shape, memory_rate, product_rate);
+    return predict_columns(p, shape, caps, memory_rate, product_rate);
   }
-  return is_weight_grad
-             ? predict_segments(p, shape, memory_rate, product_rate)
-             : predict_in_place(p, shape.view, shape.in_place, memory_rate, product_rate);
+  if (is_weight_grad) return predict_segments(p, shape, memory_rate, product_rate);
+  return predict_in_place(p, shape.view, shape.in_place, memory_rate, product_rate) *
+         (transposes_filters(p, shape, caps) ? kTransposedFilters : 1);
 }
 
 Plan make_plan(const ConvProblem& problem, const DeviceCaps& caps, GemmShape shape) {
@@ -146,7 +171,7 @@ Plan make_plan(const ConvProblem& problem, const DeviceCaps& caps, GemmShape sha
   const DeviceRates rates = rates_of(caps);
   const double products = std::max(caps.sm_count, 1) / kReferenceSms *
                           (uses_tensor_cores(problem) ? rates.tensor : rates.multiply);
-  plan.predicted_us = predict(problem, shape, rates.memory, products);
+  plan.predicted_us = predict(problem, shape, caps, rates.memory, products);
   plan.shape = std::make_shared<const GemmShape>(std::move(shape));
   return plan;
 }

@@ -26,6 +26,9 @@ constexpr int64_t kFewestSegmentPixels = 1024;
 // Pairs of phases whose chunks are stored in the plan.
 constexpr size_t kMaxChunks = 64;
 
+// Rows and columns of cuBLAS' tiles.
+constexpr int64_t kBlasTile = 128;
+
 // Splits into equal parts: 64 rows in chunks of at most 37 become 2 x 32.
 int64_t balance(int64_t total, int64_t most) { return ceil_div(total, ceil_div(total, most)); }
 
@@ -194,6 +197,23 @@ static void fit_segments(GemmShape& shape, const ConvProblem& p) {
   shape.workspace_bytes = resident_bytes(p) + shape.budget;
 }
 
+// Adds the waves of the tiles of so many chunks. The products of a chunk's rows, or of its groups,
+// are one batch.
+static void count_waves(GemmShape& shape, const ConvProblem& p, const GemmChunk& chunk,
+                        int64_t taps, double chunks) {
+  const bool is_weight_grad = p.pass == Pass::kWeightGrad;
+  const int64_t columns = chunk.images * chunk.columns;
+  const int64_t channels = shape.view.source_channels * std::max<int64_t>(taps, 1);
+  const int64_t tiles = ceil_div(shape.view.target_channels, kBlasTile) *
+                        ceil_div(is_weight_grad ? channels : columns, kBlasTile);
+  const int64_t calls = std::min(p.groups, chunk.rows);
+  const int64_t call_tiles = ceil_div(p.groups * chunk.rows, calls) * tiles;
+  const double waves =
+      chunks * static_cast<double>(calls * ceil_div(call_tiles, std::max(shape.sm_count, 1)));
+  shape.waves += waves;
+  shape.wave_terms += waves * static_cast<double>(is_weight_grad ? columns : channels);
+}
+
 static void fit_phases(GemmShape& shape, const ConvProblem& problem) {
   const size_t pairs = shape.rows.size() * shape.columns.size();
   int64_t largest = 0;
@@ -213,6 +233,10 @@ static void fit_phases(GemmShape& shape, const ConvProblem& problem) {
       shape.column_bytes += chunks * static_cast<double>(chunk.column_bytes);
       shape.staged_bytes += chunks * static_cast<double>(chunk.staging_bytes + chunk.partial_bytes);
       shape.calls += chunks * static_cast<double>(std::min(problem.groups, chunk.rows));
+      count_waves(shape, problem, chunk, row.axis.taps * column.taps, chunks);
+      if (problem.pass == Pass::kWeightGrad && chunk.partial_bytes == 0) {
+        shape.summed_bytes += chunks * static_cast<double>(extents.product_bytes);
+      }
     }
   }
   shape.budget = largest;

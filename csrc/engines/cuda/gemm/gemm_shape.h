@@ -114,8 +114,12 @@ struct GemmShape {
   int64_t workspace_bytes = 0;
   double column_bytes = 0;  // written over the whole launch
   double staged_bytes = 0;
+  double summed_bytes = 0;   // weight gradient: products that are added to the sum one by one
   double calls = 0;          // GEMM launches
   double partial_bytes = 0;  // 1x1 weight gradient: products that are added afterwards
+  // Waves of cuBLAS' tiles over the whole launch, and the same weighted with the terms of their
+  // reductions.
+  double waves = 0, wave_terms = 0;
 };
 GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, int sm_count,
                          const InPlaceWish& wish = {});

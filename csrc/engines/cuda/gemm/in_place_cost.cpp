@@ -165,6 +165,9 @@ constexpr double kFillBytesPerUs = 1.8e6;  // results that are filled with the b
 constexpr double kBiasLaunchUs = 2;
 constexpr double kBiasMatrixBytesPerUs = 6e6;
 constexpr double kTransposedTf32 = 1.7;  // weight gradients of pixels: factor on arithmetic
+// What these kernels take besides, if they move so many bytes or more: 40 weight gradients in
+// channels_last that take 10 to 60 us (2026-11-18).
+constexpr double kTransposedTf32Us = 4, kTransposedTf32Bytes = 4e6;
 
 const ProductRates& find_rates(const ConvProblem& p, const InPlaceShape& shape) {
   if (p.dtype == DType::kFloat64) return kFloat64Products;
@@ -298,7 +301,9 @@ double predict_whole_product(const ConvProblem& p, const GatherTensors& view,
   const double near = find_near_share(count_bytes(p));
   const double memory =
       count_bytes(p) * (near / rates.near_read + (1 - near) / rates.far_read) / memory_rate;
-  return rates.start_us + overlap(rates, arithmetic, memory) +
+  const double around =
+      transposes ? kTransposedTf32Us * std::min(1.0, count_bytes(p) / kTransposedTf32Bytes) : 0;
+  return rates.start_us + around + overlap(rates, arithmetic, memory) +
          predict_copies(p, shape, memory_rate);
 }
 
