@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import Case
 from depthwise_tester import DTYPES, depthwise, run_and_check
+from kernel_tester import make_problem
 from problems import h200
 
 # Weight gradients of channels_last, and the kernel that computes them: taps and stride.
@@ -112,3 +113,41 @@ def test_weight_gradients_by_boxes(core: ModuleType, case: Case, dtype: torch.dt
         assert not elsewhere["boxes"]
         if not boxes["rows"]:
             assert torch.equal(elsewhere["result"], boxes["result"])
+
+
+# Weight gradients of groups of few channels, in strips: each pair of a filter and a channel has its
+# own.
+GROUP_GRADIENTS = [
+    Case("groups_of_four", (3, 12, 20, 32), (12, 4, 3, 3), groups=3, padding=(1, 1)),
+    Case("groups_of_two_to_three", (2, 6, 9, 16), (9, 2, 3, 3), groups=3, padding=(1, 1)),
+    Case(
+        "groups_stride_two",
+        (2, 8, 16, 16),
+        (16, 4, 3, 3),
+        groups=2,
+        stride=(2, 2),
+        padding=(1, 1),
+    ),
+    Case("groups_one_row", (1, 8, 8, 32), (8, 4, 3, 3), groups=2, padding=(0, 1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", GROUP_GRADIENTS, ids=str)
+def test_weight_gradients_of_groups(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
+    small = h200(core)
+    small.sm_count = 1  # several strips for each thread
+    run = partial(run_and_check, core, case, dtype, "nchw", direction="weight_grad")
+    said = run()
+    assert said["strips"] > 0
+    assert torch.equal(run(before=1)["result"], said["result"])  # other loads, the same sums
+    run(caps=small)
+
+
+def test_large_groups_have_no_strips(core: ModuleType) -> None:
+    case = Case("groups_of_32", (1, 64, 8, 8), (64, 32, 3, 3), groups=2, padding=(1, 1))
+    problem = make_problem(core, case, torch.float32, False)
+    problem.pass_ = core.Pass.weight_grad
+    assert core.refuse("cuda_depthwise", problem, h200(core)) == (
+        "a group has more than 16 channels or filters"
+    )

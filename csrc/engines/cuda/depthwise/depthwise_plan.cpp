@@ -6,9 +6,17 @@
 namespace convx {
 namespace {
 
+// A weight gradient reads both tensors once for each channel and filter of a group.
+constexpr int64_t kMostPairChannels = 16;
+
 // All but whether a tile fits.
 std::string refuse(const ConvProblem& p) {
-  if (p.groups != p.C) return "it needs as many groups as channels";
+  if (p.groups != p.C) {
+    if (p.pass != Pass::kWeightGrad) return "it needs as many groups as channels";
+    if (p.channels_per_group() > kMostPairChannels || p.filters_per_group() > kMostPairChannels) {
+      return "a group has more than 16 channels or filters";
+    }
+  }
   if (p.pass == Pass::kInputGrad && p.K != p.C) {
     return "it computes the input gradient for one filter per channel only";
   }
@@ -30,8 +38,8 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
     auto grad = std::make_shared<DepthwiseWeightGradFit>(fit_depthwise_weight_grad(problem, caps));
     if (std::visit([](const auto& fit) { return fit.blocks == 0; }, *grad)) {
       return Refusal{
-          "it computes the weight gradient of dense tensors, and with several filters per channel "
-          "only in NCHW for some kernel sizes"};
+          "it computes the weight gradient of dense tensors, and with several filters or channels "
+          "per group only in NCHW for some kernel sizes"};
     }
     if (const auto* strips = std::get_if<StripWeightGradFit>(grad.get())) {
       plan.tile = {strips->params.segment_rows, strips->columns, 1};

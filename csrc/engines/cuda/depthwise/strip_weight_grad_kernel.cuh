@@ -1,15 +1,18 @@
-// Depthwise weight gradient in NCHW, for the kernel sizes of strip_shapes.h.
+// Weight gradient in NCHW of depthwise layers and of groups of few channels, for the kernel sizes
+// of strip_shapes.h. For each pair of a filter k and a channel c of its group:
 //
-//     dW[r][s] = sum over n, p, q of  dY[n][p][q] * X[n][p*st + r - pad][q*st + s - pad]
+//     dW[k][c][r][s] = sum over n, p, q of  dY[n][k][p][q] * X[n][c][p*st + r - pad][q*st + s -
+//     pad]
 //
 // The same traversal as strip_kernel.cuh, with the roles of weights and outputs exchanged: a thread
 // goes down a strip of columns and multiplies each source row with the rows of dY that see it, the
 // last few of which stay in registers. A thread keeps its R*S accumulators over all its strips.
-// They are then reduced over the block, which works for one filter, and written as partial sums;
+// They are then reduced over the block, which works for one pair, and written as partial sums;
 // weight_grad_sums.cu adds the sums of all blocks. The order of all additions is fixed.
 //
 // Shared memory: [warp][tap] floats for the reduction.
-// Grid: filters fastest, then splits of the strips of all images.
+// Grid: pairs fastest, then splits of the strips of all images. The pairs of a group read the same
+// planes at the same time, from L2.
 #pragma once
 
 #include "engines/cuda/depthwise/element_vector.cuh"
@@ -138,9 +141,12 @@ __global__ void __launch_bounds__(kDepthwiseThreads, weight_grad_blocks_per_sm(k
   using Strip = WeightGradStrip<T, kIndex, kColumns, kAligned>;
   const DepthwiseTensors& t = p.t;
   int split = blockIdx.x;
-  const int filter = p.by_filters.split(split);
+  const int pair = p.by_pairs.split(split);
+  int filter = pair;
+  const int group_channel = p.by_group_channels.split(filter);
+  const int channel = p.by_multiplier.divide(filter) * p.group_channels + group_channel;
   const int end_item = min((split + 1) * p.items_per_split, p.items);
-  const T* source = static_cast<const T*>(t.source) + p.by_multiplier.divide(filter) * t.source_c;
+  const T* source = static_cast<const T*>(t.source) + channel * t.source_c;
   const T* target = static_cast<const T*>(t.target) + filter * t.target_c;
   float sum[Strip::kTaps] = {};
 #pragma unroll 1
@@ -157,7 +163,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, weight_grad_blocks_per_sm(k
   }
   const float total = sum_over_block(sum, reinterpret_cast<float*>(shared_bytes));
   if (threadIdx.x < Strip::kTaps) {
-    p.partials[split * p.partial_stride + filter * int64_t{Strip::kTaps} + threadIdx.x] = total;
+    p.partials[split * p.partial_stride + pair * int64_t{Strip::kTaps} + threadIdx.x] = total;
   }
 }
 

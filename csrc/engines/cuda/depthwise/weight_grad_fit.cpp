@@ -22,6 +22,7 @@ void fit_strip_splits(const ConvProblem& problem, const DeviceCaps& caps, const 
   const int64_t element = size_of(problem.dtype);
   const StripReads reads(shape, element, columns);
   const int64_t taps = problem.taps();
+  const int64_t pairs = problem.K * problem.channels_per_group();
   const int64_t strips = t.column.count / columns;
   const int64_t last_steps = ceil_div(shape.row_taps, shape.stride) - 1;  // after the last row
   for (int64_t wanted = 1; wanted <= t.row.count; wanted = next_size(wanted)) {
@@ -30,8 +31,8 @@ void fit_strip_splits(const ConvProblem& problem, const DeviceCaps& caps, const 
     if (items >= int64_t{1} << 30) return;
     for (int64_t rounds = 1; rounds <= kMostRounds; rounds *= 2) {
       const int64_t per_split = rounds * kDepthwiseThreads, splits = ceil_div(items, per_split);
-      const int64_t blocks = splits * problem.K;
-      const int64_t workspace = splits * problem.K * taps * 4;
+      const int64_t blocks = splits * pairs;
+      const int64_t workspace = splits * pairs * taps * 4;
       if (blocks >= int64_t{1} << 31 || workspace > caps.workspace_limit) continue;
       const double steps = static_cast<double>(rows + last_steps);
       const double passes = static_cast<double>(rounds);
@@ -43,7 +44,7 @@ void fit_strip_splits(const ConvProblem& problem, const DeviceCaps& caps, const 
           passes * (kStripSetupIssue + steps * (count_strip_issue(shape, columns, element) +
                                                 kStripLoadIssue + 2 * columns));
       work.waits = passes * steps / strip_steps_ahead(shape, columns);
-      work.moved_bytes = static_cast<double>(problem.K * items * element) *
+      work.moved_bytes = static_cast<double>(pairs * items * element) *
                          (steps * shape.stride * reads.span + static_cast<double>(rows * columns));
       work.least_bytes = count_bytes(problem) + 2.0 * static_cast<double>(workspace);
       work.load_bytes = static_cast<double>(std::min(reads.vector, columns) * element);
@@ -55,11 +56,13 @@ void fit_strip_splits(const ConvProblem& problem, const DeviceCaps& caps, const 
       fit.shared_bytes = kWarps * taps * 4;
       StripWeightGradParams& p = fit.params;
       p.t = t;
-      p.partial_stride = problem.K * taps;
+      p.partial_stride = pairs * taps;
       p.items = narrow(items), p.items_per_split = narrow(per_split);
       p.segment_rows = narrow(rows);
       p.by_strips = FastDivmod(strips), p.by_segments = FastDivmod(segments);
-      p.by_filters = FastDivmod(problem.K), p.by_multiplier = FastDivmod(t.multiplier);
+      p.group_channels = narrow(problem.channels_per_group());
+      p.by_pairs = FastDivmod(pairs), p.by_group_channels = FastDivmod(p.group_channels);
+      p.by_multiplier = FastDivmod(t.multiplier);
     }
   }
 }
@@ -256,9 +259,14 @@ std::optional<RowWeightGradParams> make_row_weight_grad_params(const ConvProblem
 
 DepthwiseWeightGradFit fit_depthwise_weight_grad(const ConvProblem& problem,
                                                  const DeviceCaps& caps) {
-  if (problem.K * problem.taps() >= int64_t{1} << 31) return {};
+  if (problem.K * problem.channels_per_group() * problem.taps() >= int64_t{1} << 31) return {};
   ConvProblem forward = problem;
   forward.pass = Pass::kForward;
+  // Strips alone multiply pairs of a filter and a channel.
+  if (problem.groups < problem.C) {
+    const bool has_planes = find_depthwise_layout(forward) == DepthwiseLayout::kPlanes;
+    return has_planes ? fit_strip_weight_grad(forward, caps) : StripWeightGradFit{};
+  }
   switch (find_depthwise_layout(forward)) {
     case DepthwiseLayout::kPlanes: {
       // Strips use neither shared memory nor element-wise copies. Tiles serve all other sizes.
@@ -287,10 +295,11 @@ WeightGradSums make_weight_grad_sums(const ConvProblem& problem, int64_t splits,
   WeightGradSums sums{};
   sums.partials = static_cast<const float*>(buffers.workspace);
   sums.target = buffers.w;
-  sums.weights = problem.K * problem.taps();
-  sums.target_k = problem.w_strides.n;
+  sums.weights = problem.K * problem.channels_per_group() * problem.taps();
+  sums.target_k = problem.w_strides.n, sums.target_c = problem.w_strides.c;
   sums.target_r = problem.w_strides.h, sums.target_s = problem.w_strides.w;
   sums.splits = static_cast<int>(splits);
+  sums.channels = static_cast<int>(problem.channels_per_group());
   sums.rows = static_cast<int>(problem.R), sums.columns = static_cast<int>(problem.S);
   return sums;
 }

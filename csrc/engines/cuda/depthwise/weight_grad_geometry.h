@@ -15,14 +15,17 @@
 
 namespace convx {
 
-// The strip weight gradient: a block sums over some of the strips of one filter.
+// The strip weight gradient: a block sums over some of the strips of one pair, of a filter and a
+// channel of its group. A depthwise layer has one pair for each filter.
 struct StripWeightGradParams {
   DepthwiseTensors t;  // as in the forward pass, except that the target is an input
-  float* partials;     // [split][filter][tap]
+  float* partials;     // [split][filter][channel][tap]
   int64_t partial_stride;
-  int items, items_per_split;  // strips of all images, per filter; strips of one block
+  int items, items_per_split;  // strips of all images, per pair; strips of one block
   int segment_rows;
-  FastDivmod by_strips, by_segments, by_filters, by_multiplier;
+  int group_channels;
+  FastDivmod by_strips, by_segments, by_pairs, by_group_channels;
+  FastDivmod by_multiplier;  // filters of a group
 };
 
 // The tiled weight gradient (pixel_weight_grad_kernel.cuh): a block sums for one chunk of channels
@@ -181,9 +184,9 @@ constexpr int kWeightGradSumsBytes = kWeightGradSumsThreads * 4;  // of shared m
 struct WeightGradSums {
   const float* partials;  // [split][weight]
   void* target;
-  int64_t weights;  // filters * rows * columns
-  int64_t target_k, target_r, target_s;
-  int splits, rows, columns;
+  int64_t weights;  // filters * channels * rows * columns
+  int64_t target_k, target_c, target_r, target_s;
+  int splits, channels, rows, columns;  // channels of a group
 
   int64_t count_blocks() const { return ceil_div(weights, kWeightGradSumsWeights); }
 };

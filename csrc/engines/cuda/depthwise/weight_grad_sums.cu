@@ -45,8 +45,10 @@ __global__ void __launch_bounds__(kWeightGradSumsThreads)
   filter /= p.columns;
   const int64_t row = filter % p.rows;
   filter /= p.rows;
-  static_cast<T*>(p.target)[filter * p.target_k + row * p.target_r + column * p.target_s] =
-      round_to<T>(sum);
+  const int64_t channel = filter % p.channels;
+  filter /= p.channels;
+  static_cast<T*>(p.target)[filter * p.target_k + channel * p.target_c + row * p.target_r +
+                            column * p.target_s] = round_to<T>(sum);
 }
 
 void add_partial_sums(const LaunchSite& site, int64_t splits, const Buffers& buffers) {
