@@ -79,13 +79,12 @@ inline TensorMap make_tensor_map(const LaunchSite& site, const PixelTensor& tens
                         static_cast<int>(tensor.upper_corner(1))};
   const cuuint32_t steps[4] = {1, static_cast<cuuint32_t>(tensor.step[0]),
                                static_cast<cuuint32_t>(tensor.step[1]), 1};
-  const bool swizzles = tensor.value == BoxValue::kTwoBytes;
   CUtensorMap encoded;
   const CUresult result =
       encode(&encoded, find_data_type(tensor.value), 4, const_cast<void*>(tensor.base), extent,
              strides, lower, upper, static_cast<cuuint32_t>(tensor.channels),
              static_cast<cuuint32_t>(tensor.pixels), steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             find_swizzle(swizzles ? 2 * tensor.channels : 0), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+             find_swizzle(tensor.swizzle_bytes()), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return finish_tensor_map(site, encoded, result);
 }

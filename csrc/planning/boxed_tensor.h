@@ -47,24 +47,38 @@ struct PixelTensor {
   int first[2];  // column and row of the rectangle's first pixel; negative in the padding
   int count[2];  // pixels of the rectangle along columns and rows
   int step[2];   // pixels of the tensor from one pixel of the rectangle to the next
-  // Channels and pixels of one copy. Channels are 16, 32 or 64. 16-bit values are swizzled, with
-  // rows as wide as the channels are; others are not.
+  // Channels and pixels of one copy. Channels are 16, 32 or 64. Operands of MMAs are swizzled, with
+  // rows as wide as the channels are; kFourBytes are not.
   int channels, pixels;
   BoxValue value = BoxValue::kTwoBytes;
+
+  constexpr int swizzle_bytes() const {
+    return value == BoxValue::kFourBytes ? 0 : value_bytes(value) * channels;
+  }
 
   constexpr int64_t upper_corner(int axis) const {
     return find_upper_corner(first[axis], count[axis], step[axis], extent[axis + 1]);
   }
 };
 
-// The driver's limits for the corners of the rectangle.
-inline constexpr int64_t kMinPixelCorner = -128;
-inline constexpr int64_t kMaxPixelCorner = 127;
-
 // Limits of a tensor map along each axis: the step between a box's elements, and the span from its
 // first element to its last.
 inline constexpr int64_t kMaxBoxStep = 8;
 inline constexpr int64_t kMaxBoxSpan = 256;
+
+// Limits of im2col mode along each axis: the corners of the rectangle, and how much further a copy
+// may read each pixel, which must not be negative.
+inline constexpr int64_t kMinPixelCorner = -128;
+inline constexpr int64_t kMaxPixelCorner = 127;
+inline constexpr int64_t kMaxPixelOffset = 255;
+
+// True if a rectangle can be like this along an axis; see PixelTensor for the parameters.
+constexpr bool fits_pixel_corners(int64_t first, int64_t count, int64_t step, int64_t extent) {
+  const auto fits = [](int64_t corner) {
+    return corner >= kMinPixelCorner && corner <= kMaxPixelCorner;
+  };
+  return step <= kMaxBoxStep && fits(first) && fits(find_upper_corner(first, count, step, extent));
+}
 
 // True if channels are contiguous, every stride is a multiple of 16 bytes, and pixels, rows and
 // images do not overlap.

@@ -256,12 +256,12 @@ PYBIND11_MODULE(convx_core, m) {
                     "workspace_bytes"_a = plan.workspace_bytes);
   });
   m.def("choose_few_tiles", &choose_few_tiles);
-  // The same with the kernels of boxes; of the first launch. filters, resident, pieces, in_turn and
-  // parts: see BoxesWish.
+  // The same with the kernels of boxes; of the first launch. filters, resident, pieces, in_turn,
+  // parts and flat: see BoxesWish.
   m.def("run_boxes",
         [](const ConvProblem& problem, const DeviceCaps& caps, uintptr_t x, uintptr_t w,
            uintptr_t y, uintptr_t bias, int filters, int resident, bool descending,
-           int pieces, int in_turn, int parts) -> py::object {
+           int pieces, int in_turn, int parts, int flat) -> py::object {
           const Engine engine = cuda_boxes_engine();
           if (std::string refusal = refusal_of(engine, problem, caps); !refusal.empty()) {
             return py::str(refusal);
@@ -270,7 +270,7 @@ PYBIND11_MODULE(convx_core, m) {
           auto boxes = *static_cast<const BoxesPlan*>(plan.shape.get());
           const int64_t planned_bytes = round_up(plan.workspace_bytes, 256);
           for (BoxesFit& fit : boxes.launches) {
-            const BoxesWish wish{filters, resident, pieces, in_turn, parts};
+            const BoxesWish wish{filters, resident, pieces, in_turn, parts, flat};
             BoxesShape wished = fit_boxes_shape(boxes.problem, caps, fit.shape.phases, wish);
             if (wished.filters == 0) return py::none();
             if (wished.parts > 1) {  // behind what was planned, where a padded source may be
@@ -290,7 +290,8 @@ PYBIND11_MODULE(convx_core, m) {
           const PixelBox& box = shape.box;
           return py::dict("filters"_a = shape.filters, "stages"_a = shape.stages,
                           "box"_a = py::make_tuple(box.columns, box.rows, box.images),
-                          "tiles"_a = shape.tiles(), "chunks"_a = shape.chunks,
+                          "flat"_a = shape.flat_pitch > 0, "tiles"_a = shape.tiles(),
+                          "chunks"_a = shape.chunks,
                           "filters_in_place"_a = shape.filter_order == BoxFilters::kInPlace,
                           "filter_columns"_a = shape.filter_order == BoxFilters::kColumns,
                           "phases"_a = shape.phases.size(), "launches"_a = launches,
@@ -303,7 +304,7 @@ PYBIND11_MODULE(convx_core, m) {
         py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),
         py::arg("bias"), py::arg("filters") = 0, py::arg("resident") = -1,
         py::arg("descending") = false, py::arg("pieces") = 0, py::arg("in_turn") = -1,
-        py::arg("parts") = 0);
+        py::arg("parts") = 0, py::arg("flat") = -1);
   // The same with the pointwise kernels. half: values are multiplied as halves first, few: by the
   // kernel of few filters, whether or not that is the faster way.
   m.def("run_pointwise",

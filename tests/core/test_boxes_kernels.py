@@ -103,6 +103,7 @@ def run(
     pieces: int = 0,
     in_turn: int = -1,
     parts: int = 0,
+    flat: int = -1,
 ) -> Any:
     """What the problem was fitted to, the refusal, or None if it cannot be as wished; checks the
     result."""
@@ -126,7 +127,7 @@ def run(
     caps.sm_count = sm_count  # so that blocks have several tiles
     bias = b.data_ptr() if b is not None and forward else 0
     said = core.run_boxes(
-        problem, caps, *pointers, bias, filters, resident, descending, pieces, in_turn, parts
+        problem, caps, *pointers, bias, filters, resident, descending, pieces, in_turn, parts, flat
     )
     if said is None or isinstance(said, str):
         return said
@@ -503,6 +504,7 @@ def check_not_finite(
     channels_last: bool,
     sm_count: int = 132,
     parts: int = 0,
+    flat: int = -1,
 ) -> None:
     """The result is NaN or infinite where it should be, and nowhere else."""
     x, w, b = tensors
@@ -514,7 +516,7 @@ def check_not_finite(
     pointers = [t.data_ptr() for t in (source.tensor, w, target.tensor, b)]
     caps = h200(core)
     caps.sm_count = sm_count
-    assert isinstance(core.run_boxes(problem, caps, *pointers, parts=parts), dict)
+    assert isinstance(core.run_boxes(problem, caps, *pointers, parts=parts, flat=flat), dict)
     want = reference.conv2d(case, x, w, b).float()
     for test in (torch.isnan, torch.isposinf, torch.isneginf):
         assert torch.equal(test(target.tensor.float()), test(want))

@@ -84,6 +84,7 @@ PIXEL_BOXES: tuple[Shape, ...] = (
     ((2, 64, 12, 40), (64, 64, 3, 3), 1),
     ((2, 40, 14, 14), (136, 40, 1, 1), 1),
     ((2, 72, 15, 15), (72, 72, 3, 3), 2),
+    ((5, 72, 9, 11), (72, 72, 3, 3), 1),  # flat tiles
     ((9, 37, 31, 33), (53, 37, 3, 3), 2),  # whose pixels begin anywhere
     ((3, 24, 31, 33), (50, 24, 1, 1), 1),  # stored by units
 )
@@ -136,6 +137,7 @@ GROUPED: tuple[Shape, ...] = (
 FEW_FILTERS: Shape = ((2, 24, 16, 16), (2, 24, 1, 1), 1)
 # Of cuda_boxes, which gathers what begins within 16 bytes: pixels, lines and whole planes.
 SHIFTED_PIXELS: Shape = ((2, 40, 14, 14), (72, 40, 3, 3), 1)
+SHIFTED_FLAT: Shape = ((5, 40, 9, 11), (72, 40, 3, 3), 1)
 SHIFTED_PLANES: tuple[Shape, ...] = (
     ((5, 40, 8, 8), (72, 40, 1, 1), 1),
     ((5, 40, 7, 7), (72, 40, 1, 1), 1),
@@ -241,7 +243,7 @@ SHAPES = (
     ("cuda_lines", WALKED, tuple(PRECISIONS), False, False),
     ("cuda_boxes", PLANES, tuple(PRECISIONS), False, False),
     ("cuda_pointwise", (FEW_FILTERS,), tuple(PRECISIONS), False, False),
-    ("cuda_boxes", (SHIFTED_PIXELS,), tuple(PRECISIONS), True, True),
+    ("cuda_boxes", (SHIFTED_PIXELS, SHIFTED_FLAT), tuple(PRECISIONS), True, True),
     ("cuda_boxes", SHIFTED_PLANES, tuple(PRECISIONS), False, True),
     ("cuda_boxes:parts_2", CUT_PIXELS, tuple(PRECISIONS), True, False),
     ("cuda_boxes:parts_2", CUT_PLANES, tuple(PRECISIONS), False, False),

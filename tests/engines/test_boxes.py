@@ -21,6 +21,15 @@ SHAPES = {  # x, w, stride, padding
     "one_by_one_strided": ((8, 72, 56, 56), (264, 72, 1, 1), 2, 0),
     "few_channels_and_filters": ((8, 16, 112, 112), (24, 16, 1, 1), 1, 0),
     "seven_by_seven": ((33, 128, 7, 7), (512, 128, 1, 1), 1, 0),
+    # Flat tiles: consecutive pixels of several rows and images.
+    "flat_tiles": ((3, 72, 27, 43), (136, 72, 3, 3), 1, 1),
+    "flat_tiles_of_one_image": ((1, 256, 100, 168), (256, 256, 3, 3), 1, 1),
+    "flat_tiles_of_small_images": ((33, 128, 7, 7), (256, 128, 3, 3), 1, 1),
+    "flat_and_strided": ((5, 72, 26, 41), (136, 72, 3, 3), 2, 1),
+    "flat_one_by_one_strided": ((5, 264, 25, 42), (72, 264, 1, 1), 2, 0),
+    "one_flat_tile_of_63_pixels": ((1, 72, 1, 500), (72, 72, 1, 1), (1, 8), 0),
+    "flat_rows_of_odd_filters": ((3, 72, 27, 43), (53, 72, 3, 3), 1, 1),
+    "flat_units": ((3, 72, 27, 43), (36, 72, 3, 3), 1, 1),
     # Stored along a row, by pieces of 8, 4 and 2 bytes.
     "filters_in_fours": ((4, 72, 28, 28), (252, 72, 1, 1), 1, 0),
     "filters_in_twos": ((4, 72, 28, 28), (254, 72, 1, 1), 1, 0),
@@ -70,6 +79,9 @@ def test_like_float64(name: str, engine: str, dtype: torch.dtype, offset: int) -
 GRADIENTS = {  # x, w, stride, padding, dilation
     "same_size": ((8, 136, 28, 28), (200, 136, 3, 3), 1, 1, 1),
     "one_by_one": ((8, 264, 14, 14), (72, 264, 1, 1), 1, 0, 1),
+    "flat_tiles": ((3, 136, 27, 43), (200, 136, 3, 3), 1, 1, 1),
+    "flat_and_dilated": ((7, 72, 13, 21), (136, 72, 3, 3), 1, 4, 3),
+    "flat_one_by_seven": ((9, 200, 17, 17), (136, 200, 1, 7), 1, (0, 3), 1),
     "four_phases": ((8, 128, 57, 55), (72, 128, 3, 3), 2, 1, 1),
     "three_phases_of_zeros": ((8, 200, 56, 55), (136, 200, 1, 1), 2, 0, 1),
     "odd_channels": ((3, 37, 29, 30), (53, 37, 3, 3), 2, 1, 1),
@@ -161,6 +173,7 @@ def test_planes(name: str, dtype: torch.dtype, offset: int) -> None:
         (4, 40, 120, 28, 1),
         (2, 1080, 136, 14, 1),
         (1, 320, 264, 16, 3),
+        (2, 200, 264, 21, 3),
         (7, 136, 72, 9, 3),
     ],
     ids=str,
@@ -192,7 +205,9 @@ def test_other_tiles(
 
 
 @pytest.mark.parametrize("dtype", ERRORS, ids=str)
-@pytest.mark.parametrize("name", [name for name in SHAPES if name != "one_by_one_strided"])
+@pytest.mark.parametrize(
+    "name", [name for name in SHAPES if not name.endswith("one_by_one_strided")]
+)
 def test_input_gradient(name: str, dtype: torch.dtype) -> None:
     x_shape, w_shape, stride, padding = SHAPES[name]
     torch.manual_seed(len(name))

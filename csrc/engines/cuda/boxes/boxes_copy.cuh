@@ -14,7 +14,8 @@
 
 namespace convx {
 
-// channels_last: the pixels of a piece and a chunk of channels are one TMA box.
+// channels_last: the pixels of a piece and a chunk of channels are one TMA box, or, in flat tiles,
+// one TMA copy in im2col mode.
 template <TensorMath kMath, int kPieces>
 class PixelCopy {
   static constexpr int kWords = operand_bytes(kMath) / 2;  // 16-bit words per value
@@ -26,12 +27,15 @@ class PixelCopy {
   static constexpr bool kNamedBarriers = false;
 
   __device__ __forceinline__ PixelCopy(const BoxesParams& p, const void* map, int index)
-      : p_(p), map_(map), phase_(p.phases[find_phase(p, p.by_filter_tiles.divide(index))]) {
+      : p_(p),
+        map_(map),
+        phase_(p.phases[find_phase(p, p.by_filter_tiles.divide(index))]),
+        index_(index) {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       const BoxTile tile = locate_tile(p, index, piece);
-      first_[piece] = {tile.column * p.source_step_w + phase_.offset_w0,
-                       tile.row * p.source_step_h + phase_.offset_h0, tile.image};
+      first_[piece] = p.tiles_are_flat ? find_flat_source(find_flat_pixel(tile))
+                                       : find_source(tile.column, tile.row, tile.image);
     }
   }
 
@@ -39,22 +43,27 @@ class PixelCopy {
     return count_pieces() * count_pixels() * kBoxLineBytes;
   }
 
-  // Issues the boxes of tap (r, s) and a chunk of channels; called by one lane.
+  // Issues the copies of tap (r, s) and a chunk of channels; called by one lane.
   __device__ __forceinline__ void start(uint32_t to, int chunk, int r, int s,
                                         uint32_t barrier) const {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece, to += kBoxPixels * kBoxLineBytes) {
       const Pixel& first = first_[piece];
-      if (piece > 0 && first.image >= p_.images) return;
-      box_copy(to, map_, chunk * box_chunk(kMath), first.column + s * phase_.offset_w_step,
-               first.row + r * phase_.offset_h_step, first.image, barrier);
+      if (piece > 0 && first.image >= p_.source_images) return;
+      const int channel = chunk * box_chunk(kMath);
+      const int columns = s * phase_.offset_w_step, rows = r * phase_.offset_h_step;
+      if (p_.tiles_are_flat) {
+        pixel_copy(to, map_, channel, first.column, first.row, first.image, columns, rows, barrier);
+      } else {
+        box_copy(to, map_, channel, first.column + columns, first.row + rows, first.image, barrier);
+      }
     }
   }
   // Writes the same stage without TMA; called by all lanes.
   __device__ __forceinline__ void gather(uint32_t to, int chunk, int r, int s) const {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece, to += kBoxPixels * kBoxLineBytes) {
-      gather_piece(to, chunk, r, s, first_[piece]);
+      gather_piece(to, chunk, r, s, piece);
     }
   }
 
@@ -63,29 +72,52 @@ class PixelCopy {
     int column, row, image;
   };
 
+  // The source pixel that the first tap reads for a target pixel.
+  __device__ __forceinline__ Pixel find_source(int column, int row, int image) const {
+    return {column * p_.source_step_w + phase_.offset_w0, row * p_.source_step_h + phase_.offset_h0,
+            image};
+  }
+  // The same for the number of a target pixel among those of all images.
+  __device__ __forceinline__ Pixel find_flat_source(int pixel) const {
+    const int column = p_.by_target_columns.split(pixel);
+    const int row = p_.by_target_rows.split(pixel);
+    return find_source(column, row, pixel);
+  }
+  // Number of a flat tile's first pixel. In a missing piece, which has image 1 of the target, it is
+  // that of the pixel behind the last one.
+  __device__ __forceinline__ int find_flat_pixel(const BoxTile& tile) const {
+    return tile.column + tile.image * phase_.target_width;
+  }
+
   __device__ __forceinline__ int count_pixels() const {
     return p_.box_columns * p_.box_rows * p_.box_images;
   }
   // The last tile may have one piece only. What its stages hold instead of the other is multiplied,
   // but not stored.
   __device__ __forceinline__ int count_pieces() const {
-    return kPieces > 1 && first_[kPieces - 1].image < p_.images ? kPieces : 1;
+    return kPieces > 1 && first_[kPieces - 1].image < p_.source_images ? kPieces : 1;
   }
 
   __device__ __forceinline__ void gather_piece(uint32_t to, int chunk, int r, int s,
-                                               const Pixel& first) const {
+                                               int piece) const {
     const auto* const source = static_cast<const uint16_t*>(p_.source);
     const int left = p_.group_sources * kWords - chunk * kBoxWords;
-    const int first_column = first.column + s * phase_.offset_w_step;
-    const int first_row = first.row + r * phase_.offset_h_step;
+    const Pixel& first = first_[piece];
+    const int first_flat = find_flat_pixel(locate_tile(p_, index_, piece));
     const int pixels = count_pixels();
     for (int i = threadIdx.x & 31; i < pixels * kUnits; i += 32) {
       const int unit = i % kUnits;
-      int image = i / kUnits;
-      const int column = first_column + p_.by_box_columns.split(image) * p_.source_step_w;
-      const int row = first_row + p_.by_box_rows.split(image) * p_.source_step_h;
-      image += first.image;
-      const bool inside = image < p_.images &&
+      int image = i / kUnits, column, row;
+      if (p_.tiles_are_flat) {
+        const Pixel pixel = find_flat_source(first_flat + image);
+        column = pixel.column, row = pixel.row, image = pixel.image;
+      } else {
+        column = first.column + p_.by_box_columns.split(image) * p_.source_step_w;
+        row = first.row + p_.by_box_rows.split(image) * p_.source_step_h;
+        image += first.image;
+      }
+      column += s * phase_.offset_w_step, row += r * phase_.offset_h_step;
+      const bool inside = image < p_.source_images &&
                           static_cast<unsigned>(row) < static_cast<unsigned>(p_.source_height) &&
                           static_cast<unsigned>(column) < static_cast<unsigned>(p_.source_width);
       gather_unit<kRounds>(
@@ -98,6 +130,7 @@ class PixelCopy {
   const BoxesParams& p_;
   const void* const map_;
   const BoxPhaseParams& phase_;
+  const int index_;       // the tile's
   Pixel first_[kPieces];  // the source pixels that the first tap reads
 };
 

@@ -3,8 +3,9 @@
 //     target[pixel][filter] = bias[filter] + sum over taps t and channels c of
 //                             source[pixel * step + offset(t)][c] * filters[filter][t][c]
 //
-// A tile is up to 128 target pixels by kFilters filters (64, 128, 192 or 256); with kPieces == 2 it
-// is two pieces of 128 pixels, which share the filters. boxes_shape.h describes the stages.
+// A tile is up to 128 target pixels, a box of them or consecutive ones (flat tiles), by kFilters
+// filters (64, 128, 192 or 256); with kPieces == 2 it is two pieces of 128 pixels, which share the
+// filters. boxes_shape.h describes the stages.
 //
 //     stage (one tap, one chunk)                         accumulators
 //     pixels [128][128 bytes]  x  filters [kFilters]     warpgroup 0: [pixels 0 to 63][kFilters]

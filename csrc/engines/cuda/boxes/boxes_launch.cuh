@@ -54,6 +54,26 @@ BoxedTensor describe_side(const BoxesShape& shape, const BoxesParams& p, const B
   return tensor;
 }
 
+// Flat tiles: the source pixels that a tap reads for all pixels of the target.
+template <TensorMath kMath>
+PixelTensor describe_flat_source(const BoxesShape& shape, const BoxesParams& p) {
+  const auto stride = [](int64_t elements, int64_t extent) {
+    return box_stride(operand_bytes(kMath) * elements, extent);
+  };
+  const BoxPhase& phase = shape.phases[0];
+  const auto count = [](const GatherAxis& axis) { return static_cast<int>(axis.count); };
+  return {.base = p.source,
+          .extent = {p.group_sources, p.source_width, p.source_height, p.source_images},
+          .stride_bytes = {stride(p.source_w, p.source_width), stride(p.source_h, p.source_height),
+                           stride(p.source_n, p.source_images)},
+          .first = {p.offset_w0, p.offset_h0},
+          .count = {count(phase.columns), count(phase.rows)},
+          .step = {p.source_step_w, p.source_step_h},
+          .channels = box_chunk(kMath),
+          .pixels = p.box_columns,
+          .value = read_value(kMath)};
+}
+
 // All taps of the filters: [filter][row][column][channel], or [channel][row][column][filter] for
 // BoxFilters::kColumns.
 template <TensorMath kMath>
@@ -89,7 +109,10 @@ BoxesMaps map_tensors(const LaunchSite& site, const BoxesShape& shape, const Box
                        p.source_step_h, p.source_step_w};
   const bool mapped = has_maps(shape.form);
   if (mapped && p.boxed_source) {
-    maps.source = make_tensor_map(site, describe_side<kMath>(shape, p, source, read_value(kMath)));
+    maps.source =
+        p.tiles_are_flat
+            ? make_tensor_map(site, describe_flat_source<kMath>(shape, p))
+            : make_tensor_map(site, describe_side<kMath>(shape, p, source, read_value(kMath)));
   }
   for (size_t i = 0; mapped && p.boxed_target && i < shape.phases.size(); ++i) {
     const BoxPhaseParams& phase = p.phases[i];

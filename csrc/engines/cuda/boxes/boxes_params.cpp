@@ -66,6 +66,16 @@ FilterPack make_boxes_pack(const ConvProblem& problem, const BoxesParams& p) {
                           axis(p.kernel_rows), axis(p.kernel_columns), false);
 }
 
+// Makes the target one image with one row of pixels.
+void flatten_target(BoxesParams& p, const BoxPhase& phase, int64_t pitch) {
+  const auto pixels = static_cast<int>(p.images * phase.pixels());
+  BoxPhaseParams& own = p.phases[0];
+  own.target_width = p.target_width = pixels;
+  own.target_height = p.target_height = p.images = 1;
+  p.target_w = pitch;
+  p.target_h = p.target_n = pixels * pitch;
+}
+
 }  // namespace
 
 BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
@@ -84,6 +94,11 @@ BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
   p.by_box_columns = FastDivmod(shape.box.columns);
   p.by_box_rows = FastDivmod(shape.box.rows);
   p.box_columns = shape.box.columns, p.box_rows = shape.box.rows, p.box_images = shape.box.images;
+  p.tiles_are_flat = shape.flat_pitch > 0;
+  p.source_images = p.images;
+  p.by_target_columns = FastDivmod(shape.phases[0].columns.count);
+  p.by_target_rows = FastDivmod(shape.phases[0].rows.count);
+  if (p.tiles_are_flat) flatten_target(p, shape.phases[0], shape.flat_pitch);
   p.plane = narrow(shape.plane_pixels());
   const int64_t plane_lines = ceil_div(p.plane, line_pixels(shape.math));
   p.lines = shape.form == BoxForm::kLines ? narrow(problem.N * plane_lines) : 0;

@@ -41,6 +41,11 @@ struct BoxesParams : TensorParams {
   int box_columns, box_rows, box_images;
   int tile_boxes;    // BoxesShape::tile_boxes
   int is_staggered;  // warpgroup 1 follows warpgroup 0 by kBoxLead stages
+  // If set, the target's pixels are one row of one image (BoxesShape::flat_pitch). The source keeps
+  // its images, and a pixel's index in that row is divided to find its column, row and image.
+  int tiles_are_flat;
+  int source_images;
+  FastDivmod by_target_columns, by_target_rows;
   int plane, lines;  // NCHW: pixels of a plane, and lines of all images
   FastDivmod by_plane_lines;
   int chunks, stages, stage_bytes;

@@ -22,8 +22,9 @@ constexpr int64_t kReservedBytes = 1024;  // per block, reserved by CUDA
 
 class Fitter {
  public:
-  Fitter(const ConvProblem& problem, const DeviceCaps& caps, const std::vector<BoxPhase>& phases)
-      : problem_(problem), caps_(caps), view_(make_gather_tensors(problem)) {
+  Fitter(const ConvProblem& problem, const DeviceCaps& caps, const std::vector<BoxPhase>& phases,
+         const BoxesWish& wish)
+      : problem_(problem), caps_(caps), wish_(wish), view_(make_gather_tensors(problem)) {
     shape_.math = tensor_math(problem);
     shape_.phases = phases;
     shape_.chunks = static_cast<int>(ceil_div(view_.source_channels, box_chunk(shape_.math)));
@@ -39,11 +40,15 @@ class Fitter {
         return std::span<const BoxTileSize>(box_tiles<kMath, kForm>());
       });
     });
-    const bool one_row =
-        problem.N == 1 && std::all_of(phases.begin(), phases.end(),
-                                      [](const BoxPhase& phase) { return phase.rows.count == 1; });
+    if (shape_.form == BoxForm::kPixels) choose_box();
+    const bool is_flat = shape_.flat_pitch > 0;
+    const bool one_row = is_flat || (problem.N == 1 && std::all_of(phases.begin(), phases.end(),
+                                                                   [](const BoxPhase& phase) {
+                                                                     return phase.rows.count == 1;
+                                                                   }));
     // The phases of a launch have the same steps.
-    const int64_t pixel_pitch = phases[0].columns.target_step * view_.target_strides.w;
+    const int64_t pixel_pitch =
+        is_flat ? shape_.flat_pitch : phases[0].columns.target_step * view_.target_strides.w;
     if (one_row) {
       const int64_t size = size_of(problem.dtype);
       shape_.row_piece = std::min(fit_unit(size, pixel_pitch, view_.target_channels),
@@ -55,59 +60,60 @@ class Fitter {
     find_filters();
   }
 
-  BoxesShape fit(const BoxesWish& wish) const {
+  BoxesShape fit() const {
     BoxesShape best;
+    if (wish_.flat > 0 && shape_.flat_pitch == 0) return best;
     for (int pieces = 1; pieces <= kMostBoxPieces; ++pieces) {
       // Two boxes of a tile have no fast stores but TMA's. Their stores also come in larger bursts,
       // which costs 1x1 layers that write more than they read up to 9%.
       const bool stores_limit = shape_.taps() == 1 && view_.target_channels > view_.source_channels;
       const bool is_slow =
           has_own_pieces(shape_.form, pieces) && (!shape_.boxed_target || stores_limit);
-      if (wish.pieces > 0 ? pieces != wish.pieces : is_slow) continue;
+      if (wish_.pieces > 0 ? pieces != wish_.pieces : is_slow) continue;
       BoxesShape shape = shape_;
       shape.pieces = pieces;
-      if (find_tiles(shape)) take_best(shape, wish, best);
+      if (find_tiles(shape)) take_best(shape, best);
     }
     return best;
   }
 
  private:
   // Keeps in `best` the best shape among all numbers of filters, with or without split-K.
-  void take_best(const BoxesShape& tiles, const BoxesWish& wish, BoxesShape& best) const {
+  void take_best(const BoxesShape& tiles, BoxesShape& best) const {
     for (size_t i = 0; i < sizes_.size(); ++i) {
       if (sizes_[i].pieces != tiles.pieces) continue;
       const int filters = sizes_[i].filters;
       const bool has_smaller = i + 1 < sizes_.size() && sizes_[i + 1].pieces == tiles.pieces;
       const bool too_many = has_smaller && sizes_[i + 1].filters >= view_.target_channels;
-      if (wish.filters > 0 ? filters != wish.filters : too_many) continue;
+      if (wish_.filters > 0 ? filters != wish_.filters : too_many) continue;
       BoxesShape shape = tiles;
       shape.filters = filters;
       shape.filter_tiles = ceil_div(view_.target_channels, filters);
       for (const bool resident : {true, false}) {
-        if (wish.resident >= 0 && resident != (wish.resident > 0)) continue;
+        if (wish_.resident >= 0 && resident != (wish_.resident > 0)) continue;
         shape.resident = resident;
-        if (wish.parts < 2) take_better(shape, wish, best);
+        if (wish_.parts < 2) take_better(shape, best);
       }
-      if (wish.resident > 0 || wish.in_turn > 0) continue;
+      if (wish_.resident > 0 || wish_.in_turn > 0) continue;
       shape.resident = false;
       for (const int parts : {2, 3, 4, 5, 6, 8, 12}) {
-        if (wish.parts > 0 && parts != wish.parts) continue;
+        if (wish_.parts > 0 && parts != wish_.parts) continue;
         for (const bool whole_waves : {false, true}) {
-          if (cut_reduction(shape, parts, whole_waves)) take_better(shape, wish, best);
+          if (cut_reduction(shape, parts, whole_waves)) take_better(shape, best);
         }
       }
     }
   }
 
   // Replaces `best` if this shape is faster, with the best number of blocks per multiprocessor.
-  void take_better(BoxesShape shape, const BoxesWish& wish, BoxesShape& best) const {
+  void take_better(BoxesShape shape, BoxesShape& best) const {
     for (int blocks = most_boxes_per_sm(shape.filters, shape.pieces); blocks > 0; --blocks) {
       if (!place_in_shared_memory(shape, blocks)) continue;
       find_grid(shape, blocks);
       // All four producer warps of spans would have to know the result of the atomic counter.
       const bool can_turn = shape.form != BoxForm::kSpans && shape.parts == 1;
-      shape.in_turn = can_turn && (wish.in_turn >= 0 ? wish.in_turn > 0
-                                                     : shape.tiles() >= kManyTiles * shape.grid);
+      shape.in_turn = can_turn && (wish_.in_turn >= 0 ? wish_.in_turn > 0
+                                                      : shape.tiles() >= kManyTiles * shape.grid);
       shape.microseconds = predict_boxes(problem_, view_, caps_, shape, blocks);
       if (best.filters == 0 || shape.microseconds < best.microseconds) best = shape;
     }
@@ -172,42 +178,73 @@ class Fitter {
       cut_spans(shape);
     } else if (shape.form == BoxForm::kLines) {
       cut_lines(shape);
-    } else {
-      choose_box(shape);
     }
     return true;
   }
 
-  // Picks the box with the least work, and the widest of those. Work is the number of tiles, each
-  // counted once for every tap and once for its epilogue.
-  void choose_box(BoxesShape& shape) const {
+  // channels_last: picks the box with the least work, and the widest of those, or flat tiles if
+  // they are less work. Work is the number of tiles, each counted once for every tap and once for
+  // its epilogue.
+  void choose_box() {
+    const int64_t work = find_best_box();
+    const int64_t pitch = wish_.flat == 0 ? 0 : find_flat_pitch();
+    BoxPhase& first = shape_.phases[0];
+    const int64_t pixels = problem_.N * first.pixels();
+    const int64_t flat_tiles = ceil_div(pixels, int64_t{kBoxPixels});
+    if (pitch > 0 && (wish_.flat > 0 || flat_tiles * (first.taps() + 1) < work)) {
+      shape_.flat_pitch = pitch;
+      shape_.box = {static_cast<int>(std::min<int64_t>(pixels, kBoxPixels)), 1, 1};
+      first.column_tiles = flat_tiles, first.row_tiles = 1;
+      return;
+    }
+    shape_.image_tiles = ceil_div(problem_.N, shape_.box.images);
+    for (BoxPhase& phase : shape_.phases) {
+      phase.column_tiles = ceil_div(phase.columns.count, shape_.box.columns);
+      phase.row_tiles = ceil_div(phase.rows.count, shape_.box.rows);
+    }
+  }
+
+  // The pitch of the target's pixels if tiles can be flat, or else 0. All pixels of a tile belong
+  // to one phase, and TMA must be able to read their source pixels in im2col mode.
+  int64_t find_flat_pitch() const {
+    if (shape_.phases.size() > 1) return 0;
+    const auto can_walk = [](const GatherAxis& axis, int64_t extent) {
+      return (axis.taps - 1) * axis.offset_step <= kMaxPixelOffset &&
+             fits_pixel_corners(axis.offset0, axis.count, axis.source_step, extent);
+    };
+    const auto& [rows, columns] = static_cast<const GatherPhase&>(shape_.phases[0]);
+    if (!can_walk(rows, view_.source_h) || !can_walk(columns, view_.source_w)) return 0;
+    Strides strides = view_.target_strides;
+    strides.h *= rows.target_step, strides.w *= columns.target_step;
+    return find_pixel_pitch(strides, {problem_.N, rows.count, columns.count},
+                            view_.target_channels);
+  }
+
+  // Sets shape_.box, and returns its work.
+  int64_t find_best_box() {
     int64_t columns = 0, rows = 0;  // of the largest phase
-    for (const BoxPhase& phase : shape.phases) {
+    for (const BoxPhase& phase : shape_.phases) {
       columns = std::max(columns, phase.columns.count), rows = std::max(rows, phase.rows.count);
     }
     const auto most = [](int64_t count, int64_t room, int64_t step) {
       return std::min({count, room, (kMaxBoxSpan - 1) / step + 1});
     };
-    const GatherPhase& first = shape.phases[0];
+    const GatherPhase& first = shape_.phases[0];
     int64_t least = 0;
     for (int64_t wide = most(columns, kBoxPixels, first.columns.source_step); wide > 0; --wide) {
       for (int64_t high = most(rows, kBoxPixels / wide, first.rows.source_step); high > 0; --high) {
         const int64_t deep = std::min(problem_.N, kBoxPixels / (wide * high));
         int64_t work = 0;
-        for (const BoxPhase& phase : shape.phases) {
+        for (const BoxPhase& phase : shape_.phases) {
           work += ceil_div(phase.columns.count, wide) * ceil_div(phase.rows.count, high) *
                   ceil_div(problem_.N, deep) * (phase.taps() + 1);
         }
         if (least > 0 && work >= least) continue;
         least = work;
-        shape.box = {static_cast<int>(wide), static_cast<int>(high), static_cast<int>(deep)};
+        shape_.box = {static_cast<int>(wide), static_cast<int>(high), static_cast<int>(deep)};
       }
     }
-    shape.image_tiles = ceil_div(problem_.N, shape.box.images);
-    for (BoxPhase& phase : shape.phases) {
-      phase.column_tiles = ceil_div(phase.columns.count, shape.box.columns);
-      phase.row_tiles = ceil_div(phase.rows.count, shape.box.rows);
-    }
+    return least;
   }
 
   void cut_lines(BoxesShape& shape) const {
@@ -277,6 +314,7 @@ class Fitter {
 
   const ConvProblem& problem_;
   const DeviceCaps& caps_;
+  const BoxesWish& wish_;
   const GatherTensors view_;
   BoxesShape shape_;  // the fields that all candidates share
   std::span<const BoxTileSize> sizes_;
@@ -343,7 +381,7 @@ std::vector<std::vector<BoxPhase>> find_box_phases(const ConvProblem& problem) {
 
 BoxesShape fit_boxes_shape(const ConvProblem& problem, const DeviceCaps& caps,
                            const std::vector<BoxPhase>& phases, const BoxesWish& wish) {
-  return Fitter(problem, caps, phases).fit(wish);
+  return Fitter(problem, caps, phases, wish).fit();
 }
 
 }  // namespace convx

@@ -1,8 +1,9 @@
 // Geometry of convolution by TMA boxes.
 //
 // A tile is a box of target pixels, [images][rows][columns] with up to 128 pixels, by 64, 128, 192
-// or 256 filters; or two such boxes by 64 or 128 filters. For channels_last tensors, TMA brings for
-// each tap and each chunk of channels one stage:
+// or 256 filters; or two such boxes by 64 or 128 filters. For channels_last tensors, a flat tile
+// may take the place of the box: 128 consecutive pixels of the target's rows and images. TMA brings
+// for each tap and each chunk of channels one stage:
 //
 //     pixels  [box][128 pixels][128 bytes of channels]   the source pixels that the tap reads
 //     filters [filters][128 bytes of channels]           the filters of the tap
@@ -11,6 +12,14 @@
 // they are loaded once per block. The tensor map applies the stride, fills pixels outside of the
 // image and channels and filters past the last one with zeros, and drops stores outside of the
 // target.
+//
+// Where the target's extents are not multiples of a box's, boxes reach outside of it: 100 x 168
+// pixels are 136 boxes of 3 x 42, but 131.25 times 128 pixels. Flat tiles leave only the end of the
+// last one empty. They need a target whose pixels are equally spaced in memory over all rows and
+// images: it is described as one row, of which a tile is a box of 1 x 1 x 128 pixels. Only the
+// source keeps its rows and images. TMA reads it in im2col mode, from the tile's first pixel on,
+// and goes on to the next row or image where the target does; a tap is an offset of the whole copy.
+// The planner takes flat tiles where they are less work than boxes.
 //
 // 16-bit filters may also be read with the filters contiguous instead of the channels: a
 // channels_last weight is [k][tap][c], and in an input gradient c counts the filters. A stage then
@@ -199,6 +208,10 @@ struct BoxesShape {
   int filters = 0;  // per tile: 64, 128, 192 or 256
   int pieces = 1;   // per tile, 128 pixels each, which share the filters
   PixelBox box;     // a tile's pixels; one row of it where an image's pixels are contiguous
+  // If not 0, tiles are flat: the distance, in elements, between neighbouring pixels of the target,
+  // which is one image with one row of all pixels. box and the numbers of tiles are those of that
+  // image; the phase keeps the rows and columns of the problem.
+  int64_t flat_pitch = 0;
   int64_t image_tiles = 1, filter_tiles = 1;
   int chunks = 0;  // chunks of channels
   int parts = 1;   // split-K slices of a tile; the last one may have fewer steps
@@ -269,13 +282,14 @@ struct BoxesShape {
 std::optional<BoxForm> find_box_form(const ConvProblem& problem);
 
 // Constraints for tests and variants. The planner chooses filters, pieces and parts that are 0, and
-// resident and in_turn if they are -1.
+// resident, in_turn and flat if they are -1.
 struct BoxesWish {
   int filters = 0;
   int resident = -1;
   int pieces = 0;
   int in_turn = -1;
   int parts = 0;
+  int flat = -1;
 };
 
 // Predicted microseconds of a launch (boxes_cost.cpp). blocks: blocks per multiprocessor.

@@ -92,14 +92,11 @@ class Search {
   // Whether TMA can walk the positions.
   bool fits_corners(bool is_input) const {
     const WgradGeometry& g = base_;
-    const auto fits = [](int64_t first, int64_t count, int64_t step, int64_t extent) {
-      const int64_t upper = find_upper_corner(first, count, step, extent);
-      return step <= kMaxBoxStep && first >= kMinPixelCorner && upper >= kMinPixelCorner &&
-             upper <= kMaxPixelCorner;
-    };
-    if (!is_input) return fits(0, g.pitch, 1, p_.Q) && fits(0, g.rows, 1, p_.P);
-    return fits(-g.packed_left, g.pitch, g.stride_w, p_.W) &&
-           fits(-g.pad_top, g.rows, g.stride_h, p_.H);
+    if (!is_input) {
+      return fits_pixel_corners(0, g.pitch, 1, p_.Q) && fits_pixel_corners(0, g.rows, 1, p_.P);
+    }
+    return fits_pixel_corners(-g.packed_left, g.pitch, g.stride_w, p_.W) &&
+           fits_pixel_corners(-g.pad_top, g.rows, g.stride_h, p_.H);
   }
 
   void visit_sources(OperandSource input, OperandSource gradient) {

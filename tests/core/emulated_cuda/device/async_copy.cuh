@@ -135,7 +135,8 @@ inline void pixel_copy(uint32_t destination, const void* map, int channel, int c
   EmulatedBarrier& counted = find_barrier(barrier);
   char* const start = shared_pointer<char>(destination, 128);
   const int value = value_bytes(tensor.value), unit = 16 / value;
-  const auto swizzle_bits = static_cast<uint32_t>(value == 2 ? tensor.channels / 8 - 1 : 0);
+  const auto swizzle_bits = static_cast<uint32_t>(std::max(tensor.swizzle_bytes() / 16 - 1, 0));
+  const bool rounds = tensor.value == BoxValue::kTf32;
   // The rectangle's last column and row.
   const int last[2] = {tensor.first[0] + (tensor.count[0] - 1) * tensor.step[0],
                        tensor.first[1] + (tensor.count[1] - 1) * tensor.step[1]};
@@ -143,6 +144,9 @@ inline void pixel_copy(uint32_t destination, const void* map, int channel, int c
       (column - tensor.first[0]) % tensor.step[0] != 0 ||
       (row - tensor.first[1]) % tensor.step[1] != 0) {
     emulator::fault = "a copy begins outside of its rectangle";
+  }
+  for (const int offset : {column_offset, row_offset}) {
+    if (offset < 0 || offset > kMaxPixelOffset) emulator::fault = "pixels are read too far away";
   }
   uint32_t address = destination;
   for (int pixel = 0; pixel < tensor.pixels; ++pixel) {
@@ -159,7 +163,7 @@ inline void pixel_copy(uint32_t destination, const void* map, int channel, int c
       const auto bytes = static_cast<uint32_t>(value * left);
       std::memset(to, emulator::kPoison, 16);
       counted.copies.push_back(
-          {to, static_cast<const char*>(tensor.base) + offset, bytes, 16 - bytes});
+          {to, static_cast<const char*>(tensor.base) + offset, bytes, 16 - bytes, rounds});
     }
     column += tensor.step[0];
     if (column <= last[0]) continue;
