@@ -38,8 +38,10 @@ def explain(
     x: Tensor,
     w: Tensor,
     algorithm: str = "auto",
+    y: Tensor | None = None,
 ) -> dict[str, Any]:
-    """The library's answer for a problem: its engine, and the refusals with their reasons."""
+    """The library's answer for a problem: its engine, and the refusals with their reasons. y is
+    the output's gradient, if it has strides of its own."""
     text = getattr(torch.ops.convx, f"_explain_{device}")(
         direction,
         str(dtype).removeprefix("torch."),
@@ -47,7 +49,7 @@ def explain(
         list(x.stride()),
         list(w.shape),
         list(w.stride()),
-        [],
+        [] if y is None else list(y.stride()),
         case.bias,
         list(case.stride),
         list(case.padding),
@@ -106,8 +108,8 @@ class Problem:
             reference.check_gradients((*grads, None), self.case, self.x, self.w, self.y)
 
     def refusal(self, direction: str, engine: str, device: str) -> str:
-        dtype = self.x.dtype
-        said = explain(device, direction, self.case, dtype, self.x, self.w, engine)
+        dtype, y = self.x.dtype, None if direction == "forward" else self.y
+        said = explain(device, direction, self.case, dtype, self.x, self.w, engine, y)
         return next(c["refusal"] for c in said["candidates"] if c["name"] == engine)
 
 

@@ -10,4 +10,7 @@ DeviceCaps query_cuda_caps(int device);
 
 int current_cuda_device();
 
+// Makes the device's context the calling thread's, and returns true.
+bool bind_cuda_context(int device);
+
 }  // namespace convx

@@ -49,12 +49,16 @@ DeviceCaps query_caps(int device) {
   return caps;
 }
 
-// Makes a device current until the end of the scope. Usually it already is, and PyTorch's guard
-// costs more than the query.
+// Makes a device and its context current until the end of the scope. Usually they already are, and
+// PyTorch's guard costs more than the query.
 class DeviceScope {
  public:
   explicit DeviceScope(int device) {
     if (current_cuda_device() != device) guard_.emplace(device);
+    // In a new thread, such as one of autograd's, the runtime's first call would bind the context.
+    // But the first call may be the driver's, which encodes a tensor map and fails without one.
+    thread_local bool has_context = false;
+    if (!has_context) has_context = bind_cuda_context(device);
   }
 
  private:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -218,3 +220,18 @@ def test_input_gradient(name: str, dtype: torch.dtype) -> None:
     (got,) = torch.autograd.grad(y, x, g)
     want = torch.nn.grad.conv2d_input(x_shape, w.double(), g.double(), stride, padding)
     assert (got.double() - want).norm() <= ERRORS[dtype] * want.norm()
+
+
+def test_first_call_of_a_thread() -> None:
+    """Tensor maps are encoded by the driver, which needs the thread to have a context."""
+    x = torch.randn(2, 40, 12, 12, device="cuda", dtype=torch.float16)
+    w = torch.randn(72, 40, 1, 1, device="cuda", dtype=torch.float16)
+
+    def run() -> Tensor:
+        with torch.no_grad():
+            return conv2d_ext.conv2d(x, w, algorithm="cuda_boxes")
+
+    want = run().clone()  # frees memory that the thread gets without asking the runtime
+    with ThreadPoolExecutor(1) as pool:
+        got = pool.submit(run).result()
+    assert torch.equal(got, want)
