@@ -2,10 +2,13 @@
 // runtime that a library is linked with, and a process can hold more than one.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace convx {
 
@@ -15,7 +18,7 @@ class Text {
     text_ += text;
     return *this;
   }
-  Text& operator<<(int64_t number) {
+  Text& operator<<(std::integral auto number) {
     text_ += std::to_string(number);
     return *this;
   }
@@ -44,6 +47,42 @@ void write_list(Text& out, const Items& items, const Write& write) {
   out << (separator == "[" ? "[]" : "]");
 }
 
+// "1 stage", "3 stages".
+inline std::string count_text(int64_t count, std::string_view noun) {
+  return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
+}
+
+// Writes what write(item) writes for each item, and how many neighbours share it if there are
+// several items: "3 phases: a | 1 phase: b".
+template <typename Items, typename Write>
+void write_counted(Text& out, const Items& items, std::string_view noun, const Write& write) {
+  std::vector<std::pair<std::string, int64_t>> lines;
+  for (const auto& item : items) {
+    Text line;
+    write(line, item);
+    if (lines.empty() || lines.back().first != line.str()) lines.emplace_back(line.str(), 0);
+    ++lines.back().second;
+  }
+  std::string_view separator;
+  for (const auto& [line, count] : lines) {
+    out << separator;
+    if (items.size() > 1) out << count_text(count, noun) << ": ";
+    out << line;
+    separator = " | ";
+  }
+}
+
+// Pieces of a geometry's line (core/plan.h). filters: stages of a ring of their own; 0: there is
+// none.
+inline void describe_stages(Text& out, int64_t stages, int64_t filters = 0) {
+  out << ", ";
+  if (filters > 0) out << stages << " + ";
+  out << count_text(filters > 0 ? filters : stages, "stage");
+}
+inline void describe_split(Text& out, int64_t split) {
+  if (split > 1) out << ", split-K " << split;
+}
+
 // A caller's list for a message: the first few values and, if there are more, their number.
 template <typename Items>
 std::string list_text(const Items& items) {
@@ -53,7 +92,7 @@ std::string list_text(const Items& items) {
   size_t index = 0;
   for (int64_t item : items) {
     if (index == kShown) {
-      out << ", ... (" << static_cast<int64_t>(items.size()) << " values)";
+      out << ", ... (" << items.size() << " values)";
       break;
     }
     out << (index++ ? ", " : "") << item;
