@@ -2,6 +2,7 @@
 // runtime that a library is linked with, and a process can hold more than one.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <cstdio>
@@ -52,24 +53,29 @@ inline std::string count_text(int64_t count, std::string_view noun) {
   return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
 }
 
-// Writes what write(item) writes for each item, and how many neighbours share it if there are
-// several items: "3 phases: a | 1 phase: b".
+// Writes what write(item) writes for each item, once for all items that share it: "3 phases: a |
+// 1 phase: b". Only the first few lines are written out.
 template <typename Items, typename Write>
 void write_counted(Text& out, const Items& items, std::string_view noun, const Write& write) {
+  constexpr size_t kShown = 3;
   std::vector<std::pair<std::string, int64_t>> lines;
   for (const auto& item : items) {
     Text line;
     write(line, item);
-    if (lines.empty() || lines.back().first != line.str()) lines.emplace_back(line.str(), 0);
-    ++lines.back().second;
+    size_t i = 0;
+    while (i < lines.size() && lines[i].first != line.str()) ++i;
+    if (i == lines.size()) lines.emplace_back(line.str(), 0);
+    ++lines[i].second;
   }
-  std::string_view separator;
-  for (const auto& [line, count] : lines) {
-    out << separator;
+  int64_t left = static_cast<int64_t>(items.size());
+  for (size_t i = 0; i < std::min(lines.size(), kShown); ++i) {
+    const auto& [line, count] = lines[i];
+    if (i > 0) out << " | ";
     if (items.size() > 1) out << count_text(count, noun) << ": ";
     out << line;
-    separator = " | ";
+    left -= count;
   }
+  if (left > 0) out << " | " << left << " more";
 }
 
 // Pieces of a geometry's line (core/plan.h). filters: stages of a ring of their own; 0: there is

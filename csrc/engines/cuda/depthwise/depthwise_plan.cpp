@@ -97,15 +97,15 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
 
 void DepthwiseFit::describe(Text& out) const {
   if (strip.shape >= 0) {
-    out << "strips of " << strip.params.segment_rows << " rows x " << strip.columns << " columns";
+    out << "strips of " << strip.params.segment_rows << "x" << strip.columns << " pixels";
   } else if (layout == DepthwiseLayout::kPlanes) {
     out << "tile " << plane.tile_rows * plane.t.row.lanes << "x"
         << plane.tile_cols * plane.t.column.lanes << " pixels of "
         << count_text(plane.tile_planes, "plane") << ", " << plane_taps << " taps at once";
   } else if (pixel_strip.blocks > 0) {
     const auto [taps, stride] = kPixelStripShapes[pixel_strip.shape];
-    out << "strips of " << pixel_strip.params.segment_rows << " rows x "
-        << pixel_strip_columns(taps, stride) << " columns, "
+    out << "strips of " << pixel_strip.params.segment_rows << "x"
+        << pixel_strip_columns(taps, stride) << " pixels, "
         << count_text(pixel_strip.params.chunk, "channel");
   } else {
     out << "tile " << pixel.tile_rows * pixel.t.row.lanes << "x" << pixel.tile_cols << " pixels x "
@@ -114,12 +114,12 @@ void DepthwiseFit::describe(Text& out) const {
 }
 
 void PhaseStripFit::describe(Text& out) const {
-  out << "strips of " << kPhaseStride * params.segment_rows << " rows x " << kPhaseStride
-      << " columns of all phases, " << count_text(channels, "channel");
+  out << "strips of " << kPhaseStride * params.segment_rows << "x" << kPhaseStride
+      << " pixels of all phases, " << count_text(channels, "channel");
 }
 
 void StripWeightGradFit::describe(Text& out) const {
-  out << "strips of " << params.segment_rows << " rows x " << columns << " columns";
+  out << "strips of " << params.segment_rows << "x" << columns << " pixels";
   describe_split(out, splits);
 }
 
@@ -138,10 +138,13 @@ void PixelWeightGradFit::describe(Text& out) const {
 
 void DepthwisePlan::describe(Text& out) const {
   const auto write = [&](const auto& fit) { fit.describe(out); };
-  if (const auto* grad = std::get_if<DepthwiseWeightGradFit>(&pass))
-    return std::visit(write, *grad);
-  if (const auto* strips = std::get_if<PhaseStripFit>(&pass)) return write(*strips);
-  write(std::get<DepthwiseFit>(pass));
+  if (const auto* grad = std::get_if<DepthwiseWeightGradFit>(&pass)) {
+    std::visit(write, *grad);
+  } else if (const auto* strips = std::get_if<PhaseStripFit>(&pass)) {
+    write(*strips);
+  } else {
+    write(std::get<DepthwiseFit>(pass));
+  }
 }
 
 Engine cuda_depthwise_engine() { return {EngineId::kCudaDepthwise, "cuda_depthwise", consider}; }

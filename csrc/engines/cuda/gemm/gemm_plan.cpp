@@ -215,7 +215,7 @@ void GemmShape::describe(Text& out) const {
   }
   out << (in_place.asks_lt ? ", cuBLASLt" : ", cuBLAS");
   if (!in_place.asks_lt) return;
-  out << " with " << (in_place.blas_bytes >> 20) << " MiB";
+  if (in_place.blas_bytes > 0) out << " with " << (in_place.blas_bytes >> 20) << " MiB";
   if (in_place.lt_rank == kFewTiles) {
     out << ", the proposal of fewest tiles";
   } else if (in_place.lt_rank > 0) {

@@ -94,7 +94,7 @@ std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& 
 
 void PhasesShape::describe(Text& out) const {
   for (const NamedForm& known : kForms) {
-    if (known.form == form) out << "phases as " << known.name << ", ";
+    if (known.form == form) out << known.name << " form, ";
   }
   if (form == PhasesForm::kViews) return write_counted(out, views, "view", describe_inner);
   if (form == PhasesForm::kRows) return write_counted(out, rows, "row phase", describe_inner);

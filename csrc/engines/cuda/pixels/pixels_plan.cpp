@@ -52,7 +52,7 @@ void PixelShape::describe(Text& out) const {
   describe_stages(out, source_stages, resident ? 0 : filter_stages);
   if (resident) out << ", resident filters";
   describe_split(out, splits);
-  out << (bands ? ", bands of " : ", segments of ") << staged_rows << " rows";
+  out << (bands ? ", bands of " : ", segments of ") << count_text(staged_rows, "row");
   if (folded) out << (paired ? ", taps folded in pairs" : ", taps folded");
   out << ", " << name_of(math);
 }
