@@ -35,6 +35,7 @@ class Candidate:
     split: int = 1
     halves: bool = False  # float32 operands become scaled fp16 where their values allow it
     tile: tuple[int, ...] = ()
+    geometry: str = ""  # a line on how the engine divides the work: its tile, stages, split-K
     variants: tuple[str, ...] = ()  # other plans of the engine, which tune() tries
 
 
@@ -124,16 +125,7 @@ class Explanation:
         return ", ".join([f"predicted {time}", f"workspace {workspace}", *self._notes(c)])
 
     def _notes(self, c: Candidate) -> list[str]:
-        notes = []
-        if any(c.tile):
-            notes.append("tile " + "x".join(str(extent) for extent in c.tile))
-        if c.split > 1:
-            notes.append(f"reduction in {c.split} parts")
-        if c.halves:
-            notes.append("values as scaled float16")
-        if c.by_name_only:
-            notes.append("only by name")
-        return notes
+        return [c.geometry] * bool(c.geometry) + ["only by name"] * c.by_name_only
 
     def _verdict(self) -> str:
         if self.error:

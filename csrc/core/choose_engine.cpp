@@ -31,6 +31,12 @@ std::string list_variants(const Engine& engine, const ConvProblem& problem,
   return engine.name + (names.empty() ? " has no variants" : names);
 }
 
+std::string describe_geometry(const Plan& plan) {
+  Text line;
+  plan.geometry->describe(line);
+  return line.str();
+}
+
 }  // namespace
 
 Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem,
@@ -136,7 +142,8 @@ std::string describe_choice(const Choice& choice, const ConvProblem& problem,
       out << ", \"predicted_us\": " << plan.predicted_us
           << ", \"workspace_bytes\": " << plan.workspace_bytes << ", \"split\": " << plan.split
           << ", \"halves\": " << (plan.halves ? "true" : "false") << ", \"tile\": [" << plan.tile.m
-          << ", " << plan.tile.n << ", " << plan.tile.k << "], \"variants\": ";
+          << ", " << plan.tile.n << ", " << plan.tile.k
+          << "], \"geometry\": " << quote(describe_geometry(plan)) << ", \"variants\": ";
       write_list(out, find_variants(engine, problem, caps),
                  [&](const char* variant) { out << quote(variant); });
     }

@@ -37,7 +37,8 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
                      const DeviceCaps& caps, std::string_view algorithm, Listed listed);
 
 // The choice as JSON: the problem, its flops and bytes, the winner, and every candidate with its
-// predicted time and variants, or its refusal. caps must be those that the choice was made with.
+// predicted time, geometry and variants, or its refusal. caps must be those that the choice was
+// made with.
 std::string describe_choice(const Choice& choice, const ConvProblem& problem,
                             const DeviceCaps& caps);
 

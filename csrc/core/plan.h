@@ -1,10 +1,16 @@
 // A plan: the engine that runs a problem, and the parameters that it runs with.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <memory>
+#include <stdexcept>
+#include <utility>
 
 namespace convx {
+
+class Text;
 
 // One value per engine. The launch side switches over it, so the compiler names every place that
 // a new engine must be added to.
@@ -35,6 +41,16 @@ struct Tile {
   int64_t k = 0;
 };
 
+// What an engine computed for a problem beyond the numbers that engines are compared by: tiles,
+// stages, kernel parameters. Only the engine's own launch reads it. It holds nothing that belongs
+// to one call: no pointer, no stream.
+struct Geometry {
+  virtual ~Geometry() = default;
+  // One line for explain(), such as "tile 64 filters x 256 positions, 3 stages, split-K 2". It is
+  // written when somebody asks for it, and never while planning.
+  virtual void describe(Text& out) const = 0;
+};
+
 struct Plan {
   EngineId engine = EngineId::kCpuDirect;
   Tile tile;
@@ -43,10 +59,33 @@ struct Plan {
   int64_t workspace_bytes = 0;  // scratch memory the launch needs
   double predicted_us = 0;      // the cost model's estimate; engines are compared by it
 
-  // The geometry that the engine's plan() computed and its launch reads; opaque to everyone else.
-  // Computing it takes microseconds, which small problems would notice, so the plan cache keeps
-  // it. It holds nothing that belongs to one call: no pointer, no stream.
-  std::shared_ptr<const void> shape;
+  // Computing it takes microseconds, which small problems would notice, so the plan cache keeps it.
+  std::shared_ptr<const Geometry> geometry;
 };
+
+// The geometry of the engines T::kEngines: a plain struct with a member describe(Text&).
+template <typename T>
+struct GeometryOf final : Geometry {
+  explicit GeometryOf(T&& made) : value(std::move(made)) {}
+  void describe(Text& out) const override { value.describe(out); }
+
+  T value;
+};
+
+template <typename T>
+std::shared_ptr<const Geometry> make_geometry(T value) {
+  return std::make_shared<const GeometryOf<T>>(std::move(value));
+}
+
+// The geometry as its engine's own type. Nobody else casts it. All geometries of an engine have one
+// type, so comparing the engine is enough, and costs less than asking for the type.
+template <typename T>
+const T& geometry_of(const Plan& plan) {
+  const auto is_engine = [&](EngineId engine) { return engine == plan.engine; };
+  if (!std::any_of(std::begin(T::kEngines), std::end(T::kEngines), is_engine)) {
+    throw std::logic_error("a plan was read as another engine's plan");
+  }
+  return static_cast<const GeometryOf<T>&>(*plan.geometry).value;
+}
 
 }  // namespace convx

@@ -2,10 +2,14 @@
 // runtime that a library is linked with, and a process can hold more than one.
 #pragma once
 
+#include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace convx {
 
@@ -15,7 +19,7 @@ class Text {
     text_ += text;
     return *this;
   }
-  Text& operator<<(int64_t number) {
+  Text& operator<<(std::integral auto number) {
     text_ += std::to_string(number);
     return *this;
   }
@@ -44,6 +48,47 @@ void write_list(Text& out, const Items& items, const Write& write) {
   out << (separator == "[" ? "[]" : "]");
 }
 
+// "1 stage", "3 stages".
+inline std::string count_text(int64_t count, std::string_view noun) {
+  return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
+}
+
+// Writes what write(item) writes for each item, once for all items that share it: "3 phases: a |
+// 1 phase: b". Only the first few lines are written out.
+template <typename Items, typename Write>
+void write_counted(Text& out, const Items& items, std::string_view noun, const Write& write) {
+  constexpr size_t kShown = 3;
+  std::vector<std::pair<std::string, int64_t>> lines;
+  for (const auto& item : items) {
+    Text line;
+    write(line, item);
+    size_t i = 0;
+    while (i < lines.size() && lines[i].first != line.str()) ++i;
+    if (i == lines.size()) lines.emplace_back(line.str(), 0);
+    ++lines[i].second;
+  }
+  int64_t left = static_cast<int64_t>(items.size());
+  for (size_t i = 0; i < std::min(lines.size(), kShown); ++i) {
+    const auto& [line, count] = lines[i];
+    if (i > 0) out << " | ";
+    if (items.size() > 1) out << count_text(count, noun) << ": ";
+    out << line;
+    left -= count;
+  }
+  if (left > 0) out << " | " << left << " more";
+}
+
+// Pieces of a geometry's line (core/plan.h). filters: stages of a ring of their own; 0: there is
+// none.
+inline void describe_stages(Text& out, int64_t stages, int64_t filters = 0) {
+  out << ", ";
+  if (filters > 0) out << stages << " + ";
+  out << count_text(filters > 0 ? filters : stages, "stage");
+}
+inline void describe_split(Text& out, int64_t split) {
+  if (split > 1) out << ", split-K " << split;
+}
+
 // A caller's list for a message: the first few values and, if there are more, their number.
 template <typename Items>
 std::string list_text(const Items& items) {
@@ -53,7 +98,7 @@ std::string list_text(const Items& items) {
   size_t index = 0;
   for (int64_t item : items) {
     if (index == kShown) {
-      out << ", ... (" << static_cast<int64_t>(items.size()) << " values)";
+      out << ", ... (" << items.size() << " values)";
       break;
     }
     out << (index++ ? ", " : "") << item;

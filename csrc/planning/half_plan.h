@@ -12,6 +12,7 @@
 #include "core/device_caps.h"
 #include "core/gather_view.h"
 #include "core/plan.h"
+#include "core/text.h"
 #include "planning/gather_axis.h"
 #include "planning/half_scales.h"
 #include "planning/tensor_math.h"
@@ -53,6 +54,21 @@ inline std::optional<Halves> find_halves(const ConvProblem& problem, int64_t tap
   if (view.source_channels * taps < 2 * min_terms) return {};
   return Halves{tf32 ? TensorMath::kHalfTf32 : TensorMath::kHalfIeee, min_terms,
                 HalfScales::bytes(problem.groups * view.target_channels)};
+}
+
+// Describes the form that runs first and, if that is scaled fp16, the exact form behind it.
+template <typename Fit>
+void describe_halves(Text& out, const HalvedPlan<Fit>& plan) {
+  if (plan.half) {
+    plan.half->shape.describe(out);
+    out << " first, else ";
+  }
+  plan.exact.shape.describe(out);
+}
+
+template <typename Fit>
+void describe_phases(Text& out, const PhasedPlan<Fit>& phases) {
+  write_counted(out, phases, "phase", describe_halves<Fit>);
 }
 
 // Whether another limit of the workspace might have led to another shape. Shapes that do not say

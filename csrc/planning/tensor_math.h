@@ -23,6 +23,12 @@ inline TensorMath tensor_math(const ConvProblem& problem) {
   return problem.precision == Precision::kTf32 ? TensorMath::kTf32 : TensorMath::kIeee;
 }
 
+inline const char* name_of(TensorMath math) {
+  constexpr const char* kNames[] = {"TF32",    "3 x bfloat16", "bfloat16",
+                                    "float16", "scaled fp16",  "2 x scaled fp16"};
+  return kNames[static_cast<int>(math)];
+}
+
 // Whether operands are scaled fp16.
 constexpr bool is_half(TensorMath math) {
   return math == TensorMath::kHalfTf32 || math == TensorMath::kHalfIeee;

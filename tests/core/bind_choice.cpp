@@ -5,8 +5,11 @@
 #include <time.h>
 
 #include <map>
+#include <tuple>
 
 #include "core/choose_engine.h"
+#include "core/text.h"
+#include "engines/cuda/gemm/gemm_shape.h"
 #include "engines/engine_list.h"
 #include "plan_of.h"
 
@@ -54,6 +57,39 @@ void bind_choice(py::module_& m) {
       if (name == engine.name) return refusal_of(engine, problem, caps);
     }
     throw std::runtime_error("no such engine");
+  });
+  // The geometry of every plan that there is: (engine, variant, line). The variant of an engine's own
+  // plan is empty.
+  m.def("describe_plans", [](const std::string& device, const ConvProblem& problem,
+                             const DeviceCaps& caps) {
+    std::vector<std::tuple<std::string, std::string, std::string>> lines;
+    for (const Engine& engine : engines_of(device)) {
+      const auto add = [&](const char* variant, const Plan& plan) {
+        Text line;
+        plan.geometry->describe(line);
+        lines.emplace_back(engine.name, variant, line.str());
+      };
+      const Consideration answer = engine.consider(problem, caps, {});
+      if (const auto* plan = std::get_if<Plan>(&answer)) {
+        add("", *plan);
+        if (!engine.variants) continue;
+        for (const char* variant : engine.variants(problem, caps)) {
+          add(variant, engine.plan_variant(problem, caps, variant).value());
+        }
+      }
+    }
+    return lines;
+  });
+  // The geometry of an engine's plan, read as cuda_gemm's.
+  m.def("describe_as_gemm", [](const std::string& name, const ConvProblem& problem,
+                               const DeviceCaps& caps) {
+    Text line;
+    for (const Engine& engine : cuda_engines()) {
+      if (name == engine.name) {
+        geometry_of<GemmShape>(plan_of(engine, problem, caps)).describe(line);
+      }
+    }
+    return line.str();
   });
   // The name and the prediction of the engine that a call runs, and its plan's workspace: only
   // engines that may win are planned for that.

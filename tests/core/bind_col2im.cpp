@@ -17,7 +17,7 @@ namespace {
 
 // Puts scaled fp16 in front of the exact kernels, whatever the prediction says.
 void force_half(const ConvProblem& problem, const DeviceCaps& caps, Plan& plan) {
-  auto made = *static_cast<const Col2imPlan*>(plan.shape.get());
+  auto made = geometry_of<Col2imPlan>(plan);
   const int64_t taps = count_fewest_taps(problem);
   const std::optional<Halves> halves = find_halves(problem, taps);
   if (made.fits.half || !halves) return;
@@ -29,7 +29,7 @@ void force_half(const ConvProblem& problem, const DeviceCaps& caps, Plan& plan) 
   made.fits.scale_bytes = halves->scale_bytes;
   plan.halves = true;
   plan.workspace_bytes = halves->scale_bytes + std::max(shape->packed_bytes, plan.workspace_bytes);
-  plan.shape = std::make_shared<Col2imPlan>(std::move(made));
+  plan.geometry = make_geometry(std::move(made));
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ void bind_col2im(py::module_& m) {
         }
         Plan plan = plan_of(engine, problem, caps);
         if (half) force_half(problem, caps, plan);
-        const auto& fits = static_cast<const Col2imPlan*>(plan.shape.get())->fits;
+        const auto& fits = geometry_of<Col2imPlan>(plan).fits;
         HalfScales scales{};
         if (const char* fault = emulate_col2im(problem, plan, buffers_at(x, w, y, bias), scales)) {
           throw std::runtime_error(fault);

@@ -31,12 +31,12 @@ WindowWish read_wish(const py::dict &given) {
   return wish;
 }
 
-// Without a shape where nothing fits.
+// Without a geometry where nothing fits.
 Plan make_plan(const ConvProblem &problem, DeviceCaps caps,
                const WindowWish &wish) {
   Plan plan;
-  const auto lines = std::make_shared<LinesPlan>();
-  lines->problem = problem;
+  plan.engine = EngineId::kCudaLines;
+  LinesPlan lines{problem, {}};
   const bool forward = problem.pass == Pass::kForward;
   const int64_t scale_bytes =
       wish.half ? HalfScales::bytes(forward ? problem.K : problem.C) : 0;
@@ -62,12 +62,12 @@ Plan make_plan(const ConvProblem &problem, DeviceCaps caps,
     };
     if (phase.taps() == 0)
       return plan;
-    HalvedPlan<WindowFit> &planned = lines->phases.emplace_back();
+    HalvedPlan<WindowFit> &planned = lines.phases.emplace_back();
     planned.scale_bytes = scale_bytes;
     if (!fit(math, planned.exact) || (wish.half && !fit(half, planned.half)))
       return plan;
   }
-  plan.shape = lines;
+  plan.geometry = make_geometry(std::move(lines));
   return plan;
 }
 
@@ -112,7 +112,7 @@ void bind_lines(py::module_ &m) {
             plan = plan_of(engine, problem, caps);
           } else {
             plan = make_plan(problem, caps, read_wish(wish));
-            if (plan.shape == nullptr)
+            if (plan.geometry == nullptr)
               return py::none();
           }
           const Buffers buffers = buffers_at(x, w, y, bias);
@@ -121,7 +121,7 @@ void bind_lines(py::module_ &m) {
                   emulate_lines(problem, plan, buffers, descending, found)) {
             throw std::runtime_error(fault);
           }
-          const auto &lines = *static_cast<const LinesPlan *>(plan.shape.get());
+          const auto &lines = geometry_of<LinesPlan>(plan);
           // Of the first phase.
           const auto &phase = lines.phases.front();
           const WindowFit &fit = phase.half ? *phase.half : phase.exact;

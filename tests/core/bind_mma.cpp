@@ -19,14 +19,14 @@ void bind_mma(py::module_& m) {
           const std::string refusal = refusal_of(engine, problem, caps);
           if (!refusal.empty()) return py::str(refusal);
           const Plan plan = plan_of(engine, problem, caps);
-          const MmaPlan& fit = *static_cast<const MmaPlan*>(plan.shape.get());
+          const MmaPlan& fit = geometry_of<MmaPlan>(plan);
           const Buffers buffers = buffers_at(x, w, y, bias);
           if (const char* fault = emulate_mma(problem, fit, buffers, plan.workspace_bytes)) {
             throw std::runtime_error(fault);
           }
           using namespace py::literals;
           py::list phases;
-          for (const PixelFit& phase : fit) {
+          for (const PixelFit& phase : fit.phases) {
             const PixelShape& s = phase.shape;
             phases.append(
                 py::dict("filters"_a = s.filters, "blocks"_a = s.blocks, "folded"_a = s.folded != 0,

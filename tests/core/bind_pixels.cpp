@@ -82,9 +82,9 @@ void bind_pixels(py::module_& m) {
   // for it.
   m.def("run_pixels", [](const ConvProblem& problem, const PixelFit& fit, uintptr_t x, uintptr_t w,
                          uintptr_t y, uintptr_t bias, bool descending, const py::object& half) {
-    const auto phases = std::make_shared<PixelsPlan>(1);
-    HalvedPlan<PixelFit>& pixels = phases->front();
+    HalvedPlan<PixelFit> pixels;
     Plan plan;
+    plan.engine = EngineId::kCudaPixels;
     const auto take = [&](const PixelFit& taken) {
       plan.workspace_bytes =
           std::max(plan.workspace_bytes, taken.shape.packed_bytes + taken.shape.partial_bytes);
@@ -96,7 +96,7 @@ void bind_pixels(py::module_& m) {
       pixels.scale_bytes = HalfScales::bytes(problem.K);
       plan.workspace_bytes += pixels.scale_bytes;
     }
-    plan.shape = phases;
+    plan.geometry = make_geometry(PixelsPlan{{std::move(pixels)}});
     return run_plan(problem, plan, buffers_at(x, w, y, bias), descending);
   });
   // The same as the engine itself would run it, in all its phases. Returns the
@@ -111,7 +111,7 @@ void bind_pixels(py::module_& m) {
     run_plan(problem, plan, buffers_at(x, w, y, bias), false);
     py::list said;
     using namespace py::literals;
-    for (const auto& phase : *static_cast<const PixelsPlan*>(plan.shape.get())) {
+    for (const auto& phase : geometry_of<PixelsPlan>(plan).phases) {
       const PixelShape& s = phase.half ? phase.half->shape : phase.exact.shape;
       said.append(py::dict("half"_a = phase.half.has_value(), "filters"_a = s.filters,
                            "folded"_a = s.folded != 0, "splits"_a = s.splits, "bands"_a = s.bands != 0,

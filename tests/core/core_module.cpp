@@ -49,7 +49,8 @@ std::span<const Engine> engines_of(const std::string& device) {
 py::object run_grouped(const ConvProblem& problem, const GroupedFit& fit, const Buffers& buffers) {
   using namespace py::literals;
   Plan plan;
-  plan.shape = std::make_shared<GroupedFit>(fit);
+  plan.engine = EngineId::kCudaGrouped;
+  plan.geometry = make_geometry(fit);
   if (const char* fault = emulate_grouped(problem, plan, buffers)) throw std::runtime_error(fault);
   if (fit.pixels.blocks > 0) {
     const GroupedPixelParams& p = fit.pixels.params;
@@ -177,21 +178,21 @@ PYBIND11_MODULE(convx_core, m) {
                             uintptr_t w, uintptr_t y, uintptr_t bias) -> py::object {
     using namespace py::literals;
     Buffers buffers = buffers_at(x, w, y, bias);
-    const auto run = [&](std::shared_ptr<const void> shape) {
+    const auto run = [&](const DepthwisePlan& planned) {
       Plan plan;
-      plan.shape = std::move(shape);
+      plan.engine = EngineId::kCudaDepthwise;
+      plan.geometry = make_geometry(planned);
       if (const char* fault = emulate_depthwise(problem, plan, buffers)) {
         throw std::runtime_error(fault);
       }
     };
     if (problem.pass == Pass::kWeightGrad) {
-      const auto grad =
-          std::make_shared<DepthwiseWeightGradFit>(fit_depthwise_weight_grad(problem, caps));
+      const DepthwiseWeightGradFit grad = fit_depthwise_weight_grad(problem, caps);
       const auto run_fit = [&](const auto& fit) -> py::object {
         if (fit.blocks == 0) return py::none();
         std::vector<float> partials(static_cast<size_t>(fit.workspace_bytes) / 4, NAN);
         buffers.workspace = partials.data();
-        run(grad);
+        run({grad});
         py::dict said("parts"_a = fit.splits, "blocks"_a = fit.blocks);
         if constexpr (requires { fit.columns; }) {
           said["strips"] = fit.columns;
@@ -210,19 +211,18 @@ PYBIND11_MODULE(convx_core, m) {
         }
         return said;
       };
-      return std::visit(run_fit, *grad);
+      return std::visit(run_fit, grad);
     }
     if (is_strided_input_grad(problem)) {
-      const auto strips = std::make_shared<PhaseStripFit>(fit_phase_strips(problem, caps));
-      if (strips->blocks == 0) return py::none();
-      run(strips);
-      return py::dict("channels"_a = make_phase_strips(problem, *strips, buffers).channels,
-                      "segment_rows"_a = strips->params.segment_rows, "blocks"_a = strips->blocks);
+      const PhaseStripFit strips = fit_phase_strips(problem, caps);
+      if (strips.blocks == 0) return py::none();
+      run({strips});
+      return py::dict("channels"_a = make_phase_strips(problem, strips, buffers).channels,
+                      "segment_rows"_a = strips.params.segment_rows, "blocks"_a = strips.blocks);
     }
-    const auto shape = std::make_shared<DepthwiseFit>(fit_depthwise(problem, caps));
-    const DepthwiseFit& fit = *shape;
+    const DepthwiseFit fit = fit_depthwise(problem, caps);
     if (fit.blocks == 0) return py::none();
-    run(shape);
+    run({fit});
     const bool planes = fit.layout == DepthwiseLayout::kPlanes;
     const StagePlan& stage = planes ? fit.plane.stage : fit.pixel.stage;
     const bool in_strips = fit.strip.shape >= 0;
@@ -246,7 +246,7 @@ PYBIND11_MODULE(convx_core, m) {
       throw std::runtime_error(fault);
     }
     using namespace py::literals;
-    const auto& shape = *static_cast<const GemmShape*>(plan.shape.get());
+    const auto& shape = geometry_of<GemmShape>(plan);
     return py::dict("form"_a = name_of(shape.in_place.form),
                     "packs_filters"_a = shape.in_place.filters.packed,
                     "is_whole"_a = shape.in_place.is_whole,
@@ -267,7 +267,7 @@ PYBIND11_MODULE(convx_core, m) {
             return py::str(refusal);
           }
           Plan plan = plan_of(engine, problem, caps);
-          auto boxes = *static_cast<const BoxesPlan*>(plan.shape.get());
+          auto boxes = geometry_of<BoxesPlan>(plan);
           const int64_t planned_bytes = round_up(plan.workspace_bytes, 256);
           for (BoxesFit& fit : boxes.launches) {
             const BoxesWish wish{filters, resident, pieces, in_turn, parts, flat};
@@ -281,7 +281,7 @@ PYBIND11_MODULE(convx_core, m) {
           }
           const BoxesShape shape = boxes.launches[0].shape;
           const size_t launches = boxes.launches.size();
-          plan.shape = std::make_shared<BoxesPlan>(std::move(boxes));
+          plan.geometry = make_geometry(std::move(boxes));
           if (const char* fault =
                   emulate_boxes(problem, plan, buffers_at(x, w, y, bias), descending)) {
             throw std::runtime_error(fault);
@@ -312,24 +312,25 @@ PYBIND11_MODULE(convx_core, m) {
            uintptr_t y, uintptr_t bias, bool half, bool few) -> py::object {
           PointwiseShape exact = fit_pointwise_shape(problem, caps, tensor_math(problem));
           if (exact.filters == 0) return py::none();
-          const auto made = std::make_shared<PointwisePlan>();
+          PointwisePlan made;
           PointwiseShape shape = exact;
           Plan plan;
+          plan.engine = EngineId::kCudaPointwise;
           if (half) {
             const auto halves = find_halves(problem, 1);
             if (!halves) return py::none();
             shape = fit_pointwise_shape(problem, caps, halves->math);
             if (shape.filters == 0) return py::none();
-            made->products.half = make_pointwise_fit(problem, shape);
-            made->products.half->params.min_terms = halves->min_terms;
-            plan.workspace_bytes = made->products.scale_bytes = halves->scale_bytes;
+            made.products.half = make_pointwise_fit(problem, shape);
+            made.products.half->params.min_terms = halves->min_terms;
+            plan.workspace_bytes = made.products.scale_bytes = halves->scale_bytes;
           }
-          made->products.exact = make_pointwise_fit(problem, std::move(exact));
+          made.products.exact = make_pointwise_fit(problem, std::move(exact));
           if (few) {
-            made->few = fit_few_filters(problem, caps);
-            if (!made->few) return py::none();
+            made.few = fit_few_filters(problem, caps);
+            if (!made.few) return py::none();
           }
-          plan.shape = made;
+          plan.geometry = make_geometry(std::move(made));
           bool unfit = false;
           if (const char* fault =
                   emulate_pointwise(problem, plan, buffers_at(x, w, y, bias), unfit)) {
@@ -359,7 +360,7 @@ PYBIND11_MODULE(convx_core, m) {
       throw std::runtime_error(fault);
     }
     using namespace py::literals;
-    const auto& shape = *static_cast<const PhasesShape*>(plan->shape.get());
+    const auto& shape = geometry_of<PhasesShape>(*plan);
     const ConvProblem& inner = shape.whole.problem;
     return py::dict("views"_a = shape.views.size(), "rows"_a = shape.rows.size(), "taps"_a = py::make_tuple(inner.R, inner.S),
                     "filters"_a = inner.K, "pixels"_a = py::make_tuple(inner.P, inner.Q),
@@ -406,7 +407,7 @@ PYBIND11_MODULE(convx_core, m) {
   // How cuda_weight_grad would run a problem.
   const auto describe_wgrad = [](const Plan& plan) {
     using namespace py::literals;
-    const auto& planned = *static_cast<const WgradPlan*>(plan.shape.get());
+    const auto& planned = geometry_of<WgradPlan>(plan);
     const WgradFit& fit = planned.scaled ? *planned.scaled : planned.exact;
     const WgradGeometry& g = fit.geometry;
     return py::dict("columns"_a = g.columns, "atom_channels"_a = g.atom_channels,
@@ -443,7 +444,7 @@ PYBIND11_MODULE(convx_core, m) {
   // The same two without its row kernels.
   const auto plan_positions = [](const ConvProblem& problem, const DeviceCaps& caps) {
     Plan plan = plan_of(cuda_weight_grad_engine(), problem, caps);
-    auto planned = *static_cast<const WgradPlan*>(plan.shape.get());
+    auto planned = geometry_of<WgradPlan>(plan);
     const auto replace_rows = [&](WgradFit& fit) {
       const OperandSource source = fit.geometry.gradient_source;
       if (source != OperandSource::kRows && source != OperandSource::kRowBoxes) return;
@@ -453,7 +454,7 @@ PYBIND11_MODULE(convx_core, m) {
     };
     replace_rows(planned.exact);
     if (planned.scaled) replace_rows(*planned.scaled);
-    plan.shape = std::make_shared<WgradPlan>(planned);
+    plan.geometry = make_geometry(planned);
     return plan;
   };
   m.def("plan_weight_grad_positions", [=](const ConvProblem& problem, const DeviceCaps& caps) {
@@ -481,7 +482,7 @@ PYBIND11_MODULE(convx_core, m) {
     for (const WgradFit& run : {planned.exact, *fit}) {
       plan.workspace_bytes = std::max(plan.workspace_bytes, kScaleBytes + run.workspace_bytes);
     }
-    plan.shape = std::make_shared<WgradPlan>(planned);
+    plan.geometry = make_geometry(planned);
     if (const char* fault = emulate_cuda_weight_grad(problem, plan, buffers)) {
       throw std::runtime_error(fault);
     }

@@ -60,7 +60,7 @@ const char* emulate_mma(const ConvProblem& problem, const MmaPlan& fit, Buffers 
   std::memset(workspace.data(), emulator::kPoison, workspace.size() * 16);
   buffers.workspace = workspace.data();
   emulator::fault = nullptr;
-  for (const PixelFit& phase : fit) {
+  for (const PixelFit& phase : fit.phases) {
     const PixelParams params = make_pixel_params(problem, phase, buffers);
     if (!run_phase({"cuda_mma", &problem}, phase.shape, params)) {
       return "a block wrote behind its shared memory";

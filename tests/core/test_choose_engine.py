@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -225,6 +226,31 @@ def test_golden_choices(core: ModuleType, machine: str) -> None:
             csv.writer(file, lineterminator="\n").writerows(rows)
     with path.open(newline="") as file:
         assert list(csv.reader(file)) == rows
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_plan_describes_its_geometry(core: ModuleType, machine: str) -> None:
+    """In a line of its own: variants are other ways to compute the same problem."""
+    device, caps = machine.split("_")[0], MACHINES[machine](core)
+    engines = set()
+    for problem in list_problems(core, load_suite("full" if device == "cuda" else "cpu")):
+        plans = core.describe_plans(device, problem, caps)
+        for engine, variant, line in plans:
+            assert re.fullmatch(r"[a-zA-Z0-9].*[a-zA-Z0-9)]", line), (engine, variant, line)
+        variants = [(engine, line) for engine, variant, line in plans if variant]
+        assert len(set(variants)) == len(variants), (core.to_text(problem), variants)
+        engines |= {engine for engine, _, _ in plans}
+    names = choose(core, device, make_problem(core, SHAPE), caps)["candidates"]
+    assert engines >= {c["name"] for c in names if device == "cpu" or machine == "cuda"}
+
+
+def test_a_geometry_is_read_by_its_engine_alone(core: ModuleType) -> None:
+    problem, caps = make_problem(core, SHAPE, precision="tf32"), h200(core)
+    said = choose(core, "cuda", problem, caps)
+    geometries = {c["name"]: c["geometry"] for c in said["candidates"] if not c["refusal"]}
+    assert core.describe_as_gemm("cuda_gemm", problem, caps) == geometries["cuda_gemm"]
+    with pytest.raises(RuntimeError, match="another engine's plan"):
+        core.describe_as_gemm("cuda_lines", problem, caps)
 
 
 # Shapes at the edges of what engines compute: empty, flattened, cut into bands, large strides.

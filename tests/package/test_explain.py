@@ -29,6 +29,9 @@ def test_names_the_engine_and_the_reason() -> None:
     assert f"{explanation.engine} runs it: the smallest predicted time" in text
     for name in names:
         assert name in text
+    for candidate in able:
+        assert candidate.geometry.startswith("tile ")
+        assert candidate.geometry in text
 
 
 @pytest.mark.parametrize("direction", ["forward", "input_grad", "weight_grad"])
@@ -100,7 +103,7 @@ def test_the_floor_is_the_larger_of_two_times(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_notebook_shows_a_table() -> None:
     candidates = (
-        Candidate("slow", predicted_us=2000.0, split=3, tile=(4, 5, 6)),
+        Candidate("slow", predicted_us=2000.0, geometry="tile 4x5, split-K 3"),
         Candidate("fast", predicted_us=1000.0, workspace_bytes=1 << 20),
         Candidate("unable", refusal="C < 4 & odd"),
     )
@@ -110,6 +113,6 @@ def test_a_notebook_shows_a_table() -> None:
     rows = [[cell.text or "" for cell in row] for row in table.iter("tr")]
     assert [row[1] for row in rows] == ["engine", "fast", "slow", "unable"]
     assert rows[1] == ["\u2192", "fast", "1.000 ms", "1.0 MiB", ""]
-    assert rows[2][-1] == "tile 4x5x6, reduction in 3 parts"
+    assert rows[2][-1] == "tile 4x5, split-K 3"
     assert rows[3][-1] == "refuses: C < 4 & odd"
     assert "fast runs it: the smallest predicted time" in html

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "core/gather_view.h"
+#include "core/text.h"
+#include "engines/cpu/driver/cpu_plan.h"
 #include "engines/cpu/driver/limits.h"
 #include "engines/cpu/kernels/cpu_kernels.h"
 
@@ -46,7 +48,7 @@ class ChannelwiseLaunch {
   void run_gather() {
     if (p_.N == 0) return;
     pack_weights();
-    const GatherView& view = *static_cast<const GatherView*>(plan_.shape.get());
+    const GatherView& view = cpu_geometry_of<ChannelwiseGeometry>(plan_).view;
     const bool forward = p_.pass == Pass::kForward;
     const int64_t blocks = ceil_div(p_.C, plan_.tile.m);
     const int64_t row_blocks = ceil_div(view.target_h, plan_.tile.n);
@@ -239,19 +241,28 @@ bool is_channelwise(const ConvProblem& p) {
          p.C * p.taps() * accumulate_bytes(p.dtype) <= kMaxSharedBytes;
 }
 
+void ChannelwiseGeometry::describe(Text& out) const {
+  out << "tile " << tile.m << " channels x " << tile.n << " rows";
+  describe_split(out, split);
+  out << ", vectors over channels";
+}
+
 Plan plan_channelwise(const ConvProblem& p, const DeviceCaps& caps) {
   Plan plan;
   plan.engine = EngineId::kCpuDirect;
   plan.tile = {std::min(p.C, kChannelsPerTask), kRowsPerTask, 0};
   const int64_t weights = p.C * p.taps() * accumulate_bytes(p.dtype);
   const int64_t blocks = ceil_div(p.C, plan.tile.m);
+  ChannelwiseGeometry geometry;
   if (p.pass == Pass::kWeightGrad) {
     plan.split = std::min({ceil_div(kWantedTasks, blocks), ceil_div(p.N * p.P, kRowsPerTask),
                            kMaxSharedBytes / weights});
     plan.split = std::max<int64_t>(plan.split, 1);
   } else {
-    plan.shape = std::make_shared<const GatherView>(make_gather_view(p));
+    geometry.view = make_gather_view(p);
   }
+  geometry.tile = plan.tile, geometry.split = plan.split;
+  plan.geometry = make_geometry(CpuPlan{std::move(geometry)});
   plan.workspace_bytes = plan.split * weights;
   const double lanes = static_cast<double>(caps.simd_bytes) / accumulate_bytes(p.dtype);
   const double per_vector = size_of(p.dtype) == 2 ? kCyclesPerTapVector16Bit : kCyclesPerTapVector;

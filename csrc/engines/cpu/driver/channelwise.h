@@ -3,16 +3,25 @@
 //
 // Plan::tile: m channels and n rows (of the target lattice, or of y in the weight gradient) per
 // task. Plan::split: split-K slices of the rows of all images, in the weight gradient. Tile and
-// split depend only on the problem. Plan::shape: the gather view, in the other passes.
+// split depend only on the problem.
 #pragma once
 
 #include "core/buffers.h"
 #include "core/device_caps.h"
+#include "core/gather_view.h"
 #include "core/plan.h"
 #include "core/problem.h"
 #include "core/task_runner.h"
 
 namespace convx {
+
+struct ChannelwiseGeometry {
+  Tile tile;
+  int64_t split = 1;
+  GatherView view;  // not in the weight gradient
+
+  void describe(Text& out) const;
+};
 
 bool is_channelwise(const ConvProblem& problem);
 

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "engines/cpu/driver/gather_driver.h"
+#include "engines/cpu/driver/cpu_plan.h"
 #include "engines/cpu/driver/limits.h"
-#include "engines/cpu/driver/weight_driver.h"
 
 namespace convx {
 namespace {
@@ -57,7 +56,7 @@ double count_rows_staged(const AxisLayouts& rows) {
 
 double predict_gather(const ConvProblem& p, const Plan& plan, const DeviceCaps& caps) {
   const bool packed = plan.engine == EngineId::kCpuGemm;
-  const GatherGeometry& g = *static_cast<const GatherGeometry*>(plan.shape.get());
+  const GatherGeometry& g = cpu_geometry_of<GatherGeometry>(plan);
   const GatherView& view = g.view;
   const Machine source = describe_machine(p, caps, view.source_strides.w);
   const Machine target =
@@ -119,7 +118,7 @@ double predict_gather(const ConvProblem& p, const Plan& plan, const DeviceCaps& 
 
 double predict_weight(const ConvProblem& p, const Plan& plan, const DeviceCaps& caps) {
   const bool packed = plan.engine == EngineId::kCpuGemm;
-  const WeightGeometry& g = *static_cast<const WeightGeometry*>(plan.shape.get());
+  const WeightGeometry& g = cpu_geometry_of<WeightGeometry>(plan);
   const Machine x = describe_machine(p, caps, p.x_strides.w);
   const Machine y = describe_machine(p, caps, p.y_strides.w);
   const double lanes = x.lanes;

@@ -20,7 +20,6 @@
 namespace convx {
 
 // Everything that plan and launch must agree on, derived from the problem and the plan's tile.
-// Stored in Plan::shape.
 struct GatherGeometry {
   GatherView view;
   Tile tile;
@@ -42,6 +41,7 @@ struct GatherGeometry {
   int64_t slot_sums = 0;
 
   int64_t slot_elements() const { return slot_weights + slot_staged + slot_panel + slot_sums; }
+  void describe(Text& out) const;
 };
 
 // Whether a task computes a single target channel with the whole depth, as in depthwise layers.
@@ -58,7 +58,7 @@ bool vectors_run_over_channels(const ConvProblem& problem, const GatherGeometry&
 
 GatherGeometry make_gather_geometry(const ConvProblem& problem, const Tile& tile, bool packed);
 
-// Sets tile, workspace_bytes and shape.
+// Sets tile, workspace_bytes and geometry.
 Plan plan_gather(const ConvProblem& problem, const DeviceCaps& caps, EngineId engine);
 
 void launch_gather(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,

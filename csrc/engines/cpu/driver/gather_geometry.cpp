@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "engines/cpu/driver/gather_driver.h"
+#include "core/text.h"
+#include "engines/cpu/driver/cpu_plan.h"
 #include "engines/cpu/driver/limits.h"
 
 namespace convx {
@@ -128,6 +129,13 @@ GatherGeometry make_gather_geometry(const ConvProblem& problem, const Tile& tile
   return g;
 }
 
+void GatherGeometry::describe(Text& out) const {
+  out << "tile " << count_text(tile.m, "channel") << " x " << tile.n << "x" << tile.k << " pixels";
+  if (group_batch > 1) out << " x " << group_batch << " groups";
+  out << ", chunks of " << count_text(box.channels, "channel") << " x " << box.rows << "x"
+      << box.columns << " taps" << (packed ? ", packed panels" : ", read in place");
+}
+
 Plan plan_gather(const ConvProblem& problem, const DeviceCaps& caps, EngineId engine) {
   const bool packed = engine == EngineId::kCpuGemm;
   Plan plan;
@@ -137,7 +145,7 @@ Plan plan_gather(const ConvProblem& problem, const DeviceCaps& caps, EngineId en
   const int64_t bytes = accumulate_bytes(problem.dtype);
   const int64_t slots = count_slots(caps.threads, g.slot_elements() * bytes);
   plan.workspace_bytes = (g.shared_weights + slots * g.slot_elements()) * bytes;
-  plan.shape = std::make_shared<const GatherGeometry>(std::move(g));
+  plan.geometry = make_geometry(CpuPlan{std::move(g)});
   return plan;
 }
 

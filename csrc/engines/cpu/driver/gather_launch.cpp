@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "engines/cpu/driver/gather_driver.h"
+#include "engines/cpu/driver/cpu_plan.h"
 #include "engines/cpu/driver/gather_tiling.h"
 #include "engines/cpu/driver/limits.h"
 
@@ -22,7 +22,7 @@ class GatherLaunch {
  public:
   GatherLaunch(const ConvProblem& problem, const Plan& plan, const Buffers& buffers)
       : problem_(problem),
-        g_(*static_cast<const GatherGeometry*>(plan.shape.get())),
+        g_(cpu_geometry_of<GatherGeometry>(plan)),
         kernels_(find_kernels<Acc>(problem.dtype)),
         bytes_(size_of(problem.dtype)),
         weights_(static_cast<const char*>(buffers.w)),

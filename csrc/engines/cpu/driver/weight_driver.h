@@ -22,7 +22,7 @@
 namespace convx {
 
 // Everything that plan and launch must agree on, derived from the problem and the plan's tile and
-// split. Stored in Plan::shape.
+// split.
 struct WeightGeometry {
   GatherView view;  // gather view of the forward pass: source x, target y
   Tile tile;
@@ -48,12 +48,13 @@ struct WeightGeometry {
   int64_t slot_panel = 0;
 
   int64_t slot_elements() const { return slot_sums + slot_y + slot_staged + slot_panel; }
+  void describe(Text& out) const;
 };
 
 WeightGeometry make_weight_geometry(const ConvProblem& problem, const Tile& tile, int64_t split,
                                     bool packed);
 
-// Sets tile, split, workspace_bytes and shape.
+// Sets tile, split, workspace_bytes and geometry.
 Plan plan_weight(const ConvProblem& problem, const DeviceCaps& caps, EngineId engine);
 
 void launch_weight(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,

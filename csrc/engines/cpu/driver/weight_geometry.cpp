@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/text.h"
+#include "engines/cpu/driver/cpu_plan.h"
 #include "engines/cpu/driver/limits.h"
-#include "engines/cpu/driver/weight_driver.h"
 
 namespace convx {
 namespace {
@@ -85,6 +86,14 @@ WeightGeometry make_weight_geometry(const ConvProblem& problem, const Tile& tile
   return g;
 }
 
+void WeightGeometry::describe(Text& out) const {
+  out << "tile " << count_text(tile.m, "filter") << " x " << count_text(box.channels, "channel")
+      << " x " << box.rows << "x" << box.columns << " taps, chunks of " << tile.n << "x" << tile.k
+      << " pixels";
+  describe_split(out, split);
+  out << (packed ? ", outer products" : ", dot products");
+}
+
 Plan plan_weight(const ConvProblem& problem, const DeviceCaps& caps, EngineId engine) {
   const bool packed = engine == EngineId::kCpuGemm;
   Plan plan;
@@ -100,7 +109,7 @@ Plan plan_weight(const ConvProblem& problem, const DeviceCaps& caps, EngineId en
   g = make_weight_geometry(problem, plan.tile, plan.split, packed);
   const int64_t slots = count_slots(caps.threads, g.slot_elements() * bytes);
   plan.workspace_bytes = (g.part_sums + slots * g.slot_elements()) * bytes;
-  plan.shape = std::make_shared<const WeightGeometry>(std::move(g));
+  plan.geometry = make_geometry(CpuPlan{std::move(g)});
   return plan;
 }
 

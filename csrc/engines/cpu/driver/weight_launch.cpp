@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "engines/cpu/driver/cpu_plan.h"
 #include "engines/cpu/driver/limits.h"
-#include "engines/cpu/driver/weight_driver.h"
 
 namespace convx {
 namespace {
@@ -12,7 +12,7 @@ class WeightLaunch {
  public:
   WeightLaunch(const ConvProblem& problem, const Plan& plan, const Buffers& buffers)
       : problem_(problem),
-        g_(*static_cast<const WeightGeometry*>(plan.shape.get())),
+        g_(cpu_geometry_of<WeightGeometry>(plan)),
         kernels_(find_kernels<Acc>(problem.dtype)),
         bytes_(size_of(problem.dtype)),
         x_(static_cast<const char*>(buffers.x)),

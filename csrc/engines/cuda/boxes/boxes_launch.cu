@@ -29,7 +29,7 @@ void clear_taken(const LaunchSite& site, const BoxesParams& p) {
 }  // namespace
 
 void launch_cuda_boxes(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  const auto& boxes = *static_cast<const BoxesPlan*>(plan.shape.get());
+  const auto& boxes = geometry_of<BoxesPlan>(plan);
   Buffers own = buffers;
   if (boxes.padding.count > 0) {
     void*& source = boxes.problem.pass == Pass::kForward ? own.x : own.y;

@@ -3,6 +3,7 @@
 
 #include "core/buffers.h"
 #include "core/fast_divmod.h"
+#include "core/plan.h"
 #include "engines/cuda/boxes/boxes_shape.h"
 #include "kernels/pack_filters.h"
 #include "kernels/pixel_copy.h"
@@ -91,10 +92,14 @@ inline constexpr int64_t kPaddingAlignment = 256;  // alignment of the padded co
 // All launches of a problem. The problem is the caller's, possibly with a padded copy of the
 // source, or with all pixels in one row.
 struct BoxesPlan {
+  static constexpr EngineId kEngines[] = {EngineId::kCudaBoxes};
+
   ConvProblem problem;
   std::vector<BoxesFit> launches;
   CopiedPixels padding;
   int64_t padding_offset = 0;  // byte offset of the padded source in the workspace
+
+  void describe(Text& out) const;
 };
 
 }  // namespace convx

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/arithmetic.h"
+#include "core/text.h"
 #include "engines/cuda/boxes/boxes_params.h"
 #include "engines/cuda/cuda_engines.h"
 #include "planning/boxed_tensor.h"
@@ -69,7 +70,7 @@ std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps
     plan.workspace_bytes = boxes.padding_offset + padding.bytes();
   }
   if (plan.workspace_bytes > caps.workspace_limit) return std::nullopt;
-  plan.shape = std::make_shared<BoxesPlan>(std::move(boxes));
+  plan.geometry = make_geometry(std::move(boxes));
   return plan;
 }
 
@@ -130,6 +131,31 @@ std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& 
 }
 
 }  // namespace
+
+void BoxesShape::describe(Text& out) const {
+  constexpr const char* kForms[] = {"pixels", "plane lines", "planes", "planes in pairs", "spans"};
+  out << "tile " << pieces << " x ";
+  if (flat_pitch > 0) {
+    out << box.pixels() << " consecutive pixels";
+  } else if (form == BoxForm::kPixels) {
+    out << box.images << "x" << box.rows << "x" << box.columns << " pixels";
+  } else {
+    out << kBoxPixels << " pixels in " << kForms[static_cast<int>(form)];
+  }
+  out << " x " << filters << " filters";
+  describe_stages(out, stages);
+  describe_split(out, parts);
+  if (whole_tiles > 0) out << " of the last tiles";
+  if (resident) out << ", resident filters";
+  if (in_turn) out << ", tiles in turn";
+  out << ", " << name_of(math);
+}
+
+void BoxesPlan::describe(Text& out) const {
+  if (padding.count > 0) out << "padded copy of the source, ";
+  write_counted(out, launches, "kernel",
+                [](Text& line, const BoxesFit& fit) { fit.shape.describe(line); });
+}
 
 Engine cuda_boxes_engine() {
   return {.id = EngineId::kCudaBoxes,

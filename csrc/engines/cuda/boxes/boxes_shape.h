@@ -200,6 +200,8 @@ enum class BoxFilters : uint8_t {
   kColumns,  // the same, but the filters are contiguous (16 bits only)
 };
 
+class Text;
+
 struct BoxesShape {
   TensorMath math = TensorMath::kTf32;
   std::vector<BoxPhase> phases;  // by descending number of taps; one where form is not kPixels
@@ -276,6 +278,8 @@ struct BoxesShape {
   // With resident filters a block takes only tiles with its own filters, so there is one kind of
   // tile per filter tile.
   int64_t tile_kinds() const { return resident ? filter_tiles : 1; }
+
+  void describe(Text& out) const;
 };
 
 // The form in which a problem's tensors can be copied, if there is one.

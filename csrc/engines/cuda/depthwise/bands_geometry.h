@@ -21,6 +21,7 @@
 
 #include "core/buffers.h"
 #include "core/device_caps.h"
+#include "core/plan.h"
 #include "core/problem.h"
 #include "planning/cuda_axis.h"
 
@@ -81,8 +82,9 @@ constexpr int count_staged_steps(int tiles, int steps, int groups) {
   return tiles + steps * groups - 1;
 }
 
-// Stored in Plan::shape.
 struct BandsFit {
+  static constexpr EngineId kEngines[] = {EngineId::kCudaBands};
+
   BandsParams params{};      // complete except for the buffers
   int depth = 0;             // source columns of a step
   int steps = 0, tiles = 0;  // steps of a group; steps beside each other in a tile
@@ -93,6 +95,7 @@ struct BandsFit {
 
   int64_t columns() const { return int64_t{tiles} * depth; }  // output columns of a block
   BandsKernel kernel() const { return {steps, tiles * depth}; }
+  void describe(Text& out) const;
 };
 
 // The largest tile of a block: output columns, and output rows of all its images together.

@@ -6,7 +6,7 @@
 namespace convx {
 
 void launch_cuda_bands(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  const BandsFit& fit = *static_cast<const BandsFit*>(plan.shape.get());
+  const BandsFit& fit = geometry_of<BandsFit>(plan);
   const BandsParams params = make_bands_params(*site.problem, fit, buffers);
   visit_mma_type(site.problem->dtype, [&](auto element) {
     using T = decltype(element);

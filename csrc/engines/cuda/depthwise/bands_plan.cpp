@@ -2,6 +2,7 @@
 #include <span>
 
 #include "core/gather_view.h"
+#include "core/text.h"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/depthwise/bands_geometry.h"
 #include "planning/refusals.h"
@@ -33,15 +34,14 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   return "";
 }
 
-Plan make_plan(BandsFit found) {
-  auto fit = std::make_shared<BandsFit>(std::move(found));
-  const BandsParams& p = fit->params;
+Plan make_plan(BandsFit fit) {
+  const BandsParams& p = fit.params;
   Plan plan;
   plan.engine = EngineId::kCudaBands;
-  plan.tile = {int64_t{p.tile_rows} * p.tile_images, fit->columns(),
-               int64_t{fit->steps} * p.groups * fit->depth};
-  plan.predicted_us = fit->microseconds;
-  plan.shape = std::move(fit);
+  plan.tile = {int64_t{p.tile_rows} * p.tile_images, fit.columns(),
+               int64_t{fit.steps} * p.groups * fit.depth};
+  plan.predicted_us = fit.microseconds;
+  plan.geometry = make_geometry(std::move(fit));
   return plan;
 }
 
@@ -85,6 +85,12 @@ std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& 
 }
 
 }  // namespace
+
+void BandsFit::describe(Text& out) const {
+  out << "tile " << params.tile_images << "x" << params.tile_rows << "x" << columns()
+      << " pixels (images x rows x columns), bands of " << params.groups << " x " << steps
+      << " steps of " << depth << " columns, " << count_text(params.warps, "warp");
+}
 
 Engine cuda_bands_engine() {
   return {.id = EngineId::kCudaBands,

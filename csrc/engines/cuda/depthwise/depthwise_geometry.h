@@ -205,6 +205,8 @@ struct PhaseStripParams {
 // neither.
 enum class DepthwiseLayout : uint8_t { kPlanes, kPixels, kOther };
 
+class Text;
+
 // The strip kernel of a problem, if one matches.
 struct StripFit {
   int shape = -1;   // index in kStripShapes (strip_shapes.h); -1: no kernel matches
@@ -220,8 +222,8 @@ struct PixelStripFit {
   int64_t blocks = 0;  // 0: no kernel matches
 };
 
-// Stored in Plan::shape. The tile kernel's parameters of the layout are always filled. If strips
-// are predicted to be faster, theirs are filled too and take precedence.
+// The tile kernel's parameters of the layout are always filled. If strips are predicted to be
+// faster, theirs are filled too and take precedence.
 struct DepthwiseFit {
   DepthwiseLayout layout = DepthwiseLayout::kOther;
   PlaneParams plane{};
@@ -232,15 +234,18 @@ struct DepthwiseFit {
   int64_t shared_bytes = 0;
   int plane_taps = 0;  // NCHW: one of kPlaneTaps
   double microseconds = 0;
+
+  void describe(Text& out) const;
 };
 
-// Stored in Plan::shape.
 struct PhaseStripFit {
   PhaseStripParams params{};
   int kernel = 0;      // 3 or 5
   int channels = 0;    // of a thread: 1, 2 or 4
   int64_t blocks = 0;  // 0: the kernel does not serve the problem
   double microseconds = 0;
+
+  void describe(Text& out) const;
 };
 
 // True for the problems that only phase strips can serve.

@@ -36,15 +36,15 @@ void launch_channels_last(const LaunchSite& site, const DepthwiseFit& fit, const
 }  // namespace
 
 void launch_cuda_depthwise(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  if (site.problem->pass == Pass::kWeightGrad) {
+  const auto& planned = geometry_of<DepthwisePlan>(plan).pass;
+  if (const auto* grad = std::get_if<DepthwiseWeightGradFit>(&planned)) {
     const auto launch = [&](const auto& fit) { launch_weight_grad(site, fit, buffers); };
-    return std::visit(launch, *static_cast<const DepthwiseWeightGradFit*>(plan.shape.get()));
+    return std::visit(launch, *grad);
   }
-  if (is_strided_input_grad(*site.problem)) {
-    const auto& strips = *static_cast<const PhaseStripFit*>(plan.shape.get());
-    return launch_strips(site, make_phase_strips(*site.problem, strips, buffers));
+  if (const auto* strips = std::get_if<PhaseStripFit>(&planned)) {
+    return launch_strips(site, make_phase_strips(*site.problem, *strips, buffers));
   }
-  const DepthwiseFit& fit = *static_cast<const DepthwiseFit*>(plan.shape.get());
+  const DepthwiseFit& fit = std::get<DepthwiseFit>(planned);
   if (fit.strip.shape >= 0) {
     launch_strips(site, make_strip_launch(*site.problem, fit, buffers));
   } else if (fit.layout == DepthwiseLayout::kPlanes) {

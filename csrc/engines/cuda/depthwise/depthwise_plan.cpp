@@ -1,3 +1,4 @@
+#include "core/text.h"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/depthwise/depthwise_geometry.h"
 #include "engines/cuda/depthwise/weight_grad_geometry.h"
@@ -35,17 +36,17 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
   Plan plan;
   plan.engine = EngineId::kCudaDepthwise;
   if (problem.pass == Pass::kWeightGrad) {
-    auto grad = std::make_shared<DepthwiseWeightGradFit>(fit_depthwise_weight_grad(problem, caps));
-    if (std::visit([](const auto& fit) { return fit.blocks == 0; }, *grad)) {
+    DepthwiseWeightGradFit grad = fit_depthwise_weight_grad(problem, caps);
+    if (std::visit([](const auto& fit) { return fit.blocks == 0; }, grad)) {
       return Refusal{
           "it computes the weight gradient of dense tensors, and with several filters or channels "
           "per group only in NCHW for some kernel sizes"};
     }
-    if (const auto* strips = std::get_if<StripWeightGradFit>(grad.get())) {
+    if (const auto* strips = std::get_if<StripWeightGradFit>(&grad)) {
       plan.tile = {strips->params.segment_rows, strips->columns, 1};
       plan.split = strips->splits;
     } else {
-      const auto& pixels = std::get<PixelWeightGradFit>(*grad);
+      const auto& pixels = std::get<PixelWeightGradFit>(grad);
       const PixelWeightGradParams& tiles = pixels.params;
       const RowWeightGradParams& rows = pixels.rows.params;
       const bool by_rows = pixels.rows.blocks > 0;
@@ -54,45 +55,97 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
       plan.split = by_rows ? pixels.rows.splits : pixels.splits;
     }
     const auto cost = [](const auto& fit) -> WeightGradCost { return fit; };
-    const WeightGradCost found = std::visit(cost, *grad);
+    const WeightGradCost found = std::visit(cost, grad);
     plan.workspace_bytes = found.workspace_bytes;
     plan.predicted_us = found.microseconds;
-    plan.shape = std::move(grad);
+    plan.geometry = make_geometry(DepthwisePlan{std::move(grad)});
     return plan;
   }
   if (is_strided_input_grad(problem)) {
-    auto strips = std::make_shared<PhaseStripFit>(fit_phase_strips(problem, caps));
-    if (strips->blocks == 0) {
+    const PhaseStripFit strips = fit_phase_strips(problem, caps);
+    if (strips.blocks == 0) {
       return Refusal{
           "it computes strided input gradients of 3x3 and 5x5 kernels with stride 2 only"};
     }
-    plan.tile = {kPhaseStride * strips->params.segment_rows, kPhaseStride, strips->channels};
-    plan.predicted_us = strips->microseconds;
-    plan.shape = std::move(strips);
+    plan.tile = {kPhaseStride * strips.params.segment_rows, kPhaseStride, strips.channels};
+    plan.predicted_us = strips.microseconds;
+    plan.geometry = make_geometry(DepthwisePlan{strips});
     return plan;
   }
-  auto fit = std::make_shared<DepthwiseFit>(fit_depthwise(problem, caps));
-  if (fit->blocks == 0) return Refusal{"no tile fits in shared memory"};
-  const PlaneParams& plane = fit->plane;
-  const ChannelsLastParams& pixel = fit->pixel;
-  if (fit->strip.shape >= 0) {
-    plan.tile = {fit->strip.params.segment_rows, fit->strip.columns, 1};
-  } else if (fit->layout == DepthwiseLayout::kPlanes) {
+  const DepthwiseFit fit = fit_depthwise(problem, caps);
+  if (fit.blocks == 0) return Refusal{"no tile fits in shared memory"};
+  const PlaneParams& plane = fit.plane;
+  const ChannelsLastParams& pixel = fit.pixel;
+  if (fit.strip.shape >= 0) {
+    plan.tile = {fit.strip.params.segment_rows, fit.strip.columns, 1};
+  } else if (fit.layout == DepthwiseLayout::kPlanes) {
     plan.tile = {plane.tile_rows * plane.t.row.lanes, plane.tile_cols * plane.t.column.lanes,
                  plane.tile_planes};
-  } else if (fit->pixel_strip.blocks > 0) {
-    const PixelStripParams& strip = fit->pixel_strip.params;
-    const PixelStripShape& shape = kPixelStripShapes[fit->pixel_strip.shape];
+  } else if (fit.pixel_strip.blocks > 0) {
+    const PixelStripParams& strip = fit.pixel_strip.params;
+    const PixelStripShape& shape = kPixelStripShapes[fit.pixel_strip.shape];
     plan.tile = {strip.segment_rows, pixel_strip_columns(shape.taps, shape.stride), strip.chunk};
   } else {
     plan.tile = {pixel.tile_rows * pixel.t.row.lanes, pixel.tile_cols, pixel.chunk};
   }
-  plan.predicted_us = fit->microseconds;
-  plan.shape = std::move(fit);
+  plan.predicted_us = fit.microseconds;
+  plan.geometry = make_geometry(DepthwisePlan{fit});
   return plan;
 }
 
 }  // namespace
+
+void DepthwiseFit::describe(Text& out) const {
+  if (strip.shape >= 0) {
+    out << "strips of " << strip.params.segment_rows << "x" << strip.columns << " pixels";
+  } else if (layout == DepthwiseLayout::kPlanes) {
+    out << "tile " << plane.tile_rows * plane.t.row.lanes << "x"
+        << plane.tile_cols * plane.t.column.lanes << " pixels of "
+        << count_text(plane.tile_planes, "plane") << ", " << plane_taps << " taps at once";
+  } else if (pixel_strip.blocks > 0) {
+    const auto [taps, stride] = kPixelStripShapes[pixel_strip.shape];
+    out << "strips of " << pixel_strip.params.segment_rows << "x"
+        << pixel_strip_columns(taps, stride) << " pixels, "
+        << count_text(pixel_strip.params.chunk, "channel");
+  } else {
+    out << "tile " << pixel.tile_rows * pixel.t.row.lanes << "x" << pixel.tile_cols << " pixels x "
+        << pixel.chunk << " channels";
+  }
+}
+
+void PhaseStripFit::describe(Text& out) const {
+  out << "strips of " << kPhaseStride * params.segment_rows << "x" << kPhaseStride
+      << " pixels of all phases, " << count_text(channels, "channel");
+}
+
+void StripWeightGradFit::describe(Text& out) const {
+  out << "strips of " << params.segment_rows << "x" << columns << " pixels";
+  describe_split(out, splits);
+}
+
+void PixelWeightGradFit::describe(Text& out) const {
+  if (rows.blocks > 0) {
+    out << "rows of taps in registers, " << rows.params.chunk << " channels";
+    describe_split(out, rows.splits);
+    out << ", if aligned, else ";
+  }
+  out << "tile " << params.segment_rows << "x" << params.tile_columns << " pixels x "
+      << params.chunk << " channels";
+  describe_stages(out, params.stages);
+  describe_split(out, splits);
+  if (params.uses_boxes) out << ", TMA boxes";
+}
+
+void DepthwisePlan::describe(Text& out) const {
+  const auto write = [&](const auto& fit) { fit.describe(out); };
+  if (const auto* grad = std::get_if<DepthwiseWeightGradFit>(&pass)) {
+    std::visit(write, *grad);
+  } else if (const auto* strips = std::get_if<PhaseStripFit>(&pass)) {
+    write(*strips);
+  } else {
+    write(std::get<DepthwiseFit>(pass));
+  }
+}
 
 Engine cuda_depthwise_engine() { return {EngineId::kCudaDepthwise, "cuda_depthwise", consider}; }
 

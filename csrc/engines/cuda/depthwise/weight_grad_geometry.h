@@ -9,6 +9,7 @@
 #include "core/arithmetic.h"
 #include "core/buffers.h"
 #include "core/device_caps.h"
+#include "core/plan.h"
 #include "core/problem.h"
 #include "engines/cuda/depthwise/depthwise_geometry.h"
 #include "planning/boxed_tensor.h"
@@ -134,6 +135,8 @@ struct StripWeightGradFit : WeightGradCost {
   int columns = 0;
   bool aligned = true;  // both tensors are aligned to a thread's loads; known only at launch
   StripWeightGradParams params{};
+
+  void describe(Text& out) const;
 };
 
 // The channels_last kernel that keeps rows of taps in registers. With one split it writes dW
@@ -152,6 +155,8 @@ struct PixelWeightGradFit : WeightGradCost {
   // Filled if it is predicted to be faster; it takes precedence if the buffers are aligned for it.
   // The workspace is then large enough for either kernel.
   RowWeightGradFit rows;
+
+  void describe(Text& out) const;
 };
 
 // `forward` is the problem with its pass set to forward.
@@ -160,11 +165,20 @@ PixelWeightGradFit fit_pixel_weight_grad(const ConvProblem& forward, const Devic
 // The result has no blocks if no kernel serves the problem.
 RowWeightGradFit fit_row_weight_grad(const ConvProblem& forward, const DeviceCaps& caps);
 
-// Stored in Plan::shape for weight gradients.
 using DepthwiseWeightGradFit = std::variant<StripWeightGradFit, PixelWeightGradFit>;
 // Returns the kernel that serves the problem's layout. The result has no blocks if none does.
 DepthwiseWeightGradFit fit_depthwise_weight_grad(const ConvProblem& problem,
                                                  const DeviceCaps& caps);
+
+// One of them is planned: a forward pass or what has its form, a strided input gradient, or a
+// weight gradient.
+struct DepthwisePlan {
+  static constexpr EngineId kEngines[] = {EngineId::kCudaDepthwise};
+
+  std::variant<DepthwiseFit, PhaseStripFit, DepthwiseWeightGradFit> pass;
+
+  void describe(Text& out) const;
+};
 
 // Complete the fits with the buffers of one call.
 StripWeightGradFit make_strip_weight_grad(const ConvProblem& problem, const StripWeightGradFit& fit,

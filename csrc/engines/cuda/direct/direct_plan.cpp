@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "core/text.h"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/direct/direct_costs.h"
 #include "engines/cuda/direct/gather_geometry.h"
@@ -20,7 +21,7 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
     plan.split = shape.split;
     plan.workspace_bytes = shape.workspace_bytes;
     plan.predicted_us = shape.microseconds;
-    plan.shape = std::make_shared<const WeightGradFit>(make_weight_grad_fit(problem, shape));
+    plan.geometry = make_geometry(DirectPlan{make_weight_grad_fit(problem, shape)});
     return plan;
   }
   GatherShape shape = fit_gather_shape(problem, caps);
@@ -32,12 +33,33 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
       shape.packed_bytes <= caps.workspace_limit && shape.microseconds > kDirectWorthPackingUs;
   plan.workspace_bytes = pack ? shape.packed_bytes : 0;
   plan.predicted_us = shape.microseconds;
-  plan.shape =
-      std::make_shared<const GatherShape>(complete_gather(problem, std::move(shape), pack));
+  plan.geometry = make_geometry(DirectPlan{complete_gather(problem, std::move(shape), pack)});
   return plan;
 }
 
 }  // namespace
+
+void GatherShape::describe(Text& out) const {
+  const GatherConfig& tile = kGatherConfigs[config];
+  out << "tile " << count_text(tile.filters(), "filter") << " x " << params.tile_images << "x"
+      << params.rows << "x" << params.strips * kStrip
+      << " pixels (images x rows x columns), chunks of " << count_text(params.channels, "channel")
+      << " x " << params.row_taps << "x" << params.column_taps << " taps"
+      << (params.packed ? ", packed filters" : "");
+}
+
+void WeightGradFit::describe(Text& out) const {
+  constexpr const char* kKernels[] = {"wide", "narrow", "pixel"};
+  const WeightGradConfig& tile = kWeightGradConfigs[shape.config];
+  out << "tile " << count_text(tile.filters, "filter") << " x " << tile.columns << " columns"
+      << (shape.is_transposed ? " of the transpose" : "");
+  describe_split(out, shape.split);
+  out << ", " << kKernels[static_cast<int>(tile.kernel)] << " kernel";
+}
+
+void DirectPlan::describe(Text& out) const {
+  std::visit([&](const auto& planned) { planned.describe(out); }, pass);
+}
 
 Engine cuda_direct_engine() { return {EngineId::kCudaDirect, "cuda_direct", consider}; }
 

@@ -94,7 +94,9 @@ inline constexpr GatherConfig kGatherConfigs[] = {
 };
 inline constexpr int kGatherConfigCount = sizeof(kGatherConfigs) / sizeof(kGatherConfigs[0]);
 
-// A plan of the forward pass or of the input gradient (Plan::shape).
+class Text;
+
+// A plan of the forward pass or of the input gradient.
 struct GatherShape {
   int config = -1;  // index into kGatherConfigs
   int64_t image_tiles = 1;
@@ -104,6 +106,8 @@ struct GatherShape {
   std::vector<GatherAxis> rows_axes, columns_axes;
   double microseconds = 0;
   GatherParams params{};  // without buffers; once completed, with the phases of the first launch
+
+  void describe(Text& out) const;
 };
 
 // Returns the tile with the shortest predicted time.

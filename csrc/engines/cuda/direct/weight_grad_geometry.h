@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <variant>
 
 #include "core/device_caps.h"
 #include "core/fast_divmod.h"
+#include "core/plan.h"
 #include "core/problem.h"
 #include "engines/cuda/direct/gather_geometry.h"
 
@@ -93,10 +95,20 @@ std::optional<WeightGradShape> fit_weight_grad_config(const ConvProblem& problem
 // Returns the tile with the shortest predicted time.
 WeightGradShape fit_weight_grad_shape(const ConvProblem& problem, const DeviceCaps& caps);
 
-// A fitted weight gradient, ready to launch except for its buffers: Plan::shape.
+// A fitted weight gradient, ready to launch except for its buffers.
 struct WeightGradFit {
   WeightGradShape shape;
   WeightGradParams params;  // without buffers and without the slice of tiles
+
+  void describe(Text& out) const;
+};
+
+struct DirectPlan {
+  static constexpr EngineId kEngines[] = {EngineId::kCudaDirect};
+
+  std::variant<GatherShape, WeightGradFit> pass;
+
+  void describe(Text& out) const;
 };
 
 WeightGradFit make_weight_grad_fit(const ConvProblem& problem, const WeightGradShape& shape);

@@ -6,7 +6,7 @@ namespace convx {
 
 void launch_cuda_gemm(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   void* const blas = site.get_blas();
-  const GemmShape& shape = *static_cast<const GemmShape*>(plan.shape.get());
+  const GemmShape& shape = geometry_of<GemmShape>(plan);
   if (site.problem->pass == Pass::kWeightGrad) {
     launch_gemm_weight_grad(site, blas, shape, buffers);
   } else if (shape.in_place.form != InPlaceForm::kNone) {

@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/text.h"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/gemm/gemm_shape.h"
 #include "planning/device_rates.h"
@@ -172,7 +173,7 @@ Plan make_plan(const ConvProblem& problem, const DeviceCaps& caps, GemmShape sha
   const double products = std::max(caps.sm_count, 1) / kReferenceSms *
                           (uses_tensor_cores(problem) ? rates.tensor : rates.multiply);
   plan.predicted_us = predict(problem, shape, caps, rates.memory, products);
-  plan.shape = std::make_shared<const GemmShape>(std::move(shape));
+  plan.geometry = make_geometry(std::move(shape));
   return plan;
 }
 
@@ -197,6 +198,30 @@ std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& c
 }
 
 }  // namespace
+
+void GemmShape::describe(Text& out) const {
+  if (in_place.form == InPlaceForm::kNone) {
+    out << "columns of " << chunk.images << " x " << chunk.rows << " x " << chunk.columns
+        << " pixels (images x rows x columns), about " << std::llround(calls) << " GEMMs";
+    return;
+  }
+  out << "in place as " << name_of(in_place.form);
+  if (in_place.chunk_pixels > 0) out << ", " << in_place.chunk_pixels << " pixels at a time";
+  if (in_place.filters.packed) out << ", packed filters";
+  if (in_place.is_whole) {
+    out << ", one product";
+  } else if (segment > 0) {
+    out << ", segments of " << segment << " pixels";
+  }
+  out << (in_place.asks_lt ? ", cuBLASLt" : ", cuBLAS");
+  if (!in_place.asks_lt) return;
+  if (in_place.blas_bytes > 0) out << " with " << (in_place.blas_bytes >> 20) << " MiB";
+  if (in_place.lt_rank == kFewTiles) {
+    out << ", the proposal of fewest tiles";
+  } else if (in_place.lt_rank > 0) {
+    out << ", proposal " << in_place.lt_rank + 1;
+  }
+}
 
 Engine cuda_gemm_engine() {
   return {.id = EngineId::kCudaGemm,

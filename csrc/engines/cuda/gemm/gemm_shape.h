@@ -15,6 +15,7 @@
 
 #include "core/buffers.h"
 #include "core/device_caps.h"
+#include "core/plan.h"
 #include "core/problem.h"
 #include "engines/cuda/gemm/gemm_in_place.h"
 #include "planning/gather_axis.h"
@@ -94,8 +95,10 @@ struct GemmRows {
   StoredRows stored;
 };
 
-// The phases of a problem, and chunks that fit into the workspace. This is Plan::shape.
+// The phases of a problem, and chunks that fit into the workspace.
 struct GemmShape {
+  static constexpr EngineId kEngines[] = {EngineId::kCudaGemm};
+
   bool fits = true;
   GatherView view;  // the forward pass's, also for the weight gradient
   std::vector<GemmRows> rows;
@@ -120,6 +123,8 @@ struct GemmShape {
   // Waves of cuBLAS' tiles over the whole launch, and the same weighted with the terms of their
   // reductions.
   double waves = 0, wave_terms = 0;
+
+  void describe(Text& out) const;
 };
 GemmShape fit_gemm_shape(const ConvProblem& problem, int64_t workspace_limit, int sm_count,
                          const InPlaceWish& wish = {});

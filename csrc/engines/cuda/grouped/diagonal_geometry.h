@@ -21,6 +21,7 @@
 #include "core/buffers.h"
 #include "core/device_caps.h"
 #include "core/fast_divmod.h"
+#include "core/plan.h"
 #include "core/problem.h"
 
 namespace convx {
@@ -116,14 +117,17 @@ struct DiagonalParams {
   FastDivmod by_units, by_row_units;  // copy units of a pixel, and of a staged row
 };
 
-// Stored in Plan::shape.
 struct DiagonalFit {
+  static constexpr EngineId kEngines[] = {EngineId::kCudaDiagonal};
+
   DiagonalParams params{};
   DiagonalKernel kernel{};
   int64_t blocks = 0;        // 0: no tile fits
   int64_t shared_bytes = 0;  // per block
   double mean_depth = 0;     // source chunks that a filter chunk reads
   double microseconds = 0;   // predicted
+
+  void describe(Text& out) const;
 };
 
 // A variant: tiles of more than most / 2 and at most `most` pixels.

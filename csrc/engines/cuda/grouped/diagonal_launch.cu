@@ -6,7 +6,7 @@
 namespace convx {
 
 void launch_cuda_diagonal(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  const DiagonalFit& fit = *static_cast<const DiagonalFit*>(plan.shape.get());
+  const DiagonalFit& fit = geometry_of<DiagonalFit>(plan);
   const DiagonalParams params = make_diagonal_params(*site.problem, fit, buffers);
   visit_mma_type(site.problem->dtype, [&](auto element) {
     using T = decltype(element);

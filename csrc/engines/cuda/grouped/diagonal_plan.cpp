@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/gather_view.h"
+#include "core/text.h"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/grouped/diagonal_geometry.h"
 #include "planning/refusals.h"
@@ -29,15 +30,14 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   return "";
 }
 
-Plan make_plan(DiagonalFit found) {
-  auto fit = std::make_shared<DiagonalFit>(std::move(found));
-  const DiagonalParams& p = fit->params;
+Plan make_plan(DiagonalFit fit) {
+  const DiagonalParams& p = fit.params;
   Plan plan;
   plan.engine = EngineId::kCudaDiagonal;
   plan.tile = {p.tile_rows, p.tile_columns,
-               int64_t{p.chunks} * count_chunk_filters(fit->kernel.pieces)};
-  plan.predicted_us = fit->microseconds;
-  plan.shape = std::move(fit);
+               int64_t{p.chunks} * count_chunk_filters(fit.kernel.pieces)};
+  plan.predicted_us = fit.microseconds;
+  plan.geometry = make_geometry(std::move(fit));
   return plan;
 }
 
@@ -61,7 +61,7 @@ std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& c
 // Tile sizes other than the planned one.
 std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
   const Plan chosen = make_plan(fit_diagonal(problem, caps));
-  const DiagonalParams& p = static_cast<const DiagonalFit*>(chosen.shape.get())->params;
+  const DiagonalParams& p = geometry_of<DiagonalFit>(chosen).params;
   const int64_t pixels = chosen.tile.m * chosen.tile.n * p.row.phases * p.column.phases;
   std::vector<const char*> names;
   for (const DiagonalTileSize& size : kDiagonalTileSizes) {
@@ -72,6 +72,13 @@ std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& 
 }
 
 }  // namespace
+
+void DiagonalFit::describe(Text& out) const {
+  out << "tile " << params.tile_rows << "x" << params.tile_columns << " pixels";
+  if (params.row.phases * params.column.phases > 1) out << " of a phase";
+  out << " x " << params.chunks * count_chunk_filters(kernel.pieces) << " filters, "
+      << kernel.warp_pixels << " pixels of a warp, " << count_text(params.depth, "source chunk");
+}
 
 Engine cuda_diagonal_engine() {
   return {.id = EngineId::kCudaDiagonal,

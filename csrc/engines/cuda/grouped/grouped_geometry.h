@@ -8,6 +8,7 @@
 #include "core/buffers.h"
 #include "core/device_caps.h"
 #include "core/fast_divmod.h"
+#include "core/plan.h"
 #include "core/problem.h"
 #include "planning/cuda_axis.h"
 #include "planning/staged_rows.h"
@@ -243,8 +244,9 @@ struct GroupedPixelFit : GroupedLaunch {
   GroupedPixelParams params{};
 };
 
-// Stored in Plan::shape.
 struct GroupedFit : GroupedLaunch {
+  static constexpr EngineId kEngines[] = {EngineId::kCudaGrouped};
+
   GroupedParams params{};
   GroupedKernel kernel{ColumnWindow::kSegments, kManyFilters};
   int threads = 0;
@@ -254,6 +256,7 @@ struct GroupedFit : GroupedLaunch {
   const GroupedTask& task() const {
     return mma.blocks > 0 ? static_cast<const GroupedTask&>(mma.params) : params;
   }
+  void describe(Text& out) const;
 };
 
 // Returns whether columns are contiguous in source and target (NCHW). If not, channels must be.

@@ -32,7 +32,7 @@ void launch_planes(const LaunchSite& site, const GroupedFit& fit, const Buffers&
 }  // namespace
 
 void launch_cuda_grouped(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  const GroupedFit& fit = *static_cast<const GroupedFit*>(plan.shape.get());
+  const GroupedFit& fit = geometry_of<GroupedFit>(plan);
   if (fit.pixels.blocks > 0) return launch_pixels(site, fit.pixels, buffers);
   if (fit.mma.blocks > 0) return launch_grouped_mma(site, fit.mma, buffers);
   launch_planes(site, fit, buffers);

@@ -1,3 +1,4 @@
+#include "core/text.h"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/grouped/grouped_geometry.h"
 #include "planning/refusals.h"
@@ -36,18 +37,37 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
   if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
   Plan plan;
   plan.engine = EngineId::kCudaGrouped;
-  auto fit = std::make_shared<GroupedFit>(fit_grouped(problem, caps));
-  const GroupedTask& task = fit->task();
+  GroupedFit fit = fit_grouped(problem, caps);
+  const GroupedTask& task = fit.task();
   plan.tile = {task.tile_rows, task.tile_cols, task.tile_groups};
-  if (fit->pixels.blocks > 0) {
-    plan.tile = {1, kPixelStrip, fit->pixels.params.block_quads * kPixelQuad};
+  if (fit.pixels.blocks > 0) {
+    plan.tile = {1, kPixelStrip, fit.pixels.params.block_quads * kPixelQuad};
   }
-  plan.predicted_us = fit->microseconds;
-  plan.shape = std::move(fit);
+  plan.predicted_us = fit.microseconds;
+  plan.geometry = make_geometry(std::move(fit));
   return plan;
 }
 
 }  // namespace
+
+void GroupedFit::describe(Text& out) const {
+  if (pixels.blocks > 0) {
+    out << "channels_last, " << pixels.params.slots << " strips of " << kPixelStrip << " pixels x "
+        << pixels.params.block_quads * kPixelQuad << " filters, FFMA";
+    return;
+  }
+  const GroupedTask& t = task();
+  out << "tile " << count_text(t.tile_groups, "group") << " x " << t.tile_rows << "x" << t.tile_cols
+      << " pixels of " << count_text(t.tile_images, "image") << ", ";
+  if (mma.blocks > 0) {
+    out << mma.kernel.cells << " cells of " << mma.kernel.filters << " filters per warp, MMA";
+  } else {
+    out << kernel.filters << " filters per thread, " << count_text(params.chunks, "chunk") << " of "
+        << count_text(params.chunk, "channel");
+    describe_stages(out, params.buffers);
+    out << ", FFMA";
+  }
+}
 
 Engine cuda_grouped_engine() { return {EngineId::kCudaGrouped, "cuda_grouped", consider}; }
 

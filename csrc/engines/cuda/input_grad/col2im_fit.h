@@ -16,6 +16,8 @@ struct Col2imShape {
   int64_t packed_bytes = 0;
   double microseconds = 0;
   Col2imGeometry geometry{};
+
+  void describe(Text& out) const;
 };
 
 struct Col2imFit {
@@ -24,8 +26,12 @@ struct Col2imFit {
 };
 
 struct Col2imPlan {
+  static constexpr EngineId kEngines[] = {EngineId::kCudaCol2im};
+
   ConvProblem problem;
   HalvedPlan<Col2imFit> fits;
+
+  void describe(Text& out) const { describe_halves(out, fits); }
 };
 
 // The fastest shape by prediction. Empty if the filters of a single channel do not fit in shared

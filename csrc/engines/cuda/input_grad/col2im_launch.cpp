@@ -5,7 +5,7 @@
 namespace convx {
 
 void launch_cuda_col2im(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  const auto& planned = *static_cast<const Col2imPlan*>(plan.shape.get());
+  const auto& planned = geometry_of<Col2imPlan>(plan);
   launch_halves(
       planned.fits, buffers,
       [&](const Col2imFit& fit) {

@@ -42,11 +42,19 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
     int& terms = made.fits.half->params.min_terms;
     terms = static_cast<int>(terms * problem.R * problem.S / taps);
   }
-  plan.shape = std::make_shared<Col2imPlan>(std::move(made));
+  plan.geometry = make_geometry(std::move(made));
   return plan;
 }
 
 }  // namespace
+
+void Col2imShape::describe(Text& out) const {
+  out << "tile " << kStripPixels << " columns of dY x " << geometry.tile_channels
+      << " channels, MMAs of " << geometry.columns << " columns in "
+      << count_text(geometry.chunks, "chunk");
+  describe_stages(out, geometry.stages);
+  out << ", " << name_of(math);
+}
 
 Engine cuda_col2im_engine() { return {EngineId::kCudaCol2im, "cuda_col2im", consider}; }
 

@@ -192,7 +192,7 @@ class PhasesLaunch {
 }  // namespace
 
 void launch_cuda_phases(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  const auto& shape = *static_cast<const PhasesShape*>(plan.shape.get());
+  const auto& shape = geometry_of<PhasesShape>(plan);
   const PhasesLaunch launch(site, shape, buffers);
   switch (shape.form) {
     case PhasesForm::kChannels:

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "core/text.h"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/input_grad/phases_shape.h"
 #include "planning/refusals.h"
@@ -15,6 +16,15 @@ constexpr NamedForm kForms[] = {{"channels", PhasesForm::kChannels},
                                 {"views", PhasesForm::kViews},
                                 {"rows", PhasesForm::kRows},
                                 {"transposed", PhasesForm::kTransposed}};
+
+// The engine of an inner convolution, and what it does.
+void describe_inner(Text& out, const InnerProblem& inner) {
+  for (const Engine& engine : cuda_engines()) {
+    if (engine.id == inner.plan.engine) out << engine.name << " (";
+  }
+  inner.plan.geometry->describe(out);
+  out << ")";
+}
 
 std::optional<PhasesShape> fit_best(const ConvProblem& problem, const DeviceCaps& caps) {
   std::optional<PhasesShape> best;
@@ -34,19 +44,18 @@ std::string refuse(const ConvProblem& p) {
   return refuse_large_images(p);
 }
 
-Plan make_plan(PhasesShape found) {
-  auto shape = std::make_shared<PhasesShape>(std::move(found));
-  const Plan& inner = shape->form == PhasesForm::kViews  ? shape->views.front().plan
-                      : shape->form == PhasesForm::kRows ? shape->rows.front().plan
-                                                         : shape->whole.plan;
+Plan make_plan(PhasesShape shape) {
+  const Plan& inner = shape.form == PhasesForm::kViews  ? shape.views.front().plan
+                      : shape.form == PhasesForm::kRows ? shape.rows.front().plan
+                                                        : shape.whole.plan;
   Plan plan;
   plan.engine = EngineId::kCudaPhases;
   plan.tile = inner.tile;
   plan.split = inner.split;
   plan.halves = inner.halves;
-  plan.workspace_bytes = shape->workspace_bytes;
-  plan.predicted_us = shape->microseconds;
-  plan.shape = std::move(shape);
+  plan.workspace_bytes = shape.workspace_bytes;
+  plan.predicted_us = shape.microseconds;
+  plan.geometry = make_geometry(std::move(shape));
   return plan;
 }
 
@@ -82,6 +91,16 @@ std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& 
 }
 
 }  // namespace
+
+void PhasesShape::describe(Text& out) const {
+  for (const NamedForm& known : kForms) {
+    if (known.form == form) out << known.name << " form, ";
+  }
+  if (form == PhasesForm::kViews) return write_counted(out, views, "view", describe_inner);
+  if (form == PhasesForm::kRows) return write_counted(out, rows, "row phase", describe_inner);
+  out << count_text(chunk_images, "image") << " at a time, ";
+  describe_inner(out, whole);
+}
 
 Engine cuda_phases_engine() {
   return {.id = EngineId::kCudaPhases,

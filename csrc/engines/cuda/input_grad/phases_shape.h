@@ -162,6 +162,8 @@ struct RowPhase : InnerProblem {
 };
 
 struct PhasesShape {
+  static constexpr EngineId kEngines[] = {EngineId::kCudaPhases};
+
   PhasesForm form = PhasesForm::kChannels;
   std::vector<ViewedPhase> views;  // kViews
 
@@ -182,6 +184,8 @@ struct PhasesShape {
 
   int64_t workspace_bytes = 0;
   double microseconds = 0;
+
+  void describe(Text& out) const;
 };
 
 // Empty if the problem does not have the form, or if it does not fit in the workspace.

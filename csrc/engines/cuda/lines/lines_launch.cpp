@@ -9,7 +9,7 @@ template <TensorMath kMath>
 void launch_lines(const LaunchSite& site, const WindowShape& shape, const WindowParams& params);
 
 void launch_cuda_lines(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  const auto& lines = *static_cast<const LinesPlan*>(plan.shape.get());
+  const auto& lines = geometry_of<LinesPlan>(plan);
   launch_phases(
       lines.phases, buffers,
       [&](const WindowFit& fit, int64_t before) {

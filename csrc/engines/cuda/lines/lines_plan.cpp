@@ -56,7 +56,7 @@ std::optional<Plan> plan_phases_of(const ConvProblem& problem, const DeviceCaps&
   std::optional<PhasedPlan<WindowFit>> fits =
       plan_phases<WindowFit>(plan, problem, caps, phases, fit_shape, take, give_up_us);
   if (!fits) return std::nullopt;
-  plan.shape = std::make_shared<LinesPlan>(LinesPlan{problem, std::move(*fits)});
+  plan.geometry = make_geometry(LinesPlan{problem, std::move(*fits)});
   return plan;
 }
 
@@ -88,6 +88,17 @@ Consideration consider(const ConvProblem& p, const DeviceCaps& caps, const Searc
 }
 
 }  // namespace
+
+void WindowShape::describe(Text& out) const {
+  out << "tile " << kWindowFilters * filter_groups << " filters x " << windows() * columns
+      << " positions";
+  describe_stages(out, source_stages, resident ? 0 : filter_stages);
+  if (resident) out << ", resident filters";
+  describe_split(out, splits);
+  if (walks()) out << (pace == Pace::kCarry ? ", streams and carries sectors" : ", streams");
+  if (box_columns > 0) out << ", TMA boxes of " << box_rows << "x" << box_columns << " pixels";
+  out << ", " << lane_bytes << " bytes of channels, " << name_of(math);
+}
 
 Engine cuda_lines_engine() {
   return {.id = EngineId::kCudaLines,

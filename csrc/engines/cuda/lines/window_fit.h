@@ -14,10 +14,13 @@ struct WindowFit {
   WindowParams params;  // its pointers are null
 };
 
-// The type behind Plan::shape.
 struct LinesPlan {
+  static constexpr EngineId kEngines[] = {EngineId::kCudaLines};
+
   ConvProblem problem;  // the problem that was fitted; it may be a flattened one
   PhasedPlan<WindowFit> phases;
+
+  void describe(Text& out) const { describe_phases(out, phases); }
 };
 
 WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape);

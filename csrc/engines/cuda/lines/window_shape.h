@@ -161,6 +161,8 @@ constexpr const auto& window_columns() {
   }
 }
 
+class Text;
+
 struct WindowSegment {
   // Positions from the start of the tile to the start of the segment; a multiple of kLineAlignment.
   int shift = 0;
@@ -244,6 +246,8 @@ struct WindowShape {
   int windows() const { return filter_groups == 1 ? 2 : 1; }  // windows of a tile
   int tile_step() const { return window_step * windows(); }   // positions from one tile to the next
   int positions() const { return segment_count * segment_length; }
+
+  void describe(Text& out) const;
 };
 
 // The shape with the smallest predicted time for one phase of the problem, or one with columns == 0

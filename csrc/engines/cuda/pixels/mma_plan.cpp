@@ -41,7 +41,7 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
   if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
   Plan plan;
   plan.engine = EngineId::kCudaMma;
-  MmaPlan phases;
+  std::vector<PixelFit> phases;
   for (const GatherPhase& phase : make_gather_phases(problem)) {
     PixelShape shape = fit_phase(problem, caps, phase.rows, phase.columns);
     if (shape.filters == 0) {
@@ -55,7 +55,7 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
     plan.predicted_us += shape.microseconds;
     phases.push_back(make_pixel_fit(problem, std::move(shape)));
   }
-  plan.shape = std::make_shared<const MmaPlan>(std::move(phases));
+  plan.geometry = make_geometry(MmaPlan{std::move(phases)});
   return plan;
 }
 
@@ -63,6 +63,11 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
 bool competes_on(const DeviceCaps& caps) { return caps.compute_major != 9 || !caps.wgmma; }
 
 }  // namespace
+
+void MmaPlan::describe(Text& out) const {
+  write_counted(out, phases, "phase",
+                [](Text& line, const PixelFit& phase) { phase.shape.describe(line); });
+}
 
 Engine cuda_mma_engine() {
   return {.id = EngineId::kCudaMma,

@@ -153,6 +153,7 @@ struct PixelShape : PixelParams {
     if (!folded) return 0;
     return paired ? kPairDepth : gathered_depth(math);
   }
+  void describe(Text& out) const;
 };
 
 // The parts of the planner that differ between engines.
@@ -182,7 +183,19 @@ PixelParams make_pixel_params(const ConvProblem& problem, const PixelFit& fit, B
                               int64_t offset = 0);
 
 // The phases of a gather (core/gather_view.h), which run one after the other in the same workspace.
-using PixelsPlan = PhasedPlan<PixelFit>;
-using MmaPlan = std::vector<PixelFit>;
+struct PixelsPlan {
+  static constexpr EngineId kEngines[] = {EngineId::kCudaPixels};
+
+  PhasedPlan<PixelFit> phases;
+
+  void describe(Text& out) const { describe_phases(out, phases); }
+};
+struct MmaPlan {
+  static constexpr EngineId kEngines[] = {EngineId::kCudaMma};
+
+  std::vector<PixelFit> phases;
+
+  void describe(Text& out) const;
+};
 
 }  // namespace convx

@@ -12,7 +12,7 @@ void launch_mma(const LaunchSite& site, const PixelShape& shape, const PixelPara
 
 void launch_cuda_pixels(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   launch_phases(
-      *static_cast<const PixelsPlan*>(plan.shape.get()), buffers,
+      geometry_of<PixelsPlan>(plan).phases, buffers,
       [&](const PixelFit& fit, int64_t before) {
         return make_pixel_params(*site.problem, fit, buffers, before);
       },
@@ -23,7 +23,7 @@ void launch_cuda_pixels(const LaunchSite& site, const Plan& plan, const Buffers&
 }
 
 void launch_cuda_mma(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  for (const PixelFit& phase : *static_cast<const MmaPlan*>(plan.shape.get())) {
+  for (const PixelFit& phase : geometry_of<MmaPlan>(plan).phases) {
     visit_math(phase.shape.math, [&]<TensorMath kMath>() {
       if constexpr (!is_half(kMath)) {  // cuda_mma does not use scaled fp16
         launch_mma<kMath>(site, phase.shape, make_pixel_params(*site.problem, phase, buffers));

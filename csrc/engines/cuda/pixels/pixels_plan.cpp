@@ -36,16 +36,26 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps,
         std::max(plan.workspace_bytes, before + shape.packed_bytes + shape.partial_bytes);
     return make_pixel_fit(problem, std::move(shape));
   };
-  std::optional<PixelsPlan> phases = plan_phases<PixelFit>(
+  std::optional<PhasedPlan<PixelFit>> phases = plan_phases<PixelFit>(
       plan, problem, caps, make_gather_phases(problem), fit_shape, take, limits.give_up_us);
   if (!phases) {
     return Refusal{"no tile fits in shared memory, or its images lie 2^31 elements apart"};
   }
-  plan.shape = std::make_shared<PixelsPlan>(std::move(*phases));
+  plan.geometry = make_geometry(PixelsPlan{std::move(*phases)});
   return plan;
 }
 
 }  // namespace
+
+void PixelShape::describe(Text& out) const {
+  out << "tile " << 2 * window_pixels() << " pixels x " << filters << " filters";
+  describe_stages(out, source_stages, resident ? 0 : filter_stages);
+  if (resident) out << ", resident filters";
+  describe_split(out, splits);
+  out << (bands ? ", bands of " : ", segments of ") << count_text(staged_rows, "row");
+  if (folded) out << (paired ? ", taps folded in pairs" : ", taps folded");
+  out << ", " << name_of(math);
+}
 
 Engine cuda_pixels_engine() { return {EngineId::kCudaPixels, "cuda_pixels", consider}; }
 

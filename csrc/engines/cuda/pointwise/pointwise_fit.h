@@ -133,6 +133,8 @@ struct PointwiseShape : PointwiseParams {
   int grid = 1;     // blocks, a multiple of all filter tiles
   int shared_bytes = 0;
   double microseconds = 0;
+
+  void describe(Text& out) const;
 };
 
 // The best shape for a 1x1 problem: forward, or an input gradient with stride 1.
@@ -146,8 +148,12 @@ struct PointwiseFit {
 };
 
 struct PointwisePlan {
+  static constexpr EngineId kEngines[] = {EngineId::kCudaPointwise};
+
   HalvedPlan<PointwiseFit> products;
   std::optional<FewFiltersFit> few;  // used instead of `products` where the tensors are aligned
+
+  void describe(Text& out) const;
 };
 
 PointwiseFit make_pointwise_fit(const ConvProblem& problem, PointwiseShape shape);

@@ -11,7 +11,7 @@ extern template void launch_pointwise<TensorMath::kIeee>(const LaunchSite&, cons
                                                          const PointwiseParams&);
 
 void launch_cuda_pointwise(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  const auto& pointwise = *static_cast<const PointwisePlan*>(plan.shape.get());
+  const auto& pointwise = geometry_of<PointwisePlan>(plan);
   if (pointwise.few) {
     const auto params = make_few_filters_params(*site.problem, *pointwise.few, buffers);
     if (params) return launch_few_filters(site, *pointwise.few, *params);

@@ -49,11 +49,26 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
   } else {
     made.few.reset();
   }
-  plan.shape = std::make_shared<PointwisePlan>(std::move(made));
+  plan.geometry = make_geometry(std::move(made));
   return plan;
 }
 
 }  // namespace
+
+void PointwiseShape::describe(Text& out) const {
+  out << "tile " << kPointwisePixels << " pixels x " << filters << " filters";
+  describe_stages(out, stages);
+  if (raw_stages > 0) out << ", " << raw_stages << " bulk copies ahead";
+  out << ", " << (math == TensorMath::kTf32 ? "2 x bfloat16" : name_of(math));
+}
+
+void PointwisePlan::describe(Text& out) const {
+  if (few) {
+    out << "tile " << kFewUnits << " 16-byte units x "
+        << count_text(few->params.group_filters, "filter") << ", if aligned, else ";
+  }
+  describe_halves(out, products);
+}
 
 Engine cuda_pointwise_engine() { return {EngineId::kCudaPointwise, "cuda_pointwise", consider}; }
 

@@ -23,6 +23,13 @@ inline constexpr OperandForm kOperandForms[] = {
     OperandForm::kScaledFp16x2, OperandForm::kBf16x2,  OperandForm::kBf16x3,
     OperandForm::kTf32};
 
+inline const char* name_of(OperandForm form) {
+  constexpr const char* kNames[] = {
+      "bfloat16",     "float16",      "scaled fp16", "2 x scaled fp16",
+      "2 x bfloat16", "3 x bfloat16", "TF32"};
+  return kNames[static_cast<int>(form)];
+}
+
 constexpr int count_components(OperandForm form) {
   if (form == OperandForm::kBf16x3) return 3;
   return form == OperandForm::kScaledFp16x2 || form == OperandForm::kBf16x2 ? 2 : 1;

@@ -38,7 +38,7 @@ WgradCall make_call(const WgradFit& fit, const Buffers& buffers) {
 }  // namespace
 
 void launch_cuda_weight_grad(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
-  const auto& planned = *static_cast<const WgradPlan*>(plan.shape.get());
+  const auto& planned = geometry_of<WgradPlan>(plan);
   const bool exact_can_read = can_read(planned.exact.geometry, buffers);
   const WgradFit& exact_fit =
       planned.misaligned && !exact_can_read ? *planned.misaligned : planned.exact;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/text.h"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/weight_grad/wgrad_fit.h"
 #include "planning/boxed_tensor.h"
@@ -58,44 +59,70 @@ constexpr double kScalesUs = 12;
 
 Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
   if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
-  auto found = std::make_shared<WgradPlan>();
-  found->exact = *fit_form(problem, caps, exact_form(problem));
+  WgradPlan found;
+  found.exact = *fit_form(problem, caps, exact_form(problem));
   if (problem.dtype == DType::kFloat32) {
-    found->scaled = fit_form(problem, caps, scaled_form(problem));
+    found.scaled = fit_form(problem, caps, scaled_form(problem));
   }
   if (problem.dtype == DType::kFloat32 && problem.precision == Precision::kTf32) {
     const std::optional<WgradFit> rounded = fit_row_boxes(problem, caps, OperandForm::kTf32);
-    if (rounded && rounded->microseconds < found->exact.microseconds) found->exact = *rounded;
+    if (rounded && rounded->microseconds < found.exact.microseconds) found.exact = *rounded;
   }
-  const WgradGeometry& exact = found->exact.geometry;
+  const WgradGeometry& exact = found.exact.geometry;
   // A form that needs neither packing nor scales may be the fastest.
   const bool packs_nothing = exact.converts() || exact.input_source == OperandSource::kRowBoxes;
-  if (packs_nothing && found->scaled &&
-      found->exact.microseconds <= found->scaled->microseconds + kScalesUs) {
-    found->scaled.reset();
+  if (packs_nothing && found.scaled &&
+      found.exact.microseconds <= found.scaled->microseconds + kScalesUs) {
+    found.scaled.reset();
   }
   if (exact.alignment() > size_of(problem.dtype)) {
-    found->misaligned = fit_wgrad(problem, caps, exact_form(problem), false);
+    found.misaligned = fit_wgrad(problem, caps, exact_form(problem), false);
   }
-  const WgradFit& first = found->scaled ? *found->scaled : found->exact;
+  const WgradFit& first = found.scaled ? *found.scaled : found.exact;
   const WgradGeometry& g = first.geometry;
   Plan plan;
   plan.engine = EngineId::kCudaWeightGrad;
   plan.tile = {g.block_filter_tiles * kTileFilters,
                g.row_tiles.channel_sets * g.block_tap_groups * g.columns, kStagePositions};
   plan.split = g.slices;
-  plan.halves = found->scaled.has_value();
-  plan.workspace_bytes = kScaleBytes + found->exact.workspace_bytes;
-  for (const std::optional<WgradFit>& other : {found->misaligned, found->scaled}) {
+  plan.halves = found.scaled.has_value();
+  plan.workspace_bytes = kScaleBytes + found.exact.workspace_bytes;
+  for (const std::optional<WgradFit>& other : {found.misaligned, found.scaled}) {
     if (!other) continue;
     plan.workspace_bytes = std::max(plan.workspace_bytes, kScaleBytes + other->workspace_bytes);
   }
-  plan.predicted_us = first.microseconds + (found->scaled ? kScalesUs : 0);
-  plan.shape = std::move(found);
+  plan.predicted_us = first.microseconds + (found.scaled ? kScalesUs : 0);
+  plan.geometry = make_geometry(std::move(found));
   return plan;
 }
 
 }  // namespace
+
+void WgradFit::describe(Text& out) const {
+  constexpr const char* kSources[] = {"packed tensors", "pixels by TMA",
+                                      "pixels converted in the block", "rows in place",
+                                      "rows by TMA"};
+  const WgradGeometry& g = geometry;
+  out << "tile " << g.block_filter_tiles * kTileFilters << " filters x "
+      << g.row_tiles.channel_sets * g.block_tap_groups * g.columns << " columns";
+  if (is_transposed) out << " of the transpose";
+  describe_stages(out, g.stages);
+  describe_split(out, g.slices);
+  if (g.slices > 1 && g.writes_result) out << " in a cluster";
+  out << ", " << kSources[static_cast<int>(g.input_source)] << ", " << name_of(form);
+}
+
+void WgradPlan::describe(Text& out) const {
+  if (scaled) {
+    scaled->describe(out);
+    out << " first, else ";
+  }
+  exact.describe(out);
+  if (misaligned) {
+    out << ", if aligned, else ";
+    misaligned->describe(out);
+  }
+}
 
 Engine cuda_weight_grad_engine() {
   return {EngineId::kCudaWeightGrad, "cuda_weight_grad", consider};

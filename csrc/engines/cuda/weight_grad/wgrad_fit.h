@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/device_caps.h"
+#include "core/plan.h"
 #include "core/problem.h"
 #include "engines/cuda/weight_grad/wgrad_geometry.h"
 
@@ -17,12 +18,16 @@ struct WgradFit {
   double microseconds = 0;  // predicted: packing, MMAs and the reduction
   // The geometry is that of dW's transpose: X and dY change places.
   bool is_transposed = false;
+
+  void describe(Text& out) const;
 };
 
 // At the start of the workspace: scales (half_scales.h) and the flag that chooses the form.
 inline constexpr int64_t kScaleBytes = 256;
 
 struct WgradPlan {
+  static constexpr EngineId kEngines[] = {EngineId::kCudaWeightGrad};
+
   WgradFit exact;
   // Set if kernels of `exact` read 16-bit tensors by rows, or TMA reads them: packs them instead,
   // for tensors whose address is not a multiple of WgradGeometry::alignment.
@@ -30,6 +35,8 @@ struct WgradPlan {
   // The faster form of float32, if it is. Where the GPU finds values that it cannot hold, exact
   // runs instead, as it does for addresses that this form cannot read.
   std::optional<WgradFit> scaled;
+
+  void describe(Text& out) const;
 };
 
 // The fastest geometry by prediction, or nothing where no tile fits in shared memory or a limit of
