@@ -17,19 +17,22 @@ from . import (
     _precision,
     _quantization,
     _sharding,
+    _transposed,
     _vmap,
 )
 from ._version import __version__
 from .compile import compile_backend
 from .convert import ConvertReport, convert, restore
 from .explain import Explanation, explain
-from .functional import conv2d
-from .modules import Conv2d, LazyConv2d
+from .functional import conv1d, conv2d, conv_transpose2d
+from .modules import Conv1d, Conv2d, ConvTranspose2d, LazyConv2d
 from .settings import set_cuda_workspace_limit
 from .tuning import TuneReport, clear_tuned, load_tuned, save_tuned, set_autotune, tune
 
 __all__ = [
+    "Conv1d",
     "Conv2d",
+    "ConvTranspose2d",
     "ConvertReport",
     "Explanation",
     "LazyConv2d",
@@ -37,7 +40,9 @@ __all__ = [
     "__version__",
     "clear_tuned",
     "compile_backend",
+    "conv1d",
     "conv2d",
+    "conv_transpose2d",
     "convert",
     "explain",
     "load_tuned",

@@ -28,7 +28,7 @@ class ConvParams(NamedTuple):
     algorithm: str
 
 
-def parse_pair(name: str, value: IntOrPair) -> tuple[int, int]:
+def parse_pair(name: str, value: IntOrPair, operator: str = "conv2d") -> tuple[int, int]:
     # The common spellings first: an abstract isinstance costs more than the rest of the call.
     if type(value) is int:
         return value, value
@@ -41,7 +41,7 @@ def parse_pair(name: str, value: IntOrPair) -> tuple[int, int]:
     if len(value) == 2:
         return value[0], value[1]
     raise RuntimeError(
-        f"convx.conv2d: {name} must have 1 or 2 values, but got {name}={shown(list(value))}"
+        f"convx.{operator}: {name} must have 1 or 2 values, but got {name}={shown(list(value))}"
     )
 
 
@@ -100,6 +100,20 @@ def parse_lists(
     dilation_hw = parse_pair("dilation", dilation)
     pad = parse_padding(padding, (), stride_hw, dilation_hw)
     return ConvParams(*stride_hw, *pad, *dilation_hw, groups, precision, algorithm)
+
+
+def transposed_extent(
+    extent: int,
+    pad_before: int,
+    pad_after: int,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    output_padding: int,
+) -> int:
+    """The height or width that a transposed convolution makes of an extent."""
+    span = (extent - 1) * stride + dilation * (kernel - 1) + 1
+    return span + output_padding - pad_before - pad_after
 
 
 def output_extent(

@@ -7,6 +7,7 @@ a float32 leaf that requires a gradient until the outermost region ends.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -115,19 +116,26 @@ def _cast_one(on_cuda: bool, dtype: torch.dtype, tensor: Tensor) -> Tensor:
     return tensor.to(dtype)
 
 
-def _register(device_type: str, key: str) -> None:
-    excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+def register(library: torch.library.Library, name: str, operator: Callable[..., Tensor]) -> None:
+    """Registers kernels for autocast of a public operator that begins with input, weight, bias."""
+    for device_type, key in (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA")):
+        excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 
-    def conv2d(
-        input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
-    ) -> Tensor:
-        input, weight, bias = cast(device_type, input, weight, bias)  # type: ignore[assignment]
-        with torch._C._ExcludeDispatchKeyGuard(excluded):
-            return _ops.conv2d(input, weight, bias, *args, **kwargs)
+        def kernel(
+            input: Tensor,
+            weight: Tensor,
+            bias: Tensor | None = None,
+            *args: Any,
+            device_type: str = device_type,
+            excluded: Any = excluded,
+            **kwargs: Any,
+        ) -> Tensor:
+            operands = cast(device_type, input, weight, bias)
+            with torch._C._ExcludeDispatchKeyGuard(excluded):
+                return operator(*operands, *args, **kwargs)
 
-    _library.impl("conv2d", conv2d, key)
+        library.impl(name, kernel, key)
 
 
 _library = torch.library.Library("convx", "IMPL")
-_register("cpu", "AutocastCPU")
-_register("cuda", "AutocastCUDA")
+register(_library, "conv2d", _ops.conv2d)

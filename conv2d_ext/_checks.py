@@ -22,28 +22,29 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 LARGEST_PARAMETER = 1 << 40
 
 
-def check(condition: bool, message: Callable[[], str]) -> None:
+def check(condition: bool, message: Callable[[], str], operator: str = "conv2d") -> None:
     """RuntimeError with the message unless the condition, possibly symbolic, holds."""
-    torch._check(condition, lambda: f"convx.conv2d: {message()}")
+    torch._check(condition, lambda: f"convx.{operator}: {message()}")
 
 
-def check_tensors(**tensors: Tensor | None) -> None:
+def check_tensors(operator: str = "conv2d", /, **tensors: Tensor | None) -> None:
     """Checks ranks, and that every tensor has the dtype and device of the first one."""
     first_name, first = next(iter(tensors.items()))
     assert first is not None
     for name, tensor in tensors.items():
         if tensor is not None:
-            _check_tensor(name, tensor, first_name, first)
+            _check_tensor(operator, name, tensor, first_name, first)
     check(
         first.dtype in DTYPES,
         lambda: (
             f"{first_name}.dtype must be float32, float64, float16 or bfloat16, "
             f"but got {_name(first.dtype)}"
         ),
+        operator,
     )
 
 
-def _check_tensor(name: str, tensor: Tensor, first_name: str, first: Tensor) -> None:
+def _check_tensor(operator: str, name: str, tensor: Tensor, first_name: str, first: Tensor) -> None:
     rank = 1 if name == "bias" else 4
     # The public operators have added the batch to a single image before this check.
     also = ", or 3 without a batch" if name in ("input", "grad_output") else ""
@@ -53,6 +54,7 @@ def _check_tensor(name: str, tensor: Tensor, first_name: str, first: Tensor) -> 
             f"expected {name} to have {rank} dimensions{also}, but got {name} of size "
             f"{list(tensor.shape)}"
         ),
+        operator,
     )
     check(
         tensor.device == first.device,
@@ -60,6 +62,7 @@ def _check_tensor(name: str, tensor: Tensor, first_name: str, first: Tensor) -> 
             f"expected {name} and {first_name} to be on the same device, but {name} is on "
             f"{tensor.device} and {first_name} is on {first.device}"
         ),
+        operator,
     )
     check(
         tensor.dtype == first.dtype,
@@ -67,6 +70,7 @@ def _check_tensor(name: str, tensor: Tensor, first_name: str, first: Tensor) -> 
             f"expected {name} to have the dtype of {first_name} ({_name(first.dtype)}), "
             f"but got {name}.dtype={_name(tensor.dtype)}"
         ),
+        operator,
     )
 
 
@@ -74,13 +78,13 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def check_params(p: ConvParams) -> None:
+def check_params(p: ConvParams, operator: str = "conv2d") -> None:
     for name, value in (
         ("stride", (p.stride_h, p.stride_w)),
         ("dilation", (p.dilation_h, p.dilation_w)),
     ):
         for number in value:
-            check(number >= 1, lambda name=name, value=value: _positive(name, value))  # type: ignore[misc]
+            check(number >= 1, lambda name=name, value=value: _positive(name, value), operator)  # type: ignore[misc]
     for number in (p.pad_top, p.pad_bottom, p.pad_left, p.pad_right):
         check(
             number >= 0,
@@ -88,20 +92,23 @@ def check_params(p: ConvParams) -> None:
                 f"negative padding is not supported, but got padding=(top {p.pad_top}, "
                 f"bottom {p.pad_bottom}, left {p.pad_left}, right {p.pad_right})"
             ),
+            operator,
         )
-    check(p.groups >= 1, lambda: _positive("groups", p.groups))
+    check(p.groups >= 1, lambda: _positive("groups", p.groups), operator)
     for field, number in zip(p._fields[:8], p[:8], strict=True):
         check(
             number <= LARGEST_PARAMETER,
             lambda field=field, number=number: (  # type: ignore[misc]
                 f"{field} is too large: {number} is above the limit of {LARGEST_PARAMETER}"
             ),
+            operator,
         )
     check(
         p.precision in PRECISION_ARGUMENTS,
         lambda: (
             f"precision must be 'ieee', 'tf32' or 'torch', but got precision={shown(p.precision)}"
         ),
+        operator,
     )
 
 
@@ -219,6 +226,7 @@ def check_types(
     groups: object,
     precision: object,
     algorithm: object,
+    operator: str = "conv2d",
 ) -> None:
     """TypeError, as F.conv2d raises, for an argument of a type that no call takes.
 
@@ -226,27 +234,33 @@ def check_types(
     """
     for name, value in (("input", input), ("weight", weight), ("bias", bias)):
         if not isinstance(value, Tensor) and not (name == "bias" and value is None):
-            raise _type_error(name, "a Tensor", value) from None
-    check_number_types(stride, padding, dilation, groups)
-    check_word_types(precision, algorithm)
+            raise _type_error(name, "a Tensor", value, operator) from None
+    check_number_types(stride, padding, dilation, groups, operator)
+    check_word_types(precision, algorithm, operator)
 
 
-def check_number_types(stride: object, padding: object, dilation: object, groups: object) -> None:
+def check_number_types(
+    stride: object, padding: object, dilation: object, groups: object, operator: str = "conv2d"
+) -> None:
     for name, value in (("stride", stride), ("dilation", dilation), ("padding", padding)):
         if name == "padding" and isinstance(value, str):
             continue
-        numbers = value if isinstance(value, tuple | list) else [value]
-        if not all(_is_int(number) for number in numbers):
-            raise _type_error(name, "an int or ints", value) from None
+        check_ints(name, value, operator)
     if not _is_int(groups):
-        raise _type_error("groups", "an int", groups) from None
+        raise _type_error("groups", "an int", groups, operator) from None
 
 
-def check_word_types(precision: object, algorithm: object) -> None:
+def check_ints(name: str, value: object, operator: str) -> None:
+    numbers = value if isinstance(value, tuple | list) else [value]
+    if not all(_is_int(number) for number in numbers):
+        raise _type_error(name, "an int or ints", value, operator) from None
+
+
+def check_word_types(precision: object, algorithm: object, operator: str = "conv2d") -> None:
     if precision is not None and not isinstance(precision, str):
-        raise _type_error("precision", "a str or None", precision) from None
+        raise _type_error("precision", "a str or None", precision, operator) from None
     if not isinstance(algorithm, str):
-        raise _type_error("algorithm", "a str", algorithm) from None
+        raise _type_error("algorithm", "a str", algorithm, operator) from None
 
 
 def _is_int(value: object) -> bool:
@@ -260,5 +274,5 @@ def _is_int(value: object) -> bool:
     return True
 
 
-def _type_error(name: str, expected: str, value: object) -> TypeError:
-    return TypeError(f"convx.conv2d: {name} must be {expected}, but got {name}={shown(value)}")
+def _type_error(name: str, expected: str, value: object, operator: str) -> TypeError:
+    return TypeError(f"convx.{operator}: {name} must be {expected}, but got {name}={shown(value)}")

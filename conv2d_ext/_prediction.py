@@ -25,8 +25,10 @@ _LARGE_KERNEL = 9
 _FEW_CHANNELS = 4
 
 
-def why_not_faster(layer: nn.Conv2d, train: bool, precision: str | None) -> str | None:
+def why_not_faster(layer: nn.Module, train: bool, precision: str | None) -> str | None:
     """Why a layer is not predicted to be faster with convx, or None if it is."""
+    if not isinstance(layer, nn.Conv2d):
+        return f"nothing is predicted for {type(layer).__name__}; measure with example="
     device = find_target_device(layer)
     if device.type == "cuda":
         if torch.cuda.get_device_capability(device) != _MEASURED_CAPABILITY:

@@ -1,7 +1,7 @@
 """torch.ao.quantization.fuse_modules, for models with convx's layers in them.
 
 PyTorch looks fusions up by the exact classes of the modules, and quantizes no class but its own. So
-a layer becomes the nn.Conv2d it stands for before it is fused.
+a layer becomes PyTorch's, for which it stands, before it is fused.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 from torch import nn
 
 from ._after_import import after_import
-from ._swap import restore
-from .modules import Conv2d
+from ._swap import OURS, restore
 
 
 def _fuse_as_pytorch(fuse: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
@@ -28,8 +27,8 @@ def _fuse_as_pytorch(fuse: Callable[..., nn.Module]) -> Callable[..., nn.Module]
 def _register(mappings: ModuleType) -> None:
     known: dict[Any, Any] = getattr(mappings, "_DEFAULT_OP_LIST_TO_FUSER_METHOD", {})
     for classes, fuse in [*known.items()]:
-        if classes[0] is nn.Conv2d:
-            ours = (Conv2d, *classes[1:])
+        if classes[0] in OURS:
+            ours = (OURS[classes[0]], *classes[1:])
             known[ours] = _fuse_as_pytorch(fuse)
 
 

@@ -24,6 +24,7 @@ from . import _ops
 from ._after_import import after_import
 from ._arguments import ConvParams
 from ._autograd import _conv2d_autograd, _conv2d_backward_autograd
+from ._transposed import _conv_transpose2d
 
 
 class _Operator(NamedTuple):
@@ -202,11 +203,16 @@ def _conv2d_backward_rule(cls: Any, op: Any, types: Any, args: Any, kwargs: Any)
     return _conv2d_backward_autograd(*args, **(kwargs or {}))
 
 
+def _conv_transpose2d_rule(cls: Any, op: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    return _conv_transpose2d(*args, **(kwargs or {}))
+
+
 def _register(cls: type) -> None:
     for operator in _OPERATORS:
         torch.library.register_torch_dispatch(f"convx::{operator.name}", cls, _rule(operator))
     torch.library.register_torch_dispatch("convx::conv2d", cls, _conv2d_rule)
     torch.library.register_torch_dispatch("convx::conv2d_backward", cls, _conv2d_backward_rule)
+    torch.library.register_torch_dispatch("convx::conv_transpose2d", cls, _conv_transpose2d_rule)
 
 
 after_import("torch.distributed.tensor", lambda module: _register(module.DTensor))

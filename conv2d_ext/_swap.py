@@ -1,4 +1,4 @@
-"""Swapping: nn.Conv2d modules become convx's layers in place, and become PyTorch's again."""
+"""Swapping: PyTorch's layers become convx's in place, and become PyTorch's again."""
 
 from __future__ import annotations
 
@@ -8,13 +8,25 @@ from typing import Any
 from torch import nn
 from torch.nn.utils import parametrize
 
-from .modules import Conv2d, LazyConv2d
+from .modules import Conv1d, Conv2d, ConvTranspose2d, LazyConv2d
 
 # The attribute in which a swapped module remembers the class it came from.
 _ORIGINAL = "_convx_original_class"
 
+# PyTorch's layers that convx computes.
+ConvLayer = nn.Conv2d | nn.Conv1d | nn.ConvTranspose2d
 
-def swap_layers(layers: Iterable[nn.Conv2d], precision: str | None, algorithm: str) -> None:
+# Of each kind of layer: our class, and the methods that decide what it computes. Our class brings
+# the first one.
+_KINDS: dict[type[nn.Module], tuple[type[Any], tuple[str, ...]]] = {
+    nn.Conv2d: (Conv2d, ("_conv_forward", "forward")),
+    nn.Conv1d: (Conv1d, ("_conv_forward", "forward")),
+    nn.ConvTranspose2d: (ConvTranspose2d, ("forward", "_output_padding")),
+}
+OURS = {kind: ours for kind, (ours, _) in _KINDS.items()} | {nn.LazyConv2d: LazyConv2d}
+
+
+def swap_layers(layers: Iterable[ConvLayer], precision: str | None, algorithm: str) -> None:
     """Makes layers compute with convx. why_keep() must have returned None for each."""
     for layer in layers:
         _swap(layer)
@@ -66,12 +78,13 @@ def _native_class(module: nn.Module) -> type[Any] | None:
     """PyTorch's class of the same kind for a layer that was made with a class of convx."""
     if _ORIGINAL in module.__dict__:
         return None
-    return {Conv2d: nn.Conv2d, LazyConv2d: nn.LazyConv2d}.get(_underlying_class(module))
+    underlying = _underlying_class(module)
+    return next((kind for kind, ours in OURS.items() if ours is underlying), None)
 
 
 def _two_sided_padding(name: str, module: Any) -> Any:
     padding = module.padding
-    if isinstance(padding, str) or len(padding) == 2:
+    if isinstance(padding, str) or len(padding) <= 2:
         return padding
     top, bottom, left, right = padding
     if top == bottom and left == right:
@@ -84,37 +97,39 @@ def _two_sided_padding(name: str, module: Any) -> Any:
     )
 
 
-def why_keep(module: nn.Conv2d) -> str | None:
+def why_keep(module: ConvLayer) -> str | None:
     """Why convert() would not swap a module, or None if it would."""
     if _is_ours(module):
         return "already computes with convx"
     cls = type(module)
+    kind = find_kind(module)
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin):
+        if kind is not nn.Conv2d:
+            return f"{cls.__name__}: convert the model when it is initialised"
+        if cls is not nn.LazyConv2d:
+            return f"{cls.__name__} is a subclass of nn.LazyConv2d"
     for name in ("precision", "algorithm"):
         if hasattr(module, name):
             return f"{cls.__name__} has an attribute {name} of its own"
-    if cls._conv_forward is not nn.Conv2d._conv_forward:
-        return f"{cls.__name__} overrides _conv_forward"
-    lazy = isinstance(module, nn.LazyConv2d)
-    if not lazy and cls.forward is not nn.Conv2d.forward:
-        return f"{cls.__name__} overrides forward"
-    if lazy and cls is not nn.LazyConv2d:
-        return f"{cls.__name__} is a subclass of nn.LazyConv2d"
+    for name in () if cls is nn.LazyConv2d else _KINDS[kind][1]:
+        if getattr(cls, name) is not getattr(kind, name):
+            return f"{cls.__name__} overrides {name}"
     return None
 
 
+def find_kind(module: ConvLayer) -> type[nn.Module]:
+    """PyTorch's class of the layer that a module is or inherits from."""
+    return next(kind for kind in _KINDS if isinstance(module, kind))
+
+
 def _is_ours(module: nn.Module) -> bool:
-    return isinstance(module, Conv2d | LazyConv2d)
+    return isinstance(module, tuple(OURS.values()))
 
 
-def _swap(module: nn.Conv2d) -> None:
+def _swap(module: ConvLayer) -> None:
     original = _underlying_class(module)
     module.__dict__[_ORIGINAL] = original
-    if original is nn.LazyConv2d:
-        _set_class(module, LazyConv2d)
-    elif original is nn.Conv2d:
-        _set_class(module, Conv2d)
-    else:
-        _set_class(module, _subclass_with_convx(original))
+    _set_class(module, OURS.get(original) or _subclass_with_convx(original))
 
 
 def _underlying_class(module: nn.Module) -> type[Any]:
@@ -139,9 +154,10 @@ _subclasses: dict[type[Any], type[Any]] = {}
 def _subclass_with_convx(original: type[Any]) -> type[Any]:
     """A class that differs from `original` only in how the convolution is computed."""
     if original not in _subclasses:
+        ours, (computes, *_) = next(of for kind, of in _KINDS.items() if issubclass(original, kind))
         members = {"__reduce_ex__": _reduce, "__module__": original.__module__}
-        _subclasses[original] = type(original.__name__, (original, Conv2d), members)
-        _subclasses[original]._conv_forward = Conv2d._conv_forward
+        members[computes] = getattr(ours, computes)
+        _subclasses[original] = type(original.__name__, (original, ours), members)
     return _subclasses[original]
 
 

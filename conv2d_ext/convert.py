@@ -10,7 +10,7 @@ from torch import nn
 
 from ._choices import check_choices, check_policy
 from ._prediction import why_not_faster
-from ._swap import restore, swap_layers, why_keep
+from ._swap import ConvLayer, restore, swap_layers, why_keep
 from ._text import times_text
 from ._values import shown
 from .policy import choose_by_measuring
@@ -18,13 +18,7 @@ from .policy import choose_by_measuring
 __all__ = ["ConvertReport", "convert", "restore"]
 
 # Convolutions that convx does not compute. A report mentions them as kept.
-_OTHER_CONVOLUTIONS = (
-    nn.Conv1d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
+_OTHER_CONVOLUTIONS = (nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose3d)
 
 
 @dataclass
@@ -53,7 +47,7 @@ class ConvertReport:
 
 def convert(
     model: nn.Module,
-    filter: Callable[[str, nn.Conv2d], bool] | None = None,
+    filter: Callable[[str, Any], bool] | None = None,
     *,
     policy: str | None = None,
     example: Any = None,
@@ -62,7 +56,7 @@ def convert(
     precision: str | None = None,
     algorithm: str = "auto",
 ) -> ConvertReport:
-    """Make the nn.Conv2d of a model compute with convx, in place.
+    """Make the nn.Conv2d, nn.Conv1d and nn.ConvTranspose2d of a model compute with convx, in place.
 
     By default only layers that are faster with convx on this machine are swapped. Without an
     example input that is a prediction by the kind of layer, for the GPU if the machine has one that
@@ -78,7 +72,7 @@ def convert(
     Subclasses are swapped unless they override how the convolution is computed.
 
     Args:
-        model: the model, or a single nn.Conv2d.
+        model: the model, or a single layer.
         filter: called with a module's name and the module; convert() swaps only modules for which
             it returns True.
         policy: "all" swaps every layer, "faster" only faster ones. None is "faster", or "all" if a
@@ -94,8 +88,8 @@ def convert(
         algorithm: sets the converted modules' algorithm. Layers are measured with "auto" only.
 
     Returns:
-        A report of swapped and kept layers, which prints readably. Transposed, 1-D and 3-D
-            convolutions are among the kept ones.
+        A report of swapped and kept layers, which prints readably. 3-D convolutions and transposed
+            ones of other dimensions are among the kept ones.
 
     Raises:
         ValueError: for an unknown policy, precision or algorithm, and for arguments that contradict
@@ -105,7 +99,7 @@ def convert(
     policy = _find_policy(policy, example, algorithm, chosen=filter is not None)
     train = model.training if train is None else train
     report = ConvertReport()
-    layers: dict[str, nn.Conv2d] = {}  # to swap
+    layers: dict[str, ConvLayer] = {}  # to swap
     candidates = _find_layers(model, filter, report)
     if policy == "all":
         layers = candidates
@@ -142,14 +136,14 @@ def _find_policy(policy: str | None, example: Any, algorithm: str, chosen: bool)
 
 
 def _find_layers(
-    model: nn.Module, filter: Callable[[str, nn.Conv2d], bool] | None, report: ConvertReport
-) -> dict[str, nn.Conv2d]:
+    model: nn.Module, filter: Callable[[str, Any], bool] | None, report: ConvertReport
+) -> dict[str, ConvLayer]:
     """The layers that can be swapped and that the filter accepts; the others are reported."""
-    layers: dict[str, nn.Conv2d] = {}
+    layers: dict[str, ConvLayer] = {}
     for name, module in model.named_modules():
         if isinstance(module, _OTHER_CONVOLUTIONS):
-            report.kept[name] = f"{type(module).__name__}: convx computes nn.Conv2d only"
-        if not isinstance(module, nn.Conv2d):
+            report.kept[name] = f"{type(module).__name__}: convx has no such layer"
+        if not isinstance(module, ConvLayer):
             continue
         reason = why_keep(module)
         if reason is None and filter is not None and not filter(name, module):

@@ -1,6 +1,8 @@
-"""conv2d: F.conv2d, computed by convx's engines."""
+"""F.conv2d, F.conv_transpose2d and F.conv1d, computed by convx's engines."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -8,17 +10,21 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from . import _autocast, _ops
-from ._arguments import IntOrPair, PaddingLike, parse_padding, parse_pair
+from . import _autocast, _ops, _transposed
+from ._arguments import ConvParams, IntOrPair, PaddingLike, parse_padding, parse_pair
 from ._autograd import record_forward
-from ._checks import check_types
+from ._checks import check, check_ints, check_types
 from ._precision import torch_allows_tf32
+from ._values import shown
 
 _is_mapped = torch._C._are_functorch_transforms_active
 _is_grad_enabled = torch.is_grad_enabled
 _is_tracing = torch._C._is_tracing
 _is_autocast_on = torch._C._is_any_autocast_enabled
 _float32 = torch.float32
+
+# An axis has one number.
+IntOrSingle = int | Sequence[int]
 
 
 def conv2d(
@@ -171,12 +177,205 @@ def conv2d(
     except Exception as error:
         # Types are checked only after a failure, because a wrong type always fails somewhere.
         check_types(input, weight, bias, stride, padding, dilation, groups, precision, algorithm)
-        if input.is_cuda and _ops.says_out_of_memory(error):
-            raise torch.OutOfMemoryError(str(error)) from error
-        if isinstance(error, NotImplementedError):
-            # The dispatcher found no kernel, and its message lists the private operator's kernels.
-            kind = f"{input.layout} tensors on {input.device.type}"
-            raise NotImplementedError(
-                f"convx.conv2d: there is no kernel for {kind}, only for dense ones on cpu and cuda"
-            ) from error
+        _raise_for_user("conv2d", input, error)
         raise
+
+
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    output_padding: IntOrPair = 0,
+    groups: int = 1,
+    dilation: IntOrPair = 1,
+    *,
+    precision: str | None = None,
+    algorithm: str = "auto",
+) -> Tensor:
+    """Apply a 2-D transposed convolution: `torch.nn.functional.conv_transpose2d`, computed by
+    convx's engines for input gradients.
+
+    Every call that F.conv_transpose2d accepts with float32, float64, float16 or bfloat16 tensors on
+    the CPU or on CUDA means the same here, and padding may have four sides as well.
+
+    Args:
+        input: (N, K, P, Q), or (K, P, Q) without a batch.
+        weight: (K, C / groups, R, S).
+        bias: (C,), optional. It is added in place to the output.
+        stride: one int or (height, width).
+        padding: how much of the output is cropped: one int, (height, width), or (top, bottom, left,
+            right).
+        output_padding: rows and columns that the output has in addition, at the bottom and at the
+            right: one int or (height, width), each smaller than the stride or the dilation.
+        groups: number of groups; must divide C and K.
+        dilation: one int or (height, width).
+        precision: as in `conv2d_ext.conv2d`.
+        algorithm: "auto", or the name of an engine that computes input gradients.
+
+    Returns:
+        (N, C, H, W), or (C, H, W) without a batch; channels_last if input or weight is.
+
+    Raises:
+        RuntimeError: naming the argument at fault and its value.
+    """
+    if has_torch_function_variadic(input, weight, bias):
+        return handle_torch_function(
+            conv_transpose2d,
+            (input, weight, bias),
+            input,
+            weight,
+            bias,
+            stride,
+            padding,
+            output_padding,
+            groups,
+            dilation,
+            precision=precision,
+            algorithm=algorithm,
+        )
+    operator = _transposed.OPERATOR
+    try:
+        stride_hw = parse_pair("stride", stride, operator)
+        dilation_hw = parse_pair("dilation", dilation, operator)
+        more = parse_pair("output_padding", output_padding, operator)
+        check_ints("padding", padding, operator)  # "same" and "valid" mean nothing here
+        if isinstance(padding, Sequence) and len(padding) == 4:
+            top, bottom, left, right = padding
+        else:
+            top, left = bottom, right = parse_pair("padding", padding, operator)
+        if is_compiling() or _is_tracing():
+            return _transposed.conv_transpose2d(
+                input,
+                weight,
+                bias,
+                stride_hw,
+                (top, bottom, left, right),
+                more,
+                groups,
+                dilation_hw,
+                precision=precision or "torch",
+                algorithm=algorithm,
+            )
+        if _is_autocast_on():
+            input, weight, bias = _autocast.cast_inputs(input, weight, bias)
+        if precision is None:
+            follows = input.is_cuda and input.dtype is _float32
+            precision = "tf32" if follows and torch_allows_tf32() else "ieee"
+        sides = top, bottom, left, right
+        p = ConvParams(*stride_hw, *sides, *dilation_hw, groups, precision, algorithm)
+        batch = input.unsqueeze(0) if input.dim() == 3 else input
+        _transposed.check_arguments(batch, weight, bias, more, p)
+        output = _transposed.run(batch, weight, bias, more, p)
+        return output if batch is input else output.squeeze(0)
+    except Exception as error:
+        check_ints("output_padding", output_padding, operator)
+        words = precision, algorithm, operator
+        check_types(input, weight, bias, stride, padding, dilation, groups, *words)
+        _raise_for_user(operator, input, error)
+        raise
+
+
+def conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: IntOrSingle = 1,
+    padding: str | IntOrSingle = 0,
+    dilation: IntOrSingle = 1,
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+    algorithm: str = "auto",
+) -> Tensor:
+    """Apply a 1-D convolution: `torch.nn.functional.conv1d`, computed by convx's engines as a 2-D
+    convolution of images of one row, without copies.
+
+    Args:
+        input: (N, C, W), or (C, W) without a batch.
+        weight: (K, C / groups, S).
+        bias: (K,), optional.
+        stride, padding, dilation: one int each, or a sequence of one; padding may also be "same" or
+            "valid".
+        groups: number of groups; must divide C and K.
+        precision, algorithm: as in `conv2d_ext.conv2d`.
+
+    Returns:
+        (N, K, Q), or (K, Q) without a batch; contiguous.
+
+    Raises:
+        RuntimeError: naming the argument at fault and its value.
+    """
+    if has_torch_function_variadic(input, weight, bias):
+        return handle_torch_function(
+            conv1d,
+            (input, weight, bias),
+            input,
+            weight,
+            bias,
+            stride,
+            padding,
+            dilation,
+            groups,
+            precision=precision,
+            algorithm=algorithm,
+        )
+    operator = "conv1d"
+    if not (isinstance(input, Tensor) and isinstance(weight, Tensor)):
+        words = precision, algorithm, operator
+        check_types(input, weight, bias, stride, padding, dilation, groups, *words)
+    check(
+        input.dim() in (2, 3),
+        lambda: (
+            "expected input to have 3 dimensions, or 2 without a batch, but got input of size "
+            f"{list(input.shape)}"
+        ),
+        operator,
+    )
+    check(
+        weight.dim() == 3,
+        lambda: (
+            f"expected weight to have 3 dimensions, but got weight of size {list(weight.shape)}"
+        ),
+        operator,
+    )
+    sides = padding if isinstance(padding, str) else (0, _parse_single("padding", padding))
+    # PyTorch's output is contiguous for every input; channels that are innermost would make this
+    # one channels_last.
+    output = conv2d(
+        input.contiguous().unsqueeze(-2),
+        weight.contiguous().unsqueeze(-2),
+        bias,
+        (1, _parse_single("stride", stride)),
+        sides,
+        (1, _parse_single("dilation", dilation)),
+        groups,
+        precision=precision,
+        algorithm=algorithm,
+    )
+    return output.squeeze(-2)
+
+
+def _parse_single(name: str, value: IntOrSingle) -> int:
+    """The number of an argument of conv1d."""
+    if isinstance(value, Sequence):
+        if len(value) != 1:
+            raise RuntimeError(
+                f"convx.conv1d: {name} must have 1 value, but got {name}={shown(list(value))}"
+            )
+        value = value[0]
+    check_ints(name, value, "conv1d")
+    return value
+
+
+def _raise_for_user(operator: str, input: Tensor, error: Exception) -> None:
+    """Raises in place of an error that PyTorch's users know by another class or in other words."""
+    if input.is_cuda and _ops.says_out_of_memory(error):
+        raise torch.OutOfMemoryError(str(error)) from error
+    if isinstance(error, NotImplementedError):
+        # The dispatcher found no kernel, and its message lists the private operator's kernels.
+        kind = f"{input.layout} tensors on {input.device.type}"
+        raise NotImplementedError(
+            f"convx.{operator}: there is no kernel for {kind}, only for dense ones on cpu and cuda"
+        ) from error

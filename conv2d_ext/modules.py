@@ -1,4 +1,4 @@
-"""Conv2d: torch.nn.Conv2d on convx's engines."""
+"""PyTorch's layers of the same names on convx's engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ._choices import check_choices
-from .functional import conv2d
+from .functional import conv1d, conv2d, conv_transpose2d
 
 _IntOrPair = int | tuple[int, int]
 _FourSides = tuple[int, int, int, int]
@@ -99,12 +99,125 @@ class Conv2d(nn.Conv2d):
         )
 
     def extra_repr(self) -> str:
-        text = super().extra_repr()
-        if self.precision is not None:
-            text += f", precision={self.precision}"
-        if self.algorithm != "auto":
-            text += f", algorithm={self.algorithm}"
-        return text
+        return super().extra_repr() + _extra_repr(self)
+
+
+class Conv1d(nn.Conv1d):
+    """A torch.nn.Conv1d that computes with `conv2d_ext.conv1d`.
+
+    Constructor, initialisation, state_dict and padding modes are nn.Conv1d's; the keywords
+    `precision` and `algorithm` are `Conv2d`'s.
+
+    Raises:
+        ValueError: for arguments that nn.Conv1d refuses, and an unknown precision or algorithm.
+    """
+
+    precision: str | None = None
+    algorithm: str = "auto"
+    __constants__ = [*nn.Conv1d.__constants__, "precision", "algorithm"]  # noqa: RUF012
+
+    def __init__(
+        self, *args: Any, precision: str | None = None, algorithm: str = "auto", **kwargs: Any
+    ) -> None:
+        check_choices("convx.Conv1d", precision, algorithm)
+        super().__init__(*args, **kwargs)
+        _set_words(self, precision, algorithm)
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        sides = self._reversed_padding_repeated_twice
+        pads_first = self.padding_mode != "zeros" or sides[0] != sides[1]
+        if pads_first:
+            mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+            input = nn.functional.pad(input, sides, mode=mode)
+        padding = 0 if pads_first else sides[0]
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            return torch.ops.convx.conv2d(
+                input.contiguous().unsqueeze(-2),
+                weight.contiguous().unsqueeze(-2),
+                bias,
+                [1, self.stride[0]],
+                [0, padding],
+                [1, self.dilation[0]],
+                self.groups,
+                precision="torch" if self.precision is None else self.precision,
+                algorithm=self.algorithm,
+            ).squeeze(-2)
+        return conv1d(
+            input,
+            weight,
+            bias,
+            self.stride,
+            padding,
+            self.dilation,
+            self.groups,
+            precision=self.precision,
+            algorithm=self.algorithm,
+        )
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + _extra_repr(self)
+
+
+class ConvTranspose2d(nn.ConvTranspose2d):
+    """A torch.nn.ConvTranspose2d that computes with `conv2d_ext.conv_transpose2d`.
+
+    Constructor, initialisation and state_dict are nn.ConvTranspose2d's, and so is the argument
+    `output_size` of a call; the keywords `precision` and `algorithm` are `Conv2d`'s.
+
+    Raises:
+        ValueError: for arguments that nn.ConvTranspose2d refuses, and an unknown precision or
+            algorithm.
+    """
+
+    precision: str | None = None
+    algorithm: str = "auto"
+    __constants__ = [*nn.ConvTranspose2d.__constants__, "precision", "algorithm"]  # noqa: RUF012
+
+    def __init__(
+        self, *args: Any, precision: str | None = None, algorithm: str = "auto", **kwargs: Any
+    ) -> None:
+        check_choices("convx.ConvTranspose2d", precision, algorithm)
+        super().__init__(*args, **kwargs)
+        _set_words(self, precision, algorithm)
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        output_padding = self._output_padding(
+            input,
+            output_size,
+            self.stride,  # type: ignore[arg-type]
+            self.padding,  # type: ignore[arg-type]
+            self.kernel_size,  # type: ignore[arg-type]
+            2,
+            self.dilation,  # type: ignore[arg-type]
+        )
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            return torch.ops.convx.conv_transpose2d(
+                input,
+                self.weight,
+                self.bias,
+                self.stride,
+                self.padding,
+                output_padding,
+                self.groups,
+                self.dilation,
+                precision="torch" if self.precision is None else self.precision,
+                algorithm=self.algorithm,
+            )
+        return conv_transpose2d(
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,  # type: ignore[arg-type]
+            output_padding,
+            self.groups,
+            self.dilation,
+            precision=self.precision,
+            algorithm=self.algorithm,
+        )
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + _extra_repr(self)
 
 
 class LazyConv2d(torch.nn.LazyConv2d):
@@ -150,10 +263,23 @@ class LazyConv2d(torch.nn.LazyConv2d):
 def _finish(layer: Any, precision: str | None, algorithm: str) -> None:
     """Sets the attributes that nn.Conv2d does not know. It takes four values of padding for four
     axes, so F.pad's list of sides is corrected here."""
+    _set_words(layer, precision, algorithm)
+    if not isinstance(layer.padding, str) and len(layer.padding) == 4:
+        top, bottom, left, right = layer.padding
+        layer._reversed_padding_repeated_twice = [left, right, top, bottom]
+
+
+def _set_words(layer: Any, precision: str | None, algorithm: str) -> None:
     if precision is not None:
         layer.precision = precision
     if algorithm != "auto":
         layer.algorithm = algorithm
-    if not isinstance(layer.padding, str) and len(layer.padding) == 4:
-        top, bottom, left, right = layer.padding
-        layer._reversed_padding_repeated_twice = [left, right, top, bottom]
+
+
+def _extra_repr(layer: Any) -> str:
+    text = ""
+    if layer.precision is not None:
+        text += f", precision={layer.precision}"
+    if layer.algorithm != "auto":
+        text += f", algorithm={layer.algorithm}"
+    return text

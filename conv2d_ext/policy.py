@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ._precision import torch_allows_tf32
 from ._shape import PASSES
-from ._swap import restore, swap_layers
+from ._swap import ConvLayer, restore, swap_layers
 from ._text import times_text
 from ._user_error import UserError
 from .measuring.model import find_device, run_step, unchanged
@@ -27,7 +27,7 @@ _ROUNDS = 3
 class Choice:
     """The layers to swap, the reasons to keep others, and the times, as ConvertReport has them."""
 
-    layers: dict[str, nn.Conv2d] = field(default_factory=dict)
+    layers: dict[str, ConvLayer] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
     times: dict[str, tuple[float, float]] = field(default_factory=dict)
     step: tuple[float, float] | None = None
@@ -35,7 +35,7 @@ class Choice:
 
 def choose_by_measuring(
     model: nn.Module,
-    layers: dict[str, nn.Conv2d],
+    layers: dict[str, ConvLayer],
     example: Any,
     train: bool,
     precision: str | None,
@@ -128,7 +128,7 @@ def _is_distributed() -> bool:
 
 def _time_both(
     run: Any,
-    chosen: dict[str, nn.Conv2d],
+    chosen: dict[str, ConvLayer],
     precision: str | None,
     device: torch.device,
     seconds: float,

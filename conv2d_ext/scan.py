@@ -12,21 +12,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ._arguments import parse_padding, parse_pair
+from ._arguments import parse_lists, parse_padding, parse_pair
 from ._checks import DTYPES
 from ._layout import is_channels_last
 from ._precision import default_precision, precision_name
 from ._progress import Progress
 from ._shape import PASS_NAMES, SHORT_NAMES, Shape
-from ._swap import why_keep
+from ._swap import ConvLayer, why_keep
 from ._text import format_table, html_table
+from ._transposed import output_hw as transposed_hw
 from .explain import explain_case
-from .functional import conv2d
+from .functional import conv1d, conv2d, conv_transpose2d
 from .measuring.case import Case, time_case
 from .measuring.model import find_device
 
 _HEADER = ["module", "shape", "engine", "ms", "{} ms", "saves ms", ""]
 _WHOLE_MODEL = "(the model)"
+
+# Passes of a transposed convolution, as passes of the convolution that it transposes.
+_TRANSPOSED_PASSES = {"fwd": "dgrad", "dgrad": "fwd"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Call:
     bias: bool
     kept: str = ""
     unused: tuple[str, ...] = ()  # gradients that a training step does not need, such as "dgrad"
+    # The call is a transposed convolution: forward, it computes the input gradient of `shape`.
+    is_transposed: bool = False
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -47,8 +53,15 @@ class Call:
         return () if self.module == _WHOLE_MODEL else (self.module,)
 
     def cases(self, directions: Sequence[str]) -> list[Case]:
+        computed = _TRANSPOSED_PASSES if self.is_transposed else {}
         return [
-            Case(self.shape, direction, self.precision, self.layout, bias=self.bias)
+            Case(
+                self.shape,
+                computed.get(direction, direction),
+                self.precision,
+                self.layout,
+                bias=self.bias and not self.is_transposed,
+            )
             for direction in directions
             if direction not in self.unused
         ]
@@ -156,21 +169,30 @@ class ScanReport:
 
 
 class _Recorder(TorchFunctionMode):
-    """Notes every 2-D convolution, with the module that is running."""
+    """Notes every convolution that convx has a layer for, with the module that is running."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.running: list[tuple[str, nn.Module]] = []
+        self._notes: dict[Any, Callable[..., None]] = {
+            F.conv2d: self._note_conv2d,
+            conv2d: self._note_conv2d,
+            F.conv1d: self._note_conv1d,
+            conv1d: self._note_conv1d,
+            F.conv_transpose2d: self._note_transposed,
+            conv_transpose2d: self._note_transposed,
+        }
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if func is F.conv2d or func is conv2d:
-            self._note(*args, **(kwargs or {}))
+        note = self._notes.get(func)
+        if note is not None:
+            note(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
-    def _note(
+    def _note_conv2d(
         self,
         input: Tensor,
         weight: Tensor,
@@ -186,12 +208,85 @@ class _Recorder(TorchFunctionMode):
         kernel = (weight.shape[-2], weight.shape[-1])
         pad = parse_padding(padding, kernel, stride_hw, dilation_hw)
         size = input.shape if input.dim() == 4 else (1, *input.shape)
+        shape = Shape.of_call(size, weight.shape, stride_hw, pad, dilation_hw, groups)
+        self._note(input, weight, bias, shape, precision)
+
+    def _note_conv1d(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        precision: str | None = None,
+        algorithm: str = "auto",
+    ) -> None:
+        """An image of one row."""
+        row = input if input.dim() == 3 else input.unsqueeze(0)
+
+        def pair(first: int, value: Any) -> tuple[int, int]:
+            return first, value[0] if isinstance(value, Sequence) else value
+
+        sides = padding if isinstance(padding, str) else pair(0, padding)
+        numbers = pair(1, stride), sides, pair(1, dilation), groups, precision
+        self._note_conv2d(
+            row.contiguous().unsqueeze(-2), weight.contiguous().unsqueeze(-2), bias, *numbers
+        )
+
+    def _note_transposed(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+        precision: str | None = None,
+        algorithm: str = "auto",
+    ) -> None:
+        """The convolution whose input gradient the call is."""
+        p = parse_lists(
+            parse_pair("stride", stride),
+            parse_padding(padding, (), (1, 1), (1, 1)),
+            parse_pair("dilation", dilation),
+            groups,
+        )
+        batch = input if input.dim() == 4 else input.unsqueeze(0)
+        extents = transposed_hw(batch, weight, parse_pair("output_padding", output_padding), p)
+        size = (batch.shape[0], weight.shape[1] * groups, *extents)
+        stride_hw, dilation_hw = (p.stride_h, p.stride_w), (p.dilation_h, p.dilation_w)
+        pad = p.pad_top, p.pad_bottom, p.pad_left, p.pad_right
+        shape = Shape.of_call(size, weight.shape, stride_hw, pad, dilation_hw, groups)
+        # Where the output padding is not below the stride, that convolution has another output.
+        fits = tuple(batch.shape[2:]) == (shape.P, shape.Q)
+        kept = "" if fits else "output padding above the stride is not measured"
+        self._note(input, weight, bias, shape, precision, kept, is_transposed=True)
+
+    def _note(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        shape: Shape,
+        precision: str | None,
+        kept: str = "",
+        is_transposed: bool = False,
+    ) -> None:
         if precision is None:
             precision = default_precision(input.device)
         dtype = _computed_dtype(input)
         last = input.dim() == 4 and (is_channels_last(input) or is_channels_last(weight))
         name, module = self.running[-1]
-        kept = (why_keep(module) or "") if isinstance(module, nn.Conv2d) else "no nn.Conv2d"
+        if not kept:
+            kept = (
+                (why_keep(module) or "")
+                if isinstance(module, ConvLayer)
+                else "no layer that convx has"
+            )
         if not kept and dtype not in DTYPES:
             kept = f"convx does not compute {dtype}"
         unused = []
@@ -201,12 +296,13 @@ class _Recorder(TorchFunctionMode):
         self.calls.append(
             Call(
                 name or _WHOLE_MODEL,
-                Shape.of_call(size, weight.shape, stride_hw, pad, dilation_hw, groups),
+                shape,
                 precision_name(dtype, precision),
                 "nhwc" if last else "nchw",
                 bias is not None,
                 kept,
                 tuple(unused),
+                is_transposed,
             )
         )
 

@@ -146,20 +146,70 @@ def test_restore_leaves_modules_that_were_ours_from_the_start() -> None:
 
 def test_other_convolutions_are_mentioned() -> None:
     others = {
-        "up": nn.ConvTranspose2d(4, 4, 2),
-        "audio": nn.Conv1d(4, 4, 2),
         "video": nn.Conv3d(4, 4, 2),
+        "wave": nn.ConvTranspose1d(4, 4, 2),
         "lazy": nn.LazyConvTranspose2d(4, 2),
+        "lazy row": nn.LazyConv1d(4, 2),
         "linear": nn.Linear(4, 4),
     }
     model = nn.ModuleDict({"conv": nn.Conv2d(4, 4, 2), **others})
     report = conv2d_ext.convert(model, policy="all")
     assert report.swapped == ["conv"]
     assert report.kept == {
-        name: f"{type(others[name]).__name__}: convx computes nn.Conv2d only"
-        for name in ("up", "audio", "video", "lazy")
+        "video": "Conv3d: convx has no such layer",
+        "wave": "ConvTranspose1d: convx has no such layer",
+        "lazy": "LazyConvTranspose2d: convert the model when it is initialised",
+        "lazy row": "LazyConv1d: convert the model when it is initialised",
     }
     assert "1 convolutions swapped, 4 kept" in str(report)
+
+
+class Upsampling(nn.ConvTranspose2d):
+    """Adds to nn.ConvTranspose2d without touching how it computes."""
+
+
+class OwnRow(nn.Conv1d):
+    def _conv_forward(self, *args):
+        return 2 * super()._conv_forward(*args)
+
+
+def decoder() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv1d(4, 6, 3, padding=1),
+        OwnRow(6, 8, 1),
+        nn.Unflatten(2, (5, 6)),
+        nn.ConvTranspose2d(8, 6, 3, 2, 1, 1),
+        Upsampling(6, 4, 2, 2, bias=False),
+    )
+
+
+def test_transposed_and_one_row_layers() -> None:
+    model = decoder()
+    reference, before = copy.deepcopy(model), classes(model)
+    x = torch.randn(2, 4, 30)
+    report = conv2d_ext.convert(model, policy="all")
+    assert report.swapped == ["0", "3", "4"]
+    assert report.kept == {"1": "OwnRow overrides _conv_forward"}
+    assert isinstance(model[0], conv2d_ext.Conv1d)
+    assert isinstance(model[4], Upsampling)
+    assert isinstance(model[4], conv2d_ext.ConvTranspose2d)
+    outcomes = []
+    for net in (model, reference, pickle.loads(pickle.dumps(model))):
+        y = net(x)
+        gradients = torch.autograd.grad(y.square().sum(), list(net.parameters()))
+        outcomes.append([y, *gradients])
+    torch.testing.assert_close(outcomes[0], outcomes[1], rtol=1e-4, atol=1e-4)
+    assert torch.equal(outcomes[0][0], outcomes[2][0])
+    assert conv2d_ext.restore(model) == report.swapped
+    assert classes(model) == before
+
+
+def test_faster_asks_for_an_example_of_transposed_layers() -> None:
+    model = decoder()
+    report = conv2d_ext.convert(model)
+    assert "nothing is predicted for" in report.kept["3"]
+    report = conv2d_ext.convert(model, example=torch.randn(2, 4, 30), train=True, seconds=1e-4)
+    assert {"0", "3", "4"} <= report.times.keys()
 
 
 class Native(conv2d_ext.Conv2d):

@@ -236,3 +236,55 @@ def test_torch_compile_of_a_module() -> None:
     compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
     x = torch.randn(2, 4, 9, 10)
     torch.testing.assert_close(compiled(x), theirs(x))
+
+
+OTHER_LAYERS = {
+    "row": (nn.Conv1d, conv2d_ext.Conv1d, (4, 6, 3), dict(stride=2, padding=1)),
+    "row, same": (nn.Conv1d, conv2d_ext.Conv1d, (4, 6, 4), dict(padding="same", dilation=2)),
+    "row, circular": (
+        nn.Conv1d,
+        conv2d_ext.Conv1d,
+        (4, 6, 3),
+        dict(padding=2, padding_mode="circular", groups=2),
+    ),
+    "transposed": (
+        nn.ConvTranspose2d,
+        conv2d_ext.ConvTranspose2d,
+        (4, 6, 3),
+        dict(stride=2, padding=1, output_padding=1),
+    ),
+    "transposed groups": (
+        nn.ConvTranspose2d,
+        conv2d_ext.ConvTranspose2d,
+        (4, 6, (3, 2)),
+        dict(stride=(2, 1), groups=2, bias=False, dilation=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_LAYERS)
+def test_other_layers_are_pytorchs(name: str) -> None:
+    theirs_class, ours_class, sizes, numbers = OTHER_LAYERS[name]
+    torch.manual_seed(0)
+    theirs = theirs_class(*sizes, **numbers)
+    torch.manual_seed(0)
+    ours = ours_class(*sizes, **numbers)
+    assert isinstance(ours, theirs_class)
+    assert repr(ours) == repr(theirs)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn((2, 4, 11) if theirs_class is nn.Conv1d else (2, 4, 5, 6))
+    for argument in (x, x[0]):
+        torch.testing.assert_close(ours(argument), theirs(argument), **TOLERANCE)
+    layer = ours_class(*sizes, **numbers, precision="ieee")
+    assert repr(layer).endswith(", precision=ieee)")
+    with pytest.raises(ValueError, match="algorithm must be one of"):
+        ours_class(*sizes, algorithm="fastest")
+
+
+def test_output_size_of_transposed_layers() -> None:
+    theirs = nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1)
+    ours = conv2d_ext.ConvTranspose2d(4, 6, 3, stride=2, padding=1)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 4, 5, 6)
+    want = theirs(x, output_size=[10, 11])
+    torch.testing.assert_close(ours(x, output_size=[10, 11]), want, **TOLERANCE)

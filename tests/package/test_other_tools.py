@@ -22,10 +22,14 @@ LAYERS = {
     "four_sides_reflected": lambda: conv2d_ext.Conv2d(
         3, 4, 3, padding=(2, 0, 1, 3), padding_mode="reflect"
     ),
+    "transposed": lambda: nn.ConvTranspose2d(4, 6, (3, 2), (2, 1), (1, 0), (1, 0)),
+    "one_row": lambda: nn.Conv1d(3, 4, 3, padding=1, dilation=2),
+    "one_row_reflected": lambda: nn.Conv1d(3, 4, 4, padding="same", padding_mode="reflect"),
 }
 
 
-CASES = [*((name, True) for name in LAYERS), ("geometry", False), ("same", False)]
+CASES = [(name, True) for name in LAYERS]
+CASES += [(name, False) for name in ("geometry", "same", "transposed", "one_row")]
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case[0] if case[1] else f"{case[0]}, one image")
@@ -33,7 +37,8 @@ def case(request: pytest.FixtureRequest) -> tuple[nn.Module, torch.Tensor]:
     name, has_batch = request.param
     model = nn.Sequential(LAYERS[name](), nn.ReLU())
     conv2d_ext.convert(model, policy="all")
-    x = torch.randn(2, model[0].in_channels, 8, 9)
+    extents = (17,) if isinstance(model[0], nn.Conv1d) else (8, 9)
+    x = torch.randn(2, model[0].in_channels, *extents)
     return model, x if has_batch else x[0]
 
 
@@ -56,7 +61,7 @@ def check_module(module, model: nn.Module, x: torch.Tensor) -> None:
         torch.autograd.grad(module(x).sum(), parameters),
         torch.autograd.grad(want.sum(), parameters),
     )
-    assert "convx::conv2d" in str(module.inlined_graph)
+    assert "convx::conv" in str(module.inlined_graph)
     assert "aten::conv" not in str(module.inlined_graph)
 
 
@@ -112,7 +117,7 @@ def check_onnx(exported, model: nn.Module, x: torch.Tensor) -> None:
     (got,) = evaluator.run(None, {evaluator.input_names[0]: x.numpy()})
     torch.testing.assert_close(torch.from_numpy(got), model(x).detach(), rtol=1e-4, atol=1e-5)
     operators = {node.op_type for node in exported.graph.node}
-    assert "Conv" in operators
+    assert operators & {"Conv", "ConvTranspose"}
     assert {node.domain for node in exported.graph.node} <= {"", "ai.onnx"}
 
 
@@ -140,6 +145,18 @@ def test_fuse_modules(native: bool, names: list[str]) -> None:
     x = torch.randn(1, 3, 8, 8)
     assert torch.equal(got(x), want(x))
     assert isinstance(model[0], conv2d_ext.Conv2d)  # the model itself was not asked for
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_fuse_modules_of_a_decoder() -> None:
+    plain = stack(nn.ConvTranspose2d(3, 4, 3)).eval()
+    model = copy.deepcopy(plain)
+    conv2d_ext.convert(model, policy="all")
+    fuse = torch.ao.quantization.fuse_modules
+    got, want = fuse(model, [["0", "1"]]), fuse(plain, [["0", "1"]])
+    assert [*map(type, got.modules())] == [*map(type, want.modules())]
+    x = torch.randn(1, 3, 8, 8)
+    assert torch.equal(got(x), want(x))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -66,7 +66,7 @@ def test_finds_every_convolution_in_order() -> None:
         "",
         "OwnConv overrides forward",
         "already computes with convx",
-        "no nn.Conv2d",
+        "no layer that convx has",
     ]
     assert [call.bias for call in calls] == [True, False, False, True, True, True, False]
     report = conv2d_ext.convert(Net(), policy="all")
@@ -185,3 +185,17 @@ def test_models_by_name_call_and_attribute() -> None:
     assert isinstance(layer, nn.Conv2d)
     assert layer.kernel_size == (1, 3)
     assert isinstance(load_model("torch:nn.ReLU"), nn.ReLU)
+
+
+def test_transposed_and_one_row_calls() -> None:
+    """A transposed call is listed as the convolution whose input gradient it is."""
+    model = nn.Sequential(
+        nn.Conv1d(4, 6, 3, 2, 1), nn.Unflatten(2, (3, 5)), nn.ConvTranspose2d(6, 4, 3, 2, 1, 1)
+    )
+    row, transposed = find_convolutions(model, torch.randn(2, 4, 30), train=True)
+    assert row.shape.text == "n2c4h1w30 k6r1s3 stride1x2 pad0,0,1,1"
+    assert row.unused == ("dgrad",)
+    assert transposed.shape.text == "n2c4h6w10 k6r3s3 stride2x2 pad1,1,1,1"
+    directions = [case.direction for case in transposed.cases(("fwd", "dgrad", "wgrad"))]
+    assert directions == ["dgrad", "fwd", "wgrad"]
+    assert not transposed.kept

@@ -75,11 +75,11 @@ def test_opcheck_private(case, layout, device):
 
 
 def test_opcheck_covers_every_op():
-    """An op that is added later must be added above too."""
+    """An op that is added later must be added above too, or to test_transposed.py."""
     names = {
         name.split("::")[1] for name in torch._C._dispatch_get_all_op_names() if "convx::" in name
     }
-    checked = {"conv2d", "conv2d_backward"} | {
+    checked = {"conv2d", "conv2d_backward", "conv_transpose2d"} | {
         "_conv2d",
         "_conv2d_input_grad",
         "_conv2d_weight_grad",
@@ -89,7 +89,7 @@ def test_opcheck_covers_every_op():
     no_tensors = {"_torch_allows_tf32", "_set_cuda_workspace_limit", "_measure"}
     for name in ("_autotune", "_engines", "_explain", "_prefer", "_record"):
         no_tensors |= {f"{name}_cpu", f"{name}_cuda"}
-    assert names - no_tensors == checked | {"conv2d.int"}
+    assert names - no_tensors == checked | {"conv2d.int", "conv_transpose2d.int"}
 
 
 @pytest.mark.parametrize("case", SAMPLER, ids=str)
