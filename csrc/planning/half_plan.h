@@ -3,13 +3,13 @@
 // (run_flag.cuh).
 #pragma once
 
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "core/buffers.h"
 #include "core/device_caps.h"
+#include "core/engine.h"
 #include "core/gather_view.h"
 #include "core/plan.h"
 #include "planning/gather_axis.h"
@@ -32,8 +32,6 @@ struct HalvedPlan {
 // The phases run one after the other in the same workspace.
 template <typename Fit>
 using PhasedPlan = std::vector<HalvedPlan<Fit>>;
-
-inline constexpr double kNeverGiveUp = std::numeric_limits<double>::infinity();
 
 struct Halves {
   TensorMath math;

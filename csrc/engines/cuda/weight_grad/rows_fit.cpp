@@ -11,8 +11,9 @@ namespace {
 // What both searches do.
 class InPlaceSearch {
  protected:
-  InPlaceSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form)
-      : p_(problem), caps_(caps), form_(form) {}
+  InPlaceSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form,
+                double give_up_us)
+      : p_(problem), caps_(caps), form_(form), best_us_(give_up_us) {}
 
   // Sets what depends on the problem alone. Returns false if partial sums do not fit in the
   // workspace.
@@ -45,13 +46,16 @@ class InPlaceSearch {
   }
 
   void keep(const WgradGeometry& g, double microseconds) {
-    keep_fastest(best_, form_, g, g.partial_bytes(), microseconds);
+    if (microseconds >= best_us_) return;
+    best_us_ = microseconds;
+    best_ = WgradFit{form_, g, g.partial_bytes(), microseconds};
   }
 
   const ConvProblem& p_;
   const DeviceCaps& caps_;
   const OperandForm form_;
   WgradGeometry base_;
+  double best_us_;  // of best_, or what a geometry must beat
   std::optional<WgradFit> best_;
 };
 
@@ -77,8 +81,8 @@ class RowSearch : InPlaceSearch {
       (int64_t{1} << 31) - 1;  // addresses step by 32-bit strides
 
  public:
-  RowSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form)
-      : InPlaceSearch(problem, caps, form), components_(count_components(form)) {}
+  RowSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form, double give_up_us)
+      : InPlaceSearch(problem, caps, form, give_up_us), components_(count_components(form)) {}
 
   std::optional<WgradFit> run() {
     if (!has_row_kernel(form_) || p_.x_strides.w != 1 || p_.y_strides.w != 1) return {};
@@ -155,6 +159,7 @@ class RowSearch : InPlaceSearch {
     t.channel_sets = sets;
     t.block_channels = sets * g.block_channel_tiles * g.atom_channels;
     count_channel_blocks(p_, g);
+    g.by_grid_minor = FastDivmod(g.slice_blocks());
     span_ = 1;
     for (int block = 0; block < g.group_blocks; ++block) {
       const int rows =
@@ -262,8 +267,8 @@ class BoxSearch : InPlaceSearch {
   static constexpr int kMaxStages = 8;
 
  public:
-  BoxSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form)
-      : InPlaceSearch(problem, caps, form) {}
+  BoxSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form, double give_up_us)
+      : InPlaceSearch(problem, caps, form, give_up_us) {}
 
   std::optional<WgradFit> run() {
     if (!has_row_boxes(form_) || p_.taps() > 1) return {};
@@ -304,6 +309,7 @@ class BoxSearch : InPlaceSearch {
     g.row_tiles.channel_sets = sets;
     g.row_tiles.block_channels = sets * columns;
     count_channel_blocks(p_, g);
+    g.by_grid_minor = FastDivmod(g.slice_blocks());
     constexpr int kFixedBytes = 2048;
     const int stage_bytes = kBoxRowBytes * (filter_tiles * kTileFilters + sets * columns);
     // Leaves so many bytes of shared memory to others.
@@ -352,13 +358,13 @@ class BoxSearch : InPlaceSearch {
 }  // namespace
 
 std::optional<WgradFit> fit_rows(const ConvProblem& problem, const DeviceCaps& caps,
-                                 OperandForm form) {
-  return RowSearch(problem, caps, form).run();
+                                 OperandForm form, double give_up_us) {
+  return RowSearch(problem, caps, form, give_up_us).run();
 }
 
 std::optional<WgradFit> fit_row_boxes(const ConvProblem& problem, const DeviceCaps& caps,
-                                      OperandForm form) {
-  return BoxSearch(problem, caps, form).run();
+                                      OperandForm form, double give_up_us) {
+  return BoxSearch(problem, caps, form, give_up_us).run();
 }
 
 }  // namespace convx

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/arithmetic.h"
 #include "engines/cuda/weight_grad/wgrad_fit.h"
@@ -10,7 +11,7 @@ namespace {
 // Rates of an H200, fitted to timings of the suite (2026-11-18).
 constexpr double kBlockCycles = 6000;      // before the first MMA, and storing partial sums
 constexpr double kPackBytesPerUs = 3.5e6;  // read and written
-// Only read, and converted, where nothing else takes time (kLimitsOverlap).
+// Only read, and converted, where nothing else takes time (add_memory).
 constexpr double kStreamBytesPerUs = 4.4e6;
 // 16 bits, only read: kb87pw takes 1,422 us for 6.4 GB.
 constexpr double kPixelBytesPerUs = 4.5e6;
@@ -55,14 +56,12 @@ double mma_overhead(OperandForm form, int consumers) {
 constexpr double kConvertingFactor = 1.22;
 constexpr int kFewTiles = 4;
 
-// Converting blocks have no time to hide where work and memory take about equally long: kb87pw in
-// TF32 and channels_last (12.9 GB) takes 3,030 us as scaled fp16, whose work is half of that time,
-// and 3,250 as bf16x2, whose work is 0.7 of it.
-constexpr double kLimitsOverlap = 3;
 // Blocks of a single wave end at different times. The same layer takes 3% less with three waves.
 constexpr double kUnevenWaves = 0.03;
 // A lone consumer warpgroup waits for its own MMAs: with two, the same layer takes 2% less.
 constexpr double kLoneConsumer = 0.2;
+
+constexpr double kBelow = 1 - 1e-9;  // bounds may round differently than predictions
 
 // What the converter warps take for a value. Estimated: four warps took 0.23 cycles for scaled fp16
 // (2026-11-18), and the times of seven are in proportion to their instructions.
@@ -114,23 +113,25 @@ double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
   return kReduceUs + reduced / kReduceBytesPerUs + elements / kReduceElementsPerUs;
 }
 
-double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
-                     OperandForm form) {
+namespace {
+
+// The stages of a block: bytes of both operands, and cycles.
+struct StageCost {
+  double copied, cycles;
+};
+
+StageCost cost_stage(const WgradGeometry& g, OperandForm form, bool is_single_tap) {
   const int components = count_components(form);
-  const double rounds = static_cast<double>(ceil_div(g.stages_total, g.round_stages));
-  const double stages = static_cast<double>(ceil_div(g.round_stages, g.slices));
-  const double mma = mma_cycles(g.columns);
-  const double mmas = (g.images_end_in_gaps ? 3.5 : 4.0) * count_mmas(components) * g.consumers();
-  const double overhead = mma_overhead(form, g.consumers());
+  const bool skips_gaps = g.images_end_in_gaps && !g.converts();
+  const double mmas = (skips_gaps ? 3.5 : 4.0) * count_mmas(components) * g.consumers();
+  const double mma_total = mmas * mma_cycles(g.columns) * mma_overhead(form, g.consumers());
   const double row_bytes = g.block_filter_tiles * double{kGradientRowBytes} +
                            g.block_channel_tiles * double(g.row_bytes);
   const double copied = (g.converts() ? 2 : components) * kStagePositions * row_bytes;
-  const bool reads_pixels =
-      g.input_source == OperandSource::kPixels && g.gradient_source == OperandSource::kPixels;
-  const bool is_single_tap = p.taps() == 1 && g.halo_stages == 0;
-  const double copy_rate = (reads_pixels || g.converts()) && is_single_tap ? kPixelCopyBytesPerCycle
-                                                                           : kCopyBytesPerCycle;
-  double stage_cycles = std::max(mmas * mma * overhead, copied / copy_rate);
+  const double copy_rate = (g.reads_pixels() || g.converts()) && is_single_tap
+                               ? kPixelCopyBytesPerCycle
+                               : kCopyBytesPerCycle;
+  double cycles = std::max(mma_total, copied / copy_rate);
   if (g.converts()) {
     const double values = kStagePositions * row_bytes / 2;
     // A value is staged, read, and stored as components; MMAs read 16 positions of both operands.
@@ -139,41 +140,97 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
     const double factor = g.tiles() > kFewTiles ? kConvertingFactor : 1;
     const double made = factor * (1 + kLoneConsumer / g.consumers()) *
                         std::max(convert_cycles(form) * values, shared / kSharedBytesPerCycle);
-    stage_cycles = std::max({stage_cycles, factor * mmas * mma * overhead, made});
+    cycles = std::max({cycles, factor * mma_total, made});
   }
-  const double halo = g.halo_stages * copied / kCopyBytesPerCycle;
-  double main_us = rounds * count_waves(caps, g) *
-                   (fixed_cycles(g) + halo + stages * stage_cycles) / (kClockGhz * 1e3);
-  if (g.gradient_source != OperandSource::kPacked) {
-    const double rate = g.converts()   ? kStreamBytesPerUs
-                        : reads_pixels ? kPixelBytesPerUs
-                                       : kPackBytesPerUs;
-    const double bytes = count_bytes(p);
-    const bool reads_both = g.input_source != OperandSource::kPacked;
-    const double read = copied * g.tiles() * static_cast<double>(g.stages_total);
-    const double reread = reads_both ? kRereadCost * std::max(read - bytes, 0.0) : 0;
-    double memory_us = kLaunchUs + (bytes + reread) / rate;
-    if (g.converts()) memory_us *= 1 + kUnevenWaves / count_waves(caps, g);
-    main_us =
-        g.converts()
-            ? std::pow(std::pow(main_us, kLimitsOverlap) + std::pow(memory_us, kLimitsOverlap),
-                       1 / kLimitsOverlap)
-            : std::max(main_us, memory_us);
-  }
+  return {copied, cycles};
+}
 
-  const double element_bytes = static_cast<double>(size_of(p.dtype));
-  double pack_us = 0;
+// The time of blocks that read a tensor in place is limited by memory, too.
+double add_memory(const ConvProblem& p, const WgradGeometry& g, const StageCost& stage,
+                  double waves, double main_us) {
+  if (g.gradient_source == OperandSource::kPacked) return main_us;
+  const double rate = g.converts()       ? kStreamBytesPerUs
+                      : g.reads_pixels() ? kPixelBytesPerUs
+                                         : kPackBytesPerUs;
+  const double bytes = count_bytes(p);
+  const bool reads_both = g.input_source != OperandSource::kPacked;
+  const double read = stage.copied * g.tiles() * static_cast<double>(g.stages_total);
+  const double reread = reads_both ? kRereadCost * std::max(read - bytes, 0.0) : 0;
+  const double memory_us = kLaunchUs + (bytes + reread) / rate;
+  if (!g.converts()) return std::max(main_us, memory_us);
+  // Converting blocks have no time to hide where work and memory take about equally long: kb87pw in
+  // TF32 and channels_last (12.9 GB) takes 3,030 us as scaled fp16, whose work is half of that
+  // time, and 3,250 as bf16x2, whose work is 0.7 of it.
+  const auto cube = [](double value) { return value * value * value; };
+  return std::cbrt(cube(main_us) + cube(memory_us * (1 + kUnevenWaves / waves)));
+}
+
+double predict_packing(const ConvProblem& p, const WgradGeometry& g, OperandForm form,
+                       double rounds) {
+  const int components = count_components(form);
+  const auto element_bytes = static_cast<double>(size_of(p.dtype));
+  const auto pack = [&](int64_t elements, int64_t bytes) {
+    const double read = element_bytes * static_cast<double>(elements);
+    return kLaunchUs * rounds + (read + rounds * static_cast<double>(bytes)) / kPackBytesPerUs;
+  };
+  double us = 0;
   if (g.input_source == OperandSource::kPacked) {
-    const double read = element_bytes * static_cast<double>(p.N * p.C * p.H * p.W);
-    const double written = rounds * static_cast<double>(g.input_bytes(components));
-    pack_us += kLaunchUs * rounds + (read + written) / kPackBytesPerUs;
+    us += pack(p.N * p.C * p.H * p.W, g.input_bytes(components));
   }
   if (g.gradient_source == OperandSource::kPacked) {
-    const double read = element_bytes * static_cast<double>(p.N * p.K * p.P * p.Q);
-    const double written = rounds * static_cast<double>(g.gradient_bytes(components));
-    pack_us += kLaunchUs * rounds + (read + written) / kPackBytesPerUs;
+    us += pack(p.N * p.K * p.P * p.Q, g.gradient_bytes(components));
   }
-  return main_us + predict_reduction(p, g) + pack_us;
+  return us;
+}
+
+}  // namespace
+
+double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
+                     OperandForm form) {
+  const double rounds = static_cast<double>(ceil_div(g.stages_total, g.round_stages));
+  const double stages = static_cast<double>(ceil_div(g.round_stages, g.slices));
+  const StageCost stage = cost_stage(g, form, p.taps() == 1 && g.halo_stages == 0);
+  const double halo = g.halo_stages * stage.copied / kCopyBytesPerCycle;
+  const double waves = count_waves(caps, g);
+  const double main_us =
+      rounds * waves * (fixed_cycles(g) + halo + stages * stage.cycles) / (kClockGhz * 1e3);
+  return add_memory(p, g, stage, waves, main_us) + predict_reduction(p, g) +
+         predict_packing(p, g, form, rounds);
+}
+
+double bound_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
+                   OperandForm form) {
+  constexpr double kManyWaves = std::numeric_limits<double>::infinity();
+  const StageCost stage = cost_stage(g, form, p.taps() == 1);
+  const auto stages = static_cast<double>(g.stages_total);
+  const double blocks = g.slice_blocks(), sms = std::max(caps.sm_count, 1);
+  // The work of all blocks, or the longest block, and what follows.
+  const auto bound = [&](double fixed, double most_slices, double reduction_us) {
+    const double work = blocks / sms * (fixed + stages * stage.cycles);
+    const double longest = fixed + std::ceil(stages / most_slices) * stage.cycles;
+    const double main_us = std::max(work, longest) / (kClockGhz * 1e3);
+    return add_memory(p, g, stage, kManyWaves, main_us) + reduction_us;
+  };
+  double us =
+      bound(kBlockCycles, std::max(1.0, kMostSliceWaves * sms / blocks), predict_reduction(p, g));
+  // Clusters that write dW.
+  const double most = g.converts() ? 1 : kMaxClusterSlices;
+  if (promotes_sums(form) || stages <= most * g.flush_stages) {
+    us = std::min(us, bound(kStartCycles + kStoreCycles, most, kCallUs));
+  }
+  return kBelow * (us + predict_packing(p, g, form, 1));
+}
+
+double bound_weight_grad(const ConvProblem& p, const DeviceCaps& caps) {
+  // An MMA of N columns multiplies 64 * 16 * N pairs in more than N / 2 cycles.
+  constexpr double kPairsPerCycle = 2048;
+  const auto images = static_cast<double>(p.N);
+  const double pairs = images * static_cast<double>(p.P * p.Q * p.taps()) *
+                       static_cast<double>(p.K * p.channels_per_group());
+  const double elements = images * static_cast<double>(p.C * p.H * p.W + p.K * p.P * p.Q);
+  const double memory_us = elements * static_cast<double>(size_of(p.dtype)) / kPixelBytesPerUs;
+  const double mma_us = pairs / kPairsPerCycle / std::max(caps.sm_count, 1) / (kClockGhz * 1e3);
+  return kBelow * (kCallUs + std::max(memory_us, mma_us));
 }
 
 }  // namespace convx

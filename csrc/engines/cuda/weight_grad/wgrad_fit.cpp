@@ -52,12 +52,13 @@ PackedAxis make_packed_axis(int64_t extent, int64_t out, int64_t kernel, int64_t
 class Search {
  public:
   Search(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form,
-         bool tensors_are_aligned)
+         bool tensors_are_aligned, double give_up_us)
       : p_(problem),
         caps_(caps),
         form_(form),
         components_(count_components(form)),
-        tensors_are_aligned_(tensors_are_aligned) {}
+        tensors_are_aligned_(tensors_are_aligned),
+        best_us_(give_up_us) {}
 
   // stops_early: returns the first geometry that fits, not the fastest.
   std::optional<WgradFit> run(bool stops_early) {
@@ -65,12 +66,13 @@ class Search {
     for (const bool folds : {false, true}) {
       if (folds && (p_.S == 1 || p_.groups > 1 || p_.S * p_.C > 64)) continue;
       if (!start(folds)) continue;
-      // Reading a 16-bit tensor in place is never slower than packing it.
-      visit_sources(find_source(PackedSide::kInput), find_source(PackedSide::kGradient));
-      if (stops_early_ && best_) break;
+      // What packs nothing comes first: it is mostly faster, and then ends the search of the other.
       if (can_convert(form_) && can_read(PackedSide::kInput) && can_read(PackedSide::kGradient)) {
         visit_sources(OperandSource::kConverted, OperandSource::kConverted);
       }
+      if (stops_early_ && best_) break;
+      // Reading a 16-bit tensor in place is never slower than packing it.
+      visit_sources(find_source(PackedSide::kInput), find_source(PackedSide::kGradient));
     }
     return best_;
   }
@@ -155,6 +157,9 @@ class Search {
       }
     }
     g.stages_total = ceil_div(p_.N * g.rows * g.pitch, kStagePositions);
+    // For bounds: what all geometries have at least.
+    g.gradient_rows = g.input_rows = g.stages_total * kStagePositions;
+    g.slices = 1;
     g.flush_stages = 256 / count_mmas(components_);
     g.images_end_in_gaps = components_ == 1 && g.rows * g.pitch == kStagePositions &&
                            (p_.P - 1) * g.pitch + p_.Q <= kStagePositions - 8;
@@ -187,7 +192,7 @@ class Search {
     promotes_sums(form_) ? visit_all(kPromotedColumns) : visit_all(kPlainColumns);
   }
 
-  void visit_columns(WgradGeometry g, int columns) {
+  void visit_columns(WgradGeometry& g, int columns) {
     g.columns = columns;
     const int atoms = g.atoms();
     const int tap_atoms = g.atom_axis == AtomAxis::kChannels ? 1 : atoms;
@@ -196,30 +201,83 @@ class Search {
         (atoms - 1) * g.atom_channels >= g.packed_channels) {
       return;
     }
-    if (!collect_groups(g, tap_atoms)) return;
+    const TapCounts counts = count_groups(g, tap_atoms);
+    if (counts.groups() > kMaxTapGroups) return;
+    // An MMA of which no group uses half of the atoms is one that a narrower MMA does as well.
+    if (tap_atoms > 1 && 2 * counts.most_taps <= tap_atoms) return;
     g.block_channel_tiles = atoms / tap_atoms;
+    bool has_groups = false;
     const int most_consumers = max_consumers(columns, form_, g.converts());
     for (int filter_tiles = 1; filter_tiles <= 3; ++filter_tiles) {
       if (filter_tiles > 1 && (filter_tiles - 1) * kTileFilters >= p_.K) break;
+      g.block_filter_tiles = filter_tiles;
+      count_filter_blocks(p_, g);
+      count_channel_blocks(p_, g);
       for (int tap_groups = 1; filter_tiles * tap_groups <= most_consumers; ++tap_groups) {
-        if (tap_groups > most_residue_groups_) break;
-        g.block_filter_tiles = filter_tiles;
+        if (tap_groups > counts.most_residue_groups()) break;
         g.block_tap_groups = tap_groups;
+        g.group_blocks = counts.blocks(tap_groups);
+        if (bound_wgrad(p_, caps_, g, form_) >= best_us_) continue;
+        if (!has_groups) collect_groups(g, tap_atoms);
+        has_groups = true;
         visit_block(g);
       }
     }
   }
 
+  // Along an axis, taps of the same residue are `step` apart. `longer` residues have groups_of_most
+  // groups of taps, the other ones groups_of_rest.
+  struct AxisCounts {
+    int residues, longer, groups_of_most, groups_of_rest;
+    int most_taps;  // of a group
+
+    AxisCounts(int64_t taps, int64_t step, int64_t group_taps) {
+      residues = static_cast<int>(std::min(step, taps));
+      longer = static_cast<int>((taps - 1) % residues + 1);
+      const int64_t most = ceil_div(taps, step), rest = longer == residues ? most : most - 1;
+      groups_of_most = static_cast<int>(ceil_div(most, group_taps));
+      groups_of_rest = static_cast<int>(ceil_div(rest, group_taps));
+      most_taps = static_cast<int>(std::min(most, group_taps));
+    }
+  };
+  // The numbers of collect_groups, without the groups.
+  struct TapCounts {
+    AxisCounts rows, columns;
+    int most_taps;
+
+    // Blocks of `most` groups of one residue.
+    int blocks(int most) const {
+      const auto count = [&](int residues, int row_groups) {
+        const auto part = [&](int others, int groups) {
+          return residues * others * static_cast<int>(ceil_div(row_groups * groups, most));
+        };
+        return part(columns.longer, columns.groups_of_most) +
+               part(columns.residues - columns.longer, columns.groups_of_rest);
+      };
+      return count(rows.longer, rows.groups_of_most) +
+             count(rows.residues - rows.longer, rows.groups_of_rest);
+    }
+    int groups() const { return blocks(1); }
+    int most_residue_groups() const { return rows.groups_of_most * columns.groups_of_most; }
+  };
+  TapCounts count_groups(const WgradGeometry& g, int taps) const {
+    const bool along_rows = g.atom_axis == AtomAxis::kKernelRows;
+    const bool along_columns = g.atom_axis == AtomAxis::kKernelColumns;
+    const auto columns = static_cast<int64_t>(column_axis_.shift_of.size());
+    const AxisCounts r(p_.R, row_axis_.step, along_rows ? taps : 1);
+    const AxisCounts s(columns, column_axis_.step, along_columns ? taps : 1);
+    return {r, s, std::max(r.most_taps, s.most_taps)};
+  }
+
   // Cuts the taps of every residue into groups of at most `taps` along the atoms' axis.
-  bool collect_groups(WgradGeometry& g, int taps) {
-    std::vector<TapGroup> groups;
+  void collect_groups(WgradGeometry& g, int taps) const {
     const bool along_rows = g.atom_axis == AtomAxis::kKernelRows;
     const int64_t row_step = along_rows ? row_axis_.step : 1;
     const int64_t column_step = g.atom_axis == AtomAxis::kKernelColumns ? column_axis_.step : 1;
     const int64_t row_reach = along_rows ? row_step * taps : 1;
     const int64_t column_reach = g.atom_axis == AtomAxis::kKernelColumns ? column_step * taps : 1;
     const auto columns = static_cast<int64_t>(column_axis_.shift_of.size());
-    int most = 0;
+    g.group_count = 0;
     for (int64_t r = 0; r < p_.R; ++r) {
       if (r % row_reach >= row_step) continue;  // inside of a group
       for (int64_t s = 0; s < columns; ++s) {
@@ -231,33 +289,21 @@ class Search {
             row_axis_.residue_of[r] * static_cast<int64_t>(column_axis_.residues.size()) +
             column_axis_.residue_of[s];
         const int64_t shift = row_axis_.shift_of[r] * g.pitch + column_axis_.shift_of[s];
-        groups.push_back({static_cast<int>(shift), static_cast<short>(residue),
-                          static_cast<short>(own), static_cast<short>(r), static_cast<short>(s)});
-        most = std::max(most, static_cast<int>(own));
+        g.groups[g.group_count++] = {static_cast<int>(shift), static_cast<short>(residue),
+                                     static_cast<short>(own), static_cast<short>(r),
+                                     static_cast<short>(s)};
       }
     }
-    if (groups.size() > kMaxTapGroups) return false;
-    // An MMA of which no group uses half of the atoms is one that a narrower MMA does as well.
-    if (taps > 1 && 2 * most <= taps) return false;
-    std::sort(groups.begin(), groups.end(), [](const TapGroup& a, const TapGroup& b) {
+    std::sort(g.groups, g.groups + g.group_count, [](const TapGroup& a, const TapGroup& b) {
       return a.residue != b.residue ? a.residue < b.residue : a.shift < b.shift;
     });
-    std::copy(groups.begin(), groups.end(), g.groups);
-    g.group_count = static_cast<int>(groups.size());
-    most_residue_groups_ = 0;
-    for (int i = 0, run = 0; i < g.group_count; ++i) {
-      run = i > 0 && g.groups[i].residue == g.groups[i - 1].residue ? run + 1 : 1;
-      most_residue_groups_ = std::max(most_residue_groups_, run);
-    }
-    return true;
   }
 
   void visit_block(WgradGeometry g) {
     // Converting blocks multiply all positions: a layer of such small images is packed.
     if (g.converts()) g.images_end_in_gaps = false;
     group_blocks(g);
-    count_filter_blocks(p_, g);
-    count_channel_blocks(p_, g);
+    g.by_grid_minor = FastDivmod(g.slice_blocks());
 
     const int reach = (g.atom_axis == AtomAxis::kChannels ? 0 : g.atoms() - 1) * g.atom_shift;
     int window = 0, last_base = 0;
@@ -318,16 +364,19 @@ class Search {
 
   // Split-K: slices that fill the GPU once or a few times.
   void choose_slices(WgradGeometry& g, int last_base) {
-    visit_slices(caps_, 4, g, [&](const WgradGeometry&) {
+    visit_slices(caps_, kMostSliceWaves, g, [&](const WgradGeometry&) {
       const int64_t rest = caps_.workspace_limit - 4096 - g.partial_bytes();
       if (fit_round(g, last_base, rest)) consider(g);
     });
   }
 
   void consider(const WgradGeometry& g) {
+    const double microseconds = predict_wgrad(p_, caps_, g, form_);
+    if (microseconds >= best_us_) return;
+    best_us_ = microseconds;
     const int64_t bytes =
         g.partial_bytes() + g.gradient_bytes(components_) + g.input_bytes(components_);
-    keep_fastest(best_, form_, g, bytes, predict_wgrad(p_, caps_, g, form_));
+    best_ = WgradFit{form_, g, bytes, microseconds};
   }
 
   // The longest round whose packed tensors stay within so many bytes.
@@ -359,33 +408,35 @@ class Search {
   PackedAxis row_axis_, column_axis_;
   bool tensors_are_aligned_;
   bool stops_early_ = false;
-  int most_residue_groups_ = 0;
+  double best_us_;  // of best_, or what a geometry must beat
   std::optional<WgradFit> best_;
 };
 
 }  // namespace
 
 std::optional<WgradFit> fit_positions(const ConvProblem& problem, const DeviceCaps& caps,
-                                      OperandForm form, bool tensors_are_aligned) {
-  return Search(problem, caps, form, tensors_are_aligned).run(false);
+                                      OperandForm form, bool tensors_are_aligned,
+                                      double give_up_us) {
+  return Search(problem, caps, form, tensors_are_aligned, give_up_us).run(false);
 }
 
 std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
-                                  OperandForm form, bool tensors_are_aligned) {
-  std::optional<WgradFit> best = fit_positions(problem, caps, form, tensors_are_aligned);
-  const auto consider = [&](const std::optional<WgradFit>& other) {
-    if (other && (!best || other->microseconds < best->microseconds)) best = other;
+                                  OperandForm form, bool tensors_are_aligned, double give_up_us) {
+  std::optional<WgradFit> best =
+      fit_positions(problem, caps, form, tensors_are_aligned, give_up_us);
+  const auto consider = [&](auto fit) {
+    std::optional<WgradFit> other =
+        fit(problem, caps, form, best ? best->microseconds : give_up_us);
+    if (other) best = std::move(other);
   };
-  if (tensors_are_aligned) consider(fit_row_boxes(problem, caps, form));
-  if (tensors_are_aligned || size_of(problem.dtype) >= kRowAlignment) {
-    consider(fit_rows(problem, caps, form));
-  }
+  if (tensors_are_aligned) consider(fit_row_boxes);
+  if (tensors_are_aligned || size_of(problem.dtype) >= kRowAlignment) consider(fit_rows);
   return best;
 }
 
 bool fits_wgrad(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form) {
   // Packed operands have the fewest limits.
-  return Search(problem, caps, form, false).run(true).has_value();
+  return Search(problem, caps, form, false, kNeverGiveUp).run(true).has_value();
 }
 
 }  // namespace convx

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "core/device_caps.h"
+#include "core/engine.h"
 #include "core/problem.h"
 #include "engines/cuda/weight_grad/wgrad_geometry.h"
 
@@ -32,25 +32,27 @@ struct WgradPlan {
   std::optional<WgradFit> scaled;
 };
 
-// The fastest geometry by prediction, or nothing where no tile fits in shared memory or a limit of
-// the geometry is exceeded.
+// The fastest geometry by prediction, or nothing where no tile fits in shared memory, a limit of
+// the geometry is exceeded, or none is faster than give_up_us.
 // tensors_are_aligned: to 16 bytes, as TMA needs them. Others are packed.
 std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
-                                  OperandForm form, bool tensors_are_aligned = true);
+                                  OperandForm form, bool tensors_are_aligned = true,
+                                  double give_up_us = kNeverGiveUp);
 
 // The same of the kernel that multiplies positions (wgrad_kernel.cuh).
 std::optional<WgradFit> fit_positions(const ConvProblem& problem, const DeviceCaps& caps,
-                                      OperandForm form, bool tensors_are_aligned = true);
+                                      OperandForm form, bool tensors_are_aligned = true,
+                                      double give_up_us = kNeverGiveUp);
 
 // The fastest geometry of the row kernel (rows_kernel.cuh) by prediction, or nothing where it
 // cannot run: its tensors have adjacent columns.
 std::optional<WgradFit> fit_rows(const ConvProblem& problem, const DeviceCaps& caps,
-                                 OperandForm form);
+                                 OperandForm form, double give_up_us = kNeverGiveUp);
 
 // The fastest geometry of the kernel that TMA boxes feed (row_boxes_kernel.cuh) by prediction, or
 // nothing where the layer has several taps or TMA cannot read its rows.
 std::optional<WgradFit> fit_row_boxes(const ConvProblem& problem, const DeviceCaps& caps,
-                                      OperandForm form);
+                                      OperandForm form, double give_up_us = kNeverGiveUp);
 
 // Whether there is any; much faster.
 bool fits_wgrad(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form);
@@ -69,6 +71,8 @@ void count_channel_blocks(const ConvProblem& problem, WgradGeometry& g);
 // wgrad_store.cuh. Returns whether it fits.
 bool reserve_store(const DeviceCaps& caps, int matrices, WgradGeometry& g);
 
+inline constexpr int kMostSliceWaves = 4;  // of the kernel that multiplies positions
+
 // Slices of split-K whose partial sums go to the workspace: calls consider(g) with a single slice,
 // and with as many as fill the GPU up to most_waves times.
 template <typename Consider>
@@ -81,10 +85,6 @@ void visit_slices(const DeviceCaps& caps, int most_waves, WgradGeometry& g,
     consider(g);
   }
 }
-// Keeps the geometry if it is the fastest so far.
-void keep_fastest(std::optional<WgradFit>& best, OperandForm form, const WgradGeometry& g,
-                  int64_t workspace_bytes, double microseconds);
-
 // Predictions (wgrad_cost.cpp): rates of an H200 that all MMA kernels have, fitted to timings of
 // the suite (2026-11-18).
 inline constexpr double kClockGhz = 1.6;          // under load
@@ -93,6 +93,14 @@ inline constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all mul
 // Microseconds of packing, MMAs and the reduction, for the kernel that multiplies positions.
 double predict_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
                      const WgradGeometry& geometry, OperandForm form);
+
+// A lower bound of that for all split-K slices and all sizes of the ring, from the sources, the
+// blocks and the stages alone.
+double bound_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
+                   const WgradGeometry& geometry, OperandForm form);
+
+// The same for all geometries of all kernels, from the problem alone.
+double bound_weight_grad(const ConvProblem& problem, const DeviceCaps& caps);
 
 // Microseconds of the kernel that adds partial sums.
 double predict_reduction(const ConvProblem& problem, const WgradGeometry& geometry);
