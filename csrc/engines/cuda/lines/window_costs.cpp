@@ -1,6 +1,7 @@
 #include "engines/cuda/lines/window_parts.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/arithmetic.h"
 #include "planning/boxed_tensor.h"
@@ -73,11 +74,11 @@ int count_products(TensorMath math) {
   return math == TensorMath::kIeee ? 6 : math == TensorMath::kHalfIeee ? 3 : 1;
 }
 
-double find_efficiency(const WindowShape& shape) {
-  if (count_products(shape.math) > 1) return kIeeeWindowEfficiency;
-  return shape.columns >= 192   ? kWideWindowEfficiency
-         : shape.columns >= 128 ? kMiddleWindowEfficiency
-                                : kNarrowWindowEfficiency;
+double find_efficiency(TensorMath math, int columns) {
+  if (count_products(math) > 1) return kIeeeWindowEfficiency;
+  return columns >= 192   ? kWideWindowEfficiency
+         : columns >= 128 ? kMiddleWindowEfficiency
+                          : kNarrowWindowEfficiency;
 }
 
 // Cycles to store a tile's results by bulk copies, one per filter and run (runs) or one per pixel.
@@ -117,6 +118,11 @@ double find_position_cycles(const PhaseCosts& costs, const WindowShape& shape) {
   return near * kBoxPositionCycles + (1 - near) * sliced;
 }
 
+bool has_waits(const PhaseCosts& costs) {
+  return costs.taps == 1 &&
+         (costs.problem.dtype == DType::kFloat32 || costs.tensors.source_strides.c == 1);
+}
+
 // Cycles of a tile: the slowest of MMAs with staging, the source producer, and the stores.
 double predict_tile(const PhaseCosts& costs, const WindowShape& shape) {
   const ConvProblem& problem = costs.problem;
@@ -133,8 +139,9 @@ double predict_tile(const PhaseCosts& costs, const WindowShape& shape) {
           : static_cast<double>(ceil_div(static_cast<int64_t>(taps), shape.stage_taps)) * steps;
   const double group_products = taps * steps * products / groups;
   const double issue_cycles = shape.box_columns > 0 ? kBoxGroupCycles : kWindowGroupCycles;
-  const double group_cycles = std::max(group_products * shape.columns / find_efficiency(shape),
-                                       issue_cycles + kWindowProductCycles * group_products);
+  const double group_cycles =
+      std::max(group_products * shape.columns / find_efficiency(shape.math, shape.columns),
+               issue_cycles + kWindowProductCycles * group_products);
   const double chains = shape.math == TensorMath::kIeee       ? groups
                         : shape.math == TensorMath::kHalfIeee ? steps * taps / shape.chain_steps
                                                               : 0;
@@ -165,9 +172,8 @@ double predict_tile(const PhaseCosts& costs, const WindowShape& shape) {
                          : shape.box_columns > 0 ? boxes + filter_cycles
                                                  : (lines / kWindowLineBytes + filter_cycles) *
                                                        (few_sources ? kScarceSourceStages : 1);
-  const bool waits = taps == 1 && (problem.dtype == DType::kFloat32 || view.source_strides.c == 1);
   return std::max({multiply + kWindowStageCycles * words * shape.columns, sources, store}) *
-             (waits ? kSingleTapWaits : 1) +
+             (has_waits(costs) ? kSingleTapWaits : 1) +
          kWindowTileCycles;
 }
 
@@ -179,42 +185,108 @@ PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps,
   const bool wide = view.target_strides.c == 1 && problem.groups * view.target_channels > 1;
   const bool odd =
       wide && !has_boxes(view.target_strides, view.target_channels, size_of(problem.dtype));
-  return {problem, caps, view, PhaseTraffic(problem, rows, columns), odd};
+  return {problem,
+          caps,
+          view,
+          PhaseTraffic(problem, rows, columns),
+          static_cast<double>(rows.count * columns.count),
+          static_cast<double>(rows.taps * columns.taps),
+          odd};
 }
 
-double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape) {
+namespace {
+
+// What a bound knows of a search's candidates.
+struct TileBound {
+  TensorMath math;
+  int columns, window_step, filter_groups, lane_bytes;
+  double image_tiles;  // of the pixels of one image
+  double positions;    // of a stage's lines, and of one image's in the workspace; 0 if there are
+  double image_positions;  // none
+  double launch_cycles;
+};
+
+double bound_tiles(const PhaseCosts& costs, const TileBound& tile) {
   const ConvProblem& problem = costs.problem;
   if (problem.N == 0) return 0;  // no batch is launched
+  const GatherTensors& view = costs.tensors;
   const double sms = costs.caps.sm_count;
-  const bool by_boxes = shape.box_columns > 0;
-  const bool channels_adjacent = costs.tensors.source_strides.c == 1;
   const double element = static_cast<double>(size_of(problem.dtype));
-  const double taps = static_cast<double>(shape.rows_axis.taps * shape.columns_axis.taps);
-  const double steps =
-      static_cast<double>(ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32));
-  // The MMAs of a tile at full rate. Splits divide them, and are more tiles.
-  const double multiply =
-      taps * steps * count_products(shape.math) * shape.columns / find_efficiency(shape);
-  const double images = static_cast<double>(problem.N);
-  const double line = static_cast<double>(shape.strips) * shape.rows * shape.pitch;
-  const double pixel_tiles = shape.pair_rows > 0
-                                 ? static_cast<double>(shape.pairs_per_image) * shape.column_windows
-                                 : line / shape.tile_step();
-  const double tiles = images * pixel_tiles * shape.filter_tiles * problem.groups;
-  double cycles = std::max(tiles / sms * (multiply + kWindowTileCycles),
-                           multiply / std::min(shape.chunks, kMaxWindowSplits) + kWindowTileCycles);
+  const int64_t channel_bytes = view.source_channels * operand_bytes(tile.math);
+  const int64_t chunks = ceil_div(channel_bytes, tile.lane_bytes);
+  const int64_t filter_tiles =
+      ceil_div(view.target_channels, int64_t{kWindowFilters} * tile.filter_groups);
+  const double images = static_cast<double>(problem.N * problem.groups);
+  const double lane_bytes = static_cast<double>(chunks * tile.lane_bytes * count_planes(tile.math));
+  // The parts of predict_tile that do not depend on the stages, with MMAs at full rate.
+  const double multiply = costs.taps * static_cast<double>(ceil_div(channel_bytes, 32)) *
+                          count_products(tile.math) * tile.columns /
+                          find_efficiency(tile.math, tile.columns);
+  const double stage = kWindowStageCycles * element / 2 * tile.columns;
+  const bool rereads_filters = filter_tiles > 1 || problem.groups > 1;
+  const double filters = rereads_filters ? costs.taps * tile.filter_groups * kWindowFilters : 0;
+  const double sources =
+      lane_bytes * (tile.positions / kWindowLineBytes + filters / kWindowFilterBytes);
+  const double store = costs.stores_odd_pixels
+                           ? 0
+                           : 2.0 * kWindowFilters * tile.window_step * element / kWindowStoredBytes;
+  const double waits = has_waits(costs) ? kSingleTapWaits : 1;
+  const auto tile_cycles = [&](double splits) {
+    return std::max({multiply / splits + stage, sources / splits, store}) * waits +
+           kWindowTileCycles;
+  };
+  // All tiles, or the longest one. Splits divide the reduction of a tile, and are more tiles.
+  const double tiles = images * tile.image_tiles * static_cast<double>(filter_tiles);
+  const auto splits = static_cast<double>(std::min<int64_t>(chunks, kMaxWindowSplits));
+  double cycles = std::max(tiles / sms * tile_cycles(1), tile_cycles(splits));
   cycles = std::max(cycles, costs.traffic.target * element / sms / kWindowStoredBytes);
-  cycles += by_boxes                                   ? kBoxLaunchCycles
-            : is_half(shape.math) && channels_adjacent ? kMeasuredLaunchCycles
-                                                       : kWindowLaunchCycles;
-  if (!by_boxes && !shape.walks()) {
-    const double line_bytes = images * line * shape.lines * shape.planes() * shape.lane_bytes *
-                              shape.chunks * problem.groups;
-    const double rate = channels_adjacent ? kWindowCopiedBytes : kWindowMemoryBytes;
+  cycles += tile.launch_cycles;
+  if (tile.image_positions > 0) {
+    const double line_bytes = images * tile.image_positions * lane_bytes;
+    const double rate = view.source_strides.c == 1 ? kWindowCopiedBytes : kWindowMemoryBytes;
     cycles += (costs.traffic.source * element + line_bytes) / sms / rate;
   }
   // The two sums are rounded differently.
   return cycles / (kWindowClockGhz * 1e3) * (1 - 1e-9);
+}
+
+}  // namespace
+
+double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape, bool by_boxes) {
+  const bool measures = is_half(shape.math) && costs.tensors.source_strides.c == 1;
+  const bool has_lines = !by_boxes && !shape.walks();
+  const double line = static_cast<double>(shape.strips) * shape.rows * shape.pitch;
+  const double pixel_tiles = shape.pair_rows > 0
+                                 ? static_cast<double>(shape.pairs_per_image) * shape.column_windows
+                                 : line / shape.tile_step();
+  return bound_tiles(costs, {.math = shape.math,
+                             .columns = shape.columns,
+                             .window_step = shape.window_step,
+                             .filter_groups = shape.filter_groups,
+                             .lane_bytes = shape.lane_bytes,
+                             .image_tiles = pixel_tiles,
+                             .positions = has_lines ? static_cast<double>(shape.positions()) : 0,
+                             .image_positions = has_lines ? line * shape.lines : 0,
+                             .launch_cycles = by_boxes   ? kBoxLaunchCycles
+                                              : measures ? kMeasuredLaunchCycles
+                                                         : kWindowLaunchCycles});
+}
+
+double bound_tile_us(const PhaseCosts& costs, TensorMath math, int lane_bytes, int columns,
+                     int filter_groups) {
+  const bool has_lines = !may_walk(math) && !may_box(math);
+  const int windows = filter_groups == 1 ? 2 : 1;
+  const int element = static_cast<int>(size_of(costs.problem.dtype));
+  // A line has a position for each pixel at least, and a stage one for each column of a window.
+  return bound_tiles(costs, {.math = math,
+                             .columns = columns,
+                             .window_step = columns - shared_columns(element),
+                             .filter_groups = filter_groups,
+                             .lane_bytes = lane_bytes,
+                             .image_tiles = costs.pixels / (columns * windows),
+                             .positions = has_lines ? static_cast<double>(columns) : 0,
+                             .image_positions = has_lines ? costs.pixels : 0,
+                             .launch_cycles = kWindowLaunchCycles});
 }
 
 double bound_lines_us(const ConvProblem& problem, const DeviceCaps& caps) {

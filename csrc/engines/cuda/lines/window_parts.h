@@ -28,6 +28,7 @@ struct PhaseCosts {
   const DeviceCaps& caps;
   GatherTensors tensors;
   PhaseTraffic traffic;
+  double pixels, taps;     // of the phase
   bool stores_odd_pixels;  // channels are contiguous, but pixels are not aligned to 16 bytes
 };
 
@@ -38,7 +39,11 @@ PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps,
 double predict_microseconds(const PhaseCosts& costs, const WindowShape& shape);
 
 // A time that the prediction is never below, for a shape whose line and tile are laid out and
-// whose shared memory and workspace are not.
-double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape);
+// whose boxes, shared memory and workspace are not.
+double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape, bool by_boxes);
+
+// The same for all ways to cut the line into tiles of this size.
+double bound_tile_us(const PhaseCosts& costs, TensorMath math, int lane_bytes, int columns,
+                     int filter_groups);
 
 }  // namespace convx

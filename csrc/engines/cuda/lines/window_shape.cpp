@@ -1,6 +1,7 @@
 #include "engines/cuda/lines/window_shape.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <span>
 
@@ -16,6 +17,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kMaxSteps = 4;  // reduction steps of 32 bytes in a chunk
 constexpr int kMaxFilterStages = 16;
 constexpr int kMaxSourceStages = 3;
+constexpr int kMaxTileSizes = 3 * 5 * 2;  // lane bytes, columns and filter groups
 constexpr int64_t kFilterStageBytes = 18432;
 constexpr int64_t kLongFilterStageBytes = 36864;
 
@@ -81,17 +83,47 @@ class Fitter {
   }
 
  private:
+  // Tiles of one size, in all ways to cut the line.
+  struct TileSize {
+    Candidate tile;
+    int order;  // of equal predictions, the lowest wins
+    double bound_us;
+  };
+
+  // The sizes with the smallest bounds come first, and end the search of the others.
   void search() {
     if (taps_ > kMaxWindowTaps) return;
+    std::array<TileSize, kMaxTileSizes> sizes;
+    int count = 0;
     for (const int lane_bytes : {32, 64, 128}) {
       for (const int columns : list_columns(math_)) {
         for (const int filter_groups : {1, 2}) {
-          if (stops_at_first_ && best_.columns > 0) return;
           if (filter_groups == 2 && targets_ <= kWindowFilters) continue;
-          consider_all({Cut::kStretch, 1, columns, filter_groups, lane_bytes});
+          if (!may_fit_line(lane_bytes)) continue;
+          const double bound_us = bound_tile_us(costs_, math_, lane_bytes, columns, filter_groups);
+          sizes[count] = {{Cut::kStretch, 1, columns, filter_groups, lane_bytes}, count, bound_us};
+          ++count;
         }
       }
     }
+    if (!stops_at_first_) {
+      std::sort(sizes.begin(), sizes.begin() + count, [](const TileSize& a, const TileSize& b) {
+        return a.bound_us != b.bound_us ? a.bound_us < b.bound_us : a.order < b.order;
+      });
+    }
+    for (int i = 0; i < count && sizes[i].bound_us < least_us_; ++i) {
+      if (stops_at_first_ && best_.columns > 0) return;
+      order_ = sizes[i].order;
+      consider_all(sizes[i].tile);
+    }
+  }
+
+  // Returns false if the line of one image is certain not to fit in the workspace.
+  bool may_fit_line(int lane_bytes) {
+    if (may_walk(math_) || may_box(math_)) return true;
+    const int64_t chunks = ceil_div(sources_ * operand_bytes(math_), lane_bytes);
+    return has_room(rows_.count * columns_.count * problem_.groups * chunks * lane_bytes *
+                    count_planes(math_));
   }
 
   // Considers every way to cut the line into tiles of the size that `tile` has.
@@ -128,8 +160,9 @@ class Fitter {
   void consider(const Candidate& candidate) {
     WindowShape shape = lay_out(candidate);
     if (shape.segment_count == 0 || shape.chunks > kMaxTensorChunks) return;
-    if (candidate.way == Way::kBoxes && !lay_out_boxes(problem_, shape)) return;
-    if (bound_microseconds(costs_, shape) >= least_us_) return;
+    const bool by_boxes = candidate.way == Way::kBoxes;
+    if (bound_microseconds(costs_, shape, by_boxes) >= least_us_) return;
+    if (by_boxes && !lay_out_boxes(problem_, shape)) return;
     for (int splits = 1; splits <= std::min(shape.chunks, kMaxWindowSplits); ++splits) {
       shape.splits = splits;
       shape.partial_bytes = splits == 1 ? 0 : splits * target_elements() * 4;
@@ -137,7 +170,10 @@ class Fitter {
       const bool whole = shape.resident || shape.images < problem_.N || candidate.overlap;
       if (splits > 1 && whole) break;
       shape.microseconds = predict_microseconds(costs_, shape);
-      if (shape.microseconds < least_us_) best_ = shape, least_us_ = shape.microseconds;
+      const bool is_tie = shape.microseconds == least_us_ && order_ < best_order_;
+      if (shape.microseconds < least_us_ || is_tie) {
+        best_ = shape, best_order_ = order_, least_us_ = shape.microseconds;
+      }
       if (shape.pixel_tiles * shape.filter_tiles * problem_.groups >= 2 * caps_.sm_count) break;
     }
   }
@@ -405,7 +441,8 @@ class Fitter {
   int64_t sources_ = 0, targets_ = 0, source_h_ = 0, source_w_ = 0, taps_ = 0;
 
   WindowShape best_;
-  double least_us_;  // a shape must be faster than this
+  double least_us_;                 // a shape must be faster than this
+  int order_ = 0, best_order_ = 0;  // see TileSize
   bool depends_on_workspace_ = false, stops_at_first_ = false;
 };
 
