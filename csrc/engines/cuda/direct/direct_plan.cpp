@@ -37,8 +37,18 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
   return plan;
 }
 
+// Weight gradients need no search.
+double bound_us(const ConvProblem& problem, const DeviceCaps& caps) {
+  return problem.pass == Pass::kWeightGrad ? 0 : bound_gather_us(problem, caps);
+}
+
 }  // namespace
 
-Engine cuda_direct_engine() { return {EngineId::kCudaDirect, "cuda_direct", consider}; }
+Engine cuda_direct_engine() {
+  return {.id = EngineId::kCudaDirect,
+          .name = "cuda_direct",
+          .consider = consider,
+          .bound_us = bound_us};
+}
 
 }  // namespace convx

@@ -106,6 +106,9 @@ struct GatherShape {
   GatherParams params{};  // without buffers; once completed, with the phases of the first launch
 };
 
+// Without a search, a time that no tile is predicted to beat.
+double bound_gather_us(const ConvProblem& problem, const DeviceCaps& caps);
+
 // Returns the tile with the shortest predicted time.
 GatherShape fit_gather_shape(const ConvProblem& problem, const DeviceCaps& caps);
 

@@ -16,11 +16,14 @@ constexpr NamedForm kForms[] = {{"channels", PhasesForm::kChannels},
                                 {"rows", PhasesForm::kRows},
                                 {"transposed", PhasesForm::kTransposed}};
 
-std::optional<PhasesShape> fit_best(const ConvProblem& problem, const DeviceCaps& caps) {
+std::optional<PhasesShape> fit_best(const ConvProblem& problem, const DeviceCaps& caps,
+                                    double give_up_us = kNeverGiveUp) {
   std::optional<PhasesShape> best;
   for (const NamedForm& known : kForms) {
-    std::optional<PhasesShape> shape = fit_phases(problem, caps, known.form);
-    if (shape && (!best || shape->microseconds < best->microseconds)) best = std::move(shape);
+    std::optional<PhasesShape> shape = fit_phases(problem, caps, known.form, give_up_us);
+    if (!shape || shape->microseconds >= give_up_us) continue;
+    give_up_us = shape->microseconds;
+    best = std::move(shape);
   }
   return best;
 }
@@ -50,9 +53,10 @@ Plan make_plan(PhasesShape found) {
   return plan;
 }
 
-Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps,
+                       const SearchLimits& limits) {
   if (std::string why = refuse(problem); !why.empty()) return Refusal{why};
-  std::optional<PhasesShape> best = fit_best(problem, caps);
+  std::optional<PhasesShape> best = fit_best(problem, caps, limits.give_up_us);
   if (best) return make_plan(std::move(*best));
   return Refusal{
       "stride and dilation meet along an axis, or an image does not fit in the workspace"};
@@ -87,6 +91,7 @@ Engine cuda_phases_engine() {
   return {.id = EngineId::kCudaPhases,
           .name = "cuda_phases",
           .consider = consider,
+          .bound_us = bound_phases_us,
           .variants = variants,
           .plan_variant = plan_variant};
 }

@@ -41,7 +41,8 @@ std::optional<ViewedAxis> view_axis(const AxisPhase& phase, int64_t output) {
   return axis;
 }
 
-std::optional<PhasesShape> fit_views(const ConvProblem& p, const DeviceCaps& caps) {
+std::optional<PhasesShape> fit_views(const ConvProblem& p, const DeviceCaps& caps,
+                                     double give_up_us) {
   // The engines of dense layers run phases themselves.
   const bool has_pixels = p.x_strides.c == 1 && p.y_strides.c == 1;
   if (p.groups == 1 || !has_pixels || !refuse_many_phases(p).empty()) return std::nullopt;
@@ -61,7 +62,8 @@ std::optional<PhasesShape> fit_views(const ConvProblem& p, const DeviceCaps& cap
       inner.pad = {h->pad_before, h->pad_after, w->pad_before, w->pad_after};
       inner.x_strides.h *= h->step, inner.x_strides.w *= w->step;
       inner.w_strides.h *= h->tap_step, inner.w_strides.w *= w->tap_step;
-      std::optional<InnerProblem> planned = plan_inner(inner, caps, caps.workspace_limit);
+      std::optional<InnerProblem> planned =
+          plan_inner(inner, caps, caps.workspace_limit, give_up_us - shape.microseconds);
       if (!planned) return std::nullopt;
       shape.workspace_bytes = std::max(shape.workspace_bytes, planned->plan.workspace_bytes);
       shape.microseconds += planned->plan.predicted_us;
@@ -132,14 +134,16 @@ FilterPack make_pack(const ConvProblem& p, const ForwardAxis& rows, const PhaseA
 }  // namespace
 
 std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& caps,
-                                       int64_t workspace_limit, std::span<const Engine> engines) {
-  if (workspace_limit < 0) return std::nullopt;
+                                       int64_t workspace_limit, double give_up_us,
+                                       std::span<const Engine> engines) {
+  if (workspace_limit < 0 || give_up_us <= 0) return std::nullopt;
   const int64_t P = problem.P, Q = problem.Q;
   if (!validate(problem, problem.channels_per_group()).empty()) return std::nullopt;
   if (problem.P != P || problem.Q != Q) return std::nullopt;
   DeviceCaps left = caps;
   left.workspace_limit = workspace_limit;
-  Choice choice = choose_engine(engines, problem, left, "auto", Listed::kEligible);
+  Choice choice =
+      choose_engine(engines, problem, left, "auto", Listed::kEligible, {.give_up_us = give_up_us});
   if (choice.chosen < 0) return std::nullopt;
   return InnerProblem{problem, std::move(choice.candidates[choice.chosen].plan)};
 }
@@ -220,18 +224,31 @@ void set_interleave_unit(InterleaveParams& p, const ConvProblem& problem, int un
   p.image_units = narrow(channels * problem.H * problem.W / unit);
 }
 
-std::optional<PhasesShape> fit_phases(const ConvProblem& p, const DeviceCaps& caps,
-                                      PhasesForm form) {
+std::optional<PhasesShape> fit_phases(const ConvProblem& p, const DeviceCaps& caps, PhasesForm form,
+                                      double give_up_us) {
   switch (form) {
     case PhasesForm::kViews:
-      return fit_views(p, caps);
+      return fit_views(p, caps, give_up_us);
     case PhasesForm::kRows:
-      return fit_row_phases(p, caps);
+      return fit_row_phases(p, caps, give_up_us);
     case PhasesForm::kChannels:
     case PhasesForm::kTransposed:
-      return fit_chunked_phases(p, caps, form);
+      return fit_chunked_phases(p, caps, form, give_up_us);
   }
   return std::nullopt;
+}
+
+double bound_phases_us(const ConvProblem& p, const DeviceCaps& caps) {
+  // Above the rates of all engines' models: 16-bit multiply-adds of a multiprocessor, and bytes.
+  constexpr double kProductsPerUs = 2400 * 1.7e3, kBytesPerUs = 5e6, kReferenceSms = 132;
+  if (p.pass != Pass::kInputGrad || p.N == 0) return 0;
+  const DeviceRates rates = rates_of(caps);
+  const double sms = std::max(caps.sm_count, 1);
+  const double work =
+      count_gather_products(p) / (sms * kProductsPerUs * std::max(1.0, rates.clock));
+  const double target = static_cast<double>(p.N * p.C * p.H * p.W * size_of(p.dtype));
+  const double memory = target / kBytesPerUs / std::max(rates.memory, sms / kReferenceSms);
+  return std::max(work, memory);
 }
 
 void set_scan_unit(ScanParams& scan, const ConvProblem& p, int unit) {
@@ -240,7 +257,8 @@ void set_scan_unit(ScanParams& scan, const ConvProblem& p, int unit) {
   scan.image_units = narrow(p.K * p.P * p.Q / unit);
 }
 
-std::optional<PhasesShape> fit_row_phases(const ConvProblem& p, const DeviceCaps& caps) {
+std::optional<PhasesShape> fit_row_phases(const ConvProblem& p, const DeviceCaps& caps,
+                                          double give_up_us) {
   if (!has_folded_columns(p) || !refuse_many_phases(p).empty()) return std::nullopt;
   if (std::max(p.C * p.H * p.W, p.K * p.P * p.Q) >= kMostPhaseElements) return std::nullopt;
   const std::optional<PhaseAxis> columns =
@@ -281,8 +299,8 @@ std::optional<PhasesShape> fit_row_phases(const ConvProblem& p, const DeviceCaps
     inner.w_strides = channels_last_strides(p.K, inner.R, inner.S);
     const Strides& x = p.x_strides;
     inner.y_strides = {x.n, 1, x.h * p.stride.h, x.w * p.stride.w};
-    std::optional<InnerProblem> planned =
-        plan_inner(inner, caps, caps.workspace_limit - shape.filter_bytes);
+    std::optional<InnerProblem> planned = plan_inner(
+        inner, caps, caps.workspace_limit - shape.filter_bytes, give_up_us - shape.microseconds);
     if (!planned) return std::nullopt;
     RowPhase& row = shape.rows[i];
     static_cast<InnerProblem&>(row) = std::move(*planned);
