@@ -49,7 +49,7 @@ double count_unfulfilled(const PhaseCosts &, const WindowShape &shape) {
 }
 
 // No shape is left out of the search.
-double bound_unfulfilled(const PhaseCosts &, const WindowShape &, bool) {
+double bound_unfulfilled(const PhaseCosts &, const WindowShape &, bool, int) {
   return -1;
 }
 double bound_wished_tile(const PhaseCosts &, TensorMath, int, int, int) {

@@ -19,7 +19,6 @@ constexpr int kMaxFilterStages = 16;
 constexpr int kMaxSourceStages = 3;
 constexpr int kMaxTileSizes = 3 * 5 * 2;  // lane bytes, columns and filter groups
 constexpr int64_t kFilterStageBytes = 18432;
-constexpr int64_t kLongFilterStageBytes = 36864;
 
 std::span<const int> list_columns(TensorMath math) {
   return visit_math(
@@ -161,9 +160,11 @@ class Fitter {
     WindowShape shape = lay_out(candidate);
     if (shape.segment_count == 0 || shape.chunks > kMaxTensorChunks) return;
     const bool by_boxes = candidate.way == Way::kBoxes;
-    if (bound_microseconds(costs_, shape, by_boxes) >= least_us_) return;
+    if (bound_microseconds(costs_, shape, by_boxes, 1) >= least_us_) return;
     if (by_boxes && !lay_out_boxes(problem_, shape)) return;
     for (int splits = 1; splits <= std::min(shape.chunks, kMaxWindowSplits); ++splits) {
+      // Every further slice is written and read again.
+      if (splits > 1 && bound_microseconds(costs_, shape, by_boxes, splits) >= least_us_) break;
       shape.splits = splits;
       shape.partial_bytes = splits == 1 ? 0 : splits * target_elements() * 4;
       if (!fit_memory(shape)) break;
@@ -372,13 +373,10 @@ class Fitter {
     const int64_t tap_bytes =
         int64_t{shape.filter_groups} * shape.planes() * kWindowFilters * shape.lane_bytes;
     const int64_t steps = taps_ * ceil_div(sources_ * operand_bytes(math_), 32);
-    shape.chain_steps = steps > kShortReductionSteps ? kHalfChainSteps : kShortHalfChainSteps;
-    const int64_t most_taps = math_ == TensorMath::kIeee
-                                  ? std::max(1, kIeeeChainSteps * 32 / shape.lane_bytes)
-                              : math_ == TensorMath::kHalfIeee ? shape.chain_steps
-                                                               : kMaxBatchTaps;
+    shape.chain_steps = find_chain_steps(steps);
     const int64_t stages_per_chunk =
-        ceil_div(taps_, std::clamp<int64_t>(most_bytes / tap_bytes, 1, most_taps));
+        ceil_div(taps_, count_stage_taps(math_, shape.filter_groups, shape.lane_bytes,
+                                         shape.chain_steps, most_bytes));
     const int64_t stage_taps = ceil_div(taps_, stages_per_chunk);
     shape.stage_taps = static_cast<int>(stage_taps);
     const int64_t stage_bytes = stage_taps * tap_bytes;
