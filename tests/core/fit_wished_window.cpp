@@ -1,6 +1,6 @@
 // window_shape.cpp once more, under other names.
 #define fit_window_shape fit_window_by_wish
-#define fits_window_shape fits_wished_window
+#define check_window_shape check_wished_window
 #define predict_microseconds count_unfulfilled
 #define bound_microseconds bound_unfulfilled
 #define bound_tile_us bound_wished_tile

@@ -33,15 +33,17 @@ int find_box_rows(const WindowShape& shape) {
 
 }  // namespace
 
-bool lay_out_boxes(const ConvProblem& problem, WindowShape& shape) {
-  if (!may_box(shape.math) || shape.strips > 1) return false;
+bool may_box_source(const ConvProblem& problem, TensorMath math) {
+  if (!may_box(math)) return false;
   const GatherTensors view = make_gather_tensors(problem);
+  return has_boxes(view.source_strides, view.source_channels, size_of(problem.dtype));
+}
+
+bool lay_out_boxes(const ConvProblem& problem, WindowShape& shape) {
+  if (!may_box_source(problem, shape.math) || shape.strips > 1) return false;
   // Otherwise the last chunk of a group would have the next group's channels in place of zeros.
   const bool whole_chunks = problem.groups == 1 || shape.channels % shape.chunk_channels == 0;
-  if (!whole_chunks ||
-      !has_boxes(view.source_strides, view.source_channels, size_of(problem.dtype))) {
-    return false;
-  }
+  if (!whole_chunks) return false;
   if (shape.by_rows) {
     if (shape.pair_rows == 0) return false;  // windows may go beyond the end of a row
     // One window with 128 filters pays off only if TMA stores it, too.

@@ -28,11 +28,18 @@ std::vector<GatherPhase> find_phases(const ConvProblem& problem, const DeviceCap
     if (const auto halves = find_halves(problem, phase.taps())) {
       rest.workspace_limit -= halves->scale_bytes;
     }
-    const auto fits = [&](const GatherPhase& band) {
-      return fits_window_shape(problem, rest, math, band.rows, band.columns);
+    const auto check = [&](const GatherPhase& band) {
+      return check_window_shape(problem, rest, math, band.rows, band.columns);
     };
-    std::vector<GatherPhase> bands = {phase};
-    for (int64_t most = 2; !std::all_of(bands.begin(), bands.end(), fits); most *= 2) {
+    const auto fits = [&](const GatherPhase& band) { return check(band) == WindowFitness::kFits; };
+    const WindowFitness whole = check(phase);
+    if (whole == WindowFitness::kNeverFits) return {};
+    if (whole == WindowFitness::kFits) {
+      phases.push_back(phase);
+      continue;
+    }
+    std::vector<GatherPhase> bands = cut_bands(phase, 2);
+    for (int64_t most = 4; !std::all_of(bands.begin(), bands.end(), fits); most *= 2) {
       if (most > kMaxBands) return {};
       bands = cut_bands(phase, most);
     }

@@ -187,7 +187,7 @@ double predict_tile(const PhaseCosts& costs, const WindowShape& shape) {
 
 }  // namespace
 
-PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps,
+PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
                             const GatherAxis& rows, const GatherAxis& columns) {
   const GatherTensors view = make_gather_tensors(problem);
   const bool wide = view.target_strides.c == 1 && problem.groups * view.target_channels > 1;
@@ -203,6 +203,7 @@ PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps,
           target_values,
           static_cast<double>(rows.count * columns.count),
           static_cast<double>(rows.taps * columns.taps),
+          !may_box_source(problem, math) && !may_walk_source(problem, math),
           wide,
           odd};
 }
@@ -343,7 +344,7 @@ double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape, boo
 
 double bound_tile_us(const PhaseCosts& costs, TensorMath math, int lane_bytes, int columns,
                      int filter_groups) {
-  const bool has_lines = !may_walk(math) && !may_box(math);
+  const bool has_lines = costs.needs_lines;
   const int windows = filter_groups == 1 ? 2 : 1;
   const int element = static_cast<int>(size_of(costs.problem.dtype));
   // A line has a position for each pixel at least, and a stage one for each column of a window.

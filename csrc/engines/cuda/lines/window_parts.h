@@ -11,6 +11,12 @@ namespace convx {
 
 inline constexpr int64_t kLongFilterStageBytes = 36864;
 
+// Whether TMA might read tiles directly from the source, and whether blocks might stream along the
+// line, as far as the problem and the operand format say. Tiles need lines in the workspace
+// otherwise.
+bool may_box_source(const ConvProblem& problem, TensorMath math);
+bool may_walk_source(const ConvProblem& problem, TensorMath math);
+
 // Whether TMA can read tiles directly from the source (tile_roles.cuh). Changes a shape whose
 // line and tile are laid out, such that a stage consists of boxes; returns false if TMA cannot read
 // them.
@@ -39,11 +45,12 @@ struct PhaseCosts {
   PhaseTraffic traffic;
   double target_values;
   double pixels, taps;     // of the phase
+  bool needs_lines;        // neither may_box_source nor may_walk_source
   bool stores_pixels;      // channels are contiguous
   bool stores_odd_pixels;  // channels are contiguous, but pixels are not aligned to 16 bytes
 };
 
-PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps,
+PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
                             const GatherAxis& rows, const GatherAxis& columns);
 
 // The predicted time of a shape. The model is described in window_costs.cpp.

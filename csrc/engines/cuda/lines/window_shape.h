@@ -255,9 +255,12 @@ WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
 // Without a search, a time that no plan of cuda_lines is predicted to beat.
 double bound_lines_us(const ConvProblem& problem, const DeviceCaps& caps);
 
-// Whether any shape fits. Much faster than fit_window_shape.
-bool fits_window_shape(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
-                       const GatherAxis& rows, const GatherAxis& columns);
+// Whether any shape fits, or might fit for a band of the rows, whose lines are shorter. Much faster
+// than fit_window_shape.
+enum class WindowFitness { kFits, kMayFitInBands, kNeverFits };
+WindowFitness check_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
+                                 TensorMath math, const GatherAxis& rows,
+                                 const GatherAxis& columns);
 
 // Places the barriers, the table of taps and the staging buffer in shared memory. Returns the
 // offset behind them.
