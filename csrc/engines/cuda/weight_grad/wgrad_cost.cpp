@@ -98,12 +98,14 @@ double store_cycles(const WgradGeometry& g) {
   return cycles;
 }
 
-double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
-  if (g.writes_result) return kCallUs;
+namespace {
+
+// The kernel that adds the partial sums of so many slices.
+double predict_sums(const ConvProblem& p, const WgradGeometry& g, int slices) {
   // All partial sums are written. Those of a filter's own group are read, a sector at least.
   const double columns = std::max(8.0, static_cast<double>(p.channels_per_group()));
   const double read = p.groups == 1 ? 1 : std::min(1.0, columns / g.atom_channels);
-  const double reduced = (1 + read) / 2 * static_cast<double>(g.partial_bytes());
+  const double reduced = (1 + read) / 2 * static_cast<double>(slices * g.partial_values() * 4);
   const double elements = static_cast<double>(p.K * p.channels_per_group() * p.taps());
   // The costs of the other MMA kernels were fitted with the reduction before, and their choices
   // between clusters and partial sums are measured.
@@ -111,6 +113,12 @@ double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
     return kReduceRowsUs + reduced / kReduceRowsBytesPerUs + elements / kReduceRowsElementsPerUs;
   }
   return kReduceUs + reduced / kReduceBytesPerUs + elements / kReduceElementsPerUs;
+}
+
+}  // namespace
+
+double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
+  return g.writes_result ? kCallUs : predict_sums(p, g, g.slices);
 }
 
 namespace {
@@ -145,18 +153,24 @@ StageCost cost_stage(const WgradGeometry& g, OperandForm form, bool is_single_ta
   return {copied, cycles};
 }
 
-// The time of blocks that read a tensor in place is limited by memory, too.
-double add_memory(const ConvProblem& p, const WgradGeometry& g, const StageCost& stage,
-                  double waves, double main_us) {
-  if (g.gradient_source == OperandSource::kPacked) return main_us;
+// What memory takes for blocks that read a tensor in place, and so many bytes in all.
+double count_memory_us(const ConvProblem& p, const WgradGeometry& g, double read) {
+  if (g.gradient_source == OperandSource::kPacked) return 0;
   const double rate = g.converts()       ? kStreamBytesPerUs
                       : g.reads_pixels() ? kPixelBytesPerUs
                                          : kPackBytesPerUs;
   const double bytes = count_bytes(p);
   const bool reads_both = g.input_source != OperandSource::kPacked;
-  const double read = stage.copied * g.tiles() * static_cast<double>(g.stages_total);
   const double reread = reads_both ? kRereadCost * std::max(read - bytes, 0.0) : 0;
-  const double memory_us = kLaunchUs + (bytes + reread) / rate;
+  return kLaunchUs + (bytes + reread) / rate;
+}
+
+double count_read_bytes(const WgradGeometry& g, const StageCost& stage) {
+  return stage.copied * g.tiles() * static_cast<double>(g.stages_total);
+}
+
+// The time of blocks that memory limits, too.
+double add_memory(const WgradGeometry& g, double waves, double main_us, double memory_us) {
   if (!g.converts()) return std::max(main_us, memory_us);
   // Converting blocks have no time to hide where work and memory take about equally long: kb87pw in
   // TF32 and channels_last (12.9 GB) takes 3,030 us as scaled fp16, whose work is half of that
@@ -194,31 +208,70 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
   const double waves = count_waves(caps, g);
   const double main_us =
       rounds * waves * (fixed_cycles(g) + halo + stages * stage.cycles) / (kClockGhz * 1e3);
-  return add_memory(p, g, stage, waves, main_us) + predict_reduction(p, g) +
+  const double memory_us = count_memory_us(p, g, count_read_bytes(g, stage));
+  return add_memory(g, waves, main_us, memory_us) + predict_reduction(p, g) +
          predict_packing(p, g, form, rounds);
 }
 
 double bound_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
-                   OperandForm form) {
-  constexpr double kManyWaves = std::numeric_limits<double>::infinity();
+                   OperandForm form, double give_up_us) {
   const StageCost stage = cost_stage(g, form, p.taps() == 1);
   const auto stages = static_cast<double>(g.stages_total);
-  const double blocks = g.slice_blocks(), sms = std::max(caps.sm_count, 1);
-  // The work of all blocks, or the longest block, and what follows.
-  const auto bound = [&](double fixed, double most_slices, double reduction_us) {
-    const double work = blocks / sms * (fixed + stages * stage.cycles);
-    const double longest = fixed + std::ceil(stages / most_slices) * stage.cycles;
-    const double main_us = std::max(work, longest) / (kClockGhz * 1e3);
-    return add_memory(p, g, stage, kManyWaves, main_us) + reduction_us;
+  const double blocks = g.slice_blocks();
+  const double memory_us = count_memory_us(p, g, count_read_bytes(g, stage));
+  const double packing_us = predict_packing(p, g, form, 1);
+  // First as if multiprocessors were never idle, which most blocks are already too slow for.
+  const double work_us =
+      blocks * (kStartCycles + stages * stage.cycles) / caps.sm_count / (kClockGhz * 1e3);
+  const double least_us = kBelow * (kCallUs + std::max(work_us, memory_us) + packing_us);
+  if (least_us >= give_up_us) return least_us;
+  // A single round, without a halo.
+  const auto bound = [&](double fixed, int slices, double waves) {
+    const double block = fixed + std::ceil(stages / slices) * stage.cycles;
+    return add_memory(g, waves, waves * block / (kClockGhz * 1e3), memory_us);
   };
-  double us =
-      bound(kBlockCycles, std::max(1.0, kMostSliceWaves * sms / blocks), predict_reduction(p, g));
-  // Clusters that write dW.
-  const double most = g.converts() ? 1 : kMaxClusterSlices;
-  if (promotes_sums(form) || stages <= most * g.flush_stages) {
-    us = std::min(us, bound(kStartCycles + kStoreCycles, most, kCallUs));
+  double us = std::numeric_limits<double>::infinity();
+  for (int waves = 0; waves <= kMostSliceWaves; ++waves) {
+    const int slices = count_slices(caps, waves, g);
+    if (slices == 0) continue;
+    const double own_waves = std::ceil(blocks * slices / caps.sm_count);
+    us = std::min(us, bound(kBlockCycles, slices, own_waves) + predict_sums(p, g, slices));
   }
-  return kBelow * (us + predict_packing(p, g, form, 1));
+  // Clusters that write dW.
+  const int most = g.converts() ? 1 : kMaxClusterSlices;
+  for (int slices = 1; slices <= most; ++slices) {
+    if (!promotes_sums(form) && stages > static_cast<double>(slices) * g.flush_stages) continue;
+    const double waves = std::ceil(blocks / static_cast<double>(count_clusters(caps, slices)));
+    us = std::min(us, bound(kStartCycles + kStoreCycles, slices, waves) + kCallUs);
+  }
+  return kBelow * (us + packing_us);
+}
+
+double bound_mma(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
+                 OperandForm form, int tap_groups) {
+  const bool skips_gaps = g.images_end_in_gaps && !g.converts();
+  const int components = count_components(form);
+  const double mma = (skips_gaps ? 3.5 : 4.0) * count_mmas(components) * mma_cycles(g.columns) *
+                     mma_overhead(form, kMostConsumers);
+  // The consumers of a block share an operand at best, or both.
+  const double values = kStagePositions *
+                        (kGradientRowBytes + g.block_channel_tiles * g.row_bytes) / 2.0 /
+                        kMostConsumers;
+  const double copied = 2 * values * (g.converts() ? 2 : components) / kPixelCopyBytesPerCycle;
+  const double converted = g.converts() ? convert_cycles(form) * values : 0;
+  const double stage = std::max({mma, copied, converted});
+  // Tiles of a filter tile's channels. With groups, all have as many as the one that needs most.
+  const int filters = std::min(kTileFilters, g.filters);
+  const int channels =
+      p.groups == 1 ? g.packed_channels
+                    : static_cast<int>(ceil_div(filters, g.group_filters)) * g.group_channels;
+  const int block_channels = g.block_channel_tiles * g.atom_channels;
+  const auto tiles = static_cast<double>(ceil_div(g.filters, kTileFilters) *
+                                         ceil_div(channels, block_channels) * tap_groups);
+  const double main_us = tiles * static_cast<double>(g.stages_total) * stage /
+                         std::max(caps.sm_count, 1) / (kClockGhz * 1e3);
+  return kBelow *
+         (kCallUs + std::max(main_us, count_memory_us(p, g, 0)) + predict_packing(p, g, form, 1));
 }
 
 double bound_weight_grad(const ConvProblem& p, const DeviceCaps& caps) {

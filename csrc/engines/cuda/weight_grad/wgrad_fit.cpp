@@ -1,8 +1,11 @@
 #include "engines/cuda/weight_grad/wgrad_fit.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <iterator>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "core/arithmetic.h"
@@ -101,14 +104,93 @@ class Search {
            fits_pixel_corners(-g.pad_top, g.rows, g.stride_h, p_.H);
   }
 
+  // Along an axis, taps of the same residue are `step` apart. `longer` residues have groups_of_most
+  // groups of taps, the other ones groups_of_rest.
+  struct AxisCounts {
+    int residues, longer, groups_of_most, groups_of_rest;
+    int most_taps;  // of a group
+
+    AxisCounts() = default;
+    AxisCounts(int64_t taps, int64_t step, int64_t group_taps) {
+      residues = static_cast<int>(std::min(step, taps));
+      longer = static_cast<int>((taps - 1) % residues + 1);
+      const int64_t most = ceil_div(taps, step), rest = longer == residues ? most : most - 1;
+      groups_of_most = static_cast<int>(ceil_div(most, group_taps));
+      groups_of_rest = static_cast<int>(ceil_div(rest, group_taps));
+      most_taps = static_cast<int>(std::min(most, group_taps));
+    }
+  };
+  // The numbers of collect_groups, without the groups.
+  struct TapCounts {
+    AxisCounts rows, columns;
+    int most_taps;
+
+    // Blocks of `most` groups of one residue.
+    int blocks(int most) const {
+      const auto count = [&](int residues, int row_groups) {
+        const auto part = [&](int others, int groups) {
+          return residues * others * static_cast<int>(ceil_div(row_groups * groups, most));
+        };
+        return part(columns.longer, columns.groups_of_most) +
+               part(columns.residues - columns.longer, columns.groups_of_rest);
+      };
+      return count(rows.longer, rows.groups_of_most) +
+             count(rows.residues - rows.longer, rows.groups_of_rest);
+    }
+    int groups() const { return blocks(1); }
+    int most_residue_groups() const { return rows.groups_of_most * columns.groups_of_most; }
+  };
+  // An MMA, for all blocks that use it.
+  struct Mma {
+    AtomAxis axis;
+    int atom_channels, columns;
+    TapCounts counts;
+    int order;  // of equal predictions, the lowest wins
+    double bound_us;
+  };
+  static constexpr int kMaxMmas = 3 * 3 * static_cast<int>(std::size(kPlainColumns));
+
+  TapCounts count_groups(const WgradGeometry& g, int taps) const {
+    const bool along_rows = g.atom_axis == AtomAxis::kKernelRows;
+    const bool along_columns = g.atom_axis == AtomAxis::kKernelColumns;
+    const auto columns = static_cast<int64_t>(column_axis_.shift_of.size());
+    const AxisCounts r(p_.R, row_axis_.step, along_rows ? taps : 1);
+    const AxisCounts s(columns, column_axis_.step, along_columns ? taps : 1);
+    return {r, s, std::max(r.most_taps, s.most_taps)};
+  }
+
+  // The MMAs with the smallest bounds come first, and end the search of the others.
   void visit_sources(OperandSource input, OperandSource gradient) {
     base_.input_source = input, base_.gradient_source = gradient;
+    std::array<Mma, kMaxMmas> mmas;
+    int count = 0;
+    WgradGeometry g = base_;
     for (const AtomAxis axis :
          {AtomAxis::kKernelColumns, AtomAxis::kKernelRows, AtomAxis::kChannels}) {
       for (const int channels : {64, 32, 16}) {
-        visit_atoms(axis, channels);
-        if (stops_early_ && best_) return;
+        if (!set_atoms(g, axis, channels)) continue;
+        for (const int columns : list_columns()) {
+          if (columns % channels != 0) continue;
+          const std::optional<TapCounts> counts = set_columns(g, columns);
+          if (!counts) continue;
+          const double bound_us = bound_mma(p_, caps_, g, form_, counts->groups());
+          mmas[count] = {axis, channels, columns, *counts, count, bound_us};
+          ++count;
+        }
       }
+    }
+    if (!stops_early_) {
+      std::sort(mmas.begin(), mmas.begin() + count, [](const Mma& a, const Mma& b) {
+        return a.bound_us != b.bound_us ? a.bound_us < b.bound_us : a.order < b.order;
+      });
+    }
+    best_order_ = -1;  // of other sources: a tie does not replace it
+    for (int i = 0; i < count && mmas[i].bound_us < best_us_; ++i) {
+      if (stops_early_ && best_) return;
+      order_ = mmas[i].order;
+      set_atoms(g, mmas[i].axis, mmas[i].atom_channels);
+      set_columns(g, mmas[i].columns);
+      visit_mma(g, mmas[i].counts);
     }
   }
 
@@ -160,54 +242,66 @@ class Search {
     // For bounds: what all geometries have at least.
     g.gradient_rows = g.input_rows = g.stages_total * kStagePositions;
     g.slices = 1;
+    g.filter_tiles = narrow(ceil_div(p_.K, kTileFilters));
     g.flush_stages = 256 / count_mmas(components_);
     g.images_end_in_gaps = components_ == 1 && g.rows * g.pitch == kStagePositions &&
                            (p_.P - 1) * g.pitch + p_.Q <= kStagePositions - 8;
     return true;
   }
 
-  void visit_atoms(AtomAxis axis, int atom_channels) {
-    WgradGeometry g = base_;
+  // Returns false if the layer has no such atoms, or if narrower ones do as well.
+  bool set_atoms(WgradGeometry& g, AtomAxis axis, int atom_channels) const {
     // Narrower atoms are for few channels: they halve what an MMA reads of useful columns.
-    if (atom_channels > 16 && g.packed_channels <= atom_channels / 2) return;
+    if (atom_channels > 16 && g.packed_channels <= atom_channels / 2) return false;
     g.atom_axis = axis;
     g.atom_channels = atom_channels;
     g.row_bytes = 2 * atom_channels;
     g.atom_bits = std::bit_width(static_cast<unsigned>(atom_channels)) - 1;
-    const auto shift = [&](const PackedAxis& of, int64_t pitch) {
-      return static_cast<int>(of.step_shift * pitch);
-    };
+    g.channel_tiles = static_cast<int>(ceil_div(g.packed_channels, atom_channels));
+    g.atom_shift = g.atom_s = g.atom_r = 0;
     if (axis == AtomAxis::kKernelColumns) {
-      if (static_cast<int64_t>(column_axis_.shift_of.size()) <= column_axis_.step) return;
-      g.atom_shift = shift(column_axis_, 1), g.atom_s = static_cast<int>(column_axis_.step);
+      if (static_cast<int64_t>(column_axis_.shift_of.size()) <= column_axis_.step) return false;
+      g.atom_shift = static_cast<int>(column_axis_.step_shift);
+      g.atom_s = static_cast<int>(column_axis_.step);
     } else if (axis == AtomAxis::kKernelRows) {
-      if (p_.R <= row_axis_.step) return;
-      g.atom_shift = shift(row_axis_, g.pitch), g.atom_r = static_cast<int>(row_axis_.step);
+      if (p_.R <= row_axis_.step) return false;
+      g.atom_shift = static_cast<int>(row_axis_.step_shift * g.pitch);
+      g.atom_r = static_cast<int>(row_axis_.step);
     }
-    const auto visit_all = [&](const auto& widths) {
-      for (const int columns : widths) {
-        if (columns % atom_channels == 0) visit_columns(g, columns);
-      }
-    };
-    promotes_sums(form_) ? visit_all(kPromotedColumns) : visit_all(kPlainColumns);
+    return true;
   }
 
-  void visit_columns(WgradGeometry& g, int columns) {
+  std::span<const int> list_columns() const {
+    return promotes_sums(form_) ? std::span<const int>(kPromotedColumns) : kPlainColumns;
+  }
+
+  // Atoms of an MMA that are taps.
+  static int count_tap_atoms(const WgradGeometry& g) {
+    return g.atom_axis == AtomAxis::kChannels ? 1 : g.atoms();
+  }
+
+  // Returns nothing if there are too many groups of taps, or if narrower MMAs do as well.
+  std::optional<TapCounts> set_columns(WgradGeometry& g, int columns) const {
     g.columns = columns;
-    const int atoms = g.atoms();
-    const int tap_atoms = g.atom_axis == AtomAxis::kChannels ? 1 : atoms;
+    const int tap_atoms = count_tap_atoms(g);
+    g.block_channel_tiles = g.atoms() / tap_atoms;
     // A narrower MMA does as well where the last atom has no channel; the narrowest must do.
     if (g.atom_axis == AtomAxis::kChannels && columns > kNarrowestColumns &&
-        (atoms - 1) * g.atom_channels >= g.packed_channels) {
-      return;
+        (g.atoms() - 1) * g.atom_channels >= g.packed_channels) {
+      return {};
     }
     const TapCounts counts = count_groups(g, tap_atoms);
-    if (counts.groups() > kMaxTapGroups) return;
     // An MMA of which no group uses half of the atoms is one that a narrower MMA does as well.
-    if (tap_atoms > 1 && 2 * counts.most_taps <= tap_atoms) return;
-    g.block_channel_tiles = atoms / tap_atoms;
+    if (counts.groups() > kMaxTapGroups || (tap_atoms > 1 && 2 * counts.most_taps <= tap_atoms)) {
+      return {};
+    }
+    return counts;
+  }
+
+  // Visits all blocks of an MMA.
+  void visit_mma(WgradGeometry& g, const TapCounts& counts) {
     bool has_groups = false;
-    const int most_consumers = max_consumers(columns, form_, g.converts());
+    const int most_consumers = max_consumers(g.columns, form_, g.converts());
     for (int filter_tiles = 1; filter_tiles <= 3; ++filter_tiles) {
       if (filter_tiles > 1 && (filter_tiles - 1) * kTileFilters >= p_.K) break;
       g.block_filter_tiles = filter_tiles;
@@ -217,56 +311,12 @@ class Search {
         if (tap_groups > counts.most_residue_groups()) break;
         g.block_tap_groups = tap_groups;
         g.group_blocks = counts.blocks(tap_groups);
-        if (bound_wgrad(p_, caps_, g, form_) >= best_us_) continue;
-        if (!has_groups) collect_groups(g, tap_atoms);
+        if (bound_wgrad(p_, caps_, g, form_, best_us_) >= best_us_) continue;
+        if (!has_groups) collect_groups(g, count_tap_atoms(g));
         has_groups = true;
         visit_block(g);
       }
     }
-  }
-
-  // Along an axis, taps of the same residue are `step` apart. `longer` residues have groups_of_most
-  // groups of taps, the other ones groups_of_rest.
-  struct AxisCounts {
-    int residues, longer, groups_of_most, groups_of_rest;
-    int most_taps;  // of a group
-
-    AxisCounts(int64_t taps, int64_t step, int64_t group_taps) {
-      residues = static_cast<int>(std::min(step, taps));
-      longer = static_cast<int>((taps - 1) % residues + 1);
-      const int64_t most = ceil_div(taps, step), rest = longer == residues ? most : most - 1;
-      groups_of_most = static_cast<int>(ceil_div(most, group_taps));
-      groups_of_rest = static_cast<int>(ceil_div(rest, group_taps));
-      most_taps = static_cast<int>(std::min(most, group_taps));
-    }
-  };
-  // The numbers of collect_groups, without the groups.
-  struct TapCounts {
-    AxisCounts rows, columns;
-    int most_taps;
-
-    // Blocks of `most` groups of one residue.
-    int blocks(int most) const {
-      const auto count = [&](int residues, int row_groups) {
-        const auto part = [&](int others, int groups) {
-          return residues * others * static_cast<int>(ceil_div(row_groups * groups, most));
-        };
-        return part(columns.longer, columns.groups_of_most) +
-               part(columns.residues - columns.longer, columns.groups_of_rest);
-      };
-      return count(rows.longer, rows.groups_of_most) +
-             count(rows.residues - rows.longer, rows.groups_of_rest);
-    }
-    int groups() const { return blocks(1); }
-    int most_residue_groups() const { return rows.groups_of_most * columns.groups_of_most; }
-  };
-  TapCounts count_groups(const WgradGeometry& g, int taps) const {
-    const bool along_rows = g.atom_axis == AtomAxis::kKernelRows;
-    const bool along_columns = g.atom_axis == AtomAxis::kKernelColumns;
-    const auto columns = static_cast<int64_t>(column_axis_.shift_of.size());
-    const AxisCounts r(p_.R, row_axis_.step, along_rows ? taps : 1);
-    const AxisCounts s(columns, column_axis_.step, along_columns ? taps : 1);
-    return {r, s, std::max(r.most_taps, s.most_taps)};
   }
 
   // Cuts the taps of every residue into groups of at most `taps` along the atoms' axis.
@@ -372,8 +422,9 @@ class Search {
 
   void consider(const WgradGeometry& g) {
     const double microseconds = predict_wgrad(p_, caps_, g, form_);
-    if (microseconds >= best_us_) return;
-    best_us_ = microseconds;
+    const bool is_tie = microseconds == best_us_ && order_ < best_order_;
+    if (microseconds >= best_us_ && !is_tie) return;
+    best_us_ = microseconds, best_order_ = order_;
     const int64_t bytes =
         g.partial_bytes() + g.gradient_bytes(components_) + g.input_bytes(components_);
     best_ = WgradFit{form_, g, bytes, microseconds};
@@ -408,7 +459,8 @@ class Search {
   PackedAxis row_axis_, column_axis_;
   bool tensors_are_aligned_;
   bool stops_early_ = false;
-  double best_us_;  // of best_, or what a geometry must beat
+  double best_us_;                   // of best_, or what a geometry must beat
+  int order_ = 0, best_order_ = -1;  // see Mma
   std::optional<WgradFit> best_;
 };
 

@@ -73,15 +73,21 @@ bool reserve_store(const DeviceCaps& caps, int matrices, WgradGeometry& g);
 
 inline constexpr int kMostSliceWaves = 4;  // of the kernel that multiplies positions
 
-// Slices of split-K whose partial sums go to the workspace: calls consider(g) with a single slice,
-// and with as many as fill the GPU up to most_waves times.
+// Slices of split-K whose partial sums go to the workspace: a single one if waves is 0, or as many
+// as fill the GPU so many times. Returns 0 if these are not a number of their own.
+inline int count_slices(const DeviceCaps& caps, int waves, const WgradGeometry& g) {
+  const int64_t wanted = waves == 0 ? 1 : int64_t{waves} * caps.sm_count / g.slice_blocks();
+  if (wanted < 1 || (waves > 0 && wanted == 1)) return 0;
+  return static_cast<int>(std::min(wanted, g.stages_total));
+}
+// Calls consider(g) with all of them.
 template <typename Consider>
 void visit_slices(const DeviceCaps& caps, int most_waves, WgradGeometry& g,
                   const Consider& consider) {
   for (int waves = 0; waves <= most_waves; ++waves) {
-    const int64_t wanted = waves == 0 ? 1 : int64_t{waves} * caps.sm_count / g.slice_blocks();
-    if (wanted < 1 || (waves > 0 && wanted == 1)) continue;
-    g.slices = static_cast<int>(std::min(wanted, g.stages_total));
+    const int slices = count_slices(caps, waves, g);
+    if (slices == 0) continue;
+    g.slices = slices;
     consider(g);
   }
 }
@@ -94,10 +100,15 @@ inline constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all mul
 double predict_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
                      const WgradGeometry& geometry, OperandForm form);
 
-// A lower bound of that for all split-K slices and all sizes of the ring, from the sources, the
-// blocks and the stages alone.
+// A lower bound of that for all numbers of split-K slices, from the sources, the blocks and the
+// stages alone: what is laid out in shared memory and the workspace only adds to it.
+// A bound of give_up_us or longer may be a rough one.
 double bound_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
-                   const WgradGeometry& geometry, OperandForm form);
+                   const WgradGeometry& geometry, OperandForm form, double give_up_us);
+
+// The same for all blocks that use an MMA, which need so many groups of taps.
+double bound_mma(const ConvProblem& problem, const DeviceCaps& caps, const WgradGeometry& geometry,
+                 OperandForm form, int tap_groups);
 
 // The same for all geometries of all kernels, from the problem alone.
 double bound_weight_grad(const ConvProblem& problem, const DeviceCaps& caps);

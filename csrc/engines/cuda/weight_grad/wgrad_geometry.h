@@ -166,6 +166,7 @@ constexpr int max_consumers(int columns, OperandForm form, bool converts) {
   return accumulated <= 192 ? 3 : 2;
 }
 
+inline constexpr int kMostConsumers = 3;
 inline constexpr int kProducerThreads = 64;  // a warp for each operand
 // Blocks that convert their operands have converter warps, and one warp that loads.
 inline constexpr int kConvertingThreads = 32 * (kConverterWarps + 1);
