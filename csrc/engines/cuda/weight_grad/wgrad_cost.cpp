@@ -98,9 +98,6 @@ double store_cycles(const WgradGeometry& g) {
   return cycles;
 }
 
-namespace {
-
-// The kernel that adds the partial sums of so many slices.
 double predict_sums(const ConvProblem& p, const WgradGeometry& g, int slices) {
   // All partial sums are written. Those of a filter's own group are read, a sector at least.
   const double columns = std::max(8.0, static_cast<double>(p.channels_per_group()));
@@ -114,8 +111,6 @@ double predict_sums(const ConvProblem& p, const WgradGeometry& g, int slices) {
   }
   return kReduceUs + reduced / kReduceBytesPerUs + elements / kReduceElementsPerUs;
 }
-
-}  // namespace
 
 double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
   return g.writes_result ? kCallUs : predict_sums(p, g, g.slices);

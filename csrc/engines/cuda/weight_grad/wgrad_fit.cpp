@@ -111,13 +111,13 @@ class Search {
     int most_taps;  // of a group
 
     AxisCounts() = default;
-    AxisCounts(int64_t taps, int64_t step, int64_t group_taps) {
-      residues = static_cast<int>(std::min(step, taps));
-      longer = static_cast<int>((taps - 1) % residues + 1);
-      const int64_t most = ceil_div(taps, step), rest = longer == residues ? most : most - 1;
-      groups_of_most = static_cast<int>(ceil_div(most, group_taps));
-      groups_of_rest = static_cast<int>(ceil_div(rest, group_taps));
-      most_taps = static_cast<int>(std::min(most, group_taps));
+    AxisCounts(int taps, int64_t step, int group_taps) {
+      residues = static_cast<int>(std::min<int64_t>(step, taps));
+      longer = (taps - 1) % residues + 1;
+      const int most = (taps - 1) / residues + 1, rest = longer == residues ? most : most - 1;
+      groups_of_most = (most + group_taps - 1) / group_taps;
+      groups_of_rest = (rest + group_taps - 1) / group_taps;
+      most_taps = std::min(most, group_taps);
     }
   };
   // The numbers of collect_groups, without the groups.
@@ -129,7 +129,7 @@ class Search {
     int blocks(int most) const {
       const auto count = [&](int residues, int row_groups) {
         const auto part = [&](int others, int groups) {
-          return residues * others * static_cast<int>(ceil_div(row_groups * groups, most));
+          return residues * others * ((row_groups * groups + most - 1) / most);
         };
         return part(columns.longer, columns.groups_of_most) +
                part(columns.residues - columns.longer, columns.groups_of_rest);
@@ -153,8 +153,8 @@ class Search {
   TapCounts count_groups(const WgradGeometry& g, int taps) const {
     const bool along_rows = g.atom_axis == AtomAxis::kKernelRows;
     const bool along_columns = g.atom_axis == AtomAxis::kKernelColumns;
-    const auto columns = static_cast<int64_t>(column_axis_.shift_of.size());
-    const AxisCounts r(p_.R, row_axis_.step, along_rows ? taps : 1);
+    const auto columns = static_cast<int>(column_axis_.shift_of.size());
+    const AxisCounts r(static_cast<int>(p_.R), row_axis_.step, along_rows ? taps : 1);
     const AxisCounts s(columns, column_axis_.step, along_columns ? taps : 1);
     return {r, s, std::max(r.most_taps, s.most_taps)};
   }

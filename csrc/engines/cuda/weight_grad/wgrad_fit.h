@@ -113,7 +113,9 @@ double bound_mma(const ConvProblem& problem, const DeviceCaps& caps, const Wgrad
 // The same for all geometries of all kernels, from the problem alone.
 double bound_weight_grad(const ConvProblem& problem, const DeviceCaps& caps);
 
-// Microseconds of the kernel that adds partial sums.
+// Microseconds of the kernel that adds the partial sums of so many slices.
+double predict_sums(const ConvProblem& problem, const WgradGeometry& geometry, int slices);
+// The same, if the blocks do not write dW.
 double predict_reduction(const ConvProblem& problem, const WgradGeometry& geometry);
 
 double mma_cycles(int columns);                      // issue, or reading both operands
