@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/depthwise/depthwise_costs.h"
 #include "engines/cuda/depthwise/depthwise_geometry.h"
 #include "engines/cuda/depthwise/weight_grad_geometry.h"
 #include "planning/refusals.h"
@@ -92,8 +95,21 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
   return plan;
 }
 
+// Every kernel reads and writes each byte once at least. Strided input gradients take no search,
+// and end that of cuda_phases.
+double bound_us(const ConvProblem& problem, const DeviceCaps& caps) {
+  if (is_strided_input_grad(problem)) return 0;
+  const double scale = std::max(caps.sm_count, 1) / kDepthwiseReferenceSms;
+  return kDepthwiseLaunchUs + count_bytes(problem) / kBoxBytesPerUs / scale;
+}
+
 }  // namespace
 
-Engine cuda_depthwise_engine() { return {EngineId::kCudaDepthwise, "cuda_depthwise", consider}; }
+Engine cuda_depthwise_engine() {
+  return {.id = EngineId::kCudaDepthwise,
+          .name = "cuda_depthwise",
+          .consider = consider,
+          .bound_us = bound_us};
+}
 
 }  // namespace convx

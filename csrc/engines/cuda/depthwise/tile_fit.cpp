@@ -235,19 +235,27 @@ double find_run_cost(const ConvProblem& problem, const DepthwiseTensors& t,
   return (std::ceil(run / kSectorBytes) * kSectorBytes + kRunBytes) / run;
 }
 
+// Loads, products and warp instructions of a cell; see channels_last_kernel.cuh.
+struct ChannelsLastCell {
+  double loads, products, issue;
+
+  ChannelsLastCell(const ConvProblem& problem, const DepthwiseTensors& t) {
+    loads = t.column.taps * (t.row.taps + (kChannelsLastRows - 1.0) * t.row.classes);
+    products = static_cast<double>(t.row.taps) * t.column.taps;
+    const double convert = size_of(problem.dtype) == 2 ? kDepthwiseConvertIssue : 0;
+    issue = kDepthwiseCellIssue + kChannelsLastRows * 4 * (products + 1) + loads * (1 + convert) +
+            products;
+  }
+};
+
 double predict_channels_last(const ConvProblem& problem, const DeviceCaps& caps,
                              const DepthwiseTensors& t, int unit,
                              const ChannelsLastLayout& layout) {
-  // Costs of one block; see channels_last_kernel.cuh.
+  // Costs of one block.
   const CudaAxis& row = t.row;
-  const CudaAxis& column = t.column;
   const ChannelsLastTile& tile = layout.tile;
-  const double loads = column.taps * (row.taps + (kChannelsLastRows - 1.0) * row.classes);
-  const double products = static_cast<double>(row.taps) * column.taps;
+  const auto [loads, products, per_cell] = ChannelsLastCell(problem, t);
   const double bytes = static_cast<double>(size_of(problem.dtype));
-  const double convert = bytes == 2 ? kDepthwiseConvertIssue : 0;
-  const double per_cell = kDepthwiseCellIssue + kChannelsLastRows * 4 * (products + 1) +
-                          loads * (1 + convert) + products;
   const double warps = static_cast<double>(ceil_div(layout.cells, 32));
   const double filters = static_cast<double>(layout.shares.filters);
   const double units =
@@ -270,13 +278,27 @@ double predict_channels_last(const ConvProblem& problem, const DeviceCaps& caps,
   return predict_depthwise_us(work, caps);
 }
 
-// A lower bound of that for all tiles of so many columns and channels: each byte is read once.
+// A lower bound of that for all tiles of so many columns and channels: multiprocessors are never
+// idle, and no row is staged twice.
 double bound_channels_last(const ConvProblem& problem, const DeviceCaps& caps,
-                           const DepthwiseTensors& t, const ChannelsLastTile& tile) {
+                           const DepthwiseTensors& t, int unit, const ChannelsLastTile& tile) {
   constexpr double kBelow = 1 - 1e-9;  // the sums are rounded differently
-  const double scale = std::max(caps.sm_count, 1) / kDepthwiseReferenceSms;
+  const double sms = std::max(caps.sm_count, 1);
   const double bytes = count_bytes(problem) * find_run_cost(problem, t, tile);
-  return kBelow * (kDepthwiseLaunchUs + bytes / kDepthwiseBytesPerUs / scale);
+  const double memory = bytes / kDepthwiseBytesPerUs / (sms / kDepthwiseReferenceSms);
+  const int64_t tiles =
+      problem.N * ceil_div(t.channels, tile.channels) * ceil_div(t.column.count, tile.columns);
+  const double cells = static_cast<double>(tile.channels / kDepthwiseVector * tile.columns) *
+                       t.row.count / kChannelsLastRows * t.multiplier;
+  const int64_t staged_rows =
+      t.row.count * std::min<int64_t>(t.row.source_step, t.row.count_span(1));
+  const double units = static_cast<double>(tile.channels / unit * staged_rows) *
+                       static_cast<double>(t.column.count_span(tile.columns));
+  const double issue =
+      (cells * ChannelsLastCell(problem, t).issue + units * kDepthwiseUnitIssue) / 32;
+  const double compute =
+      static_cast<double>(tiles) * issue / sms / kDepthwiseIssuePerCycle / kDepthwiseCyclesPerUs;
+  return kBelow * (kDepthwiseLaunchUs + std::max(memory, compute));
 }
 
 ChannelsLastParams fill_channels_last(const ConvProblem& problem, const DepthwiseTensors& t,
@@ -356,7 +378,7 @@ void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, Depth
     for (int64_t share = 1; share <= most_channels / align; share = next_size(share)) {
       const int64_t channels = round_up(ceil_div(most_channels, share), align);
       if (best &&
-          bound_channels_last(problem, caps, t, {0, columns, channels}) >= fit.microseconds) {
+          bound_channels_last(problem, caps, t, unit, {0, columns, channels}) >= fit.microseconds) {
         continue;
       }
       for (int64_t groups = 1;; groups = next_size(groups)) {

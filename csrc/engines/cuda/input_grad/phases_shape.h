@@ -189,7 +189,10 @@ struct PhasesShape {
 std::optional<PhasesShape> fit_phases(const ConvProblem& problem, const DeviceCaps& caps,
                                       PhasesForm form, double give_up_us = kNeverGiveUp);
 
-// Without a search, a time that no form is predicted to beat.
+// Without a search, a time that no engine is predicted to beat for a forward pass, or for an input
+// gradient with stride 1.
+double bound_inner_us(const ConvProblem& problem, const DeviceCaps& caps);
+// The same of all forms.
 double bound_phases_us(const ConvProblem& problem, const DeviceCaps& caps);
 
 // Steps of fit_phases that several forms use.
