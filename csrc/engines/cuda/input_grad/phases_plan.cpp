@@ -15,12 +15,15 @@ constexpr NamedForm kForms[] = {{"channels", PhasesForm::kChannels},
                                 {"views", PhasesForm::kViews},
                                 {"rows", PhasesForm::kRows},
                                 {"transposed", PhasesForm::kTransposed}};
+// The form with the longest search comes last, and the others' best time ends it.
+constexpr PhasesForm kSearched[] = {PhasesForm::kTransposed, PhasesForm::kRows, PhasesForm::kViews,
+                                    PhasesForm::kChannels};
 
 std::optional<PhasesShape> fit_best(const ConvProblem& problem, const DeviceCaps& caps,
                                     double give_up_us = kNeverGiveUp) {
   std::optional<PhasesShape> best;
-  for (const NamedForm& known : kForms) {
-    std::optional<PhasesShape> shape = fit_phases(problem, caps, known.form, give_up_us);
+  for (const PhasesForm form : kSearched) {
+    std::optional<PhasesShape> shape = fit_phases(problem, caps, form, give_up_us);
     if (!shape || shape->microseconds >= give_up_us) continue;
     give_up_us = shape->microseconds;
     best = std::move(shape);

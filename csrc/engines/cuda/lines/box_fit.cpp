@@ -23,6 +23,8 @@ int find_box_rows(const WindowShape& shape) {
   int best = 1;
   double least = 0;
   for (int rows = 1; rows <= shape.rows && rows <= kMaxBoxSpan; ++rows) {
+    // Boxes cover the reach, and all positions of one more row but one.
+    if (least > 0 && rows * shape.pitch - 1.0 + shape.reach >= least) break;
     const int boxes = count_boxes(shape, rows);
     const double image = static_cast<double>(round_up(shape.rows, rows)) / shape.rows;
     const double cost = image * (boxes * (rows * shape.pitch + kBoxPositions));
