@@ -60,8 +60,17 @@ std::optional<Plan> plan_phases_of(const ConvProblem& problem, const DeviceCaps&
         plan.workspace_bytes, before + shape.packed_bytes + shape.line_bytes + shape.partial_bytes);
     return make_window_fit(problem, std::move(shape));
   };
+  // The least that the phases after each one take.
+  std::vector<double> rest_us(phases.size());
+  for (size_t i = phases.size(); i-- > 1;) {
+    rest_us[i - 1] = rest_us[i] + bound_phase_us(problem, caps, phases[i]);
+  }
+  const auto fit = [&](const ConvProblem& p, const DeviceCaps& some, TensorMath math,
+                       const GatherPhase& phase, double most_us) {
+    return fit_shape(p, some, math, phase, most_us - rest_us[&phase - phases.data()]);
+  };
   std::optional<PhasedPlan<WindowFit>> fits =
-      plan_phases<WindowFit>(plan, problem, caps, phases, fit_shape, take, give_up_us);
+      plan_phases<WindowFit>(plan, problem, caps, phases, fit, take, give_up_us);
   if (!fits) return std::nullopt;
   plan.shape = std::make_shared<LinesPlan>(LinesPlan{problem, std::move(*fits)});
   return plan;

@@ -365,8 +365,9 @@ double bound_tile_us(const PhaseCosts& costs, TensorMath math, int lane_bytes, i
   return bound_tiles(costs, tile, 1, kMaxWindowSplits);
 }
 
-double bound_lines_us(const ConvProblem& problem, const DeviceCaps& caps) {
-  if (problem.pass == Pass::kWeightGrad || problem.N == 0) return 0;
+double bound_phase_us(const ConvProblem& problem, const DeviceCaps& caps,
+                      const GatherPhase& phase) {
+  if (problem.N == 0) return 0;
   const GatherTensors view = make_gather_tensors(problem);
   // Scaled fp16 needs the fewest products of float32.
   const bool splits_values =
@@ -378,16 +379,23 @@ double bound_lines_us(const ConvProblem& problem, const DeviceCaps& caps) {
                                             ceil_div(view.target_channels, kWindowFilters)) /
                         2;
   const double element = static_cast<double>(size_of(problem.dtype));
-  double cycles = 0;
-  for (const GatherPhase& phase : make_gather_phases(problem)) {
-    const double pixels = static_cast<double>(phase.rows.count * phase.columns.count);
-    const double multiply = blocks * pixels * static_cast<double>(phase.taps()) * steps * products /
-                            kWideWindowEfficiency;
-    const PhaseTraffic traffic(problem, phase.rows, phase.columns);
-    const double store = traffic.target * element / kWindowStoredBytes;
-    cycles += std::max(multiply, store) / std::max(caps.sm_count, 1) + kWindowLaunchCycles;
-  }
+  const double pixels = static_cast<double>(phase.rows.count * phase.columns.count);
+  const double multiply = blocks * pixels * static_cast<double>(phase.taps()) * steps * products /
+                          kWideWindowEfficiency;
+  const PhaseTraffic traffic(problem, phase.rows, phase.columns);
+  const double store = traffic.target * element / kWindowStoredBytes;
+  const double cycles =
+      std::max(multiply, store) / std::max(caps.sm_count, 1) + kWindowLaunchCycles;
   return cycles / (kWindowClockGhz * 1e3) * kBelow;
+}
+
+double bound_lines_us(const ConvProblem& problem, const DeviceCaps& caps) {
+  if (problem.pass == Pass::kWeightGrad) return 0;
+  double us = 0;
+  for (const GatherPhase& phase : make_gather_phases(problem)) {
+    us += bound_phase_us(problem, caps, phase);
+  }
+  return us;
 }
 
 double predict_microseconds(const PhaseCosts& costs, const WindowShape& shape) {
