@@ -1,7 +1,6 @@
 #include "core/choose_engine.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "core/text.h"
 
@@ -40,7 +39,8 @@ std::string describe_geometry(const Plan& plan) {
 }  // namespace
 
 Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem,
-                     const DeviceCaps& caps, std::string_view algorithm, Listed listed) {
+                     const DeviceCaps& caps, std::string_view algorithm, Listed listed,
+                     const SearchLimits& limits) {
   Choice choice;
   const bool automatic = algorithm == "auto";
   const size_t colon = algorithm.find(':');
@@ -66,15 +66,15 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
   std::stable_sort(contenders.begin(), contenders.end(),
                    [](const Contender& a, const Contender& b) { return a.bound_us < b.bound_us; });
 
-  double best_us = std::numeric_limits<double>::infinity();
+  double best_us = limits.give_up_us;
   const Engine* best = nullptr;
   for (const auto& [index, bound_us, is_eligible] : contenders) {
     const Engine& engine = engines[index];
     if (bound_us > best_us) break;
-    SearchLimits limits;
-    if (listed == Listed::kEligible) limits.give_up_us = best_us * kRounding;
+    SearchLimits remaining;
+    if (listed == Listed::kEligible) remaining.give_up_us = best_us * kRounding;
     Candidate candidate{&engine, {}, {}};
-    Consideration answer = engine.consider(problem, caps, limits);
+    Consideration answer = engine.consider(problem, caps, remaining);
     if (Plan* plan = std::get_if<Plan>(&answer)) {
       candidate.plan = std::move(*plan);
     } else {
@@ -100,7 +100,7 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
     // Among equal predictions, the first engine of the list wins.
     const double us = candidate.plan.predicted_us;
     if (is_eligible && candidate.refusal.empty() &&
-        (!best || us < best_us || (us == best_us && &engine < best))) {
+        (us < best_us || (us == best_us && (!best || &engine < best)))) {
       best = &engine, best_us = us;
     }
     choice.candidates.push_back(std::move(candidate));
@@ -113,7 +113,7 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
   if (!known) {
     choice.error =
         "unknown algorithm=" + word_text(algorithm) + "; expected one of " + list_names(engines);
-  } else if (choice.chosen < 0 && choice.error.empty()) {
+  } else if (choice.chosen < 0 && choice.error.empty() && limits.give_up_us == kNeverGiveUp) {
     choice.error = "no engine can run " + to_text(problem);
     for (const Candidate& candidate : choice.candidates) {
       choice.error += std::string("; ") + candidate.engine->name + ": " + candidate.refusal;

@@ -32,9 +32,10 @@ enum class Listed {
 };
 
 // algorithm is "auto", the name of an engine, or "engine:variant". What is listed does not change
-// what is chosen.
+// what is chosen. With limits, nothing may be chosen, and then there is no error either.
 Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem,
-                     const DeviceCaps& caps, std::string_view algorithm, Listed listed);
+                     const DeviceCaps& caps, std::string_view algorithm, Listed listed,
+                     const SearchLimits& limits = {});
 
 // The choice as JSON: the problem, its flops and bytes, the winner, and every candidate with its
 // predicted time, geometry and variants, or its refusal. caps must be those that the choice was

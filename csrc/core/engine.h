@@ -21,10 +21,12 @@ struct Refusal {
 };
 using Consideration = std::variant<Refusal, Plan>;
 
+inline constexpr double kNeverGiveUp = std::numeric_limits<double>::infinity();
+
 struct SearchLimits {
   // A plan that is predicted to take this long or longer is of no use. An engine may then refuse,
   // or return that plan all the same, whichever is less work.
-  double give_up_us = std::numeric_limits<double>::infinity();
+  double give_up_us = kNeverGiveUp;
 };
 
 struct Engine {

@@ -79,6 +79,28 @@ inline std::vector<AxisPhase> input_grad_phases(int64_t input, int64_t kernel, i
   return phases;
 }
 
+// Pairs of a target position and a tap along an axis of an input gradient.
+inline int64_t count_input_grad_pairs(int64_t input, int64_t kernel, int64_t stride,
+                                      int64_t pad_before, int64_t dilation) {
+  int64_t pairs = 0;
+  for (int64_t r = 0; r < kernel; ++r) {
+    const int64_t residue = floor_mod(r * dilation - pad_before, stride);
+    if (residue < input) pairs += ceil_div(input - residue, stride);
+  }
+  return pairs;
+}
+
+// Multiply-adds of a forward pass or an input gradient by phases, with those of padding zeros.
+inline double count_gather_products(const ConvProblem& p) {
+  const bool forward = p.pass == Pass::kForward;
+  const int64_t rows =
+      forward ? p.P * p.R : count_input_grad_pairs(p.H, p.R, p.stride.h, p.pad.top, p.dilation.h);
+  const int64_t columns =
+      forward ? p.Q * p.S : count_input_grad_pairs(p.W, p.S, p.stride.w, p.pad.left, p.dilation.w);
+  return static_cast<double>(rows * columns) * static_cast<double>(p.N * p.K) *
+         static_cast<double>(p.channels_per_group());
+}
+
 // For Pass::kForward and Pass::kInputGrad.
 inline GatherTensors make_gather_tensors(const ConvProblem& p) {
   if (p.pass == Pass::kForward) {

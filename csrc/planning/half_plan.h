@@ -3,13 +3,13 @@
 // (run_flag.cuh).
 #pragma once
 
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "core/buffers.h"
 #include "core/device_caps.h"
+#include "core/engine.h"
 #include "core/gather_view.h"
 #include "core/plan.h"
 #include "core/text.h"
@@ -33,8 +33,6 @@ struct HalvedPlan {
 // The phases run one after the other in the same workspace.
 template <typename Fit>
 using PhasedPlan = std::vector<HalvedPlan<Fit>>;
-
-inline constexpr double kNeverGiveUp = std::numeric_limits<double>::infinity();
 
 struct Halves {
   TensorMath math;

@@ -1,8 +1,9 @@
 // window_shape.cpp once more, under other names.
 #define fit_window_shape fit_window_by_wish
-#define fits_window_shape fits_wished_window
+#define check_window_shape check_wished_window
 #define predict_microseconds count_unfulfilled
 #define bound_microseconds bound_unfulfilled
+#define bound_tile_us bound_wished_tile
 #define count_pixel_tiles count_wished_tiles
 #define place_staging place_wished_staging
 #include "engines/cuda/lines/window_shape.cpp"
@@ -48,7 +49,12 @@ double count_unfulfilled(const PhaseCosts &, const WindowShape &shape) {
 }
 
 // No shape is left out of the search.
-double bound_unfulfilled(const PhaseCosts &, const WindowShape &) { return -1; }
+double bound_unfulfilled(const PhaseCosts &, const WindowShape &, bool, int) {
+  return -1;
+}
+double bound_wished_tile(const PhaseCosts &, TensorMath, int, int, int) {
+  return -1;
+}
 
 WindowShape fit_wished_window(const ConvProblem &problem,
                               const DeviceCaps &caps, TensorMath math,

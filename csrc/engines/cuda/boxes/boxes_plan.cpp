@@ -15,6 +15,7 @@ namespace {
 // whether both fit in the workspace.
 BoxesWish default_wish(const CopiedPixels& padding) { return {.parts = padding.count > 0 ? 1 : 0}; }
 
+// All but what make_plan refuses.
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (std::string refusal = refuse_wgmma_gather(p, caps); !refusal.empty()) return refusal;
   if (std::string many = refuse_many_pixels(p); !many.empty()) return many;
@@ -31,23 +32,11 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass == Pass::kForward && std::max(p.stride.h, p.stride.w) > kMaxBoxStep) {
     return "the stride is above 8";
   }
-  for (const std::vector<BoxPhase>& phases : find_box_phases(padded)) {
-    const BoxesShape shape = fit_boxes_shape(padded, caps, phases, default_wish(padding));
-    if (shape.workspace_bytes > caps.workspace_limit) {
-      return "packed filters do not fit in the workspace";
-    }
-    if (padding.count > 0 && round_up(shape.workspace_bytes, kPaddingAlignment) + padding.bytes() >
-                                 caps.workspace_limit) {
-      return "a padded source does not fit in the workspace";
-    }
-    if (shape.tiles() > kMaxExtent) return "it has more than 2^29 tiles";
-  }
   return "";
 }
 
-// Empty if some launch has no tile that meets the wish, or if it does not fit in the workspace.
-std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps,
-                              std::optional<BoxesWish> wished = std::nullopt) {
+Consideration make_plan(const ConvProblem& problem, const DeviceCaps& caps,
+                        std::optional<BoxesWish> wished = std::nullopt) {
   Plan plan;
   plan.engine = EngineId::kCudaBoxes;
   const CopiedPixels padding = find_source_padding(problem);
@@ -57,26 +46,37 @@ std::optional<Plan> make_plan(const ConvProblem& problem, const DeviceCaps& caps
   BoxesPlan boxes{pixels ? flatten_pixels(padded, 1) : padded, {}, padding};
   for (const std::vector<BoxPhase>& phases : find_box_phases(boxes.problem)) {
     BoxesShape shape = fit_boxes_shape(boxes.problem, caps, phases, wish);
-    if (shape.filters == 0) return std::nullopt;
+    if (shape.filters == 0) return Refusal{"no tile is as wished"};
+    if (shape.tiles() > kMaxExtent) return Refusal{"it has more than 2^29 tiles"};
     plan.tile = {shape.tile_boxes() * shape.box.pixels(), shape.filters, box_chunk(shape.math)};
     plan.split = shape.parts;
     plan.predicted_us += shape.microseconds;
     plan.workspace_bytes = std::max(plan.workspace_bytes, shape.workspace_bytes);
     boxes.launches.push_back(make_boxes_fit(boxes.problem, std::move(shape)));
   }
+  if (plan.workspace_bytes > caps.workspace_limit) {
+    return Refusal{"packed filters do not fit in the workspace"};
+  }
   if (padding.count > 0) {
     plan.predicted_us += predict_padding(padding);
     boxes.padding_offset = round_up(plan.workspace_bytes, kPaddingAlignment);
     plan.workspace_bytes = boxes.padding_offset + padding.bytes();
+    if (plan.workspace_bytes > caps.workspace_limit) {
+      return Refusal{"a padded source does not fit in the workspace"};
+    }
   }
-  if (plan.workspace_bytes > caps.workspace_limit) return std::nullopt;
   plan.geometry = make_geometry(std::move(boxes));
   return plan;
 }
 
+std::optional<Plan> find_plan(Consideration answer) {
+  if (Plan* plan = std::get_if<Plan>(&answer)) return std::move(*plan);
+  return std::nullopt;
+}
+
 Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
   if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
-  return make_plan(problem, caps).value();
+  return make_plan(problem, caps);
 }
 
 // A variant is a number of filters or of pieces per tile, or a number of split-K slices.
@@ -103,7 +103,7 @@ constexpr BoxesVariant kVariants[] = {
 std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& caps,
                                  std::string_view variant) {
   for (const BoxesVariant& known : kVariants) {
-    if (variant == known.name) return make_plan(problem, caps, known.wish);
+    if (variant == known.name) return find_plan(make_plan(problem, caps, known.wish));
   }
   return std::nullopt;
 }
@@ -111,14 +111,14 @@ std::optional<Plan> plan_variant(const ConvProblem& problem, const DeviceCaps& c
 // Variants that differ from the chosen plan. Skipped are larger tiles of which half or more would
 // be empty.
 std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& caps) {
-  std::vector<Plan> plans = {make_plan(problem, caps).value()};
+  std::vector<Plan> plans = {std::get<Plan>(make_plan(problem, caps))};
   const int64_t chosen = plans[0].tile.n;
   const int64_t targets = make_gather_tensors(problem).target_channels;
   std::vector<const char*> names;
   for (const BoxesVariant& known : kVariants) {
     const int64_t filters = known.wish.filters;
     if (filters > chosen && filters / 2 >= targets) continue;
-    const std::optional<Plan> other = make_plan(problem, caps, known.wish);
+    const std::optional<Plan> other = find_plan(make_plan(problem, caps, known.wish));
     // With few chunks, two wishes may give the same number of slices.
     const auto is_same = [&](const Plan& p) {
       return p.tile.m == other->tile.m && p.tile.n == other->tile.n && p.split == other->split;

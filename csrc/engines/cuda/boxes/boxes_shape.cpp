@@ -60,9 +60,10 @@ class Fitter {
     find_filters();
   }
 
-  BoxesShape fit() const {
+  BoxesShape fit() {
     BoxesShape best;
     if (wish_.flat > 0 && shape_.flat_pitch == 0) return best;
+    BoxesShape shape = shape_;  // every candidate in its turn, so that phases are copied once
     for (int pieces = 1; pieces <= kMostBoxPieces; ++pieces) {
       // Two boxes of a tile have no fast stores but TMA's. Their stores also come in larger bursts,
       // which costs 1x1 layers that write more than they read up to 9%.
@@ -70,7 +71,6 @@ class Fitter {
       const bool is_slow =
           has_own_pieces(shape_.form, pieces) && (!shape_.boxed_target || stores_limit);
       if (wish_.pieces > 0 ? pieces != wish_.pieces : is_slow) continue;
-      BoxesShape shape = shape_;
       shape.pieces = pieces;
       if (find_tiles(shape)) take_best(shape, best);
     }
@@ -79,16 +79,17 @@ class Fitter {
 
  private:
   // Keeps in `best` the best shape among all numbers of filters, with or without split-K.
-  void take_best(const BoxesShape& tiles, BoxesShape& best) const {
+  void take_best(BoxesShape& shape, BoxesShape& best) const {
     for (size_t i = 0; i < sizes_.size(); ++i) {
-      if (sizes_[i].pieces != tiles.pieces) continue;
+      if (sizes_[i].pieces != shape.pieces) continue;
       const int filters = sizes_[i].filters;
-      const bool has_smaller = i + 1 < sizes_.size() && sizes_[i + 1].pieces == tiles.pieces;
+      const bool has_smaller = i + 1 < sizes_.size() && sizes_[i + 1].pieces == shape.pieces;
       const bool too_many = has_smaller && sizes_[i + 1].filters >= view_.target_channels;
       if (wish_.filters > 0 ? filters != wish_.filters : too_many) continue;
-      BoxesShape shape = tiles;
       shape.filters = filters;
       shape.filter_tiles = ceil_div(view_.target_channels, filters);
+      shape.parts = 1, shape.whole_tiles = shape.sums_offset = 0;
+      shape.workspace_bytes = shape_.workspace_bytes;
       for (const bool resident : {true, false}) {
         if (wish_.resident >= 0 && resident != (wish_.resident > 0)) continue;
         shape.resident = resident;
@@ -106,7 +107,7 @@ class Fitter {
   }
 
   // Replaces `best` if this shape is faster, with the best number of blocks per multiprocessor.
-  void take_better(BoxesShape shape, BoxesShape& best) const {
+  void take_better(BoxesShape& shape, BoxesShape& best) const {
     for (int blocks = most_boxes_per_sm(shape.filters, shape.pieces); blocks > 0; --blocks) {
       if (!place_in_shared_memory(shape, blocks)) continue;
       find_grid(shape, blocks);
@@ -231,7 +232,16 @@ class Fitter {
     };
     const GatherPhase& first = shape_.phases[0];
     int64_t least = 0;
+    // The work of boxes that are wide, if nothing else was cut, in 128ths.
+    const auto bound = [&](int64_t wide) {
+      int64_t work = 0;
+      for (const BoxPhase& phase : shape_.phases) {
+        work += ceil_div(phase.columns.count, wide) * phase.rows.count * (phase.taps() + 1);
+      }
+      return work * wide * problem_.N;
+    };
     for (int64_t wide = most(columns, kBoxPixels, first.columns.source_step); wide > 0; --wide) {
+      if (least > 0 && bound(wide) >= least * kBoxPixels) continue;
       for (int64_t high = most(rows, kBoxPixels / wide, first.rows.source_step); high > 0; --high) {
         const int64_t deep = std::min(problem_.N, kBoxPixels / (wide * high));
         int64_t work = 0;

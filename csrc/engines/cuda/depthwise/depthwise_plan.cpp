@@ -1,5 +1,8 @@
+#include <algorithm>
+
 #include "core/text.h"
 #include "engines/cuda/cuda_engines.h"
+#include "engines/cuda/depthwise/depthwise_costs.h"
 #include "engines/cuda/depthwise/depthwise_geometry.h"
 #include "engines/cuda/depthwise/weight_grad_geometry.h"
 #include "planning/refusals.h"
@@ -93,6 +96,14 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
   return plan;
 }
 
+// Every kernel reads and writes each byte once at least. Strided input gradients take no search,
+// and end that of cuda_phases.
+double bound_us(const ConvProblem& problem, const DeviceCaps& caps) {
+  if (is_strided_input_grad(problem)) return 0;
+  const double scale = std::max(caps.sm_count, 1) / kDepthwiseReferenceSms;
+  return kDepthwiseLaunchUs + count_bytes(problem) / kBoxBytesPerUs / scale;
+}
+
 }  // namespace
 
 void DepthwiseFit::describe(Text& out) const {
@@ -147,6 +158,11 @@ void DepthwisePlan::describe(Text& out) const {
   }
 }
 
-Engine cuda_depthwise_engine() { return {EngineId::kCudaDepthwise, "cuda_depthwise", consider}; }
+Engine cuda_depthwise_engine() {
+  return {.id = EngineId::kCudaDepthwise,
+          .name = "cuda_depthwise",
+          .consider = consider,
+          .bound_us = bound_us};
+}
 
 }  // namespace convx

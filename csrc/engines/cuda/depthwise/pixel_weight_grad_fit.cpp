@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 #include "core/gather_view.h"
 #include "engines/cuda/depthwise/depthwise_costs.h"
@@ -41,7 +43,7 @@ struct TapGroups {
 // the threads of a warp, which work on different strips, over the banks best.
 int64_t choose_pitch(int64_t chunk, int64_t unit, int64_t element, const PixelGradCore& core,
                      int64_t vectors, int64_t threads, bool in_planes) {
-  constexpr int64_t kBanks = 32, kMostPads = 8;
+  constexpr int kBanks = 32, kMostPads = 8;
   const int64_t channels = pixel_grad_channels(core.taps);
   const int64_t step = std::max<int64_t>(unit, std::max<int64_t>(channels, 4 / element));
   if (in_planes) {  // neighbouring threads write neighbouring pixels
@@ -49,30 +51,35 @@ int64_t choose_pitch(int64_t chunk, int64_t unit, int64_t element, const PixelGr
     return pitch / step % 2 == 0 ? pitch + step : pitch;
   }
   const int64_t lanes = std::min<int64_t>(32, 32 * 4 / std::max<int64_t>(4, channels * element));
-  const auto count_wavefronts = [&](int64_t pitch) {
-    int64_t total = 0;
-    for (int64_t first = 0; first < threads; first += lanes) {
-      int64_t used[kBanks] = {};  // 1 + the last word read in the bank; number of different words
-      int64_t words[kBanks] = {};
-      int64_t most = 0;
+  // Counts up to `most`.
+  const auto count_wavefronts = [&](int pitch, int most) {
+    int total = 0, vector = 0, strip = 0;
+    for (int64_t first = 0; first < threads && total < most; first += lanes) {
+      int used[kBanks] = {};  // 1 + the last word read in the bank; number of different words
+      int words[kBanks] = {};
+      int longest = 0;
       for (int64_t i = first; i < std::min(first + lanes, threads); ++i) {
-        const int64_t place =
-            i / vectors * kPixelGradColumns * core.stride * pitch + i % vectors * channels;
-        const int64_t word = place * element / 4;
+        const int place =
+            strip * kPixelGradColumns * core.stride * pitch + vector * narrow(channels);
+        const int word = place * narrow(element) / 4;
+        if (++vector == vectors) vector = 0, ++strip;
         if (used[word % kBanks] == word + 1) continue;
         used[word % kBanks] = word + 1;
-        most = std::max(most, ++words[word % kBanks]);
+        longest = std::max(longest, ++words[word % kBanks]);
       }
-      total += most;
+      total += longest;
     }
     return total;
   };
-  int64_t best = round_up(chunk, step);
-  int64_t fewest = count_wavefronts(best);
-  for (int64_t pad = 1; pad <= kMostPads; ++pad) {
-    const int64_t pitch = round_up(chunk, step) + pad * step;
+  constexpr int kAll = std::numeric_limits<int>::max();
+  const int unpadded = narrow(round_up(chunk, step));
+  const int ideal = narrow(ceil_div(threads, lanes));
+  int best = unpadded, fewest = count_wavefronts(best, kAll);
+  // A pad has to save a tenth of the wavefronts.
+  for (int pad = 1; pad <= kMostPads && ideal * 10 < fewest * 9; ++pad) {
+    const int pitch = unpadded + pad * narrow(step);
     if (pitch > 2 * best) break;
-    const int64_t found = count_wavefronts(pitch);
+    const int found = count_wavefronts(pitch, fewest);
     if (found * 10 < fewest * 9) best = pitch, fewest = found;
   }
   return best;
@@ -80,13 +87,13 @@ int64_t choose_pitch(int64_t chunk, int64_t unit, int64_t element, const PixelGr
 
 constexpr int64_t kBoxAlignment = 128;  // of a box in shared memory, in bytes
 
-// The distribution of a block's threads and shared memory.
+// The distribution of a block's threads; lay_out adds that of its shared memory.
 struct BlockShape {
   PixelWeightGradParams p{};  // what does not depend on the items
   int64_t chunks, tiles;
 
-  BlockShape(const ConvProblem& problem, const DeviceCaps& caps, const DepthwiseTensors& t,
-             const PixelGradCore& core, int64_t most_vectors, int64_t extra_tiles) {
+  BlockShape(const ConvProblem& problem, const DepthwiseTensors& t, const PixelGradCore& core,
+             int64_t most_vectors, int64_t extra_tiles) {
     const int64_t element = size_of(problem.dtype);
     const int64_t channels = pixel_grad_channels(core.taps);
     p.t = t;
@@ -109,7 +116,11 @@ struct BlockShape {
     tiles = ceil_div(all_strips, p.strips);
     p.tile_columns = p.strips * kPixelGradColumns;
     const TapGroups columns(t.column, core.taps);
-    const int exact_pixels = narrow((p.tile_columns - 1) * core.stride + columns.taps);
+    p.row_pixels = narrow((p.tile_columns - 1) * core.stride + columns.taps);
+  }
+  void lay_out(const ConvProblem& problem, const DeviceCaps& caps, const PixelGradCore& core) {
+    const int64_t element = size_of(problem.dtype);
+    const int exact_pixels = p.row_pixels;
     p.pitch =
         narrow(choose_pitch(p.chunk, p.unit, element, core, p.vectors, threads(), p.in_planes));
     // More pixels, up to whole 128 bytes, let TMA copy rows of any whole 16 bytes per pixel.
@@ -147,38 +158,108 @@ struct Candidate {
   int core;
   const BlockShape& block;
   TapGroups rows, columns;
-  int64_t shared_bytes, resident, stages;
+  int64_t shared_bytes = 0, resident = 0, stages = 0;
+
+  // Blocks of a split.
+  int64_t split_blocks() const { return block.chunks * rows.groups * columns.groups; }
 };
 
-// Warp instructions per step: multiply-adds, loads from shared memory, and copies.
-double count_step_issue(const Candidate& c) {
-  constexpr double kLoadIssue = 2, kRowIssue = 3, kStepIssue = 20, kCopyIssue = 18;
-  // Copies of single elements, which also take more of the load-store units; those of 16 bits are
-  // not asynchronous. Fitted to a dilated 3x3 and a 31x31 layer (H200, 2026-11-18).
-  constexpr double kElementIssue = 45, kShortElementIssue = 140;
-  constexpr double kBoxIssue = 20;  // of one warp
+// Warp instructions per step: multiply-adds and loads from shared memory.
+double count_product_issue(const Candidate& c) {
+  constexpr double kLoadIssue = 2, kRowIssue = 3, kStepIssue = 20;
   const PixelGradCore& core = kPixelGradCores[c.core];
   const int64_t element = size_of(c.problem.dtype), channels = pixel_grad_channels(core.taps);
   const int64_t pixels = (kPixelGradColumns - 1) * core.stride + core.taps;
   const int64_t loads = core.stride * pixels + kPixelGradColumns;
   const double convert = element == 2 ? static_cast<double>(channels) : 0;
+  return static_cast<double>(c.rows.taps * kPixelGradColumns * core.taps * channels) +
+         static_cast<double>(loads) * (kLoadIssue + convert) +
+         static_cast<double>(c.rows.taps) * kRowIssue + kStepIssue;
+}
+
+// The same of the copies, once the block is laid out.
+double count_copy_issue(const Candidate& c) {
+  constexpr double kCopyIssue = 18;
+  // Copies of single elements, which also take more of the load-store units; those of 16 bits are
+  // not asynchronous. Fitted to a dilated 3x3 and a 31x31 layer (H200, 2026-11-18).
+  constexpr double kElementIssue = 45, kShortElementIssue = 140;
+  constexpr double kBoxIssue = 20;  // of one warp
+  const PixelGradCore& core = kPixelGradCores[c.core];
+  const int64_t element = size_of(c.problem.dtype);
   const int64_t copied = core.stride * c.block.p.row_pixels + c.block.p.tile_columns;
   const int64_t units = copied * ceil_div(c.block.p.chunk, c.block.p.unit);
   const double copy_issue = !c.block.p.in_planes ? kCopyIssue
                             : element == 2       ? kShortElementIssue
                                                  : kElementIssue;
-  const double copies = c.block.p.uses_boxes
-                            ? static_cast<double>(core.stride + 1) * kBoxIssue /
-                                  static_cast<double>(ceil_div(c.block.threads(), 32))
-                            : static_cast<double>(ceil_div(units, c.block.threads())) * copy_issue;
-  return static_cast<double>(c.rows.taps * kPixelGradColumns * core.taps * channels) +
-         static_cast<double>(loads) * (kLoadIssue + convert) +
-         static_cast<double>(c.rows.taps) * kRowIssue + kStepIssue + copies;
+  if (c.block.p.uses_boxes) {
+    return static_cast<double>(core.stride + 1) * kBoxIssue /
+           static_cast<double>(ceil_div(c.block.threads(), 32));
+  }
+  return static_cast<double>(ceil_div(units, c.block.threads())) * copy_issue;
+}
+
+constexpr double kIssuePerCycle = 2.8, kWarpIssue = 0.3, kItemIssue = 120;
+constexpr double kBoxOverlap = 0.05, kCopyOverlap = 0.15;  // of work and memory: neither hides all
+
+// How an item's rows are cut.
+struct Segments {
+  int64_t rows, count;
+  int64_t steps;  // of an item
+  int64_t items;  // of all images
+
+  Segments(const Candidate& c, int64_t lane_rows, int64_t wanted) {
+    rows = ceil_div(lane_rows, wanted), count = ceil_div(lane_rows, rows);
+    steps = rows + ceil_div(c.rows.taps, kPixelGradCores[c.core].stride) - 1;
+    const int64_t lanes = int64_t{c.t.row.lanes} * c.t.column.lanes;
+    items = c.problem.N * lanes * count * c.block.tiles;
+  }
+};
+
+// Bytes that the copies of all blocks read.
+double count_moved_bytes(const Candidate& c, const Segments& segments) {
+  const PixelWeightGradParams& p = c.block.p;
+  return static_cast<double>(segments.items * c.split_blocks() * p.chunk) *
+         static_cast<double>(size_of(c.problem.dtype)) *
+         static_cast<double>(segments.steps * kPixelGradCores[c.core].stride * p.row_pixels +
+                             segments.rows * p.tile_columns);
+}
+
+// How much longer memory takes for `least` bytes. DRAM delivers 64 bytes at once. Smaller pieces of
+// a pixel share them with other blocks.
+double find_narrow_share(const Candidate& c) {
+  const PixelWeightGradParams& p = c.block.p;
+  const bool is_narrow =
+      c.block.chunks > 1 && !p.in_planes && p.chunk * size_of(c.problem.dtype) < 64;
+  return is_narrow ? 1.2 : 1;
+}
+
+double count_second_pass_us(const Candidate& c) {
+  return c.block.p.in_planes ? kStripSecondPassUs : kPixelGradSecondPassUs;
+}
+
+// A lower bound of the prediction for these segments and any number of splits: multiprocessors are
+// never idle, and each weight has one partial sum. Before the block is laid out, step_issue has no
+// copies and boxes are assumed, which are the fastest.
+double bound_segments(const Candidate& c, const Segments& segments, double step_issue,
+                      bool uses_boxes) {
+  constexpr double kBelow = 1 - 1e-9;  // bounds round differently than predictions
+  const double sms = std::max(c.caps.sm_count, 1);
+  const auto warps = static_cast<double>(ceil_div(c.block.threads(), 32));
+  const auto items = static_cast<double>(segments.items * c.split_blocks());
+  const double issue = items * (kItemIssue + static_cast<double>(segments.steps) * step_issue);
+  const double compute = warps * issue / sms / kIssuePerCycle / kDepthwiseCyclesPerUs;
+  const double least =
+      count_bytes(c.problem) + 8.0 * static_cast<double>(c.problem.K * c.problem.taps());
+  const double memory =
+      (least / (uses_boxes ? kBoxBytesPerUs : kStripBytesPerUs) * find_narrow_share(c) +
+       std::max(0.0, count_moved_bytes(c, segments) - least) / kDepthwiseExcessBytesPerUs) *
+      kDepthwiseReferenceSms / sms;
+  return kBelow * (kDepthwiseLaunchUs + count_second_pass_us(c) + std::max(compute, memory) +
+                   (uses_boxes ? kBoxOverlap : kCopyOverlap) * std::min(compute, memory));
 }
 
 // Cuts rows into segments, distributes the items among blocks, and keeps the fastest choice.
 void fit_splits(const Candidate& c, PixelWeightGradFit& fit) {
-  constexpr double kIssuePerCycle = 2.8, kWarpIssue = 0.3, kItemIssue = 120;
   const ConvProblem& problem = c.problem;
   const PixelGradCore& core = kPixelGradCores[c.core];
   const BlockShape& block = c.block;
@@ -186,22 +267,21 @@ void fit_splits(const Candidate& c, PixelWeightGradFit& fit) {
   const double sms = std::max(c.caps.sm_count, 1);
   const double scale = sms / kDepthwiseReferenceSms;
   const double warps = static_cast<double>(ceil_div(block.threads(), 32));
-  const double step_issue = count_step_issue(c);
-  // DRAM delivers 64 bytes at once. Smaller pieces of a pixel share them with other blocks.
-  const bool is_narrow =
-      block.chunks > 1 && !block.p.in_planes && static_cast<double>(block.p.chunk) * element < 64;
-  const double narrow_chunks = is_narrow ? 1.2 : 1;
+  const double step_issue = count_product_issue(c) + count_copy_issue(c);
+  const double narrow_share = find_narrow_share(c);
   const int64_t lane_rows = ceil_div(c.t.row.count, c.t.row.lanes);
-  const int64_t lanes = int64_t{c.t.row.lanes} * c.t.column.lanes;
-  const int64_t split_blocks = block.chunks * c.rows.groups * c.columns.groups;
+  const int64_t split_blocks = c.split_blocks();
   const int64_t slots = c.resident * std::max(c.caps.sm_count, 1);
   const int64_t window = pixel_grad_window(core.taps, core.stride);
   for (int64_t wanted = 1; wanted <= lane_rows; wanted = next_size(wanted)) {
-    const int64_t segment = ceil_div(lane_rows, wanted);
-    const int64_t segments = ceil_div(lane_rows, segment);
-    const int64_t items = problem.N * lanes * segments * block.tiles;
+    const Segments cut(c, lane_rows, wanted);
+    const auto [segment, segments, steps, items] = cut;
     if (items >= int64_t{1} << 30) return;
-    const int64_t steps = segment + ceil_div(c.rows.taps, core.stride) - 1;
+    if (fit.blocks > 0 &&
+        bound_segments(c, cut, step_issue, block.p.uses_boxes) >= fit.microseconds) {
+      continue;
+    }
+    const double moved = count_moved_bytes(c, cut);
     int64_t tried = 0;
     for (int64_t waves = 1; waves <= 4; ++waves) {
       const int64_t per_split = ceil_div(items, std::max<int64_t>(1, waves * slots / split_blocks));
@@ -220,13 +300,10 @@ void fit_splits(const Candidate& c, PixelWeightGradFit& fit) {
           block_items * (kItemIssue + static_cast<double>(steps) * step_issue);
       const double compute = per_sm * warps * block_issue / rate / kDepthwiseCyclesPerUs;
       const double least = count_bytes(problem) + 2.0 * static_cast<double>(workspace);
-      const double moved = static_cast<double>(items * split_blocks * block.p.chunk) * element *
-                           static_cast<double>(steps * core.stride * block.p.row_pixels +
-                                               segment * block.p.tile_columns);
       // Fewer blocks than multiprocessors do not fill the memory's queues.
       const double spread = std::min(1.0, static_cast<double>(blocks) / sms);
       const double rate_of_memory = block.p.uses_boxes ? kBoxBytesPerUs : kStripBytesPerUs;
-      const double memory = (least / rate_of_memory * narrow_chunks +
+      const double memory = (least / rate_of_memory * narrow_share +
                              std::max(0.0, moved - least) / kDepthwiseExcessBytesPerUs) /
                             scale / spread;
       const double block_stages = block_items * static_cast<double>(ceil_div(steps, window));
@@ -235,10 +312,9 @@ void fit_splits(const Candidate& c, PixelWeightGradFit& fit) {
           block.p.in_planes && element == 2 ? 0.5 : static_cast<double>(c.stages - 1);
       const double latency = std::ceil(per_sm / static_cast<double>(c.resident)) *
                              (1 + block_stages / ahead) * kStripLatencyUs;
-      const double second_pass = block.p.in_planes ? kStripSecondPassUs : kPixelGradSecondPassUs;
-      const double us = kDepthwiseLaunchUs + second_pass + std::max({compute, memory, latency}) +
-                        // Neither hides the other entirely.
-                        (block.p.uses_boxes ? 0.05 : 0.15) * std::min(compute, memory);
+      const double us =
+          kDepthwiseLaunchUs + count_second_pass_us(c) + std::max({compute, memory, latency}) +
+          (block.p.uses_boxes ? kBoxOverlap : kCopyOverlap) * std::min(compute, memory);
       if (fit.blocks > 0 && us >= fit.microseconds) continue;
       fit.microseconds = us;
       fit.blocks = blocks, fit.splits = splits, fit.workspace_bytes = workspace;
@@ -277,9 +353,21 @@ void fit_core(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
   constexpr int64_t kRegisters = 65536;
   const PixelGradCore& core = kPixelGradCores[core_index];
   const int64_t element = size_of(problem.dtype);
+  const TapGroups rows(t.row, core.taps), columns(t.column, core.taps);
+  const int64_t lane_rows = ceil_div(t.row.count, t.row.lanes);
   for (const int64_t most_vectors : {16, 32, 64}) {
+    int64_t tiles = 0;
     for (int64_t extra_tiles = 0; extra_tiles < 4; ++extra_tiles) {
-      const BlockShape block(problem, caps, t, core, most_vectors, extra_tiles);
+      BlockShape block(problem, t, core, most_vectors, extra_tiles);
+      if (block.tiles == std::exchange(tiles, block.tiles)) continue;  // the same block
+      const Candidate shape{problem, caps, t, core_index, block, rows, columns};
+      // Whole rows have the fewest steps.
+      const Segments whole(shape, lane_rows, 1);
+      if (fit.blocks > 0 &&
+          bound_segments(shape, whole, count_product_issue(shape), true) >= fit.microseconds) {
+        continue;
+      }
+      block.lay_out(problem, caps, core);
       const int64_t threads = round_up(block.threads(), 32);
       const int64_t registers = kRegisters / kPixelGradThreads / pixel_grad_blocks(core.taps);
       const int64_t sums_bytes = block.threads() * core.taps * pixel_grad_channels(core.taps) * 4;
@@ -290,8 +378,7 @@ void fit_core(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
         const int64_t resident = std::clamp<int64_t>(
             std::min(caps.count_blocks_by_shared(bytes), kRegisters / (registers * threads)), 1,
             16);
-        fit_splits({problem, caps, t, core_index, block, TapGroups(t.row, core.taps),
-                    TapGroups(t.column, core.taps), bytes, resident, stages},
+        fit_splits({problem, caps, t, core_index, block, rows, columns, bytes, resident, stages},
                    fit);
       }
     }

@@ -1,5 +1,6 @@
 // The tiles of plane_kernel.cuh and channels_last_kernel.cuh.
 #include <algorithm>
+#include <optional>
 
 #include "core/arithmetic.h"
 #include "engines/cuda/depthwise/depthwise_costs.h"
@@ -196,82 +197,134 @@ struct ChannelsLastTile {
   int64_t rows, columns, channels;  // rows per lane
 };
 
-// The same for a tile of the channels_last kernel.
-bool fit_channels_last_tile(const ConvProblem& problem, const DeviceCaps& caps,
-                            const DepthwiseTensors& t, int unit, const ChannelsLastTile& tile,
-                            DepthwiseFit& fit) {
-  const CudaAxis& row = t.row;
-  const CudaAxis& column = t.column;
-  const int64_t element = size_of(problem.dtype);
-  const int64_t staged_rows = row.count_span(row.lanes * tile.rows);
-  const int64_t staged_columns = column.count_span(tile.columns);
-  const int64_t line_pitch = staged_columns * tile.channels;
-  const int64_t taps = int64_t{row.taps} * column.taps;
-  const int64_t weights_offset = round_up(staged_rows * line_pitch * element, 16);
-  const int64_t shared_bytes = weights_offset + taps * tile.channels * 4;
-  if (shared_bytes > caps.shared_bytes_per_block) return false;
-  const int64_t chunks = ceil_div(t.channels, tile.channels);
-  const int64_t column_tiles = ceil_div(column.count, tile.columns);
-  const int64_t row_tiles = ceil_div(row.count, row.lanes * tile.rows);
-  const int64_t tiles = problem.N * chunks * column_tiles * row_tiles;
-  const FilterShares shares(t.multiplier, tiles, caps.sm_count);
-  const int64_t blocks = tiles * shares.shares;
-  if (blocks >= int64_t{1} << 31) return false;
+// A tile of the channels_last kernel, its place in shared memory, and its blocks.
+struct ChannelsLastLayout {
+  ChannelsLastTile tile;
+  int64_t staged_rows, staged_columns, line_pitch;
+  int64_t weights_offset, shared_bytes;
+  int64_t chunks, column_tiles, row_tiles;
+  FilterShares shares;
+  int64_t blocks;
+  int64_t row_groups, cells;
 
-  ChannelsLastParams& p = fit.pixel;
-  p.t = t;
-  p.stage.rows = narrow(staged_rows);
-  p.stage.line_pitch = narrow(line_pitch);
-  p.tile_rows = narrow(tile.rows), p.tile_cols = narrow(tile.columns);
-  p.chunk = narrow(tile.channels);
-  p.staged_cols = narrow(staged_columns);
-  p.filters_per_share = narrow(shares.filters);
-  p.weights_offset = narrow(weights_offset);
-  const int64_t vectors = tile.channels / kDepthwiseVector;
-  const int64_t row_groups = tile.rows / kChannelsLastRows;
-  p.cells = narrow(vectors * tile.columns * row_groups * row.lanes);
-  p.vector_stores = t.multiplier == 1 && fit_unit(4, int64_t{t.channels}, t.target_w, t.target_h,
-                                                  t.target_n) == kDepthwiseVector;
-  p.by_shares = FastDivmod(shares.shares);
-  p.by_chunks = FastDivmod(chunks);
-  p.by_column_tiles = FastDivmod(column_tiles), p.by_row_tiles = FastDivmod(row_tiles);
-  p.by_vectors = FastDivmod(vectors), p.by_columns = FastDivmod(tile.columns);
-  p.by_row_groups = FastDivmod(row_groups);
-  set_channels_last_unit(p, unit);
+  ChannelsLastLayout(const ConvProblem& problem, const DeviceCaps& caps, const DepthwiseTensors& t,
+                     const ChannelsLastTile& size)
+      : tile(size),
+        staged_rows(t.row.count_span(t.row.lanes * tile.rows)),
+        staged_columns(t.column.count_span(tile.columns)),
+        line_pitch(staged_columns * tile.channels),
+        weights_offset(round_up(staged_rows * line_pitch * size_of(problem.dtype), 16)),
+        shared_bytes(weights_offset + int64_t{t.row.taps} * t.column.taps * tile.channels * 4),
+        chunks(ceil_div(t.channels, tile.channels)),
+        column_tiles(ceil_div(t.column.count, tile.columns)),
+        row_tiles(ceil_div(t.row.count, t.row.lanes * tile.rows)),
+        shares(t.multiplier, problem.N * chunks * column_tiles * row_tiles, caps.sm_count),
+        blocks(problem.N * chunks * column_tiles * row_tiles * shares.shares),
+        row_groups(tile.rows / kChannelsLastRows),
+        cells(tile.channels / kDepthwiseVector * tile.columns * row_groups * t.row.lanes) {}
+};
 
-  // Costs of one block; see channels_last_kernel.cuh.
-  const double loads = column.taps * (row.taps + (kChannelsLastRows - 1.0) * row.classes);
-  const double products = static_cast<double>(taps);
-  const double convert = element == 2 ? kDepthwiseConvertIssue : 0;
-  const double per_cell = kDepthwiseCellIssue + kChannelsLastRows * 4 * (products + 1) +
-                          loads * (1 + convert) + products;
-  const double warps = static_cast<double>(ceil_div(p.cells, 32));
-  const double filters = static_cast<double>(shares.filters);
-  const double bytes = static_cast<double>(element);
-  const double units = static_cast<double>(staged_rows) * p.stage.units;
-  // Memory traffic comes in contiguous runs: the tile's channels of one pixel, or a row of pixels
-  // if the tile has all channels.
+// Memory traffic comes in contiguous runs: the tile's channels of one pixel, or a row of pixels if
+// the tile has all channels. Returns the cost of a byte in them.
+double find_run_cost(const ConvProblem& problem, const DepthwiseTensors& t,
+                     const ChannelsLastTile& tile) {
+  const double pixel =
+      static_cast<double>(std::min<int64_t>(tile.channels, t.channels) * size_of(problem.dtype));
   const bool whole_pixels = tile.channels >= t.channels;
-  const double pixel = static_cast<double>(std::min<int64_t>(tile.channels, t.channels)) * bytes;
   const double run = whole_pixels ? pixel * static_cast<double>(tile.columns) : pixel;
-  const double run_cost = (std::ceil(run / kSectorBytes) * kSectorBytes + kRunBytes) / run;
+  return (std::ceil(run / kSectorBytes) * kSectorBytes + kRunBytes) / run;
+}
+
+// Loads, products and warp instructions of a cell; see channels_last_kernel.cuh.
+struct ChannelsLastCell {
+  double loads, products, issue;
+
+  ChannelsLastCell(const ConvProblem& problem, const DepthwiseTensors& t) {
+    loads = t.column.taps * (t.row.taps + (kChannelsLastRows - 1.0) * t.row.classes);
+    products = static_cast<double>(t.row.taps) * t.column.taps;
+    const double convert = size_of(problem.dtype) == 2 ? kDepthwiseConvertIssue : 0;
+    issue = kDepthwiseCellIssue + kChannelsLastRows * 4 * (products + 1) + loads * (1 + convert) +
+            products;
+  }
+};
+
+double predict_channels_last(const ConvProblem& problem, const DeviceCaps& caps,
+                             const DepthwiseTensors& t, int unit,
+                             const ChannelsLastLayout& layout) {
+  // Costs of one block.
+  const CudaAxis& row = t.row;
+  const ChannelsLastTile& tile = layout.tile;
+  const auto [loads, products, per_cell] = ChannelsLastCell(problem, t);
+  const double bytes = static_cast<double>(size_of(problem.dtype));
+  const double warps = static_cast<double>(ceil_div(layout.cells, 32));
+  const double filters = static_cast<double>(layout.shares.filters);
+  const double units =
+      static_cast<double>(layout.staged_rows * (tile.channels / unit) * layout.staged_columns);
+  const double run_cost = find_run_cost(problem, t, tile);
   const double results = static_cast<double>(std::min<int64_t>(row.lanes * tile.rows, row.count) *
                                              tile.columns * tile.channels);
   DepthwiseWork work{};
-  work.blocks = static_cast<double>(blocks);
+  work.blocks = static_cast<double>(layout.blocks);
   work.issue = units / 32 * kDepthwiseUnitIssue +
                filters * (warps * per_cell + products * tile.channels / 32 * kDepthwiseWeightIssue);
   work.wavefronts = filters * warps * (loads * bytes + products * 4);
   work.busy_warps = warps;
-  work.staged_bytes = static_cast<double>(staged_rows * line_pitch) * bytes * run_cost;
+  work.staged_bytes =
+      static_cast<double>(layout.staged_rows * layout.line_pitch) * bytes * run_cost;
   work.result_bytes = filters * results * bytes * run_cost;
   work.least_bytes = count_bytes(problem) * run_cost;
-  work.shared_bytes = shared_bytes;
+  work.shared_bytes = layout.shared_bytes;
   work.most_blocks = 5;
-  fit.blocks = blocks;
-  fit.shared_bytes = shared_bytes;
-  fit.microseconds = predict_depthwise_us(work, caps);
-  return true;
+  return predict_depthwise_us(work, caps);
+}
+
+// A lower bound of that for all tiles of so many columns and channels: multiprocessors are never
+// idle, and no row is staged twice.
+double bound_channels_last(const ConvProblem& problem, const DeviceCaps& caps,
+                           const DepthwiseTensors& t, int unit, const ChannelsLastTile& tile) {
+  constexpr double kBelow = 1 - 1e-9;  // the sums are rounded differently
+  const double sms = std::max(caps.sm_count, 1);
+  const double bytes = count_bytes(problem) * find_run_cost(problem, t, tile);
+  const double memory = bytes / kDepthwiseBytesPerUs / (sms / kDepthwiseReferenceSms);
+  const int64_t tiles =
+      problem.N * ceil_div(t.channels, tile.channels) * ceil_div(t.column.count, tile.columns);
+  const double cells = static_cast<double>(tile.channels / kDepthwiseVector * tile.columns) *
+                       t.row.count / kChannelsLastRows * t.multiplier;
+  const int64_t staged_rows =
+      t.row.count * std::min<int64_t>(t.row.source_step, t.row.count_span(1));
+  const double units = static_cast<double>(tile.channels / unit * staged_rows) *
+                       static_cast<double>(t.column.count_span(tile.columns));
+  const double issue =
+      (cells * ChannelsLastCell(problem, t).issue + units * kDepthwiseUnitIssue) / 32;
+  const double compute =
+      static_cast<double>(tiles) * issue / sms / kDepthwiseIssuePerCycle / kDepthwiseCyclesPerUs;
+  return kBelow * (kDepthwiseLaunchUs + std::max(memory, compute));
+}
+
+ChannelsLastParams fill_channels_last(const ConvProblem& problem, const DepthwiseTensors& t,
+                                      int unit, const ChannelsLastLayout& layout) {
+  const ChannelsLastTile& tile = layout.tile;
+  ChannelsLastParams p{};
+  p.t = t;
+  p.stage.rows = narrow(layout.staged_rows);
+  p.stage.line_pitch = narrow(layout.line_pitch);
+  p.tile_rows = narrow(tile.rows), p.tile_cols = narrow(tile.columns);
+  p.chunk = narrow(tile.channels);
+  p.staged_cols = narrow(layout.staged_columns);
+  p.filters_per_share = narrow(layout.shares.filters);
+  p.weights_offset = narrow(layout.weights_offset);
+  p.cells = narrow(layout.cells);
+  p.vector_stores = t.multiplier == 1 && fit_unit(4, int64_t{t.channels}, t.target_w, t.target_h,
+                                                  t.target_n) == kDepthwiseVector;
+  p.by_shares = FastDivmod(layout.shares.shares);
+  p.by_chunks = FastDivmod(layout.chunks);
+  p.by_column_tiles = FastDivmod(layout.column_tiles);
+  p.by_row_tiles = FastDivmod(layout.row_tiles);
+  p.by_vectors = FastDivmod(tile.channels / kDepthwiseVector);
+  p.by_columns = FastDivmod(tile.columns);
+  p.by_row_groups = FastDivmod(layout.row_groups);
+  set_channels_last_unit(p, unit);
+  return p;
 }
 
 }  // namespace
@@ -317,26 +370,32 @@ void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, Depth
   const int64_t align = std::max(kDepthwiseVector, unit);
   const int64_t most_rows = round_up(ceil_div(t.row.count, t.row.lanes), kChannelsLastRows);
   const int64_t most_channels = std::min<int64_t>(round_up(t.channels, align), 256);
-  DepthwiseFit best;
+  std::optional<ChannelsLastLayout> best;
+  fit = {};
+  fit.layout = DepthwiseLayout::kPixels;
   for (int64_t cut = 1; cut <= t.column.count; cut = next_size(cut)) {
     const int64_t columns = ceil_div(t.column.count, cut);
     for (int64_t share = 1; share <= most_channels / align; share = next_size(share)) {
       const int64_t channels = round_up(ceil_div(most_channels, share), align);
+      if (best &&
+          bound_channels_last(problem, caps, t, unit, {0, columns, channels}) >= fit.microseconds) {
+        continue;
+      }
       for (int64_t groups = 1;; groups = next_size(groups)) {
         const int64_t rows = std::min(groups * kChannelsLastRows, most_rows);
-        DepthwiseFit candidate;
-        const bool fits =
-            fit_channels_last_tile(problem, caps, t, unit, {rows, columns, channels}, candidate);
-        if (fits && (best.blocks == 0 || candidate.microseconds < best.microseconds)) {
-          best = candidate;
-        }
-        if (!fits || rows >= most_rows) break;
+        const ChannelsLastLayout layout(problem, caps, t, {rows, columns, channels});
+        if (layout.shared_bytes > caps.shared_bytes_per_block) break;
+        if (layout.blocks >= int64_t{1} << 31) break;
+        const double us = predict_channels_last(problem, caps, t, unit, layout);
+        if (!best || us < fit.microseconds) best = layout, fit.microseconds = us;
+        if (rows >= most_rows) break;
       }
     }
   }
-  best.pixel.t = t;
-  fit = best;
-  fit.layout = DepthwiseLayout::kPixels;
+  fit.pixel.t = t;
+  if (!best) return;
+  fit.pixel = fill_channels_last(problem, t, unit, *best);
+  fit.blocks = best->blocks, fit.shared_bytes = best->shared_bytes;
 }
 
 PlaneParams make_plane_params(const ConvProblem& problem, const DepthwiseFit& fit,

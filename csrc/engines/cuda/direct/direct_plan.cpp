@@ -37,6 +37,11 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const
   return plan;
 }
 
+// Weight gradients need no search.
+double bound_us(const ConvProblem& problem, const DeviceCaps& caps) {
+  return problem.pass == Pass::kWeightGrad ? 0 : bound_gather_us(problem, caps);
+}
+
 }  // namespace
 
 void GatherShape::describe(Text& out) const {
@@ -61,6 +66,11 @@ void DirectPlan::describe(Text& out) const {
   std::visit([&](const auto& planned) { planned.describe(out); }, pass);
 }
 
-Engine cuda_direct_engine() { return {EngineId::kCudaDirect, "cuda_direct", consider}; }
+Engine cuda_direct_engine() {
+  return {.id = EngineId::kCudaDirect,
+          .name = "cuda_direct",
+          .consider = consider,
+          .bound_us = bound_us};
+}
 
 }  // namespace convx

@@ -364,6 +364,18 @@ int set_phases(AxisParams* params, const std::vector<GatherAxis>& axes, int64_t 
 
 }  // namespace
 
+double bound_gather_us(const ConvProblem& problem, const DeviceCaps& caps) {
+  constexpr double kBelow = 1 - 1e-9;  // the sums are rounded differently
+  const double sms = std::max(caps.sm_count, 1);
+  const double penalty = problem.dtype == DType::kFloat64 ? float64_penalty(caps) : 1;
+  const double cycles =
+      count_gather_products(problem) / (32 * kDirectIssuePerCycle) * penalty / sms;
+  const DeviceRates rates = rates_of(caps);
+  const double arithmetic = cycles / (kDirectCyclesPerUs * rates.multiply);
+  const double memory = count_bytes(problem) / (kDirectBytesPerUs * rates.memory);
+  return kBelow * (kDirectLaunchUs + std::max(arithmetic, memory) + 0.3 * memory);
+}
+
 GatherShape fit_gather_shape(const ConvProblem& problem, const DeviceCaps& caps) {
   const GatherView view = make_gather_view(problem);
   GatherShape base;

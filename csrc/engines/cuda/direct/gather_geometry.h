@@ -110,6 +110,9 @@ struct GatherShape {
   void describe(Text& out) const;
 };
 
+// Without a search, a time that no tile is predicted to beat.
+double bound_gather_us(const ConvProblem& problem, const DeviceCaps& caps);
+
 // Returns the tile with the shortest predicted time.
 GatherShape fit_gather_shape(const ConvProblem& problem, const DeviceCaps& caps);
 

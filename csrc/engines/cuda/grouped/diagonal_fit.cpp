@@ -276,6 +276,20 @@ DiagonalFit fit_tiles(const ConvProblem& problem, const DeviceCaps& caps, int64_
 
 }  // namespace
 
+double bound_diagonal_us(const ConvProblem& problem, const DeviceCaps& caps) {
+  constexpr double kBelow = 1 - 1e-9;  // the sums are rounded differently
+  if (problem.pass == Pass::kWeightGrad || problem.N == 0) return 0;
+  const double sms = std::max(caps.sm_count, 1);
+  const DeviceRates rates = rates_of(caps);
+  const double memory = count_bytes(problem) / kBytesPerUs / rates.memory * kReferenceSms / sms;
+  // Every tap of every pixel reads one source chunk at least, for 16 filters.
+  const GatherTensors view = make_gather_tensors(problem);
+  const double products =
+      count_gather_products(problem) / static_cast<double>(view.source_channels);
+  const double cycles = products / (64 * 16) * kTapCycles / sms;
+  return kBelow * (kLaunchUs + std::max(cycles / kCyclesPerUs / rates.clock, memory));
+}
+
 DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps) {
   return fit_tiles(problem, caps, 0, most_pixels());
 }

@@ -140,6 +140,9 @@ constexpr DiagonalTileSize kDiagonalTileSizes[] = {
     {"tiles_256", 256}, {"tiles_512", 512}, {"tiles_1024", 1024},
 };
 
+// Without a search, a time that no tile is predicted to beat.
+double bound_diagonal_us(const ConvProblem& problem, const DeviceCaps& caps);
+
 // Returns the tile with the shortest predicted time, or one without blocks if none fits.
 DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps);
 // The same, among tiles of one size.

@@ -84,6 +84,7 @@ Engine cuda_diagonal_engine() {
   return {.id = EngineId::kCudaDiagonal,
           .name = "cuda_diagonal",
           .consider = consider,
+          .bound_us = bound_diagonal_us,
           .variants = variants,
           .plan_variant = plan_variant};
 }

@@ -90,7 +90,7 @@ class ChunkFitter {
     source_image_ = transposes_ ? source_pixel_ * p_.P * p_.Q : 0;
   }
 
-  std::optional<PhasesShape> fit(int64_t chunk_bytes) {
+  std::optional<PhasesShape> fit(int64_t chunk_bytes, double give_up_us) {
     const int64_t target_image = p_.C * p_.H * p_.W;
     const int64_t weights = p_.C * phases_ * rows_.taps * columns_.taps * p_.filters_per_group();
     const int64_t largest = std::max({target_image, result_image_, source_image_});
@@ -109,14 +109,14 @@ class ChunkFitter {
     shape_.chunk_images = ceil_div(p_.N, chunks);
     shape_.source_bytes = round_up(shape_.chunk_images * source_image_ * size, kPhasesAlignment);
     shape_.result_bytes = round_up(shape_.chunk_images * result_image_ * size, kPhasesAlignment);
-    if (!plan_chunks()) return std::nullopt;
     set_pack();
     if (transposes_) {
       set_transposes();
     } else {
       set_interleave();
     }
-    predict(weights);
+    shape_.microseconds = predict_around(weights);
+    if (!plan_chunks(give_up_us - shape_.microseconds)) return std::nullopt;
     return std::move(shape_);
   }
 
@@ -193,19 +193,26 @@ class ChunkFitter {
     return all.subspan(static_cast<size_t>(boxes - all.begin()), 1);
   }
 
-  bool plan_chunks() {
+  // Adds the time of the chunks' convolutions. Returns false if one has no plan, or if all take
+  // most_us or longer.
+  bool plan_chunks(double most_us) {
     const int64_t before = shape_.filter_bytes + shape_.source_bytes + shape_.result_bytes;
     const int64_t left = caps_.workspace_limit - before;
     const std::span<const Engine> engines = find_engines();
+    const auto chunks = static_cast<double>(p_.N / shape_.chunk_images);
     std::optional<InnerProblem> whole =
-        plan_inner(make_inner(shape_.chunk_images), caps_, left, engines);
+        plan_inner(make_inner(shape_.chunk_images), caps_, left, most_us / chunks, engines);
     if (!whole) return false;
     shape_.whole = std::move(*whole);
+    double inner_us = chunks * shape_.whole.plan.predicted_us;
     if (const int64_t images = p_.N % shape_.chunk_images; images > 0) {
-      std::optional<InnerProblem> rest = plan_inner(make_inner(images), caps_, left, engines);
+      std::optional<InnerProblem> rest =
+          plan_inner(make_inner(images), caps_, left, most_us - inner_us, engines);
       if (!rest) return false;
       shape_.rest = std::move(*rest);
+      inner_us += shape_.rest.plan.predicted_us;
     }
+    shape_.microseconds += inner_us;
     shape_.workspace_bytes =
         before + std::max(shape_.whole.plan.workspace_bytes, shape_.rest.plan.workspace_bytes);
     return true;
@@ -283,12 +290,10 @@ class ChunkFitter {
     to.by_columns = FastDivmod(p_.W);
   }
 
-  void predict(int64_t weights) {
+  // Microseconds of everything but the inner convolutions.
+  double predict_around(int64_t weights) const {
     const DeviceRates rates = rates_of(caps_);
     const auto size = static_cast<double>(size_of(p_.dtype));
-    const int64_t chunks = p_.N / shape_.chunk_images;
-    const double inner = static_cast<double>(chunks) * shape_.whole.plan.predicted_us +
-                         shape_.rest.plan.predicted_us;
     const double packing = shape_.filters_in_place
                                ? 0
                                : predict_packing(static_cast<double>(weights) * size, rates.memory);
@@ -296,7 +301,7 @@ class ChunkFitter {
     const double images = static_cast<double>(p_.N) * size;
     const double launches = static_cast<double>(ceil_div(p_.N, shape_.chunk_images)) *
                             (transposes_ ? 2 * kTransposeUs : kInterleaveUs);
-    shape_.microseconds = inner + packing + images * around / rates.memory + launches;
+    return packing + images * around / rates.memory + launches;
   }
 
   // Microseconds per image and byte of an element, on an H200.
@@ -344,7 +349,7 @@ bool can_transpose_phases(const ConvProblem& p, const PhaseAxis& rows, const Pha
 }  // namespace
 
 std::optional<PhasesShape> fit_chunked_phases(const ConvProblem& p, const DeviceCaps& caps,
-                                              PhasesForm form) {
+                                              PhasesForm form, double give_up_us) {
   const bool transposes = form == PhasesForm::kTransposed;
   if (transposes && (size_of(p.dtype) > 4 || !has_dense_planes(p.x_strides, p.C, p.H, p.W) ||
                      !has_dense_planes(p.y_strides, p.K, p.P, p.Q))) {
@@ -361,8 +366,11 @@ std::optional<PhasesShape> fit_chunked_phases(const ConvProblem& p, const Device
   std::optional<PhasesShape> best;
   for (const int64_t chunk_bytes : kChunkBytes) {
     std::optional<PhasesShape> shape =
-        ChunkFitter(p, caps, form, *rows, *columns, keeps_stride).fit(chunk_bytes);
-    if (shape && (!best || shape->microseconds < best->microseconds)) best = std::move(shape);
+        ChunkFitter(p, caps, form, *rows, *columns, keeps_stride).fit(chunk_bytes, give_up_us);
+    if (shape && shape->microseconds < give_up_us) {
+      give_up_us = shape->microseconds;
+      best = std::move(shape);
+    }
     if (best && best->chunk_images == p.N) break;
   }
   return best;

@@ -16,6 +16,9 @@ constexpr NamedForm kForms[] = {{"channels", PhasesForm::kChannels},
                                 {"views", PhasesForm::kViews},
                                 {"rows", PhasesForm::kRows},
                                 {"transposed", PhasesForm::kTransposed}};
+// The form with the longest search comes last, and the others' best time ends it.
+constexpr PhasesForm kSearched[] = {PhasesForm::kTransposed, PhasesForm::kRows, PhasesForm::kViews,
+                                    PhasesForm::kChannels};
 
 // The engine of an inner convolution, and what it does.
 void describe_inner(Text& out, const InnerProblem& inner) {
@@ -26,11 +29,14 @@ void describe_inner(Text& out, const InnerProblem& inner) {
   out << ")";
 }
 
-std::optional<PhasesShape> fit_best(const ConvProblem& problem, const DeviceCaps& caps) {
+std::optional<PhasesShape> fit_best(const ConvProblem& problem, const DeviceCaps& caps,
+                                    double give_up_us = kNeverGiveUp) {
   std::optional<PhasesShape> best;
-  for (const NamedForm& known : kForms) {
-    std::optional<PhasesShape> shape = fit_phases(problem, caps, known.form);
-    if (shape && (!best || shape->microseconds < best->microseconds)) best = std::move(shape);
+  for (const PhasesForm form : kSearched) {
+    std::optional<PhasesShape> shape = fit_phases(problem, caps, form, give_up_us);
+    if (!shape || shape->microseconds >= give_up_us) continue;
+    give_up_us = shape->microseconds;
+    best = std::move(shape);
   }
   return best;
 }
@@ -59,9 +65,10 @@ Plan make_plan(PhasesShape shape) {
   return plan;
 }
 
-Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps,
+                       const SearchLimits& limits) {
   if (std::string why = refuse(problem); !why.empty()) return Refusal{why};
-  std::optional<PhasesShape> best = fit_best(problem, caps);
+  std::optional<PhasesShape> best = fit_best(problem, caps, limits.give_up_us);
   if (best) return make_plan(std::move(*best));
   return Refusal{
       "stride and dilation meet along an axis, or an image does not fit in the workspace"};
@@ -106,6 +113,7 @@ Engine cuda_phases_engine() {
   return {.id = EngineId::kCudaPhases,
           .name = "cuda_phases",
           .consider = consider,
+          .bound_us = bound_phases_us,
           .variants = variants,
           .plan_variant = plan_variant};
 }

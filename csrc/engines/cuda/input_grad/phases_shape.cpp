@@ -41,13 +41,15 @@ std::optional<ViewedAxis> view_axis(const AxisPhase& phase, int64_t output) {
   return axis;
 }
 
-std::optional<PhasesShape> fit_views(const ConvProblem& p, const DeviceCaps& caps) {
+std::optional<PhasesShape> fit_views(const ConvProblem& p, const DeviceCaps& caps,
+                                     double give_up_us) {
   // The engines of dense layers run phases themselves.
   const bool has_pixels = p.x_strides.c == 1 && p.y_strides.c == 1;
   if (p.groups == 1 || !has_pixels || !refuse_many_phases(p).empty()) return std::nullopt;
   PhasesShape shape;
   shape.form = PhasesForm::kViews;
   const GatherView view = make_gather_view(p);
+  double least_us = 0;  // of the phases that are not planned yet
   for (const AxisPhase& rows : view.rows) {
     for (const AxisPhase& columns : view.columns) {
       const std::optional<ViewedAxis> h = view_axis(rows, p.P), w = view_axis(columns, p.Q);
@@ -61,14 +63,20 @@ std::optional<PhasesShape> fit_views(const ConvProblem& p, const DeviceCaps& cap
       inner.pad = {h->pad_before, h->pad_after, w->pad_before, w->pad_after};
       inner.x_strides.h *= h->step, inner.x_strides.w *= w->step;
       inner.w_strides.h *= h->tap_step, inner.w_strides.w *= w->tap_step;
-      std::optional<InnerProblem> planned = plan_inner(inner, caps, caps.workspace_limit);
-      if (!planned) return std::nullopt;
-      shape.workspace_bytes = std::max(shape.workspace_bytes, planned->plan.workspace_bytes);
-      shape.microseconds += planned->plan.predicted_us;
-      shape.views.push_back({std::move(*planned),
+      least_us += bound_inner_us(inner, caps);
+      shape.views.push_back({{inner, {}},
                              h->start * p.x_strides.h + w->start * p.x_strides.w,
                              h->first_tap * p.w_strides.h + w->first_tap * p.w_strides.w});
     }
+  }
+  for (ViewedPhase& phase : shape.views) {
+    least_us -= bound_inner_us(phase.problem, caps);
+    std::optional<InnerProblem> planned = plan_inner(phase.problem, caps, caps.workspace_limit,
+                                                     give_up_us - shape.microseconds - least_us);
+    if (!planned) return std::nullopt;
+    static_cast<InnerProblem&>(phase) = std::move(*planned);
+    shape.workspace_bytes = std::max(shape.workspace_bytes, phase.plan.workspace_bytes);
+    shape.microseconds += phase.plan.predicted_us;
   }
   return shape;
 }
@@ -132,14 +140,17 @@ FilterPack make_pack(const ConvProblem& p, const ForwardAxis& rows, const PhaseA
 }  // namespace
 
 std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& caps,
-                                       int64_t workspace_limit, std::span<const Engine> engines) {
+                                       int64_t workspace_limit, double give_up_us,
+                                       std::span<const Engine> engines) {
   if (workspace_limit < 0) return std::nullopt;
   const int64_t P = problem.P, Q = problem.Q;
   if (!validate(problem, problem.channels_per_group()).empty()) return std::nullopt;
   if (problem.P != P || problem.Q != Q) return std::nullopt;
+  if (bound_inner_us(problem, caps) > give_up_us) return std::nullopt;
   DeviceCaps left = caps;
   left.workspace_limit = workspace_limit;
-  Choice choice = choose_engine(engines, problem, left, "auto", Listed::kEligible);
+  Choice choice =
+      choose_engine(engines, problem, left, "auto", Listed::kEligible, {.give_up_us = give_up_us});
   if (choice.chosen < 0) return std::nullopt;
   return InnerProblem{problem, std::move(choice.candidates[choice.chosen].plan)};
 }
@@ -220,18 +231,45 @@ void set_interleave_unit(InterleaveParams& p, const ConvProblem& problem, int un
   p.image_units = narrow(channels * problem.H * problem.W / unit);
 }
 
-std::optional<PhasesShape> fit_phases(const ConvProblem& p, const DeviceCaps& caps,
-                                      PhasesForm form) {
+std::optional<PhasesShape> fit_phases(const ConvProblem& p, const DeviceCaps& caps, PhasesForm form,
+                                      double give_up_us) {
   switch (form) {
     case PhasesForm::kViews:
-      return fit_views(p, caps);
+      return fit_views(p, caps, give_up_us);
     case PhasesForm::kRows:
-      return fit_row_phases(p, caps);
+      return fit_row_phases(p, caps, give_up_us);
     case PhasesForm::kChannels:
     case PhasesForm::kTransposed:
-      return fit_chunked_phases(p, caps, form);
+      return fit_chunked_phases(p, caps, form, give_up_us);
   }
   return std::nullopt;
+}
+
+double bound_inner_us(const ConvProblem& p, const DeviceCaps& caps) {
+  // Above the rates of all engines' models: 16-bit multiply-adds of a multiprocessor, and bytes,
+  // some of which may be in L2.
+  constexpr double kProductsPerUs = 2400 * 1.7e3, kBytesPerUs = 7e6, kReferenceSms = 132;
+  constexpr double kLaunchUs = 1;
+  const DeviceRates rates = rates_of(caps);
+  const double sms = std::max(caps.sm_count, 1);
+  const double work =
+      count_gather_products(p) / (sms * kProductsPerUs * std::max(1.0, rates.clock));
+  const double memory = count_bytes(p) / kBytesPerUs / std::max(rates.memory, sms / kReferenceSms);
+  return kLaunchUs + std::max(work, memory);
+}
+
+double bound_phases_us(const ConvProblem& p, const DeviceCaps& caps) {
+  // Phases may share the bytes and the products of one convolution, and leave out those of pixels
+  // that no tap reads or reaches.
+  if (p.pass != Pass::kInputGrad || p.N == 0) return 0;
+  ConvProblem inner = p;
+  const auto covers = [](int64_t kernel, int64_t dilation, int64_t before, int64_t after) {
+    return (kernel - 1) * dilation >= std::max(before, after);
+  };
+  const bool reads_all = covers(p.R, p.dilation.h, p.pad.top, p.pad.bottom) &&
+                         covers(p.S, p.dilation.w, p.pad.left, p.pad.right);
+  if (!reads_all) inner.K = 0;
+  return bound_inner_us(inner, caps);
 }
 
 void set_scan_unit(ScanParams& scan, const ConvProblem& p, int unit) {
@@ -240,7 +278,8 @@ void set_scan_unit(ScanParams& scan, const ConvProblem& p, int unit) {
   scan.image_units = narrow(p.K * p.P * p.Q / unit);
 }
 
-std::optional<PhasesShape> fit_row_phases(const ConvProblem& p, const DeviceCaps& caps) {
+std::optional<PhasesShape> fit_row_phases(const ConvProblem& p, const DeviceCaps& caps,
+                                          double give_up_us) {
   if (!has_folded_columns(p) || !refuse_many_phases(p).empty()) return std::nullopt;
   if (std::max(p.C * p.H * p.W, p.K * p.P * p.Q) >= kMostPhaseElements) return std::nullopt;
   const std::optional<PhaseAxis> columns =
@@ -281,8 +320,8 @@ std::optional<PhasesShape> fit_row_phases(const ConvProblem& p, const DeviceCaps
     inner.w_strides = channels_last_strides(p.K, inner.R, inner.S);
     const Strides& x = p.x_strides;
     inner.y_strides = {x.n, 1, x.h * p.stride.h, x.w * p.stride.w};
-    std::optional<InnerProblem> planned =
-        plan_inner(inner, caps, caps.workspace_limit - shape.filter_bytes);
+    std::optional<InnerProblem> planned = plan_inner(
+        inner, caps, caps.workspace_limit - shape.filter_bytes, give_up_us - shape.microseconds);
     if (!planned) return std::nullopt;
     RowPhase& row = shape.rows[i];
     static_cast<InnerProblem&>(row) = std::move(*planned);

@@ -188,21 +188,29 @@ struct PhasesShape {
   void describe(Text& out) const;
 };
 
-// Empty if the problem does not have the form, or if it does not fit in the workspace.
+// Empty if the problem does not have the form, if it does not fit in the workspace, or if it would
+// take give_up_us or longer.
 std::optional<PhasesShape> fit_phases(const ConvProblem& problem, const DeviceCaps& caps,
-                                      PhasesForm form);
+                                      PhasesForm form, double give_up_us = kNeverGiveUp);
+
+// Without a search, a time that no engine is predicted to beat for a forward pass, or for an input
+// gradient with stride 1.
+double bound_inner_us(const ConvProblem& problem, const DeviceCaps& caps);
+// The same of all forms.
+double bound_phases_us(const ConvProblem& problem, const DeviceCaps& caps);
 
 // Steps of fit_phases that several forms use.
 inline constexpr int64_t kPhasesAlignment = 256;                 // of the workspace's pieces
 inline constexpr int64_t kMostPhaseElements = int64_t{1} << 30;  // of an image, of the filters
-std::optional<PhasesShape> fit_row_phases(const ConvProblem& problem, const DeviceCaps& caps);
+std::optional<PhasesShape> fit_row_phases(const ConvProblem& problem, const DeviceCaps& caps,
+                                          double give_up_us);
 // kChannels and kTransposed.
 std::optional<PhasesShape> fit_chunked_phases(const ConvProblem& problem, const DeviceCaps& caps,
-                                              PhasesForm form);
+                                              PhasesForm form, double give_up_us);
 // Plans an inner convolution whose P and Q are known. Empty if they are wrong, or if none of the
-// engines takes it with that much workspace.
+// engines takes it with that much workspace and in less than give_up_us.
 std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& caps,
-                                       int64_t workspace_limit,
+                                       int64_t workspace_limit, double give_up_us,
                                        std::span<const Engine> engines = cuda_engines());
 // The packed weights of an inner convolution, whose channels are the filters of w. Returns
 // everything but the pointers. phase_is_slowest: see FilterPack.

@@ -23,6 +23,8 @@ int find_box_rows(const WindowShape& shape) {
   int best = 1;
   double least = 0;
   for (int rows = 1; rows <= shape.rows && rows <= kMaxBoxSpan; ++rows) {
+    // Boxes cover the reach, and all positions of one more row but one.
+    if (least > 0 && rows * shape.pitch - 1.0 + shape.reach >= least) break;
     const int boxes = count_boxes(shape, rows);
     const double image = static_cast<double>(round_up(shape.rows, rows)) / shape.rows;
     const double cost = image * (boxes * (rows * shape.pitch + kBoxPositions));
@@ -33,15 +35,17 @@ int find_box_rows(const WindowShape& shape) {
 
 }  // namespace
 
-bool lay_out_boxes(const ConvProblem& problem, WindowShape& shape) {
-  if (!may_box(shape.math) || shape.strips > 1) return false;
+bool may_box_source(const ConvProblem& problem, TensorMath math) {
+  if (!may_box(math)) return false;
   const GatherTensors view = make_gather_tensors(problem);
+  return has_boxes(view.source_strides, view.source_channels, size_of(problem.dtype));
+}
+
+bool lay_out_boxes(const ConvProblem& problem, WindowShape& shape) {
+  if (!may_box_source(problem, shape.math) || shape.strips > 1) return false;
   // Otherwise the last chunk of a group would have the next group's channels in place of zeros.
   const bool whole_chunks = problem.groups == 1 || shape.channels % shape.chunk_channels == 0;
-  if (!whole_chunks ||
-      !has_boxes(view.source_strides, view.source_channels, size_of(problem.dtype))) {
-    return false;
-  }
+  if (!whole_chunks) return false;
   if (shape.by_rows) {
     if (shape.pair_rows == 0) return false;  // windows may go beyond the end of a row
     // One window with 128 filters pays off only if TMA stores it, too.

@@ -28,11 +28,18 @@ std::vector<GatherPhase> find_phases(const ConvProblem& problem, const DeviceCap
     if (const auto halves = find_halves(problem, phase.taps())) {
       rest.workspace_limit -= halves->scale_bytes;
     }
-    const auto fits = [&](const GatherPhase& band) {
-      return fits_window_shape(problem, rest, math, band.rows, band.columns);
+    const auto check = [&](const GatherPhase& band) {
+      return check_window_shape(problem, rest, math, band.rows, band.columns);
     };
-    std::vector<GatherPhase> bands = {phase};
-    for (int64_t most = 2; !std::all_of(bands.begin(), bands.end(), fits); most *= 2) {
+    const auto fits = [&](const GatherPhase& band) { return check(band) == WindowFitness::kFits; };
+    const WindowFitness whole = check(phase);
+    if (whole == WindowFitness::kNeverFits) return {};
+    if (whole == WindowFitness::kFits) {
+      phases.push_back(phase);
+      continue;
+    }
+    std::vector<GatherPhase> bands = cut_bands(phase, 2);
+    for (int64_t most = 4; !std::all_of(bands.begin(), bands.end(), fits); most *= 2) {
       if (most > kMaxBands) return {};
       bands = cut_bands(phase, most);
     }
@@ -53,8 +60,17 @@ std::optional<Plan> plan_phases_of(const ConvProblem& problem, const DeviceCaps&
         plan.workspace_bytes, before + shape.packed_bytes + shape.line_bytes + shape.partial_bytes);
     return make_window_fit(problem, std::move(shape));
   };
+  // The least that the phases after each one take.
+  std::vector<double> rest_us(phases.size());
+  for (size_t i = phases.size(); i-- > 1;) {
+    rest_us[i - 1] = rest_us[i] + bound_phase_us(problem, caps, phases[i]);
+  }
+  const auto fit = [&](const ConvProblem& p, const DeviceCaps& some, TensorMath math,
+                       const GatherPhase& phase, double most_us) {
+    return fit_shape(p, some, math, phase, most_us - rest_us[&phase - phases.data()]);
+  };
   std::optional<PhasedPlan<WindowFit>> fits =
-      plan_phases<WindowFit>(plan, problem, caps, phases, fit_shape, take, give_up_us);
+      plan_phases<WindowFit>(plan, problem, caps, phases, fit, take, give_up_us);
   if (!fits) return std::nullopt;
   plan.geometry = make_geometry(LinesPlan{problem, std::move(*fits)});
   return plan;

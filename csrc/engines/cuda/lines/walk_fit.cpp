@@ -53,22 +53,24 @@ bool fit_ring(WindowShape& shape, int64_t most_positions) {
 
 }  // namespace
 
+bool may_walk_source(const ConvProblem& problem, TensorMath math) {
+  return may_walk(math) && problem.groups == 1 &&
+         has_copied_rows(make_gather_tensors(problem), size_of(problem.dtype));
+}
+
 bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& shape) {
-  if (!may_walk(shape.math) || shape.columns != kWalkColumns ||
+  if (!may_walk_source(problem, shape.math) || shape.columns != kWalkColumns ||
       shape.lane_bytes != kWalkLaneBytes ||
       (shape.pace == Pace::kCarry && !can_carry(problem, shape))) {
     return false;
   }
   const int64_t element = size_of(problem.dtype);
-  const bool one_tile = problem.groups == 1 && shape.filter_tiles == 1 && shape.chunks == 1;
+  const bool one_tile = shape.filter_tiles == 1 && shape.chunks == 1;
   const bool one_line = shape.lines == 1 && shape.strips == 1 && shape.segment_count == 1 &&
                         shape.rows_axis.source_step == 1 && shape.columns_axis.source_step == 1;
   // A window covers at most two images.
   const bool two_images = int64_t{shape.rows} * shape.pitch >= shape.columns;
-  if (!two_images || !one_tile || !one_line ||
-      !has_copied_rows(make_gather_tensors(problem), element)) {
-    return false;
-  }
+  if (!two_images || !one_tile || !one_line) return false;
   const int64_t taps = problem.taps();
   const int64_t stages = ceil_div(taps, kMaxBatchTaps);
   shape.stage_taps = static_cast<int>(ceil_div(taps, stages));

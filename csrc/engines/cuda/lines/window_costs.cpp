@@ -1,6 +1,8 @@
 #include "engines/cuda/lines/window_parts.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "core/arithmetic.h"
 #include "planning/boxed_tensor.h"
@@ -69,15 +71,18 @@ constexpr double kOddValueCycles = 3.3;         // storing a value if pixels are
 constexpr double kWindowPartialBytes = 10;      // partial sums, which are written and read again
 constexpr double kGroupSumLaunchCycles = 4800;  // see PhaseTraffic::group_cycles
 
+constexpr double kBelow = 1 - 1e-9;  // bounds round differently than predictions
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
 int count_products(TensorMath math) {
   return math == TensorMath::kIeee ? 6 : math == TensorMath::kHalfIeee ? 3 : 1;
 }
 
-double find_efficiency(const WindowShape& shape) {
-  if (count_products(shape.math) > 1) return kIeeeWindowEfficiency;
-  return shape.columns >= 192   ? kWideWindowEfficiency
-         : shape.columns >= 128 ? kMiddleWindowEfficiency
-                                : kNarrowWindowEfficiency;
+double find_efficiency(TensorMath math, int columns) {
+  if (count_products(math) > 1) return kIeeeWindowEfficiency;
+  return columns >= 192   ? kWideWindowEfficiency
+         : columns >= 128 ? kMiddleWindowEfficiency
+                          : kNarrowWindowEfficiency;
 }
 
 // Cycles to store a tile's results by bulk copies, one per filter and run (runs) or one per pixel.
@@ -100,6 +105,13 @@ double predict_copies(const WindowShape& shape, double element_bytes, bool runs)
                   bytes / kWindowStoredBytes + partial);
 }
 
+// Accumulation chains of so many groups of MMAs or steps.
+double count_chains(TensorMath math, double groups, double steps, int chain_steps) {
+  return math == TensorMath::kIeee       ? groups
+         : math == TensorMath::kHalfIeee ? steps / chain_steps
+                                         : 0;
+}
+
 double turned_position_cycles(TensorMath math) {
   return is_half(math) ? kHalvedPositionCycles : kTurnedPositionCycles;
 }
@@ -115,6 +127,11 @@ double find_position_cycles(const PhaseCosts& costs, const WindowShape& shape) {
       find_near_share(static_cast<double>(problem.N * view.source_h * view.source_w * pixel_bytes));
   const double sliced = shape.lane_bytes > 32 ? kHalfLinePositionCycles : kSlicedPositionCycles;
   return near * kBoxPositionCycles + (1 - near) * sliced;
+}
+
+bool has_waits(const PhaseCosts& costs) {
+  return costs.taps == 1 &&
+         (costs.problem.dtype == DType::kFloat32 || costs.tensors.source_strides.c == 1);
 }
 
 // Cycles of a tile: the slowest of MMAs with staging, the source producer, and the stores.
@@ -133,11 +150,10 @@ double predict_tile(const PhaseCosts& costs, const WindowShape& shape) {
           : static_cast<double>(ceil_div(static_cast<int64_t>(taps), shape.stage_taps)) * steps;
   const double group_products = taps * steps * products / groups;
   const double issue_cycles = shape.box_columns > 0 ? kBoxGroupCycles : kWindowGroupCycles;
-  const double group_cycles = std::max(group_products * shape.columns / find_efficiency(shape),
-                                       issue_cycles + kWindowProductCycles * group_products);
-  const double chains = shape.math == TensorMath::kIeee       ? groups
-                        : shape.math == TensorMath::kHalfIeee ? steps * taps / shape.chain_steps
-                                                              : 0;
+  const double group_cycles =
+      std::max(group_products * shape.columns / find_efficiency(shape.math, shape.columns),
+               issue_cycles + kWindowProductCycles * group_products);
+  const double chains = count_chains(shape.math, groups, steps * taps, shape.chain_steps);
   const bool scarce = !shape.resident && shape.filter_stages < 3;
   const bool few_sources = shape.source_stages < 3 && chunks > 8;
   const double multiply =
@@ -146,7 +162,6 @@ double predict_tile(const PhaseCosts& costs, const WindowShape& shape) {
   const double filters = shape.resident ? 0
                                         : chunks * taps * shape.filter_groups * shape.planes() *
                                               kWindowFilters * shape.lane_bytes;
-  const bool wide = view.target_strides.c == 1 && problem.groups * view.target_channels > 1;
   const bool dense = shape.rows_axis.target_step == 1 && shape.columns_axis.target_step == 1;
   const bool runs = shape.strips == 1 && shape.columns_axis.count % 2 == 0 && dense &&
                     view.target_strides.c != 1 && shape.rows * shape.pitch >= kMinRunPositions;
@@ -154,9 +169,9 @@ double predict_tile(const PhaseCosts& costs, const WindowShape& shape) {
   const bool odd = shape.splits == 1 && costs.stores_odd_pixels;
   const auto own_filters =
       static_cast<double>(std::min<int64_t>(view.target_channels, 2 * kWindowFilters));
-  const double store = odd            ? shape.window_step * own_filters * kOddValueCycles
-                       : runs || wide ? predict_copies(shape, words * 2, runs)
-                                      : shape.columns * words * kWindowScatterCycles;
+  const double store = odd ? shape.window_step * own_filters * kOddValueCycles
+                       : runs || costs.stores_pixels ? predict_copies(shape, words * 2, runs)
+                                                     : shape.columns * words * kWindowScatterCycles;
   const double boxes =
       chunks * static_cast<double>(shape.segment_count) * shape.boxes *
       (kBoxCycles + find_position_cycles(costs, shape) * shape.box_rows * shape.box_columns);
@@ -165,60 +180,194 @@ double predict_tile(const PhaseCosts& costs, const WindowShape& shape) {
                          : shape.box_columns > 0 ? boxes + filter_cycles
                                                  : (lines / kWindowLineBytes + filter_cycles) *
                                                        (few_sources ? kScarceSourceStages : 1);
-  const bool waits = taps == 1 && (problem.dtype == DType::kFloat32 || view.source_strides.c == 1);
   return std::max({multiply + kWindowStageCycles * words * shape.columns, sources, store}) *
-             (waits ? kSingleTapWaits : 1) +
+             (has_waits(costs) ? kSingleTapWaits : 1) +
          kWindowTileCycles;
 }
 
 }  // namespace
 
-PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps,
+PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
                             const GatherAxis& rows, const GatherAxis& columns) {
   const GatherTensors view = make_gather_tensors(problem);
   const bool wide = view.target_strides.c == 1 && problem.groups * view.target_channels > 1;
   const bool odd =
       wide && !has_boxes(view.target_strides, view.target_channels, size_of(problem.dtype));
-  return {problem, caps, view, PhaseTraffic(problem, rows, columns), odd};
+  const double target_values = static_cast<double>(problem.N * problem.groups) *
+                               static_cast<double>(view.target_channels) *
+                               static_cast<double>(rows.count * columns.count);
+  return {problem,
+          caps,
+          view,
+          PhaseTraffic(problem, rows, columns),
+          target_values,
+          static_cast<double>(rows.count * columns.count),
+          static_cast<double>(rows.taps * columns.taps),
+          !may_box_source(problem, math) && !may_walk_source(problem, math),
+          wide,
+          odd};
 }
 
-double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape) {
+namespace {
+
+// What a bound knows of a search's candidates.
+struct TileBound {
+  TensorMath math;
+  int columns, window_step, filter_groups, lane_bytes;
+  bool may_store_boxes;
+  int64_t stage_taps;   // of a filter stage, at most
+  double issue_cycles;  // of a group of MMAs
+  double image_tiles;   // of the pixels of one image
+  double positions;     // of a stage's lines, and of one image's in the workspace; 0 if there are
+  double image_positions;  // none
+  double launch_cycles;
+};
+
+// The least of what predict_tile has for storing a tile.
+double bound_store(const PhaseCosts& costs, const TileBound& tile) {
+  constexpr double kFilters = 2 * kWindowFilters;
+  const auto element = static_cast<int>(size_of(costs.problem.dtype));
+  if (costs.stores_odd_pixels) return 0;
+  const double bytes = kFilters * tile.window_step * element / kWindowStoredBytes;
+  if (tile.may_store_boxes) return bytes;
+  if (costs.stores_pixels) return std::max(2 * tile.window_step * kWindowCopyCycles, bytes);
+  const double runs = kFilters * staging_parts(tile.columns, element) * kWindowCopyCycles;
+  return std::min(std::max(runs, bytes), tile.columns * element / 2 * kWindowScatterCycles);
+}
+
+// The least for split-K slices between these numbers.
+double bound_tiles(const PhaseCosts& costs, const TileBound& tile, int least_splits,
+                   int most_splits) {
   const ConvProblem& problem = costs.problem;
   if (problem.N == 0) return 0;  // no batch is launched
+  const GatherTensors& view = costs.tensors;
   const double sms = costs.caps.sm_count;
-  const bool by_boxes = shape.box_columns > 0;
-  const bool channels_adjacent = costs.tensors.source_strides.c == 1;
   const double element = static_cast<double>(size_of(problem.dtype));
-  const double taps = static_cast<double>(shape.rows_axis.taps * shape.columns_axis.taps);
-  const double steps =
-      static_cast<double>(ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32));
-  // The MMAs of a tile at full rate. Splits divide them, and are more tiles.
+  const int64_t channel_bytes = view.source_channels * operand_bytes(tile.math);
+  const int64_t chunks = ceil_div(channel_bytes, tile.lane_bytes);
+  const int64_t filter_tiles =
+      ceil_div(view.target_channels, int64_t{kWindowFilters} * tile.filter_groups);
+  const double images = static_cast<double>(problem.N * problem.groups);
+  const double lane_bytes = static_cast<double>(chunks * tile.lane_bytes * count_planes(tile.math));
+  // As predict_tile has it, with the longest filter stages.
+  const auto steps = static_cast<double>(ceil_div(channel_bytes, 32));
+  const double products = costs.taps * steps * count_products(tile.math);
+  const auto taps = static_cast<int64_t>(costs.taps);
+  const double groups = taps == 1 ? static_cast<double>(chunks)
+                                  : static_cast<double>(ceil_div(taps, tile.stage_taps)) * steps;
+  const double chains = count_chains(tile.math, groups, steps * costs.taps,
+                                     find_chain_steps(taps * static_cast<int64_t>(steps)));
   const double multiply =
-      taps * steps * count_products(shape.math) * shape.columns / find_efficiency(shape);
-  const double images = static_cast<double>(problem.N);
+      std::max(products * tile.columns / find_efficiency(tile.math, tile.columns),
+               groups * tile.issue_cycles + kWindowProductCycles * products) +
+      chains * kIeeeBatchCycles;
+  const double stage = kWindowStageCycles * element / 2 * tile.columns;
+  const bool rereads_filters = filter_tiles > 1 || problem.groups > 1;
+  const double filters = rereads_filters ? costs.taps * tile.filter_groups * kWindowFilters : 0;
+  const double sources =
+      lane_bytes * (tile.positions / kWindowLineBytes + filters / kWindowFilterBytes);
+  const double store = bound_store(costs, tile);
+  const double waits = has_waits(costs) ? kSingleTapWaits : 1;
+  const double tiles = images * tile.image_tiles * static_cast<double>(filter_tiles) * kBelow;
+  double cycles = kNever;
+  for (int splits = least_splits; splits <= std::min<int64_t>(chunks, most_splits); ++splits) {
+    const double of_tile =
+        std::max({multiply / splits + stage, sources / splits, store}) * waits + kWindowTileCycles;
+    const double partial =
+        splits == 1 ? 0 : 8 * splits * costs.target_values / sms / kWindowPartialBytes;
+    const double moved = costs.traffic.target * element / sms / kWindowStoredBytes;
+    cycles = std::min(cycles, std::max(std::ceil(splits * tiles / sms) * of_tile, moved) + partial);
+    if (tiles >= 2 * sms) break;  // such tiles are never split
+  }
+  cycles += tile.launch_cycles;
+  if (tile.image_positions > 0) {
+    const double line_bytes = images * tile.image_positions * lane_bytes;
+    const double rate = view.source_strides.c == 1 ? kWindowCopiedBytes : kWindowMemoryBytes;
+    const double batches = std::ceil(line_bytes / static_cast<double>(costs.caps.workspace_limit));
+    cycles += (costs.traffic.source * element + line_bytes) / sms / rate +
+              (batches - 1) * kWindowBatchLaunchCycles;
+  }
+  // The two sums are rounded differently.
+  return cycles / (kWindowClockGhz * 1e3) * kBelow;
+}
+
+int64_t count_long_stage_taps(const PhaseCosts& costs, TensorMath math, int filter_groups,
+                              int lane_bytes) {
+  const int64_t steps = ceil_div(costs.tensors.source_channels * operand_bytes(math), 32);
+  const int chain_steps = find_chain_steps(static_cast<int64_t>(costs.taps) * steps);
+  return count_stage_taps(math, filter_groups, lane_bytes, chain_steps, kLongFilterStageBytes);
+}
+
+}  // namespace
+
+int find_chain_steps(int64_t steps) {
+  return steps > kShortReductionSteps ? kHalfChainSteps : kShortHalfChainSteps;
+}
+
+int64_t count_stage_taps(TensorMath math, int filter_groups, int lane_bytes, int chain_steps,
+                         int64_t stage_bytes) {
+  const int64_t tap_bytes =
+      int64_t{filter_groups} * count_planes(math) * kWindowFilters * lane_bytes;
+  const int64_t most = math == TensorMath::kIeee ? std::max(1, kIeeeChainSteps * 32 / lane_bytes)
+                       : math == TensorMath::kHalfIeee ? chain_steps
+                                                       : kMaxBatchTaps;
+  return std::clamp<int64_t>(stage_bytes / tap_bytes, 1, most);
+}
+
+double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape, bool by_boxes,
+                          int least_splits) {
+  const bool measures = is_half(shape.math) && costs.tensors.source_strides.c == 1;
+  const bool has_lines = !by_boxes && !shape.walks();
   const double line = static_cast<double>(shape.strips) * shape.rows * shape.pitch;
   const double pixel_tiles = shape.pair_rows > 0
                                  ? static_cast<double>(shape.pairs_per_image) * shape.column_windows
                                  : line / shape.tile_step();
-  const double tiles = images * pixel_tiles * shape.filter_tiles * problem.groups;
-  double cycles = std::max(tiles / sms * (multiply + kWindowTileCycles),
-                           multiply / std::min(shape.chunks, kMaxWindowSplits) + kWindowTileCycles);
-  cycles = std::max(cycles, costs.traffic.target * element / sms / kWindowStoredBytes);
-  cycles += by_boxes                                   ? kBoxLaunchCycles
-            : is_half(shape.math) && channels_adjacent ? kMeasuredLaunchCycles
-                                                       : kWindowLaunchCycles;
-  if (!by_boxes && !shape.walks()) {
-    const double line_bytes = images * line * shape.lines * shape.planes() * shape.lane_bytes *
-                              shape.chunks * problem.groups;
-    const double rate = channels_adjacent ? kWindowCopiedBytes : kWindowMemoryBytes;
-    cycles += (costs.traffic.source * element + line_bytes) / sms / rate;
-  }
-  // The two sums are rounded differently.
-  return cycles / (kWindowClockGhz * 1e3) * (1 - 1e-9);
+  const TileBound tile{
+      .math = shape.math,
+      .columns = shape.columns,
+      .window_step = shape.window_step,
+      .filter_groups = shape.filter_groups,
+      .lane_bytes = shape.lane_bytes,
+      .may_store_boxes = shape.pair_rows > 0 && size_of(costs.problem.dtype) == 2,
+      .stage_taps = shape.walks() ? kMaxBatchTaps
+                                  : count_long_stage_taps(costs, shape.math, shape.filter_groups,
+                                                          shape.lane_bytes),
+      .issue_cycles = by_boxes ? kBoxGroupCycles : kWindowGroupCycles,
+      .image_tiles = pixel_tiles,
+      .positions = has_lines ? static_cast<double>(shape.positions()) : 0,
+      .image_positions = has_lines ? line * shape.lines : 0,
+      .launch_cycles = by_boxes   ? kBoxLaunchCycles
+                       : measures ? kMeasuredLaunchCycles
+                                  : kWindowLaunchCycles};
+  return bound_tiles(costs, tile, least_splits, kMaxWindowSplits);
 }
 
-double bound_lines_us(const ConvProblem& problem, const DeviceCaps& caps) {
-  if (problem.pass == Pass::kWeightGrad || problem.N == 0) return 0;
+double bound_tile_us(const PhaseCosts& costs, TensorMath math, int lane_bytes, int columns,
+                     int filter_groups) {
+  const bool has_lines = costs.needs_lines;
+  const int windows = filter_groups == 1 ? 2 : 1;
+  const int element = static_cast<int>(size_of(costs.problem.dtype));
+  // A line has a position for each pixel at least, and a stage one for each column of a window.
+  const TileBound tile{
+      .math = math,
+      .columns = columns,
+      .window_step = columns - shared_columns(element),
+      .filter_groups = filter_groups,
+      .lane_bytes = lane_bytes,
+      .may_store_boxes = element == 2,
+      .stage_taps =
+          has_lines ? count_long_stage_taps(costs, math, filter_groups, lane_bytes) : kMaxBatchTaps,
+      .issue_cycles = has_lines ? kWindowGroupCycles : kBoxGroupCycles,
+      .image_tiles = costs.pixels / (columns * windows),
+      .positions = has_lines ? static_cast<double>(columns) : 0,
+      .image_positions = has_lines ? costs.pixels : 0,
+      .launch_cycles = kWindowLaunchCycles};
+  return bound_tiles(costs, tile, 1, kMaxWindowSplits);
+}
+
+double bound_phase_us(const ConvProblem& problem, const DeviceCaps& caps,
+                      const GatherPhase& phase) {
+  if (problem.N == 0) return 0;
   const GatherTensors view = make_gather_tensors(problem);
   // Scaled fp16 needs the fewest products of float32.
   const bool splits_values =
@@ -230,16 +379,23 @@ double bound_lines_us(const ConvProblem& problem, const DeviceCaps& caps) {
                                             ceil_div(view.target_channels, kWindowFilters)) /
                         2;
   const double element = static_cast<double>(size_of(problem.dtype));
-  double cycles = 0;
+  const double pixels = static_cast<double>(phase.rows.count * phase.columns.count);
+  const double multiply = blocks * pixels * static_cast<double>(phase.taps()) * steps * products /
+                          kWideWindowEfficiency;
+  const PhaseTraffic traffic(problem, phase.rows, phase.columns);
+  const double store = traffic.target * element / kWindowStoredBytes;
+  const double cycles =
+      std::max(multiply, store) / std::max(caps.sm_count, 1) + kWindowLaunchCycles;
+  return cycles / (kWindowClockGhz * 1e3) * kBelow;
+}
+
+double bound_lines_us(const ConvProblem& problem, const DeviceCaps& caps) {
+  if (problem.pass == Pass::kWeightGrad) return 0;
+  double us = 0;
   for (const GatherPhase& phase : make_gather_phases(problem)) {
-    const double pixels = static_cast<double>(phase.rows.count * phase.columns.count);
-    const double multiply = blocks * pixels * static_cast<double>(phase.taps()) * steps * products /
-                            kWideWindowEfficiency;
-    const PhaseTraffic traffic(problem, phase.rows, phase.columns);
-    const double store = traffic.target * element / kWindowStoredBytes;
-    cycles += std::max(multiply, store) / std::max(caps.sm_count, 1) + kWindowLaunchCycles;
+    us += bound_phase_us(problem, caps, phase);
   }
-  return cycles / (kWindowClockGhz * 1e3) * (1 - 1e-9);
+  return us;
 }
 
 double predict_microseconds(const PhaseCosts& costs, const WindowShape& shape) {

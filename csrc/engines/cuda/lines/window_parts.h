@@ -9,6 +9,14 @@
 
 namespace convx {
 
+inline constexpr int64_t kLongFilterStageBytes = 36864;
+
+// Whether TMA might read tiles directly from the source, and whether blocks might stream along the
+// line, as far as the problem and the operand format say. Tiles need lines in the workspace
+// otherwise.
+bool may_box_source(const ConvProblem& problem, TensorMath math);
+bool may_walk_source(const ConvProblem& problem, TensorMath math);
+
 // Whether TMA can read tiles directly from the source (tile_roles.cuh). Changes a shape whose
 // line and tile are laid out, such that a stage consists of boxes; returns false if TMA cannot read
 // them.
@@ -22,23 +30,39 @@ bool can_store_boxes(const ConvProblem& problem, const WindowShape& shape);
 // are laid out; returns false if its blocks cannot stream, or if it does not fit.
 bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& shape);
 
+// Accumulation chain length, for kHalfIeee: reductions of so many steps of 32 bytes.
+int find_chain_steps(int64_t steps);
+
+// The most taps of a filter stage of so many bytes at most.
+int64_t count_stage_taps(TensorMath math, int filter_groups, int lane_bytes, int chain_steps,
+                         int64_t stage_bytes);
+
 // What the cost model needs to know of a phase, whatever its tiles are.
 struct PhaseCosts {
   const ConvProblem& problem;
   const DeviceCaps& caps;
   GatherTensors tensors;
   PhaseTraffic traffic;
+  double target_values;
+  double pixels, taps;     // of the phase
+  bool needs_lines;        // neither may_box_source nor may_walk_source
+  bool stores_pixels;      // channels are contiguous
   bool stores_odd_pixels;  // channels are contiguous, but pixels are not aligned to 16 bytes
 };
 
-PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps,
+PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
                             const GatherAxis& rows, const GatherAxis& columns);
 
 // The predicted time of a shape. The model is described in window_costs.cpp.
 double predict_microseconds(const PhaseCosts& costs, const WindowShape& shape);
 
 // A time that the prediction is never below, for a shape whose line and tile are laid out and
-// whose shared memory and workspace are not.
-double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape);
+// whose boxes, shared memory and workspace are not, and so many split-K slices at least.
+double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape, bool by_boxes,
+                          int least_splits);
+
+// The same for all ways to cut the line into tiles of this size.
+double bound_tile_us(const PhaseCosts& costs, TensorMath math, int lane_bytes, int columns,
+                     int filter_groups);
 
 }  // namespace convx

@@ -1,6 +1,7 @@
 #include "engines/cuda/lines/window_shape.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <span>
 
@@ -16,8 +17,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kMaxSteps = 4;  // reduction steps of 32 bytes in a chunk
 constexpr int kMaxFilterStages = 16;
 constexpr int kMaxSourceStages = 3;
+constexpr int kMaxTileSizes = 3 * 5 * 2;  // lane bytes, columns and filter groups
 constexpr int64_t kFilterStageBytes = 18432;
-constexpr int64_t kLongFilterStageBytes = 36864;
 
 std::span<const int> list_columns(TensorMath math) {
   return visit_math(
@@ -47,7 +48,7 @@ class Fitter {
          const GatherAxis& rows, const GatherAxis& columns, double give_up_us)
       : problem_(problem),
         caps_(caps),
-        costs_(make_phase_costs(problem, caps, rows, columns)),
+        costs_(make_phase_costs(problem, caps, math, rows, columns)),
         rows_(rows),
         columns_(columns),
         row_reach_(rows),
@@ -60,6 +61,9 @@ class Fitter {
     source_h_ = view.source_h;
     source_w_ = view.source_w;
     taps_ = rows.taps * columns.taps;
+    may_box_ = may_box_source(problem, math);
+    may_walk_ = may_walk_source(problem, math);
+    start();
   }
 
   WindowShape fit() {
@@ -74,24 +78,56 @@ class Fitter {
     return best_;
   }
 
-  bool fits() {
+  WindowFitness check() {
     stops_at_first_ = true;
     search();
-    return best_.columns > 0;
+    if (best_.columns > 0) return WindowFitness::kFits;
+    return depends_on_workspace_ || needs_bands_ ? WindowFitness::kMayFitInBands
+                                                 : WindowFitness::kNeverFits;
   }
 
  private:
+  // Tiles of one size, in all ways to cut the line.
+  struct TileSize {
+    Candidate tile;
+    int order;  // of equal predictions, the lowest wins
+    double bound_us;
+  };
+
+  // The sizes with the smallest bounds come first, and end the search of the others.
   void search() {
     if (taps_ > kMaxWindowTaps) return;
+    std::array<TileSize, kMaxTileSizes> sizes;
+    int count = 0;
     for (const int lane_bytes : {32, 64, 128}) {
       for (const int columns : list_columns(math_)) {
         for (const int filter_groups : {1, 2}) {
-          if (stops_at_first_ && best_.columns > 0) return;
           if (filter_groups == 2 && targets_ <= kWindowFilters) continue;
-          consider_all({Cut::kStretch, 1, columns, filter_groups, lane_bytes});
+          if (!may_fit_line(lane_bytes)) continue;
+          const double bound_us = bound_tile_us(costs_, math_, lane_bytes, columns, filter_groups);
+          sizes[count] = {{Cut::kStretch, 1, columns, filter_groups, lane_bytes}, count, bound_us};
+          ++count;
         }
       }
     }
+    if (!stops_at_first_) {
+      std::sort(sizes.begin(), sizes.begin() + count, [](const TileSize& a, const TileSize& b) {
+        return a.bound_us != b.bound_us ? a.bound_us < b.bound_us : a.order < b.order;
+      });
+    }
+    for (int i = 0; i < count && sizes[i].bound_us < least_us_; ++i) {
+      if (stops_at_first_ && best_.columns > 0) return;
+      order_ = sizes[i].order;
+      consider_all(sizes[i].tile);
+    }
+  }
+
+  // Returns false if the line of one image is certain not to fit in the workspace.
+  bool may_fit_line(int lane_bytes) {
+    if (!costs_.needs_lines) return true;
+    const int64_t chunks = ceil_div(sources_ * operand_bytes(math_), lane_bytes);
+    return has_room(rows_.count * columns_.count * problem_.groups * chunks * lane_bytes *
+                    count_planes(math_));
   }
 
   // Considers every way to cut the line into tiles of the size that `tile` has.
@@ -104,9 +140,13 @@ class Fitter {
     };
     const bool overlaps = columns_.count % 2 == 0;
     const bool walks =
-        may_walk(math_) && tile.columns == kWalkColumns && tile.lane_bytes == kWalkLaneBytes;
+        may_walk_ && tile.columns == kWalkColumns && tile.lane_bytes == kWalkLaneBytes;
     cut(Cut::kStretch);
+    // Strips shorten the way from one row of taps to the next. Where pixels are stored one by one,
+    // a single tap gains nothing.
+    const bool may_gain = !costs_.stores_pixels || taps_ > 1;
     for (const int strip : {256, 128, 64, 32}) {
+      if (!may_gain) break;
       const int strips = static_cast<int>(ceil_div(columns_.count, strip));
       if (strips > 1) cut(Cut::kStretch, strips);
     }
@@ -117,27 +157,33 @@ class Fitter {
     }
     if (overlaps && walks) cut(Cut::kStretch, 1, true, Way::kWalk);
     if (walks && may_carry(math_)) cut(Cut::kStretch, 1, false, Way::kCarry);
-    if (may_box(math_)) {
+    if (may_box_) {
       cut(Cut::kStretch, 1, false, Way::kBoxes);
       if (overlaps) cut(Cut::kStretch, 1, true, Way::kBoxes);
     }
     if (tile.filter_groups == 1) cut(Cut::kRowPairs);
-    if (may_box(math_)) cut(Cut::kRowPairs, 1, false, Way::kBoxes);
+    if (may_box_) cut(Cut::kRowPairs, 1, false, Way::kBoxes);
   }
 
   void consider(const Candidate& candidate) {
     WindowShape shape = lay_out(candidate);
     if (shape.segment_count == 0 || shape.chunks > kMaxTensorChunks) return;
-    if (candidate.way == Way::kBoxes && !lay_out_boxes(problem_, shape)) return;
-    if (bound_microseconds(costs_, shape) >= least_us_) return;
+    const bool by_boxes = candidate.way == Way::kBoxes;
+    if (bound_microseconds(costs_, shape, by_boxes, 1) >= least_us_) return;
+    if (by_boxes && !lay_out_boxes(problem_, shape)) return;
     for (int splits = 1; splits <= std::min(shape.chunks, kMaxWindowSplits); ++splits) {
+      // Every further slice is written and read again.
+      if (splits > 1 && bound_microseconds(costs_, shape, by_boxes, splits) >= least_us_) break;
       shape.splits = splits;
       shape.partial_bytes = splits == 1 ? 0 : splits * target_elements() * 4;
       if (!fit_memory(shape)) break;
       const bool whole = shape.resident || shape.images < problem_.N || candidate.overlap;
       if (splits > 1 && whole) break;
       shape.microseconds = predict_microseconds(costs_, shape);
-      if (shape.microseconds < least_us_) best_ = shape, least_us_ = shape.microseconds;
+      const bool is_tie = shape.microseconds == least_us_ && order_ < best_order_;
+      if (shape.microseconds < least_us_ || is_tie) {
+        best_ = shape, best_order_ = order_, least_us_ = shape.microseconds;
+      }
       if (shape.pixel_tiles * shape.filter_tiles * problem_.groups >= 2 * caps_.sm_count) break;
     }
   }
@@ -160,11 +206,22 @@ class Fitter {
     return problem_.N * problem_.groups * targets_ * rows_.count * columns_.count;
   }
 
-  WindowShape lay_out(const Candidate& candidate) const {
-    WindowShape shape;
-    shape.math = math_;
-    shape.rows_axis = rows_;
-    shape.columns_axis = columns_;
+  // Sets what all candidates share.
+  void start() {
+    start_.math = math_;
+    start_.rows_axis = rows_;
+    start_.columns_axis = columns_;
+    start_.channels = static_cast<int>(sources_);
+    start_.rows = static_cast<int>(row_reach_.shared_pitch(rows_, source_h_));
+    start_.row_base = static_cast<int>(row_reach_.first);
+    start_.column_base = static_cast<int>(column_reach_.first);
+    start_.lines = static_cast<int>(row_reach_.phases.size() * column_reach_.phases.size());
+    // The pitch of a line that is not cut into strips.
+    start_.pitch = static_cast<int>(column_reach_.shared_pitch(columns_, source_w_));
+  }
+
+  WindowShape lay_out(const Candidate& candidate) {
+    WindowShape shape = start_;
     shape.columns = candidate.columns;
     shape.filter_groups = candidate.filter_groups;
     shape.lane_bytes = candidate.lane_bytes;
@@ -172,7 +229,6 @@ class Fitter {
                  : candidate.way == Way::kCarry ? Pace::kCarry
                                                 : Pace::kTiles;
     shape.chunk_channels = candidate.lane_bytes / operand_bytes(math_);
-    shape.channels = static_cast<int>(sources_);
     shape.chunks = static_cast<int>(ceil_div(shape.channels, shape.chunk_channels));
     shape.filter_tiles =
         static_cast<int>(ceil_div(targets_, kWindowFilters * candidate.filter_groups));
@@ -185,21 +241,17 @@ class Fitter {
     shape.by_rows = candidate.cut != Cut::kStretch;
     shape.strips = candidate.strips;
     shape.strip_columns = static_cast<int>(ceil_div(columns_.count, candidate.strips));
-    int64_t pitch = candidate.strips == 1 ? column_reach_.shared_pitch(columns_, source_w_)
-                                          : shape.strip_columns + column_reach_.span();
+    int64_t pitch =
+        candidate.strips == 1 ? start_.pitch : shape.strip_columns + column_reach_.span();
     // Segments start at rows, so rows start at multiples of kLineAlignment. With an even pitch,
     // pairs of pixels are pairs of positions, and are staged together.
     if (shape.by_rows) pitch = round_up(pitch, kLineAlignment);
     if (candidate.strips == 1 && columns_.count % 2 == 0) pitch = round_up(pitch, 2);
     shape.pitch = static_cast<int>(pitch);
-    shape.rows = static_cast<int>(row_reach_.shared_pitch(rows_, source_h_));
-    shape.row_base = static_cast<int>(row_reach_.first);
-    shape.column_base = static_cast<int>(column_reach_.first);
-    shape.lines = static_cast<int>(row_reach_.phases.size() * column_reach_.phases.size());
   }
 
   // Leaves segment_count at 0 if there would be too many.
-  void lay_out_tile(WindowShape& shape, const Candidate& candidate) const {
+  void lay_out_tile(WindowShape& shape, const Candidate& candidate) {
     const int64_t column_phases = static_cast<int64_t>(column_reach_.phases.size());
     const int64_t columns = shape.columns;
     // A copy of a line starts at a multiple of kLineAlignment, a box anywhere.
@@ -248,6 +300,7 @@ class Fitter {
     }
     constexpr int64_t kMaxLine = int64_t{1} << 30;  // positions are 32-bit
     const int64_t line = problem_.N * shape.strips * shape.rows * shape.pitch;
+    if (line > kMaxLine) needs_bands_ = true;
     if (segments > kMaxWindowSegments || length > (1 << 14) || line > kMaxLine) return;
     shape.segment_length = static_cast<int>(length);
     shape.segment_count = static_cast<int>(segments);
@@ -336,13 +389,10 @@ class Fitter {
     const int64_t tap_bytes =
         int64_t{shape.filter_groups} * shape.planes() * kWindowFilters * shape.lane_bytes;
     const int64_t steps = taps_ * ceil_div(sources_ * operand_bytes(math_), 32);
-    shape.chain_steps = steps > kShortReductionSteps ? kHalfChainSteps : kShortHalfChainSteps;
-    const int64_t most_taps = math_ == TensorMath::kIeee
-                                  ? std::max(1, kIeeeChainSteps * 32 / shape.lane_bytes)
-                              : math_ == TensorMath::kHalfIeee ? shape.chain_steps
-                                                               : kMaxBatchTaps;
+    shape.chain_steps = find_chain_steps(steps);
     const int64_t stages_per_chunk =
-        ceil_div(taps_, std::clamp<int64_t>(most_bytes / tap_bytes, 1, most_taps));
+        ceil_div(taps_, count_stage_taps(math_, shape.filter_groups, shape.lane_bytes,
+                                         shape.chain_steps, most_bytes));
     const int64_t stage_taps = ceil_div(taps_, stages_per_chunk);
     shape.stage_taps = static_cast<int>(stage_taps);
     const int64_t stage_bytes = stage_taps * tap_bytes;
@@ -404,8 +454,13 @@ class Fitter {
   const TensorMath math_;
   int64_t sources_ = 0, targets_ = 0, source_h_ = 0, source_w_ = 0, taps_ = 0;
 
+  bool may_box_ = false, may_walk_ = false;
+
+  WindowShape start_;  // what all candidates share
   WindowShape best_;
-  double least_us_;  // a shape must be faster than this
+  double least_us_;                 // a shape must be faster than this
+  int order_ = 0, best_order_ = 0;  // see TileSize
+  bool needs_bands_ = false;        // some line has too many positions
   bool depends_on_workspace_ = false, stops_at_first_ = false;
 };
 
@@ -416,9 +471,10 @@ WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
   return Fitter(problem, caps, math, rows, columns, give_up_us).fit();
 }
 
-bool fits_window_shape(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
-                       const GatherAxis& rows, const GatherAxis& columns) {
-  return Fitter(problem, caps, math, rows, columns, kNever).fits();
+WindowFitness check_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
+                                 TensorMath math, const GatherAxis& rows,
+                                 const GatherAxis& columns) {
+  return Fitter(problem, caps, math, rows, columns, kNever).check();
 }
 
 int place_staging(WindowShape& shape, int64_t taps, int stored_bytes) {

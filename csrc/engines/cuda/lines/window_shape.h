@@ -256,12 +256,17 @@ WindowShape fit_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
                              const GatherAxis& rows, const GatherAxis& columns,
                              double give_up_us = std::numeric_limits<double>::infinity());
 
-// Without a search, a time that no plan of cuda_lines is predicted to beat.
+// Without a search, times that no shape of a phase, and no plan of cuda_lines, is predicted to
+// beat.
+double bound_phase_us(const ConvProblem& problem, const DeviceCaps& caps, const GatherPhase& phase);
 double bound_lines_us(const ConvProblem& problem, const DeviceCaps& caps);
 
-// Whether any shape fits. Much faster than fit_window_shape.
-bool fits_window_shape(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
-                       const GatherAxis& rows, const GatherAxis& columns);
+// Whether any shape fits, or might fit for a band of the rows, whose lines are shorter. Much faster
+// than fit_window_shape.
+enum class WindowFitness { kFits, kMayFitInBands, kNeverFits };
+WindowFitness check_window_shape(const ConvProblem& problem, const DeviceCaps& caps,
+                                 TensorMath math, const GatherAxis& rows,
+                                 const GatherAxis& columns);
 
 // Places the barriers, the table of taps and the staging buffer in shared memory. Returns the
 // offset behind them.

@@ -11,8 +11,9 @@ namespace {
 // What both searches do.
 class InPlaceSearch {
  protected:
-  InPlaceSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form)
-      : p_(problem), caps_(caps), form_(form) {}
+  InPlaceSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form,
+                double give_up_us)
+      : p_(problem), caps_(caps), form_(form), best_us_(give_up_us) {}
 
   // Sets what depends on the problem alone. Returns false if partial sums do not fit in the
   // workspace.
@@ -45,13 +46,16 @@ class InPlaceSearch {
   }
 
   void keep(const WgradGeometry& g, double microseconds) {
-    keep_fastest(best_, form_, g, g.partial_bytes(), microseconds);
+    if (microseconds >= best_us_) return;
+    best_us_ = microseconds;
+    best_ = WgradFit{form_, g, g.partial_bytes(), microseconds};
   }
 
   const ConvProblem& p_;
   const DeviceCaps& caps_;
   const OperandForm form_;
   WgradGeometry base_;
+  double best_us_;  // of best_, or what a geometry must beat
   std::optional<WgradFit> best_;
 };
 
@@ -77,8 +81,8 @@ class RowSearch : InPlaceSearch {
       (int64_t{1} << 31) - 1;  // addresses step by 32-bit strides
 
  public:
-  RowSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form)
-      : InPlaceSearch(problem, caps, form), components_(count_components(form)) {}
+  RowSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form, double give_up_us)
+      : InPlaceSearch(problem, caps, form, give_up_us), components_(count_components(form)) {}
 
   std::optional<WgradFit> run() {
     if (!has_row_kernel(form_) || p_.x_strides.w != 1 || p_.y_strides.w != 1) return {};
@@ -146,7 +150,8 @@ class RowSearch : InPlaceSearch {
     }
   }
 
-  void visit_block(WgradGeometry g, int sets) {
+  void visit_block(WgradGeometry& g, int sets) {
+    g.row_tiles.channel_sets = 1;
     group_blocks(g);
     count_filter_blocks(p_, g);
     count_channel_blocks(p_, g);
@@ -155,6 +160,7 @@ class RowSearch : InPlaceSearch {
     t.channel_sets = sets;
     t.block_channels = sets * g.block_channel_tiles * g.atom_channels;
     count_channel_blocks(p_, g);
+    g.by_grid_minor = FastDivmod(g.slice_blocks());
     span_ = 1;
     for (int block = 0; block < g.group_blocks; ++block) {
       const int rows =
@@ -179,15 +185,22 @@ class RowSearch : InPlaceSearch {
         std::min<int64_t>(kMaxGradientStages, (caps_.shared_bytes_per_block - fixed) / stage));
     if (caps_.shared_bytes_per_block < fixed || g.stages < 2) return;
     g.shared_bytes = static_cast<int>(fixed + g.stages * stage);
+    const StepCost step = cost_step(g);
+    if (bound(g, step) >= best_us_) return;
     for (const int rows : {8, 16, 32}) {
       if (count_runs(kStepPixels, rows, g)) {
-        choose_slices(g, [&](const WgradGeometry& sliced) { return predict(sliced); });
+        choose_slices(g, [&](const WgradGeometry& sliced) { return predict(sliced, step); });
       }
       if (t.run_bands == 1) break;
     }
   }
 
-  double predict(const WgradGeometry& g) const {
+  // Cycles of a step, and of building an input row.
+  struct StepCost {
+    double step, row;
+  };
+
+  StepCost cost_step(const WgradGeometry& g) const {
     const RowTiles& t = g.row_tiles;
     const bool is_split = components_ > 1;
     const double bytes = static_cast<double>(size_of(p_.dtype));
@@ -219,15 +232,32 @@ class RowSearch : InPlaceSearch {
     const double row = std::max({build, load_row, kRowCycles});
     const double copy = (filters * gradient_bytes + advance * t.block_channels * t.input_pitch) /
                         kCopyBytesPerCycle;
-    const double step = std::max({mma, chain, loads, advance * row, copy});
+    return {std::max({mma, chain, loads, advance * row, copy}), row};
+  }
+
+  double predict(const WgradGeometry& g, const StepCost& cost) const {
     // Builders run ahead of the MMAs, so the first rows of a run delay nobody unless building
     // limits. resnext_g32 takes 253, 243 and 241 us in runs of 28, 14 and 8 rows (2026-11-18): of
     // equal predictions the search keeps the shortest runs, which balance best.
-    const double run = std::max(t.run_rows * step, (span_ + (t.run_rows - 1) * advance) * row);
+    const double advance = std::min(g.stride_h, span_);
+    const int rows = g.row_tiles.run_rows;
+    const double run = std::max(rows * cost.step, (span_ + (rows - 1) * advance) * cost.row);
     const double runs = static_cast<double>(ceil_div(g.stages_total, g.slices));
     const double main_us =
         count_waves(caps_, g) * (fixed_cycles(g) + runs * run) / (kClockGhz * 1e3);
     return std::max(main_us, count_bytes(p_) / kMemoryBytesPerUs) + predict_reduction(p_, g);
+  }
+
+  // A lower bound of that for runs of all lengths and all split-K slices: multiprocessors are never
+  // idle.
+  double bound(const WgradGeometry& g, const StepCost& cost) const {
+    constexpr double kBelow = 1 - 1e-9;  // the sums are rounded differently
+    const double steps = static_cast<double>(int64_t{g.images} * g.out_height) *
+                         static_cast<double>(ceil_div(g.out_width, kStepPixels));
+    const double work_us =
+        g.slice_blocks() * steps * cost.step / caps_.sm_count / (kClockGhz * 1e3);
+    return kBelow *
+           (std::max(work_us, count_bytes(p_) / kMemoryBytesPerUs) + predict_sums(p_, g, 1));
   }
 
   const int components_;
@@ -262,8 +292,8 @@ class BoxSearch : InPlaceSearch {
   static constexpr int kMaxStages = 8;
 
  public:
-  BoxSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form)
-      : InPlaceSearch(problem, caps, form) {}
+  BoxSearch(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form, double give_up_us)
+      : InPlaceSearch(problem, caps, form, give_up_us) {}
 
   std::optional<WgradFit> run() {
     if (!has_row_boxes(form_) || p_.taps() > 1) return {};
@@ -304,6 +334,7 @@ class BoxSearch : InPlaceSearch {
     g.row_tiles.channel_sets = sets;
     g.row_tiles.block_channels = sets * columns;
     count_channel_blocks(p_, g);
+    g.by_grid_minor = FastDivmod(g.slice_blocks());
     constexpr int kFixedBytes = 2048;
     const int stage_bytes = kBoxRowBytes * (filter_tiles * kTileFilters + sets * columns);
     // Leaves so many bytes of shared memory to others.
@@ -352,13 +383,13 @@ class BoxSearch : InPlaceSearch {
 }  // namespace
 
 std::optional<WgradFit> fit_rows(const ConvProblem& problem, const DeviceCaps& caps,
-                                 OperandForm form) {
-  return RowSearch(problem, caps, form).run();
+                                 OperandForm form, double give_up_us) {
+  return RowSearch(problem, caps, form, give_up_us).run();
 }
 
 std::optional<WgradFit> fit_row_boxes(const ConvProblem& problem, const DeviceCaps& caps,
-                                      OperandForm form) {
-  return BoxSearch(problem, caps, form).run();
+                                      OperandForm form, double give_up_us) {
+  return BoxSearch(problem, caps, form, give_up_us).run();
 }
 
 }  // namespace convx

@@ -33,16 +33,18 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
                                             : "no tile fits in shared memory and the workspace";
 }
 
-// The fastest geometry of a form. An MMA has 64 filters and up to 256 channels: transposed, a layer
-// of more filters than channels has wider MMAs, which read less of shared memory. Blocks that
-// convert their operands need it for those as well, so they are transposed even if memory limits
-// them.
+// The fastest geometry of a form, if it is faster than give_up_us. An MMA has 64 filters and up to
+// 256 channels: transposed, a layer of more filters than channels has wider MMAs, which read less
+// of shared memory. Blocks that convert their operands need it for those as well, so they are
+// transposed even if memory limits them.
 std::optional<WgradFit> fit_form(const ConvProblem& problem, const DeviceCaps& caps,
-                                 OperandForm form) {
-  std::optional<WgradFit> best = fit_wgrad(problem, caps, form);
+                                 OperandForm form, double give_up_us) {
+  std::optional<WgradFit> best = fit_wgrad(problem, caps, form, true, give_up_us);
   const std::optional<ConvProblem> transposed = transpose_weight_grad(problem);
   if (!transposed || !can_convert(form)) return best;
-  std::optional<WgradFit> other = fit_positions(*transposed, caps, form);
+  // Of equal predictions either may win.
+  const double most_us = best ? best->microseconds * (1 + 1e-9) : give_up_us;
+  std::optional<WgradFit> other = fit_positions(*transposed, caps, form, true, most_us);
   if (!other || !other->geometry.converts()) return best;
   if (best) {
     const bool is_wider = other->geometry.columns > best->geometry.columns;
@@ -57,20 +59,35 @@ std::optional<WgradFit> fit_form(const ConvProblem& problem, const DeviceCaps& c
 // return at once.
 constexpr double kScalesUs = 12;
 
-Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+// The fastest geometry of the form that represents every value.
+std::optional<WgradFit> fit_exact(const ConvProblem& problem, const DeviceCaps& caps,
+                                  double give_up_us) {
+  std::optional<WgradFit> best = fit_form(problem, caps, exact_form(problem), give_up_us);
+  if (problem.dtype == DType::kFloat32 && problem.precision == Precision::kTf32) {
+    const double most_us = best ? best->microseconds : give_up_us;
+    if (auto rounded = fit_row_boxes(problem, caps, OperandForm::kTf32, most_us)) best = rounded;
+  }
+  return best;
+}
+
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps,
+                       const SearchLimits& limits) {
   if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
   WgradPlan found;
-  found.exact = *fit_form(problem, caps, exact_form(problem));
-  if (problem.dtype == DType::kFloat32) {
-    found.scaled = fit_form(problem, caps, scaled_form(problem));
-  }
-  if (problem.dtype == DType::kFloat32 && problem.precision == Precision::kTf32) {
-    const std::optional<WgradFit> rounded = fit_row_boxes(problem, caps, OperandForm::kTf32);
-    if (rounded && rounded->microseconds < found.exact.microseconds) found.exact = *rounded;
-  }
+  const bool has_scaled = problem.dtype == DType::kFloat32;
+  const auto fit_scaled = [&](double give_up_us) {
+    found.scaled = fit_form(problem, caps, scaled_form(problem), give_up_us);
+  };
+  if (has_scaled) fit_scaled(limits.give_up_us - kScalesUs);
+  // Behind a scaled form the exact one is never too slow.
+  std::optional<WgradFit> behind =
+      fit_exact(problem, caps, found.scaled ? kNeverGiveUp : limits.give_up_us);
+  if (!behind) return Refusal{"it is predicted to be slower than another engine"};
+  found.exact = std::move(*behind);
   const WgradGeometry& exact = found.exact.geometry;
   // A form that needs neither packing nor scales may be the fastest.
   const bool packs_nothing = exact.converts() || exact.input_source == OperandSource::kRowBoxes;
+  if (has_scaled && !found.scaled && !packs_nothing) fit_scaled(kNeverGiveUp);
   if (packs_nothing && found.scaled &&
       found.exact.microseconds <= found.scaled->microseconds + kScalesUs) {
     found.scaled.reset();
@@ -125,7 +142,10 @@ void WgradPlan::describe(Text& out) const {
 }
 
 Engine cuda_weight_grad_engine() {
-  return {EngineId::kCudaWeightGrad, "cuda_weight_grad", consider};
+  return {.id = EngineId::kCudaWeightGrad,
+          .name = "cuda_weight_grad",
+          .consider = consider,
+          .bound_us = bound_weight_grad};
 }
 
 }  // namespace convx

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/arithmetic.h"
 #include "engines/cuda/weight_grad/wgrad_fit.h"
@@ -10,7 +11,7 @@ namespace {
 // Rates of an H200, fitted to timings of the suite (2026-11-18).
 constexpr double kBlockCycles = 6000;      // before the first MMA, and storing partial sums
 constexpr double kPackBytesPerUs = 3.5e6;  // read and written
-// Only read, and converted, where nothing else takes time (kLimitsOverlap).
+// Only read, and converted, where nothing else takes time (add_memory).
 constexpr double kStreamBytesPerUs = 4.4e6;
 // 16 bits, only read: kb87pw takes 1,422 us for 6.4 GB.
 constexpr double kPixelBytesPerUs = 4.5e6;
@@ -55,15 +56,13 @@ double mma_overhead(OperandForm form, int consumers) {
 constexpr double kConvertingFactor = 1.22;
 constexpr int kFewTiles = 4;
 
-// Converting blocks have no time to hide where work and memory take about equally long: kb87pw in
-// TF32 and channels_last (12.9 GB) takes 3,030 us as scaled fp16, whose work is half of that time,
-// and 3,250 as bf16x2, whose work is 0.7 of it.
-constexpr double kLimitsOverlap = 3;
 // Blocks of a single wave end at different times. On one H200 the same layer took 3% less with three
 // waves, on another one 0.3% more.
 constexpr double kUnevenWaves = 0.01;
 // A lone consumer warpgroup waits for its own MMAs: with two, the same layer takes 2% less.
 constexpr double kLoneConsumer = 0.2;
+
+constexpr double kBelow = 1 - 1e-9;  // bounds may round differently than predictions
 
 // What the converter warps take for a value. Estimated: four warps took 0.23 cycles for scaled fp16
 // (2026-11-18), and the times of seven are in proportion to their instructions.
@@ -100,12 +99,11 @@ double store_cycles(const WgradGeometry& g) {
   return cycles;
 }
 
-double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
-  if (g.writes_result) return kCallUs;
+double predict_sums(const ConvProblem& p, const WgradGeometry& g, int slices) {
   // All partial sums are written. Those of a filter's own group are read, a sector at least.
   const double columns = std::max(8.0, static_cast<double>(p.channels_per_group()));
   const double read = p.groups == 1 ? 1 : std::min(1.0, columns / g.atom_channels);
-  const double reduced = (1 + read) / 2 * static_cast<double>(g.partial_bytes());
+  const double reduced = (1 + read) / 2 * static_cast<double>(slices * g.partial_values() * 4);
   const double elements = static_cast<double>(p.K * p.channels_per_group() * p.taps());
   // The costs of the other MMA kernels were fitted with the reduction before, and their choices
   // between clusters and partial sums are measured.
@@ -115,23 +113,29 @@ double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
   return kReduceUs + reduced / kReduceBytesPerUs + elements / kReduceElementsPerUs;
 }
 
-double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
-                     OperandForm form) {
+double predict_reduction(const ConvProblem& p, const WgradGeometry& g) {
+  return g.writes_result ? kCallUs : predict_sums(p, g, g.slices);
+}
+
+namespace {
+
+// The stages of a block: bytes of both operands, and cycles.
+struct StageCost {
+  double copied, cycles;
+};
+
+StageCost cost_stage(const WgradGeometry& g, OperandForm form, bool is_single_tap) {
   const int components = count_components(form);
-  const double rounds = static_cast<double>(ceil_div(g.stages_total, g.round_stages));
-  const double stages = static_cast<double>(ceil_div(g.round_stages, g.slices));
-  const double mma = mma_cycles(g.columns);
-  const double mmas = (g.images_end_in_gaps ? 3.5 : 4.0) * count_mmas(components) * g.consumers();
-  const double overhead = mma_overhead(form, g.consumers());
+  const bool skips_gaps = g.images_end_in_gaps && !g.converts();
+  const double mmas = (skips_gaps ? 3.5 : 4.0) * count_mmas(components) * g.consumers();
+  const double mma_total = mmas * mma_cycles(g.columns) * mma_overhead(form, g.consumers());
   const double row_bytes = g.block_filter_tiles * double{kGradientRowBytes} +
                            g.block_channel_tiles * double(g.row_bytes);
   const double copied = (g.converts() ? 2 : components) * kStagePositions * row_bytes;
-  const bool reads_pixels =
-      g.input_source == OperandSource::kPixels && g.gradient_source == OperandSource::kPixels;
-  const bool is_single_tap = p.taps() == 1 && g.halo_stages == 0;
-  const double copy_rate = (reads_pixels || g.converts()) && is_single_tap ? kPixelCopyBytesPerCycle
-                                                                           : kCopyBytesPerCycle;
-  double stage_cycles = std::max(mmas * mma * overhead, copied / copy_rate);
+  const double copy_rate = (g.reads_pixels() || g.converts()) && is_single_tap
+                               ? kPixelCopyBytesPerCycle
+                               : kCopyBytesPerCycle;
+  double cycles = std::max(mma_total, copied / copy_rate);
   if (g.converts()) {
     const double values = kStagePositions * row_bytes / 2;
     // A value is staged, read, and stored as components; MMAs read 16 positions of both operands.
@@ -140,41 +144,142 @@ double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGe
     const double factor = g.tiles() > kFewTiles ? kConvertingFactor : 1;
     const double made = factor * (1 + kLoneConsumer / g.consumers()) *
                         std::max(convert_cycles(form) * values, shared / kSharedBytesPerCycle);
-    stage_cycles = std::max({stage_cycles, factor * mmas * mma * overhead, made});
+    cycles = std::max({cycles, factor * mma_total, made});
   }
-  const double halo = g.halo_stages * copied / kCopyBytesPerCycle;
-  double main_us = rounds * count_waves(caps, g) *
-                   (fixed_cycles(g) + halo + stages * stage_cycles) / (kClockGhz * 1e3);
-  if (g.gradient_source != OperandSource::kPacked) {
-    const double rate = g.converts()   ? kStreamBytesPerUs
-                        : reads_pixels ? kPixelBytesPerUs
-                                       : kPackBytesPerUs;
-    const double bytes = count_bytes(p);
-    const bool reads_both = g.input_source != OperandSource::kPacked;
-    const double read = copied * g.tiles() * static_cast<double>(g.stages_total);
-    const double reread = reads_both ? kRereadCost * std::max(read - bytes, 0.0) : 0;
-    double memory_us = kLaunchUs + (bytes + reread) / rate;
-    if (g.converts()) memory_us *= 1 + kUnevenWaves / count_waves(caps, g);
-    main_us =
-        g.converts()
-            ? std::pow(std::pow(main_us, kLimitsOverlap) + std::pow(memory_us, kLimitsOverlap),
-                       1 / kLimitsOverlap)
-            : std::max(main_us, memory_us);
-  }
+  return {copied, cycles};
+}
 
-  const double element_bytes = static_cast<double>(size_of(p.dtype));
-  double pack_us = 0;
+// What memory takes for blocks that read a tensor in place, and so many bytes in all.
+double count_memory_us(const ConvProblem& p, const WgradGeometry& g, double read) {
+  if (g.gradient_source == OperandSource::kPacked) return 0;
+  const double rate = g.converts()       ? kStreamBytesPerUs
+                      : g.reads_pixels() ? kPixelBytesPerUs
+                                         : kPackBytesPerUs;
+  const double bytes = count_bytes(p);
+  const bool reads_both = g.input_source != OperandSource::kPacked;
+  const double reread = reads_both ? kRereadCost * std::max(read - bytes, 0.0) : 0;
+  return kLaunchUs + (bytes + reread) / rate;
+}
+
+double count_read_bytes(const WgradGeometry& g, const StageCost& stage) {
+  return stage.copied * g.tiles() * static_cast<double>(g.stages_total);
+}
+
+// The time of blocks that memory limits, too.
+double add_memory(const WgradGeometry& g, double waves, double main_us, double memory_us) {
+  if (!g.converts()) return std::max(main_us, memory_us);
+  // Converting blocks have no time to hide where work and memory take about equally long: kb87pw in
+  // TF32 and channels_last (12.9 GB) takes 3,030 us as scaled fp16, whose work is half of that
+  // time, and 3,250 as bf16x2, whose work is 0.7 of it.
+  const auto cube = [](double value) { return value * value * value; };
+  return std::cbrt(cube(main_us) + cube(memory_us * (1 + kUnevenWaves / waves)));
+}
+
+double predict_packing(const ConvProblem& p, const WgradGeometry& g, OperandForm form,
+                       double rounds) {
+  const int components = count_components(form);
+  const auto element_bytes = static_cast<double>(size_of(p.dtype));
+  const auto pack = [&](int64_t elements, int64_t bytes) {
+    const double read = element_bytes * static_cast<double>(elements);
+    return kLaunchUs * rounds + (read + rounds * static_cast<double>(bytes)) / kPackBytesPerUs;
+  };
+  double us = 0;
   if (g.input_source == OperandSource::kPacked) {
-    const double read = element_bytes * static_cast<double>(p.N * p.C * p.H * p.W);
-    const double written = rounds * static_cast<double>(g.input_bytes(components));
-    pack_us += kLaunchUs * rounds + (read + written) / kPackBytesPerUs;
+    us += pack(p.N * p.C * p.H * p.W, g.input_bytes(components));
   }
   if (g.gradient_source == OperandSource::kPacked) {
-    const double read = element_bytes * static_cast<double>(p.N * p.K * p.P * p.Q);
-    const double written = rounds * static_cast<double>(g.gradient_bytes(components));
-    pack_us += kLaunchUs * rounds + (read + written) / kPackBytesPerUs;
+    us += pack(p.N * p.K * p.P * p.Q, g.gradient_bytes(components));
   }
-  return main_us + predict_reduction(p, g) + pack_us;
+  return us;
+}
+
+}  // namespace
+
+double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
+                     OperandForm form) {
+  const double rounds = static_cast<double>(ceil_div(g.stages_total, g.round_stages));
+  const double stages = static_cast<double>(ceil_div(g.round_stages, g.slices));
+  const StageCost stage = cost_stage(g, form, p.taps() == 1 && g.halo_stages == 0);
+  const double halo = g.halo_stages * stage.copied / kCopyBytesPerCycle;
+  const double waves = count_waves(caps, g);
+  const double main_us =
+      rounds * waves * (fixed_cycles(g) + halo + stages * stage.cycles) / (kClockGhz * 1e3);
+  const double memory_us = count_memory_us(p, g, count_read_bytes(g, stage));
+  return add_memory(g, waves, main_us, memory_us) + predict_reduction(p, g) +
+         predict_packing(p, g, form, rounds);
+}
+
+double bound_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
+                   OperandForm form, double give_up_us) {
+  const StageCost stage = cost_stage(g, form, p.taps() == 1);
+  const auto stages = static_cast<double>(g.stages_total);
+  const double blocks = g.slice_blocks();
+  const double memory_us = count_memory_us(p, g, count_read_bytes(g, stage));
+  const double packing_us = predict_packing(p, g, form, 1);
+  // First as if multiprocessors were never idle, which most blocks are already too slow for.
+  const double work_us =
+      blocks * (kStartCycles + stages * stage.cycles) / caps.sm_count / (kClockGhz * 1e3);
+  const double least_us = kBelow * (kCallUs + std::max(work_us, memory_us) + packing_us);
+  if (least_us >= give_up_us) return least_us;
+  // A single round, without a halo.
+  const auto bound = [&](double fixed, int slices, double waves) {
+    const double block = fixed + std::ceil(stages / slices) * stage.cycles;
+    return add_memory(g, waves, waves * block / (kClockGhz * 1e3), memory_us);
+  };
+  double us = std::numeric_limits<double>::infinity();
+  for (int waves = 0; waves <= kMostSliceWaves; ++waves) {
+    const int slices = count_slices(caps, waves, g);
+    if (slices == 0) continue;
+    const double own_waves = std::ceil(blocks * slices / caps.sm_count);
+    us = std::min(us, bound(kBlockCycles, slices, own_waves) + predict_sums(p, g, slices));
+  }
+  // Clusters that write dW.
+  const int most = g.converts() ? 1 : kMaxClusterSlices;
+  for (int slices = 1; slices <= most; ++slices) {
+    if (!promotes_sums(form) && stages > static_cast<double>(slices) * g.flush_stages) continue;
+    const double waves = std::ceil(blocks / static_cast<double>(count_clusters(caps, slices)));
+    us = std::min(us, bound(kStartCycles + kStoreCycles, slices, waves) + kCallUs);
+  }
+  return kBelow * (us + packing_us);
+}
+
+double bound_mma(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
+                 OperandForm form, int tap_groups) {
+  const bool skips_gaps = g.images_end_in_gaps && !g.converts();
+  const int components = count_components(form);
+  const double mma = (skips_gaps ? 3.5 : 4.0) * count_mmas(components) * mma_cycles(g.columns) *
+                     mma_overhead(form, kMostConsumers);
+  // The consumers of a block share an operand at best, or both.
+  const double values = kStagePositions *
+                        (kGradientRowBytes + g.block_channel_tiles * g.row_bytes) / 2.0 /
+                        kMostConsumers;
+  const double copied = 2 * values * (g.converts() ? 2 : components) / kPixelCopyBytesPerCycle;
+  const double converted = g.converts() ? convert_cycles(form) * values : 0;
+  const double stage = std::max({mma, copied, converted});
+  // Tiles of a filter tile's channels. With groups, all have as many as the one that needs most.
+  const int filters = std::min(kTileFilters, g.filters);
+  const int channels =
+      p.groups == 1 ? g.packed_channels
+                    : static_cast<int>(ceil_div(filters, g.group_filters)) * g.group_channels;
+  const int block_channels = g.block_channel_tiles * g.atom_channels;
+  const auto tiles = static_cast<double>(ceil_div(g.filters, kTileFilters) *
+                                         ceil_div(channels, block_channels) * tap_groups);
+  const double main_us = tiles * static_cast<double>(g.stages_total) * stage /
+                         std::max(caps.sm_count, 1) / (kClockGhz * 1e3);
+  return kBelow *
+         (kCallUs + std::max(main_us, count_memory_us(p, g, 0)) + predict_packing(p, g, form, 1));
+}
+
+double bound_weight_grad(const ConvProblem& p, const DeviceCaps& caps) {
+  // An MMA of N columns multiplies 64 * 16 * N pairs in more than N / 2 cycles.
+  constexpr double kPairsPerCycle = 2048;
+  const auto images = static_cast<double>(p.N);
+  const double pairs = images * static_cast<double>(p.P * p.Q * p.taps()) *
+                       static_cast<double>(p.K * p.channels_per_group());
+  const double elements = images * static_cast<double>(p.C * p.H * p.W + p.K * p.P * p.Q);
+  const double memory_us = elements * static_cast<double>(size_of(p.dtype)) / kPixelBytesPerUs;
+  const double mma_us = pairs / kPairsPerCycle / std::max(caps.sm_count, 1) / (kClockGhz * 1e3);
+  return kBelow * (kCallUs + std::max(memory_us, mma_us));
 }
 
 }  // namespace convx

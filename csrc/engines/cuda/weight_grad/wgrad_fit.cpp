@@ -1,8 +1,11 @@
 #include "engines/cuda/weight_grad/wgrad_fit.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <iterator>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "core/arithmetic.h"
@@ -52,12 +55,13 @@ PackedAxis make_packed_axis(int64_t extent, int64_t out, int64_t kernel, int64_t
 class Search {
  public:
   Search(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form,
-         bool tensors_are_aligned)
+         bool tensors_are_aligned, double give_up_us)
       : p_(problem),
         caps_(caps),
         form_(form),
         components_(count_components(form)),
-        tensors_are_aligned_(tensors_are_aligned) {}
+        tensors_are_aligned_(tensors_are_aligned),
+        best_us_(give_up_us) {}
 
   // stops_early: returns the first geometry that fits, not the fastest.
   std::optional<WgradFit> run(bool stops_early) {
@@ -65,12 +69,13 @@ class Search {
     for (const bool folds : {false, true}) {
       if (folds && (p_.S == 1 || p_.groups > 1 || p_.S * p_.C > 64)) continue;
       if (!start(folds)) continue;
-      // Reading a 16-bit tensor in place is never slower than packing it.
-      visit_sources(find_source(PackedSide::kInput), find_source(PackedSide::kGradient));
-      if (stops_early_ && best_) break;
+      // What packs nothing comes first: it is mostly faster, and then ends the search of the other.
       if (can_convert(form_) && can_read(PackedSide::kInput) && can_read(PackedSide::kGradient)) {
         visit_sources(OperandSource::kConverted, OperandSource::kConverted);
       }
+      if (stops_early_ && best_) break;
+      // Reading a 16-bit tensor in place is never slower than packing it.
+      visit_sources(find_source(PackedSide::kInput), find_source(PackedSide::kGradient));
     }
     return best_;
   }
@@ -99,14 +104,93 @@ class Search {
            fits_pixel_corners(-g.pad_top, g.rows, g.stride_h, p_.H);
   }
 
+  // Along an axis, taps of the same residue are `step` apart. `longer` residues have groups_of_most
+  // groups of taps, the other ones groups_of_rest.
+  struct AxisCounts {
+    int residues, longer, groups_of_most, groups_of_rest;
+    int most_taps;  // of a group
+
+    AxisCounts() = default;
+    AxisCounts(int taps, int64_t step, int group_taps) {
+      residues = static_cast<int>(std::min<int64_t>(step, taps));
+      longer = (taps - 1) % residues + 1;
+      const int most = (taps - 1) / residues + 1, rest = longer == residues ? most : most - 1;
+      groups_of_most = (most + group_taps - 1) / group_taps;
+      groups_of_rest = (rest + group_taps - 1) / group_taps;
+      most_taps = std::min(most, group_taps);
+    }
+  };
+  // The numbers of collect_groups, without the groups.
+  struct TapCounts {
+    AxisCounts rows, columns;
+    int most_taps;
+
+    // Blocks of `most` groups of one residue.
+    int blocks(int most) const {
+      const auto count = [&](int residues, int row_groups) {
+        const auto part = [&](int others, int groups) {
+          return residues * others * ((row_groups * groups + most - 1) / most);
+        };
+        return part(columns.longer, columns.groups_of_most) +
+               part(columns.residues - columns.longer, columns.groups_of_rest);
+      };
+      return count(rows.longer, rows.groups_of_most) +
+             count(rows.residues - rows.longer, rows.groups_of_rest);
+    }
+    int groups() const { return blocks(1); }
+    int most_residue_groups() const { return rows.groups_of_most * columns.groups_of_most; }
+  };
+  // An MMA, for all blocks that use it.
+  struct Mma {
+    AtomAxis axis;
+    int atom_channels, columns;
+    TapCounts counts;
+    int order;  // of equal predictions, the lowest wins
+    double bound_us;
+  };
+  static constexpr int kMaxMmas = 3 * 3 * static_cast<int>(std::size(kPlainColumns));
+
+  TapCounts count_groups(const WgradGeometry& g, int taps) const {
+    const bool along_rows = g.atom_axis == AtomAxis::kKernelRows;
+    const bool along_columns = g.atom_axis == AtomAxis::kKernelColumns;
+    const auto columns = static_cast<int>(column_axis_.shift_of.size());
+    const AxisCounts r(static_cast<int>(p_.R), row_axis_.step, along_rows ? taps : 1);
+    const AxisCounts s(columns, column_axis_.step, along_columns ? taps : 1);
+    return {r, s, std::max(r.most_taps, s.most_taps)};
+  }
+
+  // The MMAs with the smallest bounds come first, and end the search of the others.
   void visit_sources(OperandSource input, OperandSource gradient) {
     base_.input_source = input, base_.gradient_source = gradient;
+    std::array<Mma, kMaxMmas> mmas;
+    int count = 0;
+    WgradGeometry g = base_;
     for (const AtomAxis axis :
          {AtomAxis::kKernelColumns, AtomAxis::kKernelRows, AtomAxis::kChannels}) {
       for (const int channels : {64, 32, 16}) {
-        visit_atoms(axis, channels);
-        if (stops_early_ && best_) return;
+        if (!set_atoms(g, axis, channels)) continue;
+        for (const int columns : list_columns()) {
+          if (columns % channels != 0) continue;
+          const std::optional<TapCounts> counts = set_columns(g, columns);
+          if (!counts) continue;
+          const double bound_us = bound_mma(p_, caps_, g, form_, counts->groups());
+          mmas[count] = {axis, channels, columns, *counts, count, bound_us};
+          ++count;
+        }
       }
+    }
+    if (!stops_early_) {
+      std::sort(mmas.begin(), mmas.begin() + count, [](const Mma& a, const Mma& b) {
+        return a.bound_us != b.bound_us ? a.bound_us < b.bound_us : a.order < b.order;
+      });
+    }
+    best_order_ = -1;  // of other sources: a tie does not replace it
+    for (int i = 0; i < count && mmas[i].bound_us < best_us_; ++i) {
+      if (stops_early_ && best_) return;
+      order_ = mmas[i].order;
+      set_atoms(g, mmas[i].axis, mmas[i].atom_channels);
+      set_columns(g, mmas[i].columns);
+      visit_mma(g, mmas[i].counts);
     }
   }
 
@@ -155,71 +239,95 @@ class Search {
       }
     }
     g.stages_total = ceil_div(p_.N * g.rows * g.pitch, kStagePositions);
+    // For bounds: what all geometries have at least.
+    g.gradient_rows = g.input_rows = g.stages_total * kStagePositions;
+    g.slices = 1;
+    g.filter_tiles = narrow(ceil_div(p_.K, kTileFilters));
     g.flush_stages = 256 / count_mmas(components_);
     g.images_end_in_gaps = components_ == 1 && g.rows * g.pitch == kStagePositions &&
                            (p_.P - 1) * g.pitch + p_.Q <= kStagePositions - 8;
     return true;
   }
 
-  void visit_atoms(AtomAxis axis, int atom_channels) {
-    WgradGeometry g = base_;
+  // Returns false if the layer has no such atoms, or if narrower ones do as well.
+  bool set_atoms(WgradGeometry& g, AtomAxis axis, int atom_channels) const {
     // Narrower atoms are for few channels: they halve what an MMA reads of useful columns.
-    if (atom_channels > 16 && g.packed_channels <= atom_channels / 2) return;
+    if (atom_channels > 16 && g.packed_channels <= atom_channels / 2) return false;
     g.atom_axis = axis;
     g.atom_channels = atom_channels;
     g.row_bytes = 2 * atom_channels;
     g.atom_bits = std::bit_width(static_cast<unsigned>(atom_channels)) - 1;
-    const auto shift = [&](const PackedAxis& of, int64_t pitch) {
-      return static_cast<int>(of.step_shift * pitch);
-    };
+    g.channel_tiles = static_cast<int>(ceil_div(g.packed_channels, atom_channels));
+    g.atom_shift = g.atom_s = g.atom_r = 0;
     if (axis == AtomAxis::kKernelColumns) {
-      if (static_cast<int64_t>(column_axis_.shift_of.size()) <= column_axis_.step) return;
-      g.atom_shift = shift(column_axis_, 1), g.atom_s = static_cast<int>(column_axis_.step);
+      if (static_cast<int64_t>(column_axis_.shift_of.size()) <= column_axis_.step) return false;
+      g.atom_shift = static_cast<int>(column_axis_.step_shift);
+      g.atom_s = static_cast<int>(column_axis_.step);
     } else if (axis == AtomAxis::kKernelRows) {
-      if (p_.R <= row_axis_.step) return;
-      g.atom_shift = shift(row_axis_, g.pitch), g.atom_r = static_cast<int>(row_axis_.step);
+      if (p_.R <= row_axis_.step) return false;
+      g.atom_shift = static_cast<int>(row_axis_.step_shift * g.pitch);
+      g.atom_r = static_cast<int>(row_axis_.step);
     }
-    const auto visit_all = [&](const auto& widths) {
-      for (const int columns : widths) {
-        if (columns % atom_channels == 0) visit_columns(g, columns);
-      }
-    };
-    promotes_sums(form_) ? visit_all(kPromotedColumns) : visit_all(kPlainColumns);
+    return true;
   }
 
-  void visit_columns(WgradGeometry g, int columns) {
+  std::span<const int> list_columns() const {
+    return promotes_sums(form_) ? std::span<const int>(kPromotedColumns) : kPlainColumns;
+  }
+
+  // Atoms of an MMA that are taps.
+  static int count_tap_atoms(const WgradGeometry& g) {
+    return g.atom_axis == AtomAxis::kChannels ? 1 : g.atoms();
+  }
+
+  // Returns nothing if there are too many groups of taps, or if narrower MMAs do as well.
+  std::optional<TapCounts> set_columns(WgradGeometry& g, int columns) const {
     g.columns = columns;
-    const int atoms = g.atoms();
-    const int tap_atoms = g.atom_axis == AtomAxis::kChannels ? 1 : atoms;
+    const int tap_atoms = count_tap_atoms(g);
+    g.block_channel_tiles = g.atoms() / tap_atoms;
     // A narrower MMA does as well where the last atom has no channel; the narrowest must do.
     if (g.atom_axis == AtomAxis::kChannels && columns > kNarrowestColumns &&
-        (atoms - 1) * g.atom_channels >= g.packed_channels) {
-      return;
+        (g.atoms() - 1) * g.atom_channels >= g.packed_channels) {
+      return {};
     }
-    if (!collect_groups(g, tap_atoms)) return;
-    g.block_channel_tiles = atoms / tap_atoms;
-    const int most_consumers = max_consumers(columns, form_, g.converts());
+    const TapCounts counts = count_groups(g, tap_atoms);
+    // An MMA of which no group uses half of the atoms is one that a narrower MMA does as well.
+    if (counts.groups() > kMaxTapGroups || (tap_atoms > 1 && 2 * counts.most_taps <= tap_atoms)) {
+      return {};
+    }
+    return counts;
+  }
+
+  // Visits all blocks of an MMA.
+  void visit_mma(WgradGeometry& g, const TapCounts& counts) {
+    bool has_groups = false;
+    const int most_consumers = max_consumers(g.columns, form_, g.converts());
     for (int filter_tiles = 1; filter_tiles <= 3; ++filter_tiles) {
       if (filter_tiles > 1 && (filter_tiles - 1) * kTileFilters >= p_.K) break;
+      g.block_filter_tiles = filter_tiles;
+      count_filter_blocks(p_, g);
+      count_channel_blocks(p_, g);
       for (int tap_groups = 1; filter_tiles * tap_groups <= most_consumers; ++tap_groups) {
-        if (tap_groups > most_residue_groups_) break;
-        g.block_filter_tiles = filter_tiles;
+        if (tap_groups > counts.most_residue_groups()) break;
         g.block_tap_groups = tap_groups;
+        g.group_blocks = counts.blocks(tap_groups);
+        if (bound_wgrad(p_, caps_, g, form_, best_us_) >= best_us_) continue;
+        if (!has_groups) collect_groups(g, count_tap_atoms(g));
+        has_groups = true;
         visit_block(g);
       }
     }
   }
 
   // Cuts the taps of every residue into groups of at most `taps` along the atoms' axis.
-  bool collect_groups(WgradGeometry& g, int taps) {
-    std::vector<TapGroup> groups;
+  void collect_groups(WgradGeometry& g, int taps) const {
     const bool along_rows = g.atom_axis == AtomAxis::kKernelRows;
     const int64_t row_step = along_rows ? row_axis_.step : 1;
     const int64_t column_step = g.atom_axis == AtomAxis::kKernelColumns ? column_axis_.step : 1;
     const int64_t row_reach = along_rows ? row_step * taps : 1;
     const int64_t column_reach = g.atom_axis == AtomAxis::kKernelColumns ? column_step * taps : 1;
     const auto columns = static_cast<int64_t>(column_axis_.shift_of.size());
-    int most = 0;
+    g.group_count = 0;
     for (int64_t r = 0; r < p_.R; ++r) {
       if (r % row_reach >= row_step) continue;  // inside of a group
       for (int64_t s = 0; s < columns; ++s) {
@@ -231,33 +339,21 @@ class Search {
             row_axis_.residue_of[r] * static_cast<int64_t>(column_axis_.residues.size()) +
             column_axis_.residue_of[s];
         const int64_t shift = row_axis_.shift_of[r] * g.pitch + column_axis_.shift_of[s];
-        groups.push_back({static_cast<int>(shift), static_cast<short>(residue),
-                          static_cast<short>(own), static_cast<short>(r), static_cast<short>(s)});
-        most = std::max(most, static_cast<int>(own));
+        g.groups[g.group_count++] = {static_cast<int>(shift), static_cast<short>(residue),
+                                     static_cast<short>(own), static_cast<short>(r),
+                                     static_cast<short>(s)};
       }
     }
-    if (groups.size() > kMaxTapGroups) return false;
-    // An MMA of which no group uses half of the atoms is one that a narrower MMA does as well.
-    if (taps > 1 && 2 * most <= taps) return false;
-    std::sort(groups.begin(), groups.end(), [](const TapGroup& a, const TapGroup& b) {
+    std::sort(g.groups, g.groups + g.group_count, [](const TapGroup& a, const TapGroup& b) {
       return a.residue != b.residue ? a.residue < b.residue : a.shift < b.shift;
     });
-    std::copy(groups.begin(), groups.end(), g.groups);
-    g.group_count = static_cast<int>(groups.size());
-    most_residue_groups_ = 0;
-    for (int i = 0, run = 0; i < g.group_count; ++i) {
-      run = i > 0 && g.groups[i].residue == g.groups[i - 1].residue ? run + 1 : 1;
-      most_residue_groups_ = std::max(most_residue_groups_, run);
-    }
-    return true;
   }
 
   void visit_block(WgradGeometry g) {
     // Converting blocks multiply all positions: a layer of such small images is packed.
     if (g.converts()) g.images_end_in_gaps = false;
     group_blocks(g);
-    count_filter_blocks(p_, g);
-    count_channel_blocks(p_, g);
+    g.by_grid_minor = FastDivmod(g.slice_blocks());
 
     const int reach = (g.atom_axis == AtomAxis::kChannels ? 0 : g.atoms() - 1) * g.atom_shift;
     int window = 0, last_base = 0;
@@ -321,16 +417,20 @@ class Search {
 
   // Split-K: slices that fill the GPU once or a few times.
   void choose_slices(WgradGeometry& g, int last_base) {
-    visit_slices(caps_, 4, g, [&](const WgradGeometry&) {
+    visit_slices(caps_, kMostSliceWaves, g, [&](const WgradGeometry&) {
       const int64_t rest = caps_.workspace_limit - 4096 - g.partial_bytes();
       if (fit_round(g, last_base, rest)) consider(g);
     });
   }
 
   void consider(const WgradGeometry& g) {
+    const double microseconds = predict_wgrad(p_, caps_, g, form_);
+    const bool is_tie = microseconds == best_us_ && order_ < best_order_;
+    if (microseconds >= best_us_ && !is_tie) return;
+    best_us_ = microseconds, best_order_ = order_;
     const int64_t bytes =
         g.partial_bytes() + g.gradient_bytes(components_) + g.input_bytes(components_);
-    keep_fastest(best_, form_, g, bytes, predict_wgrad(p_, caps_, g, form_));
+    best_ = WgradFit{form_, g, bytes, microseconds};
   }
 
   // The longest round whose packed tensors stay within so many bytes.
@@ -362,33 +462,36 @@ class Search {
   PackedAxis row_axis_, column_axis_;
   bool tensors_are_aligned_;
   bool stops_early_ = false;
-  int most_residue_groups_ = 0;
+  double best_us_;                   // of best_, or what a geometry must beat
+  int order_ = 0, best_order_ = -1;  // see Mma
   std::optional<WgradFit> best_;
 };
 
 }  // namespace
 
 std::optional<WgradFit> fit_positions(const ConvProblem& problem, const DeviceCaps& caps,
-                                      OperandForm form, bool tensors_are_aligned) {
-  return Search(problem, caps, form, tensors_are_aligned).run(false);
+                                      OperandForm form, bool tensors_are_aligned,
+                                      double give_up_us) {
+  return Search(problem, caps, form, tensors_are_aligned, give_up_us).run(false);
 }
 
 std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
-                                  OperandForm form, bool tensors_are_aligned) {
-  std::optional<WgradFit> best = fit_positions(problem, caps, form, tensors_are_aligned);
-  const auto consider = [&](const std::optional<WgradFit>& other) {
-    if (other && (!best || other->microseconds < best->microseconds)) best = other;
+                                  OperandForm form, bool tensors_are_aligned, double give_up_us) {
+  std::optional<WgradFit> best =
+      fit_positions(problem, caps, form, tensors_are_aligned, give_up_us);
+  const auto consider = [&](auto fit) {
+    std::optional<WgradFit> other =
+        fit(problem, caps, form, best ? best->microseconds : give_up_us);
+    if (other) best = std::move(other);
   };
-  if (tensors_are_aligned) consider(fit_row_boxes(problem, caps, form));
-  if (tensors_are_aligned || size_of(problem.dtype) >= kRowAlignment) {
-    consider(fit_rows(problem, caps, form));
-  }
+  if (tensors_are_aligned) consider(fit_row_boxes);
+  if (tensors_are_aligned || size_of(problem.dtype) >= kRowAlignment) consider(fit_rows);
   return best;
 }
 
 bool fits_wgrad(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form) {
   // Packed operands have the fewest limits.
-  return Search(problem, caps, form, false).run(true).has_value();
+  return Search(problem, caps, form, false, kNeverGiveUp).run(true).has_value();
 }
 
 }  // namespace convx

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "core/device_caps.h"
+#include "core/engine.h"
 #include "core/plan.h"
 #include "core/problem.h"
 #include "engines/cuda/weight_grad/wgrad_geometry.h"
@@ -39,25 +39,27 @@ struct WgradPlan {
   void describe(Text& out) const;
 };
 
-// The fastest geometry by prediction, or nothing where no tile fits in shared memory or a limit of
-// the geometry is exceeded.
+// The fastest geometry by prediction, or nothing where no tile fits in shared memory, a limit of
+// the geometry is exceeded, or none is faster than give_up_us.
 // tensors_are_aligned: to 16 bytes, as TMA needs them. Others are packed.
 std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
-                                  OperandForm form, bool tensors_are_aligned = true);
+                                  OperandForm form, bool tensors_are_aligned = true,
+                                  double give_up_us = kNeverGiveUp);
 
 // The same of the kernel that multiplies positions (wgrad_kernel.cuh).
 std::optional<WgradFit> fit_positions(const ConvProblem& problem, const DeviceCaps& caps,
-                                      OperandForm form, bool tensors_are_aligned = true);
+                                      OperandForm form, bool tensors_are_aligned = true,
+                                      double give_up_us = kNeverGiveUp);
 
 // The fastest geometry of the row kernel (rows_kernel.cuh) by prediction, or nothing where it
 // cannot run: its tensors have adjacent columns.
 std::optional<WgradFit> fit_rows(const ConvProblem& problem, const DeviceCaps& caps,
-                                 OperandForm form);
+                                 OperandForm form, double give_up_us = kNeverGiveUp);
 
 // The fastest geometry of the kernel that TMA boxes feed (row_boxes_kernel.cuh) by prediction, or
 // nothing where the layer has several taps or TMA cannot read its rows.
 std::optional<WgradFit> fit_row_boxes(const ConvProblem& problem, const DeviceCaps& caps,
-                                      OperandForm form);
+                                      OperandForm form, double give_up_us = kNeverGiveUp);
 
 // Whether there is any; much faster.
 bool fits_wgrad(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form);
@@ -76,22 +78,26 @@ void count_channel_blocks(const ConvProblem& problem, WgradGeometry& g);
 // wgrad_store.cuh. Returns whether it fits.
 bool reserve_store(const DeviceCaps& caps, int matrices, WgradGeometry& g);
 
-// Slices of split-K whose partial sums go to the workspace: calls consider(g) with a single slice,
-// and with as many as fill the GPU up to most_waves times.
+inline constexpr int kMostSliceWaves = 4;  // of the kernel that multiplies positions
+
+// Slices of split-K whose partial sums go to the workspace: a single one if waves is 0, or as many
+// as fill the GPU so many times. Returns 0 if these are not a number of their own.
+inline int count_slices(const DeviceCaps& caps, int waves, const WgradGeometry& g) {
+  const int64_t wanted = waves == 0 ? 1 : int64_t{waves} * caps.sm_count / g.slice_blocks();
+  if (wanted < 1 || (waves > 0 && wanted == 1)) return 0;
+  return static_cast<int>(std::min(wanted, g.stages_total));
+}
+// Calls consider(g) with all of them.
 template <typename Consider>
 void visit_slices(const DeviceCaps& caps, int most_waves, WgradGeometry& g,
                   const Consider& consider) {
   for (int waves = 0; waves <= most_waves; ++waves) {
-    const int64_t wanted = waves == 0 ? 1 : int64_t{waves} * caps.sm_count / g.slice_blocks();
-    if (wanted < 1 || (waves > 0 && wanted == 1)) continue;
-    g.slices = static_cast<int>(std::min(wanted, g.stages_total));
+    const int slices = count_slices(caps, waves, g);
+    if (slices == 0) continue;
+    g.slices = slices;
     consider(g);
   }
 }
-// Keeps the geometry if it is the fastest so far.
-void keep_fastest(std::optional<WgradFit>& best, OperandForm form, const WgradGeometry& g,
-                  int64_t workspace_bytes, double microseconds);
-
 // Predictions (wgrad_cost.cpp): rates of an H200 that all MMA kernels have, fitted to timings of
 // the suite (2026-11-18).
 inline constexpr double kClockGhz = 1.6;          // under load
@@ -101,7 +107,22 @@ inline constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all mul
 double predict_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
                      const WgradGeometry& geometry, OperandForm form);
 
-// Microseconds of the kernel that adds partial sums.
+// A lower bound of that for all numbers of split-K slices, from the sources, the blocks and the
+// stages alone: what is laid out in shared memory and the workspace only adds to it.
+// A bound of give_up_us or longer may be a rough one.
+double bound_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
+                   const WgradGeometry& geometry, OperandForm form, double give_up_us);
+
+// The same for all blocks that use an MMA, which need so many groups of taps.
+double bound_mma(const ConvProblem& problem, const DeviceCaps& caps, const WgradGeometry& geometry,
+                 OperandForm form, int tap_groups);
+
+// The same for all geometries of all kernels, from the problem alone.
+double bound_weight_grad(const ConvProblem& problem, const DeviceCaps& caps);
+
+// Microseconds of the kernel that adds the partial sums of so many slices.
+double predict_sums(const ConvProblem& problem, const WgradGeometry& geometry, int slices);
+// The same, if the blocks do not write dW.
 double predict_reduction(const ConvProblem& problem, const WgradGeometry& geometry);
 
 double mma_cycles(int columns);                      // issue, or reading both operands

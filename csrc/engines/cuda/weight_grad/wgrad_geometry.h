@@ -166,6 +166,7 @@ constexpr int max_consumers(int columns, OperandForm form, bool converts) {
   return accumulated <= 192 ? 3 : 2;
 }
 
+inline constexpr int kMostConsumers = 3;
 inline constexpr int kProducerThreads = 64;  // a warp for each operand
 // Blocks that convert their operands have converter warps, and one warp that loads.
 inline constexpr int kConvertingThreads = 32 * (kConverterWarps + 1);
@@ -279,6 +280,10 @@ struct WgradGeometry {
     return packs_both ? 1 : 16;
   }
   constexpr bool converts() const { return gradient_source == OperandSource::kConverted; }
+  // Whether TMA reads both tensors by position, as 16-bit values in channels_last.
+  constexpr bool reads_pixels() const {
+    return input_source == OperandSource::kPixels && gradient_source == OperandSource::kPixels;
+  }
   constexpr int consumers() const { return block_filter_tiles * block_tap_groups; }
   // Warpgroups of a block of the row kernel.
   constexpr int row_warpgroups() const {

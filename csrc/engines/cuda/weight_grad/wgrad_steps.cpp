@@ -42,15 +42,6 @@ bool has_room_for_sums(const ConvProblem& p, const DeviceCaps& caps) {
   return 4 * elements <= static_cast<double>(caps.workspace_limit);
 }
 
-void keep_fastest(std::optional<WgradFit>& best, OperandForm form, const WgradGeometry& g,
-                  int64_t workspace_bytes, double microseconds) {
-  if (best && best->microseconds <= microseconds) return;
-  best = WgradFit{.form = form,
-                  .geometry = g,
-                  .workspace_bytes = workspace_bytes,
-                  .microseconds = microseconds};
-}
-
 void count_filter_blocks(const ConvProblem& p, WgradGeometry& g) {
   g.filter_blocks = static_cast<int>(ceil_div(p.K, g.block_filter_tiles * kTileFilters));
   g.filter_tiles = g.filter_blocks * g.block_filter_tiles;
@@ -78,7 +69,6 @@ void count_channel_blocks(const ConvProblem& p, WgradGeometry& g) {
   }
   g.channel_blocks = static_cast<int>(round_up(g.channel_blocks, g.row_tiles.channel_sets));
   g.by_channel_blocks = FastDivmod(g.channel_blocks);
-  g.by_grid_minor = FastDivmod(g.slice_blocks());
 }
 
 bool reserve_store(const DeviceCaps& caps, int matrices, WgradGeometry& g) {
