@@ -10,6 +10,7 @@
 #include "core/choose_engine.h"
 #include "core/text.h"
 #include "engines/cuda/gemm/gemm_shape.h"
+#include "engines/cuda/input_grad/phases_shape.h"
 #include "engines/engine_list.h"
 #include "plan_of.h"
 
@@ -112,6 +113,8 @@ void bind_choice(py::module_& m) {
           }
           return bounds;
         });
+  // The time that no engine is predicted to beat for what a strided input gradient is cut into.
+  m.def("bound_inner", bound_inner_us);
   // Microseconds of planning: of the whole choice ("auto"), of a call that names the last
   // engine of the list ("by_name"), and of each engine.
   m.def("time_choice", [](const std::string& device, const ConvProblem& problem,

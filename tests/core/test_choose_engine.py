@@ -6,7 +6,9 @@ import csv
 import json
 import os
 import re
+from collections import defaultdict
 from pathlib import Path
+from random import Random
 from types import ModuleType
 
 import pytest
@@ -292,22 +294,67 @@ def test_a_call_chooses_what_explain_shows(core: ModuleType, machine: str) -> No
     assert bounds > 0 or machine != "cuda"
 
 
+def draw_shape(random: Random) -> Shape | None:
+    """Any layer, if its kernel fits: dense, grouped or depthwise, and of odd sizes, too."""
+    channels = (1, 3, 4, 8, 12, 16, 20, 32, 48, 64, 80, 96, 128, 200, 256, 384, 512, 1024)
+    extents = (1, 2, 5, 7, 8, 13, 14, 17, 28, 32, 50, 56, 64, 100, 112, 224)
+    C, K, groups = random.choice(channels), random.choice(channels), 1
+    if random.random() < 0.35:
+        groups = random.choice([C, *(d for d in range(1, C + 1) if C % d == 0)])
+        K = groups * random.choice((1, 1, 2, 8, 16))
+    R, S = (random.choice((1, 1, 2, 3, 3, 3, 5, 7, 11)) for _ in range(2))
+    H, W = (random.choice(extents) for _ in range(2))
+    stride, dilation = random.choice((1, 1, 1, 2, 2, 3, 4)), random.choice((1, 1, 1, 1, 2, 3))
+    pad = [random.choice((0, (kernel - 1) * dilation // 2)) for kernel in (R, S)]
+    reach = [(kernel - 1) * dilation - 2 * p for kernel, p in zip((R, S), pad, strict=True)]
+    if min(H - reach[0], W - reach[1]) <= 0:
+        return None
+    return Shape.parse(
+        f"n{random.choice((1, 1, 2, 8, 32, 128))}c{C}h{H}w{W} k{K}r{R}s{S} "
+        f"stride{stride}x{stride} pad{pad[0]},{pad[0]},{pad[1]},{pad[1]} "
+        f"dilation{dilation}x{dilation} groups{groups}"
+    )
+
+
+def test_bounds_are_below_predictions(core: ModuleType) -> None:
+    """Of random layers. A bound above a prediction would hide a winner where nobody looks."""
+    random, caps = Random(1), h200(core)
+    counts: dict[str, int] = defaultdict(int)
+    for _ in range(1500):
+        if (shape := draw_shape(random)) is None:
+            continue
+        direction, layout = random.choice(DIRECTIONS), random.random() < 0.5
+        problem = make_problem(core, shape, direction, *random.choice(MODES), layout)
+        said = choose(core, "cuda", problem, caps)
+        able = {c["name"]: c["predicted_us"] for c in said["candidates"] if not c["refusal"]}
+        for name, bound in core.bounds("cuda", problem, caps).items():
+            if name in able:
+                counts[name] += 1
+                assert 0 <= bound <= able[name], (name, core.to_text(problem))
+        if direction != "weight_grad" and tuple(shape.stride) == (1, 1):
+            assert core.bound_inner(problem, caps) <= min(able.values()), core.to_text(problem)
+        call = core.choose_for_call("cuda", problem, caps)
+        assert call[:2] == (said["engine"], able[said["engine"]]), core.to_text(problem)
+    assert min(counts.values()) > 10
+
+
 def test_a_named_engine_is_considered_alone(core: ModuleType) -> None:
-    """The others are not planned: a call by name takes a fraction of the time of a choice."""
+    """The others are not planned: a call by name takes less than planning all of them does."""
     caps = h200(core)
     problem = make_problem(core, Shape.parse("n8c64h56w56 k64r3s3 pad1,1,1,1"))
     times = core.time_choice("cuda", problem, caps, 5)
-    assert times["by_name"] < times["auto"] / 3
+    everything = sum(us for name, us in times.items() if name not in ("auto", "by_name"))
+    assert times["by_name"] < everything * 2 / 3
 
 
 def test_planning_is_fast(core: ModuleType) -> None:
-    """Ten times what it takes where the wheel's compiler options are used: docs/architecture.md."""
+    """Ten times what it takes where the wheel's compiler options are used: docs/choosing.md."""
     times = []
     for problem in list_problems(core, load_suite("full")):
         times.append(core.time_choice("cuda", problem, h200(core), 1)["auto"])
     times.sort()
-    assert times[-1] < 40_000
-    assert times[len(times) // 2] < 2_000
+    assert times[-1] < 5_000
+    assert times[len(times) // 2] < 600
 
 
 def test_tensor_core_engines_know_the_limits_of_a_grid(core: ModuleType) -> None:
