@@ -8,35 +8,33 @@
 #include "engines/cuda/pixels/mma_kernel.cuh"
 #include "engines/cuda/pixels/pack_pixel_filters.cuh"
 #include "engines/cuda/pixels/pixel_wgmma.cuh"
-#include "kernels/measure_halves.cuh"
-#include "kernels/sum_partials.cuh"
+#include "kernels/measure_operands.h"
+#include "kernels/sum_partials.h"
 
 namespace convx {
 
 template <TensorMath kMath>
 void launch_pixels(const LaunchSite& site, const PixelShape& shape, const PixelParams& params) {
-  using Element = typename TensorTypes<kMath>::Element;
   if constexpr (is_half(kMath)) measure(site, params);
-  pack_pixel_filters<kMath, Element, FilterOrder::kSwizzled>(site, shape, params);
+  pack_pixel_filters<kMath, FilterOrder::kSwizzled>(site, shape, params);
   launch_listed<wgmma_tiles<kMath>()>(site, shape.tile(), [&]<PixelTileSize kTile>() {
     launch_early<
         pixel_wgmma_kernel<kMath, kTile.blocks, kTile.filters, kTile.folded, kTile.paired>>(
         site, dim3(static_cast<unsigned>(shape.grid)), kPixelThreads, shape.shared_bytes, params);
   });
-  if (shape.splits > 1) sum_partials<Element>(site, params);
+  if (shape.splits > 1) sum_partials(site, params, shape.splits);
 }
 
 template <TensorMath kMath>
 void launch_mma(const LaunchSite& site, const PixelShape& shape, const PixelParams& params) {
-  using Element = typename TensorTypes<kMath>::Element;
   if (shape.chunks > 0) {  // otherwise no tap reaches these pixels, and the target is zero
-    pack_pixel_filters<kMath, Element, FilterOrder::kFragments>(site, shape, params);
+    pack_pixel_filters<kMath, FilterOrder::kFragments>(site, shape, params);
   }
   launch_listed<mma_tiles<kMath>()>(site, shape.tile(), [&]<PixelTileSize kTile>() {
     launch_kernel<pixel_mma_kernel<kMath, kTile.blocks, kTile.filters, kTile.folded>>(
         site, dim3(static_cast<unsigned>(shape.grid)), kMmaThreads, shape.shared_bytes, params);
   });
-  if (shape.splits > 1) sum_partials<Element>(site, params);
+  if (shape.splits > 1) sum_partials(site, params, shape.splits);
 }
 
 }  // namespace convx
