@@ -5,6 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "core/problem.h"
 #include "core/scalar_types.h"
 
@@ -35,6 +37,37 @@ template <>
 __device__ inline __nv_bfloat16 round_to<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
 }
+
+// Element `index` of a tensor whose dtype is known at run time. Kernels that convert few values use
+// these, so that they are compiled once for all dtypes that accumulate in Acc.
+template <typename Acc>
+__device__ inline Acc load_as(DType dtype, const void* tensor, int64_t index) {
+  if constexpr (sizeof(Acc) == 8) {
+    return static_cast<const double*>(tensor)[index];
+  } else if (dtype == DType::kFloat32) {
+    return static_cast<const float*>(tensor)[index];
+  } else if (dtype == DType::kFloat16) {
+    return to_accumulate(static_cast<const __half*>(tensor)[index]);
+  } else {
+    return to_accumulate(static_cast<const __nv_bfloat16*>(tensor)[index]);
+  }
+}
+template <typename Acc>
+__device__ inline void store_as(DType dtype, void* tensor, int64_t index, Acc value) {
+  if constexpr (sizeof(Acc) == 8) {
+    static_cast<double*>(tensor)[index] = value;
+  } else if (dtype == DType::kFloat32) {
+    static_cast<float*>(tensor)[index] = value;
+  } else if (dtype == DType::kFloat16) {
+    static_cast<__half*>(tensor)[index] = round_to<__half>(value);
+  } else {
+    static_cast<__nv_bfloat16*>(tensor)[index] = round_to<__nv_bfloat16>(value);
+  }
+}
+
+// The type whose kernels move values of T unchanged: those of float16 move bfloat16 as well.
+template <typename T>
+using MovedAs = std::conditional_t<sizeof(T) == 2, __half, T>;
 
 // Calls visit with a value of the device type of dtype.
 template <typename Visit>

@@ -116,6 +116,13 @@ struct OperandWords {
   }
 };
 
+// The format whose packing kernels serve operands of this one. Packing kernels copy 16-bit values,
+// by way of float32, which holds every bfloat16: read as bfloat16, float16 values keep their bits,
+// and NaN stays NaN.
+constexpr TensorMath packing_math(TensorMath math) {
+  return math == TensorMath::kFloat16 ? TensorMath::kBFloat16 : math;
+}
+
 // float32, or the bits of either 16-bit type.
 template <TensorMath kMath>
 using SourceBits =

@@ -4,7 +4,7 @@
 #include "emulate_mma.h"
 #include "engines/cuda/pixels/mma_kernel.cuh"
 #include "engines/cuda/pixels/pack_pixel_filters.cuh"
-#include "kernels/sum_partials.cuh"
+#include "kernels/sum_partials.h"
 
 namespace convx {
 namespace {
@@ -21,8 +21,7 @@ bool multiply(const PixelShape& shape, const PixelParams& p) {
 
 template <TensorMath kMath>
 bool run_phase(const LaunchSite& site, const PixelShape& shape, const PixelParams& p) {
-  using Element = typename TensorTypes<kMath>::Element;
-  pack_pixel_filters<kMath, Element, FilterOrder::kFragments>(site, shape, p);
+  pack_pixel_filters<kMath, FilterOrder::kFragments>(site, shape, p);
   bool whole = false;
   if (shape.folded) {
     whole = multiply<kMath, 64, 2, true>(shape, p);
@@ -34,7 +33,7 @@ bool run_phase(const LaunchSite& site, const PixelShape& shape, const PixelParam
   } else if constexpr (kMath != TensorMath::kIeee) {
     whole = multiply<kMath, 128, 2, false>(shape, p);
   }
-  if (shape.splits > 1) sum_partials<Element>(site, p);
+  if (shape.splits > 1) sum_partials(site, p, shape.splits);
   return whole;
 }
 

@@ -166,6 +166,7 @@ ColumnSumParams make_column_params(const ConvProblem& problem, const BiasGradPla
 StridedSumParams make_strided_params(const ConvProblem& problem, const BiasGradPlan& plan,
                                      const void* y, const BiasGradTarget& target) {
   StridedSumParams p{};
+  p.dtype = problem.dtype;
   p.y = y;
   p.n_stride = problem.y_strides.n;
   p.c_stride = problem.y_strides.c;
@@ -205,15 +206,16 @@ void launch_bias_grad(const LaunchSite& site, const BiasGradPlan& plan, const vo
       break;
     }
     case BiasGradLayout::kStrided:
-      launch_early<sum_strided_kernel<T>>(site, blocks, kBiasGradThreads, kThreadBytes,
-                                          make_strided_params(problem, plan, y, target));
+      launch_early<sum_strided_kernel<accumulate_t<T>>>(
+          site, blocks, kBiasGradThreads, kThreadBytes,
+          make_strided_params(problem, plan, y, target));
       break;
   }
   if (plan.single_launch) return;
-  const SliceSumParams sums{static_cast<int>(problem.K), static_cast<int>(plan.entries), begin,
-                            target};
-  launch_early<sum_slices_kernel<T>>(site, static_cast<unsigned>(problem.K), kSliceSumThreads,
-                                     kSliceSumThreads * sizeof(double), sums);
+  const SliceSumParams sums{problem.dtype, static_cast<int>(problem.K),
+                            static_cast<int>(plan.entries), begin, target};
+  launch_early<sum_slices_kernel>(site, static_cast<unsigned>(problem.K), kSliceSumThreads,
+                                  kSliceSumThreads * sizeof(double), sums);
 }
 
 }  // namespace

@@ -70,6 +70,17 @@ __device__ void store_sum(const BiasGradTarget& target, int channel, int64_t ent
     static_cast<T*>(target.grad_bias)[channel] = round_to<T>(static_cast<accumulate_t<T>>(sum));
   }
 }
+// The same for a dtype that is known at run time.
+__device__ inline void store_sum(DType dtype, const BiasGradTarget& target, int channel,
+                                 int64_t entry, int slice, double sum) {
+  if (target.partials != nullptr) {
+    target.partials[entry * target.slices + slice] = sum;
+  } else if (dtype == DType::kFloat64) {
+    store_as(dtype, target.grad_bias, channel, sum);
+  } else {
+    store_as(dtype, target.grad_bias, channel, static_cast<float>(sum));
+  }
+}
 
 // Adds the rows of sums[rows][columns] to the first one, as a tree. All threads of the block call
 // it and may read the result.
@@ -290,6 +301,7 @@ __global__ void __launch_bounds__(kBiasGradThreads, kResidentBlocks)
 }
 
 struct StridedSumParams {
+  DType dtype;
   const void* y;
   int64_t n_stride, c_stride, h_stride, w_stride;
   int64_t pixels, pixels_per_slice;
@@ -298,10 +310,9 @@ struct StridedSumParams {
   BiasGradTarget target;
 };
 
-template <typename T>
+template <typename Acc>
 __global__ void __launch_bounds__(kBiasGradThreads, kResidentBlocks)
     sum_strided_kernel(const __grid_constant__ StridedSumParams p) {
-  using Acc = accumulate_t<T>;
   extern __shared__ __align__(16) char memory[];
   double* sums = reinterpret_cast<double*>(memory);
   const int block = blockIdx.x % p.channel_blocks;
@@ -309,7 +320,7 @@ __global__ void __launch_bounds__(kBiasGradThreads, kResidentBlocks)
   const int channel = block * p.block_channels + threadIdx.x % p.block_channels;
   const int slots = kBiasGradThreads / p.block_channels;
   const int64_t end = min((slice + 1) * p.pixels_per_slice, p.pixels);
-  const T* y = static_cast<const T*>(p.y) + channel * p.c_stride;
+  const int64_t first = channel * p.c_stride;
   double total = 0;
   wait_for_kernels_before();
   int64_t pixel = slice * p.pixels_per_slice + threadIdx.x / p.block_channels;
@@ -321,7 +332,8 @@ __global__ void __launch_bounds__(kBiasGradThreads, kResidentBlocks)
     while (pixel < end) {
       Acc chain = 0;
       for (int i = 0; i < kStridedChain && pixel < end; ++i, pixel += slots) {
-        chain += to_accumulate(y[n * p.n_stride + row * p.h_stride + q * p.w_stride]);
+        const int64_t at = first + n * p.n_stride + row * p.h_stride + q * p.w_stride;
+        chain += load_as<Acc>(p.dtype, p.y, at);
         for (q += slots; q >= p.Q; q -= p.Q) {
           if (++row == p.P) row = 0, ++n;
         }
@@ -332,17 +344,17 @@ __global__ void __launch_bounds__(kBiasGradThreads, kResidentBlocks)
   sums[threadIdx.x] = total;
   add_rows(sums, slots, p.block_channels);
   if (static_cast<int>(threadIdx.x) < p.block_channels && channel < p.channels) {
-    store_sum<T>(p.target, channel, channel, slice, sums[threadIdx.x]);
+    store_sum(p.dtype, p.target, channel, channel, slice, sums[threadIdx.x]);
   }
 }
 
 struct SliceSumParams {
+  DType dtype;
   int channels, entries, begin;  // entry e has channel (e - begin) % channels
   BiasGradTarget source;
 };
 
 // A block adds all slices of the entries of one channel.
-template <typename T>
 __global__ void __launch_bounds__(kSliceSumThreads)
     sum_slices_kernel(const __grid_constant__ SliceSumParams p) {
   extern __shared__ __align__(16) char memory[];
@@ -358,7 +370,7 @@ __global__ void __launch_bounds__(kSliceSumThreads)
   sums[threadIdx.x] = total;
   add_rows(sums, kSliceSumThreads, 1);
   if (threadIdx.x == 0) {
-    store_sum<T>({p.source.grad_bias, nullptr, 0}, channel, 0, 0, sums[0]);
+    store_sum(p.dtype, {p.source.grad_bias, nullptr, 0}, channel, 0, 0, sums[0]);
   }
 }
 

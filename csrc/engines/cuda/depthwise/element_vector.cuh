@@ -9,8 +9,8 @@
 
 namespace convx {
 
-// kCount neighbouring elements as they are in memory. kAligned: they are aligned to their size.
-template <typename T, int kCount, bool kAligned = true>
+// kCount neighbouring elements as they are in memory, aligned to their size.
+template <typename T, int kCount>
 struct ElementVector {
   static constexpr int kWordElements = 4 / sizeof(T);
   static constexpr int kWords = std::max(1, kCount / kWordElements);
@@ -20,8 +20,6 @@ struct ElementVector {
   __device__ __forceinline__ void load(const T* from, bool valid) {
     if constexpr (kCount == 1) {
       words[0] = load_single(from, valid);
-    } else if constexpr (!kAligned) {
-      load_words_of_elements<kWords>(words, from, valid);
     } else {
       load_words<kWords>(words, from, valid);
     }

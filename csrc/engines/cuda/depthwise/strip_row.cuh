@@ -12,10 +12,13 @@ __device__ __forceinline__ int clamp(int value, int low, int high) {
 }
 
 // The step that reads source row y, rounded down.
+__device__ __forceinline__ int find_step(const DepthwiseTensors& t, int y, int stride) {
+  const int distance = y - t.row.offset0;
+  return (distance - (stride - 1) * (distance < 0)) / stride;
+}
 template <int kStride>
 __device__ __forceinline__ int find_step(const DepthwiseTensors& t, int y) {
-  const int distance = y - t.row.offset0;
-  return (distance - (kStride - 1) * (distance < 0)) / kStride;
+  return find_step(t, y, kStride);
 }
 
 // The steps of a strip that read source rows inside the image. Each completes an output row, and
@@ -32,9 +35,13 @@ __device__ __forceinline__ StripSteps find_steps(const DepthwiseTensors& t, int 
 }
 
 // The end of the source rows that outputs before end_row see, clipped to the image.
+__device__ __forceinline__ int find_source_end(const DepthwiseTensors& t, int end_row, int stride,
+                                               int taps) {
+  return clamp((end_row - 1) * stride + t.row.offset0 + taps, 0, t.source_height);
+}
 template <int kStride, int kTaps>
 __device__ __forceinline__ int find_source_end(const DepthwiseTensors& t, int end_row) {
-  return clamp((end_row - 1) * kStride + t.row.offset0 + kTaps, 0, t.source_height);
+  return find_source_end(t, end_row, kStride, kTaps);
 }
 
 // One source row of a strip as it lies in memory, [left][span][right].
@@ -55,8 +62,7 @@ struct StripRow {
     });
   }
 
-  // `at` is the strip's first column in row y. kAligned: it is aligned to a load.
-  template <bool kAligned = true>
+  // `at` is the strip's first column in row y, aligned to a load.
   __device__ __forceinline__ void load(const T* at, int y, const int (&limits)[kReads.loads()]) {
     visit_loads([&]<int kSize>(int element, int load) {
       const T* from = at + (element - kReads.left);
@@ -64,8 +70,6 @@ struct StripRow {
       uint32_t* to = words + element / kReads.word;
       if constexpr (kReads.vector == 1) {
         *to = load_single(from, valid);
-      } else if constexpr (!kAligned) {
-        load_words_of_elements<kSize / kReads.word>(to, from, valid);
       } else {
         load_words<kSize / kReads.word>(to, from, valid);
       }

@@ -2,6 +2,7 @@
 // it. Plain host code.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +27,12 @@ inline constexpr int kStripShapeCount = sizeof(kStripShapes) / sizeof(StripShape
 
 // Output columns of a thread, widest first. With one column, rows and tensors need no alignment.
 inline constexpr int kStripColumns[] = {8, 4, 2, 1};
+
+inline constexpr int kMostStripColumnTaps = [] {
+  int most = 0;
+  for (const StripShape& shape : kStripShapes) most = std::max(most, shape.column_taps);
+  return most;
+}();
 
 struct StripKernel {
   int shape;    // index in kStripShapes
@@ -64,8 +71,7 @@ constexpr int strip_blocks_per_sm(const StripShape& shape, int64_t element_bytes
 }
 
 // The weight gradient's kernels. Rows without padding have any even length, hence two columns.
-constexpr bool has_weight_grad_kernel(const StripShape& shape, int columns, bool aligned = true) {
-  if (columns == 1 && !aligned) return false;  // a single column is always aligned
+constexpr bool has_weight_grad_kernel(const StripShape& shape, int columns) {
   return columns <= 2 || (columns == 4 && !shape.shifted);
 }
 constexpr int weight_grad_blocks_per_sm(const StripShape& shape, int64_t element_bytes,

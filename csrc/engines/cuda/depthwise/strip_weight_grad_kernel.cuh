@@ -11,8 +11,9 @@
 // weight_grad_sums.cu adds the sums of all blocks. The order of all additions is fixed.
 //
 // Shared memory: [warp][tap] floats for the reduction.
-// Grid: pairs fastest, then splits of the strips of all images. The pairs of a group read the same
-// planes at the same time, from L2.
+// Loads have up to 16 bytes; unaligned_weight_grad_kernel serves tensors that are not aligned to
+// them. Grid: pairs fastest, then splits of the strips of all images. The pairs of a group read the
+// same planes at the same time, from L2.
 #pragma once
 
 #include "engines/cuda/depthwise/element_vector.cuh"
@@ -44,10 +45,10 @@ __device__ __forceinline__ float sum_over_block(const float (&values)[kCount], f
   return sum;
 }
 
-template <typename T, int kIndex, int kColumns, bool kAligned>
+template <typename T, int kIndex, int kColumns>
 struct WeightGradStrip {
   using Row = StripRow<T, kIndex, kColumns>;
-  using Grad = ElementVector<T, kColumns, kAligned>;  // of one row of dY
+  using Grad = ElementVector<T, kColumns>;  // of one row of dY
   static constexpr StripShape kShape = kStripShapes[kIndex];
   static constexpr int kStride = kShape.stride;
   static constexpr int kTaps = kShape.row_taps * kShape.column_taps;
@@ -97,7 +98,7 @@ struct WeightGradStrip {
     const auto load_step = [&](Row(&to)[kStride], Grad& grad_row) {
 #pragma unroll
       for (int c = 0; c < kStride; ++c) {
-        to[c].template load<kAligned>(source, y, limits);
+        to[c].load(source, y, limits);
         source += t.source_h;
         ++y;
       }
@@ -131,14 +132,12 @@ struct WeightGradStrip {
   }
 };
 
-// kAligned: both tensors are aligned to a load. Otherwise the same values are loaded one by one, so
-// that the result does not depend on addresses.
-template <typename T, int kIndex, int kColumns, bool kAligned>
+template <typename T, int kIndex, int kColumns>
 __global__ void __launch_bounds__(kDepthwiseThreads, weight_grad_blocks_per_sm(kStripShapes[kIndex],
                                                                                sizeof(T), kColumns))
     strip_weight_grad_kernel(const __grid_constant__ StripWeightGradParams p) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  using Strip = WeightGradStrip<T, kIndex, kColumns, kAligned>;
+  using Strip = WeightGradStrip<T, kIndex, kColumns>;
   const DepthwiseTensors& t = p.t;
   int split = blockIdx.x;
   const int pair = p.by_pairs.split(split);
@@ -164,6 +163,91 @@ __global__ void __launch_bounds__(kDepthwiseThreads, weight_grad_blocks_per_sm(k
   const float total = sum_over_block(sum, reinterpret_cast<float*>(shared_bytes));
   if (threadIdx.x < Strip::kTaps) {
     p.partials[split * p.partial_stride + pair * int64_t{Strip::kTaps} + threadIdx.x] = total;
+  }
+}
+
+// One strip of unaligned_weight_grad_kernel.
+template <typename T>
+struct UnalignedStrip {
+  const DepthwiseTensors& t;
+  const StripShape& shape;
+  const T *source, *target;  // column 0 of the plane, and the strip's first column of dY
+  int column, columns;       // source column under the first output; outputs of a row
+  int first_row, end_row;
+
+  // Adds the products of row r of the taps to sum[column tap].
+  __device__ __forceinline__ void add(int r, float (&sum)[kMostStripColumnTaps]) const {
+    const int open_rows = (shape.row_taps + shape.stride - 1) / shape.stride;
+    const int end_step = clamp(find_step(t, t.source_height - 1, shape.stride) + 1, first_row + 1,
+                               end_row + open_rows - 1);
+    const int source_end = find_source_end(t, end_row, shape.stride, shape.row_taps);
+    const int end_output = min(end_row, end_step - r / shape.stride);
+#pragma unroll 1
+    for (int output = first_row; output < end_output; ++output) {
+      const int y = output * shape.stride + t.row.offset0 + r;
+      const bool has_row = static_cast<unsigned>(y) < static_cast<unsigned>(source_end);
+      const T* const row = source + y * t.source_h;
+#pragma unroll 1
+      for (int i = 0; i < columns; ++i) {
+        const float grad = to_accumulate(target[output * t.target_h + i]);
+        const int first = column + i * shape.stride - shape.left;
+#pragma unroll
+        for (int s = 0; s < kMostStripColumnTaps; ++s) {
+          if (s >= shape.column_taps) break;
+          const int x = first + s;
+          const bool exists =
+              has_row && static_cast<unsigned>(x) < static_cast<unsigned>(t.source_width);
+          sum[s] += grad * (exists ? to_accumulate(row[x]) : 0.f);
+        }
+      }
+    }
+  }
+};
+
+// The same sums, added in the same order, for tensors that are not aligned to the loads of the
+// kernels above: results must not depend on addresses. Such tensors are rare, so one kernel serves
+// all shapes. It goes through the strips once for each row of the taps, element by element.
+// Shared memory: [warp][kMostStripColumnTaps] floats.
+template <typename T>
+__global__ void __launch_bounds__(kDepthwiseThreads)
+    unaligned_weight_grad_kernel(const __grid_constant__ StripWeightGradParams p, StripShape shape,
+                                 int columns) {
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  const DepthwiseTensors& t = p.t;
+  int split = blockIdx.x;
+  const int pair = p.by_pairs.split(split);
+  int filter = pair;
+  const int group_channel = p.by_group_channels.split(filter);
+  const int channel = p.by_multiplier.divide(filter) * p.group_channels + group_channel;
+  const int end_item = min((split + 1) * p.items_per_split, p.items);
+  const T* const source = static_cast<const T*>(t.source) + channel * t.source_c;
+  const T* const target = static_cast<const T*>(t.target) + filter * t.target_c;
+  const int taps = shape.row_taps * shape.column_taps;
+  float* const partials = p.partials + split * p.partial_stride + pair * int64_t{taps};
+#pragma unroll 1
+  for (int r = 0; r < shape.row_taps; ++r) {
+    float sum[kMostStripColumnTaps] = {};
+#pragma unroll 1
+    for (int item = split * p.items_per_split + threadIdx.x; item < end_item;
+         item += kDepthwiseThreads) {
+      int image = item;
+      const int strip = p.by_strips.split(image);
+      const int first_row = p.by_segments.split(image) * p.segment_rows;
+      const UnalignedStrip<T> work{t,
+                                   shape,
+                                   source + image * t.source_n,
+                                   target + image * t.target_n + strip * columns,
+                                   strip * columns * shape.stride,
+                                   columns,
+                                   first_row,
+                                   min(first_row + p.segment_rows, t.row.count)};
+      work.add(r, sum);
+    }
+    const float total = sum_over_block(sum, reinterpret_cast<float*>(shared_bytes));
+    if (static_cast<int>(threadIdx.x) < shape.column_taps) {
+      partials[r * shape.column_taps + threadIdx.x] = total;
+    }
+    __syncthreads();  // the next row of taps overwrites shared memory
   }
 }
 

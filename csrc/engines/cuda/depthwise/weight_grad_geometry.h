@@ -103,25 +103,6 @@ struct RowWeightGradParams {
   FastDivmod by_rows, by_tiles;  // decompose an item
 };
 
-// The strip kernels that are compiled: kStripKernels, with and without aligned loads.
-struct StripGradKernel {
-  int shape, columns;
-  bool aligned;
-
-  bool operator==(const StripGradKernel&) const = default;
-  constexpr bool is_compiled() const {
-    return has_weight_grad_kernel(kStripShapes[shape], columns, aligned);
-  }
-};
-inline constexpr auto kStripGradKernels = [] {
-  std::array<StripGradKernel, 2 * kStripKernels.size()> kernels{};
-  for (size_t i = 0; i < kernels.size(); ++i) {
-    const StripKernel& strip = kStripKernels[i / 2];
-    kernels[i] = {strip.shape, strip.columns, i % 2 == 0};
-  }
-  return kernels;
-}();
-
 // Launch size and predicted time of either kernel.
 struct WeightGradCost {
   int64_t blocks = 0;  // 0: no kernel serves the problem
@@ -133,7 +114,9 @@ struct WeightGradCost {
 struct StripWeightGradFit : WeightGradCost {
   int shape = -1;  // index in kStripShapes (strip_shapes.h)
   int columns = 0;
-  bool aligned = true;  // both tensors are aligned to a thread's loads; known only at launch
+  // True if both tensors are aligned to a thread's loads; known only at launch. Otherwise
+  // unaligned_weight_grad_kernel computes the same sums in the same order.
+  bool aligned = true;
   StripWeightGradParams params{};
 
   void describe(Text& out) const;

@@ -14,14 +14,12 @@
 #include "cuda/launch.h"
 #include "device/convert.cuh"
 #include "device/dependent_launch.cuh"
-#include "device/float_types.cuh"
 #include "engines/cuda/depthwise/weight_grad_geometry.h"
 
 namespace convx {
 
-template <typename T>
 __global__ void __launch_bounds__(kWeightGradSumsThreads)
-    weight_grad_sums_kernel(const __grid_constant__ WeightGradSums p) {
+    weight_grad_sums_kernel(const __grid_constant__ WeightGradSums p, DType dtype) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   constexpr int kSlices = kWeightGradSumsThreads / kWeightGradSumsWeights;
   float* const sums = reinterpret_cast<float*>(shared_bytes);
@@ -47,17 +45,16 @@ __global__ void __launch_bounds__(kWeightGradSumsThreads)
   filter /= p.rows;
   const int64_t channel = filter % p.channels;
   filter /= p.channels;
-  static_cast<T*>(p.target)[filter * p.target_k + channel * p.target_c + row * p.target_r +
-                            column * p.target_s] = round_to<T>(sum);
+  const int64_t to =
+      filter * p.target_k + channel * p.target_c + row * p.target_r + column * p.target_s;
+  store_as(dtype, p.target, to, sum);
 }
 
 void add_partial_sums(const LaunchSite& site, int64_t splits, const Buffers& buffers) {
   const WeightGradSums sums = make_weight_grad_sums(*site.problem, splits, buffers);
-  visit_float_type(site.problem->dtype, [&](auto zero) {
-    launch_early<weight_grad_sums_kernel<decltype(zero)>>(
-        site, dim3(static_cast<unsigned>(sums.count_blocks())), kWeightGradSumsThreads,
-        kWeightGradSumsBytes, sums);
-  });
+  launch_early<weight_grad_sums_kernel>(site, dim3(static_cast<unsigned>(sums.count_blocks())),
+                                        kWeightGradSumsThreads, kWeightGradSumsBytes, sums,
+                                        site.problem->dtype);
 }
 
 }  // namespace convx

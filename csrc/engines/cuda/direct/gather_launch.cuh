@@ -18,9 +18,9 @@ namespace convx {
 // [filter of tile] in the accumulation type, with zeros for missing filters. Staging a chunk is
 // then a plain copy of 16-byte pieces. Grid: x covers the elements of a phase in the order in which
 // they are written, y the phases of the launch.
-template <typename T>
-__global__ void pack_weights_kernel(const __grid_constant__ GatherParams p, const T* w,
-                                    accumulate_t<T>* packed, int tile_filters) {
+template <typename Acc>
+__global__ void pack_weights_kernel(const __grid_constant__ GatherParams p, DType dtype,
+                                    const void* w, Acc* packed, int tile_filters) {
   const AxisParams& row = p.row[blockIdx.y / p.column_phases];
   const AxisParams& column = p.column[blockIdx.y % p.column_phases];
   const int64_t lines = int64_t{p.groups} * p.filter_tiles * p.source_channels;
@@ -42,7 +42,7 @@ __global__ void pack_weights_kernel(const __grid_constant__ GatherParams p, cons
     const int64_t offset = group * p.weight_group_stride + k * p.weight_target_stride +
                            c * p.weight_source_stride + r * p.weight_r_stride +
                            s * p.weight_s_stride;
-    packed[i] = k < p.target_channels ? to_accumulate(w[offset]) : accumulate_t<T>{0};
+    packed[i] = k < p.target_channels ? load_as<Acc>(dtype, w, offset) : Acc{0};
   }
 }
 
@@ -85,8 +85,8 @@ void pack_weights(const LaunchSite& site, const GatherParams& params, const Gath
   using Acc = accumulate_t<T>;
   const int64_t elements = shape.packed_bytes / static_cast<int64_t>(sizeof(Acc));
   const dim3 grid(count_loop_blocks(elements, 256), params.row_phases * params.column_phases);
-  launch_kernel<pack_weights_kernel<T>>(
-      site, grid, 256, 0, params, static_cast<const T*>(buffers.w),
+  launch_kernel<pack_weights_kernel<Acc>>(
+      site, grid, 256, 0, params, site.problem->dtype, static_cast<const void*>(buffers.w),
       static_cast<Acc*>(buffers.workspace), kGatherConfigs[shape.config].filters());
 }
 

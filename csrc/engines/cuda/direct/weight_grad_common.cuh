@@ -81,17 +81,24 @@ __device__ inline int64_t locate_y(const WeightGradParams& params, const PixelWa
   return at.n * params.y_strides.n + at.p * params.y_strides.h + at.q * params.y_strides.w;
 }
 
-template <typename T>
-__device__ inline void write_weight(const WeightGradParams& p, int group, int filter, int column,
-                                    accumulate_t<T> value) {
-  if (filter >= p.filters || column >= p.channels * p.R * p.S) return;
+__device__ inline bool has_weight(const WeightGradParams& p, int filter, int column) {
+  return filter < p.filters && column < p.channels * p.R * p.S;
+}
+
+__device__ inline int64_t locate_weight(const WeightGradParams& p, int group, int filter,
+                                        int column) {
   const int s = column % p.S;
   const int r = column / p.S % p.R;
   const int c = column / p.S / p.R;
   const int64_t k = int64_t{group} * p.filters + filter;
-  static_cast<T*>(
-      p.w)[k * p.w_strides.n + c * p.w_strides.c + r * p.w_strides.h + s * p.w_strides.w] =
-      round_to<T>(value);
+  return k * p.w_strides.n + c * p.w_strides.c + r * p.w_strides.h + s * p.w_strides.w;
+}
+
+template <typename T>
+__device__ inline void write_weight(const WeightGradParams& p, int group, int filter, int column,
+                                    accumulate_t<T> value) {
+  if (!has_weight(p, filter, column)) return;
+  static_cast<T*>(p.w)[locate_weight(p, group, filter, column)] = round_to<T>(value);
 }
 
 constexpr int kReduceThreads = 256;
@@ -107,11 +114,10 @@ constexpr int count_reduce_lanes(int splits) {
 // tiles has `lanes` threads, each of which adds every lanes-th slice; the first one adds their
 // sums. It sums in float64, because the slices are many and it costs nothing here.
 // Shared memory: a float64 per thread, [lane][element].
-template <typename T>
+template <typename Acc>
 __global__ void __launch_bounds__(kReduceThreads)
-    reduce_splits_kernel(const __grid_constant__ WeightGradParams p, int tile_filters,
+    reduce_splits_kernel(const __grid_constant__ WeightGradParams p, DType dtype, int tile_filters,
                          int tile_columns, int lanes) {
-  using Acc = accumulate_t<T>;
   extern __shared__ __align__(16) char memory[];
   auto* const lane_sums = reinterpret_cast<double*>(memory);
   const int64_t tile_elements = int64_t{tile_filters} * tile_columns;
@@ -145,7 +151,8 @@ __global__ void __launch_bounds__(kReduceThreads)
     const int filter =
         static_cast<int>(tile % p.filter_tiles) * tile_filters + within / tile_columns;
     const int group = static_cast<int>(tile / p.filter_tiles);
-    write_weight<T>(p, group, filter, column, static_cast<Acc>(sum));
+    if (!has_weight(p, filter, column)) continue;
+    store_as(dtype, p.w, locate_weight(p, group, filter, column), static_cast<Acc>(sum));
   }
 }
 
@@ -175,9 +182,10 @@ void launch_weight_grad(const LaunchSite& site, const WeightGradFit& fit, const 
     if (shape.direct) continue;
     const int64_t elements = int64_t{params.tiles} * config.filters * config.columns;
     const int lanes = count_reduce_lanes(params.splits);
-    launch_kernel<reduce_splits_kernel<T>>(
+    launch_kernel<reduce_splits_kernel<accumulate_t<T>>>(
         site, count_loop_blocks(elements * lanes, kReduceThreads), kReduceThreads,
-        kReduceThreads * sizeof(double), params, config.filters, config.columns, lanes);
+        kReduceThreads * sizeof(double), params, site.problem->dtype, config.filters,
+        config.columns, lanes);
   }
 }
 

@@ -88,7 +88,11 @@ class GemmGather : GemmPass {
   void add_bias(const MoveParams& move) {
     if (move.bias == nullptr) return;
     const unsigned lines = static_cast<unsigned>(move.rows) * move.groups * move.channels;
-    launch_kernel<add_bias_kernel<T>>(site_, lines, kMoveThreads, 0, move);
+    if constexpr (sizeof(T) > 2) {
+      launch_kernel<add_bias_kernel<T>>(site_, lines, kMoveThreads, 0, move);
+    } else {
+      throw_launch_error(site_, "choosing a kernel", "16-bit results are not in place");
+    }
   }
 
   GemmOperand filters_{};

@@ -12,7 +12,7 @@
 //     add_products     weight gradient: adds a chunk's products to the sum, in order
 //     write_gradient   the sum -> w
 //
-// None of them uses shared memory.
+// None of them uses shared memory. Kernels that only move values are launched for MovedAs<T>.
 #pragma once
 
 #include "core/fast_divmod.h"
@@ -171,7 +171,8 @@ __global__ void __launch_bounds__(kMoveThreads)
   }
 }
 
-// A block has one row of one channel, for all images of the chunk.
+// A block has one row of one channel, for all images of the chunk. 16-bit results are not in place
+// where there is a bias: it is added before the sum is rounded.
 template <typename T>
 __global__ void __launch_bounds__(kMoveThreads)
     add_bias_kernel(const __grid_constant__ MoveParams p) {
@@ -299,15 +300,15 @@ __global__ void __launch_bounds__(kMoveThreads)
 
 // Adds the last products to the sum and writes the result. sum: [group][filter][r][c][s], or null,
 // as are products.
-template <typename T>
+template <typename Acc>
 __global__ void __launch_bounds__(kMoveThreads)
-    write_gradient_kernel(const __grid_constant__ FilterParams p, const accumulate_t<T>* sum,
-                          const accumulate_t<T>* products, int count, T* w, int64_t elements) {
+    write_gradient_kernel(const __grid_constant__ FilterParams p, const Acc* sum,
+                          const Acc* products, int count, DType dtype, void* w, int64_t elements) {
   const int64_t step = int64_t{gridDim.x} * kMoveThreads;
   for (int64_t i = int64_t{blockIdx.x} * kMoveThreads + threadIdx.x; i < elements; i += step) {
-    accumulate_t<T> value = sum == nullptr ? accumulate_t<T>{0} : sum[i];
+    Acc value = sum == nullptr ? Acc{0} : sum[i];
     if (count > 0) {
-      const accumulate_t<T> chunk = add_products(products, count, elements, i);
+      const Acc chunk = add_products(products, count, elements, i);
       value = sum == nullptr ? chunk : value + chunk;
     }
     int64_t rest = i;
@@ -319,8 +320,9 @@ __global__ void __launch_bounds__(kMoveThreads)
     rest /= p.row_taps;
     const int k = static_cast<int>(rest % p.filters);
     const int64_t group = rest / p.filters;
-    w[group * p.group_stride + k * p.target_stride + c * p.source_stride + r * p.r_stride +
-      s * p.s_stride] = round_to<T>(value);
+    const int64_t to = group * p.group_stride + k * p.target_stride + c * p.source_stride +
+                       r * p.r_stride + s * p.s_stride;
+    store_as(dtype, w, to, value);
   }
 }
 

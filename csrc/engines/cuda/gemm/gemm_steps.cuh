@@ -112,7 +112,7 @@ GemmOperand fill_columns(const LaunchSite& site, const GatherView& view, const G
   const int64_t lines = site.problem->groups * p.stored_rows * view.source_channels;
   const dim3 grid(static_cast<unsigned>(lines),
                   static_cast<unsigned>((p.pixels + kColumnsPerBlock - 1) / kColumnsPerBlock));
-  launch_kernel<fill_columns_kernel<T>>(site, grid, kColumnThreads, 0, p);
+  launch_kernel<fill_columns_kernel<MovedAs<T>>>(site, grid, kColumnThreads, 0, p);
   const int64_t row_elements = view.source_channels * column.taps * piece.pitch();
   return {workspace.columns, transposed, piece.pitch(), stored.count(piece.rows) * row_elements,
           stored.per_output * row_elements};
@@ -143,9 +143,10 @@ void pack_filters(const LaunchSite& site, const GatherView& view, const GatherAx
   const FilterParams params = make_filter_params(*site.problem, view, row, column);
   const int64_t elements =
       site.problem->groups * view.target_channels * view.source_channels * row.taps * column.taps;
-  launch_kernel<pack_filters_kernel<T>>(site, count_loop_blocks(elements, kMoveThreads),
-                                        kMoveThreads, 0, params, static_cast<const T*>(w),
-                                        static_cast<T*>(packed), elements);
+  using Moved = MovedAs<T>;
+  launch_kernel<pack_filters_kernel<Moved>>(site, count_loop_blocks(elements, kMoveThreads),
+                                            kMoveThreads, 0, params, static_cast<const Moved*>(w),
+                                            static_cast<Moved*>(packed), elements);
 }
 
 // tensor: the target of a gather, or y for the weight gradient; both are the view's target.

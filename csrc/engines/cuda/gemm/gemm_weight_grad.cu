@@ -30,10 +30,10 @@ class GemmWeightGrad : GemmPass {
     }
     const FilterParams params =
         make_filter_params(problem_, view_, shape_.rows[0].axis, shape_.columns[0]);
-    launch_kernel<write_gradient_kernel<T>>(
+    launch_kernel<write_gradient_kernel<Acc>>(
         site_, count_loop_blocks(elements_, kMoveThreads), kMoveThreads, 0, params,
-        static_cast<const Acc*>(first_ ? nullptr : sum_), waiting_, waiting_count_,
-        static_cast<T*>(buffers_.w), elements_);
+        static_cast<const Acc*>(first_ ? nullptr : sum_), waiting_, waiting_count_, problem_.dtype,
+        buffers_.w, elements_);
   }
 
  private:
@@ -46,7 +46,8 @@ class GemmWeightGrad : GemmPass {
       GemmOperand gradient{};
       if (!phase.is_in_place()) {
         move.staged = phase.workspace.staging;
-        launch_kernel<gather_gradient_kernel<T>>(site_, move_grid(move), kMoveThreads, 0, move);
+        launch_kernel<gather_gradient_kernel<MovedAs<T>>>(site_, move_grid(move), kMoveThreads, 0,
+                                                          move);
         const int64_t row_elements = view_.target_channels * piece.pitch();
         gradient = {phase.workspace.staging, false, piece.pitch(), piece.rows * row_elements,
                     row_elements};

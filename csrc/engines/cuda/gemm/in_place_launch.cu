@@ -28,7 +28,10 @@ class GemmInPlace : GemmPass {
       pack_filters<T>(site_, view_, shape_.rows[0].axis, shape_.columns[0], buffers_.w, packed_);
     }
     if (in_place_.form == InPlaceForm::kPlanes) return run_planes();
-    if (in_place_.form == InPlaceForm::kSideBySide) return run_side_by_side();
+    if (in_place_.form == InPlaceForm::kSideBySide) {
+      if constexpr (sizeof(T) <= 4) return run_side_by_side();
+      throw_launch_error(site_, "choosing a kernel", "float64 planes do not lie side by side");
+    }
     const int64_t pixels = target_pixels(problem_);
     if (in_place_.form == InPlaceForm::kPixels) return multiply_pixels(source_, target_, pixels);
     for (int64_t pixel = 0; pixel < pixels; pixel += in_place_.chunk_pixels) {
@@ -119,7 +122,7 @@ class GemmInPlace : GemmPass {
                     static_cast<unsigned>(std::min(p.channels, 65535)));
       };
       dim3 grid = lay_out(view_.source_strides, source_, view_.source_channels, copied_);
-      launch_kernel<gather_planes_kernel<T>>(site_, grid, kMoveThreads, 0, p);
+      launch_kernel<gather_planes_kernel<MovedAs<T>>>(site_, grid, kMoveThreads, 0, p);
       BatchedGemm gemm{};
       gemm.m = p.pitch;  // includes the padding: cuBLAS is slow with other numbers of pixels
       gemm.n = view_.target_channels;
@@ -165,14 +168,16 @@ class GemmInPlace : GemmPass {
   }
 
   void fill_bias(T* to, int64_t lines, int64_t columns, int64_t pitch, bool line_is_channel) {
+    using Moved = MovedAs<T>;
     constexpr int64_t kMostValues = int64_t{1} << 30;  // per launch
     const int64_t most = std::max<int64_t>(kMostValues / columns, 1);
     for (int64_t line = 0; line < lines; line += most) {
       const auto values = static_cast<int>(std::min(most, lines - line) * columns);
-      launch_kernel<fill_bias_kernel<T>>(site_, count_loop_blocks(values, kMoveThreads),
-                                         kMoveThreads, 0, to + line * pitch,
-                                         bias_ + (line_is_channel ? line : 0), values,
-                                         FastDivmod(columns), pitch, line_is_channel);
+      const T* const first = bias_ + (line_is_channel ? line : 0);
+      launch_kernel<fill_bias_kernel<Moved>>(
+          site_, count_loop_blocks(values, kMoveThreads), kMoveThreads, 0,
+          reinterpret_cast<Moved*>(to + line * pitch), reinterpret_cast<const Moved*>(first),
+          values, FastDivmod(columns), pitch, line_is_channel);
     }
   }
 

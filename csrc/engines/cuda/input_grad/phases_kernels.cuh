@@ -229,28 +229,38 @@ __global__ void __launch_bounds__(kPhasesThreads)
   }
 }
 
-// kRows: see ScanParams. Threads that find a value all store the same.
-template <typename T, int kUnit>
+// kRows: see ScanParams. A thread reads pieces of 2 to 16 bytes. Threads that find a value all
+// store the same.
+template <typename Piece>
 __global__ void __launch_bounds__(kPhasesThreads)
     scan_source_kernel(const __grid_constant__ ScanParams p) {
   wait_for_kernels_before();
   let_next_kernel_start();
+  constexpr int kWords = sizeof(Piece) < 4 ? 1 : sizeof(Piece) / 4;
+  union Words {
+    uint32_t words[kWords];
+    Piece piece;
+  };
   const auto step = static_cast<int64_t>(gridDim.x) * kPhasesThreads;
   const Strides& s = p.source_strides;
   bool found = false;
+#pragma unroll 1
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kPhasesThreads + threadIdx.x; i < p.units;
        i += step) {
     int image = static_cast<int>(i);
-    const int channel = p.by_units.split(image) * kUnit;
+    const int channel = p.by_units.split(image) * p.unit;
     const int column = p.by_columns.split(image);
     const int row = p.by_rows.split(image);
-    const T* from =
-        static_cast<const T*>(p.source) + image * s.n + channel * s.c + row * s.h + column * s.w;
-    const auto unit = *reinterpret_cast<const PhaseUnit<T, kUnit>*>(from);
+    const int64_t at = image * s.n + channel * s.c + row * s.h + column * s.w;
+    Words unit{};
+    unit.piece =
+        *reinterpret_cast<const Piece*>(static_cast<const char*>(p.source) + at * p.element_bytes);
 #pragma unroll
-    for (const T& value : unit.values) {
-      const auto wide = to_accumulate(value);
-      found = found || wide - wide != 0;  // NaN for infinities and NaN
+    for (int word = 0; word < kWords; ++word) {
+      if (p.element_bytes == 8 && word % 2 == 0) continue;  // the low word of a float64 value
+      const uint32_t bits = unit.words[word];
+      found =
+          found || (bits & p.exponent) == p.exponent || (bits & p.high_exponent) == p.high_exponent;
     }
   }
   if (found) *p.flag = 1;

@@ -21,6 +21,15 @@ void visit_unit(int unit, const Visit& visit) {
   }
 }
 
+// Calls visit with a value of so many bytes, which are loaded at once.
+template <typename Visit>
+void visit_piece(int bytes, const Visit& visit) {
+  if (bytes == 16) return visit(uint4{});
+  if (bytes == 8) return visit(uint2{});
+  if (bytes == 4) return visit(uint32_t{});
+  visit(uint16_t{});
+}
+
 class PhasesLaunch {
  public:
   PhasesLaunch(const LaunchSite& site, const PhasesShape& shape, const Buffers& buffers)
@@ -109,10 +118,8 @@ class PhasesLaunch {
       params.source = advance(buffers_.y, image * problem_.y_strides.n);
       params.units = static_cast<int>(images * params.image_units);
       const dim3 grid(count_loop_blocks(params.units, 4 * kPhasesThreads));
-      visit_device_type(problem_.dtype, [&]<typename T>(T) {
-        visit_unit<T>(params.unit, [&]<int kUnit>() {
-          launch_early<scan_source_kernel<T, kUnit>>(site_, grid, kPhasesThreads, 0, params);
-        });
+      visit_piece(params.unit * params.element_bytes, [&]<typename Piece>(Piece) {
+        launch_early<scan_source_kernel<Piece>>(site_, grid, kPhasesThreads, 0, params);
       });
     });
   }

@@ -276,6 +276,12 @@ void set_scan_unit(ScanParams& scan, const ConvProblem& p, int unit) {
   scan.unit = unit;
   scan.by_units = FastDivmod(p.K / unit);
   scan.image_units = narrow(p.K * p.P * p.Q / unit);
+  scan.element_bytes = narrow(size_of(p.dtype));
+  scan.exponent = p.dtype == DType::kFloat64    ? 0x7ff00000u  // of the high word
+                  : p.dtype == DType::kFloat32  ? 0x7f800000u
+                  : p.dtype == DType::kBFloat16 ? 0x7f80u
+                                                : 0x7c00u;
+  scan.high_exponent = scan.element_bytes == 2 ? scan.exponent << 16 : scan.exponent;
 }
 
 std::optional<PhasesShape> fit_row_phases(const ConvProblem& p, const DeviceCaps& caps,

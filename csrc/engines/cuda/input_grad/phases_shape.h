@@ -77,6 +77,8 @@ struct ScanParams {
   int* flag;
   Strides source_strides;
   int unit, image_units, units;  // as in InterleaveParams
+  int element_bytes;
+  uint32_t exponent, high_exponent;  // bits of a word's low and high value; equal if it has one
   FastDivmod by_units, by_columns, by_rows;
 };
 

@@ -43,9 +43,9 @@
 #include "engines/cuda/lines/tile_roles.cuh"
 #include "engines/cuda/lines/window_fit.h"
 #include "kernels/fill_stages.cuh"
-#include "kernels/measure_halves.cuh"
+#include "kernels/measure_operands.h"
 #include "kernels/run_flag.cuh"
-#include "kernels/sum_partials.cuh"
+#include "kernels/sum_partials.h"
 
 namespace convx {
 
@@ -187,7 +187,7 @@ void launch_lines(const LaunchSite& site, const WindowShape& shape, const Window
     params.source = static_cast<const Element*>(params.source) + params.images * params.source_n;
     params.target = static_cast<Element*>(params.target) + params.images * params.target_n;
   }
-  if (shape.splits > 1) sum_partials<Element>(site, whole);
+  if (shape.splits > 1) sum_partials(site, whole, whole.splits);
 }
 
 }  // namespace convx

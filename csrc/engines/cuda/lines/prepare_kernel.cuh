@@ -400,10 +400,11 @@ void prepare_words(const LaunchSite& site, const WindowShape& shape, const Windo
 template <TensorMath kMath>
 void prepare(const LaunchSite& site, const WindowShape& shape, const WindowParams& params,
              bool pack) {
+  constexpr TensorMath kPacking = packing_math(kMath);
   const int64_t words = int64_t{params.slabs} * params.lane_bytes / 4;
-  if (words <= 8) return prepare_words<kMath, 8>(site, shape, params, pack);
-  if (words <= 16) return prepare_words<kMath, 16>(site, shape, params, pack);
-  prepare_words<kMath, 32>(site, shape, params, pack);
+  if (words <= 8) return prepare_words<kPacking, 8>(site, shape, params, pack);
+  if (words <= 16) return prepare_words<kPacking, 16>(site, shape, params, pack);
+  prepare_words<kPacking, 32>(site, shape, params, pack);
 }
 
 }  // namespace convx

@@ -309,11 +309,18 @@ __device__ __forceinline__ void multiply_tile(const PixelParams& p, const PixelT
 template <TensorMath kMath, int kBlocks, int kFilters, bool kFolded>
 __global__ void __launch_bounds__(kMmaThreads, count_mma_blocks(kMath, kFilters, kBlocks))
     pixel_mma_kernel(const __grid_constant__ PixelParams p) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  extern __shared__ __align__(128) char memory[];
-  if (static_cast<int>(blockIdx.x) >= p.tiles) return;
-  multiply_tile<kMath, kBlocks, kFilters, kFolded>(p, locate_tile(p, blockIdx.x), memory);
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  constexpr bool kCompiled = has_mma_tile_beside_wgmma({kFilters, kBlocks, kFolded});
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  constexpr bool kCompiled = true;
+#else
+  constexpr bool kCompiled = false;
 #endif
+  if constexpr (kCompiled) {
+    extern __shared__ __align__(128) char memory[];
+    if (static_cast<int>(blockIdx.x) >= p.tiles) return;
+    multiply_tile<kMath, kBlocks, kFilters, kFolded>(p, locate_tile(p, blockIdx.x), memory);
+  }
 }
 
 }  // namespace convx

@@ -15,7 +15,7 @@ PixelShape fit_phase(const ConvProblem& problem, const DeviceCaps& caps, GatherA
   rows.taps = std::max<int64_t>(rows.taps, 1);
   columns.taps = std::max<int64_t>(columns.taps, 1);
   PixelShape shape =
-      fit_pixel_shape(problem, caps, rows, columns, make_mma_tiling(tensor_math(problem)));
+      fit_pixel_shape(problem, caps, rows, columns, make_mma_tiling(tensor_math(problem), caps));
   if (empty) {  // no tap reaches these pixels: the kernel only stores zeros
     shape.chunks = 0;
     shape.splits = 1;

@@ -136,7 +136,10 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
 
 }  // namespace
 
-PixelTiling make_mma_tiling(TensorMath math) {
+PixelTiling make_mma_tiling(TensorMath math, const DeviceCaps& caps) {
+  if (caps.wgmma) {
+    return PixelTiling{math, kMmaTilesBesideWgmma, fit_shared_memory, predict_microseconds};
+  }
   return visit_math(math, [&]<TensorMath kMath>() {
     return PixelTiling{math, mma_tiles<kMath>(), fit_shared_memory, predict_microseconds};
   });

@@ -40,8 +40,9 @@ __device__ __forceinline__ int find_paired(const PixelParams& p, int k) {
 // A block packs a chunk of channels of a few filters. Grid: (filters of all tiles / rows, chunks).
 // Neighbouring threads read neighbouring taps and channels, and write neighbouring bytes. staged:
 // [rows][channels of a chunk][taps], in shared memory.
-template <TensorMath kMath, typename T, FilterOrder kOrder>
+template <TensorMath kMath, FilterOrder kOrder>
 __device__ __forceinline__ void pack_filters(const PixelParams& p, int rows, float* staged) {
+  using T = typename TensorTypes<kMath>::Element;
   constexpr int kDepth = step_depth(kMath);
   const int taps = p.tap_rows * p.tap_columns;
   const int first_row = blockIdx.x * rows;             // row among all filter tiles
@@ -110,7 +111,7 @@ __device__ __forceinline__ void pack_filters(const PixelParams& p, int rows, flo
 }
 
 // Compiled for the architectures of the kernels that read its output.
-template <TensorMath kMath, typename T, FilterOrder kOrder>
+template <TensorMath kMath, FilterOrder kOrder>
 __global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p, int rows) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr bool kCompiled = true;
@@ -128,11 +129,11 @@ __global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p,
     }
 #endif
     if (__syncthreads_or(must_return(p))) return;  // other blocks may be about to set the flag
-    pack_filters<kMath, T, kOrder>(p, rows, staged);
+    pack_filters<kMath, kOrder>(p, rows, staged);
   }
 }
 
-template <TensorMath kMath, typename T, FilterOrder kOrder>
+template <TensorMath kMath, FilterOrder kOrder>
 void pack_pixel_filters(const LaunchSite& site, const PixelShape& shape,
                         const PixelParams& params) {
   constexpr int64_t kStagingLimit = 64 << 10;
@@ -142,7 +143,7 @@ void pack_pixel_filters(const LaunchSite& site, const PixelShape& shape,
   while (rows > 1 && rows * row_bytes > kStagingLimit) rows /= 2;
   const int64_t filters = int64_t{shape.filters} * shape.filter_tiles * site.problem->groups;
   const dim3 grid(static_cast<unsigned>(filters / rows), static_cast<unsigned>(params.chunks));
-  constexpr auto kKernel = pack_pixel_filters_kernel<kMath, T, kOrder>;
+  constexpr auto kKernel = pack_pixel_filters_kernel<packing_math(kMath), kOrder>;
   if constexpr (kOrder == FilterOrder::kSwizzled) {
     launch_early<kKernel>(site, grid, 128, rows * row_bytes, params, rows);
   } else {

@@ -45,6 +45,16 @@ constexpr const auto& mma_tiles() {
     return kMmaTiles;
 }
 
+// On GPUs with wgmma cuda_mma runs only by name: there it has one tile of pixels and one that folds
+// taps, in every format, and builds for these GPUs alone compile no others.
+inline constexpr PixelTileSize kMmaTilesBesideWgmma[] = {{64, 2}, {64, 2, true}};
+constexpr bool has_mma_tile_beside_wgmma(const PixelTileSize& tile) {
+  for (const PixelTileSize& known : kMmaTilesBesideWgmma) {
+    if (known == tile) return true;
+  }
+  return false;
+}
+
 // Blocks per multiprocessor, limited by registers. Split values have more operands, and
 // accumulators of a step besides the totals.
 constexpr int count_mma_blocks(TensorMath math, int filters, int blocks) {
@@ -53,6 +63,6 @@ constexpr int count_mma_blocks(TensorMath math, int filters, int blocks) {
 }
 
 PixelTiling make_wgmma_tiling(TensorMath math);
-PixelTiling make_mma_tiling(TensorMath math);
+PixelTiling make_mma_tiling(TensorMath math, const DeviceCaps& caps);
 
 }  // namespace convx

@@ -33,7 +33,7 @@
 #include "device/wgmma.cuh"
 #include "engines/cuda/pointwise/pointwise_load.cuh"
 #include "engines/cuda/pointwise/pointwise_store.cuh"
-#include "kernels/measure_halves.cuh"
+#include "kernels/measure_operands.h"
 #include "kernels/run_flag.cuh"
 
 namespace convx {

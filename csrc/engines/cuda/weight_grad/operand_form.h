@@ -55,6 +55,11 @@ constexpr bool has_row_kernel(OperandForm form) {
          form == OperandForm::kScaledFp16x2;
 }
 
+// The form whose packing kernel serves operands of this one: 16-bit values are packed as they are.
+constexpr OperandForm packing_form(OperandForm form) {
+  return form == OperandForm::kFloat16 ? OperandForm::kBFloat16 : form;
+}
+
 // Whether TMA makes the form of a tensor in memory (row_boxes_kernel.cuh).
 constexpr bool has_row_boxes(OperandForm form) {
   return count_components(form) == 1 && !is_scaled(form);

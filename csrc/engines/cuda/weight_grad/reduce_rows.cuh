@@ -184,12 +184,11 @@ struct ReduceVector {
   }
 };
 
-template <OperandForm kForm>
+template <typename T>
 __global__ void __launch_bounds__(kReduceThreads)
     wgrad_reduce_rows_kernel(const __grid_constant__ WgradGeometry g,
                              const __grid_constant__ WgradCall call,
-                             const __grid_constant__ ReduceRowsShape shape) {
-  using T = element_t<kForm>;
+                             const __grid_constant__ ReduceRowsShape shape, OperandForm form) {
   extern __shared__ __align__(16) char memory[];
   auto* const sums = reinterpret_cast<float4*>(memory);  // [share][vector]
   auto* const places = reinterpret_cast<int*>(sums + kReduceThreads);
@@ -199,7 +198,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   let_next_kernel_start();
   if (must_return(call)) return;
   __syncthreads();
-  const SumFinisher<kForm> finisher(call);
+  const PartialSumFinisher<T> finisher(call, form);
   const int thread = static_cast<int>(threadIdx.x);
   const int shares = 1 << shape.share_bits, block_vectors = kReduceThreads >> shape.share_bits;
   const int share = thread / block_vectors, own = thread % block_vectors;
@@ -273,8 +272,8 @@ void launch_reduce_rows(const LaunchSite& site, const WgradGeometry& g, const Wg
   const int64_t blocks = (int64_t{shape.vectors} + block_vectors - 1) / block_vectors;
   const dim3 grid(static_cast<unsigned>(std::min(blocks, kReduceRowsBlocks)));
   const size_t shared_bytes = kReduceThreads * sizeof(float4) + 8 * static_cast<size_t>(shape.taps);
-  launch_early<wgrad_reduce_rows_kernel<kForm>>(site, grid, kReduceThreads, shared_bytes, g, call,
-                                                shape);
+  launch_early<wgrad_reduce_rows_kernel<element_t<kForm>>>(site, grid, kReduceThreads, shared_bytes,
+                                                           g, call, shape, kForm);
 }
 
 }  // namespace convx

@@ -77,6 +77,32 @@ class SumFinisher {
   Unscale unscale_;
 };
 
+// The same for the reductions, which are compiled once for all forms of float32.
+template <typename T>
+class PartialSumFinisher {
+ public:
+  __device__ __forceinline__ PartialSumFinisher(const WgradCall& call, OperandForm form) {
+    if (is_scaled(form)) {
+      unscale_ = Unscale(call.scales->source, filter_scales(call.scales)[0]);
+    } else if (count_components(form) > 1) {
+      unscale_.first = kSplitUnscale;
+    }
+  }
+
+  __device__ __forceinline__ float unscale(float sum, bool& is_wrong) const {
+    if constexpr (sizeof(T) == 4) sum = sum * unscale_.first * unscale_.second;
+    is_wrong |= !(fabsf(sum) <= kLargestFinite);
+    return sum;
+  }
+
+  __device__ __forceinline__ T finish(float sum, bool& is_wrong) const {
+    return round_to<T>(unscale(sum, is_wrong));
+  }
+
+ private:
+  Unscale unscale_;
+};
+
 // One element of dW.
 struct WgradElement {
   int filter, channel, r, s;  // channel: of all groups

@@ -17,6 +17,7 @@
 #include "engines/cuda/weight_grad/wgrad_geometry.h"
 #include "engines/cuda/weight_grad/wgrad_kernel.cuh"
 #include "engines/cuda/weight_grad/wgrad_reduce.cuh"
+#include "kernels/half_scales.cuh"
 #include "kernels/measure_halves.cuh"
 
 namespace convx {
@@ -122,7 +123,8 @@ void pack_positions(const LaunchSite& site, const WgradGeometry& g, const WgradC
   const int64_t bytes = g.input_bytes(1) + g.gradient_bytes(1);
   if (bytes == 0) return;
   const int64_t blocks = std::min<int64_t>(bytes / kPackedBlockBytes, kPackBlocks);
-  launch_early<pack_positions_kernel<element_t<kForm>, kForm>>(
+  constexpr OperandForm kPacking = packing_form(kForm);
+  launch_early<pack_positions_kernel<element_t<kPacking>, kPacking>>(
       site, dim3(static_cast<unsigned>(blocks)), kPackThreads,
       1024 + count_components(kForm) * kPackedBlockBytes, g, call);
 }

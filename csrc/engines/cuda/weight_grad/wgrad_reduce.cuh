@@ -70,12 +70,11 @@ __device__ __forceinline__ void add_unit(const WgradGeometry& g, const ReduceSha
   }
 }
 
-template <OperandForm kForm>
+template <typename T>
 __global__ void __launch_bounds__(kReduceThreads)
     wgrad_reduce_kernel(const __grid_constant__ WgradGeometry g,
                         const __grid_constant__ WgradCall call,
-                        const __grid_constant__ ReduceShape shape) {
-  using T = element_t<kForm>;
+                        const __grid_constant__ ReduceShape shape, OperandForm form) {
   extern __shared__ __align__(16) char memory[];
   auto* const places = reinterpret_cast<int*>(memory);
   int* const offsets = places + kMaxWgradTaps;
@@ -86,7 +85,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   let_next_kernel_start();
   if (must_return(call)) return;
   __syncthreads();
-  const SumFinisher<kForm> finisher(call);
+  const PartialSumFinisher<T> finisher(call, form);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   const int unit_warps = shape.unit_warps, block_units = kReduceWarps / unit_warps;
   const int own_unit = warp / unit_warps, share = warp - own_unit * unit_warps;
@@ -170,8 +169,8 @@ void launch_wgrad_reduce(const LaunchSite& site, const WgradGeometry& g, const W
   const int block_units = kReduceWarps / shape.unit_warps;
   const int64_t blocks = (int64_t{shape.units} + block_units - 1) / block_units;
   const dim3 grid(static_cast<unsigned>(std::min<int64_t>(blocks, kReduceBlocks)));
-  launch_early<wgrad_reduce_kernel<kForm>>(site, grid, kReduceThreads, kReduceSharedBytes, g, call,
-                                           shape);
+  launch_early<wgrad_reduce_kernel<element_t<kForm>>>(site, grid, kReduceThreads,
+                                                      kReduceSharedBytes, g, call, shape, kForm);
 }
 
 }  // namespace convx

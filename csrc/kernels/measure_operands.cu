@@ -1,0 +1,76 @@
+// The kernel behind measure finds the scales of scaled fp16. Block 0 samples 4096 source values for
+// the source's scale, and estimates from them whether sums have enough non-zero terms. Block f + 1
+// reads all values of filter f.
+#include "kernels/measure_operands.h"
+
+#include "cuda/launch.h"
+#include "device/dependent_launch.cuh"
+#include "kernels/half_scales.cuh"
+#include "kernels/measure_halves.cuh"
+
+namespace convx {
+
+__device__ __forceinline__ Measure sample_source(const TensorParams& p) {
+  return sample_tensor({static_cast<const float*>(p.source),
+                        p.images,
+                        p.groups * p.group_sources,
+                        p.source_height,
+                        p.source_width,
+                        {p.source_n, p.source_c, p.source_h, p.source_w}});
+}
+
+// filter: counted over all groups.
+__device__ __forceinline__ Measure measure_filter(const TensorParams& p, int filter) {
+  const int group = filter / p.group_targets;
+  const float* values = static_cast<const float*>(p.filters) + group * p.filter_group +
+                        (filter - group * p.group_targets) * p.filter_target;
+  const int taps = p.tap_rows * p.tap_columns;
+  // True if a filter's values [channel][r][s] are contiguous, in any order of taps.
+  const bool dense = p.filter_source == taps && p.filter_s == 1 && p.filter_r == p.tap_columns &&
+                     p.tap_r_step * p.tap_r_step == 1 && p.tap_s_step * p.tap_s_step == 1;
+  Measure measure;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < p.group_sources * taps; i += kMeasureThreads) {
+    int64_t offset = i;
+    if (!dense) {
+      const int channel = i / taps, tap = i - channel * taps;
+      const int r = tap / p.tap_columns, s = tap - r * p.tap_columns;
+      offset = channel * p.filter_source + (p.tap_r0 + r * p.tap_r_step) * p.filter_r +
+               (p.tap_s0 + s * p.tap_s_step) * p.filter_s;
+    }
+    measure.look(__ldg(values + offset));
+  }
+  return measure;
+}
+
+__global__ void __launch_bounds__(kMeasureThreads)
+    measure_kernel(const __grid_constant__ TensorParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // like the kernels that read the scales
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  extern __shared__ __align__(16) char memory[];
+  const int filter = static_cast<int>(blockIdx.x) - 1;
+  const Measure measure = join_block(filter < 0 ? sample_source(p) : measure_filter(p, filter),
+                                     reinterpret_cast<Measure*>(memory));
+  if (threadIdx.x != 0) return;
+  if (filter < 0) {
+    const float share = (measure.positive + measure.negative) /
+                        static_cast<float>(kSampled * kMeasureThreads);  // not zero
+    p.scales->unfit = share * p.group_sources * p.tap_rows * p.tap_columns < p.min_terms;
+    p.scales->source = find_scale(measure.largest, kSourceExponent);
+    p.scales->one_signed = measure.is_one_signed();
+    p.scales->careful = 0;
+  } else {
+    const float scale = find_scale(measure.largest, kFilterExponent);
+    filter_scales(p.scales)[filter] = measure.is_one_signed() ? -scale : scale;
+  }
+#endif
+}
+
+void measure(const LaunchSite& site, const TensorParams& params) {
+  const int filters = params.groups * params.group_targets;
+  launch_early<measure_kernel>(site, dim3(static_cast<unsigned>(filters + 1)), kMeasureThreads,
+                               kMeasureThreads / 32 * sizeof(Measure), params);
+}
+
+}  // namespace convx
