@@ -80,15 +80,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not os.access(arguments.json.parent, os.W_OK):
         parser.error(f"cannot write to {arguments.json.parent}")
     size = (arguments.batch, 3, arguments.extent, arguments.extent)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    machine = describe_machine(arguments.device)
     with autotuned(allow_tf32=True):  # PyTorch's default, said aloud
         for name in arguments.models or MODELS:
             model = MODELS[name](name)
             rows += measure_model(name, model, size, arguments.device, arguments.seconds)
-    document = {"machine": describe_machine(arguments.device), "input": size, "models": rows}
-    unfinished = arguments.json.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(document, indent=1) + "\n")
-    unfinished.replace(arguments.json)
+            # After every model: an interrupted run keeps what it has measured.
+            document = {"machine": machine, "input": size, "models": rows}
+            unfinished = arguments.json.with_suffix(".tmp")
+            unfinished.write_text(json.dumps(document, indent=1) + "\n")
+            unfinished.replace(arguments.json)
     return 0
 
 
