@@ -301,8 +301,8 @@ double bound_channels_last(const ConvProblem& problem, const DeviceCaps& caps,
   return kBelow * (kDepthwiseLaunchUs + std::max(memory, compute));
 }
 
-ChannelsLastParams fill_channels_last(const ConvProblem& problem, const DepthwiseTensors& t,
-                                      int unit, const ChannelsLastLayout& layout) {
+ChannelsLastParams fill_channels_last(const DepthwiseTensors& t, int unit,
+                                      const ChannelsLastLayout& layout) {
   const ChannelsLastTile& tile = layout.tile;
   ChannelsLastParams p{};
   p.t = t;
@@ -394,7 +394,7 @@ void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, Depth
   }
   fit.pixel.t = t;
   if (!best) return;
-  fit.pixel = fill_channels_last(problem, t, unit, *best);
+  fit.pixel = fill_channels_last(t, unit, *best);
   fit.blocks = best->blocks, fit.shared_bytes = best->shared_bytes;
 }
 
