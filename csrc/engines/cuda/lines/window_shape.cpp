@@ -6,7 +6,7 @@
 #include <span>
 
 #include "core/arithmetic.h"
-#include "engines/cuda/lines/axis_reach.h"
+#include "engines/cuda/lines/line_taps.h"
 #include "engines/cuda/lines/window_parts.h"
 
 namespace convx {
@@ -51,8 +51,7 @@ class Fitter {
         costs_(make_phase_costs(problem, caps, math, rows, columns)),
         rows_(rows),
         columns_(columns),
-        row_reach_(rows),
-        column_reach_(columns),
+        taps_on_line_(rows, columns),
         math_(math),
         least_us_(give_up_us) {
     const GatherTensors& view = costs_.tensors;
@@ -71,8 +70,8 @@ class Fitter {
     best_.depends_on_workspace = depends_on_workspace_;
     if (best_.columns == 0) return best_;
     best_.segments.resize(best_.segment_count);
-    fill_segments(best_);
-    fill_taps(best_);
+    taps_on_line_.fill_segments(best_);
+    taps_on_line_.fill_taps(best_);
     const int64_t tiles = best_.pixel_tiles * best_.filter_tiles * problem_.groups * best_.splits;
     best_.blocks = static_cast<int>(std::min<int64_t>(tiles, caps_.sm_count));
     return best_;
@@ -212,12 +211,13 @@ class Fitter {
     start_.rows_axis = rows_;
     start_.columns_axis = columns_;
     start_.channels = static_cast<int>(sources_);
-    start_.rows = static_cast<int>(row_reach_.shared_pitch(rows_, source_h_));
-    start_.row_base = static_cast<int>(row_reach_.first);
-    start_.column_base = static_cast<int>(column_reach_.first);
-    start_.lines = static_cast<int>(row_reach_.phases.size() * column_reach_.phases.size());
+    start_.rows = static_cast<int>(taps_on_line_.row_reach.shared_pitch(rows_, source_h_));
+    start_.row_base = static_cast<int>(taps_on_line_.row_reach.first);
+    start_.column_base = static_cast<int>(taps_on_line_.column_reach.first);
+    start_.lines = static_cast<int>(taps_on_line_.row_reach.phases.size() *
+                                    taps_on_line_.column_reach.phases.size());
     // The pitch of a line that is not cut into strips.
-    start_.pitch = static_cast<int>(column_reach_.shared_pitch(columns_, source_w_));
+    start_.pitch = static_cast<int>(taps_on_line_.column_reach.shared_pitch(columns_, source_w_));
   }
 
   WindowShape lay_out(const Candidate& candidate) {
@@ -241,8 +241,8 @@ class Fitter {
     shape.by_rows = candidate.cut != Cut::kStretch;
     shape.strips = candidate.strips;
     shape.strip_columns = static_cast<int>(ceil_div(columns_.count, candidate.strips));
-    int64_t pitch =
-        candidate.strips == 1 ? start_.pitch : shape.strip_columns + column_reach_.span();
+    int64_t pitch = candidate.strips == 1 ? start_.pitch
+                                          : shape.strip_columns + taps_on_line_.column_reach.span();
     // Segments start at rows, so rows start at multiples of kLineAlignment. With an even pitch,
     // pairs of pixels are pairs of positions, and are staged together.
     if (shape.by_rows) pitch = round_up(pitch, kLineAlignment);
@@ -252,7 +252,7 @@ class Fitter {
 
   // Leaves segment_count at 0 if there would be too many.
   void lay_out_tile(WindowShape& shape, const Candidate& candidate) {
-    const int64_t column_phases = static_cast<int64_t>(column_reach_.phases.size());
+    const int64_t column_phases = static_cast<int64_t>(taps_on_line_.column_reach.phases.size());
     const int64_t columns = shape.columns;
     // A copy of a line starts at a multiple of kLineAlignment, a box anywhere.
     const int64_t before = candidate.way == Way::kBoxes ? 0 : kLineAlignment - 1;
@@ -269,7 +269,8 @@ class Fitter {
     }
     int64_t cover = shape.window_step * (shape.windows() - 1) + columns;
     int64_t segments = shape.lines;
-    const int64_t reach = cover + row_reach_.span() * shape.pitch + column_reach_.span();
+    const int64_t reach =
+        cover + taps_on_line_.row_reach.span() * shape.pitch + taps_on_line_.column_reach.span();
     int64_t length = align(reach);
     shape.reach = static_cast<int>(std::min<int64_t>(reach, 1 << 30));
     shape.second_window = shape.windows() == 2 ? shape.window_step : 0;
@@ -295,7 +296,7 @@ class Fitter {
         cover = columns;
       }
       segments = kernel_rows * column_phases;
-      length = align(cover + column_reach_.span());
+      length = align(cover + taps_on_line_.column_reach.span());
       if (further > 0) shape.second_offset = static_cast<int>(further * column_phases * length);
     }
     constexpr int64_t kMaxLine = int64_t{1} << 30;  // positions are 32-bit
@@ -306,42 +307,6 @@ class Fitter {
     shape.segment_count = static_cast<int>(segments);
   }
 
-  // Rows of the line from a tile's first row to those that a kernel row reads.
-  int64_t rows_down(int64_t kernel_row) const {
-    const int64_t offset = rows_.offset0 + kernel_row * rows_.offset_step;
-    return floor_div(offset, rows_.source_step) - row_reach_.first;
-  }
-
-  // The shift of the last segment: a segment of a later kernel row is not above an earlier one's.
-  int64_t find_last_shift(const WindowShape& shape) const {
-    if (!shape.by_rows) return 0;
-    const int64_t kernel_rows = shape.segment_count / std::ssize(column_reach_.phases);
-    return rows_down(kernel_rows - 1) * shape.pitch;
-  }
-
-  void fill_segments(WindowShape& shape) const {
-    const auto& row_phases = row_reach_.phases;
-    const auto& column_phases = column_reach_.phases;
-    for (size_t i = 0; i < shape.segments.size(); ++i) {
-      WindowSegment& segment = shape.segments[i];
-      int64_t row_phase = static_cast<int64_t>(i / column_phases.size());
-      segment.row_phase = static_cast<int>(row_phases[row_phase % row_phases.size()]);
-      if (shape.by_rows) {
-        const int64_t offset = rows_.offset0 + row_phase * rows_.offset_step;
-        const int64_t down = rows_down(row_phase);
-        segment.shift = static_cast<int>(down * shape.pitch);
-        segment.rows_down = static_cast<int>(down);
-        segment.row_phase = static_cast<int>(floor_mod(offset, rows_.source_step));
-        // A segment between the rows of the two windows may be read by no tap, and then may have no
-        // line. Any line will do.
-        row_phase = place_of(row_phases, segment.row_phase) % std::ssize(row_phases);
-      }
-      const size_t column_phase = i % column_phases.size();
-      segment.column_phase = static_cast<int>(column_phases[column_phase]);
-      segment.line = static_cast<int>(row_phase * std::ssize(column_phases) + column_phase);
-    }
-  }
-
   // Decides how many images' lines are in the workspace at a time.
   bool fit_lines(WindowShape& shape) {
     if (shape.box_columns > 0) {  // no lines in the workspace
@@ -349,7 +314,8 @@ class Fitter {
       shape.pixel_tiles = count_pixel_tiles(shape, shape.images);
       return has_room(shape.packed_bytes + shape.partial_bytes);
     }
-    int64_t slack = find_last_shift(shape) + shape.segment_length + 2 * kLineAlignment;
+    int64_t slack =
+        taps_on_line_.find_last_shift(shape) + shape.segment_length + 2 * kLineAlignment;
     // Pairs of rows, and windows across a row, may start behind an image's last row.
     if (shape.pair_rows > 0) {
       slack += 2 * int64_t{shape.pair_rows} * shape.pitch + shape.column_windows * shape.columns;
@@ -427,30 +393,11 @@ class Fitter {
     return shape.shared_bytes <= caps_.shared_bytes_per_block;
   }
 
-  void fill_taps(WindowShape& shape) const {
-    for (int64_t i = 0; i < rows_.taps; ++i) {
-      const int64_t row_offset = rows_.offset0 + i * rows_.offset_step;
-      const int64_t down = rows_down(i);
-      for (int64_t j = 0; j < columns_.taps; ++j) {
-        const int64_t offset = columns_.offset0 + j * columns_.offset_step;
-        const int64_t right = floor_div(offset, columns_.source_step) - column_reach_.first;
-        const int64_t column =
-            place_of(column_reach_.phases, floor_mod(offset, columns_.source_step));
-        const int64_t row =
-            shape.by_rows ? i
-                          : place_of(row_reach_.phases, floor_mod(row_offset, rows_.source_step));
-        const int64_t segment = row * std::ssize(column_reach_.phases) + column;
-        const int64_t shift = (shape.by_rows ? 0 : down * shape.pitch) + right;
-        shape.tap_positions.push_back(static_cast<int>(segment * shape.segment_length + shift));
-      }
-    }
-  }
-
   const ConvProblem& problem_;
   const DeviceCaps& caps_;
   const PhaseCosts costs_;
   const GatherAxis rows_, columns_;
-  const AxisReach row_reach_, column_reach_;
+  const LineTaps taps_on_line_;
   const TensorMath math_;
   int64_t sources_ = 0, targets_ = 0, source_h_ = 0, source_w_ = 0, taps_ = 0;
 
