@@ -45,9 +45,10 @@ constexpr const auto& mma_tiles() {
     return kMmaTiles;
 }
 
-// On GPUs with wgmma cuda_mma runs only by name: there it has one tile of pixels and one that folds
-// taps, in every format, and builds for these GPUs alone compile no others.
-inline constexpr PixelTileSize kMmaTilesBesideWgmma[] = {{64, 2}, {64, 2, true}};
+// On GPUs with wgmma cuda_mma runs only by name: there it has one tile and one that folds taps, in
+// every format, and builds for these GPUs alone compile no others. The first is the smaller of the
+// general ones: it fits in shared memory for nearly all problems that any tile fits for.
+inline constexpr PixelTileSize kMmaTilesBesideWgmma[] = {{64, 1}, {64, 2, true}};
 constexpr bool has_mma_tile_beside_wgmma(const PixelTileSize& tile) {
   for (const PixelTileSize& known : kMmaTilesBesideWgmma) {
     if (known == tile) return true;
