@@ -33,6 +33,18 @@ def _register_symbolic(onnx: ModuleType) -> None:
     if helper is None:
         return  # this torch no longer has the exporter
 
+    def add_node(
+        g: Any, name: str, input: Any, weight: Any, bias: Any, attributes: dict[str, Any]
+    ) -> Any:
+        operands = [input, weight] if helper._is_none(bias) else [input, weight, bias]
+        has_batch = helper._get_tensor_rank(input) != 3
+        if not has_batch:
+            operands[0] = helper._unsqueeze_helper(g, input, [0])
+        marked = {f"{name}_i": value for name, value in attributes.items()}
+        kernel = helper._get_tensor_sizes(weight)[2:]
+        output = g.op(name, *operands, kernel_shape_i=kernel, **marked)
+        return output if has_batch else helper._squeeze_helper(g, output, [0])
+
     @helper.parse_args("v", "v", "v", "is", "is", "is", "i", "s", "s")
     def conv2d(
         g: Any,
@@ -46,16 +58,8 @@ def _register_symbolic(onnx: ModuleType) -> None:
         precision: str,
         algorithm: str,
     ) -> Any:
-        p = parse_lists(stride, padding, dilation, groups)
-        operands = [input, weight] if helper._is_none(bias) else [input, weight, bias]
-        attributes = _attributes(p)
-        kernel = helper._get_tensor_sizes(weight)[2:]
-        has_batch = helper._get_tensor_rank(input) != 3
-        if not has_batch:
-            operands[0] = helper._unsqueeze_helper(g, input, [0])
-        marked = {f"{name}_i": value for name, value in attributes.items()}
-        output = g.op("Conv", *operands, kernel_shape_i=kernel, **marked)
-        return output if has_batch else helper._squeeze_helper(g, output, [0])
+        attributes = _attributes(parse_lists(stride, padding, dilation, groups))
+        return add_node(g, "Conv", input, weight, bias, attributes)
 
     @helper.parse_args("v", "v", "v", "is", "is", "is", "i", "is", "s", "s")
     def conv_transpose2d(
@@ -73,14 +77,7 @@ def _register_symbolic(onnx: ModuleType) -> None:
     ) -> Any:
         attributes = _attributes(parse_lists(stride, padding, dilation, groups))
         attributes["output_padding"] = list(parse_pair("output_padding", output_padding))
-        operands = [input, weight] if helper._is_none(bias) else [input, weight, bias]
-        kernel = helper._get_tensor_sizes(weight)[2:]
-        has_batch = helper._get_tensor_rank(input) != 3
-        if not has_batch:
-            operands[0] = helper._unsqueeze_helper(g, input, [0])
-        marked = {f"{name}_i": value for name, value in attributes.items()}
-        output = g.op("ConvTranspose", *operands, kernel_shape_i=kernel, **marked)
-        return output if has_batch else helper._squeeze_helper(g, output, [0])
+        return add_node(g, "ConvTranspose", input, weight, bias, attributes)
 
     onnx.register_custom_op_symbolic("convx::conv2d", conv2d, 9)
     onnx.register_custom_op_symbolic("convx::conv_transpose2d", conv_transpose2d, 9)

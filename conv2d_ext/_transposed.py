@@ -8,7 +8,7 @@ gradient. Graphs hold the private operators that it is made of. The bias is adde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -111,6 +111,10 @@ def check_arguments(
         )
 
 
+def _is_result_channels_last(input: Tensor, weight: Tensor) -> bool:
+    return is_channels_last(input) or (is_channels_last(weight) and input.shape[0] != 0)
+
+
 def run(
     input: Tensor,
     weight: Tensor,
@@ -131,7 +135,7 @@ def run(
         rows -= p.pad_bottom - bottom
         columns -= p.pad_right - right
         p = p._replace(pad_bottom=bottom, pad_right=right)
-    last = is_channels_last(input) or (is_channels_last(weight) and input.shape[0] != 0)
+    last = _is_result_channels_last(input, weight)
     output = _autograd.input_grad(input, weight, height - rows, width - columns, last, *p)
     if rows or columns:
         output = F.pad(output, (0, columns, 0, rows))
@@ -155,15 +159,24 @@ def _parse(
     return parse_pair("output_padding", output_padding, OPERATOR), p
 
 
-def _conv_transpose2d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
+def _with_batch(
+    compute: Callable[..., Tensor],
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *args: Any,
+    **kwargs: Any,
 ) -> Tensor:
+    """Calls compute() like run(), with checked arguments and a batch of images."""
     output_padding, p = _parse(*args, **kwargs)
-    has_batch = input.dim() != 3
-    batch = input if has_batch else input.unsqueeze(0)
+    batch = input.unsqueeze(0) if input.dim() == 3 else input
     check_arguments(batch, weight, bias, output_padding, p)
-    output = run(batch, weight, bias, output_padding, p)
-    return output if has_batch else output.squeeze(0)
+    output = compute(batch, weight, bias, output_padding, p)
+    return output if batch is input else output.squeeze(0)
+
+
+def _conv_transpose2d(*args: Any, **kwargs: Any) -> Tensor:
+    return _with_batch(run, *args, **kwargs)
 
 
 def _conv_transpose2d_int(*args: Any, **kwargs: Any) -> Tensor:
@@ -192,19 +205,18 @@ for _key in ("CompositeImplicitAutograd", "FuncTorchDynamicLayerFrontMode"):
 _autocast.register(_library, "conv_transpose2d", conv_transpose2d)
 
 
-@torch.library.register_fake("convx::conv_transpose2d")
-def _(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
+def _new_output(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    output_padding: Sequence[int],
+    p: ConvParams,
 ) -> Tensor:
-    output_padding, p = _parse(*args, **kwargs)
-    has_batch = input.dim() != 3
-    batch = input if has_batch else input.unsqueeze(0)
-    check_arguments(batch, weight, bias, output_padding, p)
-    size = [
-        batch.shape[0],
-        weight.shape[1] * p.groups,
-        *output_hw(batch, weight, output_padding, p),
-    ]
-    last = is_channels_last(batch) or (is_channels_last(weight) and size[0] != 0)
-    output = new_dense(batch, size, last)
-    return output if has_batch else output.squeeze(0)
+    height, width = output_hw(input, weight, output_padding, p)
+    size = [input.shape[0], weight.shape[1] * p.groups, height, width]
+    return new_dense(input, size, _is_result_channels_last(input, weight))
+
+
+@torch.library.register_fake("convx::conv_transpose2d")
+def _(*args: Any, **kwargs: Any) -> Tensor:
+    return _with_batch(_new_output, *args, **kwargs)

@@ -38,7 +38,7 @@ CASES = [
 
 
 def devices(core: ModuleType) -> list[Any]:
-    """The last two with so few multiprocessors that large tiles win; the H200 has two tiles only."""
+    """The last two have so few multiprocessors that large tiles win; the H200 has two tiles."""
     caps = [a100(core), h200(core), a100(core), rtx4090(core)]
     caps[2].sm_count = caps[3].sm_count = 1
     return caps
