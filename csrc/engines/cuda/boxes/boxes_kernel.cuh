@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kBoxThreads, most_boxes_per_sm(kFilters, kPiec
         }
       }
       multiplier.multiply(sums, item);
-      if constexpr (kFilters <= most_split_filters(kMath, kForm)) {
+      if constexpr (kFilters <= most_split_filters(kForm)) {
         if (item.slice >= 0) {
           store_slice_sums(p, sums, item.slice);
           continue;

@@ -154,7 +154,7 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
     } else {
       launch.template operator()<false>();
     }
-    if constexpr (kFilters <= most_split_filters(kMath, kForm)) {
+    if constexpr (kFilters <= most_split_filters(kForm)) {
       if (shape.parts == 1) return;
       const dim3 slices(static_cast<unsigned>(shape.split_tiles()), kFilters / box_chunk(kMath));
       launch_early<add_slices_kernel<kMath, kForm, kPieces>>(

@@ -123,7 +123,7 @@ class Fitter {
   // Splits the reduction; with whole_waves only that of tiles that do not fill the last wave.
   // Returns false if slices would be too short or too many, or if there are no whole waves.
   bool cut_reduction(BoxesShape& shape, int parts, bool whole_waves) const {
-    if (shape.filters > most_split_filters(shape.math, shape.form) || shape.phases.size() > 1 ||
+    if (shape.filters > most_split_filters(shape.form) || shape.phases.size() > 1 ||
         shape.steps() < kFewestPartSteps * parts) {
       return false;
     }

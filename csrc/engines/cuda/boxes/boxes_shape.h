@@ -169,12 +169,8 @@ constexpr int most_boxes_per_sm(int filters, int pieces) { return filters * piec
 
 // Most filters of a tile whose reduction can be split (split-K). The planner splits long reductions
 // where there are few tiles, or those of the tiles that would not fill the last wave; a second
-// kernel adds the slices in order and runs the epilogue. 16-bit planes have such a kernel for spans
-// alone: of 16,000 random layers, the planner split no other planes (H200, 2026-11-19).
-constexpr int most_split_filters(TensorMath math, BoxForm form) {
-  if (form == BoxForm::kPixels) return 256;
-  return operand_bytes(math) == 4 || form == BoxForm::kSpans ? 64 : 0;
-}
+// kernel adds the slices in order and runs the epilogue.
+constexpr int most_split_filters(BoxForm form) { return form == BoxForm::kPixels ? 256 : 64; }
 
 // Phases of one launch. Each takes 224 bytes of kernel parameters.
 inline constexpr int kMaxBoxPhases = 4;
