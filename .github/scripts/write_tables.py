@@ -56,6 +56,11 @@ FILES = {
         "--seconds 0.05 "
         "--json docs/performance/h200-models.json",
     ),
+    "h200-resnet50.json": (
+        "the same of ResNet-50 alone",
+        "python .github/scripts/measure_models.py resnet50 --seconds 0.05 "
+        "--json docs/performance/h200-resnet50.json",
+    ),
     "h200-accuracy.json": (
         "errors of strict float32 against float64",
         "convx bench --preset accuracy --precision ieee --seconds 0.005 "
@@ -73,9 +78,11 @@ FILES = {
 }
 
 # Files that need not be there: a page then says how to make them.
-OPTIONAL_FILES = ("h200-training.json", "cpu-avx512.json")
+OPTIONAL_FILES = ("h200-training.json", "h200-resnet50.json", "cpu-avx512.json")
 # The files whose training steps the page shows; the first that has a row of a kind decides.
 TRAINING_FILES = ("h200-training.json", "h200.json", "h200-strict.json")
+# The files with whole models; the first that has a model decides.
+MODEL_FILES = ("h200-resnet50.json", "h200-models.json")
 
 # Where the layers of the suite `full` come from.
 ORIGINS = {
@@ -156,7 +163,12 @@ class Measurements:
         return json.loads((self._folder / name).read_text())
 
     def models(self) -> list[dict[str, Any]]:
-        return self.document("h200-models.json")["models"]
+        rows: list[dict[str, Any]] = []
+        for name in MODEL_FILES:
+            if name not in OPTIONAL_FILES or self.has(name):
+                known = {row["model"] for row in rows}
+                rows += [r for r in self.document(name)["models"] if r["model"] not in known]
+        return rows
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
