@@ -144,14 +144,15 @@ def test_misaligned_tensors_are_packed(core: ModuleType, math) -> None:
 
 
 def test_blocks_have_many_filters(core: ModuleType) -> None:
-    """All of them in float32; in 16 bits half, because fewer partial sums are worth more."""
+    """Half of them: X is read twice, but partial sums are half as many (69 us instead of 73 in
+    float32 on an H200)."""
     shape = Shape.parse("n64c64h56w56 k256r1s1")
-    for dtype, tiles in (("bfloat16", 2), ("float32", 1)):
+    for dtype in ("bfloat16", "float32"):
         problem = describe(core, shape, "weight_grad", dtype, "tf32")
         planned = core.plan_weight_grad(problem, h200(core))
         assert planned["gradient_source"] == ROW_BOXES
-        assert planned["filter_tiles"] == 4 // tiles
-        assert planned["tiles"] == tiles
+        assert planned["filter_tiles"] == 2
+        assert planned["tiles"] == 2
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

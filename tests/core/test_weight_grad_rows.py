@@ -133,7 +133,7 @@ def test_wide_ranges(core: ModuleType, precision: str, operand: str, factor: flo
         Case("half_a_set", (2, 50, 20, 56), (64, 50, 3, 3), padding=(1, 1)),
         Case("groups_of_four", (2, 128, 20, 56), (128, 4, 3, 3), padding=(1, 1), groups=32),
         Case("groups_of_six", (2, 126, 20, 56), (63, 6, 3, 3), padding=(1, 1), groups=21),
-        Case("tall", (1, 64, 20, 12), (64, 64, 5, 3), padding=(2, 1)),
+        Case("tall", (1, 128, 20, 56), (64, 128, 7, 3), padding=(3, 1)),
     ],
     ids=str,
 )

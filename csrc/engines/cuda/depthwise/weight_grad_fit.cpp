@@ -262,9 +262,11 @@ DepthwiseWeightGradFit fit_depthwise_weight_grad(const ConvProblem& problem,
   if (problem.K * problem.channels_per_group() * problem.taps() >= int64_t{1} << 31) return {};
   ConvProblem forward = problem;
   forward.pass = Pass::kForward;
-  // Strips alone multiply pairs of a filter and a channel.
+  // Strips alone multiply pairs of a filter and a channel. The strides of a single column say
+  // nothing about the layout.
   if (problem.groups < problem.C) {
-    const bool has_planes = find_depthwise_layout(forward) == DepthwiseLayout::kPlanes;
+    const bool has_planes = find_depthwise_layout(forward) == DepthwiseLayout::kPlanes &&
+                            problem.W > 1 && problem.Q > 1;
     return has_planes ? fit_strip_weight_grad(forward, caps) : StripWeightGradFit{};
   }
   switch (find_depthwise_layout(forward)) {

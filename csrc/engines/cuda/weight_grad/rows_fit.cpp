@@ -64,6 +64,7 @@ class RowSearch : InPlaceSearch {
   // (2026-11-18).
   static constexpr double kMmaOverhead = 1.1, kSplitMmaOverhead = 1.35;
   static constexpr double kMemoryBytesPerUs = 3.9e6;
+  static constexpr double kRunCycles = 700;
   static constexpr double kStepCycles = 1450,
                           kFloatStepCycles = 2500;  // of a warpgroup, besides its MMAs
   // The same where additions overlap with MMAs (RowTile::has_two_sets). By instructions; five
@@ -236,12 +237,12 @@ class RowSearch : InPlaceSearch {
   }
 
   double predict(const WgradGeometry& g, const StepCost& cost) const {
-    // Builders run ahead of the MMAs, so the first rows of a run delay nobody unless building
-    // limits. resnext_g32 takes 253, 243 and 241 us in runs of 28, 14 and 8 rows (2026-11-18): of
-    // equal predictions the search keeps the shortest runs, which balance best.
+    // A run waits for its first input rows, and reads rows again that the run before had. In TF32
+    // and bf16, runs of 8 rows instead of 32 make seed63, kb55, unet_64 and resnext_g32 take 7 to
+    // 14% longer, in strict float32 up to 3% (H200, 2026-11-19). resnext_g32 in strict float32
+    // prefers them: 241 us instead of 253 in runs of 28 rows.
     const double advance = std::min(g.stride_h, span_);
-    const int rows = g.row_tiles.run_rows;
-    const double run = std::max(rows * cost.step, (span_ + (rows - 1) * advance) * cost.row);
+    const double run = kRunCycles + g.row_tiles.run_rows * cost.step + (span_ - advance) * cost.row;
     const double runs = static_cast<double>(ceil_div(g.stages_total, g.slices));
     const double main_us =
         count_waves(caps_, g) * (fixed_cycles(g) + runs * run) / (kClockGhz * 1e3);
