@@ -39,9 +39,13 @@ constexpr double kPixelLocateIssue = 12;      // finding a pixel among dense one
 constexpr double kPixelWalkIssue = 40;        // finding any other pixel
 constexpr double kPixelNearBytesPerUs = 6e6;  // tensors that stay in L2
 constexpr double kPixelFarBytesPerUs = 4.2e6;
-constexpr double kPixelIterationUs = 0.8;     // a block waits for the loads of one iteration
-constexpr double kPixelLaunchUs = 8;          // both kernels
-constexpr double kDirectBusyWarps = 12;       // per multiprocessor, to hide latency
+constexpr double kPixelIterationUs = 0.8;  // a block waits for the loads of one iteration
+constexpr double kPixelLaunchUs = 8;       // both kernels
+constexpr double kDirectBusyWarps = 12;    // per multiprocessor, to hide latency
+// The same where no wave is full, so that nothing else runs meanwhile: with two warps to a
+// scheduler, a warp of n1c3h224w224 k16 (3x3, stride 2) issues every 6 cycles (ncu, H200,
+// 2026-11-19).
+constexpr double kDirectLonelyWarps = 24;
 constexpr double kDirectWorthPackingUs = 12;  // below this, packing costs more than it saves
 
 // float64 multiply-adds take two cycles on the data-centre parts and 32 to 64 elsewhere.

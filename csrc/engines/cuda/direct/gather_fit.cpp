@@ -269,7 +269,8 @@ void estimate_time(GatherShape& shape, const ConvProblem& p, const GatherView& v
   // phases; the last wave ends with the blocks of the phase with the most taps.
   const double waves = std::floor(blocks / (sms * resident));
   const double rest = std::ceil((blocks - waves * sms * resident) / sms);
-  const double lonely = rest > 0 ? std::max(1.0, kDirectBusyWarps / (rest * warps)) : 1.0;
+  const double busy_warps = waves > 0 ? kDirectBusyWarps : kDirectLonelyWarps;
+  const double lonely = rest > 0 ? std::max(1.0, busy_warps / (rest * warps)) : 1.0;
   const double hidden = std::max(1.0, kDirectBusyWarps / (resident * warps));
   const double cycles =
       waves * resident * hidden * count_issue(taps) + rest * lonely * count_issue(most_taps);
