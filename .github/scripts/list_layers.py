@@ -260,12 +260,12 @@ Layers = dict[str, dict[str, int]]
 
 def list_layers(network: Network) -> dict[str, int]:
     """The distinct convolutions of a forward pass, in the order of their first calls, and how often
-    each is computed."""
+    each is computed. Transposed ones are left out."""
     with torch.device("meta"):
         model = network.make().eval()
         calls = find_convolutions(model, torch.empty(1, *network.input))
     counts: dict[str, int] = {}
-    for call in calls:
+    for call in (call for call in calls if not call.is_transposed):
         counts[call.shape.text] = counts.get(call.shape.text, 0) + 1
     return counts
 
