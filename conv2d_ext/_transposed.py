@@ -142,7 +142,12 @@ def run(
     if bias is None:
         return output
     shift = bias[:, None, None]
-    if is_compiling() or _is_mapped() or forward_ad._current_level >= 0:
+    if (
+        type(output) is not Tensor  # a DTensor may have to be redistributed
+        or is_compiling()
+        or _is_mapped()
+        or forward_ad._current_level >= 0
+    ):
         return output + shift
     return output.add_(shift)  # nobody else has seen the output, and no gradient needs it
 

@@ -52,6 +52,7 @@ def check_all(rank: int) -> None:
             except Exception as error:
                 raise AssertionError(f"{name}, {memory_format}") from error
     check_the_public_operators(meshes[1])
+    check_transposed(meshes[1])
     check_errors(meshes)
     check_compiled(meshes[1])
 
@@ -109,6 +110,28 @@ def check_the_public_operators(mesh) -> None:
         for got, expected in zip(full, want[:2], strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
     assert grads[2] is None
+
+
+def check_transposed(mesh) -> None:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    generator = torch.Generator().manual_seed(0)
+    plain = [torch.randn(size, generator=generator) for size in ((4, 8, 5, 6), (8, 3, 3, 3), (3,))]
+    numbers = {"stride": 2, "padding": 1, "output_padding": 1}
+    want = F.conv_transpose2d(*(tensor.double() for tensor in plain), **numbers)
+    for placement in (Shard(0), Shard(1)):  # by images, and by what the sums run over
+        x, w, b = (
+            distribute_tensor(tensor, mesh, [wanted])
+            for tensor, wanted in zip(plain, (placement, Replicate(), Replicate()), strict=True)
+        )
+        for conv in (conv2d_ext.conv_transpose2d, torch.ops.convx.conv_transpose2d):
+            got = conv(x, w, b, **numbers).full_tensor()
+            torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
+            # Without a bias: DTensor makes no views in inference mode.
+            with torch.inference_mode():
+                got = conv(x, w, None, **numbers).full_tensor()
+            got = got.double() + plain[2][:, None, None]
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
 def check_errors(meshes) -> None:

@@ -56,8 +56,8 @@ double mma_overhead(OperandForm form, int consumers) {
 constexpr double kConvertingFactor = 1.22;
 constexpr int kFewTiles = 4;
 
-// Blocks of a single wave end at different times. On one H200 the same layer took 3% less with three
-// waves, on another one 0.3% more.
+// Blocks of a single wave end at different times. On one H200 the same layer took 3% less with
+// three waves, on another one 0.3% more.
 constexpr double kUnevenWaves = 0.01;
 // A lone consumer warpgroup waits for its own MMAs: with two, the same layer takes 2% less.
 constexpr double kLoneConsumer = 0.2;

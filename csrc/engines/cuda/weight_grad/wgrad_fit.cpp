@@ -310,8 +310,8 @@ class Search {
       if (g.stages < 2) return false;
       g.ring_stages = g.stages + g.halo_stages;
       const int64_t slots = (room - g.stages * stage) / kStagingSlotBytes;
-      // 1x1 layers are limited by memory, which is faster where blocks run less far ahead: kb87pw in
-      // TF32 and channels_last takes 2,902 us with 4 slots, 2,933 with 6 and 2,943 with 8 (H200,
+      // 1x1 layers are limited by memory, which is faster where blocks run less far ahead: kb87pw
+      // in TF32 and channels_last takes 2,902 us with 4 slots, 2,933 with 6 and 2,943 with 8 (H200,
       // 2026-11-19).
       const int64_t most_slots = is_single ? kMinStagingSlots : kMaxStagingSlots;
       g.staging_slots = g.converts() ? static_cast<int>(std::min(most_slots, slots)) : 0;
