@@ -274,8 +274,17 @@ double bound_weight_grad(const ConvProblem& p, const DeviceCaps& caps) {
   // An MMA of N columns multiplies 64 * 16 * N pairs in more than N / 2 cycles.
   constexpr double kPairsPerCycle = 2048;
   const auto images = static_cast<double>(p.N);
+  // A tile of 64 filters is multiplied with all channels that its groups read; where dW is
+  // transposed, the same holds for channels.
+  const auto count_pairs = [&](int64_t rows, int64_t group_rows, int64_t group_columns) {
+    const int64_t columns = ceil_div(kTileFilters, group_rows) * group_columns;
+    return rows / kTileFilters * kTileFilters * std::min(columns, p.groups * group_columns);
+  };
+  const int64_t channels = p.channels_per_group(), filters = p.filters_per_group();
+  const int64_t tiles =
+      std::min(count_pairs(p.K, filters, channels), count_pairs(p.C, channels, filters));
   const double pairs = images * static_cast<double>(p.P * p.Q * p.taps()) *
-                       static_cast<double>(p.K * p.channels_per_group());
+                       static_cast<double>(std::max(p.K * channels, tiles));
   const double elements = images * static_cast<double>(p.C * p.H * p.W + p.K * p.P * p.Q);
   const double memory_us = elements * static_cast<double>(size_of(p.dtype)) / kPixelBytesPerUs;
   const double mma_us = pairs / kPairsPerCycle / std::max(caps.sm_count, 1) / (kClockGhz * 1e3);
