@@ -14,7 +14,7 @@ from . import _autocast, _ops, _transposed
 from ._arguments import ConvParams, IntOrPair, PaddingLike, parse_padding, parse_pair
 from ._autograd import record_forward
 from ._checks import check, check_ints, check_types
-from ._precision import torch_allows_tf32
+from ._precision import default_precision, torch_allows_tf32
 from ._values import shown
 
 _is_mapped = torch._C._are_functorch_transforms_active
@@ -261,8 +261,7 @@ def conv_transpose2d(
         if _is_autocast_on():
             input, weight, bias = _autocast.cast_inputs(input, weight, bias)
         if precision is None:
-            follows = input.is_cuda and input.dtype is _float32
-            precision = "tf32" if follows and torch_allows_tf32() else "ieee"
+            precision = default_precision(input.device)
         sides = top, bottom, left, right
         p = ConvParams(*stride_hw, *sides, *dilation_hw, groups, precision, algorithm)
         batch = input.unsqueeze(0) if input.dim() == 3 else input
@@ -340,21 +339,37 @@ def conv1d(
         ),
         operator,
     )
-    sides = padding if isinstance(padding, str) else (0, _parse_single("padding", padding))
-    # PyTorch's output is contiguous for every input; channels that are innermost would make this
-    # one channels_last.
+    operands, (stride_hw, sides, dilation_hw) = as_one_row(input, weight, stride, padding, dilation)
     output = conv2d(
-        input.contiguous().unsqueeze(-2),
-        weight.contiguous().unsqueeze(-2),
+        *operands,
         bias,
-        (1, _parse_single("stride", stride)),
+        stride_hw,
         sides,
-        (1, _parse_single("dilation", dilation)),
+        dilation_hw,
         groups,
         precision=precision,
         algorithm=algorithm,
     )
     return output.squeeze(-2)
+
+
+def as_one_row(
+    input: Tensor,
+    weight: Tensor,
+    stride: IntOrSingle,
+    padding: str | IntOrSingle,
+    dilation: IntOrSingle,
+) -> tuple[tuple[Tensor, Tensor], tuple[IntOrPair, PaddingLike, IntOrPair]]:
+    """A 1-D convolution as one of images with one row: input and weight, and stride, padding and
+    dilation of conv2d."""
+    # PyTorch's output is contiguous for every input; channels that are innermost would make this
+    # one channels_last.
+    operands = input.contiguous().unsqueeze(-2), weight.contiguous().unsqueeze(-2)
+    return operands, (
+        (1, _parse_single("stride", stride)),
+        padding if isinstance(padding, str) else (0, _parse_single("padding", padding)),
+        (1, _parse_single("dilation", dilation)),
+    )
 
 
 def _parse_single(name: str, value: IntOrSingle) -> int:

@@ -22,7 +22,7 @@ from ._swap import ConvLayer, why_keep
 from ._text import format_table, html_table
 from ._transposed import output_hw as transposed_hw
 from .explain import explain_case
-from .functional import conv1d, conv2d, conv_transpose2d
+from .functional import as_one_row, conv1d, conv2d, conv_transpose2d
 from .measuring.case import Case, time_case
 from .measuring.model import find_device
 
@@ -219,21 +219,11 @@ class _Recorder(TorchFunctionMode):
         stride: Any = 1,
         padding: Any = 0,
         dilation: Any = 1,
-        groups: int = 1,
-        precision: str | None = None,
-        algorithm: str = "auto",
+        *others: Any,
+        **keywords: Any,
     ) -> None:
-        """An image of one row."""
-        row = input if input.dim() == 3 else input.unsqueeze(0)
-
-        def pair(first: int, value: Any) -> tuple[int, int]:
-            return first, value[0] if isinstance(value, Sequence) else value
-
-        sides = padding if isinstance(padding, str) else pair(0, padding)
-        numbers = pair(1, stride), sides, pair(1, dilation), groups, precision
-        self._note_conv2d(
-            row.contiguous().unsqueeze(-2), weight.contiguous().unsqueeze(-2), bias, *numbers
-        )
+        operands, numbers = as_one_row(input, weight, stride, padding, dilation)
+        self._note_conv2d(*operands, bias, *numbers, *others, **keywords)
 
     def _note_transposed(
         self,

@@ -57,7 +57,7 @@ FILES = {
         "--json docs/performance/h200-models.json",
     ),
     "h200-resnet50.json": (
-        "the same of ResNet-50 alone",
+        "ResNet-50 alone, measured like the other models",
         "python .github/scripts/measure_models.py resnet50 --seconds 0.05 "
         "--json docs/performance/h200-resnet50.json",
     ),

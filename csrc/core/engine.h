@@ -23,6 +23,9 @@ using Consideration = std::variant<Refusal, Plan>;
 
 inline constexpr double kNeverGiveUp = std::numeric_limits<double>::infinity();
 
+// Lower bounds of predictions are multiplied by it, because they are rounded differently.
+inline constexpr double kBoundFactor = 1 - 1e-9;
+
 struct SearchLimits {
   // A plan that is predicted to take this long or longer is of no use. An engine may then refuse,
   // or return that plan all the same, whichever is less work.

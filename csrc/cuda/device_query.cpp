@@ -60,10 +60,9 @@ int current_cuda_device() {
   return device;
 }
 
-bool bind_cuda_context(int device) {
+void bind_cuda_context(int device) {
   const cudaError_t status = cudaSetDevice(device);
   if (status != cudaSuccess) fail("the context of CUDA device " + std::to_string(device), status);
-  return true;
 }
 
 }  // namespace convx

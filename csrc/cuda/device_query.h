@@ -10,7 +10,7 @@ DeviceCaps query_cuda_caps(int device);
 
 int current_cuda_device();
 
-// Makes the device's context the calling thread's, and returns true.
-bool bind_cuda_context(int device);
+// Makes the device's context current in the calling thread.
+void bind_cuda_context(int device);
 
 }  // namespace convx

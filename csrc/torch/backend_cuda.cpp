@@ -58,7 +58,9 @@ class DeviceScope {
     // In a new thread, such as one of autograd's, the runtime's first call would bind the context.
     // But the first call may be the driver's, which encodes a tensor map and fails without one.
     thread_local bool has_context = false;
-    if (!has_context) has_context = bind_cuda_context(device);
+    if (has_context) return;
+    bind_cuda_context(device);
+    has_context = true;
   }
 
  private:

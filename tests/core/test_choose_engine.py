@@ -317,7 +317,7 @@ def draw_shape(random: Random) -> Shape | None:
 
 
 def test_bounds_are_below_predictions(core: ModuleType) -> None:
-    """Of random layers. A bound above a prediction would hide a winner where nobody looks."""
+    """For random layers: a bound above a prediction would hide a winner where nobody looks."""
     random, caps = Random(1), h200(core)
     counts: dict[str, int] = defaultdict(int)
     for _ in range(1500):

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/engine.h"
 #include "core/gather_view.h"
 #include "engines/cuda/depthwise/depthwise_costs.h"
 #include "engines/cuda/depthwise/weight_grad_geometry.h"
@@ -242,7 +243,6 @@ double count_second_pass_us(const Candidate& c) {
 // copies and boxes are assumed, which are the fastest.
 double bound_segments(const Candidate& c, const Segments& segments, double step_issue,
                       bool uses_boxes) {
-  constexpr double kBelow = 1 - 1e-9;  // bounds round differently than predictions
   const double sms = std::max(c.caps.sm_count, 1);
   const auto warps = static_cast<double>(ceil_div(c.block.threads(), 32));
   const auto items = static_cast<double>(segments.items * c.split_blocks());
@@ -254,8 +254,8 @@ double bound_segments(const Candidate& c, const Segments& segments, double step_
       (least / (uses_boxes ? kBoxBytesPerUs : kStripBytesPerUs) * find_narrow_share(c) +
        std::max(0.0, count_moved_bytes(c, segments) - least) / kDepthwiseExcessBytesPerUs) *
       kDepthwiseReferenceSms / sms;
-  return kBelow * (kDepthwiseLaunchUs + count_second_pass_us(c) + std::max(compute, memory) +
-                   (uses_boxes ? kBoxOverlap : kCopyOverlap) * std::min(compute, memory));
+  return kBoundFactor * (kDepthwiseLaunchUs + count_second_pass_us(c) + std::max(compute, memory) +
+                         (uses_boxes ? kBoxOverlap : kCopyOverlap) * std::min(compute, memory));
 }
 
 // Cuts rows into segments, distributes the items among blocks, and keeps the fastest choice.

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/arithmetic.h"
+#include "core/engine.h"
 #include "engines/cuda/depthwise/depthwise_costs.h"
 #include "engines/cuda/depthwise/depthwise_geometry.h"
 #include "planning/gather_buffers.h"
@@ -282,7 +283,6 @@ double predict_channels_last(const ConvProblem& problem, const DeviceCaps& caps,
 // idle, and no row is staged twice.
 double bound_channels_last(const ConvProblem& problem, const DeviceCaps& caps,
                            const DepthwiseTensors& t, int unit, const ChannelsLastTile& tile) {
-  constexpr double kBelow = 1 - 1e-9;  // the sums are rounded differently
   const double sms = std::max(caps.sm_count, 1);
   const double bytes = count_bytes(problem) * find_run_cost(problem, t, tile);
   const double memory = bytes / kDepthwiseBytesPerUs / (sms / kDepthwiseReferenceSms);
@@ -298,7 +298,7 @@ double bound_channels_last(const ConvProblem& problem, const DeviceCaps& caps,
       (cells * ChannelsLastCell(problem, t).issue + units * kDepthwiseUnitIssue) / 32;
   const double compute =
       static_cast<double>(tiles) * issue / sms / kDepthwiseIssuePerCycle / kDepthwiseCyclesPerUs;
-  return kBelow * (kDepthwiseLaunchUs + std::max(memory, compute));
+  return kBoundFactor * (kDepthwiseLaunchUs + std::max(memory, compute));
 }
 
 ChannelsLastParams fill_channels_last(const DepthwiseTensors& t, int unit,

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/engine.h"
 #include "engines/cuda/direct/direct_costs.h"
 #include "planning/device_rates.h"
 
@@ -366,7 +367,6 @@ int set_phases(AxisParams* params, const std::vector<GatherAxis>& axes, int64_t 
 }  // namespace
 
 double bound_gather_us(const ConvProblem& problem, const DeviceCaps& caps) {
-  constexpr double kBelow = 1 - 1e-9;  // the sums are rounded differently
   const double sms = std::max(caps.sm_count, 1);
   const double penalty = problem.dtype == DType::kFloat64 ? float64_penalty(caps) : 1;
   const double cycles =
@@ -374,7 +374,7 @@ double bound_gather_us(const ConvProblem& problem, const DeviceCaps& caps) {
   const DeviceRates rates = rates_of(caps);
   const double arithmetic = cycles / (kDirectCyclesPerUs * rates.multiply);
   const double memory = count_bytes(problem) / (kDirectBytesPerUs * rates.memory);
-  return kBelow * (kDirectLaunchUs + std::max(arithmetic, memory) + 0.3 * memory);
+  return kBoundFactor * (kDirectLaunchUs + std::max(arithmetic, memory) + 0.3 * memory);
 }
 
 GatherShape fit_gather_shape(const ConvProblem& problem, const DeviceCaps& caps) {

@@ -165,7 +165,7 @@ constexpr double kFillBytesPerUs = 1.8e6;  // results that are filled with the b
 constexpr double kBiasLaunchUs = 2;
 constexpr double kBiasMatrixBytesPerUs = 6e6;
 constexpr double kTransposedTf32 = 1.7;  // weight gradients of pixels: factor on arithmetic
-// What these kernels take besides, if they move so many bytes or more: 40 weight gradients in
+// The further time of these kernels, if they move so many bytes or more: 40 weight gradients in
 // channels_last that take 10 to 60 us (2026-11-18).
 constexpr double kTransposedTf32Us = 4, kTransposedTf32Bytes = 4e6;
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/arithmetic.h"
+#include "core/engine.h"
 #include "engines/cuda/grouped/grouped_planning.h"
 #include "planning/device_rates.h"
 #include "planning/gather_axis.h"
@@ -277,7 +278,6 @@ DiagonalFit fit_tiles(const ConvProblem& problem, const DeviceCaps& caps, int64_
 }  // namespace
 
 double bound_diagonal_us(const ConvProblem& problem, const DeviceCaps& caps) {
-  constexpr double kBelow = 1 - 1e-9;  // the sums are rounded differently
   if (problem.pass == Pass::kWeightGrad || problem.N == 0) return 0;
   const double sms = std::max(caps.sm_count, 1);
   const DeviceRates rates = rates_of(caps);
@@ -287,7 +287,7 @@ double bound_diagonal_us(const ConvProblem& problem, const DeviceCaps& caps) {
   const double products =
       count_gather_products(problem) / static_cast<double>(view.source_channels);
   const double cycles = products / (64 * 16) * kTapCycles / sms;
-  return kBelow * (kLaunchUs + std::max(cycles / kCyclesPerUs / rates.clock, memory));
+  return kBoundFactor * (kLaunchUs + std::max(cycles / kCyclesPerUs / rates.clock, memory));
 }
 
 DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps) {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/arithmetic.h"
+#include "core/engine.h"
 #include "planning/boxed_tensor.h"
 #include "planning/device_rates.h"
 
@@ -71,7 +72,6 @@ constexpr double kOddValueCycles = 3.3;         // storing a value if pixels are
 constexpr double kWindowPartialBytes = 10;      // partial sums, which are written and read again
 constexpr double kGroupSumLaunchCycles = 4800;  // see PhaseTraffic::group_cycles
 
-constexpr double kBelow = 1 - 1e-9;  // bounds round differently than predictions
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 int count_products(TensorMath math) {
@@ -210,7 +210,7 @@ PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps, 
 
 namespace {
 
-// What a bound knows of a search's candidates.
+// The properties of a search's candidates that a bound depends on.
 struct TileBound {
   TensorMath math;
   int columns, window_step, filter_groups, lane_bytes;
@@ -268,7 +268,7 @@ double bound_tiles(const PhaseCosts& costs, const TileBound& tile, int least_spl
       lane_bytes * (tile.positions / kWindowLineBytes + filters / kWindowFilterBytes);
   const double store = bound_store(costs, tile);
   const double waits = has_waits(costs) ? kSingleTapWaits : 1;
-  const double tiles = images * tile.image_tiles * static_cast<double>(filter_tiles) * kBelow;
+  const double tiles = images * tile.image_tiles * static_cast<double>(filter_tiles) * kBoundFactor;
   double cycles = kNever;
   for (int splits = least_splits; splits <= std::min<int64_t>(chunks, most_splits); ++splits) {
     const double of_tile =
@@ -288,7 +288,7 @@ double bound_tiles(const PhaseCosts& costs, const TileBound& tile, int least_spl
               (batches - 1) * kWindowBatchLaunchCycles;
   }
   // The two sums are rounded differently.
-  return cycles / (kWindowClockGhz * 1e3) * kBelow;
+  return cycles / (kWindowClockGhz * 1e3) * kBoundFactor;
 }
 
 int64_t count_long_stage_taps(const PhaseCosts& costs, TensorMath math, int filter_groups,
@@ -386,7 +386,7 @@ double bound_phase_us(const ConvProblem& problem, const DeviceCaps& caps,
   const double store = traffic.target * element / kWindowStoredBytes;
   const double cycles =
       std::max(multiply, store) / std::max(caps.sm_count, 1) + kWindowLaunchCycles;
-  return cycles / (kWindowClockGhz * 1e3) * kBelow;
+  return cycles / (kWindowClockGhz * 1e3) * kBoundFactor;
 }
 
 double bound_lines_us(const ConvProblem& problem, const DeviceCaps& caps) {

@@ -252,12 +252,11 @@ class RowSearch : InPlaceSearch {
   // A lower bound of that for runs of all lengths and all split-K slices: multiprocessors are never
   // idle.
   double bound(const WgradGeometry& g, const StepCost& cost) const {
-    constexpr double kBelow = 1 - 1e-9;  // the sums are rounded differently
     const double steps = static_cast<double>(int64_t{g.images} * g.out_height) *
                          static_cast<double>(ceil_div(g.out_width, kStepPixels));
     const double work_us =
         g.slice_blocks() * steps * cost.step / caps_.sm_count / (kClockGhz * 1e3);
-    return kBelow *
+    return kBoundFactor *
            (std::max(work_us, count_bytes(p_) / kMemoryBytesPerUs) + predict_sums(p_, g, 1));
   }
 

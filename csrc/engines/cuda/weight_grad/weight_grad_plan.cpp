@@ -42,7 +42,7 @@ std::optional<WgradFit> fit_form(const ConvProblem& problem, const DeviceCaps& c
   std::optional<WgradFit> best = fit_wgrad(problem, caps, form, true, give_up_us);
   const std::optional<ConvProblem> transposed = transpose_weight_grad(problem);
   if (!transposed || !can_convert(form)) return best;
-  // Of equal predictions either may win.
+  // Either of two equal predictions may win.
   const double most_us = best ? best->microseconds * (1 + 1e-9) : give_up_us;
   std::optional<WgradFit> other = fit_positions(*transposed, caps, form, true, most_us);
   if (!other || !other->geometry.converts()) return best;

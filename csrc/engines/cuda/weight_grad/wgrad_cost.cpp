@@ -62,8 +62,6 @@ constexpr double kUnevenWaves = 0.01;
 // A lone consumer warpgroup waits for its own MMAs: with two, the same layer takes 2% less.
 constexpr double kLoneConsumer = 0.2;
 
-constexpr double kBelow = 1 - 1e-9;  // bounds may round differently than predictions
-
 // What the converter warps take for a value. Estimated: four warps took 0.23 cycles for scaled fp16
 // (2026-11-18), and the times of seven are in proportion to their instructions.
 double convert_cycles(OperandForm form) {
@@ -149,7 +147,7 @@ StageCost cost_stage(const WgradGeometry& g, OperandForm form, bool is_single_ta
   return {copied, cycles};
 }
 
-// What memory takes for blocks that read a tensor in place, and so many bytes in all.
+// The time that memory takes for blocks that read a tensor in place, and so many bytes in all.
 double count_memory_us(const ConvProblem& p, const WgradGeometry& g, double read) {
   if (g.gradient_source == OperandSource::kPacked) return 0;
   const double rate = g.converts()       ? kStreamBytesPerUs
@@ -219,7 +217,7 @@ double bound_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeom
   // First as if multiprocessors were never idle, which most blocks are already too slow for.
   const double work_us =
       blocks * (kStartCycles + stages * stage.cycles) / caps.sm_count / (kClockGhz * 1e3);
-  const double least_us = kBelow * (kCallUs + std::max(work_us, memory_us) + packing_us);
+  const double least_us = kBoundFactor * (kCallUs + std::max(work_us, memory_us) + packing_us);
   if (least_us >= give_up_us) return least_us;
   // A single round, without a halo.
   const auto bound = [&](double fixed, int slices, double waves) {
@@ -240,7 +238,7 @@ double bound_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeom
     const double waves = std::ceil(blocks / static_cast<double>(count_clusters(caps, slices)));
     us = std::min(us, bound(kStartCycles + kStoreCycles, slices, waves) + kCallUs);
   }
-  return kBelow * (us + packing_us);
+  return kBoundFactor * (us + packing_us);
 }
 
 double bound_mma(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
@@ -266,7 +264,7 @@ double bound_mma(const ConvProblem& p, const DeviceCaps& caps, const WgradGeomet
                                          ceil_div(channels, block_channels) * tap_groups);
   const double main_us = tiles * static_cast<double>(g.stages_total) * stage /
                          std::max(caps.sm_count, 1) / (kClockGhz * 1e3);
-  return kBelow *
+  return kBoundFactor *
          (kCallUs + std::max(main_us, count_memory_us(p, g, 0)) + predict_packing(p, g, form, 1));
 }
 
@@ -288,7 +286,7 @@ double bound_weight_grad(const ConvProblem& p, const DeviceCaps& caps) {
   const double elements = images * static_cast<double>(p.C * p.H * p.W + p.K * p.P * p.Q);
   const double memory_us = elements * static_cast<double>(size_of(p.dtype)) / kPixelBytesPerUs;
   const double mma_us = pairs / kPairsPerCycle / std::max(caps.sm_count, 1) / (kClockGhz * 1e3);
-  return kBelow * (kCallUs + std::max(memory_us, mma_us));
+  return kBoundFactor * (kCallUs + std::max(memory_us, mma_us));
 }
 
 }  // namespace convx

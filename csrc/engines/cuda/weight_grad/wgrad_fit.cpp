@@ -30,7 +30,8 @@ class Search {
     for (const bool folds : {false, true}) {
       if (folds && (p_.S == 1 || p_.groups > 1 || p_.S * p_.C > 64)) continue;
       if (!start(folds)) continue;
-      // What packs nothing comes first: it is mostly faster, and then ends the search of the other.
+      // Sources that need no packing come first: they are mostly faster, and then end the search of
+      // the others.
       if (can_convert(form_) && can_read(PackedSide::kInput) && can_read(PackedSide::kGradient)) {
         visit_sources(OperandSource::kConverted, OperandSource::kConverted);
       }
