@@ -3,6 +3,7 @@
 // reads all values of filter f.
 #include "kernels/measure_operands.h"
 
+#include "core/fast_divmod.h"
 #include "cuda/launch.h"
 #include "device/dependent_launch.cuh"
 #include "kernels/half_scales.cuh"
@@ -19,22 +20,29 @@ __device__ __forceinline__ Measure sample_source(const TensorParams& p) {
                         {p.source_n, p.source_c, p.source_h, p.source_w}});
 }
 
+// How the values of a filter are numbered: [channel][r][s].
+struct FilterValues {
+  FastDivmod by_taps, by_tap_columns;
+};
+
 // filter: counted over all groups.
-__device__ __forceinline__ Measure measure_filter(const TensorParams& p, int filter) {
+__device__ __forceinline__ Measure measure_filter(const TensorParams& p, const FilterValues& order,
+                                                  int filter) {
   const int group = filter / p.group_targets;
   const float* values = static_cast<const float*>(p.filters) + group * p.filter_group +
                         (filter - group * p.group_targets) * p.filter_target;
   const int taps = p.tap_rows * p.tap_columns;
-  // True if a filter's values [channel][r][s] are contiguous, in any order of taps.
+  // True if a filter's values are contiguous, in any order of taps.
   const bool dense = p.filter_source == taps && p.filter_s == 1 && p.filter_r == p.tap_columns &&
                      p.tap_r_step * p.tap_r_step == 1 && p.tap_s_step * p.tap_s_step == 1;
   Measure measure;
-#pragma unroll 4
+#pragma unroll 8
   for (int i = threadIdx.x; i < p.group_sources * taps; i += kMeasureThreads) {
     int64_t offset = i;
     if (!dense) {
-      const int channel = i / taps, tap = i - channel * taps;
-      const int r = tap / p.tap_columns, s = tap - r * p.tap_columns;
+      int channel = i;
+      int r = order.by_taps.split(channel);
+      const int s = order.by_tap_columns.split(r);
       offset = channel * p.filter_source + (p.tap_r0 + r * p.tap_r_step) * p.filter_r +
                (p.tap_s0 + s * p.tap_s_step) * p.filter_s;
     }
@@ -44,14 +52,16 @@ __device__ __forceinline__ Measure measure_filter(const TensorParams& p, int fil
 }
 
 __global__ void __launch_bounds__(kMeasureThreads)
-    measure_kernel(const __grid_constant__ TensorParams p) {
+    measure_kernel(const __grid_constant__ TensorParams p,
+                   const __grid_constant__ FilterValues order) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // like the kernels that read the scales
   wait_for_kernels_before();
   let_next_kernel_start();
   extern __shared__ __align__(16) char memory[];
   const int filter = static_cast<int>(blockIdx.x) - 1;
-  const Measure measure = join_block(filter < 0 ? sample_source(p) : measure_filter(p, filter),
-                                     reinterpret_cast<Measure*>(memory));
+  const Measure measure =
+      join_block(filter < 0 ? sample_source(p) : measure_filter(p, order, filter),
+                 reinterpret_cast<Measure*>(memory));
   if (threadIdx.x != 0) return;
   if (filter < 0) {
     const float share = (measure.positive + measure.negative) /
@@ -69,8 +79,10 @@ __global__ void __launch_bounds__(kMeasureThreads)
 
 void measure(const LaunchSite& site, const TensorParams& params) {
   const int filters = params.groups * params.group_targets;
+  const FilterValues order{FastDivmod(int64_t{params.tap_rows} * params.tap_columns),
+                           FastDivmod(params.tap_columns)};
   launch_early<measure_kernel>(site, dim3(static_cast<unsigned>(filters + 1)), kMeasureThreads,
-                               kMeasureThreads / 32 * sizeof(Measure), params);
+                               kMeasureThreads / 32 * sizeof(Measure), params, order);
 }
 
 }  // namespace convx

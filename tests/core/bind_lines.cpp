@@ -89,7 +89,6 @@ py::dict describe(const WindowShape &s, const WindowParams &p,
       "wide_target"_a = p.wide_target != 0,
       "boxed_target"_a = p.boxed_target != 0,
       "wide_channels"_a = p.wide_channels != 0,
-      "dense_filters"_a = p.dense_filters != 0,
       "workspace_bytes"_a = workspace_bytes);
 }
 

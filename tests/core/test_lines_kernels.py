@@ -400,7 +400,6 @@ def test_the_cases_reach_every_way(core: ModuleType) -> None:
         "cut_sectors",
         "wide_target",
         "wide_channels",
-        "dense_filters",
         "resident",
     ]
     cases = [

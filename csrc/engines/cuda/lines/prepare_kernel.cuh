@@ -25,21 +25,22 @@
 #include "engines/cuda/lines/window_place.cuh"
 #include "kernels/half_scales.cuh"
 #include "kernels/run_flag.cuh"
+#include "kernels/stage_filters.cuh"
 #include "kernels/tensor_types.cuh"
 
 namespace convx {
 
 inline constexpr int kPrepareThreads = 256;  // per block of prepare_kernel
 
-// Called by a block, for a chunk of the channels of `rows` filters, and all taps. Neighbouring
-// threads read neighbouring taps and channels, and write neighbouring bytes. staged: shared memory
-// for [rows][chunk_channels][taps].
+// Called by a block, for a chunk of the channels of a few filters, and all taps. Neighbouring
+// threads write neighbouring bytes.
 template <TensorMath kMath>
-__device__ __forceinline__ void pack_filters(const WindowParams& p, int rows, int row_block,
-                                             int chunk_index, float* staged) {
+__device__ __forceinline__ void pack_filters(const WindowParams& p, const FilterStage& stage,
+                                             int row_block, int chunk_index, float* staged) {
   using T = typename TensorTypes<kMath>::Element;
   constexpr int kPlanes = count_planes(kMath);
   constexpr int kValues = OperandWords<kMath>::kValues;
+  const int rows = stage.rows;
   const int first_row = row_block * rows;          // counted over all filter tiles, 64 per half
   const int half = first_row / kWindowFilters;     // counted over all tiles
   const int filter_tile = half / p.filter_groups;  // counted over all groups
@@ -48,34 +49,10 @@ __device__ __forceinline__ void pack_filters(const WindowParams& p, int rows, in
   const int first_filter =
       (filter_tile - group * p.filter_tiles) * tile_filters + first_row % tile_filters;
   const int first_channel = chunk_index * p.chunk_channels;
-  const int per_row = p.chunk_channels * p.taps;
-  const T* filters = static_cast<const T*>(p.filters) + group * p.filter_group;
-
-  if (p.dense_filters) {  // a row's values are contiguous
-#pragma unroll 4
-    for (int i = threadIdx.x; i < rows * per_row; i += kPrepareThreads) {
-      int row = i;
-      const int inner = p.by_packed_row.split(row) + first_channel * p.taps;
-      const bool inside = first_filter + row < p.group_targets && inner < p.group_sources * p.taps;
-      staged[i] =
-          inside ? to_accumulate(filters[(first_filter + row) * p.filter_target + inner]) : 0.f;
-    }
-  } else {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < rows * per_row; i += kPrepareThreads) {
-      int row = i;
-      int channel = first_channel * p.taps + p.by_packed_row.split(row);  // channel * taps + tap
-      int r = p.by_taps.split(channel);
-      const int s = p.by_tap_columns.split(r);
-      const int filter = first_filter + row;
-      const bool inside = filter < p.group_targets && channel < p.group_sources;
-      staged[i] = inside
-                      ? to_accumulate(filters[filter * p.filter_target + channel * p.filter_source +
-                                              (p.tap_r0 + r * p.tap_r_step) * p.filter_r +
-                                              (p.tap_s0 + s * p.tap_s_step) * p.filter_s])
-                      : 0.f;
-    }
-  }
+  const T* const filters = static_cast<const T*>(p.filters) + group * p.filter_group +
+                           first_filter * p.filter_target + first_channel * p.filter_source;
+  stage_filters(stage, filters, p.group_targets - first_filter, p.group_sources - first_channel,
+                staged);
   __syncthreads();
 
   const int plane_bytes = kWindowFilters * p.lane_bytes;
@@ -89,10 +66,10 @@ __device__ __forceinline__ void pack_filters(const WindowParams& p, int rows, in
     const int unit = i & (units - 1);
     const int row = (i >> unit_shift) & (rows - 1);
     const int tap = i >> (unit_shift + row_shift);
-    const float* from = staged + row * per_row + unit * kValues * p.taps + tap;
+    const float* const from = staged + stage.place(row, unit * kValues, tap);
     float values[kValues];
 #pragma unroll
-    for (int c = 0; c < kValues; ++c) values[c] = from[c * p.taps];
+    for (int c = 0; c < kValues; ++c) values[c] = from[c * stage.channel_step];
     if constexpr (is_half(kMath)) {
       const int filter = min(first_filter + row, p.group_targets - 1);
       scale_filter(p.scales, group * p.group_targets + filter, values);
@@ -308,7 +285,7 @@ class SourceTransposer {
 // How blocks are numbered: first those that pack filters, [chunk][row block], none if the filters
 // are packed already; then those that write lines, [line][word block][position block].
 struct PrepareGrid {
-  int packed_rows;  // filters that a block packs
+  FilterStage filters;  // that a block packs
   FastDivmod by_row_blocks;
   int pack_blocks;
   int blocks;
@@ -334,7 +311,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
   const auto prepare_block = [&](int block) {
     if (block < grid.pack_blocks) {
       const int row_block = grid.by_row_blocks.split(block);  // leaves the chunk in block
-      pack_filters<kMath>(p, grid.packed_rows, row_block, block, reinterpret_cast<float*>(memory));
+      pack_filters<kMath>(p, grid.filters, row_block, block, reinterpret_cast<float*>(memory));
       return;
     }
     block -= grid.pack_blocks;
@@ -370,18 +347,18 @@ void prepare_words(const LaunchSite& site, const WindowShape& shape, const Windo
   PrepareGrid grid{};
   int64_t shared_bytes = kTransposeBytes;
   if (pack) {
-    const int64_t row_bytes = int64_t{4} * params.chunk_channels * params.taps;
     const int64_t filters =
         int64_t{kWindowFilters} * shape.filter_groups * shape.filter_tiles * site.problem->groups;
     int rows = 8;
-    while (rows > 1 &&
-           (rows * row_bytes > kPackBytes || filters / rows * params.chunks < kEnoughBlocks)) {
+    grid.filters = make_filter_stage(params, rows, params.chunk_channels);
+    while (rows > 1 && (grid.filters.shared_bytes() > kPackBytes ||
+                        filters / rows * params.chunks < kEnoughBlocks)) {
       rows /= 2;
+      grid.filters = make_filter_stage(params, rows, params.chunk_channels);
     }
-    grid.packed_rows = rows;
     grid.by_row_blocks = FastDivmod(filters / rows);
     grid.pack_blocks = static_cast<int>(filters / rows * params.chunks);
-    shared_bytes = std::max(shared_bytes, rows * row_bytes);
+    shared_bytes = std::max(shared_bytes, grid.filters.shared_bytes());
   }
   // 0 for streaming blocks and for tiles that TMA reads: they have no lines.
   const int64_t positions = ceil_div(params.line_positions, kTransposedWords / kWords);

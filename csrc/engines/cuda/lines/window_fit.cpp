@@ -28,9 +28,6 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
   WindowParams p{};
   static_cast<TensorParams&>(p) = make_tensor_params(problem, rows, columns);
   p.lines = shape.lines, p.line_positions = shape.line_positions;
-  p.dense_filters = p.filter_s == 1 && p.filter_r == p.tap_columns && p.tap_r_step == 1 &&
-                    p.tap_s_step == 1 && p.tap_r0 == 0 && p.tap_s0 == 0 &&
-                    p.filter_source == int64_t{p.tap_rows} * p.tap_columns;
   p.slabs = narrow(problem.groups * shape.chunks);
   p.pitch = shape.pitch, p.rows = shape.rows, p.strips = shape.strips;
   p.strip_columns = shape.strip_columns;
@@ -63,9 +60,6 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
 
   p.by_pitch = FastDivmod(shape.pitch), p.by_rows = FastDivmod(shape.rows);
   p.by_strips = FastDivmod(shape.strips);
-  p.by_packed_row = FastDivmod(int64_t{shape.chunk_channels} * shape.taps());
-  p.by_taps = FastDivmod(shape.taps());
-  p.by_tap_columns = FastDivmod(p.tap_columns);
   p.by_splits = FastDivmod(shape.splits);
   p.by_filter_tiles_all = FastDivmod(filter_tiles);
   p.by_filter_tiles = FastDivmod(shape.filter_tiles);

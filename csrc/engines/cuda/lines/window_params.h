@@ -15,7 +15,6 @@ struct WindowParams : TensorParams {
   int64_t line_positions;
   int lines;
   int slabs;          // groups * chunks
-  int dense_filters;  // not 0: the caller's filters are contiguous [channel][r][s], in tap order
   int wide_channels;  // not 0: source channels are contiguous, in aligned units of 16 bytes
   int pitch, rows, strips, strip_columns, row_base, column_base;
   int window_step, second_window, second_offset;
@@ -39,7 +38,6 @@ struct WindowParams : TensorParams {
   int boxed_target;  // not 0: TMA stores a window's filters as one box
 
   FastDivmod by_pitch, by_rows, by_strips;
-  FastDivmod by_packed_row, by_tap_columns, by_taps;  // used when filters are packed
   FastDivmod by_splits, by_filter_tiles_all, by_filter_tiles;
   FastDivmod by_column_windows, by_pairs_per_image, by_pair_rows;
   FastDivmod by_box;  // positions of a box of whole rows

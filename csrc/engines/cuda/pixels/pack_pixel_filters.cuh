@@ -11,6 +11,7 @@
 #include "engines/cuda/pixels/pixel_place.cuh"
 #include "kernels/half_scales.cuh"
 #include "kernels/run_flag.cuh"
+#include "kernels/stage_filters.cuh"
 #include "kernels/tensor_types.cuh"
 
 namespace convx {
@@ -27,66 +28,67 @@ __host__ __device__ constexpr int place_fragment(int filter, int half) {
   return filter / 16 * 512 + filter % 8 * 64 + (filter / 8 % 2 * 2 + half) * 4;
 }
 
-// The staged index, channel * taps + tap, of a k in pairs. For k of the padding it is past the last
-// value of the chunk.
-__device__ __forceinline__ int find_paired(const PixelParams& p, int k) {
+// A channel of the chunk and a tap; k of the padding has none.
+struct PackedTerm {
+  int channel, tap;
+  bool exists;
+};
+
+// The terms of steps in which k has taps and channels.
+__device__ __forceinline__ PackedTerm find_folded(const PixelParams& p, const FilterStage& stage,
+                                                  int k) {
+  int channel = k;
+  const int tap = stage.by_taps.split(channel);
+  return {channel, tap, channel < p.chunk_channels};
+}
+
+// The same where neighbouring columns are pairs.
+__device__ __forceinline__ PackedTerm find_paired(const PixelParams& p, int k) {
   const TapPair at = locate_pair(p, k / 2);
   const int column = 2 * at.column + k % 2 - p.pair_lead;
-  const bool inside = at.channel < p.chunk_channels && column >= 0 && column < p.tap_columns;
-  if (!inside) return p.chunk_channels * p.tap_rows * p.tap_columns;
-  return (at.channel * p.tap_rows + at.row) * p.tap_columns + column;
+  const bool exists = at.channel < p.chunk_channels && column >= 0 && column < p.tap_columns;
+  return {at.channel, at.row * p.tap_columns + column, exists};
 }
 
 // A block packs a chunk of channels of a few filters. Grid: (filters of all tiles / rows, chunks).
-// Neighbouring threads read neighbouring taps and channels, and write neighbouring bytes. staged:
-// [rows][channels of a chunk][taps], in shared memory.
+// Neighbouring threads write neighbouring bytes.
 template <TensorMath kMath, FilterOrder kOrder>
-__device__ __forceinline__ void pack_filters(const PixelParams& p, int rows, float* staged) {
+__device__ __forceinline__ void pack_filters(const PixelParams& p, const FilterStage& stage,
+                                             float* staged) {
   using T = typename TensorTypes<kMath>::Element;
   constexpr int kDepth = step_depth(kMath);
-  const int taps = p.tap_rows * p.tap_columns;
+  const int rows = stage.rows;
   const int first_row = blockIdx.x * rows;             // row among all filter tiles
   const int filter_tile = first_row / p.tile_filters;  // index among all groups
   const int row_of_tile = first_row % p.tile_filters;
   const int group = filter_tile / p.filter_tiles;
   const int first_filter = (filter_tile - group * p.filter_tiles) * p.tile_filters + row_of_tile;
   const int first_channel = blockIdx.y * p.chunk_channels;
-  const int per_row = p.chunk_channels * taps;
-  const T* filters = static_cast<const T*>(p.filters) + group * p.filter_group;
-
-  for (int i = threadIdx.x; i < rows * per_row; i += blockDim.x) {
-    const int row = i / per_row;
-    const int inner = i - row * per_row;
-    const int channel = inner / taps;
-    const int tap = inner - channel * taps;
-    const int r = p.tap_r0 + tap / p.tap_columns * p.tap_r_step;
-    const int s = p.tap_s0 + tap % p.tap_columns * p.tap_s_step;
-    const bool inside =
-        first_filter + row < p.group_targets && first_channel + channel < p.group_sources;
-    staged[i] = inside ? to_accumulate(filters[(first_filter + row) * p.filter_target +
-                                               (first_channel + channel) * p.filter_source +
-                                               r * p.filter_r + s * p.filter_s])
-                       : 0.f;
-  }
+  const T* const filters = static_cast<const T*>(p.filters) + group * p.filter_group +
+                           first_filter * p.filter_target + first_channel * p.filter_source;
+  stage_filters(stage, filters, p.group_targets - first_filter, p.group_sources - first_channel,
+                staged);
   __syncthreads();
 
   const int plane_bytes = p.tile_filters * kStepBytes;
   char* const chunk =
       static_cast<char*>(const_cast<void*>(p.packed)) +
       (static_cast<int64_t>(filter_tile) * p.chunks + blockIdx.y) * p.steps * p.step_bytes;
+  const int row_shift = __popc(rows - 1);  // rows is a power of 2
   for (int i = threadIdx.x; i < p.steps * rows * 2; i += blockDim.x) {
     const int piece = i % 2;  // half of a filter's 32 bytes
-    const int row = i / 2 % rows;
-    const int step = i / 2 / rows;
+    const int row = (i / 2) & (rows - 1);
+    const int step = i / 2 >> row_shift;
     float values[kDepth / 2];
 #pragma unroll
     for (int n = 0; n < kDepth / 2; ++n) {
       const int k = piece * (kDepth / 2) + n;
-      int inner = p.folded ? step * kDepth + k : k * taps + step;
+      PackedTerm term{k, step, k < p.chunk_channels};
+      if (p.folded) term = find_folded(p, stage, step * kDepth + k);
       if constexpr (can_be_paired(kMath)) {
-        if (p.paired) inner = find_paired(p, inner);
+        if (p.paired) term = find_paired(p, step * kDepth + k);
       }
-      values[n] = inner < per_row ? staged[row * per_row + inner] : 0.f;
+      values[n] = term.exists ? staged[stage.place(row, term.channel, term.tap)] : 0.f;
     }
     if constexpr (is_half(kMath)) {
       const int filter = min(first_filter + row, p.group_targets - 1);
@@ -112,7 +114,8 @@ __device__ __forceinline__ void pack_filters(const PixelParams& p, int rows, flo
 
 // Compiled for the architectures of the kernels that read its output.
 template <TensorMath kMath, FilterOrder kOrder>
-__global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p, int rows) {
+__global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p,
+                                          const __grid_constant__ FilterStage stage) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr bool kCompiled = true;
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -129,25 +132,28 @@ __global__ void pack_pixel_filters_kernel(const __grid_constant__ PixelParams p,
     }
 #endif
     if (__syncthreads_or(must_return(p))) return;  // other blocks may be about to set the flag
-    pack_filters<kMath, kOrder>(p, rows, staged);
+    pack_filters<kMath, kOrder>(p, stage, staged);
   }
 }
 
 template <TensorMath kMath, FilterOrder kOrder>
 void pack_pixel_filters(const LaunchSite& site, const PixelShape& shape,
                         const PixelParams& params) {
-  constexpr int64_t kStagingLimit = 64 << 10;
-  const int64_t row_bytes =
-      int64_t{4} * params.chunk_channels * params.tap_rows * params.tap_columns;
+  constexpr int64_t kStagingLimit = 32 << 10;
+  constexpr int kThreads = 256;
   int rows = 8;
-  while (rows > 1 && rows * row_bytes > kStagingLimit) rows /= 2;
+  FilterStage stage = make_filter_stage(params, rows, params.chunk_channels);
+  while (rows > 1 && stage.shared_bytes() > kStagingLimit) {
+    rows /= 2;
+    stage = make_filter_stage(params, rows, params.chunk_channels);
+  }
   const int64_t filters = int64_t{shape.filters} * shape.filter_tiles * site.problem->groups;
   const dim3 grid(static_cast<unsigned>(filters / rows), static_cast<unsigned>(params.chunks));
   constexpr auto kKernel = pack_pixel_filters_kernel<packing_math(kMath), kOrder>;
   if constexpr (kOrder == FilterOrder::kSwizzled) {
-    launch_early<kKernel>(site, grid, 128, rows * row_bytes, params, rows);
+    launch_early<kKernel>(site, grid, kThreads, stage.shared_bytes(), params, stage);
   } else {
-    launch_kernel<kKernel>(site, grid, 128, rows * row_bytes, params, rows);
+    launch_kernel<kKernel>(site, grid, kThreads, stage.shared_bytes(), params, stage);
   }
 }
 
