@@ -44,6 +44,9 @@ constexpr double kMemoryBytes = 18.2;
 constexpr double kTf32MemoryBytes = 19;
 constexpr double kTurnMemoryBytes = 20.4;  // 16 bits, with the atomic tile counter
 constexpr double kCacheBytes = 83;
+// Bytes per cycle that all taps together read of the source, mostly from L2: 64 channels to 64
+// filters with 3x3 taps, which have little to multiply per byte, at 56x56 and 200x336 pixels.
+constexpr double kTapBytes = 31;
 constexpr double kLaunchCycles = 4070;
 // The latency of a lone tile: fetching the tensor maps, filling the first stage and draining the
 // last store. The work of other tiles hides it. Fitted to 15 timings of small 1x1 layers (7.6 to
@@ -92,7 +95,8 @@ class Predictor {
     // Work, memory traffic and latency overlap; they delay each other most when they take equally
     // long.
     const auto cube = [](double value) { return value * value * value; };
-    const double both = std::cbrt(cube(work) + cube(memory) + cube(kLatencyCycles));
+    const double both = std::max(std::cbrt(cube(work) + cube(memory) + cube(kLatencyCycles)),
+                                 count_tap_bytes() / kTapBytes / static_cast<double>(sms));
     const double packing = shape_.filter_order == BoxFilters::kPacked
                                ? predict_packing(static_cast<double>(shape_.packed_bytes))
                                : 0;
@@ -294,6 +298,13 @@ class Predictor {
     const int64_t filters = view_.source_channels * view_.target_channels * shape_.taps();
     return count(source, view_.source_channels) + count(target, view_.target_channels) +
            static_cast<double>(filters * size_of(problem_.dtype));
+  }
+  // Source bytes that the taps read, each for every filter tile.
+  double count_tap_bytes() const {
+    int64_t pixels = 0;
+    for (const BoxPhase& phase : shape_.phases) pixels += phase.pixels() * phase.taps();
+    return static_cast<double>(problem_.N * pixels * shape_.filter_tiles * view_.source_channels *
+                               size_of(problem_.dtype));
   }
   // Source bytes that one tap reads, for every filter tile and phase but one.
   double count_cached_bytes() const {
