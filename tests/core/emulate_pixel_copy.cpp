@@ -2,3 +2,4 @@
 #include "emulated_cuda/run_grid.h"
 //
 #include "kernels/pixel_copy.cu"
+#include "kernels/plane_copy.cu"

@@ -6,6 +6,7 @@
 
 #include "core/arithmetic.h"
 #include "core/gather_view.h"
+#include "planning/boxed_tensor.h"
 #include "planning/staged_rows.h"
 
 namespace convx {
@@ -13,7 +14,8 @@ namespace convx {
 namespace {
 
 constexpr double kCopyLaunchMicroseconds = 2;
-constexpr double kCopyBytesPerMicrosecond = 3e6;  // device memory, read and written
+constexpr double kCopyBytesPerMicrosecond = 3e6;     // device memory, read and written
+constexpr double kPlaneBytesPerMicrosecond = 2.5e6;  // the same for copies of planes; estimated
 
 void set_phases(BoxesParams& p, const ConvProblem& problem, const BoxesShape& shape) {
   int64_t tiles = 0, taps = 0;
@@ -168,6 +170,46 @@ ConvProblem with_padded_source(const ConvProblem& problem, const CopiedPixels& p
   (problem.pass == Pass::kForward ? padded.x_strides : padded.y_strides) = {
       padding.rows * padding.columns * pitch, 1, padding.columns * pitch, pitch};
   return padded;
+}
+
+PlaneCopies find_plane_copies(const ConvProblem& problem) {
+  const GatherTensors view = make_gather_tensors(problem);
+  const int64_t size = size_of(problem.dtype);
+  const auto copy = [&](const Strides& strides, int64_t channels, int64_t rows, int64_t columns) {
+    return PlaneCopy{.element_bytes = size,
+                     .channels = channels,
+                     .pixel_bytes = round_up(channels * size, 16),
+                     .images = problem.N,
+                     .rows = rows,
+                     .columns = columns,
+                     .strides = strides};
+  };
+  PlaneCopies copies;
+  if (!has_boxes(view.source_strides, view.source_channels, size)) {
+    copies.source = copy(view.source_strides, view.source_channels, view.source_h, view.source_w);
+  }
+  if (view.target_channels > 1 && view.target_strides.c != 1) {
+    copies.target = copy(view.target_strides, view.target_channels, view.target_h, view.target_w);
+  }
+  return copies;
+}
+
+ConvProblem with_plane_copies(const ConvProblem& problem, const PlaneCopies& copies) {
+  ConvProblem copied = problem;
+  const bool forward = problem.pass == Pass::kForward;
+  const auto replace = [](Strides& strides, const PlaneCopy& copy) {
+    if (!copy.exists()) return;
+    const int64_t pitch = copy.pixel_bytes / copy.element_bytes;
+    strides = {copy.rows * copy.columns * pitch, 1, copy.columns * pitch, pitch};
+  };
+  replace(forward ? copied.x_strides : copied.y_strides, copies.source);
+  replace(forward ? copied.y_strides : copied.x_strides, copies.target);
+  return copied;
+}
+
+double predict_plane_copies(const PlaneCopies& copies) {
+  return kCopyLaunchMicroseconds * (copies.source.exists() + copies.target.exists()) +
+         2 * static_cast<double>(copies.bytes()) / kPlaneBytesPerMicrosecond;
 }
 
 double predict_padding(const CopiedPixels& padding) {

@@ -7,6 +7,7 @@
 #include "engines/cuda/boxes/boxes_shape.h"
 #include "kernels/pack_filters.h"
 #include "kernels/pixel_copy.h"
+#include "kernels/plane_copy.h"
 #include "planning/tensor_params.h"
 
 namespace convx {
@@ -87,10 +88,23 @@ ConvProblem with_padded_source(const ConvProblem& problem, const CopiedPixels& p
 
 double predict_padding(const CopiedPixels& padding);  // microseconds
 
-inline constexpr int64_t kPaddingAlignment = 256;  // alignment of the padded copy in the workspace
+// Tensors whose channels are apart (NCHW), and for which channels_last copies stand in.
+struct PlaneCopies {
+  PlaneCopy source, target;
 
-// All launches of a problem. The problem is the caller's, possibly with a padded copy of the
-// source, or with all pixels in one row.
+  int64_t bytes() const { return source.bytes() + target.bytes(); }  // of the copies
+};
+PlaneCopies find_plane_copies(const ConvProblem& problem);
+
+// The problem with the strides of the copies.
+ConvProblem with_plane_copies(const ConvProblem& problem, const PlaneCopies& copies);
+
+double predict_plane_copies(const PlaneCopies& copies);  // microseconds
+
+inline constexpr int64_t kPaddingAlignment = 256;  // alignment of copies in the workspace
+
+// All launches of a problem. The problem is the caller's, possibly with copies of tensors, with
+// fewer images, or with all pixels in one row.
 struct BoxesPlan {
   static constexpr EngineId kEngines[] = {EngineId::kCudaBoxes};
 
@@ -98,6 +112,10 @@ struct BoxesPlan {
   std::vector<BoxesFit> launches;
   CopiedPixels padding;
   int64_t padding_offset = 0;  // byte offset of the padded source in the workspace
+  // With these, all launches are repeated for each batch of problem.N images.
+  PlaneCopies planes;
+  int64_t batches = 1;
+  int64_t source_offset = 0, target_offset = 0;  // byte offsets of the copies
 
   void describe(Text& out) const;
 };

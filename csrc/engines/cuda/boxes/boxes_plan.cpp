@@ -24,43 +24,93 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   }
   if (p.groups > 1) return "it computes one group only";
   if (p.N == 0) return "there are no images";
-  const CopiedPixels padding = find_source_padding(p);
-  const ConvProblem padded = with_padded_source(p, padding);
-  if (!find_box_form(padded)) {
-    return "it takes channels_last tensors, and 1x1 layers of stride 1 whose planes have no gaps";
-  }
   if (p.pass == Pass::kForward && std::max(p.stride.h, p.stride.w) > kMaxBoxStep) {
     return "the stride is above 8";
   }
   return "";
 }
 
-Consideration make_plan(const ConvProblem& problem, const DeviceCaps& caps,
-                        std::optional<BoxesWish> wished = std::nullopt) {
-  Plan plan;
-  plan.engine = EngineId::kCudaBoxes;
-  const CopiedPixels padding = find_source_padding(problem);
-  const BoxesWish wish = wished.value_or(default_wish(padding));
-  const ConvProblem padded = with_padded_source(problem, padding);
-  const bool pixels = find_box_form(padded) == BoxForm::kPixels;
-  BoxesPlan boxes{pixels ? flatten_pixels(padded, 1) : padded, {}, padding};
+// Fits the launches of boxes.problem, and adds them to the plan. Returns a refusal, or nothing.
+std::string fit_launches(const DeviceCaps& caps, const BoxesWish& wish, BoxesPlan& boxes,
+                         Plan& plan) {
   for (const std::vector<BoxPhase>& phases : find_box_phases(boxes.problem)) {
     BoxesShape shape = fit_boxes_shape(boxes.problem, caps, phases, wish);
-    if (shape.filters == 0) return Refusal{"no tile is as wished"};
-    if (shape.tiles() > kMaxExtent) return Refusal{"it has more than 2^29 tiles"};
+    if (shape.filters == 0) return "no tile is as wished";
+    if (shape.tiles() > kMaxExtent) return "it has more than 2^29 tiles";
     plan.tile = {shape.tile_boxes() * shape.box.pixels(), shape.filters, box_chunk(shape.math)};
     plan.split = shape.parts;
     plan.predicted_us += shape.microseconds;
     plan.workspace_bytes = std::max(plan.workspace_bytes, shape.workspace_bytes);
     boxes.launches.push_back(make_boxes_fit(boxes.problem, std::move(shape)));
   }
-  if (plan.workspace_bytes > caps.workspace_limit) {
-    return Refusal{"packed filters do not fit in the workspace"};
+  return plan.workspace_bytes > caps.workspace_limit ? "packed filters do not fit in the workspace"
+                                                     : "";
+}
+
+// Reserves so many bytes behind the workspace, and returns their offset.
+int64_t reserve_copy(Plan& plan, int64_t bytes) {
+  const int64_t offset = round_up(plan.workspace_bytes, kPaddingAlignment);
+  plan.workspace_bytes = offset + bytes;
+  return offset;
+}
+
+// NCHW: copies of as many images as fit in the workspace, an equal number in each batch.
+Consideration plan_copied_planes(const ConvProblem& problem, const DeviceCaps& caps,
+                                 const BoxesWish& wish) {
+  std::string why;
+  for (int64_t batches = 1; batches <= problem.N; ++batches) {
+    if (problem.N % batches != 0) continue;
+    ConvProblem batch = problem;
+    batch.N = problem.N / batches;
+    const PlaneCopies planes = find_plane_copies(batch);
+    why = "channels_last copies do not fit in the workspace";
+    if (planes.bytes() > caps.workspace_limit) continue;
+    Plan plan;
+    plan.engine = EngineId::kCudaBoxes;
+    BoxesPlan boxes{.problem = with_plane_copies(batch, planes), .planes = planes};
+    boxes.batches = batches;
+    if (why = fit_launches(caps, wish, boxes, plan); !why.empty()) break;
+    plan.predicted_us += predict_plane_copies(planes);
+    plan.predicted_us *= static_cast<double>(batches);
+    boxes.source_offset = reserve_copy(plan, planes.source.bytes());
+    boxes.target_offset = reserve_copy(plan, planes.target.bytes());
+    why = "channels_last copies do not fit in the workspace";
+    if (plan.workspace_bytes > caps.workspace_limit) continue;
+    plan.geometry = make_geometry(std::move(boxes));
+    return plan;
   }
+  return Refusal{why};
+}
+
+// Microseconds that a plan with copies of planes cannot beat: the copies, and MMAs at the rate of
+// the data sheet.
+double bound_copied_planes(const ConvProblem& p) {
+  constexpr double kHalfOperations = 990e6, kTf32Operations = 495e6;  // per microsecond
+  const double products =
+      static_cast<double>(p.N * p.P * p.Q * p.K) * static_cast<double>(p.C / p.groups * p.taps());
+  const double rate = size_of(p.dtype) == 2 ? kHalfOperations : kTf32Operations;
+  return kBoundFactor * (predict_plane_copies(find_plane_copies(p)) + 2 * products / rate);
+}
+
+Consideration make_plan(const ConvProblem& problem, const DeviceCaps& caps,
+                        std::optional<BoxesWish> wished = std::nullopt,
+                        double give_up_us = kNeverGiveUp) {
+  const CopiedPixels padding = find_source_padding(problem);
+  const BoxesWish wish = wished.value_or(default_wish(padding));
+  const ConvProblem padded = with_padded_source(problem, padding);
+  const std::optional<BoxForm> form = find_box_form(padded);
+  if (!form) {
+    if (bound_copied_planes(problem) >= give_up_us) return Refusal{"another engine is faster"};
+    return plan_copied_planes(problem, caps, wish);
+  }
+  Plan plan;
+  plan.engine = EngineId::kCudaBoxes;
+  const bool pixels = form == BoxForm::kPixels;
+  BoxesPlan boxes{.problem = pixels ? flatten_pixels(padded, 1) : padded, .padding = padding};
+  if (std::string why = fit_launches(caps, wish, boxes, plan); !why.empty()) return Refusal{why};
   if (padding.count > 0) {
     plan.predicted_us += predict_padding(padding);
-    boxes.padding_offset = round_up(plan.workspace_bytes, kPaddingAlignment);
-    plan.workspace_bytes = boxes.padding_offset + padding.bytes();
+    boxes.padding_offset = reserve_copy(plan, padding.bytes());
     if (plan.workspace_bytes > caps.workspace_limit) {
       return Refusal{"a padded source does not fit in the workspace"};
     }
@@ -74,9 +124,10 @@ std::optional<Plan> find_plan(Consideration answer) {
   return std::nullopt;
 }
 
-Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps,
+                       const SearchLimits& limits) {
   if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
-  return make_plan(problem, caps);
+  return make_plan(problem, caps, std::nullopt, limits.give_up_us);
 }
 
 // A variant is a number of filters or of pieces per tile, or a number of split-K slices.
@@ -153,6 +204,13 @@ void BoxesShape::describe(Text& out) const {
 
 void BoxesPlan::describe(Text& out) const {
   if (padding.count > 0) out << "padded copy of the source, ";
+  if (planes.source.exists() && planes.target.exists()) {
+    out << "channels_last copies";
+  } else if (planes.source.exists() || planes.target.exists()) {
+    out << "channels_last copy of the " << (planes.source.exists() ? "source" : "target");
+  }
+  if (batches > 1) out << " of " << problem.N << " images";
+  if (planes.bytes() > 0) out << ", ";
   write_counted(out, launches, "kernel",
                 [](Text& line, const BoxesFit& fit) { fit.shape.describe(line); });
 }
