@@ -77,18 +77,29 @@ __global__ void __launch_bounds__(kPackThreads)
   constexpr int kLines = kPackThreads / kPackTile;
 
   const Bits* const filters = static_cast<const Bits*>(p.filters) + group * p.strides.group;
-  const auto load = [&](const PackRow& row, int i, int channel) {
+  const auto load = [&](const PackRow& row, int channel) {
     const bool exists = row.has_weights && first_channel + channel < p.channels;
-    tile[channel * kPackPitch + i] =
-        exists ? filters[row.offset + (first_channel + channel) * p.strides.channel] : Bits{0};
+    return exists ? filters[row.offset + (first_channel + channel) * p.strides.channel] : Bits{0};
   };
+  // All loads before the first store: the compiler cannot know that the two memories differ.
+  Bits values[kPackTile / kLines];
   if (p.channels_are_contiguous) {
 #pragma unroll
-    for (int j = line; j < kPackTile; j += kLines) load(PackRow(p, first_row + j), j, lane);
+    for (int j = 0; j < kPackTile / kLines; ++j) {
+      values[j] = load(PackRow(p, first_row + line + j * kLines), lane);
+    }
+#pragma unroll
+    for (int j = 0; j < kPackTile / kLines; ++j) {
+      tile[lane * kPackPitch + line + j * kLines] = values[j];
+    }
   } else {
     const PackRow row(p, first_row + lane);
 #pragma unroll
-    for (int j = line; j < kPackTile; j += kLines) load(row, lane, j);
+    for (int j = 0; j < kPackTile / kLines; ++j) values[j] = load(row, line + j * kLines);
+#pragma unroll
+    for (int j = 0; j < kPackTile / kLines; ++j) {
+      tile[(line + j * kLines) * kPackPitch + lane] = values[j];
+    }
   }
   __syncthreads();
   const int channel = first_channel + lane;

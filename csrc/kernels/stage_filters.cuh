@@ -77,6 +77,8 @@ inline FilterStage make_filter_stage(const TensorParams& p, int rows, int channe
   return stage;
 }
 
+inline constexpr int kInFlight = 8;  // loads that a thread starts before it stores their values
+
 // Called by all threads of a block, for the first row and channel at `filters`. rows_left and
 // channels_left: how many there are from there on, which may be negative; what is missing is 0.
 template <typename T>
@@ -99,9 +101,19 @@ __device__ __forceinline__ void stage_filters(const FilterStage& stage, const T*
     const T* const from = filters + offset + outer * stage.outer_stride;
     float* const to = staged + run * stage.pitch;
     const int left = outer < outer_left ? length_left : 0;
-#pragma unroll 8
-    for (int i = lane; i < stage.length; i += stage.lanes) {
-      to[i] = i < left ? to_accumulate(from[i * step]) : 0.f;
+    for (int first = lane; first < stage.length; first += kInFlight * stage.lanes) {
+      // Loads wait for no store: the compiler cannot know that the two memories differ.
+      float values[kInFlight];
+#pragma unroll
+      for (int j = 0; j < kInFlight; ++j) {
+        const int i = first + j * stage.lanes;
+        values[j] = i < left ? to_accumulate(from[i * step]) : 0.f;
+      }
+#pragma unroll
+      for (int j = 0; j < kInFlight; ++j) {
+        const int i = first + j * stage.lanes;
+        if (i < stage.length) to[i] = values[j];
+      }
     }
   }
 }

@@ -366,9 +366,7 @@ PYBIND11_MODULE(convx_core, m) {
                     "filters"_a = inner.K, "pixels"_a = py::make_tuple(inner.P, inner.Q),
                     "chunk_images"_a = shape.chunk_images,
                     "filters_in_place"_a = shape.filters_in_place,
-                    "keeps_stride"_a = inner.stride != Hw{1, 1},
-                    "units"_a = py::make_tuple(shape.to_pixels.unit, shape.to_planes.unit),
-                    "unit"_a = shape.interleave.unit, "has_pixels"_a = shape.interleave.has_pixels,
+                    "plane_unit"_a = shape.to_planes.unit, "unit"_a = shape.interleave.unit, "has_pixels"_a = shape.interleave.has_pixels,
                     "recomputes"_a = shape.interleave.recomputes);
   },
         py::arg("problem"), py::arg("caps"), py::arg("x"), py::arg("w"), py::arg("y"),

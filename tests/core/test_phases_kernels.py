@@ -173,54 +173,43 @@ def test_phases_as_rows(core: ModuleType, case: Case, rows: int, dtype: torch.dt
         assert torch.equal(run(core, case, dtype, True, variant="rows", before=before)[1], want)
 
 
-# With whether the inner convolution keeps the stride, or has the phases as channels.
+# Layers of which each phase has one tap at most.
 TRANSPOSED = [
-    (CASES[0][0], False),
-    (CASES[1][0], False),
-    (CASES[2][0], False),
-    (CASES[3][0], False),
-    (CASES[5][0], None),  # phases of four channels are aligned in 32 bits only
-    (CASES[6][0], True),
-    (CASES[7][0], True),
-    (CASES[10][0], True),
-    (CASES[11][0], True),
-    (CASES[12][0], True),
-    (Case("dilated", (2, 6, 15, 14), (10, 6, 3, 3), (2, 2), (3, 1), (3, 2)), True),
-    (Case("many_channels", (2, 40, 10, 11), (37, 40, 3, 3), (2, 2), (1, 1)), True),
-    (Case("three_strides", (2, 17, 13, 12), (9, 17, 5, 4), (3, 2), (2, 1, 0, 3)), True),
-    (Case("stride_above", (2, 16, 17, 12), (8, 16, 2, 3), (4, 4), (1, 0)), False),
+    CASES[0][0],
+    CASES[1][0],
+    CASES[2][0],
+    CASES[3][0],
+    Case("stride_above", (2, 16, 17, 12), (8, 16, 2, 3), (4, 4), (1, 0)),
+    Case("many_channels", (2, 40, 10, 11), (37, 40, 2, 2), (2, 2), (1, 1)),
+    Case("four_sides", (2, 16, 11, 13), (9, 16, 2, 2), (2, 2), (1, 0, 0, 1)),
 ]
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
-@pytest.mark.parametrize(("case", "keeps_stride"), TRANSPOSED, ids=str)
-def test_transposed(
-    core: ModuleType, case: Case, keeps_stride: bool | None, dtype: torch.dtype
-) -> None:
-    said, want = run(core, case, dtype, False, variant="transposed")
-    assert said["keeps_stride"] == (dtype.itemsize == 2 if keeps_stride is None else keeps_stride)
+@pytest.mark.parametrize("case", TRANSPOSED, ids=str)
+def test_transposed(core: ModuleType, case: Case, dtype: torch.dtype) -> None:
+    want = run(core, case, dtype, False, variant="transposed")[1]
     for before in (1, 2, 4):
         got = run(core, case, dtype, False, variant="transposed", before=before)[1]
         assert torch.equal(got, want)
 
 
 def test_planes_are_accessed_in_units(core: ModuleType) -> None:
-    for sizes, units in (((8, 16), (8, 8)), ((6, 4), (2, 8)), ((14, 14), (1, 4)), ((9, 9), (1, 1))):
-        case = Case("units", (2, 9, *sizes), (10, 9, 3, 3), (2, 2), (1, 1))
-        assert run(core, case, torch.bfloat16, False, variant="transposed")[0]["units"] == units
+    for sizes, unit in (((8, 16), 8), ((6, 4), 8), ((14, 14), 4), ((9, 9), 1)):
+        case = Case("units", (2, 8, *sizes), (10, 8, 2, 2), (2, 2), (1, 1))
+        said = run(core, case, torch.bfloat16, False, variant="transposed")[0]
+        assert said["plane_unit"] == unit
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
-def test_transposed_chunks_share_packed_filters(core: ModuleType, dtype: torch.dtype) -> None:
-    case = Case("chunked", (5, 8, 12, 16), (8, 8, 3, 3), (2, 2), (1, 1))
+def test_chunks_are_transposed(core: ModuleType, dtype: torch.dtype) -> None:
+    case = Case("chunked", (5, 8, 12, 16), (8, 8, 2, 2), (2, 2), (1, 1))
     said, want = run(core, case, dtype, False, variant="transposed")
     assert said["chunk_images"] == 5
-    assert said["filters_in_place"]
     caps = h200(core)
     caps.workspace_limit = (48 << 10) * dtype.itemsize // 4
     said, got = run(core, case, dtype, False, caps, variant="transposed")
     assert said["chunk_images"] < 5
-    assert not said["filters_in_place"]
     assert torch.equal(got, want)
 
 
@@ -230,11 +219,12 @@ def test_problems_that_are_not_transposed(core: ModuleType) -> None:
         problem.pass_ = core.Pass.input_grad
         return core.run_phases(problem, h200(core), 0, 0, 0, 0, "transposed") == "no such variant"
 
-    assert refuses(CASES[6][0], torch.float32, False)  # strict: cuda_boxes does not compute it
-    assert refuses(CASES[6][0], torch.bfloat16, True)
+    assert refuses(CASES[6][0], torch.bfloat16, False)  # phases of several taps
+    assert refuses(CASES[0][0], torch.bfloat16, True)
     assert refuses(CASES[0][0], torch.float64, False)
+    assert refuses(CASES[5][0], torch.bfloat16, False)  # phases of four channels are not aligned
     assert refuses(CASES[13][0], torch.bfloat16, False)
-    assert refuses(Case("channel", (2, 1, 8, 8), (4, 1, 3, 3), (2, 2), (1, 1)), torch.half, False)
+    assert refuses(Case("channel", (2, 1, 8, 8), (4, 1, 2, 2), (2, 2)), torch.half, False)
 
 
 def depthwise(name: str, n: int, c: int, h: int, w: int, r: int, pad: Any) -> Case:

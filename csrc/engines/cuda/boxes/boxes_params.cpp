@@ -14,8 +14,10 @@ namespace convx {
 namespace {
 
 constexpr double kCopyLaunchMicroseconds = 2;
-constexpr double kCopyBytesPerMicrosecond = 3e6;     // device memory, read and written
-constexpr double kPlaneBytesPerMicrosecond = 2.5e6;  // the same for copies of planes; estimated
+constexpr double kCopyBytesPerMicrosecond = 3e6;  // device memory, read and written
+// The same for copies of planes, and the launch of one: 4 layers of 100 to 350 MB and 4 of less
+// than 15 MB (2026-11-19).
+constexpr double kPlaneBytesPerMicrosecond = 3.4e6, kPlaneCopyMicroseconds = 3.5;
 
 void set_phases(BoxesParams& p, const ConvProblem& problem, const BoxesShape& shape) {
   int64_t tiles = 0, taps = 0;
@@ -208,7 +210,7 @@ ConvProblem with_plane_copies(const ConvProblem& problem, const PlaneCopies& cop
 }
 
 double predict_plane_copies(const PlaneCopies& copies) {
-  return kCopyLaunchMicroseconds * (copies.source.exists() + copies.target.exists()) +
+  return kPlaneCopyMicroseconds * (copies.source.exists() + copies.target.exists()) +
          2 * static_cast<double>(copies.bytes()) / kPlaneBytesPerMicrosecond;
 }
 

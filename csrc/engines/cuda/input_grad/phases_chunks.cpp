@@ -59,25 +59,15 @@ int fit_plane_unit(const ConvProblem& p, const Strides& s, int64_t plane) {
   return fit_unit(size_of(p.dtype), plane, p.N > 1 ? s.n : 0, s.c);
 }
 
-// An axis of which nothing is folded into channels: kTransposed with the caller's stride.
-PhaseAxis keep_axis(int64_t input, int64_t kernel) {
-  PhaseAxis axis;
-  axis.kept = 1, axis.count = input, axis.taps = kernel;
-  return axis;
-}
-
 class ChunkFitter {
  public:
-  // keeps_stride: the inner convolution is the caller's input gradient in channels_last, and the
-  // axes are those of keep_axis. Otherwise phases become channels.
   ChunkFitter(const ConvProblem& problem, const DeviceCaps& caps, PhasesForm form,
-              const PhaseAxis& rows, const PhaseAxis& columns, bool keeps_stride)
+              const PhaseAxis& rows, const PhaseAxis& columns)
       : p_(problem),
         caps_(caps),
         rows_(rows),
         columns_(columns),
-        transposes_(form == PhasesForm::kTransposed),
-        keeps_stride_(keeps_stride) {
+        transposes_(form == PhasesForm::kTransposed) {
     shape_.form = form;
     phases_ = rows.kept * columns.kept;
     group_filters_ = p_.channels_per_group() * phases_;
@@ -104,8 +94,6 @@ class ChunkFitter {
                   room / ((result_image_ + source_image_) * size), kMostPhaseElements / largest});
     if (most < 1) return std::nullopt;
     const int64_t chunks = ceil_div(p_.N, most);
-    // The engine of a single chunk packs filters itself, if it has to.
-    if (keeps_stride_ && chunks == 1) use_own_filters();
     shape_.chunk_images = ceil_div(p_.N, chunks);
     shape_.source_bytes = round_up(shape_.chunk_images * source_image_ * size, kPhasesAlignment);
     shape_.result_bytes = round_up(shape_.chunk_images * result_image_ * size, kPhasesAlignment);
@@ -121,17 +109,10 @@ class ChunkFitter {
   }
 
  private:
-  void use_own_filters() {
-    shape_.filters_in_place = true;
-    shape_.filter_bytes = 0;
-    inner_weights_ = p_.w_strides;
-  }
-
   // The strides of the inner convolution's weights, [filter][source channel][tap][tap]. Returns
   // true if they are strides of w itself.
   bool find_filters() {
     const Strides& w = p_.w_strides;
-    if (keeps_stride_) return find_strided_filters();
     const int64_t taps = rows_.taps * columns_.taps;
     if (taps == 1 && p_.groups == 1) {
       // With one inner tap, phase k reads tap k.
@@ -147,25 +128,7 @@ class ChunkFitter {
     return false;
   }
 
-  // kTransposed: the same for an input gradient with the caller's stride. cuda_boxes reads
-  // [c][r][s][k], and in 16 bits [k][r][s][c], without packing it for every chunk.
-  bool find_strided_filters() {
-    const bool reads_own = p_.w_strides.n == 1 || (size_of(p_.dtype) == 2 && p_.w_strides.c == 1);
-    inner_weights_ = p_.w_strides;
-    if (reads_own || p_.K != source_pixel_) return true;
-    inner_weights_ = {1, p_.R * p_.S * p_.K, p_.S * p_.K, p_.K};
-    return false;
-  }
-
   ConvProblem make_inner(int64_t images) const {
-    if (keeps_stride_) {
-      ConvProblem inner = p_;
-      inner.N = images;
-      inner.x_strides = channels_last_strides(result_pixel_, p_.H, p_.W);
-      inner.y_strides = channels_last_strides(source_pixel_, p_.P, p_.Q);
-      inner.w_strides = inner_weights_;
-      return inner;
-    }
     ConvProblem inner;
     inner.pass = Pass::kForward;
     inner.dtype = p_.dtype, inner.precision = p_.precision;
@@ -182,23 +145,12 @@ class ChunkFitter {
     return inner;
   }
 
-  // Other engines of channels_last would have to be searched for each chunk size, and were never
-  // predicted to make up for the transposition.
-  std::span<const Engine> find_engines() const {
-    const std::span<const Engine> all = cuda_engines();
-    if (!keeps_stride_) return all;
-    const auto boxes = std::find_if(all.begin(), all.end(), [](const Engine& engine) {
-      return engine.id == EngineId::kCudaBoxes;
-    });
-    return all.subspan(static_cast<size_t>(boxes - all.begin()), 1);
-  }
-
   // Adds the time of the chunks' convolutions. Returns false if one has no plan, or if all take
   // most_us or longer.
   bool plan_chunks(double most_us) {
     const int64_t before = shape_.filter_bytes + shape_.source_bytes + shape_.result_bytes;
     const int64_t left = caps_.workspace_limit - before;
-    const std::span<const Engine> engines = find_engines();
+    const std::span<const Engine> engines = cuda_engines();
     const auto chunks = static_cast<double>(p_.N / shape_.chunk_images);
     std::optional<InnerProblem> whole =
         plan_inner(make_inner(shape_.chunk_images), caps_, left, most_us / chunks, engines);
@@ -220,7 +172,6 @@ class ChunkFitter {
 
   void set_pack() {
     const auto pack_axis = [&](const PhaseAxis& axis, int64_t kernel) {
-      if (keeps_stride_) return PackAxis{narrow(kernel), 0, 0, 1, FastDivmod(1)};
       const int64_t first = (axis.pad - axis.frame - axis.step * axis.first_offset) / axis.dilation;
       return PackAxis{narrow(kernel), narrow(first),
                       narrow(floor_mod(axis.frame - axis.pad, axis.step)), narrow(-axis.step),
@@ -261,33 +212,30 @@ class ChunkFitter {
                                     : 1);
   }
 
-  // Everything but pointers and the number of tiles of a launch.
-  TransposeParams make_transpose(const Strides& planes, int64_t channels, int64_t plane,
-                                 int64_t pixel_pitch) const {
-    const int64_t side = kTransposeBytes / size_of(p_.dtype);
-    const int64_t channel_tiles = ceil_div(channels, side * kTransposeChannelLanes);
-    const int64_t pixel_tiles = ceil_div(plane, side * kTransposePixelLanes);
-    TransposeParams to{};
-    to.planes_n = planes.n, to.planes_c = planes.c;
-    to.pixels_n = plane * pixel_pitch, to.pixels_w = narrow(pixel_pitch);
-    to.channels = narrow(channels), to.plane = narrow(plane);
-    to.unit = fit_plane_unit(p_, planes, plane);
-    to.image_tiles = narrow(channel_tiles * pixel_tiles);
-    to.by_channel_tiles = FastDivmod(channel_tiles);
-    to.by_pixel_tiles = FastDivmod(pixel_tiles);
-    return to;
-  }
-
+  // Everything but pointers and the number of images.
   void set_transposes() {
-    shape_.to_pixels = make_transpose(p_.y_strides, p_.K, p_.P * p_.Q, source_pixel_);
+    const int64_t size = size_of(p_.dtype);
+    shape_.to_pixels = {.element_bytes = size,
+                        .channels = p_.K,
+                        .pixel_bytes = source_pixel_ * size,
+                        .rows = p_.P,
+                        .columns = p_.Q,
+                        .strides = p_.y_strides};
     TransposeParams& to = shape_.to_planes;
-    to = make_transpose(p_.x_strides, p_.C, p_.H * p_.W, result_pixel_);
-    to.has_phases = !keeps_stride_;
+    const int64_t side = kTransposeBytes / size, plane = p_.H * p_.W;
+    const int64_t channel_tiles = ceil_div(p_.C, side * kTransposeChannelLanes);
+    const int64_t pixel_tiles = ceil_div(plane, side * kTransposePixelLanes);
+    to.planes_n = p_.x_strides.n, to.planes_c = p_.x_strides.c;
     to.pixels_n = result_image_;
-    to.pixels_h = narrow(columns_.count * result_pixel_);
+    to.pixels_h = narrow(columns_.count * result_pixel_), to.pixels_w = narrow(result_pixel_);
     to.column_phase = narrow(p_.C), to.row_phase = narrow(columns_.kept * p_.C);
     to.rows = place_phases(rows_), to.columns = place_phases(columns_);
     to.by_columns = FastDivmod(p_.W);
+    to.channels = narrow(p_.C), to.plane = narrow(plane);
+    to.unit = fit_plane_unit(p_, p_.x_strides, plane);
+    to.image_tiles = narrow(channel_tiles * pixel_tiles);
+    to.by_channel_tiles = FastDivmod(channel_tiles);
+    to.by_pixel_tiles = FastDivmod(pixel_tiles);
   }
 
   // Microseconds of everything but the inner convolutions.
@@ -318,19 +266,17 @@ class ChunkFitter {
     const double near =
         find_near_share(static_cast<double>(shape_.source_bytes + shape_.result_bytes));
     const double pixel_share = near * kNearByte + (1 - near);
-    const auto count = [&](int64_t plane, int64_t pixels, int unit) {
-      return static_cast<double>(plane) * find_unit_share(unit * size_of(p_.dtype)) +
-             pixel_share * static_cast<double>(pixels);
-    };
-    return (count(p_.K * p_.P * p_.Q, source_image_, shape_.to_pixels.unit) +
-            count(p_.C * p_.H * p_.W, result_image_, shape_.to_planes.unit)) /
+    const double written = find_unit_share(shape_.to_planes.unit * size_of(p_.dtype));
+    return (static_cast<double>(p_.K * p_.P * p_.Q) +
+            written * static_cast<double>(p_.C * p_.H * p_.W) +
+            pixel_share * static_cast<double>(source_image_ + result_image_)) /
            kTransposeBytesPerUs;
   }
 
   const ConvProblem& p_;
   const DeviceCaps& caps_;
   const PhaseAxis rows_, columns_;
-  const bool transposes_, keeps_stride_;
+  const bool transposes_;
   int64_t phases_, group_filters_;
   int64_t result_pixel_, result_image_;  // elements, with the padding of transposed pixels
   int64_t source_pixel_, source_image_;
@@ -355,18 +301,16 @@ std::optional<PhasesShape> fit_chunked_phases(const ConvProblem& p, const Device
                      !has_dense_planes(p.y_strides, p.K, p.P, p.Q))) {
     return std::nullopt;
   }
-  std::optional<PhaseAxis> rows =
+  const std::optional<PhaseAxis> rows =
       fit_phase_axis(p.H, p.P, p.R, p.stride.h, p.pad.top, p.dilation.h);
-  std::optional<PhaseAxis> columns =
+  const std::optional<PhaseAxis> columns =
       fit_phase_axis(p.W, p.Q, p.S, p.stride.w, p.pad.left, p.dilation.w);
-  const bool keeps_stride =
-      transposes && !(rows && columns && can_transpose_phases(p, *rows, *columns));
-  if (keeps_stride) rows = keep_axis(p.H, p.R), columns = keep_axis(p.W, p.S);
   if (!rows || !columns) return std::nullopt;
+  if (transposes && !can_transpose_phases(p, *rows, *columns)) return std::nullopt;
   std::optional<PhasesShape> best;
   for (const int64_t chunk_bytes : kChunkBytes) {
     std::optional<PhasesShape> shape =
-        ChunkFitter(p, caps, form, *rows, *columns, keeps_stride).fit(chunk_bytes, give_up_us);
+        ChunkFitter(p, caps, form, *rows, *columns).fit(chunk_bytes, give_up_us);
     if (shape && shape->microseconds < give_up_us) {
       give_up_us = shape->microseconds;
       best = std::move(shape);

@@ -68,13 +68,14 @@ class PhasesLaunch {
       inner.w = filters;
       inner.y = forward ? results : source;
       inner.workspace = workspace + shape_.filter_bytes + shape_.source_bytes + shape_.result_bytes;
-      using enum TransposeKind;
-      if (transposes) transpose<kToPixels>(shape_.to_pixels, own, pixels, images);
+      if (transposes) {
+        PlaneCopy copy = shape_.to_pixels;
+        copy.planes = own, copy.pixels = pixels, copy.images = images;
+        gather_pixels(site_, copy);
+      }
       launch_cuda(chunk.problem, chunk.plan, inner, context_);
       if (transposes) {
-        shape_.to_planes.has_phases
-            ? transpose<kPhasesToPlanes>(shape_.to_planes, target, results, images)
-            : transpose<kToPlanes>(shape_.to_planes, target, results, images);
+        transpose(results, target, images);
       } else {
         interleave(images, source, results, target);
       }
@@ -174,8 +175,8 @@ class PhasesLaunch {
     });
   }
 
-  template <TransposeKind kKind>
-  void transpose(TransposeParams params, void* planes, void* pixels, int64_t images) const {
+  void transpose(const void* pixels, void* planes, int64_t images) const {
+    TransposeParams params = shape_.to_planes;
     params.planes = planes;
     params.pixels = pixels;
     params.tiles = static_cast<int>(images * params.image_tiles);
@@ -183,7 +184,7 @@ class PhasesLaunch {
     const dim3 grid(count_loop_blocks(params.tiles, kPhasesThreads / 32));
     const auto launch = [&]<typename T>(T) {
       visit_unit<T>(params.unit, [&]<int kUnit>() {
-        launch_early<transpose_kernel<T, kUnit, kKind>>(site_, grid, kPhasesThreads, 0, params);
+        launch_early<transpose_kernel<T, kUnit>>(site_, grid, kPhasesThreads, 0, params);
       });
     };
     size_of(problem_.dtype) == 4 ? launch(uint32_t{}) : launch(uint16_t{});

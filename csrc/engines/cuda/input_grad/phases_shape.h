@@ -33,12 +33,10 @@
 // any, a kernel looks for infinities and NaN in y first, and another recomputes results that are
 // NaN if there were some.
 //
-// kTransposed, for dense layers in NCHW: y is transposed to channels_last in the workspace, the
-// inner convolution works on pixels, and a last kernel transposes its results to the target. The
-// inner convolution is the same input gradient with the same stride by cuda_boxes, which runs the
-// phases in one launch and stores whole pixels; in NCHW each phase would write every s-th value of
-// a row. If each phase has one tap at most, it is that of kChannels instead, by any engine, and the
-// last kernel writes the zeros.
+// kTransposed, for dense layers in NCHW of which each phase has one tap at most: y is transposed to
+// channels_last in the workspace, the inner convolution is that of kChannels on pixels, by any
+// engine, and a last kernel transposes its results to the target and writes the zeros. (Where
+// phases have more taps, cuda_boxes itself transposes.)
 #pragma once
 
 #include <cstdint>
@@ -53,6 +51,7 @@
 #include "core/problem.h"
 #include "engines/engine_list.h"
 #include "kernels/pack_filters.h"
+#include "kernels/plane_copy.h"
 
 namespace convx {
 
@@ -83,15 +82,13 @@ struct ScanParams {
 };
 
 // Planes have contiguous pixels. The channels of a pixel are contiguous and start at a multiple of
-// 16 bytes; those behind the last one are written as zeros, and are not read.
+// 16 bytes.
 struct TransposeParams {
   void* planes;
-  void* pixels;
+  const void* pixels;
   int64_t planes_n, planes_c;
   int64_t pixels_n;
   int pixels_h, pixels_w;
-  // If has_phases is true, a pixel of a plane belongs to a phase and to a lattice point.
-  bool has_phases;
   int row_phase, column_phase;  // offsets of a pixel's phases
   PhasePlace rows, columns;
   FastDivmod by_columns;  // of a plane
@@ -179,8 +176,9 @@ struct PhasesShape {
   InnerProblem whole, rest;  // a chunk, and the last one; rest has no images if chunks are equal
   bool filters_in_place = false;  // true: the inner convolution reads w as it is
   FilterPack pack{};
-  InterleaveParams interleave{};             // kRows: of the kernel that recomputes
-  TransposeParams to_pixels{}, to_planes{};  // kTransposed: of y, and of the results
+  InterleaveParams interleave{};  // kRows: of the kernel that recomputes
+  PlaneCopy to_pixels;            // kTransposed: of y
+  TransposeParams to_planes{};    // and of the results
   // Workspace, in order: packed filters, transposed y, results, workspace of the inner convolution.
   int64_t filter_bytes = 0, source_bytes = 0, result_bytes = 0;
 

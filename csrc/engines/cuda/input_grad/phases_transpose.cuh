@@ -1,9 +1,9 @@
-// Transposes images between planes (NCHW) and pixels (channels_last, in the workspace).
+// The last kernel of PhasesForm::kTransposed: transposes results from pixels (channels_last, in the
+// workspace) to the planes of the target,
 //
-//     kToPixels  pixels[n][p][c] = planes[n][c][p]          before the inner convolution
-//     kToPlanes  planes[n][c][p] = pixels[n][place(p)][c]   after it; zeros where p has no place
+//     planes[n][c][p] = pixels[n][place(p)][c]     zeros where p has no place
 //
-// p counts the pixels of a plane, place(p) is p itself or the lattice point and the phase of p
+// p counts the pixels of a plane, place(p) is the lattice point and the phase of p
 // (phases_shape.h). A thread transposes 16 bytes of channels by as many pixels in registers, e.g. 4
 // x 4 values of 32 bits. A warp has 4 threads along the channels and 8 along the pixels:
 //
@@ -21,20 +21,11 @@
 
 namespace convx {
 
-enum class TransposeKind : uint8_t { kToPixels, kToPlanes, kPhasesToPlanes };
-
-template <typename T, int kUnit>
-struct alignas(kUnit * sizeof(T)) PlaneUnit {
-  T values[kUnit];
-};
-
 // A square of values: lines of 16 bytes.
 template <typename T>
 struct TransposeSquare {
   static constexpr int kSide = kTransposeBytes / sizeof(T);
   uint4 lines[kSide];
-
-  __device__ __forceinline__ T* values(int line) { return reinterpret_cast<T*>(&lines[line]); }
 };
 
 __device__ __forceinline__ uint32_t word_of(const uint4& line, int index) {
@@ -62,7 +53,7 @@ __device__ __forceinline__ TransposeSquare<T> transpose_square(const TransposeSq
 }
 
 // The square of a thread in one tile of its warp.
-template <typename T, int kUnit, TransposeKind kKind>
+template <typename T, int kUnit>
 class Transposer {
   using Square = TransposeSquare<T>;
   static constexpr int kSide = Square::kSide;
@@ -77,16 +68,11 @@ class Transposer {
     const int pixel_tile = p.by_pixel_tiles.split(rest);
     first_pixel_ = pixel_tile * kTransposePixelLanes * kSide + lane % kTransposePixelLanes * kUnit;
     planes_ = static_cast<T*>(p.planes) + rest * p.planes_n + channel_ * p.planes_c;
-    pixels_ = static_cast<T*>(p.pixels) + rest * p.pixels_n + channel_;
+    pixels_ = static_cast<const T*>(p.pixels) + rest * p.pixels_n + channel_;
   }
 
   __device__ __forceinline__ void run() const {
-    if (channel_ >= p_.channels) return;
-    if constexpr (kKind == TransposeKind::kToPixels) {
-      store_pixels(transpose_square(load_planes()));
-    } else {
-      store_planes(transpose_square(load_pixels()));
-    }
+    if (channel_ < p_.channels) store_planes(transpose_square(load_pixels()));
   }
 
  private:
@@ -95,32 +81,16 @@ class Transposer {
     return first_pixel_ + index / kUnit * kUnit * kTransposePixelLanes + index % kUnit;
   }
 
-  // Calls visit with the channel, and the first pixel of each unit, that the planes have.
-  template <typename Visit>
-  __device__ __forceinline__ void visit_planes(const Visit& visit) const {
+  // Stores the channels and the pixels that the planes have.
+  __device__ __forceinline__ void store_planes(const Square& square) const {
 #pragma unroll
     for (int i = 0; i < kSide; ++i) {
 #pragma unroll
       for (int j = 0; j < kSide; j += kUnit) {
-        if (channel_ + i < p_.channels && pixel(j) < p_.plane) visit(i, j);
+        if (channel_ + i >= p_.channels || pixel(j) >= p_.plane) continue;
+        store_unit(planes_ + i * p_.planes_c + pixel(j), square.lines[i], j);
       }
     }
-  }
-
-  __device__ __forceinline__ Square load_planes() const {
-    Square square{};
-    visit_planes([&](int i, int j) {
-      using Unit = PlaneUnit<T, kUnit>;
-      const T* from = planes_ + i * p_.planes_c + pixel(j);
-      *reinterpret_cast<Unit*>(square.values(i) + j) = *reinterpret_cast<const Unit*>(from);
-    });
-    return square;
-  }
-
-  __device__ __forceinline__ void store_planes(const Square& square) const {
-    visit_planes([&](int i, int j) {
-      store_unit(planes_ + i * p_.planes_c + pixel(j), square.lines[i], j);
-    });
   }
 
   // Stores the unit that starts with value j of a line.
@@ -128,7 +98,7 @@ class Transposer {
     constexpr int kBytes = kUnit * sizeof(T);
     const int word = j * static_cast<int>(sizeof(T)) / 4;
     if constexpr (kBytes == 16) {
-      store_line(to, line);
+      store_global_16_bytes(to, {line.x, line.y, line.z, line.w});
     } else if constexpr (kBytes == 8) {
       store_global_8_bytes(to, word_of(line, word), word_of(line, word + 1));
     } else if constexpr (kBytes == 4) {
@@ -143,11 +113,8 @@ class Transposer {
     Square square{};
 #pragma unroll
     for (int j = 0; j < kSide; ++j) {
-      bool has_place = pixel(j) < p_.plane;
-      int offset = pixel(j) * p_.pixels_w;
-      if constexpr (kKind == TransposeKind::kPhasesToPlanes) {
-        has_place = find_place(pixel(j), offset) && has_place;
-      }
+      int offset = 0;
+      const bool has_place = find_place(pixel(j), offset) && pixel(j) < p_.plane;
       if (has_place) square.lines[j] = *reinterpret_cast<const uint4*>(pixels_ + offset);
     }
     return square;
@@ -166,24 +133,13 @@ class Transposer {
     return row_phase < p_.rows.kept && column_phase < p_.columns.kept;
   }
 
-  __device__ __forceinline__ void store_pixels(const Square& square) const {
-#pragma unroll
-    for (int j = 0; j < kSide; ++j) {
-      if (pixel(j) >= p_.plane) continue;
-      store_line(pixels_ + pixel(j) * p_.pixels_w, square.lines[j]);
-    }
-  }
-
-  __device__ __forceinline__ static void store_line(void* to, const uint4& line) {
-    store_global_16_bytes(to, {line.x, line.y, line.z, line.w});
-  }
-
   const TransposeParams& p_;
   int channel_, first_pixel_;
-  T *planes_, *pixels_;
+  T* planes_;
+  const T* pixels_;
 };
 
-template <typename T, int kUnit, TransposeKind kKind>
+template <typename T, int kUnit>
 __global__ void __launch_bounds__(kPhasesThreads)
     transpose_kernel(const __grid_constant__ TransposeParams p) {
   constexpr int kWarps = kPhasesThreads / 32;
@@ -191,7 +147,7 @@ __global__ void __launch_bounds__(kPhasesThreads)
   let_next_kernel_start();
   for (int64_t tile = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; tile < p.tiles;
        tile += int64_t{gridDim.x} * kWarps) {
-    Transposer<T, kUnit, kKind>(p, static_cast<int>(tile)).run();
+    Transposer<T, kUnit>(p, static_cast<int>(tile)).run();
   }
 }
 
