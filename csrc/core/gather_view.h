@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/arithmetic.h"
+#include "core/plan.h"
 #include "core/problem.h"
 
 namespace convx {
@@ -135,6 +136,17 @@ inline GatherView make_gather_view(const ConvProblem& p) {
   }
   return {tensors, input_grad_phases(p.H, p.R, p.stride.h, p.pad.top, p.dilation.h),
           input_grad_phases(p.W, p.S, p.stride.w, p.pad.left, p.dilation.w)};
+}
+
+// Assigns a call's buffers to source and target.
+// Params: any kernel's parameters with source, weight, bias and target.
+template <typename Params>
+void set_gather_buffers(Params& params, const ConvProblem& problem, const Buffers& buffers) {
+  const bool forward = problem.pass == Pass::kForward;
+  params.source = forward ? buffers.x : buffers.y;
+  params.weight = buffers.w;
+  params.bias = forward && problem.has_bias ? buffers.bias : nullptr;
+  params.target = forward ? buffers.y : buffers.x;
 }
 
 }  // namespace convx

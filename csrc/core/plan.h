@@ -1,4 +1,5 @@
-// A plan: the engine that runs a problem, and the parameters that it runs with.
+// A plan: the engine that runs a problem, and the parameters that it runs with. Buffers are the
+// addresses that one launch of it receives.
 #pragma once
 
 #include <algorithm>
@@ -87,5 +88,14 @@ const T& geometry_of(const Plan& plan) {
   }
   return static_cast<const GeometryOf<T>&>(*plan.geometry).value;
 }
+
+// Addresses of a launch's operands, not owned. The problem has their layouts and extents.
+struct Buffers {
+  void* x = nullptr;     // read; written by the input-gradient pass
+  void* w = nullptr;     // read; written by the weight-gradient pass
+  void* y = nullptr;     // written by the forward pass; read as the output gradient by the others
+  void* bias = nullptr;  // [K], forward pass only, may be null
+  void* workspace = nullptr;  // Plan::workspace_bytes bytes, aligned to 64
+};
 
 }  // namespace convx

@@ -1,7 +1,6 @@
 // The launch side of the CUDA engines.
 #pragma once
 
-#include "core/buffers.h"
 #include "core/plan.h"
 #include "core/problem.h"
 

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "planning/half_scales.h"
+#include "planning/tensor_math.h"
 
 namespace convx {
 

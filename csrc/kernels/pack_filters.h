@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "core/arithmetic.h"
-#include "core/fast_divmod.h"
 #include "core/problem.h"
 
 namespace convx {

@@ -7,7 +7,7 @@
 // 16 bytes. No shared memory.
 #include "kernels/pixel_copy.h"
 
-#include "core/fast_divmod.h"
+#include "core/arithmetic.h"
 #include "cuda/launch.h"
 #include "device/dependent_launch.cuh"
 #include "planning/staged_rows.h"

@@ -10,7 +10,6 @@
 #include "kernels/plane_copy.h"
 
 #include "core/arithmetic.h"
-#include "core/fast_divmod.h"
 #include "cuda/launch.h"
 #include "device/dependent_launch.cuh"
 

@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-#include "core/fast_divmod.h"
+#include "core/arithmetic.h"
 #include "device/convert.cuh"
 #include "planning/tensor_params.h"
 

@@ -7,14 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/buffers.h"
 #include "core/device_caps.h"
 #include "core/engine.h"
 #include "core/gather_view.h"
 #include "core/plan.h"
 #include "core/text.h"
 #include "planning/gather_axis.h"
-#include "planning/half_scales.h"
 #include "planning/tensor_math.h"
 
 namespace convx {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/fast_divmod.h"
+#include "core/arithmetic.h"
 #include "core/problem.h"
 
 namespace convx {

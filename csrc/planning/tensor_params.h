@@ -4,11 +4,11 @@
 
 #include <cstdint>
 
-#include "core/buffers.h"
 #include "core/gather_view.h"
+#include "core/plan.h"
 #include "core/problem.h"
 #include "planning/gather_axis.h"
-#include "planning/half_scales.h"
+#include "planning/tensor_math.h"
 
 namespace convx {
 

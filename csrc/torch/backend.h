@@ -6,8 +6,8 @@
 
 #include <span>
 
-#include "core/buffers.h"
 #include "core/engine.h"
+#include "core/plan.h"
 
 namespace convx {
 

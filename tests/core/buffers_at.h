@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "core/buffers.h"
+#include "core/plan.h"
 
 // Tensors by their addresses, 0 for none.
 inline convx::Buffers buffers_at(uintptr_t x, uintptr_t w, uintptr_t y, uintptr_t bias) {

@@ -1,9 +1,8 @@
 #pragma once
 
-#include "core/buffers.h"
 #include "core/plan.h"
 #include "core/problem.h"
-#include "planning/half_scales.h"
+#include "planning/tensor_math.h"
 
 namespace convx {
 

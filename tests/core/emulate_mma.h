@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/buffers.h"
+#include "core/plan.h"
 #include "engines/cuda/pixels/pixel_fit.h"
 
 namespace convx {

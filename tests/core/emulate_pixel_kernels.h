@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/buffers.h"
 #include "core/plan.h"
 #include "core/problem.h"
 

@@ -3,7 +3,6 @@
 // <engine>/<engine>_launch.cpp or .cu.
 #pragma once
 
-#include "core/buffers.h"
 #include "core/engine.h"
 #include "core/plan.h"
 

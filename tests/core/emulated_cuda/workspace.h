@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/buffers.h"
+#include "core/plan.h"
 #include "core/problem.h"
 #include "device/mbarrier.cuh"
 #include "run_grid.h"

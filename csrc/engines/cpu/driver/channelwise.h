@@ -6,7 +6,6 @@
 // split depend only on the problem.
 #pragma once
 
-#include "core/buffers.h"
 #include "core/device_caps.h"
 #include "core/gather_view.h"
 #include "core/plan.h"

@@ -10,7 +10,6 @@
 
 #include <cstdint>
 
-#include "core/buffers.h"
 #include "core/device_caps.h"
 #include "core/gather_view.h"
 #include "core/plan.h"

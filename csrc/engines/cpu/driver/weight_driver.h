@@ -12,7 +12,6 @@
 
 #include <cstdint>
 
-#include "core/buffers.h"
 #include "core/device_caps.h"
 #include "core/gather_view.h"
 #include "core/plan.h"

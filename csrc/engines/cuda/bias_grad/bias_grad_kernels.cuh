@@ -40,7 +40,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/fast_divmod.h"
+#include "core/arithmetic.h"
 #include "device/convert.cuh"
 #include "device/dependent_launch.cuh"
 

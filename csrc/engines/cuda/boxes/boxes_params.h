@@ -1,8 +1,7 @@
 // Kernel parameters of cuda_boxes.
 #pragma once
 
-#include "core/buffers.h"
-#include "core/fast_divmod.h"
+#include "core/arithmetic.h"
 #include "core/plan.h"
 #include "engines/cuda/boxes/boxes_shape.h"
 #include "kernels/pack_filters.h"

@@ -7,7 +7,6 @@
 #include "core/gather_view.h"
 #include "engines/cuda/depthwise/depthwise_geometry.h"
 #include "planning/device_rates.h"
-#include "planning/gather_buffers.h"
 #include "planning/staged_rows.h"
 
 namespace convx {

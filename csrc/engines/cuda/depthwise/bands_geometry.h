@@ -19,11 +19,10 @@
 #include <cstdint>
 #include <span>
 
-#include "core/buffers.h"
 #include "core/device_caps.h"
 #include "core/plan.h"
 #include "core/problem.h"
-#include "planning/cuda_axis.h"
+#include "planning/gather_axis.h"
 
 namespace convx {
 

@@ -1,7 +1,7 @@
 // Stages the taps and the source rows of cuda_bands in shared memory.
 #pragma once
 
-#include "core/fast_divmod.h"
+#include "core/arithmetic.h"
 #include "device/cp_async.cuh"
 #include "engines/cuda/depthwise/bands_geometry.h"
 #include "kernels/tensor_types.cuh"

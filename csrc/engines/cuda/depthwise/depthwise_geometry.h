@@ -7,13 +7,12 @@
 #include <optional>
 
 #include "core/arithmetic.h"
-#include "core/buffers.h"
 #include "core/device_caps.h"
-#include "core/fast_divmod.h"
 #include "core/gather_view.h"
+#include "core/plan.h"
 #include "core/problem.h"
 #include "engines/cuda/depthwise/strip_shapes.h"
-#include "planning/cuda_axis.h"
+#include "planning/gather_axis.h"
 #include "planning/staged_rows.h"
 
 namespace convx {

@@ -4,9 +4,9 @@
 #include <iterator>
 
 #include "core/arithmetic.h"
+#include "core/gather_view.h"
 #include "engines/cuda/depthwise/depthwise_costs.h"
 #include "engines/cuda/depthwise/depthwise_geometry.h"
-#include "planning/gather_buffers.h"
 #include "planning/staged_rows.h"
 
 namespace convx {

@@ -6,7 +6,6 @@
 #include "core/gather_view.h"
 #include "engines/cuda/depthwise/depthwise_costs.h"
 #include "engines/cuda/depthwise/weight_grad_geometry.h"
-#include "planning/gather_buffers.h"
 #include "planning/staged_rows.h"
 
 namespace convx {

@@ -7,7 +7,6 @@
 #include <variant>
 
 #include "core/arithmetic.h"
-#include "core/buffers.h"
 #include "core/device_caps.h"
 #include "core/plan.h"
 #include "core/problem.h"

@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "core/buffers.h"
+#include "core/plan.h"
 #include "cuda/launch.h"
 #include "cuda/launch_listed.h"
 #include "device/convert.cuh"

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/buffers.h"
+#include "core/plan.h"
 #include "cuda/launch.h"
 #include "cuda/launch_listed.h"
 #include "device/convert.cuh"

@@ -6,8 +6,8 @@
 #include <optional>
 #include <variant>
 
+#include "core/arithmetic.h"
 #include "core/device_caps.h"
-#include "core/fast_divmod.h"
 #include "core/plan.h"
 #include "core/problem.h"
 #include "engines/cuda/direct/gather_geometry.h"

@@ -15,7 +15,7 @@
 // None of them uses shared memory. Kernels that only move values are launched for MovedAs<T>.
 #pragma once
 
-#include "core/fast_divmod.h"
+#include "core/arithmetic.h"
 #include "core/problem.h"
 #include "device/convert.cuh"
 

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/buffers.h"
 #include "core/device_caps.h"
 #include "core/plan.h"
 #include "core/problem.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/buffers.h"
+#include "core/plan.h"
 #include "cuda/launch.h"
 #include "engines/cuda/gemm/blas_scope.h"
 #include "engines/cuda/gemm/gemm_kernels.cuh"

@@ -7,10 +7,10 @@
 
 #include "core/arithmetic.h"
 #include "core/engine.h"
+#include "core/gather_view.h"
 #include "engines/cuda/grouped/grouped_planning.h"
 #include "planning/device_rates.h"
 #include "planning/gather_axis.h"
-#include "planning/gather_buffers.h"
 #include "planning/staged_rows.h"
 
 namespace convx {

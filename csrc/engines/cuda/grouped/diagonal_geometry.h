@@ -18,9 +18,8 @@
 
 #include <cstdint>
 
-#include "core/buffers.h"
+#include "core/arithmetic.h"
 #include "core/device_caps.h"
-#include "core/fast_divmod.h"
 #include "core/plan.h"
 #include "core/problem.h"
 

@@ -5,12 +5,11 @@
 #include <cstdint>
 #include <string>
 
-#include "core/buffers.h"
+#include "core/arithmetic.h"
 #include "core/device_caps.h"
-#include "core/fast_divmod.h"
 #include "core/plan.h"
 #include "core/problem.h"
-#include "planning/cuda_axis.h"
+#include "planning/gather_axis.h"
 #include "planning/staged_rows.h"
 
 namespace convx {

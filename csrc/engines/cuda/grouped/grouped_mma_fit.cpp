@@ -3,9 +3,9 @@
 #include <set>
 
 #include "core/arithmetic.h"
+#include "core/gather_view.h"
 #include "engines/cuda/grouped/grouped_costs.h"
 #include "engines/cuda/grouped/grouped_planning.h"
-#include "planning/gather_buffers.h"
 
 namespace convx {
 namespace {

@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "core/arithmetic.h"
+#include "core/gather_view.h"
 #include "engines/cuda/grouped/grouped_planning.h"
 #include "planning/device_rates.h"
-#include "planning/gather_buffers.h"
 #include "planning/refusals.h"
 #include "planning/staged_rows.h"
 

@@ -45,8 +45,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/arithmetic.h"
 #include "core/device_caps.h"
-#include "core/fast_divmod.h"
 #include "core/plan.h"
 #include "core/problem.h"
 #include "engines/engine_list.h"

@@ -1,8 +1,8 @@
 // A fitted shape, and all kernel parameters that do not depend on the tensors' addresses.
 #pragma once
 
-#include "core/buffers.h"
 #include "core/gather_view.h"
+#include "core/plan.h"
 #include "engines/cuda/lines/window_params.h"
 #include "engines/cuda/lines/window_shape.h"
 #include "planning/half_plan.h"

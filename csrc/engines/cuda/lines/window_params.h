@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/fast_divmod.h"
+#include "core/arithmetic.h"
 #include "engines/cuda/lines/window_shape.h"
 #include "planning/tensor_params.h"
 

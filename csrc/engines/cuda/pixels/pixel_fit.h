@@ -27,9 +27,9 @@
 #include <span>
 #include <vector>
 
-#include "core/buffers.h"
+#include "core/arithmetic.h"
 #include "core/device_caps.h"
-#include "core/fast_divmod.h"
+#include "core/plan.h"
 #include "core/problem.h"
 #include "planning/gather_axis.h"
 #include "planning/half_plan.h"

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/buffers.h"
+#include "core/arithmetic.h"
 #include "core/device_caps.h"
-#include "core/fast_divmod.h"
+#include "core/plan.h"
 #include "core/problem.h"
 
 namespace convx {

@@ -23,9 +23,9 @@
 
 #include <cstdint>
 
-#include "core/buffers.h"
+#include "core/arithmetic.h"
 #include "core/device_caps.h"
-#include "core/fast_divmod.h"
+#include "core/plan.h"
 #include "core/problem.h"
 #include "engines/cuda/pointwise/few_filters.h"
 #include "planning/gather_axis.h"

@@ -5,7 +5,7 @@
 
 #include "engines/cuda/weight_grad/wgrad_geometry.h"
 #include "planning/boxed_tensor.h"
-#include "planning/half_scales.h"
+#include "planning/tensor_math.h"
 
 namespace convx {
 

@@ -22,7 +22,7 @@ struct WgradFit {
   void describe(Text& out) const;
 };
 
-// At the start of the workspace: scales (half_scales.h) and the flag that chooses the form.
+// At the start of the workspace: scales (HalfScales) and the flag that chooses the form.
 inline constexpr int64_t kScaleBytes = 256;
 
 struct WgradPlan {

@@ -27,7 +27,7 @@
 
 #include <cstdint>
 
-#include "core/fast_divmod.h"
+#include "core/arithmetic.h"
 #include "core/problem.h"
 #include "engines/cuda/weight_grad/operand_form.h"
 
