@@ -8,8 +8,7 @@
 #include <cstdint>
 
 #include "cuda/check.h"
-#include "cuda/code_arch.h"
-#include "cuda/per_device.h"
+#include "cuda/device_query.h"
 
 namespace convx {
 

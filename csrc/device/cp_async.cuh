@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "device/convert.cuh"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 
 namespace convx {
 

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
+#include "device/memory.cuh"
 #include "device/ring_cursor.cuh"
-#include "device/shared_memory.cuh"
 
 namespace convx {
 

@@ -1,4 +1,4 @@
-#include "engines/launch_cpu.h"
+#include "engines/engines.h"
 
 #include "engines/cpu/driver/channelwise.h"
 #include "engines/cpu/driver/flat_problem.h"

@@ -1,4 +1,4 @@
-#include "engines/launch_cuda.h"
+#include "engines/engines.h"
 
 #include "cuda/check.h"
 #include "engines/cuda/cuda_engines.h"

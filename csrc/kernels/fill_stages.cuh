@@ -2,8 +2,8 @@
 #pragma once
 
 #include "device/mbarrier.cuh"
-#include "device/shared_memory.cuh"
-#include "device/tensor_rounding.cuh"
+#include "device/memory.cuh"
+#include "device/mma.cuh"
 
 namespace convx {
 

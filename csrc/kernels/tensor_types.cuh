@@ -9,7 +9,6 @@
 
 #include "device/convert.cuh"
 #include "device/mma.cuh"
-#include "device/tensor_rounding.cuh"
 #include "planning/tensor_math.h"
 
 namespace convx {

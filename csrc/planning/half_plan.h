@@ -1,6 +1,6 @@
 // Plans of engines that multiply float32 as scaled fp16 first (half_scales.cuh). Their exact
 // kernels are launched behind it, and return early unless the values were unsuitable
-// (run_flag.cuh).
+// (must_return).
 #pragma once
 
 #include <optional>

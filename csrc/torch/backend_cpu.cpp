@@ -1,7 +1,6 @@
 #include <torch/csrc/stable/ops.h>
 
-#include "engines/engine_list.h"
-#include "engines/launch_cpu.h"
+#include "engines/engines.h"
 #include "torch/backend.h"
 
 namespace convx {

@@ -7,10 +7,9 @@
 #include <optional>
 
 #include "cuda/device_query.h"
-#include "engines/engine_list.h"
-#include "engines/launch_cuda.h"
+#include "engines/engines.h"
 #include "torch/backend.h"
-#include "torch/shim_check.h"
+#include "torch/operand.h"
 
 namespace convx {
 namespace {

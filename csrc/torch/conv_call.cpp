@@ -10,7 +10,6 @@
 #include "core/text.h"
 #include "torch/backend.h"
 #include "torch/operand.h"
-#include "torch/shim_check.h"
 
 namespace convx {
 namespace {

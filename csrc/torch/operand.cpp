@@ -5,7 +5,6 @@
 
 #include "core/text.h"
 #include "torch/backend.h"
-#include "torch/shim_check.h"
 
 namespace convx {
 namespace {

@@ -2,10 +2,12 @@
 // of them are noticeable in small problems.
 #pragma once
 
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/tensor.h>
 
 #include <array>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 
 #include "core/problem.h"
@@ -53,5 +55,12 @@ Tensor allocate_4d(const Operand& like, const std::array<int64_t, 4>& sizes,
                    const Strides& strides);
 Tensor allocate_1d(const Operand& like, int64_t size);
 Tensor allocate_bytes(const Operand& like, int64_t bytes);
+
+// Turns the error codes of PyTorch's C shims into exceptions.
+inline void check_shim(AOTITorchError code, const char* what) {
+  if (code != AOTI_TORCH_SUCCESS) {
+    throw std::runtime_error(std::string("convx: PyTorch could not ") + what);
+  }
+}
 
 }  // namespace convx

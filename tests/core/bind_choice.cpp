@@ -11,7 +11,7 @@
 #include "core/text.h"
 #include "engines/cuda/gemm/gemm_shape.h"
 #include "engines/cuda/input_grad/phases_shape.h"
-#include "engines/engine_list.h"
+#include "engines/engines.h"
 #include "plan_of.h"
 
 namespace py = pybind11;

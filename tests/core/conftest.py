@@ -22,7 +22,7 @@ EMULATED = HERE / "emulated_cuda"
 
 def plan_sources() -> list[Path]:
     """Sources that compile without torch and without CUDA, less the launch side."""
-    launching = ("launch", "device_query", "blas_scope")
+    launching = ("launch", "blas_scope")
     return [
         path
         for path in CSRC.rglob("*.cpp")

@@ -33,7 +33,7 @@
 #include "engines/cuda/lines/window_fit.h"
 #include "engines/cuda/input_grad/phases_shape.h"
 #include "engines/cuda/weight_grad/wgrad_fit.h"
-#include "engines/engine_list.h"
+#include "engines/engines.h"
 #include "plan_of.h"
 
 namespace py = pybind11;

@@ -4,7 +4,7 @@
 #include "emulate_mma.h"
 #include "engines/cuda/pixels/mma_kernel.cuh"
 #include "engines/cuda/pixels/pack_pixel_filters.cuh"
-#include "kernels/sum_partials.h"
+#include "kernels/around_mma.h"
 
 namespace convx {
 namespace {

@@ -29,6 +29,6 @@ def test_the_collector_finds_messages_of_every_kind() -> None:
         ("core/problem.cpp", "weight must not be empty, but got"),  # a chain of <<
         ("core/choose_engine.cpp", "no engine can run"),  # an assignment
         ("torch/operand.cpp", "device, but it is on"),  # fail()
-        ("torch/shim_check.h", "convx: PyTorch could not"),  # throw
+        ("torch/operand.h", "convx: PyTorch could not"),  # throw
     ]:
         assert expected in stems

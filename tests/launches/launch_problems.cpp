@@ -14,8 +14,7 @@
 #include <string>
 
 #include "core/choose_engine.h"
-#include "engines/engine_list.h"
-#include "engines/launch_cuda.h"
+#include "engines/engines.h"
 #include "recording_runtime.h"
 
 using namespace convx;

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "core/scalar_types.h"
-#include "engines/launch_cpu.h"
+#include "engines/engines.h"
 
 namespace convx {
 namespace {

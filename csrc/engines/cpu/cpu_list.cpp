@@ -14,7 +14,7 @@
 #include "engines/cpu/driver/flat_problem.h"
 #include "engines/cpu/driver/gather_driver.h"
 #include "engines/cpu/driver/weight_driver.h"
-#include "engines/engine_list.h"
+#include "engines/engines.h"
 
 namespace convx {
 namespace {

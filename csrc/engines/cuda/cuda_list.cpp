@@ -1,5 +1,5 @@
 #include "engines/cuda/cuda_engines.h"
-#include "engines/engine_list.h"
+#include "engines/engines.h"
 
 namespace convx {
 

@@ -4,7 +4,7 @@
 
 #include "cuda/launch.h"
 #include "engines/cuda/bias_grad/bias_grad_kernels.cuh"
-#include "engines/launch_cuda.h"
+#include "engines/engines.h"
 
 namespace convx {
 namespace {

@@ -9,7 +9,7 @@
 
 #include <type_traits>
 
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda/boxes/boxes_ring.cuh"

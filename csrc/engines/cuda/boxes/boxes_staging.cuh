@@ -9,8 +9,7 @@
 
 #include "device/async_copy.cuh"
 #include "device/convert.cuh"
-#include "device/global_memory.cuh"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "engines/cuda/boxes/boxes_ring.cuh"
 #include "kernels/tensor_types.cuh"
 #include "planning/boxed_tensor.h"

@@ -4,7 +4,7 @@
 // piece, each warpgroup has one of the buffers, and neither waits for the other.
 #pragma once
 
-#include "device/global_memory.cuh"
+#include "device/memory.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda/boxes/boxes_staging.cuh"

@@ -31,7 +31,7 @@
 
 #include "device/vectors.cuh"
 #include "engines/cuda/depthwise/bands_stage.cuh"
-#include "kernels/recompute.cuh"
+#include "kernels/finish.cuh"
 
 namespace convx {
 

@@ -1,7 +1,7 @@
 // Launches cuda_depthwise. The tile kernels are compiled here, the others in files of their own.
 #include "cuda/launch.h"
 #include "cuda/launch_listed.h"
-#include "device/float_types.cuh"
+#include "device/convert.cuh"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/depthwise/channels_last_kernel.cuh"
 #include "engines/cuda/depthwise/plane_kernel.cuh"

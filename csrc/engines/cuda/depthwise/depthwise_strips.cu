@@ -2,7 +2,7 @@
 // stride 2.
 #include "cuda/launch.h"
 #include "cuda/launch_listed.h"
-#include "device/float_types.cuh"
+#include "device/convert.cuh"
 #include "engines/cuda/depthwise/phase_strip_kernel.cuh"
 #include "engines/cuda/depthwise/pixel_strip_kernel.cuh"
 #include "engines/cuda/depthwise/strip_kernel.cuh"

@@ -2,7 +2,7 @@
 #include "cuda/launch.h"
 #include "cuda/launch_listed.h"
 #include "cuda/tensor_map.h"
-#include "device/float_types.cuh"
+#include "device/convert.cuh"
 #include "engines/cuda/depthwise/pixel_weight_grad_kernel.cuh"
 #include "engines/cuda/depthwise/row_weight_grad_kernel.cuh"
 

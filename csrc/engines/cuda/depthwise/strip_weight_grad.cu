@@ -1,7 +1,7 @@
 // Launches the NCHW strips of weight gradients.
 #include "cuda/launch.h"
 #include "cuda/launch_listed.h"
-#include "device/float_types.cuh"
+#include "device/convert.cuh"
 #include "engines/cuda/depthwise/strip_weight_grad_kernel.cuh"
 
 namespace convx {

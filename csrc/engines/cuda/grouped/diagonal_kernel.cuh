@@ -39,7 +39,7 @@
 
 #include "device/vectors.cuh"
 #include "engines/cuda/grouped/diagonal_stage.cuh"
-#include "kernels/recompute.cuh"
+#include "kernels/finish.cuh"
 
 namespace convx {
 

@@ -1,7 +1,7 @@
 // Launches cuda_grouped: the FFMA kernels of NCHW and channels_last are compiled here.
 #include "cuda/launch.h"
 #include "cuda/launch_listed.h"
-#include "device/float_types.cuh"
+#include "device/convert.cuh"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/grouped/grouped_kernel.cuh"
 #include "engines/cuda/grouped/grouped_pixel_kernel.cuh"

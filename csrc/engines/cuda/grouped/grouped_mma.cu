@@ -1,7 +1,7 @@
 // Launches cuda_grouped's tensor-core kernels.
 #include "cuda/launch.h"
 #include "cuda/launch_listed.h"
-#include "device/float_types.cuh"
+#include "device/convert.cuh"
 #include "engines/cuda/grouped/grouped_mma_kernel.cuh"
 
 namespace convx {

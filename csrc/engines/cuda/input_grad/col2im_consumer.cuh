@@ -19,7 +19,7 @@
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda/input_grad/col2im_memory.cuh"
-#include "kernels/recompute.cuh"
+#include "kernels/finish.cuh"
 #include "kernels/tensor_types.cuh"
 
 namespace convx {

@@ -25,9 +25,8 @@
 #include "engines/cuda/input_grad/col2im_consumer.cuh"
 #include "engines/cuda/input_grad/col2im_geometry.h"
 #include "engines/cuda/input_grad/col2im_loader.cuh"
+#include "kernels/around_mma.h"
 #include "kernels/half_scales.cuh"
-#include "kernels/measure_operands.h"
-#include "kernels/run_flag.cuh"
 #include "kernels/tensor_types.cuh"
 
 namespace convx {

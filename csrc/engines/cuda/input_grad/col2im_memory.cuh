@@ -4,7 +4,7 @@
 #pragma once
 
 #include "device/mbarrier.cuh"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "engines/cuda/input_grad/col2im_geometry.h"
 
 namespace convx {

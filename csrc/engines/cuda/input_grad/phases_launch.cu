@@ -5,7 +5,7 @@
 #include "engines/cuda/input_grad/phases_kernels.cuh"
 #include "engines/cuda/input_grad/phases_shape.h"
 #include "engines/cuda/input_grad/phases_transpose.cuh"
-#include "engines/launch_cuda.h"
+#include "engines/engines.h"
 #include "planning/staged_rows.h"
 
 namespace convx {

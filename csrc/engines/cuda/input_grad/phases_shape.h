@@ -49,7 +49,7 @@
 #include "core/device_caps.h"
 #include "core/plan.h"
 #include "core/problem.h"
-#include "engines/engine_list.h"
+#include "engines/engines.h"
 #include "kernels/pack_filters.h"
 #include "kernels/plane_copy.h"
 

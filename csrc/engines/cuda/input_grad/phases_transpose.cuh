@@ -16,7 +16,7 @@
 #pragma once
 
 #include "device/dependent_launch.cuh"
-#include "device/global_memory.cuh"
+#include "device/memory.cuh"
 #include "engines/cuda/input_grad/phases_shape.h"
 
 namespace convx {

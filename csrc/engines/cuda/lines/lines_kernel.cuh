@@ -42,10 +42,9 @@
 #include "engines/cuda/lines/prepare_kernel.cuh"
 #include "engines/cuda/lines/tile_roles.cuh"
 #include "engines/cuda/lines/window_fit.h"
+#include "kernels/around_mma.h"
 #include "kernels/fill_stages.cuh"
-#include "kernels/measure_operands.h"
-#include "kernels/run_flag.cuh"
-#include "kernels/sum_partials.h"
+#include "kernels/half_scales.cuh"
 
 namespace convx {
 

@@ -24,7 +24,6 @@
 #include "device/wgmma_descriptors.cuh"
 #include "engines/cuda/lines/window_place.cuh"
 #include "kernels/half_scales.cuh"
-#include "kernels/run_flag.cuh"
 #include "kernels/stage_filters.cuh"
 #include "kernels/tensor_types.cuh"
 

@@ -2,10 +2,9 @@
 #pragma once
 
 #include "device/convert.cuh"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "engines/cuda/lines/staging.cuh"
 #include "kernels/finish.cuh"
-#include "kernels/recompute.cuh"
 
 namespace convx {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "device/async_copy.cuh"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "device/warp_roles.cuh"
 #include "engines/cuda/lines/staging.cuh"
 

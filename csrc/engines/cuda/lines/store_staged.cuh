@@ -6,7 +6,7 @@
 #include "device/mbarrier.cuh"
 #include "device/warp_roles.cuh"
 #include "engines/cuda/lines/staging.cuh"
-#include "kernels/recompute.cuh"
+#include "kernels/finish.cuh"
 
 namespace convx {
 

@@ -29,8 +29,8 @@
 
 #include "device/async_copy.cuh"
 #include "device/cp_async.cuh"
+#include "device/memory.cuh"
 #include "device/mma.cuh"
-#include "device/shared_memory.cuh"
 #include "engines/cuda/pixels/pixel_gather.cuh"
 #include "engines/cuda/pixels/pixel_load.cuh"
 #include "engines/cuda/pixels/pixel_store.cuh"

@@ -10,7 +10,6 @@
 #include "device/dependent_launch.cuh"
 #include "engines/cuda/pixels/pixel_place.cuh"
 #include "kernels/half_scales.cuh"
-#include "kernels/run_flag.cuh"
 #include "kernels/stage_filters.cuh"
 #include "kernels/tensor_types.cuh"
 

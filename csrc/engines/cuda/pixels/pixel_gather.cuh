@@ -4,7 +4,7 @@
 //     PairGather   reads split pairs (pixel_load.cuh): words of shared memory are operand words
 #pragma once
 
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "engines/cuda/pixels/pixel_place.cuh"
 #include "kernels/tensor_types.cuh"
 

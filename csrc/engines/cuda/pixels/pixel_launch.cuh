@@ -10,8 +10,7 @@
 #include "engines/cuda/pixels/mma_kernel.cuh"
 #include "engines/cuda/pixels/pack_pixel_filters.cuh"
 #include "engines/cuda/pixels/pixel_wgmma.cuh"
-#include "kernels/measure_operands.h"
-#include "kernels/sum_partials.h"
+#include "kernels/around_mma.h"
 
 namespace convx {
 

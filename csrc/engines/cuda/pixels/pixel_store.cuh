@@ -11,7 +11,6 @@
 #include "device/wgmma.cuh"
 #include "engines/cuda/pixels/pixel_place.cuh"
 #include "kernels/finish.cuh"
-#include "kernels/recompute.cuh"
 
 namespace convx {
 

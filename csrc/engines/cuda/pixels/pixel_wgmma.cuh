@@ -39,7 +39,7 @@
 #include "engines/cuda/pixels/pixel_store.cuh"
 #include "engines/cuda/pixels/pixel_tiles.h"
 #include "kernels/fill_stages.cuh"
-#include "kernels/run_flag.cuh"
+#include "kernels/half_scales.cuh"
 
 namespace convx {
 

@@ -12,7 +12,7 @@
 // Every source byte is read once, and there is little other work.
 #include "cuda/launch.h"
 #include "device/convert.cuh"
-#include "device/global_memory.cuh"
+#include "device/memory.cuh"
 #include "device/vectors.cuh"
 #include "engines/cuda/pointwise/few_filters.h"
 

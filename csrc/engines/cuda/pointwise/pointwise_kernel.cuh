@@ -33,8 +33,8 @@
 #include "device/wgmma.cuh"
 #include "engines/cuda/pointwise/pointwise_load.cuh"
 #include "engines/cuda/pointwise/pointwise_store.cuh"
-#include "kernels/measure_operands.h"
-#include "kernels/run_flag.cuh"
+#include "kernels/around_mma.h"
+#include "kernels/half_scales.cuh"
 
 namespace convx {
 

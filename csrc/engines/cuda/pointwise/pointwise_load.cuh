@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "device/mbarrier.cuh"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "device/warp_roles.cuh"
 #include "engines/cuda/pointwise/pointwise_ring.cuh"
 #include "kernels/half_scales.cuh"

@@ -7,14 +7,12 @@
 
 #include "device/async_copy.cuh"
 #include "device/convert.cuh"
-#include "device/global_memory.cuh"
 #include "device/mbarrier.cuh"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda/pointwise/pointwise_ring.cuh"
 #include "kernels/finish.cuh"
-#include "kernels/recompute.cuh"
 
 namespace convx {
 

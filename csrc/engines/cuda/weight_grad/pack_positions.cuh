@@ -18,12 +18,12 @@
 #include "device/async_copy.cuh"
 #include "device/dependent_launch.cuh"
 #include "device/mbarrier.cuh"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "device/vectors.cuh"
 #include "device/wgmma_descriptors.cuh"
 #include "engines/cuda/weight_grad/wgrad_element.cuh"
 #include "engines/cuda/weight_grad/wgrad_work.cuh"
-#include "kernels/run_flag.cuh"
+#include "kernels/half_scales.cuh"
 
 namespace convx {
 

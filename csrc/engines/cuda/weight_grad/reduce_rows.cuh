@@ -24,7 +24,7 @@
 #include "engines/cuda/weight_grad/wgrad_call.h"
 #include "engines/cuda/weight_grad/wgrad_element.cuh"
 #include "engines/cuda/weight_grad/wgrad_work.cuh"
-#include "kernels/run_flag.cuh"
+#include "kernels/half_scales.cuh"
 
 namespace convx {
 

@@ -35,7 +35,7 @@
 #include "engines/cuda/weight_grad/rows_memory.cuh"
 #include "engines/cuda/weight_grad/wgrad_element.cuh"
 #include "engines/cuda/weight_grad/wgrad_store.cuh"
-#include "kernels/run_flag.cuh"
+#include "kernels/half_scales.cuh"
 
 namespace convx {
 

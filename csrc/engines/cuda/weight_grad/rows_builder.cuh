@@ -6,7 +6,7 @@
 #pragma once
 
 #include "device/mbarrier.cuh"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "engines/cuda/weight_grad/rows_memory.cuh"
 #include "engines/cuda/weight_grad/wgrad_element.cuh"
 

@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "device/mbarrier.cuh"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda/weight_grad/rows_memory.cuh"
 #include "engines/cuda/weight_grad/wgrad_element.cuh"

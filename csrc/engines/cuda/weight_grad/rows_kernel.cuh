@@ -21,7 +21,7 @@
 #include "engines/cuda/weight_grad/rows_builder.cuh"
 #include "engines/cuda/weight_grad/rows_consumer.cuh"
 #include "engines/cuda/weight_grad/rows_loader.cuh"
-#include "kernels/run_flag.cuh"
+#include "kernels/half_scales.cuh"
 
 namespace convx {
 

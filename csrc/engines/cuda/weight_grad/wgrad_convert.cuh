@@ -24,7 +24,7 @@
 
 #include "device/async_copy.cuh"
 #include "device/mbarrier.cuh"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "device/wgmma_descriptors.cuh"
 #include "engines/cuda/weight_grad/wgrad_element.cuh"
 #include "engines/cuda/weight_grad/wgrad_producer.cuh"

@@ -34,7 +34,7 @@
 #include "engines/cuda/weight_grad/wgrad_convert.cuh"
 #include "engines/cuda/weight_grad/wgrad_fit.h"
 #include "engines/cuda/weight_grad/wgrad_producer.cuh"
-#include "kernels/run_flag.cuh"
+#include "kernels/half_scales.cuh"
 
 namespace convx {
 

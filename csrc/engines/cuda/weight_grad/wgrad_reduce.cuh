@@ -28,7 +28,7 @@
 #include "engines/cuda/weight_grad/reduce_rows.cuh"
 #include "engines/cuda/weight_grad/wgrad_call.h"
 #include "engines/cuda/weight_grad/wgrad_element.cuh"
-#include "kernels/run_flag.cuh"
+#include "kernels/half_scales.cuh"
 
 namespace convx {
 

@@ -21,11 +21,11 @@
 #pragma once
 
 #include "device/cluster.cuh"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda/weight_grad/wgrad_element.cuh"
 #include "engines/cuda/weight_grad/wgrad_work.cuh"
-#include "kernels/run_flag.cuh"
+#include "kernels/half_scales.cuh"
 
 namespace convx {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "device/mbarrier.cuh"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "engines/cuda/weight_grad/wgrad_call.h"
 #include "engines/cuda/weight_grad/wgrad_geometry.h"
 

@@ -6,7 +6,7 @@
 
 #include "clusters.h"
 #include "cuda/check.h"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "run_grid.h"
 
 namespace convx {

@@ -6,7 +6,7 @@
 
 #include "cuda/tensor_map.h"
 #include "device/mbarrier.cuh"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 
 namespace convx {
 

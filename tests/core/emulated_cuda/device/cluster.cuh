@@ -2,7 +2,7 @@
 #pragma once
 
 #include "clusters.h"
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 
 namespace convx {
 

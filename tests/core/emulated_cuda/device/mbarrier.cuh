@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "device/ring_cursor.cuh"
-#include "device/shared_memory.cuh"
-#include "device/tensor_rounding.cuh"
+#include "device/memory.cuh"
+#include "device/mma.cuh"
 
 namespace emulator {
 

@@ -5,7 +5,7 @@
 #include <deque>
 #include <vector>
 
-#include "device/shared_memory.cuh"
+#include "device/memory.cuh"
 #include "device/wgmma_descriptors.cuh"
 
 namespace convx {

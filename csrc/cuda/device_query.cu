@@ -7,10 +7,22 @@
 #include <string>
 #include <unordered_map>
 
-#include "cuda/code_arch.h"
-
 namespace convx {
 namespace {
+
+// Any kernel will do: all are compiled for the same architectures.
+__global__ void any_kernel() {}
+
+// 10 * major + minor of the architecture that the code for the current device was compiled for. It
+// is lower than the device's own if the code comes from PTX of an older one. 0 if there is no code.
+int find_code_arch() {
+  cudaFuncAttributes attributes{};
+  if (cudaFuncGetAttributes(&attributes, any_kernel) != cudaSuccess) {
+    cudaGetLastError();  // clears the error, so that the next check does not report it
+    return 0;
+  }
+  return attributes.ptxVersion;
+}
 
 [[noreturn]] void fail(const std::string& what, cudaError_t status) {
   throw std::runtime_error("reading " + what + " failed: " + cudaGetErrorString(status));
@@ -35,6 +47,13 @@ int read_code_arch(int device) {
 }
 
 }  // namespace
+
+bool code_can_start_early() {
+  static PerDevice archs;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return false;
+  return archs.get(device, find_code_arch) >= 90;
+}
 
 DeviceCaps query_cuda_caps(int device) {
   static std::mutex mutex;
