@@ -7,7 +7,7 @@
 #include "buffers_at.h"
 #include "emulate_col2im.h"
 #include "engines/cuda/cuda_engines.h"
-#include "engines/cuda/input_grad/col2im_fit.h"
+#include "engines/cuda/input_grad/col2im_geometry.h"
 #include "plan_of.h"
 
 namespace py = pybind11;

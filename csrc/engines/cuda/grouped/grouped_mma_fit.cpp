@@ -4,7 +4,6 @@
 
 #include "core/arithmetic.h"
 #include "core/gather_view.h"
-#include "engines/cuda/grouped/grouped_costs.h"
 #include "engines/cuda/grouped/grouped_planning.h"
 
 namespace convx {

@@ -1,6 +1,6 @@
 #include "cuda/launch_listed.h"
 #include "engines/cuda/cuda_engines.h"
-#include "engines/cuda/input_grad/col2im_fit.h"
+#include "engines/cuda/input_grad/col2im_geometry.h"
 
 namespace convx {
 

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "device/mbarrier.cuh"
-#include "engines/cuda/lines/window_params.h"
+#include "engines/cuda/lines/window_fit.h"
 
 namespace convx {
 

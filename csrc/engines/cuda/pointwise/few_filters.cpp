@@ -1,4 +1,4 @@
-#include "engines/cuda/pointwise/few_filters.h"
+#include "engines/cuda/pointwise/pointwise_fit.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// 1x1 convolution with up to eight filters per group, in float32 on the FMA units (few_filters.h):
+// 1x1 convolution with up to eight filters per group, in float32 on the FMA units (pointwise_fit.h):
 //
 //     target[filter][pixel] = bias[filter] + sum over channels of
 //                             weights[filter][channel] * source[channel][pixel]
@@ -14,7 +14,7 @@
 #include "device/convert.cuh"
 #include "device/memory.cuh"
 #include "device/vectors.cuh"
-#include "engines/cuda/pointwise/few_filters.h"
+#include "engines/cuda/pointwise/pointwise_fit.h"
 
 namespace convx {
 
