@@ -1,9 +1,6 @@
 #include "engines/engines.h"
 
-#include "engines/cpu/driver/channelwise.h"
-#include "engines/cpu/driver/flat_problem.h"
-#include "engines/cpu/driver/gather_driver.h"
-#include "engines/cpu/driver/weight_driver.h"
+#include "engines/cpu/driver/drivers.h"
 #include "engines/cpu/kernels/cpu_kernels.h"
 
 namespace convx {

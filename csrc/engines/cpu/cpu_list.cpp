@@ -8,12 +8,8 @@
 // reach past the end of a row do unused work. Best for few channels, 1x1 kernels, and widths that
 // are multiples of a vector; depthwise layers in channels_last have a driver of their own.
 //
-// Plan::tile is that of the driver: gather_driver.h, weight_driver.h or channelwise.h.
-#include "engines/cpu/driver/channelwise.h"
-#include "engines/cpu/driver/cost_model.h"
-#include "engines/cpu/driver/flat_problem.h"
-#include "engines/cpu/driver/gather_driver.h"
-#include "engines/cpu/driver/weight_driver.h"
+// Plan::tile is that of the driver (drivers.h).
+#include "engines/cpu/driver/drivers.h"
 #include "engines/engines.h"
 
 namespace convx {

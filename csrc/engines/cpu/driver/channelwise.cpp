@@ -1,12 +1,9 @@
-#include "engines/cpu/driver/channelwise.h"
-
 #include <algorithm>
 #include <vector>
 
 #include "core/gather_view.h"
 #include "core/text.h"
-#include "engines/cpu/driver/cpu_plan.h"
-#include "engines/cpu/driver/limits.h"
+#include "engines/cpu/driver/drivers.h"
 #include "engines/cpu/kernels/cpu_kernels.h"
 
 namespace convx {

@@ -1,9 +1,6 @@
-#include "engines/cpu/driver/cost_model.h"
-
 #include <algorithm>
 
-#include "engines/cpu/driver/cpu_plan.h"
-#include "engines/cpu/driver/limits.h"
+#include "engines/cpu/driver/drivers.h"
 
 namespace convx {
 namespace {

@@ -2,8 +2,7 @@
 #include <utility>
 
 #include "core/text.h"
-#include "engines/cpu/driver/cpu_plan.h"
-#include "engines/cpu/driver/limits.h"
+#include "engines/cpu/driver/drivers.h"
 
 namespace convx {
 namespace {

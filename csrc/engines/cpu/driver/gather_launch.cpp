@@ -1,8 +1,7 @@
 #include <algorithm>
 
-#include "engines/cpu/driver/cpu_plan.h"
+#include "engines/cpu/driver/drivers.h"
 #include "engines/cpu/driver/gather_tiling.h"
-#include "engines/cpu/driver/limits.h"
 
 namespace convx {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engines/cpu/driver/limits.h"
+#include "engines/cpu/driver/drivers.h"
 
 namespace convx {
 namespace {

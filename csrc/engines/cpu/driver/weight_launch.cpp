@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "engines/cpu/driver/cpu_plan.h"
-#include "engines/cpu/driver/limits.h"
+#include "engines/cpu/driver/drivers.h"
 
 namespace convx {
 namespace {

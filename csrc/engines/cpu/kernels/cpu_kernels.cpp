@@ -1,8 +1,36 @@
+// Kernels for the compiler's default target (SSE2 on x86-64, NEON on aarch64), and the choice of
+// the widest ones that the machine can run.
 #include "engines/cpu/kernels/cpu_kernels.h"
 
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "core/scalar_types.h"
 
 namespace convx {
+namespace baseline {
+
+constexpr int kVectorBytes = 16;
+constexpr int kRowsOfTwo = 6;
+constexpr int kRowsOfFour = 3;
+constexpr int kDotColumnsOfOne = 8;
+constexpr int kDotColumnsOfTwo = 5;
+constexpr int kDotColumnsOfFour = 3;
+constexpr int kPanelVectors = 2;
+constexpr int kRunPixelsOfOne = 8;
+constexpr int kRunPixelsOfTwo = 6;
+constexpr int kRunPixelsOfPanel = 6;
+constexpr int kPixelRowsOfOne = 8;
+constexpr int kPixelRowsOfTwo = 6;
+constexpr int kPixelRowsOfPanel = 6;
+
+#include "engines/cpu/kernels/kernels.inl"
+
+}  // namespace baseline
+
 namespace {
 
 bool can_run_avx2() {
@@ -28,7 +56,7 @@ const CpuKernelTable& choose_table() {
   const int limit = text ? std::atoi(text) : 64;
   if (limit >= 64 && avx512_kernels() && can_run_avx512()) return *avx512_kernels();
   if (limit >= 32 && avx2_kernels() && can_run_avx2()) return *avx2_kernels();
-  return *baseline_kernels();
+  return baseline::kTable;
 }
 
 }  // namespace

@@ -184,8 +184,7 @@ const CpuKernels<float>& find_kernels<float>(DType dtype);
 template <>
 const CpuKernels<double>& find_kernels<double>(DType dtype);
 
-// One table per instruction set; null if this architecture lacks it.
-const CpuKernelTable* baseline_kernels();
+// The tables of wider instruction sets; null if this architecture lacks them.
 const CpuKernelTable* avx2_kernels();
 const CpuKernelTable* avx512_kernels();
 

@@ -1,4 +1,4 @@
-// The kernels of one instruction set. Each cpu_kernels_<set>.cpp includes this file inside its own
+// The kernels of one instruction set. Each cpu_kernels*.cpp includes this file inside its own
 // namespace, which also defines kVectorBytes and the extents of the register tiles.
 
 #if defined(__clang__)
@@ -62,12 +62,10 @@ inline __attribute__((always_inline)) void transpose_square(
   }
 }
 
-#include "engines/cpu/kernels/channel_kernels.inl"
 #include "engines/cpu/kernels/copy_kernels.inl"
-#include "engines/cpu/kernels/dot_kernels.inl"
+#include "engines/cpu/kernels/depthwise_kernels.inl"
 #include "engines/cpu/kernels/multiply_kernels.inl"
-#include "engines/cpu/kernels/pixel_kernels.inl"
-#include "engines/cpu/kernels/plane_kernels.inl"
+#include "engines/cpu/kernels/weight_kernels.inl"
 
 template <typename T>
 constexpr CpuKernels<accumulate_t<T>> make_kernels() {
