@@ -2,7 +2,7 @@
 #include "emulated_cuda/run_grid.h"
 //
 #include "emulate_bands.h"
-#include "engines/cuda/depthwise/bands_launch.cu"
+#include "engines/cuda/depthwise/bands_kernel.cu"
 
 namespace convx {
 

@@ -23,7 +23,7 @@ void launch_kernel(const LaunchSite&, dim3 grid, int threads, size_t shared_byte
 #include "engines/cuda/depthwise/depthwise_launch.cu"
 #include "engines/cuda/depthwise/depthwise_strips.cu"
 #include "engines/cuda/depthwise/pixel_weight_grad.cu"
-#include "engines/cuda/depthwise/strip_weight_grad.cu"
+#include "engines/cuda/depthwise/strip_weight_grad_kernel.cu"
 #include "engines/cuda/depthwise/weight_grad_sums.cu"
 
 namespace convx {

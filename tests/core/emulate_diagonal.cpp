@@ -2,7 +2,7 @@
 #include "emulated_cuda/run_grid.h"
 //
 #include "emulate_diagonal.h"
-#include "engines/cuda/grouped/diagonal_launch.cu"
+#include "engines/cuda/grouped/diagonal_kernel.cu"
 
 namespace convx {
 

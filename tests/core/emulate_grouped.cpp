@@ -3,7 +3,7 @@
 //
 #include "emulate_grouped.h"
 #include "engines/cuda/grouped/grouped_launch.cu"
-#include "engines/cuda/grouped/grouped_mma.cu"
+#include "engines/cuda/grouped/grouped_mma_kernel.cu"
 
 namespace convx {
 

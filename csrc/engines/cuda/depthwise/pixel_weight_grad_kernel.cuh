@@ -28,7 +28,7 @@
 // (cp.async, 16 bytes at a time where channels allow it), which takes about 45 instructions for
 // each 16 bytes: more than the multiply-adds of a 3x3 kernel. NCHW tensors are transposed by the
 // copies, element by element; this serves the sizes without a strip kernel
-// (strip_weight_grad_kernel.cuh).
+// (strip_weight_grad_kernel.cu).
 //
 // Neighbouring blocks sum neighbouring items at the same time, so that the halo of column tiles
 // comes from L2.

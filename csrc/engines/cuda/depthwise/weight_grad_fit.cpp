@@ -1,4 +1,4 @@
-// The weight gradients of strip_weight_grad_kernel.cuh and row_weight_grad_kernel.cuh, and the
+// The weight gradients of strip_weight_grad_kernel.cu and row_weight_grad_kernel.cuh, and the
 // choice among all three kernels.
 #include <algorithm>
 #include <iterator>

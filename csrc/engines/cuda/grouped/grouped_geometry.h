@@ -131,7 +131,7 @@ struct GroupedParams : GroupedTask {
   FastDivmod by_strips, by_row_groups, by_filter_sets, by_segment_units, by_row_taps, by_channels;
 };
 
-// ---- NCHW on tensor cores (grouped_mma_kernel.cuh) ----
+// ---- NCHW on tensor cores (grouped_mma_kernel.cu) ----
 
 constexpr int kGroupedMmaThreads = 256;
 constexpr int kGroupedMmaBlocks = 3;  // per multiprocessor, limited by registers

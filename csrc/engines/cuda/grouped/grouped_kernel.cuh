@@ -1,5 +1,5 @@
 // Grouped convolution with few channels per group on FFMA units: NCHW, float32, and 16 bits where
-// the tensor-core kernel (grouped_mma_kernel.cuh) does not apply or is predicted to be slower.
+// the tensor-core kernel (grouped_mma_kernel.cu) does not apply or is predicted to be slower.
 //
 //     y[k][p][q] = bias[k] + sum over c, r, s of  x[c][row (p, r)][column (q, s)] * w[k][c][r][s]
 //     with c running over the channels of the group

@@ -27,9 +27,10 @@
 // Shared memory: one line of zeros, the bands, two stages of lines (extents in bands_geometry.h).
 // Limit: arithmetic, for large kernels. With few taps in a row most of the band is zeros.
 // Grid: column tiles fastest, then row tiles, shares of the images, filters.
-#pragma once
-
+#include "cuda/launch.h"
+#include "cuda/launch_listed.h"
 #include "device/vectors.cuh"
+#include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/depthwise/bands_stage.cuh"
 #include "kernels/finish.cuh"
 
@@ -315,6 +316,20 @@ __global__ void __launch_bounds__(kBandMostWarps * 32)
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   compute_bands<T, kSteps, kTiles>(p, shared_bytes);
 #endif
+}
+
+void launch_cuda_bands(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
+  const BandsFit& fit = geometry_of<BandsFit>(plan);
+  const BandsParams params = make_bands_params(*site.problem, fit, buffers);
+  visit_mma_type(site.problem->dtype, [&](auto element) {
+    using T = decltype(element);
+    launch_listed<kBandsKernels>(site, fit.kernel(), [&]<BandsKernel kKernel>() {
+      constexpr int kTiles = kKernel.columns / count_band_depth(sizeof(T));
+      launch_kernel<bands_kernel<T, kKernel.steps, kTiles>>(
+          site, dim3(static_cast<unsigned>(fit.blocks)), 32 * params.warps,
+          static_cast<size_t>(fit.shared_bytes), params);
+    });
+  });
 }
 
 }  // namespace convx

@@ -40,8 +40,9 @@
 // Cost: two steps of 7 cells are 57 instructions, 14 of them MMAs (SASS count, 2026-11-15;
 // docs/engines/cuda_grouped.md).
 // Grid: column tiles fastest, then row tiles, groups, images, so that neighbours share data in L2.
-#pragma once
-
+#include "cuda/launch.h"
+#include "cuda/launch_listed.h"
+#include "device/convert.cuh"
 #include "device/mma.cuh"
 #include "engines/cuda/grouped/grouped_mma_stage.cuh"
 
@@ -272,6 +273,20 @@ __global__ void __launch_bounds__(kGroupedMmaThreads, kGroupedMmaBlocks)
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   compute_grouped_tile<T, kFilters, kCells>(p, shared_bytes);
 #endif
+}
+
+void launch_grouped_mma(const LaunchSite& site, const GroupedMmaFit& fit, const Buffers& buffers) {
+  const GroupedMmaParams params = make_grouped_mma_params(*site.problem, fit, buffers);
+  visit_float_type(site.problem->dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (sizeof(T) == 2) {
+      launch_listed<kGroupedMmaKernels>(site, fit.kernel, [&]<GroupedMmaKernel kKernel>() {
+        launch_kernel<grouped_mma_kernel<T, kKernel.filters, kKernel.cells>>(
+            site, dim3(static_cast<unsigned>(fit.blocks)), kGroupedMmaThreads,
+            static_cast<size_t>(fit.shared_bytes), params);
+      });
+    }
+  });
 }
 
 }  // namespace convx
