@@ -4,10 +4,8 @@
 #include "device/async_copy.cuh"
 #include "emulate_boxes.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda/boxes/boxes_bfloat16.cu"
-#include "engines/cuda/boxes/boxes_float16.cu"
-#include "engines/cuda/boxes/boxes_tf32.cu"
 #include "engines/cuda/boxes/boxes_launch.cu"
+#include "engines/cuda/boxes/boxes_16bit.cu"
 
 namespace convx {
 

@@ -3,9 +3,8 @@
 //
 #include "emulate_col2im.h"
 #include "emulated_cuda/workspace.h"
+#include "engines/cuda/input_grad/col2im_launch.cu"
 #include "engines/cuda/input_grad/col2im_16bit.cu"
-#include "engines/cuda/input_grad/col2im_float32.cu"
-#include "engines/cuda/input_grad/col2im_launch.cpp"
 
 namespace convx {
 

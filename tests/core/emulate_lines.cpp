@@ -4,9 +4,8 @@
 #include "device/async_copy.cuh"
 #include "emulate_lines.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda/lines/lines_launch.cpp"
+#include "engines/cuda/lines/lines_launch.cu"
 #include "engines/cuda/lines/lines_16bit.cu"
-#include "engines/cuda/lines/lines_ieee.cu"
 #include "engines/cuda/lines/lines_tf32.cu"
 
 namespace convx {

@@ -3,9 +3,8 @@
 //
 #include "emulate_pixel_kernels.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda/pixels/pixels_launch.cpp"
+#include "engines/cuda/pixels/pixels_launch.cu"
 #include "engines/cuda/pixels/pixels_16bit.cu"
-#include "engines/cuda/pixels/pixels_float32.cu"
 
 namespace convx {
 

@@ -6,7 +6,6 @@
 #include "emulated_cuda/workspace.h"
 #include "engines/cuda/pointwise/few_filters_launch.cu"
 #include "engines/cuda/pointwise/pointwise_launch.cu"
-#include "engines/cuda/pointwise/pointwise_split.cu"
 
 namespace convx {
 

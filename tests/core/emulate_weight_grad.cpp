@@ -4,10 +4,8 @@
 #include "device/async_copy.cuh"
 #include "emulate_weight_grad.h"
 #include "emulated_cuda/workspace.h"
-#include "engines/cuda/weight_grad/weight_grad_launch.cpp"
-#include "engines/cuda/weight_grad/wgrad_16bit.cu"
-#include "engines/cuda/weight_grad/wgrad_scaled.cu"
-#include "engines/cuda/weight_grad/wgrad_split.cu"
+#include "engines/cuda/weight_grad/weight_grad_launch.cu"
+#include "engines/cuda/weight_grad/wgrad_float32.cu"
 
 namespace convx {
 

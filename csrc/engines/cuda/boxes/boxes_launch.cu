@@ -1,5 +1,8 @@
+// Launches cuda_boxes. The kernels of TF32 are compiled here, those of 16-bit operands in
+// boxes_16bit.cu.
 #include "cuda/launch.h"
 #include "device/dependent_launch.cuh"
+#include "engines/cuda/boxes/boxes_launch.cuh"
 #include "engines/cuda/boxes/boxes_params.h"
 #include "engines/cuda/cuda_engines.h"
 #include "kernels/pixel_copy.h"
@@ -7,9 +10,10 @@
 
 namespace convx {
 
-// Launches the kernels of a launch; boxes_launch.cuh has it, one .cu file per operand format.
-template <TensorMath kMath>
-void launch_boxes(const LaunchSite& site, const BoxesShape& shape, const BoxesParams& params);
+extern template void launch_boxes<TensorMath::kBFloat16>(const LaunchSite&, const BoxesShape&,
+                                                         const BoxesParams&);
+extern template void launch_boxes<TensorMath::kFloat16>(const LaunchSite&, const BoxesShape&,
+                                                        const BoxesParams&);
 
 namespace {
 

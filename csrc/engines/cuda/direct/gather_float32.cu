@@ -1,10 +1,8 @@
+// The gather kernels of float32.
 #include "engines/cuda/direct/gather_launch.cuh"
 
 namespace convx {
 
-void launch_gather_float32(const LaunchSite& site, const GatherShape& shape,
-                           const Buffers& buffers) {
-  launch_gather<float>(site, shape, buffers);
-}
+template void launch_gather<float>(const LaunchSite&, const GatherShape&, const Buffers&);
 
 }  // namespace convx

@@ -125,9 +125,4 @@ GatherShape complete_gather(const ConvProblem& problem, GatherShape shape, bool 
 void set_row_phases(GatherParams& params, const GatherShape& shape, int64_t first);
 void set_column_phases(GatherParams& params, const GatherShape& shape, int64_t first);
 
-// Float32 and the other dtypes are compiled in files of their own.
-void launch_gather_float32(const LaunchSite& site, const GatherShape& shape,
-                           const Buffers& buffers);
-void launch_gather_other(const LaunchSite& site, const GatherShape& shape, const Buffers& buffers);
-
 }  // namespace convx

@@ -1,3 +1,4 @@
+// The kernels of cuda_col2im for 16-bit tensors.
 #include "engines/cuda/input_grad/col2im_kernel.cuh"
 
 namespace convx {

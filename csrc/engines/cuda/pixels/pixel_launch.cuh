@@ -1,13 +1,10 @@
-// Launches the kernels of cuda_pixels and cuda_mma for one phase: scales of scaled fp16, filter
-// packing, convolution, and the sum of split-K slices. The .cu files instantiate the templates, one
-// per operand format, and pixels_launch.cpp calls them.
+// Launches the kernels of cuda_pixels for one phase: scales of scaled fp16, filter packing,
+// convolution, and the sum of split-K slices. pixels_launch.cu and pixels_16bit.cu instantiate the
+// template for each operand format.
 #pragma once
-
-#include <iterator>
 
 #include "cuda/launch.h"
 #include "cuda/launch_listed.h"
-#include "engines/cuda/pixels/mma_kernel.cuh"
 #include "engines/cuda/pixels/pack_pixel_filters.cuh"
 #include "engines/cuda/pixels/pixel_wgmma.cuh"
 #include "kernels/around_mma.h"
@@ -22,33 +19,6 @@ void launch_pixels(const LaunchSite& site, const PixelShape& shape, const PixelP
     launch_early<
         pixel_wgmma_kernel<kMath, kTile.blocks, kTile.filters, kTile.folded, kTile.paired>>(
         site, dim3(static_cast<unsigned>(shape.grid)), kPixelThreads, shape.shared_bytes, params);
-  });
-  if (shape.splits > 1) sum_partials(site, params, shape.splits);
-}
-
-// The tiles of cuda_mma that this build has kernels for.
-template <TensorMath kMath>
-constexpr const auto& launched_mma_tiles() {
-#if defined(CONVX_SM90A) && defined(__CUDA_ARCH_LIST__)
-  constexpr int kArchs[] = {__CUDA_ARCH_LIST__};
-  if constexpr (std::size(kArchs) == 1 && kArchs[0] == 900) {
-    return kMmaTilesBesideWgmma;
-  } else {
-    return mma_tiles<kMath>();
-  }
-#else
-  return mma_tiles<kMath>();
-#endif
-}
-
-template <TensorMath kMath>
-void launch_mma(const LaunchSite& site, const PixelShape& shape, const PixelParams& params) {
-  if (shape.chunks > 0) {  // otherwise no tap reaches these pixels, and the target is zero
-    pack_pixel_filters<kMath, FilterOrder::kFragments>(site, shape, params);
-  }
-  launch_listed<launched_mma_tiles<kMath>()>(site, shape.tile(), [&]<PixelTileSize kTile>() {
-    launch_kernel<pixel_mma_kernel<kMath, kTile.blocks, kTile.filters, kTile.folded>>(
-        site, dim3(static_cast<unsigned>(shape.grid)), kMmaThreads, shape.shared_bytes, params);
   });
   if (shape.splits > 1) sum_partials(site, params, shape.splits);
 }

@@ -1,14 +1,8 @@
-// Launches cuda_pointwise. The kernels of 16-bit operands (tensors, and scaled fp16) are compiled
-// here, those of split float32 in pointwise_split.cu.
+// Launches cuda_pointwise.
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/pointwise/pointwise_kernel.cuh"
 
 namespace convx {
-
-extern template void launch_pointwise<TensorMath::kTf32>(const LaunchSite&, const PointwiseShape&,
-                                                         const PointwiseParams&);
-extern template void launch_pointwise<TensorMath::kIeee>(const LaunchSite&, const PointwiseShape&,
-                                                         const PointwiseParams&);
 
 void launch_cuda_pointwise(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const auto& pointwise = geometry_of<PointwisePlan>(plan);

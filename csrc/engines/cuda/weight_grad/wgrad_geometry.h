@@ -44,7 +44,7 @@ enum class OperandForm : uint8_t {
   kTf32,          // float32 that TMA rounds to TF32, for 1x1 layers (row_boxes_kernel.cuh)
 };
 
-// wgrad_16bit.cu, wgrad_scaled.cu and wgrad_split.cu compile the launches of all of them.
+// weight_grad_launch.cu and wgrad_float32.cu compile the launches of all of them.
 inline constexpr OperandForm kOperandForms[] = {
     OperandForm::kBFloat16,     OperandForm::kFloat16, OperandForm::kScaledFp16,
     OperandForm::kScaledFp16x2, OperandForm::kBf16x2,  OperandForm::kBf16x3,

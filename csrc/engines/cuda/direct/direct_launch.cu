@@ -1,9 +1,12 @@
-#include "cuda/check.h"
+// Launches cuda_direct. The gather kernels of all types but float32 (gather_float32.cu) are
+// compiled here.
 #include "engines/cuda/cuda_engines.h"
-#include "engines/cuda/direct/gather_geometry.h"
+#include "engines/cuda/direct/gather_launch.cuh"
 #include "engines/cuda/direct/weight_grad_geometry.h"
 
 namespace convx {
+
+extern template void launch_gather<float>(const LaunchSite&, const GatherShape&, const Buffers&);
 
 void launch_cuda_direct(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const ConvProblem& problem = *site.problem;
@@ -16,8 +19,7 @@ void launch_cuda_direct(const LaunchSite& site, const Plan& plan, const Buffers&
   }
   if (problem.N == 0) return;
   const auto& gather = std::get<GatherShape>(planned);
-  problem.dtype == DType::kFloat32 ? launch_gather_float32(site, gather, buffers)
-                                   : launch_gather_other(site, gather, buffers);
+  visit_device_type(problem.dtype, [&]<typename T>(T) { launch_gather<T>(site, gather, buffers); });
 }
 
 }  // namespace convx

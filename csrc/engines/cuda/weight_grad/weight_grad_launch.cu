@@ -1,3 +1,5 @@
+// Launches cuda_weight_grad. The kernels whose operands reach the tensor cores as they are stored,
+// or rounded by TMA, are compiled here, those of split and scaled float32 in wgrad_float32.cu.
 #include <cstdint>
 #include <utility>
 
@@ -5,8 +7,19 @@
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/weight_grad/wgrad_call.h"
 #include "engines/cuda/weight_grad/wgrad_fit.h"
+#include "engines/cuda/weight_grad/wgrad_launch.cuh"
 
 namespace convx {
+
+extern template void run_wgrad<OperandForm::kScaledFp16>(const LaunchSite&, const WgradGeometry&,
+                                                         WgradCall);
+extern template void run_wgrad<OperandForm::kScaledFp16x2>(const LaunchSite&, const WgradGeometry&,
+                                                           WgradCall);
+extern template void run_wgrad<OperandForm::kBf16x2>(const LaunchSite&, const WgradGeometry&,
+                                                     WgradCall);
+extern template void run_wgrad<OperandForm::kBf16x3>(const LaunchSite&, const WgradGeometry&,
+                                                     WgradCall);
+
 namespace {
 
 void run(const LaunchSite& site, const WgradFit& fit, const WgradCall& call) {

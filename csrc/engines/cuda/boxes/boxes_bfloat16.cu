@@ -1,8 +1,0 @@
-#include "engines/cuda/boxes/boxes_launch.cuh"
-
-namespace convx {
-
-template void launch_boxes<TensorMath::kBFloat16>(const LaunchSite&, const BoxesShape&,
-                                                  const BoxesParams&);
-
-}  // namespace convx

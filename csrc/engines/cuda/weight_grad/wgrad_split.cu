@@ -1,9 +1,0 @@
-// Weight gradients of float32 as the sum of two and of three bfloat16.
-#include "engines/cuda/weight_grad/wgrad_launch.cuh"
-
-namespace convx {
-
-template void run_wgrad<OperandForm::kBf16x2>(const LaunchSite&, const WgradGeometry&, WgradCall);
-template void run_wgrad<OperandForm::kBf16x3>(const LaunchSite&, const WgradGeometry&, WgradCall);
-
-}  // namespace convx
