@@ -14,6 +14,9 @@ inline int64_t floor_mod(int64_t a, int64_t b) {
   return m < 0 ? m + b : m;
 }
 
+// For values that are known to fit.
+constexpr int narrow(int64_t value) { return static_cast<int>(value); }
+
 // Division by an invariant divisor: one multiplication and a shift.
 struct FastDivmod {
   uint32_t divisor = 1;

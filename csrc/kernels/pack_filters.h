@@ -56,7 +56,6 @@ struct FilterPack {
 // Returns everything but the pointers.
 inline FilterPack make_filter_pack(const PackExtents& extents, const PackStrides& strides,
                                    const PackAxis& r, const PackAxis& s, bool phase_is_slowest) {
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   const int64_t filters = extents.filters * extents.phases.h * extents.phases.w;
   const int64_t taps = extents.taps.h * extents.taps.w;
   const int64_t row_tiles = ceil_div(filters * taps, kPackTile);

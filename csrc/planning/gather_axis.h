@@ -164,7 +164,6 @@ struct CudaAxis {
 };
 
 inline CudaAxis make_cuda_axis(const GatherAxis& axis) {
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   CudaAxis a{};
   a.count = narrow(axis.count);
   a.taps = narrow(axis.taps), a.tap0 = narrow(axis.tap0), a.tap_step = narrow(axis.tap_step);

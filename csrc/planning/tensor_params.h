@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/arithmetic.h"
 #include "core/gather_view.h"
 #include "core/plan.h"
 #include "core/problem.h"
@@ -45,7 +46,6 @@ struct TensorParams {
 inline TensorParams make_tensor_params(const ConvProblem& problem, const GatherAxis& rows,
                                        const GatherAxis& columns) {
   const GatherTensors view = make_gather_tensors(problem);
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   const Strides& source = view.source_strides;
   const Strides& target = view.target_strides;
   TensorParams p{};

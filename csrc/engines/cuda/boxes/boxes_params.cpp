@@ -83,7 +83,6 @@ void flatten_target(BoxesParams& p, const BoxPhase& phase, int64_t pitch) {
 }  // namespace
 
 BoxesFit make_boxes_fit(const ConvProblem& problem, BoxesShape shape) {
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   BoxesParams p{};
   static_cast<TensorParams&>(p) =
       make_tensor_params(problem, shape.phases[0].rows, shape.phases[0].columns);

@@ -17,8 +17,6 @@
 
 namespace convx {
 
-inline int narrow(int64_t value) { return static_cast<int>(value); }
-
 constexpr int kDepthwiseThreads = 128;
 constexpr int kDepthwiseVector = 4;  // elements per shared-memory load
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/arithmetic.h"
 #include "core/engine.h"
 #include "engines/cuda/direct/direct_costs.h"
 #include "planning/device_rates.h"
@@ -26,8 +27,6 @@ constexpr int64_t kTableEntryBytes = 16;
 // chain had up to 5 times cuDNN's error on the seed workloads. Their forward pass is at cuDNN's
 // level without chains.
 constexpr int kChainLimit = 384;
-
-int narrow(int64_t value) { return static_cast<int>(value); }
 
 // Rounds up to an odd multiple of four. Neighbours at that distance spread over all banks.
 int64_t make_odd_fours(int64_t elements) {

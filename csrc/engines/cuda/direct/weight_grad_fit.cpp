@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/arithmetic.h"
 #include "engines/cuda/direct/direct_costs.h"
 #include "engines/cuda/direct/gather_geometry.h"
 #include "planning/dense_pixels.h"
@@ -191,7 +192,6 @@ WeightGradFit make_weight_grad_fit(const ConvProblem& described, const WeightGra
   p.x_strides = problem.x_strides, p.y_strides = problem.y_strides, p.w_strides = problem.w_strides;
   p.pixels = problem.N * problem.P * problem.Q;
   p.pixels_per_split = shape.pixels_per_split;
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   p.H = narrow(problem.H), p.W = narrow(problem.W);
   p.P = narrow(problem.P), p.Q = narrow(problem.Q);
   p.R = narrow(problem.R), p.S = narrow(problem.S);

@@ -90,8 +90,6 @@ inline double predict_grouped_us(const GroupedWork& work, const DeviceCaps& caps
   return kGroupedLaunchUs + busy * uneven * alone;
 }
 
-inline int narrow(int64_t value) { return static_cast<int>(value); }
-
 // Sets the extents and strides that all kernels of the family need, cuda_diagonal's too.
 template <typename Params>
 void set_grouped_tensors(const ConvProblem& problem, const GatherView& view, Params& p) {

@@ -15,8 +15,6 @@
 namespace convx {
 namespace {
 
-int narrow(int64_t value) { return static_cast<int>(value); }
-
 // Derived from counts of instructions and bytes for an H200.
 constexpr double kCyclesPerUs = 1700;
 // How much longer steps take than their counts say: seed63 and a stem on an H200

@@ -25,8 +25,6 @@ constexpr double kPixelBytesPerUs = 3.4e6, kPlaneBytesPerUs = 3.0e6;
 constexpr double kTransposeUs = 2.5, kTransposeBytesPerUs = 3.5e6;
 constexpr double kNearByte = 0.4;
 
-int narrow(int64_t value) { return static_cast<int>(value); }
-
 struct FoldedAxis {
   int64_t extent, stride;
 };

@@ -13,8 +13,6 @@
 namespace convx {
 namespace {
 
-int narrow(int64_t value) { return static_cast<int>(value); }
-
 // kViews: one axis of a phase as an input gradient with stride 1.
 struct ViewedAxis {
   int64_t start, step, count;         // of x

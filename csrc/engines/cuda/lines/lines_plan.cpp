@@ -123,7 +123,6 @@ Consideration consider(const ConvProblem& p, const DeviceCaps& caps, const Searc
 WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
   const GatherAxis& rows = shape.rows_axis;
   const GatherAxis& columns = shape.columns_axis;
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   WindowParams p{};
   static_cast<TensorParams&>(p) = make_tensor_params(problem, rows, columns);
   p.lines = shape.lines, p.line_positions = shape.line_positions;

@@ -251,7 +251,6 @@ PixelShape fit_pixel_shape(const ConvProblem& problem, const DeviceCaps& caps,
 PixelFit make_pixel_fit(const ConvProblem& problem, PixelShape shape) {
   const GatherAxis& rows = shape.rows_axis;
   const GatherAxis& columns = shape.columns_axis;
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   PixelParams p = shape;
   static_cast<TensorParams&>(p) = make_tensor_params(problem, rows, columns);
   p.plane = narrow(rows.count * columns.count);

@@ -38,7 +38,6 @@ std::optional<FewFiltersFit> fit_few_filters(const ConvProblem& problem, const D
       !has_plane_units(view.target_strides, problem.H, problem.W, unit)) {
     return {};
   }
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   fit.shared_bytes = narrow(shared_bytes);
   FewFiltersParams& p = fit.params;
   p.source_n = view.source_strides.n, p.source_c = view.source_strides.c;

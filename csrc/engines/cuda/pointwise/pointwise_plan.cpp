@@ -316,7 +316,6 @@ PointwiseShape fit_pointwise_shape(const ConvProblem& problem, const DeviceCaps&
 }
 
 PointwiseFit make_pointwise_fit(const ConvProblem& problem, PointwiseShape shape) {
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   PointwiseParams p = shape;
   static_cast<TensorParams&>(p) = make_tensor_params(problem, shape.rows_axis, shape.columns_axis);
   p.plane = narrow(shape.rows_axis.count * shape.columns_axis.count);

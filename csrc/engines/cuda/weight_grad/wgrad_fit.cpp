@@ -124,7 +124,6 @@ class Search {
   bool start(bool folds) {
     base_ = describe_problem(p_);
     WgradGeometry& g = base_;
-    const auto narrow = [](int64_t value) { return static_cast<int>(value); };
     g.folds_columns = folds;
     g.packed_left = g.pad_left;
     g.packed_channels = narrow(folds ? p_.S * p_.C : p_.C);

@@ -8,7 +8,6 @@ namespace convx {
 
 WgradGeometry describe_problem(const ConvProblem& p) {
   WgradGeometry g{};
-  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   g.images = narrow(p.N), g.height = narrow(p.H), g.width = narrow(p.W);
   g.out_height = narrow(p.P), g.out_width = narrow(p.Q);
   g.channels = narrow(p.C), g.filters = narrow(p.K);
