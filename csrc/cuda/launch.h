@@ -13,7 +13,13 @@
 namespace convx {
 
 // The shared memory that a block may use without opting in, on every architecture.
-constexpr size_t kDefaultSharedBytes = 48 * 1024;
+constexpr int64_t kDefaultSharedBytes = 48 * 1024;
+
+// The blocks of a launch. Planners count them in 64 bits and refuse what no grid can hold.
+struct Grid : dim3 {
+  Grid(int64_t x, int64_t y = 1, int64_t z = 1)
+      : dim3(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)) {}
+};
 
 // Raises the kernel's dynamic shared memory limit to the device's, the first time it is needed on
 // each device; repeating it is harmless.
@@ -36,18 +42,19 @@ void opt_in_shared_bytes(const LaunchSite& site) {
 }
 
 template <auto kKernel, typename... Args>
-void launch_kernel(const LaunchSite& site, dim3 grid, int threads, size_t shared_bytes,
+void launch_kernel(const LaunchSite& site, const Grid& grid, int threads, int64_t shared_bytes,
                    const Args&... args) {
   if (shared_bytes > kDefaultSharedBytes) opt_in_shared_bytes<kKernel>(site);
-  kKernel<<<grid, static_cast<unsigned>(threads), shared_bytes, site.stream>>>(args...);
+  kKernel<<<grid, static_cast<unsigned>(threads), static_cast<size_t>(shared_bytes), site.stream>>>(
+      args...);
   check_cuda(site, cudaGetLastError(), "kernel launch");
 }
 
 // Launches clusters of so many neighbouring blocks (device/cluster.cuh), at most 8, by programmatic
 // dependent launch (sm_90). The grid's x extent is a multiple of cluster_blocks.
 template <auto kKernel, typename... Args>
-void launch_clusters(const LaunchSite& site, dim3 grid, int cluster_blocks, int threads,
-                     size_t shared_bytes, const Args&... args) {
+void launch_clusters(const LaunchSite& site, const Grid& grid, int cluster_blocks, int threads,
+                     int64_t shared_bytes, const Args&... args) {
   if (shared_bytes > kDefaultSharedBytes) opt_in_shared_bytes<kKernel>(site);
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -58,7 +65,7 @@ void launch_clusters(const LaunchSite& site, dim3 grid, int cluster_blocks, int 
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared_bytes;
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = site.stream;
   config.attrs = attributes;
   config.numAttrs = cluster_blocks > 1 ? 2 : 1;
@@ -68,7 +75,7 @@ void launch_clusters(const LaunchSite& site, dim3 grid, int cluster_blocks, int 
 // The same by programmatic dependent launch (device/dependent_launch.cuh): the launch overlaps with
 // the end of the previous kernel. Code for GPUs before sm_90 is launched in the ordinary way.
 template <auto kKernel, typename... Args>
-void launch_early(const LaunchSite& site, dim3 grid, int threads, size_t shared_bytes,
+void launch_early(const LaunchSite& site, const Grid& grid, int threads, int64_t shared_bytes,
                   const Args&... args) {
   if (!code_can_start_early()) {
     return launch_kernel<kKernel>(site, grid, threads, shared_bytes, args...);

@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-#include "core/fast_divmod.h"
+#include "core/arithmetic.h"
 #include "cuda/launch.h"
 #include "device/convert.cuh"
 #include "device/dependent_launch.cuh"
@@ -92,7 +92,7 @@ void measure(const LaunchSite& site, const TensorParams& params) {
   const int filters = params.groups * params.group_targets;
   const FilterValues order{FastDivmod(int64_t{params.tap_rows} * params.tap_columns),
                            FastDivmod(params.tap_columns)};
-  launch_early<measure_kernel>(site, dim3(static_cast<unsigned>(filters + 1)), kMeasureThreads,
+  launch_early<measure_kernel>(site, filters + 1, kMeasureThreads,
                                kMeasureThreads / 32 * sizeof(Measure), params, order);
 }
 
@@ -126,7 +126,7 @@ void sum_partials(const LaunchSite& site, const TensorParams& params, int splits
   const int64_t filters = params.partial_stride / plane / params.images;
   const bool dense = params.target_w == 1 && params.target_h == params.target_width &&
                      params.target_c == plane && params.target_n == plane * filters;
-  const dim3 grid(count_loop_blocks(params.partial_stride, 256));
+  const Grid grid(count_loop_blocks(params.partial_stride, 256));
   launch_kernel<sum_partials_kernel>(site, grid, 256, 0, params, site.problem->dtype, splits,
                                      static_cast<int>(filters), dense);
 }

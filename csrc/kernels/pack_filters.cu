@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kPackThreads)
 
 void pack_filters(const LaunchSite& site, const FilterPack& pack, int64_t element_bytes) {
   const auto launch = [&]<typename Bits>(Bits) {
-    const dim3 grid(static_cast<unsigned>(pack.blocks));
+    const Grid grid(pack.blocks);
     launch_early<pack_filters_kernel<Bits>>(site, grid, kPackThreads,
                                             kPackTile * kPackPitch * sizeof(Bits), pack);
   };

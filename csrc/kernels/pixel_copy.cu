@@ -85,7 +85,7 @@ void copy_pixels(const LaunchSite& site, const CopiedPixels& pixels) {
   // The widest load that the pixels' size, strides and address allow.
   const int together = fit_unit_to_address(
       pixels.source, size, fit_unit(size, pixels.pixel_bytes / size, pixels.n, pixels.h, pixels.w));
-  const dim3 grid(count_loop_blocks(p.units, kThreadUnits * kCopyThreads));
+  const Grid grid(count_loop_blocks(p.units, kThreadUnits * kCopyThreads));
   const auto launch_by = [&]<typename Piece>(Piece) {
     launch_early<copy_pixels_kernel<Piece>>(site, grid, kCopyThreads, 0, p);
   };

@@ -168,7 +168,7 @@ void visit_copy(const PlaneCopy& copy, const Launch& launch) {
                                .by_word_tiles = FastDivmod(word_tiles),
                                .by_columns = FastDivmod(copy.columns),
                                .by_rows = FastDivmod(copy.rows)};
-  const dim3 grid(static_cast<unsigned>(ceil_div(count, int64_t{kTilePixels}) * word_tiles));
+  const Grid grid(ceil_div(count, int64_t{kTilePixels}) * word_tiles);
   if (copy.element_bytes == 2) return launch(uint16_t{}, grid, params);
   launch(uint32_t{}, grid, params);
 }
@@ -178,13 +178,13 @@ constexpr size_t kTileBytes = 4 * kTilePixels * kTilePitch;
 }  // namespace
 
 void gather_pixels(const LaunchSite& site, const PlaneCopy& copy) {
-  visit_copy(copy, [&]<typename Element>(Element, const dim3& grid, const PlaneCopyParams& params) {
+  visit_copy(copy, [&]<typename Element>(Element, const Grid& grid, const PlaneCopyParams& params) {
     launch_early<gather_pixels_kernel<Element>>(site, grid, kTransposeThreads, kTileBytes, params);
   });
 }
 
 void scatter_pixels(const LaunchSite& site, const PlaneCopy& copy) {
-  visit_copy(copy, [&]<typename Element>(Element, const dim3& grid, const PlaneCopyParams& params) {
+  visit_copy(copy, [&]<typename Element>(Element, const Grid& grid, const PlaneCopyParams& params) {
     launch_early<scatter_pixels_kernel<Element>>(site, grid, kTransposeThreads, kTileBytes, params);
   });
 }

@@ -8,11 +8,11 @@
 namespace convx {
 
 template <auto kKernel, typename... Args>
-void launch_kernel(const LaunchSite&, dim3 grid, int threads, size_t shared_bytes,
+void launch_kernel(const LaunchSite&, const Grid& grid, int threads, int64_t shared_bytes,
                    const Args&... args) {
   emulator::use_shared_memory(emulated_shared_memory, 0);  // boxes need multiples of 128 bytes
-  if (!emulator::run_blocks(grid.x, threads, emulated_shared_memory,
-                            static_cast<int64_t>(shared_bytes), [&] { kKernel(args...); })) {
+  if (!emulator::run_blocks(grid.x, threads, emulated_shared_memory, shared_bytes,
+                            [&] { kKernel(args...); })) {
     emulator::fault = "a block wrote behind its shared memory";
   }
 }

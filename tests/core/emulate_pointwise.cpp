@@ -5,7 +5,7 @@
 #include "emulate_pointwise.h"
 #include "emulated_cuda/workspace.h"
 #include "engines/cuda/pointwise/few_filters_launch.cu"
-#include "engines/cuda/pointwise/pointwise_launch.cu"
+#include "engines/cuda/pointwise/pointwise_kernel.cu"
 
 namespace convx {
 

@@ -1,6 +1,6 @@
 // The CUDA engines: what each adds to the list (cuda_list.cpp), and what launches a plan of it
-// (launch_cuda.cpp). The planning half of an engine lies in <engine>_plan.cpp, the launching half in
-// <engine>_launch.cu, or in <engine>_kernel.cu behind the only kernel.
+// (launch_cuda.cpp). The planning half of an engine lies in <engine>_plan.cpp, the launching half
+// in <engine>_launch.cu, or in <engine>_kernel.cu behind the only kernel.
 #pragma once
 
 #include "core/engine.h"

@@ -27,7 +27,7 @@ __global__ void clear_taken_kernel(int* taken, int kinds) {
 
 // Resets the tile counters before a launch that uses them (TileOrder).
 void clear_taken(const LaunchSite& site, const BoxesParams& p) {
-  launch_early<clear_taken_kernel>(site, dim3(1), kClearThreads, 0, p.taken,
+  launch_early<clear_taken_kernel>(site, 1, kClearThreads, 0, p.taken,
                                    static_cast<int>(p.by_tile_kinds.divisor));
 }
 

@@ -140,7 +140,7 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
   const BoxTileSize size{shape.pieces, shape.filters};
   launch_listed<box_tiles<kMath, kForm>()>(site, size, [&]<BoxTileSize kTile>() {
     constexpr int kPieces = kTile.pieces, kFilters = kTile.filters;
-    const dim3 grid(static_cast<unsigned>(shape.grid));
+    const Grid grid(shape.grid);
     const auto launch = [&]<bool kColumns>() {
       launch_early<boxes_kernel<kMath, kFilters, kForm, kPieces, kColumns>>(
           site, grid, kBoxThreads, shape.shared_bytes, params, maps);
@@ -156,7 +156,7 @@ void multiply_boxes(const LaunchSite& site, const BoxesShape& shape, const Boxes
     }
     if constexpr (kFilters <= most_split_filters(kForm)) {
       if (shape.parts == 1) return;
-      const dim3 slices(static_cast<unsigned>(shape.split_tiles()), kFilters / box_chunk(kMath));
+      const Grid slices(shape.split_tiles(), kFilters / box_chunk(kMath));
       launch_early<add_slices_kernel<kMath, kForm, kPieces>>(
           site, slices, kBoxMultipliers, kBoxAlignment + shape.filters_offset, params, maps);
     }

@@ -325,9 +325,8 @@ void launch_cuda_bands(const LaunchSite& site, const Plan& plan, const Buffers& 
     using T = decltype(element);
     launch_listed<kBandsKernels>(site, fit.kernel(), [&]<BandsKernel kKernel>() {
       constexpr int kTiles = kKernel.columns / count_band_depth(sizeof(T));
-      launch_kernel<bands_kernel<T, kKernel.steps, kTiles>>(
-          site, dim3(static_cast<unsigned>(fit.blocks)), 32 * params.warps,
-          static_cast<size_t>(fit.shared_bytes), params);
+      launch_kernel<bands_kernel<T, kKernel.steps, kTiles>>(site, fit.blocks, 32 * params.warps,
+                                                            fit.shared_bytes, params);
     });
   });
 }

@@ -16,9 +16,8 @@ void launch_planes(const LaunchSite& site, const DepthwiseFit& fit, const Buffer
     using T = decltype(zero);
     launch_listed<kPlaneTaps>(site, fit.plane_taps, [&]<int kTaps>() {
       if constexpr (has_plane_kernel(sizeof(T), kTaps)) {
-        launch_kernel<plane_kernel<T, kTaps>>(site, dim3(static_cast<unsigned>(fit.blocks)),
-                                              kDepthwiseThreads,
-                                              static_cast<size_t>(fit.shared_bytes), params);
+        launch_kernel<plane_kernel<T, kTaps>>(site, fit.blocks, kDepthwiseThreads, fit.shared_bytes,
+                                              params);
       }
     });
   });
@@ -27,9 +26,8 @@ void launch_planes(const LaunchSite& site, const DepthwiseFit& fit, const Buffer
 void launch_channels_last(const LaunchSite& site, const DepthwiseFit& fit, const Buffers& buffers) {
   const ChannelsLastParams params = make_channels_last_params(*site.problem, fit, buffers);
   visit_float_type(site.problem->dtype, [&](auto zero) {
-    launch_kernel<channels_last_kernel<decltype(zero)>>(
-        site, dim3(static_cast<unsigned>(fit.blocks)), kDepthwiseThreads,
-        static_cast<size_t>(fit.shared_bytes), params);
+    launch_kernel<channels_last_kernel<decltype(zero)>>(site, fit.blocks, kDepthwiseThreads,
+                                                        fit.shared_bytes, params);
   });
 }
 

@@ -16,7 +16,7 @@ void launch_strips(const LaunchSite& site, const StripFit& fit) {
     launch_listed<kStripKernels>(site, wanted, [&]<StripKernel kKernel>() {
       if constexpr (has_strip_kernel(kStripShapes[kKernel.shape], sizeof(T), kKernel.columns)) {
         launch_kernel<strip_kernel<T, kKernel.shape, kKernel.columns>>(
-            site, dim3(static_cast<unsigned>(fit.blocks)), kDepthwiseThreads, 0, fit.params);
+            site, fit.blocks, kDepthwiseThreads, 0, fit.params);
       }
     });
   });
@@ -28,8 +28,7 @@ void launch_strips(const LaunchSite& site, const PixelStripFit& fit) {
     const PixelStripShape& wanted = kPixelStripShapes[fit.shape];
     launch_listed<kPixelStripShapes>(site, wanted, [&]<PixelStripShape kShape>() {
       launch_kernel<pixel_strip_kernel<T, kShape.taps, kShape.stride>>(
-          site, dim3(static_cast<unsigned>(fit.blocks)), kDepthwiseThreads,
-          static_cast<size_t>(pixel_strip_shared_bytes(kShape.taps)), fit.params);
+          site, fit.blocks, kDepthwiseThreads, pixel_strip_shared_bytes(kShape.taps), fit.params);
     });
   });
 }
@@ -40,7 +39,7 @@ void launch_strips(const LaunchSite& site, const PhaseStripFit& fit) {
     const PhaseStripKernel wanted{fit.kernel, fit.channels};
     launch_listed<kPhaseStripKernels>(site, wanted, [&]<PhaseStripKernel kKernel>() {
       launch_kernel<phase_strip_kernel<T, kKernel.kernel, kKernel.channels>>(
-          site, dim3(static_cast<unsigned>(fit.blocks)), kDepthwiseThreads, 0, fit.params);
+          site, fit.blocks, kDepthwiseThreads, 0, fit.params);
     });
   });
 }

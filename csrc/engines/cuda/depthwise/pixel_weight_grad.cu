@@ -44,8 +44,7 @@ void launch_tiles(const LaunchSite& site, const PixelWeightGradFit& fit, const B
     using T = decltype(zero);
     launch_listed<kPixelGradCores>(site, kPixelGradCores[fit.core], [&]<PixelGradCore kCore>() {
       launch_kernel<pixel_weight_grad_kernel<T, kCore.taps, kCore.stride>>(
-          site, dim3(static_cast<unsigned>(fit.blocks)), fit.threads,
-          static_cast<size_t>(fit.shared_bytes), params, maps);
+          site, fit.blocks, fit.threads, fit.shared_bytes, params, maps);
     });
   });
 }
@@ -56,8 +55,7 @@ void launch_rows(const LaunchSite& site, const RowWeightGradFit& fit,
     using T = decltype(zero);
     launch_listed<kRowGradCores>(site, kRowGradCores[fit.core], [&]<RowGradCore kCore>() {
       launch_kernel<row_weight_grad_kernel<T, kCore.taps, kCore.stride>>(
-          site, dim3(static_cast<unsigned>(fit.blocks)), fit.threads,
-          static_cast<size_t>(fit.shared_bytes), params);
+          site, fit.blocks, fit.threads, fit.shared_bytes, params);
     });
   });
 }

@@ -52,9 +52,8 @@ __global__ void __launch_bounds__(kWeightGradSumsThreads)
 
 void add_partial_sums(const LaunchSite& site, int64_t splits, const Buffers& buffers) {
   const WeightGradSums sums = make_weight_grad_sums(*site.problem, splits, buffers);
-  launch_early<weight_grad_sums_kernel>(site, dim3(static_cast<unsigned>(sums.count_blocks())),
-                                        kWeightGradSumsThreads, kWeightGradSumsBytes, sums,
-                                        site.problem->dtype);
+  launch_early<weight_grad_sums_kernel>(site, sums.count_blocks(), kWeightGradSumsThreads,
+                                        kWeightGradSumsBytes, sums, site.problem->dtype);
 }
 
 }  // namespace convx

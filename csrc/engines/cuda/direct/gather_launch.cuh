@@ -55,7 +55,7 @@ void launch_gather_tile(const LaunchSite& site, GatherParams& params, const Gath
   for (int64_t first = 0; first < shape.image_tiles; first += limit) {
     const int64_t count = std::min(limit, shape.image_tiles - first);
     params.first_image = static_cast<int>(first * params.tile_images);
-    const dim3 grid(static_cast<unsigned>(count * blocks_per_image_tile));
+    const Grid grid(count * blocks_per_image_tile);
     if constexpr (std::is_same_v<T, float>) {
       if (params.chain_limit > 0) {
         launch_kernel<gather_kernel<T, Tile, true>>(site, grid, Tile::kThreads, shape.shared_bytes,
@@ -84,7 +84,7 @@ void pack_weights(const LaunchSite& site, const GatherParams& params, const Gath
                   const Buffers& buffers) {
   using Acc = accumulate_t<T>;
   const int64_t elements = shape.packed_bytes / static_cast<int64_t>(sizeof(Acc));
-  const dim3 grid(count_loop_blocks(elements, 256), params.row_phases * params.column_phases);
+  const Grid grid(count_loop_blocks(elements, 256), params.row_phases * params.column_phases);
   launch_kernel<pack_weights_kernel<Acc>>(
       site, grid, 256, 0, params, site.problem->dtype, static_cast<const void*>(buffers.w),
       static_cast<Acc*>(buffers.workspace), kGatherConfigs[shape.config].filters());

@@ -175,7 +175,7 @@ void launch_weight_grad(const LaunchSite& site, const WeightGradFit& fit, const 
   for (int64_t first = 0; first < shape.tiles; first += most_tiles) {
     params.first_tile = first;
     params.tiles = static_cast<int>(std::min(most_tiles, shape.tiles - first));
-    const dim3 blocks(static_cast<unsigned>(params.tiles) * params.splits);
+    const Grid blocks(int64_t{params.tiles} * params.splits);
     launch_listed<kWeightGradConfigs>(site, config, [&]<WeightGradConfig kConfig>() {
       launch_tile.template operator()<kConfig>(params, blocks);
     });

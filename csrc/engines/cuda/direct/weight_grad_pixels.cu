@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kPixelGradThreads, count_pixel_blocks(kFilters
 }
 
 template <typename T, int kFilters>
-void launch_pixels(const LaunchSite& site, const WeightGradParams& params, dim3 blocks) {
+void launch_pixels(const LaunchSite& site, const WeightGradParams& params, Grid blocks) {
   constexpr size_t kBytes = kPixelGradThreads / 32 * kFilters * kPixelColumns * sizeof(float);
   if (params.x_pitch > 0 && params.x_has_units) {
     launch_kernel<weight_grad_pixels_kernel<T, kFilters, true>>(site, blocks, kPixelGradThreads,
@@ -165,7 +165,7 @@ void launch_weight_grad_pixels(const LaunchSite& site, const WeightGradFit& fit,
     if constexpr (!std::is_same_v<T, double>) {
       launch_weight_grad<T>(
           site, fit, buffers,
-          [&]<WeightGradConfig kConfig>(const WeightGradParams& params, dim3 blocks) {
+          [&]<WeightGradConfig kConfig>(const WeightGradParams& params, Grid blocks) {
             if constexpr (kConfig.kernel == WeightGradKernel::kPixels) {
               launch_pixels<T, kConfig.filters>(site, params, blocks);
             } else {

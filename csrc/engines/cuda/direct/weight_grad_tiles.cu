@@ -11,7 +11,7 @@ void launch_weight_grad_tiles(const LaunchSite& site, const WeightGradFit& fit,
   visit_device_type(site.problem->dtype, [&]<typename T>(T) {
     launch_weight_grad<T>(
         site, fit, buffers,
-        [&]<WeightGradConfig kConfig>(const WeightGradParams& params, dim3 blocks) {
+        [&]<WeightGradConfig kConfig>(const WeightGradParams& params, Grid blocks) {
           if constexpr (kConfig.kernel == WeightGradKernel::kNarrow) {
             launch_kernel<weight_grad_narrow_kernel<T, kConfig.filters, kConfig.columns>>(
                 site, blocks, kNarrowThreads, 0, params);

@@ -110,8 +110,7 @@ GemmOperand fill_columns(const LaunchSite& site, const GatherView& view, const G
   // On the sliding path a group of four may begin past the last column of the only image.
   p.by_columns = FastDivmod(p.sliding && piece.images == 1 ? piece.pitch() : piece.columns);
   const int64_t lines = site.problem->groups * p.stored_rows * view.source_channels;
-  const dim3 grid(static_cast<unsigned>(lines),
-                  static_cast<unsigned>((p.pixels + kColumnsPerBlock - 1) / kColumnsPerBlock));
+  const Grid grid(lines, (p.pixels + kColumnsPerBlock - 1) / kColumnsPerBlock);
   launch_kernel<fill_columns_kernel<MovedAs<T>>>(site, grid, kColumnThreads, 0, p);
   const int64_t row_elements = view.source_channels * column.taps * piece.pitch();
   return {workspace.columns, transposed, piece.pitch(), stored.count(piece.rows) * row_elements,
@@ -172,11 +171,10 @@ inline MoveParams make_move_params(const ConvProblem& problem, const GatherView&
   return p;
 }
 
-inline dim3 move_grid(const MoveParams& p) {
+inline Grid move_grid(const MoveParams& p) {
   const int64_t pixels = int64_t{p.images} * p.columns;
-  return dim3(static_cast<unsigned>((pixels + kMoveThreads - 1) / kMoveThreads),
-              static_cast<unsigned>(std::min(p.rows, 65535)),
-              static_cast<unsigned>(std::min(p.groups * p.channels, 65535)));
+  return Grid((pixels + kMoveThreads - 1) / kMoveThreads, std::min(p.rows, 65535),
+              std::min(p.groups * p.channels, 65535));
 }
 
 // Copies output pixels' source pixels together, from `first` on (InPlaceForm::kStridedPixels).

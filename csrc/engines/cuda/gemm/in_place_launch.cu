@@ -118,10 +118,9 @@ class GemmInPlace : GemmPass {
         p.channels = static_cast<int>(problem_.groups * channels);
         p.lines = lines;
         constexpr int kBlockPixels = kPlanePixels * kMoveThreads;
-        return dim3(static_cast<unsigned>((p.pitch + kBlockPixels - 1) / kBlockPixels),
-                    static_cast<unsigned>(std::min(p.channels, 65535)));
+        return Grid((p.pitch + kBlockPixels - 1) / kBlockPixels, std::min(p.channels, 65535));
       };
-      dim3 grid = lay_out(view_.source_strides, source_, view_.source_channels, copied_);
+      Grid grid = lay_out(view_.source_strides, source_, view_.source_channels, copied_);
       launch_kernel<gather_planes_kernel<MovedAs<T>>>(site_, grid, kMoveThreads, 0, p);
       BatchedGemm gemm{};
       gemm.m = p.pitch;  // includes the padding: cuBLAS is slow with other numbers of pixels

@@ -295,8 +295,7 @@ void launch_cuda_diagonal(const LaunchSite& site, const Plan& plan, const Buffer
     launch_listed<kDiagonalKernels>(site, fit.kernel, [&]<DiagonalKernel kKernel>() {
       if constexpr (sizeof(T) == 4 || kKernel.pieces == 2) {
         launch_kernel<diagonal_kernel<T, kKernel.pieces, kKernel.warp_pixels>>(
-            site, dim3(static_cast<unsigned>(fit.blocks)), kDiagonalThreads,
-            static_cast<size_t>(fit.shared_bytes), params);
+            site, fit.blocks, kDiagonalThreads, fit.shared_bytes, params);
       }
     });
   });

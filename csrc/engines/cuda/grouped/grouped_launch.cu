@@ -12,9 +12,8 @@ namespace {
 void launch_pixels(const LaunchSite& site, const GroupedPixelFit& fit, const Buffers& buffers) {
   const GroupedPixelParams params = make_grouped_pixel_params(*site.problem, fit, buffers);
   visit_float_type(site.problem->dtype, [&](auto zero) {
-    launch_kernel<grouped_pixel_kernel<decltype(zero)>>(
-        site, dim3(static_cast<unsigned>(fit.blocks)), kPixelThreads,
-        static_cast<size_t>(fit.shared_bytes), params);
+    launch_kernel<grouped_pixel_kernel<decltype(zero)>>(site, fit.blocks, kPixelThreads,
+                                                        fit.shared_bytes, params);
   });
 }
 
@@ -23,8 +22,7 @@ void launch_planes(const LaunchSite& site, const GroupedFit& fit, const Buffers&
   visit_float_type(site.problem->dtype, [&](auto zero) {
     launch_listed<kGroupedKernels>(site, fit.kernel, [&]<GroupedKernel kKernel>() {
       launch_kernel<grouped_kernel<decltype(zero), kKernel.window, kKernel.filters>>(
-          site, dim3(static_cast<unsigned>(fit.blocks)), fit.threads,
-          static_cast<size_t>(fit.shared_bytes), params);
+          site, fit.blocks, fit.threads, fit.shared_bytes, params);
     });
   });
 }

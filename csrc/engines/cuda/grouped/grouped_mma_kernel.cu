@@ -282,8 +282,7 @@ void launch_grouped_mma(const LaunchSite& site, const GroupedMmaFit& fit, const 
     if constexpr (sizeof(T) == 2) {
       launch_listed<kGroupedMmaKernels>(site, fit.kernel, [&]<GroupedMmaKernel kKernel>() {
         launch_kernel<grouped_mma_kernel<T, kKernel.filters, kKernel.cells>>(
-            site, dim3(static_cast<unsigned>(fit.blocks)), kGroupedMmaThreads,
-            static_cast<size_t>(fit.shared_bytes), params);
+            site, fit.blocks, kGroupedMmaThreads, fit.shared_bytes, params);
       });
     }
   });

@@ -182,9 +182,9 @@ void launch_col2im(const LaunchSite& site, const Col2imParams& params) {
   const Col2imGeometry& g = params.g;
   const int64_t threads = int64_t{params.groups} * g.channel_tiles * g.component_bytes() / 16;
   const int64_t blocks = (threads + kCol2imPackThreads - 1) / kCol2imPackThreads;
-  launch_early<pack_col2im_kernel<packing_math(kMath)>>(site, dim3(static_cast<unsigned>(blocks)),
-                                                        kCol2imPackThreads, 0, params);
-  const dim3 grid(static_cast<unsigned>(g.blocks));
+  launch_early<pack_col2im_kernel<packing_math(kMath)>>(site, blocks, kCol2imPackThreads, 0,
+                                                        params);
+  const Grid grid(g.blocks);
   const auto bytes = static_cast<size_t>(g.shared_bytes);
   launch_listed<col2im_columns_of<kMath>()>(site, g.columns, [&]<int kColumns>() {
     if (g.y_strides.c == 1 && g.y_strides.w != 1) {

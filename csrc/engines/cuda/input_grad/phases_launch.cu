@@ -118,7 +118,7 @@ class PhasesLaunch {
     visit_images(params.image_units, [&](int64_t image, int64_t images) {
       params.source = advance(buffers_.y, image * problem_.y_strides.n);
       params.units = static_cast<int>(images * params.image_units);
-      const dim3 grid(count_loop_blocks(params.units, 4 * kPhasesThreads));
+      const Grid grid(count_loop_blocks(params.units, 4 * kPhasesThreads));
       visit_piece(params.unit * params.element_bytes, [&]<typename Piece>(Piece) {
         launch_early<scan_source_kernel<Piece>>(site_, grid, kPhasesThreads, 0, params);
       });
@@ -133,7 +133,7 @@ class PhasesLaunch {
       params.source = advance(buffers_.y, image * problem_.y_strides.n);
       params.target = advance(buffers_.x, image * problem_.x_strides.n);
       params.units = static_cast<int>(images * params.image_units);
-      const dim3 grid(count_loop_blocks(params.units, 16 * kPhasesThreads));
+      const Grid grid(count_loop_blocks(params.units, 16 * kPhasesThreads));
       visit_device_type(problem_.dtype, [&](auto type) {
         launch_early<recompute_phases_kernel<decltype(type)>>(site_, grid, kPhasesThreads, 0,
                                                               params);
@@ -164,7 +164,7 @@ class PhasesLaunch {
     if (unit < params.unit) set_interleave_unit(params, problem_, unit);
     params.units = static_cast<int>(images * params.image_units);
     const int thread_units = params.has_pixels ? 4 : 1;
-    const dim3 grid(count_loop_blocks(params.units, thread_units * kPhasesThreads));
+    const Grid grid(count_loop_blocks(params.units, thread_units * kPhasesThreads));
     visit_device_type(problem_.dtype, [&]<typename T>(T) {
       visit_unit<T>(params.unit, [&]<int kUnit>() {
         params.has_pixels ? launch_early<interleave_phases_kernel<T, kUnit, true>>(
@@ -181,7 +181,7 @@ class PhasesLaunch {
     params.pixels = pixels;
     params.tiles = static_cast<int>(images * params.image_tiles);
     params.unit = fit_unit_to_address(planes, size_of(problem_.dtype), params.unit);
-    const dim3 grid(count_loop_blocks(params.tiles, kPhasesThreads / 32));
+    const Grid grid(count_loop_blocks(params.tiles, kPhasesThreads / 32));
     const auto launch = [&]<typename T>(T) {
       visit_unit<T>(params.unit, [&]<int kUnit>() {
         launch_early<transpose_kernel<T, kUnit>>(site_, grid, kPhasesThreads, 0, params);

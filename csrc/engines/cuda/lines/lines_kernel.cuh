@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kLinesThreads, 1)
 template <TensorMath kMath, int kColumns, Pace kPace>
 void start_multiplying(const LaunchSite& site, const WindowShape& shape, const WindowParams& params,
                        const WindowMaps& maps) {
-  const dim3 grid(static_cast<unsigned>(std::min(params.tiles, shape.blocks)));
+  const Grid grid(std::min(params.tiles, shape.blocks));
   launch_early<lines_kernel<kMath, kColumns, kPace>>(site, grid, kLinesThreads, shape.shared_bytes,
                                                      params, maps);
 }

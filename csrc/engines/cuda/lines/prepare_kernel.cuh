@@ -367,8 +367,8 @@ void prepare_words(const LaunchSite& site, const WindowShape& shape, const Windo
   grid.blocks = static_cast<int>(grid.pack_blocks + positions * words * params.lines);
   const bool some = kLoops<kMath> && params.run_flag != nullptr;
   const int blocks = some ? std::min(grid.blocks, kSomeBlocks) : grid.blocks;
-  launch_early<prepare_kernel<kMath, kWords>>(site, dim3(static_cast<unsigned>(blocks)),
-                                              kPrepareThreads, shared_bytes, params, grid);
+  launch_early<prepare_kernel<kMath, kWords>>(site, blocks, kPrepareThreads, shared_bytes, params,
+                                              grid);
 }
 
 // Prepares the lines and, if pack is true, the filters. A block takes all words of a position, up

@@ -34,7 +34,7 @@ void launch_mma(const LaunchSite& site, const PixelShape& shape, const PixelPara
   }
   launch_listed<launched_mma_tiles<kMath>()>(site, shape.tile(), [&]<PixelTileSize kTile>() {
     launch_kernel<pixel_mma_kernel<kMath, kTile.blocks, kTile.filters, kTile.folded>>(
-        site, dim3(static_cast<unsigned>(shape.grid)), kMmaThreads, shape.shared_bytes, params);
+        site, shape.grid, kMmaThreads, shape.shared_bytes, params);
   });
   if (shape.splits > 1) sum_partials(site, params, shape.splits);
 }

@@ -147,7 +147,7 @@ void pack_pixel_filters(const LaunchSite& site, const PixelShape& shape,
     stage = make_filter_stage(params, rows, params.chunk_channels);
   }
   const int64_t filters = int64_t{shape.filters} * shape.filter_tiles * site.problem->groups;
-  const dim3 grid(static_cast<unsigned>(filters / rows), static_cast<unsigned>(params.chunks));
+  const Grid grid(filters / rows, params.chunks);
   constexpr auto kKernel = pack_pixel_filters_kernel<packing_math(kMath), kOrder>;
   if constexpr (kOrder == FilterOrder::kSwizzled) {
     launch_early<kKernel>(site, grid, kThreads, stage.shared_bytes(), params, stage);

@@ -18,7 +18,7 @@ void launch_pixels(const LaunchSite& site, const PixelShape& shape, const PixelP
   launch_listed<wgmma_tiles<kMath>()>(site, shape.tile(), [&]<PixelTileSize kTile>() {
     launch_early<
         pixel_wgmma_kernel<kMath, kTile.blocks, kTile.filters, kTile.folded, kTile.paired>>(
-        site, dim3(static_cast<unsigned>(shape.grid)), kPixelThreads, shape.shared_bytes, params);
+        site, shape.grid, kPixelThreads, shape.shared_bytes, params);
   });
   if (shape.splits > 1) sum_partials(site, params, shape.splits);
 }

@@ -1,4 +1,5 @@
-// 1x1 convolution with up to eight filters per group, in float32 on the FMA units (pointwise_fit.h):
+// 1x1 convolution with up to eight filters per group, in float32 on the FMA units
+// (pointwise_fit.h):
 //
 //     target[filter][pixel] = bias[filter] + sum over channels of
 //                             weights[filter][channel] * source[channel][pixel]
@@ -111,8 +112,7 @@ __global__ void __launch_bounds__(kFewThreads)
 
 void launch_few_filters(const LaunchSite& site, const FewFiltersFit& fit,
                         const FewFiltersParams& p) {
-  const dim3 grid((static_cast<unsigned>(p.units) + kFewUnits - 1) / kFewUnits,
-                  static_cast<unsigned>(fit.groups));
+  const Grid grid((p.units + kFewUnits - 1) / kFewUnits, fit.groups);
   const auto shared = static_cast<size_t>(fit.shared_bytes);
   const auto launch = [&]<typename T, int kFilters>() {
     launch_kernel<few_filters_kernel<T, kFilters>>(site, grid, kFewThreads, shared, p);

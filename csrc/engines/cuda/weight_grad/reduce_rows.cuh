@@ -270,7 +270,7 @@ void launch_reduce_rows(const LaunchSite& site, const WgradGeometry& g, const Wg
       (g.kernel_columns == 1 || are_vectors(g.w_strides.w));
   const int block_vectors = kReduceThreads >> shape.share_bits;
   const int64_t blocks = (int64_t{shape.vectors} + block_vectors - 1) / block_vectors;
-  const dim3 grid(static_cast<unsigned>(std::min(blocks, kReduceRowsBlocks)));
+  const Grid grid(std::min(blocks, kReduceRowsBlocks));
   const size_t shared_bytes = kReduceThreads * sizeof(float4) + 8 * static_cast<size_t>(shape.taps);
   launch_early<wgrad_reduce_rows_kernel<element_t<kForm>>>(site, grid, kReduceThreads, shared_bytes,
                                                            g, call, shape, kForm);

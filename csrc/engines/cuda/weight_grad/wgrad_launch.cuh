@@ -87,12 +87,11 @@ void run_row_boxes(const LaunchSite& site, const WgradGeometry& g, WgradCall cal
       make_rows_map<kForm>(site, call.x, g.x_strides, g.width, g.height, g.channels, g.images);
   maps.gradient = make_rows_map<kForm>(site, call.y, g.y_strides, g.out_width, g.out_height,
                                        g.filters, g.images);
-  const dim3 grid(static_cast<unsigned>(g.slice_blocks() * g.slices));
+  const Grid grid(g.slice_blocks() * g.slices);
   const int threads = 128 * g.block_filter_tiles * g.row_tiles.channel_sets + 32;
   launch_listed<kBoxColumns>(site, g.columns, [&]<int kColumns>() {
     launch_clusters<row_boxes_kernel<kForm, kColumns>>(site, grid, g.writes_result ? g.slices : 1,
-                                                       threads, static_cast<size_t>(g.shared_bytes),
-                                                       g, call, maps);
+                                                       threads, g.shared_bytes, g, call, maps);
   });
   if (!g.writes_result) launch_wgrad_reduce<kForm>(site, g, call);
 }
@@ -125,8 +124,7 @@ void pack_positions(const LaunchSite& site, const WgradGeometry& g, const WgradC
   const int64_t blocks = std::min<int64_t>(bytes / kPackedBlockBytes, kPackBlocks);
   constexpr OperandForm kPacking = packing_form(kForm);
   launch_early<pack_positions_kernel<element_t<kPacking>, kPacking>>(
-      site, dim3(static_cast<unsigned>(blocks)), kPackThreads,
-      1024 + count_components(kForm) * kPackedBlockBytes, g, call);
+      site, blocks, kPackThreads, 1024 + count_components(kForm) * kPackedBlockBytes, g, call);
 }
 
 inline WgradMaps make_wgrad_maps(const LaunchSite& site, const WgradGeometry& g,
@@ -170,12 +168,12 @@ inline WgradMaps make_wgrad_maps(const LaunchSite& site, const WgradGeometry& g,
 template <OperandForm kForm>
 void multiply_positions(const LaunchSite& site, const WgradGeometry& g, const WgradCall& call,
                         const WgradMaps& maps) {
-  const dim3 grid(static_cast<unsigned>(g.tiles() * g.slices));
+  const Grid grid(g.tiles() * g.slices);
   const auto launch = [&]<int kColumns, bool kConverts>() {
     constexpr int kOthers = kConverts ? kConvertingThreads : kProducerThreads;
     launch_clusters<wgrad_kernel<kForm, kColumns, kConverts>>(
-        site, grid, g.writes_result ? g.slices : 1, 128 * g.consumers() + kOthers,
-        static_cast<size_t>(g.shared_bytes), g, call, maps);
+        site, grid, g.writes_result ? g.slices : 1, 128 * g.consumers() + kOthers, g.shared_bytes,
+        g, call, maps);
   };
   launch_listed<columns_of<kForm>()>(site, g.columns, [&]<int kColumns>() {
     if constexpr (can_convert(kForm)) {
@@ -198,11 +196,11 @@ void run_rows(const LaunchSite& site, WgradGeometry g, WgradCall call) {
   const int unit_pixels = g.row_tiles.input_unit / static_cast<int>(sizeof(T));
   g.row_tiles.input_shift = (unit_pixels - g.pad_left % unit_pixels) % unit_pixels;
   const int threads = 128 * g.row_warpgroups() + kRowProducerThreads;
-  const dim3 grid(static_cast<unsigned>(g.slice_blocks() * g.slices));
+  const Grid grid(g.slice_blocks() * g.slices);
   const RowTile tile{g.columns, g.row_tiles.warpgroup_groups};
   launch_listed<row_tiles_of<kForm>()>(site, tile, [&]<RowTile kTile>() {
     launch_early<rows_kernel<T, component_t<kForm>, kForm, kTile.columns, kTile.groups>>(
-        site, grid, threads, static_cast<size_t>(g.shared_bytes), g, call);
+        site, grid, threads, g.shared_bytes, g, call);
   });
   launch_wgrad_reduce<kForm>(site, g, call);
 }
@@ -216,7 +214,7 @@ void run_wgrad(const LaunchSite& site, const WgradGeometry& g, WgradCall call) {
   if constexpr (kForm != OperandForm::kTf32) {
     if constexpr (is_scaled(kForm)) {
       launch_early<measure_scales_kernel<WgradGeometry>>(
-          site, dim3(2), kMeasureThreads, kMeasureThreads / 32 * sizeof(Measure), g, call);
+          site, 2, kMeasureThreads, kMeasureThreads / 32 * sizeof(Measure), g, call);
     }
     if constexpr (has_row_kernel(kForm)) {
       if (g.input_source == OperandSource::kRows) return run_rows<kForm>(site, g, call);

@@ -168,7 +168,7 @@ void launch_wgrad_reduce(const LaunchSite& site, const WgradGeometry& g, const W
   const ReduceShape shape = make_reduce_shape(g);
   const int block_units = kReduceWarps / shape.unit_warps;
   const int64_t blocks = (int64_t{shape.units} + block_units - 1) / block_units;
-  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(blocks, kReduceBlocks)));
+  const Grid grid(std::min<int64_t>(blocks, kReduceBlocks));
   launch_early<wgrad_reduce_kernel<element_t<kForm>>>(site, grid, kReduceThreads,
                                                       kReduceSharedBytes, g, call, shape, kForm);
 }

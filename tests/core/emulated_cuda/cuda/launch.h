@@ -11,22 +11,23 @@
 
 namespace convx {
 
-struct dim3 {
+struct Grid {
   unsigned x, y, z;
-  dim3(unsigned x, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  Grid(int64_t x, int64_t y = 1, int64_t z = 1)
+      : x(static_cast<unsigned>(x)), y(static_cast<unsigned>(y)), z(static_cast<unsigned>(z)) {}
 };
 
 inline unsigned count_loop_blocks(int64_t, int) { return 1; }
 
 template <auto kKernel, typename... Args>
-void launch_kernel(const LaunchSite&, dim3 grid, int threads, size_t shared_bytes,
+void launch_kernel(const LaunchSite&, const Grid& grid, int threads, int64_t shared_bytes,
                    const Args&... args) {
   if (shared_bytes > 0) {
     constexpr uint32_t kStart = 16;  // what there is before it on a GPU need not be more
     emulator::use_shared_memory(emulated_shared_memory, kStart);
     for (blockIdx.y = 0; blockIdx.y < static_cast<int>(grid.y); ++blockIdx.y) {
       if (!emulator::run_blocks(grid.x, threads, emulated_shared_memory,
-                                static_cast<int64_t>(shared_bytes), [&] { kKernel(args...); })) {
+                                shared_bytes, [&] { kKernel(args...); })) {
         emulator::fault = "a block wrote behind its shared memory";
       }
     }
@@ -47,8 +48,8 @@ void launch_kernel(const LaunchSite&, dim3 grid, int threads, size_t shared_byte
 }
 
 template <auto kKernel, typename... Args>
-void launch_clusters(const LaunchSite& site, dim3 grid, int cluster_blocks, int threads,
-                     size_t shared_bytes, const Args&... args) {
+void launch_clusters(const LaunchSite& site, const Grid& grid, int cluster_blocks, int threads,
+                     int64_t shared_bytes, const Args&... args) {
   if (grid.x % static_cast<unsigned>(cluster_blocks) != 0 || cluster_blocks > 8) {
     emulator::fault = "clusters that a GPU would not launch";
   }
@@ -58,7 +59,7 @@ void launch_clusters(const LaunchSite& site, dim3 grid, int cluster_blocks, int 
 }
 
 template <auto kKernel, typename... Args>
-void launch_early(const LaunchSite& site, dim3 grid, int threads, size_t shared_bytes,
+void launch_early(const LaunchSite& site, const Grid& grid, int threads, int64_t shared_bytes,
                   const Args&... args) {
   launch_kernel<kKernel>(site, grid, threads, shared_bytes, args...);
 }

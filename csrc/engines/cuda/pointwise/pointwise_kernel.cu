@@ -24,13 +24,12 @@
 //
 // Memory traffic usually decides (docs/engines/cuda_pointwise.md): a block reads each source value
 // once for all of its filters.
-#pragma once
-
 #include "cuda/launch.h"
 #include "device/dependent_launch.cuh"
 #include "device/mbarrier.cuh"
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
+#include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/pointwise/pointwise_load.cuh"
 #include "engines/cuda/pointwise/pointwise_store.cuh"
 #include "kernels/around_mma.h"
@@ -272,8 +271,23 @@ template <TensorMath kMath>
 void launch_pointwise(const LaunchSite& site, const PointwiseShape& shape,
                       const PointwiseParams& params) {
   if constexpr (is_half(kMath)) measure(site, params);
-  launch_early<pointwise_kernel<kMath>>(site, dim3(static_cast<unsigned>(shape.grid)),
-                                        kPointwiseThreads, shape.shared_bytes, params);
+  launch_early<pointwise_kernel<kMath>>(site, shape.grid, kPointwiseThreads, shape.shared_bytes,
+                                        params);
+}
+
+void launch_cuda_pointwise(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
+  const auto& pointwise = geometry_of<PointwisePlan>(plan);
+  if (pointwise.few) {
+    const auto params = make_few_filters_params(*site.problem, *pointwise.few, buffers);
+    if (params) return launch_few_filters(site, *pointwise.few, *params);
+  }
+  launch_halves(
+      pointwise.products, buffers,
+      [&](const PointwiseFit& fit) { return make_pointwise_params(*site.problem, fit, buffers); },
+      [&](const PointwiseShape& shape, const PointwiseParams& params) {
+        visit_math(shape.math,
+                   [&]<TensorMath kMath>() { launch_pointwise<kMath>(site, shape, params); });
+      });
 }
 
 }  // namespace convx
