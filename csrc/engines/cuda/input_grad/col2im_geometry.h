@@ -116,8 +116,7 @@ inline constexpr TensorMath kCol2imMaths[] = {TensorMath::kBFloat16, TensorMath:
 template <TensorMath kMath>
 void launch_col2im(const LaunchSite& site, const Col2imParams& params);
 
-// Plans of cuda_col2im (col2im_geometry.h). Plain host code.
-
+// What the planner decides for one operand format.
 struct Col2imShape {
   TensorMath math{};
   int64_t packed_bytes = 0;

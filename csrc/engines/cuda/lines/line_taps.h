@@ -12,15 +12,14 @@
 
 namespace convx {
 
-// What the taps of one axis of a gather read, seen from a position of the line (window_shape.h).
-
 inline int64_t floor_div(int64_t a, int64_t b) { return (a - floor_mod(a, b)) / b; }
 
 inline int64_t place_of(const std::vector<int64_t>& phases, int64_t phase) {
   return std::find(phases.begin(), phases.end(), phase) - phases.begin();
 }
 
-// The residues of the source that the taps of an axis read, and how far the taps reach.
+// The residues of the source that the taps of an axis read, and how far the taps reach from a
+// position of the line.
 struct AxisReach {
   int64_t first = 0, last = 0;  // target steps from a position to its first and last tap
   std::vector<int64_t> phases;

@@ -13,7 +13,6 @@
 namespace convx {
 
 // Fields without a comment are described in window_shape.h.
-
 struct WindowParams : TensorParams {
   // The lines in the workspace: [group][chunk][component][line][position][lane_bytes].
   void* lines_memory;

@@ -1,4 +1,5 @@
-// The parts of fit_window_shape (window_shape.cpp), each in a file of its own.
+// The parts of fit_window_shape (window_shape.cpp) that lie in window_layouts.cpp and
+// window_costs.cpp.
 #pragma once
 
 #include "core/device_caps.h"

@@ -35,11 +35,10 @@
 
 namespace convx {
 
-// 1x1 layers of NCHW tensors with few filters. Each thread sums 16 bytes of pixels over a quarter
-// of the channels, in float32, with every source value read once (few_filters_launch.cu).
-
 struct LaunchSite;
 
+// 1x1 layers of NCHW tensors with few filters. Each thread sums 16 bytes of pixels over a quarter
+// of the channels, in float32, with every source value read once (few_filters_launch.cu).
 inline constexpr int kMaxFewFilters = 8;  // per group
 inline constexpr int kFewUnits = 32;      // 16-byte units per block, one per lane
 inline constexpr int kFewParts = 4;       // slices of the channels, one per warp

@@ -33,7 +33,6 @@
 namespace convx {
 
 // The forms in which operands reach the tensor cores: as stored, or split into 16-bit components.
-
 enum class OperandForm : uint8_t {
   kBFloat16,      // as stored
   kFloat16,       // as stored
