@@ -39,8 +39,8 @@ struct WeightGradParams {
 };
 
 enum class WeightGradKernel : uint8_t {
-  kWide,    // weight_grad_wide.cuh
-  kNarrow,  // weight_grad_narrow.cuh
+  kWide,    // weight_grad_tiles.cu
+  kNarrow,  // weight_grad_tiles.cu
   kPixels,  // weight_grad_pixels.cu
 };
 
