@@ -109,12 +109,13 @@ def cast_parameter(parameter: Parameter, dtype: torch.dtype) -> Tensor:
             and version == parameter._version
         ):
             return result
-    result = _to(parameter, dtype)
+    cast = _CASTS.get(dtype)
+    result = parameter.to(dtype=dtype) if cast is None else cast(parameter)
     try:
         version = parameter._version
     except RuntimeError:  # an inference tensor has none
         return result
-    if _is_region_open(parameter):
+    if (_region is not None and _region() is not None) or _is_region_open(parameter):
         _casts[id(parameter)] = parameter, version, None, result
     return result
 

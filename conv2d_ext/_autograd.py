@@ -170,8 +170,14 @@ class _Forward(_ConvFunction):
     def forward(
         ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, params: Any
     ) -> Tensor:
-        # The generated forward() without its slices and its search for the operator.
-        ctx.to_save = _Forward.save(ctx, (input, weight, bias, params))
+        # The generated forward() without its slices and its search for the operator, and save() for
+        # layers that are not the first one without its frame.
+        ctx.params = params
+        needs = ctx.needs_input_grad
+        if needs[0] and needs[1]:
+            ctx.to_save = input, weight
+        else:
+            ctx.to_save = _Forward.save(ctx, (input, weight, bias, params))
         if forward_ad._current_level >= 0:
             ctx.save_for_forward(input, weight)
         ctx.materialize_grads = False
@@ -254,8 +260,12 @@ class _ForwardOfParameters(_Forward):
         cast = cast_parameter(weight, dtype)  # type: ignore[arg-type]
         if bias is not None:
             bias = cast_parameter(bias, dtype)  # type: ignore[arg-type]
-        ctx.to_save = _Forward.save(ctx, (input, cast, bias, params))
+        ctx.params = params
         ctx.parameter = weight
+        if ctx.needs_input_grad[0]:
+            ctx.to_save = input, cast
+        else:
+            ctx.to_save = _Forward.save(ctx, (input, cast, bias, params))
         ctx.materialize_grads = False
         return _ops.forward(input, cast, bias, *params)
 
@@ -409,9 +419,7 @@ def forward(input: Tensor, weight: Tensor, bias: Tensor | None, *params: Any) ->
 
 
 def record_forward(input: Tensor, weight: Tensor, bias: Tensor | None, params: Any) -> Tensor:
-    """`forward` for an eager call that somebody will differentiate or map."""
-    if _is_mapped():
-        return _apply(_Forward, (input, weight, bias), params)
+    """`forward` for an eager call outside of torch.func that backward will differentiate."""
     # _alive() of each, without its frames.
     if type(input) is not Parameter:
         input = _unwrap(input)
@@ -430,9 +438,11 @@ def forward_in_autocast(input: Tensor, weight: Tensor, bias: Tensor | None, para
     if input.dtype is not dtype:
         input = cast_operand(input, dtype, input.is_cuda)
     if (
-        input.dtype is dtype
-        and _is_castable_parameter(weight)
+        type(weight) is Parameter  # _is_castable_parameter() without its frame
+        and weight.dtype is _float32
+        and weight.requires_grad
         and (bias is None or _is_castable_parameter(bias))
+        and input.dtype is dtype
         and _is_grad_enabled()
         and forward_ad._current_level < 0
         and not _is_mapped()

@@ -12,7 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import _autocast, _ops, _transposed
 from ._arguments import ConvParams, IntOrPair, PaddingLike, parse_padding, parse_pair
-from ._autograd import forward_in_autocast, record_forward
+from ._autograd import forward, forward_in_autocast, record_forward
 from ._checks import check, check_ints, check_types
 from ._precision import default_precision, torch_allows_tf32
 from ._values import shown
@@ -161,18 +161,10 @@ def conv2d(
         )
         if _is_autocast_on():
             return forward_in_autocast(input, weight, bias, params)
-        # is_plain() without its frame.
-        if (
-            _is_mapped()
-            or forward_ad._current_level >= 0
-            or (
-                _is_grad_enabled()
-                and (
-                    weight.requires_grad
-                    or input.requires_grad
-                    or (bias is not None and bias.requires_grad)
-                )
-            )
+        if _is_mapped() or forward_ad._current_level >= 0:
+            return forward(input, weight, bias, *params)
+        if _is_grad_enabled() and (
+            weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad)
         ):
             return record_forward(input, weight, bias, params)
         return _ops.forward(input, weight, bias, *params)
