@@ -2,6 +2,9 @@
 
 As in PyTorch, parameters are cast once per autocast region: the function `conv2d` keeps the cast of
 a float32 leaf that requires a gradient until the outermost region ends.
+
+Most casts are operations that autograd records. The Function that computes with float32 parameters
+(`_autograd.py`) calls `cast_parameter` instead, which autograd does not see.
 """
 
 from __future__ import annotations
@@ -25,24 +28,36 @@ _is_mapped = torch._C._are_functorch_transforms_active
 _saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _count_modes = torch._C._len_torch_dispatch_stack
 
-# A leaf's id -> the leaf, its version when it was cast, whether gradients were recorded, its cast.
-_casts: dict[int, tuple[Tensor, int, bool, Tensor]] = {}
+# Tensor.to(dtype) asks first whether the dtype is a device, which takes a third of a small cast.
+_CASTS = {torch.bfloat16: Tensor.bfloat16, torch.float16: Tensor.half}
+
+# A leaf's id -> the leaf, its version when it was cast, whether gradients were recorded (None for
+# cast_parameter(), whose casts a Function may save but no graph leads to), its cast.
+_casts: dict[int, tuple[Tensor, int, bool | None, Tensor]] = {}
 # PyTorch's cast of an empty leaf. Only PyTorch's cache keeps it alive, and the end of the outermost
 # region empties that cache. Python learns of the end in no other way.
 _region: weakref.ref[Tensor] | None = None
+
+
+def dtype_for(input: Tensor) -> torch.dtype | None:
+    """The dtype of autocast for the input's device, or None where it is off."""
+    on_cuda = input.is_cuda
+    device_type = "cuda" if on_cuda else "cpu"
+    if _is_enabled(device_type) and (on_cuda or input.is_cpu):
+        return _dtype_of(device_type)
+    return None
 
 
 def cast_inputs(
     input: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The operands of a call, cast if autocast is on for the input's device."""
-    on_cuda = input.is_cuda
-    device_type = "cuda" if on_cuda else "cpu"
-    if not _is_enabled(device_type) or not (on_cuda or input.is_cpu):
+    dtype = dtype_for(input)
+    if dtype is None:
         return input, weight, bias
-    dtype = _dtype_of(device_type)
+    on_cuda = input.is_cuda
     if input.dtype is not dtype:
-        input = _cast_one(on_cuda, dtype, input)
+        input = cast_operand(input, dtype, on_cuda)
     if weight.dtype is not dtype:
         weight = _cast_once(on_cuda, dtype, weight)
     if bias is not None and bias.dtype is not dtype:
@@ -54,7 +69,7 @@ def _cast_once(on_cuda: bool, dtype: torch.dtype, leaf: Tensor) -> Tensor:
     """The leaf's cast of this region, made at the first call. Transforms of torch.func and dispatch
     modes see every cast."""
     if _is_mapped() or _count_modes() or not _is_cache_enabled():
-        return _cast_one(on_cuda, dtype, leaf)
+        return cast_operand(leaf, dtype, on_cuda)
     kept = _casts.get(id(leaf))
     if kept is not None:
         same, version, recorded, result = kept
@@ -65,7 +80,7 @@ def _cast_once(on_cuda: bool, dtype: torch.dtype, leaf: Tensor) -> Tensor:
             and result.dtype is dtype
         ):
             return result
-    result = _cast_one(on_cuda, dtype, leaf)
+    result = cast_operand(leaf, dtype, on_cuda)
     if (
         leaf.requires_grad
         and leaf.is_leaf
@@ -76,6 +91,32 @@ def _cast_once(on_cuda: bool, dtype: torch.dtype, leaf: Tensor) -> Tensor:
         and _is_region_open(leaf)
     ):
         _casts[id(leaf)] = leaf, leaf._version, _is_grad_enabled(), result
+    return result
+
+
+def cast_parameter(parameter: Parameter, dtype: torch.dtype) -> Tensor:
+    """The cast of a float32 parameter, made at the region's first call. The caller records no
+    gradients, and has made sure that neither torch.func nor a dispatch mode wants to see casts."""
+    if not _is_cache_enabled():
+        return _to(parameter, dtype)
+    kept = _casts.get(id(parameter))
+    if kept is not None:
+        same, version, recorded, result = kept
+        if (
+            same is parameter
+            and recorded is None
+            and result.dtype is dtype
+            and version == parameter._version
+        ):
+            return result
+    cast = _CASTS.get(dtype)
+    result = parameter.to(dtype=dtype) if cast is None else cast(parameter)
+    try:
+        version = parameter._version
+    except RuntimeError:  # an inference tensor has none
+        return result
+    if (_region is not None and _region() is not None) or _is_region_open(parameter):
+        _casts[id(parameter)] = parameter, version, None, result
     return result
 
 
@@ -106,14 +147,20 @@ def _end_region(_: object) -> None:
 
 def cast(device_type: str, *tensors: Tensor | None) -> list[Tensor | None]:
     dtype, on_cuda = _dtype_of(device_type), device_type == "cuda"
-    return [t if t is None else _cast_one(on_cuda, dtype, t) for t in tensors]
+    return [t if t is None else cast_operand(t, dtype, on_cuda) for t in tensors]
 
 
-def _cast_one(on_cuda: bool, dtype: torch.dtype, tensor: Tensor) -> Tensor:
+def _to(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    cast = _CASTS.get(dtype)
+    return tensor.to(dtype=dtype) if cast is None else cast(tensor)
+
+
+def cast_operand(tensor: Tensor, dtype: torch.dtype, on_cuda: bool) -> Tensor:
+    """The tensor in autocast's dtype, if autocast casts such tensors."""
     is_here = tensor.is_cuda if on_cuda else tensor.is_cpu
     if not is_here or not tensor.is_floating_point() or tensor.dtype is torch.float64:
         return tensor
-    return tensor.to(dtype)
+    return _to(tensor, dtype)
 
 
 def register(library: torch.library.Library, name: str, operator: Callable[..., Tensor]) -> None:

@@ -23,14 +23,17 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import Parameter
 
 from . import _ops
 from ._arguments import ConvParams, output_hw, parse_lists
+from ._autocast import cast_inputs, cast_operand, cast_parameter, dtype_for
 from ._checks import check_backward, check_ranks, is_zero
 from ._layout import are_channels_last
 
+_compiler = torch.compiler
+_float32 = torch.float32
 _is_mapped = torch._C._are_functorch_transforms_active
 _unwrap = torch._C._functorch.unwrap_if_dead
 _is_grad_enabled = torch.is_grad_enabled
@@ -80,7 +83,11 @@ class _ConvFunction(torch.autograd.Function):
             ctx.materialize_grads = False
             return getattr(_ops, operator)(*inputs[:-1], *inputs[-1])
 
-        cls.forward = staticmethod(forward)  # type: ignore[method-assign]
+        if "forward" not in cls.__dict__:
+            cls.forward = staticmethod(forward)  # type: ignore[method-assign]
+        # Function.apply looks this up under a name that no cache of attributes knows, so it should
+        # find it in the first class of the search.
+        cls.setup_context = staticmethod(cls.setup_context)  # type: ignore[method-assign]
         # Function.apply ends in this call; its checks before that take three microseconds.
         cls.record = super(torch.autograd.Function, cls).apply  # type: ignore[misc]
         # The node's apply() would look for backward() and vjp() in every backward pass.
@@ -160,6 +167,23 @@ class _Forward(_ConvFunction):
     operator = "forward"
 
     @staticmethod
+    def forward(
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, params: Any
+    ) -> Tensor:
+        # The generated forward() without its slices and its search for the operator, and save() for
+        # layers that are not the first one without its frame.
+        ctx.params = params
+        needs = ctx.needs_input_grad
+        if needs[0] and needs[1]:
+            ctx.to_save = input, weight
+        else:
+            ctx.to_save = _Forward.save(ctx, (input, weight, bias, params))
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(input, weight)
+        ctx.materialize_grads = False
+        return _ops.forward(input, weight, bias, *params)
+
+    @staticmethod
     def save(ctx: Any, inputs: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
         input, weight, _, ctx.params = inputs
         needs = ctx.needs_input_grad
@@ -173,19 +197,28 @@ class _Forward(_ConvFunction):
         if grad_output is None:
             return None, None, None, None
         input, weight = ctx.saved_tensors
-        asked = needs_input, needs_weight, needs_bias, _ = _asked(ctx)
         p = ctx.params
         if input is None or weight is None:
             of_input, of_weight = ctx.of_input, ctx.of_weight
         elif _is_eager(grad_output):
-            return (
-                *_ops.gradients(
-                    grad_output, input, weight, needs_input, needs_weight, needs_bias, *p
-                ),
-                None,
+            # Both tensors are saved if both gradients may be asked for. This is _asked() without
+            # its loop, because every layer's backward pass runs it.
+            edges = ctx.next_functions
+            try:
+                needs_input, needs_weight = _will_execute(edges[0][0]), _will_execute(edges[1][0])
+                needs_bias = ctx.needs_input_grad[2] and _will_execute(edges[2][0])
+            except RuntimeError:
+                needs_input, needs_weight, needs_bias, _ = _asked(ctx)
+            grad_input, grad_weight, grad_bias = _ops.gradients(
+                grad_output, input, weight, needs_input, needs_weight, needs_bias, *p
             )
+            return grad_input, grad_weight, grad_bias, None
         else:
             of_input, of_weight = _form(input), _form(weight)
+            parameter = getattr(ctx, "parameter", None)
+            if parameter is not None and _is_grad_enabled():
+                weight = _CastOf.apply(parameter, weight)
+        asked = needs_input, needs_weight, needs_bias, _ = _asked(ctx)
         if is_zero(of_input[0][1]):
             sizes = of_input[0], of_weight[0], of_weight[0][:1]
             return (*_zeros(asked, sizes, grad_output, input, weight), None)
@@ -212,6 +245,48 @@ class _Forward(_ConvFunction):
             shift = bias_t[None, :, None, None]
             terms.append(shift if terms else shift.expand(_output_shape(input, weight, *p)))
         return _add(terms)
+
+
+class _ForwardOfParameters(_Forward):
+    """`_Forward` under autocast. It casts float32 parameters itself, so the graph has no nodes for
+    casts. The engine casts the parameters' gradients back to float32, as it does with any gradient
+    that has another dtype than its tensor."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, params: Any
+    ) -> Tensor:
+        dtype = input.dtype
+        cast = cast_parameter(weight, dtype)  # type: ignore[arg-type]
+        if bias is not None:
+            bias = cast_parameter(bias, dtype)  # type: ignore[arg-type]
+        ctx.params = params
+        ctx.parameter = weight
+        if ctx.needs_input_grad[0]:
+            ctx.to_save = input, cast
+        else:
+            ctx.to_save = _Forward.save(ctx, (input, cast, bias, params))
+        ctx.materialize_grads = False
+        return _ops.forward(input, cast, bias, *params)
+
+
+class _CastOf(torch.autograd.Function):
+    """The cast that a call has used, as a function of the parameter: gradients of gradients reach
+    the parameter through it, also after the parameter has changed in place."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(parameter: Tensor, cast: Tensor) -> Tensor:
+        return cast.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.dtype = inputs[0].dtype
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.to(ctx.dtype), None
 
 
 class _InputGrad(_ConvFunction):
@@ -310,11 +385,13 @@ def _is_eager(grad_output: Tensor) -> bool:
     (torch.func, a dispatch mode, a subclass such as DTensor) wants to see the operators that have
     rules for it."""
     return not (
-        is_compiling()
+        is_dynamo_compiling()
+        or _compiler._is_compiling_flag
         or _is_grad_enabled()
         or type(grad_output) is not Tensor
         or _count_modes()
-        or not is_plain(grad_output)
+        or _is_mapped()
+        or forward_ad._current_level >= 0
     )
 
 
@@ -342,9 +419,7 @@ def forward(input: Tensor, weight: Tensor, bias: Tensor | None, *params: Any) ->
 
 
 def record_forward(input: Tensor, weight: Tensor, bias: Tensor | None, params: Any) -> Tensor:
-    """`forward` for an eager call that somebody will differentiate or map."""
-    if _is_mapped():
-        return _apply(_Forward, (input, weight, bias), params)
+    """`forward` for an eager call outside of torch.func that backward will differentiate."""
     # _alive() of each, without its frames.
     if type(input) is not Parameter:
         input = _unwrap(input)
@@ -353,6 +428,34 @@ def record_forward(input: Tensor, weight: Tensor, bias: Tensor | None, params: A
     if bias is not None and type(bias) is not Parameter:
         bias = _unwrap(bias)
     return _Forward.record(input, weight, bias, params)
+
+
+def forward_in_autocast(input: Tensor, weight: Tensor, bias: Tensor | None, params: Any) -> Tensor:
+    """`forward` for an eager call while autocast is on for some device."""
+    dtype = dtype_for(input)
+    if dtype is None:
+        return forward(input, weight, bias, *params)
+    if input.dtype is not dtype:
+        input = cast_operand(input, dtype, input.is_cuda)
+    if (
+        type(weight) is Parameter  # _is_castable_parameter() without its frame
+        and weight.dtype is _float32
+        and weight.requires_grad
+        and (bias is None or _is_castable_parameter(bias))
+        and input.dtype is dtype
+        and _is_grad_enabled()
+        and forward_ad._current_level < 0
+        and not _is_mapped()
+        and not _count_modes()
+    ):
+        if type(input) is not Parameter:
+            input = _unwrap(input)
+        return _ForwardOfParameters.record(input, weight, bias, params)
+    return forward(*cast_inputs(input, weight, bias), *params)
+
+
+def _is_castable_parameter(tensor: Tensor) -> bool:
+    return type(tensor) is Parameter and tensor.dtype is _float32 and tensor.requires_grad
 
 
 def input_grad(grad_output: Tensor, weight: Tensor, *rest: Any) -> Tensor:

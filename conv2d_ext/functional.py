@@ -7,16 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import _autocast, _ops, _transposed
 from ._arguments import ConvParams, IntOrPair, PaddingLike, parse_padding, parse_pair
-from ._autograd import record_forward
+from ._autograd import forward, forward_in_autocast, record_forward
 from ._checks import check, check_ints, check_types
 from ._precision import default_precision, torch_allows_tf32
 from ._values import shown
 
+_compiler = torch.compiler
 _is_mapped = torch._C._are_functorch_transforms_active
 _is_grad_enabled = torch.is_grad_enabled
 _is_tracing = torch._C._is_tracing
@@ -123,7 +124,8 @@ def conv2d(
                 padding, kernel, (stride_h, stride_w), (dilation_h, dilation_w)
             )
 
-        compiling = is_compiling()
+        # torch.compiler.is_compiling() without its two frames. Dynamo knows the function's answer.
+        compiling = is_dynamo_compiling() or _compiler._is_compiling_flag
         if compiling or _is_tracing():
             # The public operator: Dynamo and torch.jit.trace put it in the graph whole, and "torch"
             # is looked up when the graph runs.
@@ -141,10 +143,8 @@ def conv2d(
                 algorithm=algorithm,
             )
 
-        if _is_autocast_on():
-            input, weight, bias = _autocast.cast_inputs(input, weight, bias)
-        if precision is None:
-            follows = input.is_cuda and input.dtype is _float32
+        if precision is None:  # other dtypes, and autocast's, ignore it
+            follows = input.dtype is _float32 and input.is_cuda
             precision = "tf32" if follows and torch_allows_tf32() else "ieee"
         params = (
             stride_h,
@@ -159,18 +159,12 @@ def conv2d(
             precision,
             algorithm,
         )
-        # is_plain() without its frame.
-        if (
-            _is_mapped()
-            or forward_ad._current_level >= 0
-            or (
-                _is_grad_enabled()
-                and (
-                    weight.requires_grad
-                    or input.requires_grad
-                    or (bias is not None and bias.requires_grad)
-                )
-            )
+        if _is_autocast_on():
+            return forward_in_autocast(input, weight, bias, params)
+        if _is_mapped() or forward_ad._current_level >= 0:
+            return forward(input, weight, bias, *params)
+        if _is_grad_enabled() and (
+            weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad)
         ):
             return record_forward(input, weight, bias, params)
         return _ops.forward(input, weight, bias, *params)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ._choices import check_choices
 from .functional import conv1d, conv2d, conv_transpose2d
 
+_is_scripting = torch.jit.is_scripting  # type: ignore[attr-defined]
 _IntOrPair = int | tuple[int, int]
 _FourSides = tuple[int, int, int, int]
 _PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
@@ -65,13 +66,24 @@ class Conv2d(nn.Conv2d):
         )
         _finish(self, precision, algorithm)
 
+    def forward(self, input: Tensor) -> Tensor:
+        if _is_scripting():
+            return self._conv_forward(input, self.weight, self.bias)
+        # nn.Module.__getattr__ runs after a search that fails, which costs a microsecond for each
+        # parameter. Subclasses may define properties of these names, and some tools keep parameters
+        # elsewhere (parametrizations, pruning, weight norm).
+        parameters = self._parameters
+        if type(self) is Conv2d and "weight" in parameters and "bias" in parameters:
+            return self._conv_forward(input, parameters["weight"], parameters["bias"])  # type: ignore[arg-type]
+        return self._conv_forward(input, self.weight, self.bias)
+
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         # F.pad counts from the last axis: left, right, top, bottom.
-        sides = self._reversed_padding_repeated_twice
-        pads_first = self.padding_mode != "zeros"
-        if pads_first:
-            input = nn.functional.pad(input, sides, mode=self.padding_mode)
-        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+        if _is_scripting():
+            sides = self._reversed_padding_repeated_twice
+            pads_first = self.padding_mode != "zeros"
+            if pads_first:
+                input = nn.functional.pad(input, sides, mode=self.padding_mode)
             return torch.ops.convx.conv2d(
                 input,
                 weight,
@@ -83,8 +95,14 @@ class Conv2d(nn.Conv2d):
                 precision="torch" if self.precision is None else self.precision,
                 algorithm=self.algorithm,
             )
-        padding: Any = 0 if pads_first else self.padding
-        if padding == "same":  # conv2d would read the weight's size, which is a tensor in a trace
+        padding: Any = self.padding
+        if self.padding_mode != "zeros":
+            sides = self._reversed_padding_repeated_twice
+            input = nn.functional.pad(input, sides, mode=self.padding_mode)
+            padding = 0
+        elif type(padding) is str and padding == "same":
+            # conv2d would read the weight's size, which is a tensor in a trace.
+            sides = self._reversed_padding_repeated_twice
             padding = sides[2], sides[3], sides[0], sides[1]
         return conv2d(
             input,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import conv2d_ext
 from conv2d_ext._choices import engine_names
@@ -288,3 +289,115 @@ def test_output_size_of_transposed_layers() -> None:
     x = torch.randn(2, 4, 5, 6)
     want = theirs(x, output_size=[10, 11])
     torch.testing.assert_close(ours(x, output_size=[10, 11]), want, **TOLERANCE)
+
+
+def test_attributes_that_change_after_a_call() -> None:
+    theirs, ours = make_pair(CONSTRUCTORS["plain"])
+    x = torch.randn(2, 4, 9, 10)
+    for changes in (
+        dict(),
+        dict(stride=(2, 1)),
+        dict(stride=[1, 2]),
+        dict(padding=(1, 2), dilation=(1, 2)),
+        dict(stride=(1, 1), padding="valid"),
+        dict(bias=None, weight=nn.Parameter(torch.randn(6, 4, 2, 2))),
+        dict(groups=2, weight=nn.Parameter(torch.randn(6, 2, 2, 2))),
+    ):
+        for layer in (theirs, ours):
+            for name, value in changes.items():
+                setattr(layer, name, value)
+        torch.testing.assert_close(ours(x), theirs(x), **TOLERANCE)
+    ours.algorithm = "cpu_direct:no such variant"
+    with pytest.raises(RuntimeError, match="no such variant"):
+        ours(x)
+
+
+class Doubled(conv2d_ext.Conv2d):
+    def _conv_forward(self, input, weight, bias):
+        return super()._conv_forward(input, 2 * weight, bias)
+
+
+class WithProperty(conv2d_ext.Conv2d):
+    """A subclass whose weight is computed where it is read."""
+
+    @property
+    def weight(self):
+        return 2 * self._parameters["weight"]
+
+    @weight.deleter
+    def weight(self):
+        raise AttributeError
+
+
+def test_subclasses_that_change_the_weight() -> None:
+    theirs, ours = make_pair(CONSTRUCTORS["plain"])
+    x = torch.randn(2, 4, 9, 10)
+    with torch.no_grad():
+        want = nn.functional.conv2d(x, 2 * theirs.weight, theirs.bias)
+    for cls in (Doubled, WithProperty):
+        layer = copy.deepcopy(ours)
+        layer.__class__ = cls
+        torch.testing.assert_close(layer(x), want, **TOLERANCE)
+
+
+def test_an_instance_that_changes_how_it_computes() -> None:
+    """Programs replace _conv_forward to pad each axis in another way."""
+    theirs, ours = make_pair(CONSTRUCTORS["plain"])
+
+    def wrapped(self, input, weight, bias):
+        return nn.Conv2d._conv_forward(
+            self, nn.functional.pad(input, (1, 1, 0, 0), "circular"), weight, bias
+        )
+
+    for layer in (theirs, ours):
+        layer._conv_forward = wrapped.__get__(layer)
+    x = torch.randn(2, 4, 9, 10)
+    torch.testing.assert_close(ours(x), theirs(x))
+
+
+def test_parameters_that_tools_replace() -> None:
+    theirs, ours = make_pair(CONSTRUCTORS["plain"])
+    x = torch.randn(2, 4, 9, 10)
+    values = {name: torch.randn_like(value) for name, value in ours.named_parameters()}
+    pair = [torch.func.functional_call(layer, values, (x,)) for layer in (ours, theirs)]
+    torch.testing.assert_close(*pair, **TOLERANCE)
+    for change in (
+        nn.utils.parametrizations.weight_norm,
+        lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+        nn.utils.spectral_norm,
+    ):
+        layers = copy.deepcopy(ours).eval(), copy.deepcopy(theirs).eval()
+        for layer in layers:
+            torch.manual_seed(0)
+            change(layer)
+        mine, other = (layer(x) for layer in layers)
+        torch.testing.assert_close(mine, other, **TOLERANCE)
+
+
+def test_hooks_of_a_module() -> None:
+    _, layer = make_pair(CONSTRUCTORS["plain"])
+    x = torch.randn(2, 4, 9, 10)
+    want = layer(2 * x) + 1
+    called = []
+    layer.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],))
+    layer.register_forward_hook(lambda module, inputs, output: output + 1)
+    layer.register_full_backward_hook(lambda *arguments: called.append(len(arguments)))
+    y = layer(x)
+    torch.testing.assert_close(y, want)
+    y.sum().backward()
+    assert called == [3]
+
+
+@pytest.mark.parametrize("arguments", CONSTRUCTORS.values(), ids=CONSTRUCTORS)
+def test_tracing_and_scripting(arguments: dict) -> None:
+    theirs, ours = make_pair(arguments)
+    x = torch.randn(2, 4, 9, 10, dtype=theirs.weight.dtype)
+    for compiled in (torch.jit.trace(ours, x), torch.jit.script(ours)):
+        torch.testing.assert_close(compiled(x), theirs(x), **TOLERANCE)
+
+
+def test_symbolic_tracing() -> None:
+    theirs, ours = make_pair(CONSTRUCTORS["plain"])
+    x = torch.randn(2, 4, 9, 10)
+    graph = torch.fx.symbolic_trace(nn.Sequential(ours))
+    torch.testing.assert_close(graph(x), theirs(x), **TOLERANCE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 
@@ -9,6 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cases import draw
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import conv2d_ext
 
@@ -119,12 +123,18 @@ def cast_of(y):
     return y.grad_fn.saved_tensors[1]
 
 
-def parameters(device="cpu"):
-    x, w, b = operands(device=device)
-    return x.requires_grad_(), w.requires_grad_(), b.requires_grad_()
+@pytest.fixture(params=[torch.nn.Parameter, torch.Tensor.requires_grad_], ids=["layer", "leaves"])
+def parameters(request):
+    """Makes leaves: the parameters of a layer, whose casts are not recorded, or other tensors."""
+
+    def make(device="cpu"):
+        x, w, b = operands(device=device)
+        return x.requires_grad_(), request.param(w), request.param(b)
+
+    return make
 
 
-def test_parameters_are_cast_once_per_region(device):
+def test_parameters_are_cast_once_per_region(device, parameters):
     x, w, b = parameters(device)
     with torch.autocast(device, dtype=torch.bfloat16):
         first = cast_of(conv2d_ext.conv2d(x, w, b))
@@ -135,7 +145,7 @@ def test_parameters_are_cast_once_per_region(device):
         assert cast_of(conv2d_ext.conv2d(x, w, b)) is not first
 
 
-def test_casts_are_dropped_when_the_region_ends(device):
+def test_casts_are_dropped_when_the_region_ends(device, parameters):
     x, w, b = parameters(device)
     with torch.autocast(device, dtype=torch.bfloat16):
         cast = weakref.ref(cast_of(conv2d_ext.conv2d(x, w, b)))
@@ -143,7 +153,7 @@ def test_casts_are_dropped_when_the_region_ends(device):
     assert cast() is None
 
 
-def test_a_parameter_that_changes_within_a_region_is_cast_again(device):
+def test_a_parameter_that_changes_within_a_region_is_cast_again(device, parameters):
     x, w, b = parameters(device)
     with torch.autocast(device, dtype=torch.bfloat16):
         conv2d_ext.conv2d(x, w, b)
@@ -157,7 +167,7 @@ def test_a_parameter_that_changes_within_a_region_is_cast_again(device):
 
 
 @pytest.mark.parametrize("first", [torch.no_grad, torch.inference_mode])
-def test_a_cast_without_gradients_is_not_used_where_they_are_asked_for(first, device):
+def test_a_cast_without_gradients_is_not_used_where_they_are_asked_for(first, device, parameters):
     x, w, b = parameters(device)
     with torch.autocast(device, dtype=torch.bfloat16):
         with first():
@@ -167,14 +177,14 @@ def test_a_cast_without_gradients_is_not_used_where_they_are_asked_for(first, de
     assert w.grad is not None
 
 
-def test_no_cast_is_kept_where_the_cache_is_off(device):
+def test_no_cast_is_kept_where_the_cache_is_off(device, parameters):
     x, w, b = parameters(device)
     with torch.autocast(device, dtype=torch.bfloat16, cache_enabled=False):
         first = cast_of(conv2d_ext.conv2d(x, w, b))
         assert cast_of(conv2d_ext.conv2d(x, w, b)) is not first
 
 
-def test_only_leaves_that_require_gradients_are_kept(device):
+def test_only_leaves_that_require_gradients_are_kept(device, parameters):
     x, w, b = parameters(device)
     with torch.autocast(device, dtype=torch.bfloat16):
         doubled = w * 2
@@ -189,10 +199,156 @@ def test_only_leaves_that_require_gradients_are_kept(device):
             assert conv2d_ext.conv2d(x, made_here).dtype == torch.bfloat16
 
 
-def test_a_kept_cast_is_as_good_under_transforms(device):
+def test_a_kept_cast_is_as_good_under_transforms(device, parameters):
     x, w, b = parameters(device)
     with torch.autocast(device, dtype=torch.bfloat16):
         conv2d_ext.conv2d(x, w, b)
         grad = torch.func.grad(lambda w: conv2d_ext.conv2d(x, w, b).float().sum())(w)
         want = torch.autograd.grad(conv2d_ext.conv2d(x, w, b).float().sum(), w)[0]
     torch.testing.assert_close(grad, want)
+
+
+def gradients(conv, tensors, low):
+    """First and second gradients of one call under autocast."""
+    x, w, b = tensors
+    with torch.autocast(x.device.type, dtype=low):
+        y = conv(x, w, b, padding=1)
+    first = torch.autograd.grad(y.float().square().mean(), tensors, create_graph=True)
+    total = sum(gradient.float().square().mean() for gradient in first)
+    return [*first, *torch.autograd.grad(total, tensors)]
+
+
+@pytest.mark.parametrize("low", LOW, ids=str)
+@pytest.mark.parametrize("x_dtype", [None, torch.float32], ids=["low", "float32"])
+def test_gradients_of_gradients(low, x_dtype, device, parameters):
+    x, w, b = parameters(device)
+    x = x.detach().to(x_dtype or low).requires_grad_()
+    got, want = gradients(conv2d_ext.conv2d, (x, w, b), low), gradients(F.conv2d, (x, w, b), low)
+    for mine, theirs in zip(got, want, strict=True):
+        assert mine.dtype == theirs.dtype
+        scale = theirs.float().abs().max()
+        torch.testing.assert_close(
+            mine.float() / scale, theirs.float() / scale, rtol=0.03, atol=0.03
+        )
+
+
+def test_gradients_of_gradients_use_the_cast_of_the_call(device, parameters):
+    """The parameter changes in place between the passes, which F.conv2d allows under autocast."""
+    x, w, b = parameters(device)
+    kept = w.detach().clone()
+    results = []
+    for conv in (conv2d_ext.conv2d, F.conv2d):
+        with torch.no_grad():
+            w.copy_(kept)
+        with torch.autocast(device, dtype=torch.bfloat16):
+            y = conv(x, w, b)
+        with torch.no_grad():
+            w.mul_(2)
+        (first,) = torch.autograd.grad(y.float().square().sum(), [x], create_graph=True)
+        (second,) = torch.autograd.grad(first.float().square().sum(), [w])
+        results.append((first.detach(), second))
+    torch.testing.assert_close(*results, rtol=0.05, atol=0.5)
+
+
+def test_only_the_gradients_that_are_asked_for(device, parameters):
+    tensors = parameters(device)
+    for count in range(1, 4):
+        for some in itertools.combinations(tensors, count):
+            pair = []
+            for conv in (conv2d_ext.conv2d, F.conv2d):
+                with torch.autocast(device, dtype=torch.bfloat16):
+                    y = conv(*tensors)
+                pair.append(torch.autograd.grad(y.float().sum(), some))
+            torch.testing.assert_close(*pair, rtol=0.02, atol=0.1)
+
+
+def test_frozen_inputs_and_biases(device, parameters):
+    for frozen in ((0,), (2,), (0, 2), (1,), (0, 1)):
+        tensors = parameters(device)
+        for i in frozen:
+            tensors[i].requires_grad_(False)
+        with torch.autocast(device, dtype=torch.bfloat16):
+            y = conv2d_ext.conv2d(*tensors)
+        y.float().sum().backward()
+        for i, tensor in enumerate(tensors):
+            assert (tensor.grad is None) == (i in frozen)
+            assert tensor.grad is None or tensor.grad.dtype == torch.float32
+
+
+def test_a_weight_that_two_calls_share(device, parameters):
+    x, w, b = parameters(device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        both = conv2d_ext.conv2d(x, w, b).float().sum() + conv2d_ext.conv2d(2 * x, w).float().sum()
+    got = torch.autograd.grad(both, w)[0]
+    separate = []
+    for factor in (1, 2):
+        with torch.autocast(device, dtype=torch.bfloat16):
+            y = conv2d_ext.conv2d(factor * x, w)
+        separate.append(torch.autograd.grad(y.float().sum(), w)[0])
+    torch.testing.assert_close(got, sum(separate), rtol=0.02, atol=0.1)
+
+
+def test_many_gradients_at_once(device, parameters):
+    """vmap over the backward pass."""
+    x, w, b = parameters(device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        y = conv2d_ext.conv2d(x, w, b)
+    g = torch.stack([torch.ones_like(y), torch.full_like(y, 2)])
+    got = torch.autograd.grad(y, (x, w, b), g, is_grads_batched=True, retain_graph=True)
+    want = [torch.autograd.grad(y, (x, w, b), one, retain_graph=True) for one in g]
+    for mine, *theirs in zip(got, *want, strict=True):
+        assert mine.dtype == torch.float32
+        torch.testing.assert_close(mine, torch.stack(theirs), rtol=0.02, atol=0.1)
+
+
+def test_forward_mode(device, parameters):
+    x, w, b = parameters(device)
+    tangents = []
+    for conv in (conv2d_ext.conv2d, F.conv2d):
+        with forward_ad.dual_level(), torch.autocast(device, dtype=torch.bfloat16):
+            y = conv(forward_ad.make_dual(x.detach(), torch.ones_like(x)), w, b)
+            tangents.append(forward_ad.unpack_dual(y).tangent.detach().float())
+    torch.testing.assert_close(*tangents, rtol=0.02, atol=0.1)
+
+
+def test_dispatch_modes_see_the_casts(parameters):
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            names.append(func.name())
+            return func(*args, **(kwargs or {}))
+
+    x, w, b = parameters()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        conv2d_ext.conv2d(x, w, b)
+        names: list[str] = []
+        with Names():
+            y = conv2d_ext.conv2d(x, w, b)
+    assert names.count("aten::_to_copy") == 3
+    y.float().sum().backward()
+    assert w.grad.dtype == torch.float32
+
+
+def test_hooks_of_a_parameter_see_float32(device, parameters):
+    x, w, b = parameters(device)
+    seen = []
+    w.register_hook(lambda gradient: seen.append(gradient.dtype))
+    with torch.autocast(device, dtype=torch.bfloat16):
+        y = conv2d_ext.conv2d(x, w, b)
+    y.float().sum().backward()
+    assert seen == [torch.float32]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing(reentrant, device, parameters):
+    x, w, b = parameters(device)
+    got = []
+    for run in (
+        conv2d_ext.conv2d,
+        functools.partial(checkpoint, conv2d_ext.conv2d, use_reentrant=reentrant),
+    ):
+        with torch.autocast(device, dtype=torch.bfloat16):
+            y = run(x, w, b)
+        y.float().square().sum().backward()
+        got.append([t.grad for t in (x, w, b)])
+        x.grad = w.grad = b.grad = None
+    torch.testing.assert_close(*got)
