@@ -38,12 +38,12 @@ FILES = {
     "h200.json": (
         "the suite `full` in TF32 and bfloat16: all passes, both memory formats",
         "convx bench --preset full --precision tf32,bf16 --layout nchw,channels_last "
-        "--seconds 0.008 --json docs/performance/h200.json",
+        "--seconds 0.006 --json docs/performance/h200.json",
     ),
     "h200-strict.json": (
         "the same in strict float32, NCHW",
         "convx bench --preset full --precision ieee --layout nchw "
-        "--seconds 0.008 --json docs/performance/h200-strict.json",
+        "--seconds 0.006 --json docs/performance/h200-strict.json",
     ),
     "h200-training.json": (
         "training steps of the suite `seed` in all precisions and both memory formats",

@@ -79,43 +79,89 @@ inline FilterStage make_filter_stage(const TensorParams& p, int rows, int channe
 
 inline constexpr int kInFlight = 8;  // loads that a thread starts before it stores their values
 
-// Called by all threads of a block, for the first row and channel at `filters`. rows_left and
-// channels_left: how many there are from there on, which may be negative; what is missing is 0.
+// The filters that a block stages. rows_left and channels_left: how many there are from the first
+// ones on, which may be negative; what is missing is 0.
 template <typename T>
-__device__ __forceinline__ void stage_filters(const FilterStage& stage, const T* filters,
-                                              int rows_left, int channels_left, float* staged) {
-  const int lane = threadIdx.x & (stage.lanes - 1);
-  const int outer_left = stage.outer_is_row ? rows_left : channels_left;
-  const int inner_left = stage.outer_is_row ? channels_left : rows_left;
-  const int length_left = stage.taps_are_inner ? inner_left * stage.taps : inner_left;
-  const int64_t step = stage.taps_are_inner ? 1 : stage.inner_stride;
-  for (int run = threadIdx.x >> stage.lane_shift; run < stage.runs;
-       run += blockDim.x >> stage.lane_shift) {
-    int outer = run;
-    int64_t offset = stage.first_tap;
-    if (!stage.taps_are_inner) {
-      int tap_row = stage.by_taps.split(outer);
-      const int tap_column = stage.by_tap_columns.split(tap_row);
-      offset += tap_row * stage.tap_row_stride + tap_column * stage.tap_column_stride;
-    }
-    const T* const from = filters + offset + outer * stage.outer_stride;
-    float* const to = staged + run * stage.pitch;
-    const int left = outer < outer_left ? length_left : 0;
-    for (int first = lane; first < stage.length; first += kInFlight * stage.lanes) {
-      // Loads wait for no store: the compiler cannot know that the two memories differ.
-      float values[kInFlight];
+class FilterStager {
+ public:
+  __device__ __forceinline__ FilterStager(const FilterStage& stage, const T* filters, int rows_left,
+                                          int channels_left)
+      : stage_(stage),
+        filters_(filters + stage.first_tap),
+        outer_left_(stage.outer_is_row ? rows_left : channels_left),
+        step_(stage.taps_are_inner ? 1 : stage.inner_stride) {
+    const int inner_left = stage.outer_is_row ? channels_left : rows_left;
+    length_left_ = stage.taps_are_inner ? inner_left * stage.taps : inner_left;
+  }
+
+  // kRuns: runs that a thread reads at once, each with kInFlight / kRuns loads in flight. Loads
+  // wait for no store: the compiler cannot know that the two memories differ.
+  template <int kRuns>
+  __device__ __forceinline__ void run(float* staged) const {
+    constexpr int kLoads = kInFlight / kRuns;
+    const int lane = threadIdx.x & (stage_.lanes - 1);
+    const int parallel = blockDim.x >> stage_.lane_shift;
+    for (int first_run = threadIdx.x >> stage_.lane_shift; first_run < stage_.runs;
+         first_run += kRuns * parallel) {
+      for (int first = lane; first < stage_.length; first += kLoads * stage_.lanes) {
+        float values[kRuns][kLoads];
 #pragma unroll
-      for (int j = 0; j < kInFlight; ++j) {
-        const int i = first + j * stage.lanes;
-        values[j] = i < left ? to_accumulate(from[i * step]) : 0.f;
-      }
+        for (int r = 0; r < kRuns; ++r) {
+          const Run run = find_run(first_run + r * parallel);
 #pragma unroll
-      for (int j = 0; j < kInFlight; ++j) {
-        const int i = first + j * stage.lanes;
-        if (i < stage.length) to[i] = values[j];
+          for (int j = 0; j < kLoads; ++j) {
+            const int i = first + j * stage_.lanes;
+            values[r][j] = i < run.left ? to_accumulate(run.from[i * step_]) : 0.f;
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < kRuns; ++r) {
+          const int index = first_run + r * parallel;
+#pragma unroll
+          for (int j = 0; j < kLoads; ++j) {
+            const int i = first + j * stage_.lanes;
+            if (index < stage_.runs && i < stage_.length) {
+              staged[index * stage_.pitch + i] = values[r][j];
+            }
+          }
+        }
       }
     }
   }
+
+ private:
+  struct Run {
+    const T* from;
+    int left;  // values that exist
+  };
+
+  __device__ __forceinline__ Run find_run(int index) const {
+    int outer = index;
+    int64_t offset = 0;
+    if (!stage_.taps_are_inner) {
+      int tap_row = stage_.by_taps.split(outer);
+      const int tap_column = stage_.by_tap_columns.split(tap_row);
+      offset = tap_row * stage_.tap_row_stride + tap_column * stage_.tap_column_stride;
+    }
+    const bool exists = index < stage_.runs && outer < outer_left_;
+    return {filters_ + offset + outer * stage_.outer_stride, exists ? length_left_ : 0};
+  }
+
+  const FilterStage& stage_;
+  const T* const filters_;
+  const int outer_left_;
+  const int64_t step_;
+  int length_left_;
+};
+
+// Called by all threads of a block, for the first row and channel at `filters`.
+template <typename T>
+__device__ __forceinline__ void stage_filters(const FilterStage& stage, const T* filters,
+                                              int rows_left, int channels_left, float* staged) {
+  const FilterStager<T> stager(stage, filters, rows_left, channels_left);
+  if (stage.length <= stage.lanes) return stager.template run<kInFlight>(staged);
+  if (stage.length <= 4 * stage.lanes) return stager.template run<2>(staged);
+  stager.template run<1>(staged);
 }
 
 }  // namespace convx
