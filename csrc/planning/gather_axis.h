@@ -126,16 +126,20 @@ struct PhaseTraffic {
     return (source + filters + target) * static_cast<double>(size_of(p.dtype));
   }
 
-  // Cycles that cuda_lines and cuda_pixels spend on grouped layers besides their tiles, which are
-  // short: packing the filters and, with split-K, the launch that adds the slices and its scattered
-  // stores to channels_last targets. Fitted to 3x3 layers of 5 to 32 groups at batch 1 (H200,
-  // November 2026). Their other constants were fitted to dense layers without these terms, so dense
-  // layers omit them.
+  // Cycles that cuda_lines and cuda_pixels spend besides their tiles. Grouped layers, whose tiles
+  // are short: packing the filters and, with split-K, the launch that adds the slices and its
+  // scattered stores to channels_last targets. Fitted to 3x3 layers of 5 to 32 groups at batch 1
+  // (H200, November 2026). The other constants were fitted to dense layers without these terms, so
+  // dense layers have only the packing of filters that are larger than those layers'.
   double group_cycles(const ConvProblem& p, int sm_count, int64_t packed_bytes, int splits,
                       double sum_launch_cycles) const {
     constexpr double kPackedBytes = 4;  // per cycle
     constexpr double kStoreCycles = 2.9;
-    if (p.groups == 1) return 0;
+    constexpr double kFittedBytes = 4e6, kDensePackedBytes = 8;
+    if (p.groups == 1) {
+      const double more = static_cast<double>(packed_bytes) - kFittedBytes;
+      return std::max(0.0, more) / sm_count / kDensePackedBytes;
+    }
     const double packing = static_cast<double>(packed_bytes) / sm_count / kPackedBytes;
     if (splits == 1) return packing;
     const double scattered = make_gather_tensors(p).target_strides.c == 1 ? target : 0;

@@ -67,8 +67,9 @@ Consideration plan_copied_planes(const ConvProblem& problem, const DeviceCaps& c
     if (planes.bytes() > caps.workspace_limit) continue;
     Plan plan;
     plan.engine = EngineId::kCudaBoxes;
-    BoxesPlan boxes{.problem = with_plane_copies(batch, planes), .planes = planes};
-    boxes.batches = batches;
+    BoxesPlan boxes;
+    boxes.problem = with_plane_copies(batch, planes);
+    boxes.planes = planes, boxes.batches = batches;
     if (why = fit_launches(caps, wish, boxes, plan); !why.empty()) break;
     plan.predicted_us += predict_plane_copies(planes);
     plan.predicted_us *= static_cast<double>(batches);
@@ -106,7 +107,9 @@ Consideration make_plan(const ConvProblem& problem, const DeviceCaps& caps,
   Plan plan;
   plan.engine = EngineId::kCudaBoxes;
   const bool pixels = form == BoxForm::kPixels;
-  BoxesPlan boxes{.problem = pixels ? flatten_pixels(padded, 1) : padded, .padding = padding};
+  BoxesPlan boxes;
+  boxes.problem = pixels ? flatten_pixels(padded, 1) : padded;
+  boxes.padding = padding;
   if (std::string why = fit_launches(caps, wish, boxes, plan); !why.empty()) return Refusal{why};
   if (padding.count > 0) {
     plan.predicted_us += predict_padding(padding);
