@@ -53,12 +53,12 @@ FILES = {
     "h200-models.json": (
         "whole models, 64 images of 224 x 224",
         "python .github/scripts/measure_models.py resnet50 convnext_tiny efficientnet_b0 "
-        "--seconds 0.05 "
+        "--batch 64 --seconds 0.05 "
         "--json docs/performance/h200-models.json",
     ),
     "h200-resnet50.json": (
         "ResNet-50 alone, measured like the other models",
-        "python .github/scripts/measure_models.py resnet50 --seconds 0.05 "
+        "python .github/scripts/measure_models.py resnet50 --batch 64 --seconds 0.05 "
         "--json docs/performance/h200-resnet50.json",
     ),
     "h200-accuracy.json": (

@@ -24,6 +24,7 @@ MORE = [
     "n2c3h40w40 k64r7s7 stride2x2 pad3,3,3,3",
     "n2c512h20w20 k512r1s1",  # both warpgroups on one window
     "n1c64h10w300 k256r3s3",
+    "n2c64h12w32 k128r3s3 pad1,1,1,1",  # windows of two rows
 ]
 
 

@@ -143,6 +143,12 @@ SHIFTED_PLANES: tuple[Shape, ...] = (
     ((5, 40, 7, 7), (72, 40, 1, 1), 1),
 )
 
+# NCHW: of cuda_boxes, which copies both tensors; in several tiles of 64 pixels and 128 bytes.
+COPIED: tuple[Shape, ...] = (
+    ((3, 72, 12, 13), (136, 72, 3, 3), 1),
+    ((2, 37, 15, 9), (41, 37, 3, 3), 2),
+)
+
 
 def output_size(shape: Shape, padding: int) -> tuple[int, ...]:
     (images, _, *extents), (filters, _, kernel, _), stride = shape
@@ -245,6 +251,8 @@ SHAPES = (
     ("cuda_pointwise", (FEW_FILTERS,), tuple(PRECISIONS), False, False),
     ("cuda_boxes", (SHIFTED_PIXELS, SHIFTED_FLAT), tuple(PRECISIONS), True, True),
     ("cuda_boxes", SHIFTED_PLANES, tuple(PRECISIONS), False, True),
+    ("cuda_boxes", COPIED, tuple(PRECISIONS), False, False),
+    ("cuda_boxes", COPIED[1:], tuple(PRECISIONS), False, True),
     ("cuda_boxes:parts_2", CUT_PIXELS, tuple(PRECISIONS), True, False),
     ("cuda_boxes:parts_2", CUT_PLANES, tuple(PRECISIONS), False, False),
     ("cuda_bands", LARGE_KERNELS, tuple(PRECISIONS), False, False),

@@ -139,6 +139,44 @@ PLANES = {  # x, w
 }
 
 
+COPIED = {  # x, w, stride, padding, dilation
+    "taps": ((5, 72, 27, 43), (136, 72, 3, 3), 1, 1, 1),
+    "strided": ((8, 256, 14, 14), (264, 256, 3, 3), 2, 1, 1),
+    "one_by_one_strided": ((5, 264, 25, 42), (72, 264, 1, 1), 2, 0, 1),
+    "odd_channels": ((3, 37, 29, 30), (53, 37, 3, 2), (1, 2), 1, 1),
+    "dilated": ((2, 264, 33, 33), (72, 264, 3, 3), 1, 12, 12),
+    # The copies of all images are larger than the workspace.
+    "batches": ((8, 64, 512, 512), (64, 64, 3, 3), 2, 1, 1),
+}
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("dtype", ERRORS, ids=str)
+@pytest.mark.parametrize("name", COPIED)
+def test_copied_planes(name: str, dtype: torch.dtype, offset: int) -> None:
+    """NCHW layers with several taps or a stride, and their input gradient."""
+    x_shape, w_shape, *rest = COPIED[name]
+    torch.manual_seed(len(name))
+    size = torch.Size(x_shape).numel()
+    x = torch.randn(size + offset, device="cuda").to(dtype)[offset:].view(x_shape).requires_grad_()
+    w = (torch.randn(w_shape, device="cuda") / 24).to(dtype)
+    b = torch.randn(w_shape[0], device="cuda").to(dtype)
+
+    def run() -> Tensor:
+        return conv2d_ext.conv2d(x, w, b, *rest, precision="tf32", algorithm="cuda_boxes")
+
+    want = F.conv2d(x.double(), w.double(), b.double(), *rest)
+    got = run()
+    assert got.is_contiguous()
+    assert (got.double() - want).norm() <= ERRORS[dtype] * want.norm()
+    for _ in range(9):
+        assert torch.equal(run(), got)
+    g = torch.randn_like(got)
+    (grad,) = torch.autograd.grad(got, x, g)
+    want = torch.nn.grad.conv2d_input(x_shape, w.double(), g.double(), *rest)
+    assert (grad.double() - want).norm() <= ERRORS[dtype] * want.norm()
+
+
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("dtype", ERRORS, ids=str)
 @pytest.mark.parametrize("name", PLANES)
