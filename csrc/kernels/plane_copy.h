@@ -21,7 +21,6 @@ struct PlaneCopy {
 
   bool exists() const { return images > 0; }
   int64_t bytes() const { return images * rows * columns * pixel_bytes; }  // of all pixels
-  int64_t image_bytes() const { return strides.n * element_bytes; }        // from plane to plane
 };
 
 // Planes to pixels, with zeros behind the last channel.
