@@ -91,6 +91,9 @@ constexpr double kPixelGroupSumLaunchCycles = 9300;  // see PhaseTraffic::group_
 // Factor on the prediction where the reduction is split: 12 layers of 7x7 to 14x21 pixels take 1.4
 // to 2.2 times as long as the sum of the terms says (2026-11-19).
 constexpr double kPixelSplitTiles = 1.45;
+// The same for channels_last stems with a stride of 4 or more, of which a position's few channels
+// are read alone: three layers take 1.3, 1.6 and 2 times as long (2026-11-19).
+constexpr double kPixelWideSteps = 1.25;
 
 double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
                             const PixelShape& shape) {
@@ -139,6 +142,10 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   cycles += traffic.group_cycles(problem, caps.sm_count, shape.packed_bytes, shape.splits,
                                  kPixelGroupSumLaunchCycles);
   if (shape.splits > 1) cycles *= kPixelSplitTiles;
+  const bool wide_steps =
+      std::min(shape.rows_axis.source_step, shape.columns_axis.source_step) >= 4;
+  const bool channels_adjacent = make_gather_tensors(problem).source_strides.c == 1;
+  if (shape.folded && channels_adjacent && wide_steps) cycles *= kPixelWideSteps;
   return cycles / (kPixelClockGhz * 1e3);
 }
 
