@@ -65,21 +65,23 @@ def cast_inputs(
     return input, weight, bias
 
 
+def _find_cast(leaf: Tensor, dtype: torch.dtype, recorded: bool | None) -> Tensor | None:
+    """The cast that this region has kept of the leaf as it is now."""
+    kept = _casts.get(id(leaf))
+    if kept is None:
+        return None
+    same, version, was_recorded, result = kept
+    is_valid = same is leaf and was_recorded is recorded and result.dtype is dtype
+    return result if is_valid and version == leaf._version else None
+
+
 def _cast_once(on_cuda: bool, dtype: torch.dtype, leaf: Tensor) -> Tensor:
     """The leaf's cast of this region, made at the first call. Transforms of torch.func and dispatch
     modes see every cast."""
     if _is_mapped() or _count_modes() or not _is_cache_enabled():
         return cast_operand(leaf, dtype, on_cuda)
-    kept = _casts.get(id(leaf))
-    if kept is not None:
-        same, version, recorded, result = kept
-        if (
-            same is leaf
-            and version == leaf._version
-            and recorded is _is_grad_enabled()
-            and result.dtype is dtype
-        ):
-            return result
+    if (kept := _find_cast(leaf, dtype, _is_grad_enabled())) is not None:
+        return kept
     result = cast_operand(leaf, dtype, on_cuda)
     if (
         leaf.requires_grad
@@ -99,23 +101,14 @@ def cast_parameter(parameter: Parameter, dtype: torch.dtype) -> Tensor:
     gradients, and has made sure that neither torch.func nor a dispatch mode wants to see casts."""
     if not _is_cache_enabled():
         return _to(parameter, dtype)
-    kept = _casts.get(id(parameter))
-    if kept is not None:
-        same, version, recorded, result = kept
-        if (
-            same is parameter
-            and recorded is None
-            and result.dtype is dtype
-            and version == parameter._version
-        ):
-            return result
-    cast = _CASTS.get(dtype)
-    result = parameter.to(dtype=dtype) if cast is None else cast(parameter)
+    if (kept := _find_cast(parameter, dtype, None)) is not None:
+        return kept
+    result = _to(parameter, dtype)
     try:
         version = parameter._version
     except RuntimeError:  # an inference tensor has none
         return result
-    if (_region is not None and _region() is not None) or _is_region_open(parameter):
+    if _is_region_open(parameter):
         _casts[id(parameter)] = parameter, version, None, result
     return result
 

@@ -22,6 +22,7 @@ _is_mapped = torch._C._are_functorch_transforms_active
 _is_grad_enabled = torch.is_grad_enabled
 _is_tracing = torch._C._is_tracing
 _is_autocast_on = torch._C._is_any_autocast_enabled
+_autocast_dtype = torch.get_autocast_dtype
 _float32 = torch.float32
 
 # An axis has one number.
@@ -143,8 +144,10 @@ def conv2d(
                 algorithm=algorithm,
             )
 
-        if precision is None:  # other dtypes, and autocast's, ignore it
-            follows = input.dtype is _float32 and input.is_cuda
+        autocasts = _is_autocast_on()
+        if precision is None:  # other dtypes ignore it
+            to_float32 = autocasts and _autocast_dtype("cuda") is _float32
+            follows = (input.dtype is _float32 or to_float32) and input.is_cuda
             precision = "tf32" if follows and torch_allows_tf32() else "ieee"
         params = (
             stride_h,
@@ -159,7 +162,7 @@ def conv2d(
             precision,
             algorithm,
         )
-        if _is_autocast_on():
+        if autocasts:
             return forward_in_autocast(input, weight, bias, params)
         if _is_mapped() or forward_ad._current_level >= 0:
             return forward(input, weight, bias, *params)

@@ -96,6 +96,16 @@ def test_tf32_only_where_it_is_asked_for(direction: str) -> None:
     assert 5e-5 < errors["tf32"] < 2e-3
 
 
+def test_autocast_to_float32_follows_it_too() -> None:
+    x = torch.randn(2, 64, 32, 32, device="cuda").half()
+    w = torch.randn(64, 64, 3, 3, device="cuda")
+    said = {p: conv2d_ext.conv2d(x.float(), w, precision=p) for p in ("ieee", "tf32")}
+    with torch_precision("tf32"), torch.autocast("cuda", dtype=torch.float32):
+        got = conv2d_ext.conv2d(x, w)
+    assert torch.equal(got, said["tf32"])
+    assert not torch.equal(got, said["ieee"])
+
+
 def test_the_function_follows_pytorchs_switch() -> None:
     x, w = torch.randn(2, 64, 32, 32, device="cuda"), torch.randn(64, 64, 3, 3, device="cuda")
     exact = F.conv2d(x.double(), w.double())
