@@ -148,16 +148,15 @@ class ChunkFitter {
   bool plan_chunks(double most_us) {
     const int64_t before = shape_.filter_bytes + shape_.source_bytes + shape_.result_bytes;
     const int64_t left = caps_.workspace_limit - before;
-    const std::span<const Engine> engines = cuda_engines();
     const auto chunks = static_cast<double>(p_.N / shape_.chunk_images);
     std::optional<InnerProblem> whole =
-        plan_inner(make_inner(shape_.chunk_images), caps_, left, most_us / chunks, engines);
+        plan_inner(make_inner(shape_.chunk_images), caps_, left, most_us / chunks);
     if (!whole) return false;
     shape_.whole = std::move(*whole);
     double inner_us = chunks * shape_.whole.plan.predicted_us;
     if (const int64_t images = p_.N % shape_.chunk_images; images > 0) {
       std::optional<InnerProblem> rest =
-          plan_inner(make_inner(images), caps_, left, most_us - inner_us, engines);
+          plan_inner(make_inner(images), caps_, left, most_us - inner_us);
       if (!rest) return false;
       shape_.rest = std::move(*rest);
       inner_us += shape_.rest.plan.predicted_us;

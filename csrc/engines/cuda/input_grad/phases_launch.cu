@@ -62,11 +62,10 @@ class PhasesLaunch {
       void* const own = advance(buffers_.y, image * problem_.y_strides.n);
       void* const target = advance(buffers_.x, image * problem_.x_strides.n);
       void* const source = transposes ? pixels : own;
-      const bool forward = chunk.problem.pass == Pass::kForward;
       Buffers inner;
-      inner.x = forward ? source : results;
+      inner.x = source;
       inner.w = filters;
-      inner.y = forward ? results : source;
+      inner.y = results;
       inner.workspace = workspace + shape_.filter_bytes + shape_.source_bytes + shape_.result_bytes;
       if (transposes) {
         PlaneCopy copy = shape_.to_pixels;

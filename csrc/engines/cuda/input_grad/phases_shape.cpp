@@ -138,8 +138,7 @@ FilterPack make_pack(const ConvProblem& p, const ForwardAxis& rows, const PhaseA
 }  // namespace
 
 std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& caps,
-                                       int64_t workspace_limit, double give_up_us,
-                                       std::span<const Engine> engines) {
+                                       int64_t workspace_limit, double give_up_us) {
   if (workspace_limit < 0) return std::nullopt;
   const int64_t P = problem.P, Q = problem.Q;
   if (!validate(problem, problem.channels_per_group()).empty()) return std::nullopt;
@@ -147,8 +146,8 @@ std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& ca
   if (bound_inner_us(problem, caps) > give_up_us) return std::nullopt;
   DeviceCaps left = caps;
   left.workspace_limit = workspace_limit;
-  Choice choice =
-      choose_engine(engines, problem, left, "auto", Listed::kEligible, {.give_up_us = give_up_us});
+  Choice choice = choose_engine(cuda_engines(), problem, left, "auto", Listed::kEligible,
+                                {.give_up_us = give_up_us});
   if (choice.chosen < 0) return std::nullopt;
   return InnerProblem{problem, std::move(choice.candidates[choice.chosen].plan)};
 }

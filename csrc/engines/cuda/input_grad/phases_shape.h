@@ -41,7 +41,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -207,11 +206,10 @@ std::optional<PhasesShape> fit_row_phases(const ConvProblem& problem, const Devi
 // kChannels and kTransposed.
 std::optional<PhasesShape> fit_chunked_phases(const ConvProblem& problem, const DeviceCaps& caps,
                                               PhasesForm form, double give_up_us);
-// Plans an inner convolution whose P and Q are known. Empty if they are wrong, or if none of the
-// engines takes it with that much workspace and in less than give_up_us.
+// Plans an inner convolution whose P and Q are known. Empty if they are wrong, or if no engine
+// takes it with that much workspace and in less than give_up_us.
 std::optional<InnerProblem> plan_inner(ConvProblem problem, const DeviceCaps& caps,
-                                       int64_t workspace_limit, double give_up_us,
-                                       std::span<const Engine> engines = cuda_engines());
+                                       int64_t workspace_limit, double give_up_us);
 // The packed weights of an inner convolution, whose channels are the filters of w. Returns
 // everything but the pointers. phase_is_slowest: see FilterPack.
 FilterPack make_phase_pack(const ConvProblem& problem, const PackAxis& r, const PackAxis& s,
