@@ -51,8 +51,8 @@ struct PlaneTile {
   }
 };
 
-// Calls visit(word of the tile, pixel of the tile) for the words of this thread, neighbouring lanes
-// having neighbouring pixels.
+// Calls visit(half of the pixels, round, word of the tile, pixel of the tile) for the words of this
+// thread. Neighbouring lanes have neighbouring pixels.
 template <typename Visit>
 __device__ __forceinline__ void visit_words(const Visit& visit) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -65,8 +65,8 @@ __device__ __forceinline__ void visit_words(const Visit& visit) {
   }
 }
 
-// Calls visit(16-byte unit of the tile's pixel, pixel of the tile), neighbouring lanes having
-// neighbouring units.
+// Calls visit(number, 16-byte unit of a pixel, pixel of the tile) for the units of this thread.
+// Neighbouring lanes have neighbouring units.
 template <typename Visit>
 __device__ __forceinline__ void visit_units(const Visit& visit) {
   constexpr int kUnits = kTileWords / 4;

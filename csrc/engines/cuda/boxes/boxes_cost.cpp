@@ -44,8 +44,9 @@ constexpr double kMemoryBytes = 18.2;
 constexpr double kTf32MemoryBytes = 19;
 constexpr double kTurnMemoryBytes = 20.4;  // 16 bits, with the atomic tile counter
 constexpr double kCacheBytes = 83;
-// Bytes per cycle that all taps together read of the source, mostly from L2: 64 channels to 64
-// filters with 3x3 taps, which have little to multiply per byte, at 56x56 and 200x336 pixels.
+// Source bytes that a multiprocessor reads per cycle for all taps together, mostly from L2. Fitted
+// to two 3x3 layers of 64 channels and 64 filters, at 56x56 and 200x336 pixels, which have little
+// to multiply per byte.
 constexpr double kTapBytes = 31;
 constexpr double kLaunchCycles = 4070;
 // The latency of a lone tile: fetching the tensor maps, filling the first stage and draining the

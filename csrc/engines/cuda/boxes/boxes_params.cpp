@@ -167,9 +167,8 @@ CopiedPixels find_source_padding(const ConvProblem& problem) {
 ConvProblem with_padded_source(const ConvProblem& problem, const CopiedPixels& padding) {
   if (padding.count == 0) return problem;
   ConvProblem padded = problem;
-  const int64_t pitch = padding.padded_bytes / padding.element_bytes;
-  (problem.pass == Pass::kForward ? padded.x_strides : padded.y_strides) = {
-      padding.rows * padding.columns * pitch, 1, padding.columns * pitch, pitch};
+  (problem.pass == Pass::kForward ? padded.x_strides : padded.y_strides) = channels_last_strides(
+      padding.padded_bytes / padding.element_bytes, padding.rows, padding.columns);
   return padded;
 }
 
@@ -200,8 +199,7 @@ ConvProblem with_plane_copies(const ConvProblem& problem, const PlaneCopies& cop
   const bool forward = problem.pass == Pass::kForward;
   const auto replace = [](Strides& strides, const PlaneCopy& copy) {
     if (!copy.exists()) return;
-    const int64_t pitch = copy.pixel_bytes / copy.element_bytes;
-    strides = {copy.rows * copy.columns * pitch, 1, copy.columns * pitch, pitch};
+    strides = channels_last_strides(copy.pixel_bytes / copy.element_bytes, copy.rows, copy.columns);
   };
   replace(forward ? copied.x_strides : copied.y_strides, copies.source);
   replace(forward ? copied.y_strides : copied.x_strides, copies.target);

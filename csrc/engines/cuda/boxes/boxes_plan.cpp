@@ -57,35 +57,35 @@ int64_t reserve_copy(Plan& plan, int64_t bytes) {
 // NCHW: copies of as many images as fit in the workspace, an equal number in each batch.
 Consideration plan_copied_planes(const ConvProblem& problem, const DeviceCaps& caps,
                                  const BoxesWish& wish) {
-  std::string why;
   for (int64_t batches = 1; batches <= problem.N; ++batches) {
     if (problem.N % batches != 0) continue;
     ConvProblem batch = problem;
     batch.N = problem.N / batches;
     const PlaneCopies planes = find_plane_copies(batch);
-    why = "channels_last copies do not fit in the workspace";
     if (planes.bytes() > caps.workspace_limit) continue;
     Plan plan;
     plan.engine = EngineId::kCudaBoxes;
     BoxesPlan boxes;
     boxes.problem = with_plane_copies(batch, planes);
     boxes.planes = planes, boxes.batches = batches;
-    if (why = fit_launches(caps, wish, boxes, plan); !why.empty()) break;
+    if (std::string why = fit_launches(caps, wish, boxes, plan); !why.empty()) return Refusal{why};
     plan.predicted_us += predict_plane_copies(planes);
     plan.predicted_us *= static_cast<double>(batches);
     boxes.source_offset = reserve_copy(plan, planes.source.bytes());
     boxes.target_offset = reserve_copy(plan, planes.target.bytes());
-    why = "channels_last copies do not fit in the workspace";
     if (plan.workspace_bytes > caps.workspace_limit) continue;
     plan.geometry = make_geometry(std::move(boxes));
     return plan;
   }
-  return Refusal{why};
+  return Refusal{"channels_last copies do not fit in the workspace"};
 }
 
-// Microseconds that a plan with copies of planes cannot beat: the copies, and MMAs at the rate of
-// the data sheet.
-double bound_copied_planes(const ConvProblem& p) {
+// A plan with copies of planes is not faster than the copies, and MMAs at the rate of the data
+// sheet. Other plans take no search that is worth a bound.
+double bound_us(const ConvProblem& p, const DeviceCaps&) {
+  if (p.pass == Pass::kWeightGrad || find_box_form(with_padded_source(p, find_source_padding(p)))) {
+    return 0;
+  }
   constexpr double kHalfOperations = 990e6, kTf32Operations = 495e6;  // per microsecond
   const double products =
       static_cast<double>(p.N * p.P * p.Q * p.K) * static_cast<double>(p.C / p.groups * p.taps());
@@ -94,16 +94,12 @@ double bound_copied_planes(const ConvProblem& p) {
 }
 
 Consideration make_plan(const ConvProblem& problem, const DeviceCaps& caps,
-                        std::optional<BoxesWish> wished = std::nullopt,
-                        double give_up_us = kNeverGiveUp) {
+                        std::optional<BoxesWish> wished = std::nullopt) {
   const CopiedPixels padding = find_source_padding(problem);
   const BoxesWish wish = wished.value_or(default_wish(padding));
   const ConvProblem padded = with_padded_source(problem, padding);
   const std::optional<BoxForm> form = find_box_form(padded);
-  if (!form) {
-    if (bound_copied_planes(problem) >= give_up_us) return Refusal{"another engine is faster"};
-    return plan_copied_planes(problem, caps, wish);
-  }
+  if (!form) return plan_copied_planes(problem, caps, wish);
   Plan plan;
   plan.engine = EngineId::kCudaBoxes;
   const bool pixels = form == BoxForm::kPixels;
@@ -127,10 +123,9 @@ std::optional<Plan> find_plan(Consideration answer) {
   return std::nullopt;
 }
 
-Consideration consider(const ConvProblem& problem, const DeviceCaps& caps,
-                       const SearchLimits& limits) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
   if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
-  return make_plan(problem, caps, std::nullopt, limits.give_up_us);
+  return make_plan(problem, caps);
 }
 
 // A variant is a number of filters or of pieces per tile, or a number of split-K slices.
@@ -222,6 +217,7 @@ Engine cuda_boxes_engine() {
   return {.id = EngineId::kCudaBoxes,
           .name = "cuda_boxes",
           .consider = consider,
+          .bound_us = bound_us,
           .variants = variants,
           .plan_variant = plan_variant};
 }
