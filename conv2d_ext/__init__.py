@@ -13,6 +13,7 @@ from . import (
     _autograd,
     _fake,
     _flops,
+    _fused,
     _onnx,
     _precision,
     _quantization,

@@ -171,6 +171,8 @@ def register(library: torch.library.Library, name: str, operator: Callable[..., 
             **kwargs: Any,
         ) -> Tensor:
             operands = cast(device_type, input, weight, bias)
+            if kwargs.get("residual") is not None:
+                (kwargs["residual"],) = cast(device_type, kwargs["residual"])
             with torch._C._ExcludeDispatchKeyGuard(excluded):
                 return operator(*operands, *args, **kwargs)
 

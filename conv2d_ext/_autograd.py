@@ -121,13 +121,13 @@ def _form(tensor: Tensor) -> tuple[Sequence[int], Sequence[int]]:
     return tensor.shape, tensor.stride()
 
 
-def _like(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int, bool]:
+def like_tensor(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int, bool]:
     """Height, width and memory format of a gradient that belongs to a tensor of these sizes and
     strides. They are read when the gradient is computed, not when a call is recorded."""
     return size[2], size[3], are_channels_last(size, stride)
 
 
-def _asked(ctx: Any) -> Sequence[bool]:
+def find_asked(ctx: Any) -> Sequence[bool]:
     """Which gradients are used. They are fewer than needs_input_grad says if torch.autograd.grad or
     backward(inputs=...) asks for some tensors only. PyTorch's own nodes check the same."""
     needs: Sequence[bool] = ctx.needs_input_grad
@@ -200,15 +200,15 @@ class _Forward(_ConvFunction):
         p = ctx.params
         if input is None or weight is None:
             of_input, of_weight = ctx.of_input, ctx.of_weight
-        elif _is_eager(grad_output):
-            # Both tensors are saved if both gradients may be asked for. This is _asked() without
-            # its loop, because every layer's backward pass runs it.
+        elif is_eager(grad_output):
+            # Both tensors are saved if both gradients may be asked for. This is find_asked()
+            # without its loop, because every layer's backward pass runs it.
             edges = ctx.next_functions
             try:
                 needs_input, needs_weight = _will_execute(edges[0][0]), _will_execute(edges[1][0])
                 needs_bias = ctx.needs_input_grad[2] and _will_execute(edges[2][0])
             except RuntimeError:
-                needs_input, needs_weight, needs_bias, _ = _asked(ctx)
+                needs_input, needs_weight, needs_bias, _ = find_asked(ctx)
             grad_input, grad_weight, grad_bias = _ops.gradients(
                 grad_output, input, weight, needs_input, needs_weight, needs_bias, *p
             )
@@ -218,13 +218,13 @@ class _Forward(_ConvFunction):
             parameter = getattr(ctx, "parameter", None)
             if parameter is not None and _is_grad_enabled():
                 weight = _CastOf.apply(parameter, weight)
-        asked = needs_input, needs_weight, needs_bias, _ = _asked(ctx)
+        asked = needs_input, needs_weight, needs_bias, _ = find_asked(ctx)
         if is_zero(of_input[0][1]):
             sizes = of_input[0], of_weight[0], of_weight[0][:1]
             return (*_zeros(asked, sizes, grad_output, input, weight), None)
         return (
-            input_grad(grad_output, weight, *_like(*of_input), *p) if needs_input else None,
-            weight_grad(grad_output, input, *_like(*of_weight), *p) if needs_weight else None,
+            input_grad(grad_output, weight, *like_tensor(*of_input), *p) if needs_input else None,
+            weight_grad(grad_output, input, *like_tensor(*of_weight), *p) if needs_weight else None,
             bias_grad(grad_output) if needs_bias else None,
             None,
         )
@@ -243,7 +243,7 @@ class _Forward(_ConvFunction):
             return _add(terms) if terms else product(input, weight)
         if bias_t is not None:
             shift = bias_t[None, :, None, None]
-            terms.append(shift if terms else shift.expand(_output_shape(input, weight, *p)))
+            terms.append(shift if terms else shift.expand(output_shape(input, weight, *p)))
         return _add(terms)
 
 
@@ -303,14 +303,16 @@ class _InputGrad(_ConvFunction):
         if grad is None:
             return None, None, None
         grad_output, weight = ctx.saved_tensors
-        asked = needs_grad_output, needs_weight, _ = _asked(ctx)
+        asked = needs_grad_output, needs_weight, _ = find_asked(ctx)
         p = ctx.params
         if is_zero(weight.shape[1]):
             sizes = grad_output.shape, weight.shape
             return (*_zeros(asked, sizes, grad, grad_output, weight), None)
         return (
             forward(grad, weight, None, *p) if needs_grad_output else None,
-            weight_grad(grad_output, grad, *_like(*_form(weight)), *p) if needs_weight else None,
+            weight_grad(grad_output, grad, *like_tensor(*_form(weight)), *p)
+            if needs_weight
+            else None,
             None,
         )
 
@@ -336,11 +338,11 @@ class _WeightGrad(_ConvFunction):
         if grad is None:
             return None, None, None
         grad_output, input = ctx.saved_tensors
-        needs_grad_output, needs_input, _ = _asked(ctx)
+        needs_grad_output, needs_input, _ = find_asked(ctx)
         p = ctx.params
         return (
             forward(input, grad, None, *p) if needs_grad_output else None,
-            input_grad(grad_output, grad, *_like(*_form(input)), *p) if needs_input else None,
+            input_grad(grad_output, grad, *like_tensor(*_form(input)), *p) if needs_input else None,
             None,
         )
 
@@ -380,7 +382,7 @@ def is_plain(first: Tensor, second: Tensor | None = None, third: Tensor | None =
     )
 
 
-def _is_eager(grad_output: Tensor) -> bool:
+def is_eager(grad_output: Tensor) -> bool:
     """Whether a backward pass computes plain numbers: no graph is recorded or compiled, and nobody
     (torch.func, a dispatch mode, a subclass such as DTensor) wants to see the operators that have
     rules for it."""
@@ -476,7 +478,7 @@ def bias_grad(grad_output: Tensor) -> Tensor:
     return _apply(_BiasGrad, (grad_output,), ())
 
 
-def _output_shape(input: Tensor, weight: Tensor, *params: Any) -> list[int]:
+def output_shape(input: Tensor, weight: Tensor, *params: Any) -> list[int]:
     (n, _, h, w), (k, _, r, s) = input.shape, weight.shape
     return [n, k, *output_hw(h, w, r, s, ConvParams(*params))]
 
@@ -509,8 +511,8 @@ def _conv2d_backward_autograd(
         sizes = input.shape, weight.shape, weight.shape[:1]
         zeros = _zeros(output_mask, sizes, grad_output, input, weight)
         return zeros[0], zeros[1], zeros[2]
-    input_like = _like(input.shape, input.stride())
-    weight_like = _like(weight.shape, weight.stride())
+    input_like = like_tensor(input.shape, input.stride())
+    weight_like = like_tensor(weight.shape, weight.stride())
     return (
         input_grad(grad_output, weight, *input_like, *p) if output_mask[0] else None,
         weight_grad(grad_output, input, *weight_like, *p) if output_mask[1] else None,

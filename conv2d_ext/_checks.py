@@ -191,6 +191,45 @@ def check_bias(bias: Tensor | None, filters: int) -> None:
         )
 
 
+# The names are those of csrc/core/problem.cpp.
+ACTIVATIONS = (
+    "none",
+    "relu",
+    "relu6",
+    "leaky_relu",
+    "silu",
+    "gelu",
+    "gelu_tanh",
+    "sigmoid",
+    "tanh",
+    "hardswish",
+    "hardsigmoid",
+    "mish",
+)
+
+
+def check_activation(activation: object, operator: str = "conv2d") -> None:
+    check(
+        activation in ACTIVATIONS,
+        lambda: (
+            f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, but got "
+            f"activation={shown(activation)}"
+        ),
+        operator,
+    )
+
+
+def check_residual(residual: Tensor, size: Sequence[int]) -> None:
+    for got, expected in zip(residual.shape, size, strict=True):
+        check(
+            got == expected,
+            lambda: (
+                f"expected residual to have the output's size {list(size)}, but got "
+                f"{list(residual.shape)}"
+            ),
+        )
+
+
 def check_grad_output(grad_output: Tensor, size: Sequence[int]) -> None:
     for got, expected in zip(grad_output.shape, size, strict=True):
         check(
@@ -261,6 +300,13 @@ def check_word_types(precision: object, algorithm: object, operator: str = "conv
         raise _type_error("precision", "a str or None", precision, operator) from None
     if not isinstance(algorithm, str):
         raise _type_error("algorithm", "a str", algorithm, operator) from None
+
+
+def check_fusion_types(residual: object, negative_slope: object) -> None:
+    if residual is not None and not isinstance(residual, Tensor):
+        raise _type_error("residual", "a Tensor or None", residual, "conv2d") from None
+    if not isinstance(negative_slope, int | float):
+        raise _type_error("negative_slope", "a number", negative_slope, "conv2d") from None
 
 
 def _is_int(value: object) -> bool:

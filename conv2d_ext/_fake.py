@@ -11,12 +11,14 @@ from torch import Tensor
 from . import _ops  # noqa: F401  (defines the operators)
 from ._arguments import ConvParams, parse_lists
 from ._checks import (
+    check_activation,
     check_backward,
     check_bias,
     check_grad_output,
     check_output_size,
     check_params,
     check_ranks,
+    check_residual,
     check_tensors,
 )
 from ._layout import is_channels_last, new_dense
@@ -34,6 +36,54 @@ def _output(input: Tensor, weight: Tensor, bias: Tensor | None, p: ConvParams) -
 @torch.library.register_fake("convx::_conv2d")
 def _(input: Tensor, weight: Tensor, bias: Tensor | None, *params: object) -> Tensor:
     return _output(input, weight, bias, ConvParams(*params))  # type: ignore[arg-type]
+
+
+def _fused_output(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
+    p: ConvParams,
+) -> Tensor:
+    check_activation(activation)
+    output = _output(input, weight, bias, p)
+    if residual is not None:
+        check_tensors(input=input, residual=residual)
+        check_residual(residual, output.shape)
+    return output
+
+
+@torch.library.register_fake("convx::_conv2d_fused")
+def _(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
+    negative_slope: float,
+    *params: object,
+) -> Tensor:
+    return _fused_output(input, weight, bias, residual, activation, ConvParams(*params))  # type: ignore[arg-type]
+
+
+@torch.library.register_fake("convx::conv2d_act")
+def _(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *args: Any,
+    residual: Tensor | None = None,
+    activation: str = "none",
+    negative_slope: float = 0.01,
+    **words: Any,
+) -> Tensor:
+    p = parse_lists(*args, **words)
+    if input.dim() != 3:
+        return _fused_output(input, weight, bias, residual, activation, p)
+    if residual is not None:
+        residual = residual.unsqueeze(0)
+    return _fused_output(input.unsqueeze(0), weight, bias, residual, activation, p).squeeze(0)
 
 
 @torch.library.register_fake("convx::_conv2d_input_grad")

@@ -47,7 +47,7 @@ def _backward(
 def _register(counter: ModuleType) -> None:
     convx = torch.ops.convx
     for operators, formula in (
-        ([convx._conv2d, convx.conv2d], _forward),
+        ([convx._conv2d, convx._conv2d_fused, convx.conv2d, convx.conv2d_act], _forward),
         ([convx._conv2d_input_grad], _input_grad),
         ([convx._conv2d_weight_grad], _weight_grad),
         ([convx.conv2d_backward], _backward),

@@ -31,8 +31,10 @@ if _libraries.cuda is None:
     _library = torch.library.Library("convx", "IMPL")
     for _name in (
         "conv2d",
+        "conv2d_act",
         "conv2d_backward",
         "_conv2d",
+        "_conv2d_fused",
         "_conv2d_input_grad",
         "_conv2d_weight_grad",
         "_conv2d_bias_grad",
@@ -50,8 +52,10 @@ def _resolve(name: str) -> Callable[..., Any]:
 
 
 conv2d: Callable[..., Tensor] = torch.ops.convx.conv2d.default
+conv2d_act: Callable[..., Tensor] = torch.ops.convx.conv2d_act.default
 conv2d_backward: Callable[..., Any] = torch.ops.convx.conv2d_backward.default
 forward: Callable[..., Tensor] = _resolve("_conv2d")
+fused: Callable[..., Tensor] = _resolve("_conv2d_fused")
 input_grad: Callable[..., Tensor] = _resolve("_conv2d_input_grad")
 weight_grad: Callable[..., Tensor] = _resolve("_conv2d_weight_grad")
 bias_grad: Callable[..., Tensor] = _resolve("_conv2d_bias_grad")

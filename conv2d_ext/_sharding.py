@@ -24,6 +24,8 @@ from . import _ops
 from ._after_import import after_import
 from ._arguments import ConvParams
 from ._autograd import _conv2d_autograd, _conv2d_backward_autograd
+from ._checks import check_residual
+from ._fused import ACTIVATIONS, _conv2d_act
 from ._transposed import _conv_transpose2d
 
 
@@ -203,6 +205,20 @@ def _conv2d_backward_rule(cls: Any, op: Any, types: Any, args: Any, kwargs: Any)
     return _conv2d_backward_autograd(*args, **(kwargs or {}))
 
 
+def _conv2d_act_rule(cls: Any, op: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    return _conv2d_act(*args, **(kwargs or {}))
+
+
+def _fused_rule(cls: Any, op: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    """A split sum is no sum yet: DTensor adds and activates behind the convolution."""
+    input, weight, bias, residual, activation, slope, *params = args
+    output = _run(_OPERATORS[0], cls, (input, weight, bias, *params))
+    if residual is not None:
+        check_residual(residual, output.shape)
+        output = output + residual
+    return ACTIVATIONS[activation](output, slope)
+
+
 def _conv_transpose2d_rule(cls: Any, op: Any, types: Any, args: Any, kwargs: Any) -> Any:
     return _conv_transpose2d(*args, **(kwargs or {}))
 
@@ -212,6 +228,8 @@ def _register(cls: type) -> None:
         torch.library.register_torch_dispatch(f"convx::{operator.name}", cls, _rule(operator))
     torch.library.register_torch_dispatch("convx::conv2d", cls, _conv2d_rule)
     torch.library.register_torch_dispatch("convx::conv2d_backward", cls, _conv2d_backward_rule)
+    torch.library.register_torch_dispatch("convx::_conv2d_fused", cls, _fused_rule)
+    torch.library.register_torch_dispatch("convx::conv2d_act", cls, _conv2d_act_rule)
     torch.library.register_torch_dispatch("convx::conv_transpose2d", cls, _conv_transpose2d_rule)
 
 

@@ -10,10 +10,10 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from . import _autocast, _ops, _transposed
+from . import _autocast, _fused, _ops, _transposed
 from ._arguments import ConvParams, IntOrPair, PaddingLike, parse_padding, parse_pair
 from ._autograd import forward, forward_in_autocast, record_forward
-from ._checks import check, check_ints, check_types
+from ._checks import check, check_fusion_types, check_ints, check_types
 from ._precision import default_precision, torch_allows_tf32
 from ._values import shown
 
@@ -38,6 +38,9 @@ def conv2d(
     dilation: IntOrPair = 1,
     groups: int = 1,
     *,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    negative_slope: float = 0.01,
     precision: str | None = None,
     algorithm: str = "auto",
 ) -> Tensor:
@@ -61,6 +64,12 @@ def conv2d(
         padding: one int, (height, width), (top, bottom, left, right), "same" or "valid".
         dilation: one int or (height, width).
         groups: number of groups; must divide C and K.
+        activation: applied to the sum of convolution, bias and residual before it is rounded and
+            stored: "relu", "relu6", "leaky_relu", "silu", "gelu", "gelu_tanh", "sigmoid", "tanh",
+            "hardswish", "hardsigmoid", "mish", or None.
+        residual: added in front of the activation; of the output's size and dtype, in any memory
+            format.
+        negative_slope: what leaky_relu multiplies negative values by.
         precision: how float32 values are multiplied on CUDA: "ieee" to float32's own accuracy,
             "tf32" rounded to TF32, None as PyTorch's settings for convolutions say now, or its
             settings for matrix products (`torch.backends.cuda.matmul`) if
@@ -74,6 +83,21 @@ def conv2d(
     Raises:
         RuntimeError: naming the argument at fault and its value.
     """
+    if activation is not None or residual is not None:
+        return _conv2d_act(
+            input,
+            weight,
+            bias,
+            stride,
+            padding,
+            dilation,
+            groups,
+            residual,
+            activation or "none",
+            negative_slope,
+            precision,
+            algorithm,
+        )
     if has_torch_function_variadic(input, weight, bias):
         return handle_torch_function(
             conv2d,
@@ -174,6 +198,80 @@ def conv2d(
     except Exception as error:
         # Types are checked only after a failure, because a wrong type always fails somewhere.
         check_types(input, weight, bias, stride, padding, dilation, groups, precision, algorithm)
+        _raise_for_user("conv2d", input, error)
+        raise
+
+
+def _conv2d_act(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: IntOrPair,
+    padding: PaddingLike,
+    dilation: IntOrPair,
+    groups: int,
+    residual: Tensor | None,
+    activation: str,
+    negative_slope: float,
+    precision: str | None,
+    algorithm: str,
+) -> Tensor:
+    """`conv2d` with an activation, a residual or both."""
+    if has_torch_function_variadic(input, weight, bias, residual):
+        return handle_torch_function(
+            conv2d,
+            (input, weight, bias, residual),
+            input,
+            weight,
+            bias,
+            stride,
+            padding,
+            dilation,
+            groups,
+            activation=activation,
+            residual=residual,
+            negative_slope=negative_slope,
+            precision=precision,
+            algorithm=algorithm,
+        )
+    try:
+        stride_hw, dilation_hw = parse_pair("stride", stride), parse_pair("dilation", dilation)
+        kernel = weight.shape[-2:] if isinstance(padding, str) else ()
+        sides = parse_padding(padding, kernel, stride_hw, dilation_hw)
+        if is_compiling() or _is_tracing():
+            if not is_compiling():
+                sides = tuple(map(int, sides))  # type: ignore[assignment]
+            return _ops.conv2d_act(
+                input,
+                weight,
+                bias,
+                stride_hw,
+                sides,
+                dilation_hw,
+                groups,
+                residual=residual,
+                activation=activation,
+                negative_slope=negative_slope,
+                precision=precision or "torch",
+                algorithm=algorithm,
+            )
+        if _is_autocast_on():
+            dtype = _autocast.dtype_for(input)
+            input, weight, bias = _autocast.cast_inputs(input, weight, bias)
+            if dtype is not None and residual is not None:
+                residual = _autocast.cast_operand(residual, dtype, input.is_cuda)
+        if precision is None:
+            precision = default_precision(input.device)
+        p = ConvParams(*stride_hw, *sides, *dilation_hw, groups, precision, algorithm)
+        rest = activation, negative_slope, *p
+        if input.dim() != 3:
+            return _fused.fused(input, weight, bias, residual, *rest)
+        batch_residual = None if residual is None else residual.unsqueeze(0)
+        return _fused.fused(input.unsqueeze(0), weight, bias, batch_residual, *rest).squeeze(0)
+    except Exception as error:
+        words = precision, algorithm
+        check_types(input, weight, bias, stride, padding, dilation, groups, *words)
+        check_fusion_types(residual, negative_slope)
         _raise_for_user("conv2d", input, error)
         raise
 

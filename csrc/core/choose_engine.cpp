@@ -49,9 +49,11 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
   const bool known = automatic || std::any_of(engines.begin(), engines.end(),
                                               [&](const Engine& e) { return wanted == e.name; });
 
+  const bool is_fused = problem.epilogue.is_fused();
+  const ConvProblem plain = is_fused ? drop_fusion(problem) : problem;
   struct Contender {
     size_t index;
-    double bound_us;
+    double bound_us, pass_us;  // pass_us is part of bound_us
     bool is_eligible;
   };
   std::vector<Contender> contenders;
@@ -60,7 +62,10 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
     const bool eligible = automatic ? !engine.is_by_name_only(caps) : wanted == engine.name;
     if (!eligible && known && listed == Listed::kEligible) continue;
     const bool has_bound = listed == Listed::kEligible && automatic && engine.bound_us;
-    contenders.push_back({i, has_bound ? engine.bound_us(problem, caps) : 0, eligible});
+    const bool may_pass = is_fused && engine.separate_pass_us;
+    const double pass_us = may_pass ? engine.separate_pass_us(problem, caps) : 0;
+    const double bound_us = has_bound ? engine.bound_us(plain, caps) + pass_us : 0;
+    contenders.push_back({i, bound_us, pass_us, eligible});
   }
   // Engines with a search come last, and the others' best time ends it.
   std::stable_sort(contenders.begin(), contenders.end(),
@@ -68,13 +73,14 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
 
   double best_us = limits.give_up_us;
   const Engine* best = nullptr;
-  for (const auto& [index, bound_us, is_eligible] : contenders) {
+  for (const auto& [index, bound_us, pass_us, is_eligible] : contenders) {
     const Engine& engine = engines[index];
     if (bound_us > best_us) break;
     SearchLimits remaining;
-    if (listed == Listed::kEligible) remaining.give_up_us = best_us * kRounding;
+    if (listed == Listed::kEligible) remaining.give_up_us = best_us * kRounding - pass_us;
     Candidate candidate{&engine, {}, {}};
-    Consideration answer = engine.consider(problem, caps, remaining);
+    const ConvProblem& own = pass_us > 0 ? plain : problem;
+    Consideration answer = engine.consider(own, caps, remaining);
     if (Plan* plan = std::get_if<Plan>(&answer)) {
       candidate.plan = std::move(*plan);
     } else {
@@ -83,7 +89,7 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
     const bool asked = wanted == engine.name;
     if (asked && candidate.refusal.empty() && !choice.variant.empty()) {
       std::optional<Plan> plan;
-      if (engine.plan_variant) plan = engine.plan_variant(problem, caps, choice.variant);
+      if (engine.plan_variant) plan = engine.plan_variant(own, caps, choice.variant);
       if (plan) {
         candidate.plan = std::move(*plan);
       } else {
@@ -97,6 +103,8 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
                      "' cannot run this problem: " + candidate.refusal + " (" + to_text(problem) +
                      ", " + name_of(problem.pass) + ")";
     }
+    candidate.plan.finishes_separately = pass_us > 0;
+    candidate.plan.predicted_us += pass_us;
     // Among equal predictions, the first engine of the list wins.
     const double us = candidate.plan.predicted_us;
     if (is_eligible && candidate.refusal.empty() &&
@@ -141,8 +149,9 @@ std::string describe_choice(const Choice& choice, const ConvProblem& problem,
       const Plan& plan = candidate.plan;
       out << ", \"predicted_us\": " << plan.predicted_us
           << ", \"workspace_bytes\": " << plan.workspace_bytes << ", \"split\": " << plan.split
-          << ", \"halves\": " << (plan.halves ? "true" : "false") << ", \"tile\": [" << plan.tile.m
-          << ", " << plan.tile.n << ", " << plan.tile.k
+          << ", \"halves\": " << (plan.halves ? "true" : "false")
+          << ", \"separate_pass\": " << (plan.finishes_separately ? "true" : "false")
+          << ", \"tile\": [" << plan.tile.m << ", " << plan.tile.n << ", " << plan.tile.k
           << "], \"geometry\": " << quote(describe_geometry(plan)) << ", \"variants\": ";
       write_list(out, find_variants(engine, problem, caps),
                  [&](const char* variant) { out << quote(variant); });

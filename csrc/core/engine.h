@@ -44,6 +44,11 @@ struct Engine {
   // search has it, so that it is not considered where another engine is faster anyway.
   double (*bound_us)(const ConvProblem&, const DeviceCaps&) = nullptr;
 
+  // Optional: returns 0 if the engine's kernels apply the problem's residual and activation, and
+  // otherwise microseconds of the pass that applies them behind the engine, which then plans the
+  // problem without them. Null if the kernels apply every epilogue.
+  double (*separate_pass_us)(const ConvProblem&, const DeviceCaps&) = nullptr;
+
   // Optional: returns false on GPUs where the other engines' predictions were fitted to
   // measurements, and this one's were not. "auto" never chooses the engine there; algorithm= may
   // name it.

@@ -145,7 +145,7 @@ void set_gather_buffers(Params& params, const ConvProblem& problem, const Buffer
   const bool forward = problem.pass == Pass::kForward;
   params.source = forward ? buffers.x : buffers.y;
   params.weight = buffers.w;
-  params.bias = forward && problem.has_bias ? buffers.bias : nullptr;
+  params.bias = forward && problem.epilogue.has_bias ? buffers.bias : nullptr;
   params.target = forward ? buffers.y : buffers.x;
 }
 

@@ -55,8 +55,10 @@ struct Geometry {
 struct Plan {
   EngineId engine = EngineId::kCpuDirect;
   Tile tile;
-  int64_t split = 1;            // split-K slices, which are added afterwards in a fixed order
-  bool halves = false;          // float32 is multiplied as scaled fp16 if its values are suitable
+  int64_t split = 1;    // split-K slices, which are added afterwards in a fixed order
+  bool halves = false;  // float32 is multiplied as scaled fp16 if its values are suitable
+  // A pass of its own adds the residual and applies the activation; the engine does not.
+  bool finishes_separately = false;
   int64_t workspace_bytes = 0;  // scratch memory the launch needs
   double predicted_us = 0;      // the cost model's estimate; engines are compared by it
 
@@ -95,6 +97,7 @@ struct Buffers {
   void* w = nullptr;     // read; written by the weight-gradient pass
   void* y = nullptr;     // written by the forward pass; read as the output gradient by the others
   void* bias = nullptr;  // [K], forward pass only, may be null
+  void* residual = nullptr;   // read; forward pass only, may be null
   void* workspace = nullptr;  // Plan::workspace_bytes bytes, aligned to 64
 };
 

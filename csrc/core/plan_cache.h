@@ -72,7 +72,7 @@ class PlanCache {
   // Makes "auto" mean this algorithm for the problem. Strides along axes of one element do not
   // matter. Passing "auto" undoes it.
   void prefer(const ConvProblem& problem, int device, std::string_view algorithm) {
-    const Call call{drop_unused_strides(problem), device};
+    const Call call = find_measured(problem, device);
     std::unique_lock lock(mutex_);
     if (algorithm == "auto") {
       preferred_.erase(call);
@@ -140,9 +140,14 @@ class PlanCache {
     }
   };
 
+  // The problem that a measurement stands for: residuals and activations cost every engine alike.
+  static Call find_measured(const ConvProblem& problem, int device) {
+    return {drop_fusion(drop_unused_strides(problem)), device};
+  }
+
   // The preferred algorithm, or null. The caller holds the lock.
   const std::string* find_preferred(const Call& call) const {
-    const auto found = preferred_.find({drop_unused_strides(call.problem), call.device});
+    const auto found = preferred_.find(find_measured(call.problem, call.device));
     return found != preferred_.end() ? &found->second : nullptr;
   }
 
@@ -153,12 +158,12 @@ class PlanCache {
       std::shared_lock lock(mutex_);
       if (!find_preferred(call)) measure = measure_;
     }
-    if (measure) measure(call);
+    if (measure) measure({drop_fusion(call.problem), call.device});
     return measure != nullptr;
   }
 
   void note_call(const ConvProblem& problem, int device) {
-    const Call call{problem, device};
+    const Call call{drop_fusion(problem), device};
     if (calls_.size() >= kCapacity) return;
     if (std::find(calls_.begin(), calls_.end(), call) == calls_.end()) calls_.push_back(call);
   }

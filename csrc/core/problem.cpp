@@ -136,7 +136,8 @@ double count_bytes(const ConvProblem& p) {
   const double x = static_cast<double>(p.N) * p.C * p.H * p.W;
   const double w = static_cast<double>(p.K) * p.channels_per_group() * p.taps();
   const double y = static_cast<double>(p.N) * p.K * p.P * p.Q;
-  return (x + w + y) * static_cast<double>(size_of(p.dtype));
+  const double residual = p.epilogue.has_residual ? y : 0;
+  return (x + w + y + residual) * static_cast<double>(size_of(p.dtype));
 }
 
 size_t hash_value(const ConvProblem& p) {
@@ -144,7 +145,9 @@ size_t hash_value(const ConvProblem& p) {
   for (int64_t field : {static_cast<int64_t>(p.pass),
                         static_cast<int64_t>(p.dtype),
                         static_cast<int64_t>(p.precision),
-                        static_cast<int64_t>(p.has_bias),
+                        static_cast<int64_t>(p.epilogue.has_bias),
+                        static_cast<int64_t>(p.epilogue.has_residual),
+                        static_cast<int64_t>(p.epilogue.activation),
                         p.N,
                         p.C,
                         p.H,
@@ -223,6 +226,36 @@ const char* name_of(DType dtype) {
 
 const char* name_of(Precision precision) { return precision == Precision::kTf32 ? "tf32" : "ieee"; }
 
+const char* name_of(Activation activation) {
+  switch (activation) {
+    case Activation::kNone:
+      return "none";
+    case Activation::kRelu:
+      return "relu";
+    case Activation::kRelu6:
+      return "relu6";
+    case Activation::kLeakyRelu:
+      return "leaky_relu";
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kGelu:
+      return "gelu";
+    case Activation::kGeluTanh:
+      return "gelu_tanh";
+    case Activation::kSigmoid:
+      return "sigmoid";
+    case Activation::kTanh:
+      return "tanh";
+    case Activation::kHardswish:
+      return "hardswish";
+    case Activation::kHardsigmoid:
+      return "hardsigmoid";
+    case Activation::kMish:
+      return "mish";
+  }
+  return "unknown";
+}
+
 const char* name_of(Pass pass) {
   switch (pass) {
     case Pass::kForward:
@@ -260,6 +293,8 @@ std::string to_text(const ConvProblem& p) {
       << p.S << " stride" << p.stride.h << "x" << p.stride.w << " pad" << p.pad.top << ","
       << p.pad.bottom << "," << p.pad.left << "," << p.pad.right << " dilation" << p.dilation.h
       << "x" << p.dilation.w << " groups" << p.groups << " " << name_of(p.dtype);
+  if (p.epilogue.has_residual) out << " residual";
+  if (p.epilogue.activation != Activation::kNone) out << " " << name_of(p.epilogue.activation);
   return out.str();
 }
 
@@ -274,7 +309,10 @@ std::string describe(const ConvProblem& p) {
   };
   out << "{\"direction\": " << quote(name_of(p.pass)) << ", \"dtype\": " << quote(name_of(p.dtype))
       << ", \"precision\": " << quote(name_of(p.precision))
-      << ", \"bias\": " << (p.has_bias ? "true" : "false") << ", \"groups\": " << p.groups;
+      << ", \"bias\": " << (p.epilogue.has_bias ? "true" : "false")
+      << ", \"residual\": " << (p.epilogue.has_residual ? "true" : "false")
+      << ", \"activation\": " << quote(name_of(p.epilogue.activation))
+      << ", \"negative_slope\": " << p.epilogue.slope << ", \"groups\": " << p.groups;
   list("input", {p.N, p.C, p.H, p.W});
   list("weight", {p.K, p.channels_per_group(), p.R, p.S});
   list("output", {p.N, p.K, p.P, p.Q});

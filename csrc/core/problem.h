@@ -10,12 +10,15 @@
 //   y[n][k][p][q] = bias[k] + sum over c, r, s of
 //       w[k][c][r][s] * x[n][group(k)*C/groups + c][p*stride.h - pad.top  + r*dilation.h]
 //                                                  [q*stride.w - pad.left + s*dilation.w]
-// where x outside the image counts as zero.
+// where x outside the image counts as zero. A forward pass may also add a residual and apply an
+// activation (core/epilogue.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+
+#include "core/epilogue.h"
 
 namespace convx {
 
@@ -54,7 +57,7 @@ struct ConvProblem {
   Pass pass = Pass::kForward;
   DType dtype = DType::kFloat32;
   Precision precision = Precision::kIeee;
-  bool has_bias = false;
+  Epilogue epilogue;  // of the forward pass
 
   int64_t N = 0, C = 0, H = 0, W = 0;
   int64_t K = 0, R = 0, S = 0;
@@ -105,6 +108,12 @@ int64_t accumulate_bytes(DType dtype);
 const char* name_of(DType dtype);
 const char* name_of(Precision precision);
 const char* name_of(Pass pass);
+
+// The same problem with no more than a bias behind the sum.
+inline ConvProblem drop_fusion(ConvProblem problem) {
+  problem.epilogue = {.has_bias = problem.epilogue.has_bias};
+  return problem;
+}
 
 // Strides of a densely packed tensor of sizes (n, c, h, w).
 Strides contiguous_strides(int64_t c, int64_t h, int64_t w);

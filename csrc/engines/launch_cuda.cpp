@@ -2,11 +2,14 @@
 
 #include "cuda/check.h"
 #include "engines/cuda/cuda_engines.h"
+#include "kernels/separate_pass.h"
 
 namespace convx {
 
-void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,
-                 const CudaContext& context) {
+namespace {
+
+void launch_engine(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,
+                   const CudaContext& context) {
   const cudaStream_t stream = static_cast<cudaStream_t>(context.stream);
   const auto launch = [&](const char* engine, const auto& launch_engine) {
     launch_engine({engine, &problem, stream, context.get_blas}, plan, buffers);
@@ -46,6 +49,15 @@ void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& bu
   }
   throw_launch_error({"launch_cuda", &problem, stream}, "choosing an engine",
                      "the plan is not for a CUDA device");
+}
+
+}  // namespace
+
+void launch_cuda(const ConvProblem& problem, const Plan& plan, const Buffers& buffers,
+                 const CudaContext& context) {
+  if (!plan.finishes_separately) return launch_engine(problem, plan, buffers, context);
+  launch_engine(drop_fusion(problem), plan, buffers, context);
+  apply_epilogue({"convx", &problem, static_cast<cudaStream_t>(context.stream)}, buffers);
 }
 
 }  // namespace convx

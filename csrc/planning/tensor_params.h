@@ -84,7 +84,7 @@ inline void set_tensors(TensorParams& p, const ConvProblem& problem, const Gathe
   p.source = forward ? buffers.x : buffers.y;
   p.filters = buffers.w;
   p.packed = buffers.workspace;
-  p.bias = forward && problem.has_bias ? buffers.bias : nullptr;
+  p.bias = forward && problem.epilogue.has_bias ? buffers.bias : nullptr;
   p.target = static_cast<char*>(forward ? buffers.y : buffers.x) +
              size_of(problem.dtype) * (rows.target_start * to.h + columns.target_start * to.w);
   if (split) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <stdexcept>
 
 #include "core/plan_cache.h"
@@ -39,6 +40,44 @@ ConvProblem start_problem(Pass pass, DType dtype, const ConvArguments& arguments
 
 void check_problem(ConvProblem& problem, int64_t weight_channels) {
   if (std::string error = validate(problem, weight_channels); !error.empty()) fail(error);
+}
+
+Activation parse_activation(std::string_view name) {
+  std::string names;
+  for (Activation activation : kActivations) {
+    if (name == name_of(activation)) return activation;
+    names += std::string(names.empty() ? "'" : ", '") + name_of(activation) + "'";
+  }
+  fail("activation must be one of " + names + ", but got activation=" + word_text(name));
+}
+
+// Fills the epilogue, for an output that the problem describes. Returns the residual with the
+// output's strides: the caller's tensor, or a copy of it.
+std::optional<Tensor> parse_fusion(ConvProblem& problem, const FusionArguments& fusion,
+                                   const Operand& x) {
+  problem.epilogue.activation = parse_activation(fusion.activation);
+  if (problem.epilogue.activation == Activation::kLeakyRelu) {
+    problem.epilogue.slope = fusion.slope;
+    if (!std::isfinite(problem.epilogue.slope)) fail("negative_slope must be a finite number");
+  }
+  if (!fusion.residual) return {};
+  const Operand residual(*fusion.residual, "residual");
+  check_image_rank(residual);
+  check_like(residual, x);
+  const std::array<int64_t, 4> size{problem.N, problem.output_channels(), problem.P, problem.Q};
+  if (!std::equal(size.begin(), size.end(), residual.sizes)) {
+    fail("expected residual to have the output's size " + list_text(size) + ", but got " +
+         residual.sizes_text());
+  }
+  problem.epilogue.has_residual = true;
+  ConvProblem as_residual = problem;
+  as_residual.y_strides = residual.strides();
+  if (drop_unused_strides(as_residual).y_strides == drop_unused_strides(problem).y_strides) {
+    return *fusion.residual;
+  }
+  Tensor copy = allocate_4d(x, size, problem.y_strides);
+  torch::stable::copy_(copy, *fusion.residual);
+  return copy;
 }
 
 void check_grad_output(const Operand& grad_output, const ConvProblem& p) {
@@ -77,7 +116,7 @@ ConvProblem parse_problem(const ProblemText& text, const ConvArguments& argument
   };
   ConvProblem problem = start_problem(parse(kPasses, text.direction, "direction"),
                                       parse(kDTypes, text.dtype, "dtype"), arguments);
-  problem.has_bias = text.has_bias;
+  problem.epilogue.has_bias = text.has_bias;
   problem.N = x[0], problem.C = x[1], problem.H = x[2], problem.W = x[3];
   problem.K = w[0], problem.R = w[2], problem.S = w[3];
   check_problem(problem, w[1]);
@@ -173,7 +212,7 @@ ConvArguments parse_arguments(const std::vector<int64_t>& stride,
 }
 
 Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-                   const ConvArguments& arguments) {
+                   const ConvArguments& arguments, const FusionArguments* fusion) {
   const Operand x(input, "input");
   const Operand w(weight, "weight");
   check_image_rank(x);
@@ -181,7 +220,7 @@ Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optiona
   ConvProblem problem = start_problem(Pass::kForward, check_dtype(x), arguments);
   check_device(x);
   check_like(w, x);
-  problem.has_bias = bias.has_value();
+  problem.epilogue.has_bias = bias.has_value();
   problem.N = x.sizes[0], problem.C = x.sizes[1], problem.H = x.sizes[2], problem.W = x.sizes[3];
   problem.K = w.sizes[0], problem.R = w.sizes[2], problem.S = w.sizes[3];
   check_problem(problem, w.sizes[1]);
@@ -203,6 +242,8 @@ Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optiona
   problem.w_strides = w.strides();
   const int64_t channels = problem.output_channels();
   problem.y_strides = dense_strides(channels_last, channels, problem.P, problem.Q);
+  std::optional<Tensor> residual;
+  if (fusion) residual = parse_fusion(problem, *fusion, x);
   Tensor output = allocate_4d(x, {problem.N, channels, problem.P, problem.Q}, problem.y_strides);
   if (problem.N == 0 || channels == 0) return output;
 
@@ -216,6 +257,7 @@ Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optiona
   buffers.w = weight.data_ptr();
   buffers.y = output.mutable_data_ptr();
   if (bias) buffers.bias = (packed_bias ? *packed_bias : *bias).data_ptr();
+  if (residual) buffers.residual = residual->data_ptr();
   plan_and_launch(problem, arguments.algorithm, buffers, x);
   return output;
 }

@@ -35,8 +35,16 @@ ConvArguments parse_arguments(const std::vector<int64_t>& stride,
                               const std::vector<int64_t>& dilation, int64_t groups,
                               std::string_view precision, std::string_view algorithm);
 
+// What follows the bias in a fused forward pass (core/epilogue.h).
+struct FusionArguments {
+  const std::optional<Tensor>& residual;
+  std::string_view activation;  // as the caller passed it
+  double slope;
+};
+
+// fusion may be null.
 Tensor run_forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-                   const ConvArguments& arguments);
+                   const ConvArguments& arguments, const FusionArguments* fusion = nullptr);
 
 // channels_last: the result is allocated in channels_last memory format.
 Tensor run_input_grad(const Tensor& grad_output, const Tensor& weight, int64_t height,

@@ -23,6 +23,23 @@ inline Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optio
   return torch::stable::squeeze(run_forward(batch, weight, bias, arguments), 0);
 }
 
+inline Tensor conv2d_act(const Tensor& input, const Tensor& weight,
+                         const std::optional<Tensor>& bias, const std::vector<int64_t>& stride,
+                         const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation,
+                         int64_t groups, const std::optional<Tensor>& residual,
+                         const std::string& activation, double negative_slope,
+                         const std::string& precision, const std::string& algorithm) {
+  const ConvArguments arguments =
+      parse_arguments(stride, padding, dilation, groups, precision, algorithm);
+  const FusionArguments fusion{residual, activation, negative_slope};
+  if (input.dim() != 3) return run_forward(input, weight, bias, arguments, &fusion);
+  const Tensor batch = torch::stable::unsqueeze(input, 0);
+  std::optional<Tensor> batch_residual;
+  if (residual) batch_residual = torch::stable::unsqueeze(*residual, 0);
+  const FusionArguments batch_fusion{batch_residual, activation, negative_slope};
+  return torch::stable::squeeze(run_forward(batch, weight, bias, arguments, &batch_fusion), 0);
+}
+
 inline std::tuple<Tensor, Tensor, Tensor> conv2d_backward(
     const Tensor& grad_output, const Tensor& input, const Tensor& weight,
     const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
@@ -56,6 +73,24 @@ inline Tensor conv2d_scalar(const Tensor& input, const Tensor& weight,
                       groups,
                       precision,
                       algorithm});
+}
+
+inline Tensor conv2d_fused(const Tensor& input, const Tensor& weight,
+                           const std::optional<Tensor>& bias, const std::optional<Tensor>& residual,
+                           const std::string& activation, double negative_slope, int64_t stride_h,
+                           int64_t stride_w, int64_t pad_top, int64_t pad_bottom, int64_t pad_left,
+                           int64_t pad_right, int64_t dilation_h, int64_t dilation_w,
+                           int64_t groups, const std::string& precision,
+                           const std::string& algorithm) {
+  const FusionArguments fusion{residual, activation, negative_slope};
+  return run_forward(input, weight, bias,
+                     {{stride_h, stride_w},
+                      {pad_top, pad_bottom, pad_left, pad_right},
+                      {dilation_h, dilation_w},
+                      groups,
+                      precision,
+                      algorithm},
+                     &fusion);
 }
 
 inline Tensor conv2d_input_grad(const Tensor& grad_output, const Tensor& weight, int64_t height,
@@ -131,8 +166,10 @@ auto run_about_problem(const std::string& direction, const std::string& dtype,
 
 inline void implement_ops(torch::stable::detail::StableLibrary& m) {
   m.impl("conv2d", TORCH_BOX(&conv2d));
+  m.impl("conv2d_act", TORCH_BOX(&conv2d_act));
   m.impl("conv2d_backward", TORCH_BOX(&conv2d_backward));
   m.impl("_conv2d", TORCH_BOX(&conv2d_scalar));
+  m.impl("_conv2d_fused", TORCH_BOX(&conv2d_fused));
   m.impl("_conv2d_input_grad", TORCH_BOX(&conv2d_input_grad));
   m.impl("_conv2d_weight_grad", TORCH_BOX(&conv2d_weight_grad));
   m.impl("_conv2d_bias_grad", TORCH_BOX(&conv2d_bias_grad));

@@ -18,11 +18,22 @@ STABLE_TORCH_LIBRARY(convx, m) {
       "conv2d.int(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] "
       "padding=0, int[2] dilation=1, SymInt groups=1, *, str precision=\"ieee\", str "
       "algorithm=\"auto\") -> Tensor");
+  m.def("conv2d_act(Tensor input, Tensor weight, Tensor? bias=None, " CONVX_LIST_ARGUMENTS
+        ", *, Tensor? residual=None, str activation=\"none\", float negative_slope=0.01, str "
+        "precision=\"ieee\", str algorithm=\"auto\") -> Tensor");
+  m.def(
+      "conv2d_act.int(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] "
+      "padding=0, int[2] dilation=1, SymInt groups=1, *, Tensor? residual=None, str "
+      "activation=\"none\", float negative_slope=0.01, str precision=\"ieee\", str "
+      "algorithm=\"auto\") -> Tensor");
   m.def(
       "conv2d_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[2] stride, "
       "SymInt[2] padding, SymInt[2] dilation, SymInt groups, bool[3] output_mask, *, "
       "str precision=\"ieee\", str algorithm=\"auto\") -> (Tensor, Tensor, Tensor)");
   m.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, " CONVX_SCALAR_ARGUMENTS ") -> Tensor");
+  m.def(
+      "_conv2d_fused(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, str activation, "
+      "float negative_slope, " CONVX_SCALAR_ARGUMENTS ") -> Tensor");
   m.def(
       "_conv2d_input_grad(Tensor grad_output, Tensor weight, SymInt height, SymInt width, bool "
       "channels_last, " CONVX_SCALAR_ARGUMENTS ") -> Tensor");

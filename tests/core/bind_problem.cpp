@@ -34,7 +34,10 @@ void bind_problem(py::module_& m) {
       .def_readwrite("pass_", &ConvProblem::pass)
       .def_readwrite("dtype", &ConvProblem::dtype)
       .def_readwrite("precision", &ConvProblem::precision)
-      .def_readwrite("has_bias", &ConvProblem::has_bias)
+      .def_property(
+          "has_bias", [](const ConvProblem& p) { return p.epilogue.has_bias; },
+          [](ConvProblem& p, bool has_bias) { p.epilogue.has_bias = has_bias; })
+      .def_readwrite("epilogue", &ConvProblem::epilogue)
       .def_readwrite("N", &ConvProblem::N)
       .def_readwrite("C", &ConvProblem::C)
       .def_readwrite("H", &ConvProblem::H)

@@ -48,7 +48,7 @@ void launch_line(const std::string& line) {
   in >> channels_last >> bias >> odd >> algorithm;
   if (!in) throw std::runtime_error("cannot read it");
   p.pass = Pass(pass), p.dtype = DType(dtype), p.precision = Precision(precision);
-  p.has_bias = bias;
+  p.epilogue.has_bias = bias;
   if (std::string error = validate(p, p.channels_per_group()); !error.empty()) {
     throw std::runtime_error(error);
   }

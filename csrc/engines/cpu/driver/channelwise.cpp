@@ -58,10 +58,14 @@ class ChannelwiseLaunch {
       gather.channels = std::min(plan_.tile.m, p_.C - channel);
       gather.weights = scratch_ + channel;
       if (forward && buffers_.bias) gather.bias = at(buffers_.bias, channel);
+      if (forward) gather.epilogue = p_.epilogue;
       const void* source = forward ? buffers_.x : buffers_.y;
       void* target = forward ? buffers_.y : buffers_.x;
       gather.source = at(source, image * view.source_strides.n + channel);
       gather.target = at(target, image * view.target_strides.n + channel);
+      if (gather.epilogue.has_residual) {
+        gather.residual = at(buffers_.residual, image * view.target_strides.n + channel);
+      }
       std::vector<int64_t> offsets(2 * p_.taps());
       for (int64_t row = first; row < last; ++row) gather_row(view, row, gather, offsets);
     });
@@ -123,6 +127,7 @@ class ChannelwiseLaunch {
     const AxisPhase& down = view.rows[target_row % view.rows.size()];
     const int64_t i = (target_row - down.target_start) / down.target_step;
     void* target = gather.target;
+    const void* residual = gather.residual;
     for (const AxisPhase& across : view.columns) {
       gather.source_stride = across.source_step * view.source_strides.w;
       gather.target_stride = across.target_step * view.target_strides.w;
@@ -138,9 +143,11 @@ class ChannelwiseLaunch {
         gather.source_offsets = offsets.data();
         gather.weight_offsets = offsets.data() + p_.taps();
         gather.taps = list_taps(view, down, i, across, j, offsets);
-        gather.target =
-            at(target, target_row * view.target_strides.h +
-                           (across.target_start + j * across.target_step) * view.target_strides.w);
+        const int64_t offset =
+            target_row * view.target_strides.h +
+            (across.target_start + j * across.target_step) * view.target_strides.w;
+        gather.target = at(target, offset);
+        if (residual) gather.residual = at(residual, offset);
         kernels_.gather_channels(gather);
         j += gather.pixels;
       }

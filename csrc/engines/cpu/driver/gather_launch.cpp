@@ -26,6 +26,7 @@ class GatherLaunch {
         bytes_(size_of(problem.dtype)),
         weights_(static_cast<const char*>(buffers.w)),
         bias_(static_cast<const char*>(buffers.bias)),
+        residual_(static_cast<const char*>(buffers.residual)),
         shared_(static_cast<Acc*>(buffers.workspace)) {
     const bool forward = problem.pass == Pass::kForward;
     source_ = static_cast<const char*>(forward ? buffers.x : buffers.y);
@@ -383,10 +384,15 @@ class GatherLaunch {
     const int64_t row = rows.target_start + task.chunk.row * rows.target_step;
     const int64_t column = across.target_start + task.chunk.column * across.target_step;
     TileStore store;
-    store.target = target_ + (task.image * strides.n + channel * strides.c + row * strides.h +
-                              column * strides.w) *
-                                 bytes_;
-    store.bias = bias_ && problem_.pass == Pass::kForward ? bias_ + channel * bytes_ : nullptr;
+    const int64_t offset =
+        (task.image * strides.n + channel * strides.c + row * strides.h + column * strides.w) *
+        bytes_;
+    store.target = target_ + offset;
+    if (problem_.pass == Pass::kForward) {
+      store.bias = bias_ ? bias_ + channel * bytes_ : nullptr;
+      store.residual = problem_.epilogue.has_residual ? residual_ + offset : nullptr;
+      store.epilogue = problem_.epilogue;
+    }
     store.row_stride = strides.c;
     store.column_stride = target_column_stride(task);
     store.segments = columns.segments;
@@ -417,6 +423,7 @@ class GatherLaunch {
   char* target_;
   const char* weights_;
   const char* bias_;
+  const char* residual_;
   Acc* shared_;
   bool over_channels_;  // in multiply_runs, else in multiply_columns
   int vectors_;         // of a tile in multiply_columns

@@ -166,8 +166,12 @@ void store_tile(const accumulate_t<T>* tile, const TileStore& store) {
   for (int64_t s = 0; s < store.segment_count; ++s) {
     const TileSegment& segment = store.segments[s];
     const int64_t step = store.rows_are_contiguous ? store.pitch : 1;
-    store_segment(tile + segment.position * step, store,
-                  static_cast<T*>(store.target) + segment.target, segment.count);
+    const accumulate_t<T>* const first = tile + segment.position * step;
+    if (store.epilogue.is_fused()) {
+      store_finished_segment<T>(first, store, segment.target, segment.count);
+    } else {
+      store_segment(first, store, static_cast<T*>(store.target) + segment.target, segment.count);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 // the widest ones that the machine can run.
 #include "engines/cpu/kernels/cpu_kernels.h"
 
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>

@@ -36,8 +36,10 @@ struct TileSegment {
 // The destination of a finished tile [rows][pitch], or [position][pitch] if rows_are_contiguous.
 struct TileStore {
   void* target = nullptr;
-  const void* bias = nullptr;  // one element of the storage type per row; may be null
-  int64_t row_stride = 0;      // strides of the target, in elements
+  const void* bias = nullptr;      // one element of the storage type per row; may be null
+  const void* residual = nullptr;  // what is added at `target`, with its strides; may be null
+  Epilogue epilogue;
+  int64_t row_stride = 0;  // strides of the target, in elements
   int64_t column_stride = 0;
   const TileSegment* segments = nullptr;
   int64_t segment_count = 0;
@@ -72,6 +74,8 @@ struct ChannelGather {
   const int64_t* weight_offsets = nullptr;  // [taps]
   const void* bias = nullptr;               // in the storage type; may be null
   void* target = nullptr;
+  const void* residual = nullptr;  // what is added at `target`, with its strides; may be null
+  Epilogue epilogue;
   int64_t taps = 0;
   int64_t channels = 0;
   int64_t pixels = 0;

@@ -1,6 +1,7 @@
 // Kernels for AVX2 with FMA. Every header is included before the target pragma: an inline function
 // from a header must not be compiled for the wider instruction set, because the linker may keep
 // that copy for the whole program.
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>

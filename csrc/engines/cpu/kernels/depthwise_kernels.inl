@@ -73,6 +73,17 @@ inline __attribute__((always_inline)) void load_lanes(const T* in,
   }
 }
 
+// Finishes and stores `count` neighbouring channels of a pixel.
+template <typename T>
+void store_finished_channels(const ChannelGather& g, T* target, accumulate_t<T>* sums, int count) {
+  if (g.residual) {
+    const T* more = static_cast<const T*>(g.residual) + (target - static_cast<T*>(g.target));
+    for (int l = 0; l < count; ++l) sums[l] += static_cast<accumulate_t<T>>(more[l]);
+  }
+  activate_run(g.epilogue, sums, count);
+  for (int l = 0; l < count; ++l) target[l] = convert_to<T>(sums[l]);
+}
+
 template <int kPixels, typename T>
 void gather_fixed_pixels(const ChannelGather& g, const T* source, T* target) {
   using Acc = accumulate_t<T>;
@@ -99,7 +110,14 @@ void gather_fixed_pixels(const ChannelGather& g, const T* source, T* target) {
     CONVX_UNROLL
     for (int p = 0; p < kPixels; ++p) {
       const Vec sum = sums[p] + shift;
-      for (int l = 0; l < lanes; ++l) target[p * g.target_stride + c + l] = convert_to<T>(sum[l]);
+      T* const to = target + p * g.target_stride + c;
+      if (g.epilogue.is_fused()) {
+        Acc run[lanes];
+        *reinterpret_cast<Loose*>(run) = sum;
+        store_finished_channels(g, to, run, lanes);
+      } else {
+        for (int l = 0; l < lanes; ++l) to[l] = convert_to<T>(sum[l]);
+      }
     }
   }
   for (; c < g.channels; ++c) {
@@ -109,8 +127,8 @@ void gather_fixed_pixels(const ChannelGather& g, const T* source, T* target) {
         const T value = source[g.source_offsets[t] + c + p * g.source_stride];
         sum += static_cast<Acc>(value) * weights[g.weight_offsets[t] + c];
       }
-      const Acc shift = bias ? static_cast<Acc>(bias[c]) : Acc{0};
-      target[p * g.target_stride + c] = convert_to<T>(sum + shift);
+      sum += bias ? static_cast<Acc>(bias[c]) : Acc{0};
+      store_finished_channels(g, target + p * g.target_stride + c, &sum, 1);
     }
   }
 }

@@ -62,6 +62,8 @@ inline __attribute__((always_inline)) void transpose_square(
   }
 }
 
+#include "engines/cpu/kernels/finish_kernels.inl"
+//
 #include "engines/cpu/kernels/copy_kernels.inl"
 #include "engines/cpu/kernels/depthwise_kernels.inl"
 #include "engines/cpu/kernels/multiply_kernels.inl"

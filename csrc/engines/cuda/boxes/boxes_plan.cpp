@@ -7,6 +7,7 @@
 #include "planning/boxed_tensor.h"
 #include "planning/dense_pixels.h"
 #include "planning/refusals.h"
+#include "planning/separate_pass.h"
 
 namespace convx {
 namespace {
@@ -218,6 +219,7 @@ Engine cuda_boxes_engine() {
           .name = "cuda_boxes",
           .consider = consider,
           .bound_us = bound_us,
+          .separate_pass_us = separate_pass_us,
           .variants = variants,
           .plan_variant = plan_variant};
 }

@@ -258,7 +258,7 @@ bool uses_tensor_cores(const ConvProblem& p) {
   return p.dtype != DType::kFloat64;
 }
 
-bool adds_bias(const ConvProblem& p) { return p.pass == Pass::kForward && p.has_bias; }
+bool adds_bias(const ConvProblem& p) { return p.pass == Pass::kForward && p.epilogue.has_bias; }
 
 int64_t target_pixels(const ConvProblem& p) {
   return p.N * (p.pass == Pass::kInputGrad ? p.H * p.W : p.P * p.Q);

@@ -8,6 +8,7 @@
 #include "engines/cuda/gemm/gemm_shape.h"
 #include "planning/device_rates.h"
 #include "planning/refusals.h"
+#include "planning/separate_pass.h"
 
 namespace convx {
 namespace {
@@ -228,6 +229,7 @@ Engine cuda_gemm_engine() {
   return {.id = EngineId::kCudaGemm,
           .name = "cuda_gemm",
           .consider = consider,
+          .separate_pass_us = separate_pass_us,
           .variants = variants,
           .plan_variant = plan_variant};
 }

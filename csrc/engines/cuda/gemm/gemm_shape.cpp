@@ -92,7 +92,7 @@ GemmExtents make_extents(const ConvProblem& p, const GatherView& view, const Gat
                is_pixel_in_place(view.target_strides, e.target_channels);
   if (p.pass == Pass::kWeightGrad) {
     e.product_bytes = p.K * p.channels_per_group() * p.taps() * accumulate_bytes(p.dtype);
-  } else if (p.has_bias && size_of(p.dtype) == 2) {
+  } else if (p.epilogue.has_bias && size_of(p.dtype) == 2) {
     e.in_place = false;  // the bias is added before the sum is rounded to 16 bits
   }
   return e;
@@ -141,7 +141,7 @@ GemmChunk fit_gemm_chunk(const GemmExtents& e, const StoredRows& rows, const Con
       const int64_t middle = (low + high + 1) / 2;
       const bool fits = measure(middle) && chunk.column_bytes <= column_budget &&
                         chunk.partial_bytes <= kPartialBudget &&
-                        (!p.has_bias || middle * result_row_bytes <= kBiasBudget);
+                        (!p.epilogue.has_bias || middle * result_row_bytes <= kBiasBudget);
       (fits ? low : high) = fits ? middle : middle - 1;
     }
     return low;

@@ -7,6 +7,7 @@
 #include "engines/cuda/cuda_engines.h"
 #include "planning/dense_pixels.h"
 #include "planning/refusals.h"
+#include "planning/separate_pass.h"
 #include "planning/staged_rows.h"
 
 namespace convx {
@@ -220,7 +221,8 @@ Engine cuda_lines_engine() {
   return {.id = EngineId::kCudaLines,
           .name = "cuda_lines",
           .consider = consider,
-          .bound_us = bound_lines_us};
+          .bound_us = bound_lines_us,
+          .separate_pass_us = separate_pass_us};
 }
 
 }  // namespace convx

@@ -8,6 +8,7 @@
 #include "engines/cuda/pixels/pixel_fit.h"
 #include "engines/cuda/pixels/pixel_tiles.h"
 #include "planning/refusals.h"
+#include "planning/separate_pass.h"
 
 namespace convx {
 namespace {
@@ -203,6 +204,11 @@ void PixelShape::describe(Text& out) const {
   out << ", " << name_of(math);
 }
 
-Engine cuda_pixels_engine() { return {EngineId::kCudaPixels, "cuda_pixels", consider}; }
+Engine cuda_pixels_engine() {
+  return {.id = EngineId::kCudaPixels,
+          .name = "cuda_pixels",
+          .consider = consider,
+          .separate_pass_us = separate_pass_us};
+}
 
 }  // namespace convx

@@ -68,7 +68,7 @@ std::optional<FewFiltersParams> make_few_filters_params(const ConvProblem& probl
   p.source = forward ? buffers.x : buffers.y;
   p.target = forward ? buffers.y : buffers.x;
   p.filters = buffers.w;
-  p.bias = forward && problem.has_bias ? buffers.bias : nullptr;
+  p.bias = forward && problem.epilogue.has_bias ? buffers.bias : nullptr;
   if (!is_unit_aligned(p.source) || !is_unit_aligned(p.target)) return {};
   return p;
 }

@@ -8,6 +8,7 @@
 #include "engines/cuda/cuda_engines.h"
 #include "planning/dense_pixels.h"
 #include "planning/refusals.h"
+#include "planning/separate_pass.h"
 #include "planning/staged_rows.h"
 
 namespace convx {
@@ -203,7 +204,7 @@ class Fitter {
   }
 
   double count_bias_cycles(const PointwiseShape& shape) const {
-    const bool adds = problem_.pass == Pass::kForward && problem_.has_bias;
+    const bool adds = problem_.pass == Pass::kForward && problem_.epilogue.has_bias;
     if (!adds || is_float32(shape.math) || view_.target_channels <= kPointwiseFilters ||
         shape.chunks > kMostBiasChunks) {
       return 0;
@@ -353,6 +354,11 @@ void PointwisePlan::describe(Text& out) const {
   describe_halves(out, products);
 }
 
-Engine cuda_pointwise_engine() { return {EngineId::kCudaPointwise, "cuda_pointwise", consider}; }
+Engine cuda_pointwise_engine() {
+  return {.id = EngineId::kCudaPointwise,
+          .name = "cuda_pointwise",
+          .consider = consider,
+          .separate_pass_us = separate_pass_us};
+}
 
 }  // namespace convx

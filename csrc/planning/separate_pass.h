@@ -1,0 +1,18 @@
+// The cost of a pass of its own for residual and activation (kernels/separate_pass.h).
+#pragma once
+
+#include "planning/device_rates.h"
+
+namespace convx {
+
+// It reads and writes y, and reads the residual. Not measured yet: a launch and the bandwidth of
+// copies (H200).
+inline double separate_pass_us(const ConvProblem& problem, const DeviceCaps& caps) {
+  constexpr double kLaunchMicroseconds = 3, kBytesPerMicrosecond = 3.6e6;
+  const double tensors = problem.epilogue.has_residual ? 3 : 2;
+  const double bytes = tensors * static_cast<double>(size_of(problem.dtype)) *
+                       static_cast<double>(problem.N * problem.K * problem.P * problem.Q);
+  return kLaunchMicroseconds + bytes / (kBytesPerMicrosecond * rates_of(caps).memory);
+}
+
+}  // namespace convx
