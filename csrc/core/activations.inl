@@ -1,6 +1,6 @@
-// The activations' formulas. Whoever computes them includes this file inside a namespace of its own:
-// functions from a header would be compiled for the baseline instruction set, and wider ones could
-// not be inlined into them. It includes <cmath> and core/epilogue.h before.
+// The activations' formulas. Whoever computes them includes this file inside a namespace of its
+// own: functions from a header would be compiled for the baseline instruction set, and wider ones
+// could not be inlined into them. It includes <cmath> and core/epilogue.h before.
 
 #ifdef __CUDACC__
 #define CONVX_ACTIVATION __host__ __device__ __forceinline__
