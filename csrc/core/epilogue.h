@@ -45,4 +45,15 @@ struct Epilogue {
   bool operator==(const Epilogue&) const = default;
 };
 
+// The same for kernels, which add the bias on their own.
+struct FusionParams {
+  const void* residual = nullptr;  // what is added to the target at the same offset; may be null
+  Activation activation = Activation::kNone;
+  double slope = 0;
+
+#ifdef __CUDACC__
+  __device__ bool is_on() const { return residual != nullptr || activation != Activation::kNone; }
+#endif
+};
+
 }  // namespace convx

@@ -6,7 +6,7 @@
 //
 // sum_partials adds slices in order:
 //
-//   target[i] = partials[0][i] + partials[1][i] + ... + bias
+//   target[i] = activation(partials[0][i] + partials[1][i] + ... + bias + residual[i])
 //
 // A thread computes one element per iteration of a grid-stride loop. No shared memory.
 #include "kernels/around_mma.h"
@@ -17,6 +17,7 @@
 #include "cuda/launch.h"
 #include "device/convert.cuh"
 #include "device/dependent_launch.cuh"
+#include "kernels/epilogue.cuh"
 #include "kernels/half_scales.cuh"
 #include "kernels/measure_halves.cuh"
 
@@ -117,7 +118,10 @@ __global__ void sum_partials_kernel(const __grid_constant__ TensorParams p, DTyp
       if (p.bias != nullptr) sum += load_as<float>(dtype, p.bias, filter);
       to = image * p.target_n + filter * p.target_c + row * p.target_h + column * p.target_w;
     }
-    store_as(dtype, p.target, to, sum);
+    if (p.fusion.residual != nullptr) sum += load_as<float>(dtype, p.fusion.residual, to);
+    float values[1] = {sum};
+    finish_values<float>(p.fusion, nullptr, 0, 0, values);
+    store_as(dtype, p.target, to, values[0]);
   }
 }
 

@@ -5,6 +5,7 @@
 // memory.
 #include "kernels/separate_pass.h"
 
+#include "core/gather_view.h"
 #include "cuda/launch.h"
 #include "kernels/epilogue.cuh"
 
@@ -15,10 +16,9 @@ constexpr int kPassThreads = 256;
 
 struct PassParams {
   void* y;
-  const void* residual;  // may be null
-  int64_t units;         // of 16 bytes
+  FusionParams fusion;
+  int64_t units;  // of 16 bytes
   int64_t elements;
-  Epilogue epilogue;
 };
 
 }  // namespace
@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(kPassThreads)
     T of[kValues];
   };
   T* const y = static_cast<T*>(p.y);
-  const T* const residual = static_cast<const T*>(p.residual);
+  const T* const residual = static_cast<const T*>(p.fusion.residual);
+  const FusionParams activation{nullptr, p.fusion.activation, p.fusion.slope};
   const int64_t first = blockIdx.x * int64_t{kPassThreads} + threadIdx.x;
   const int64_t step = gridDim.x * int64_t{kPassThreads};
   for (int64_t u = first; u < p.units; u += step) {
@@ -44,16 +45,13 @@ __global__ void __launch_bounds__(kPassThreads)
 #pragma unroll
       for (int i = 0; i < kValues; ++i) values[i] += to_accumulate(more.of[i]);
     }
-    activate_values(p.epilogue, values);
+    finish_values<T>(activation, nullptr, 0, 0, values);
 #pragma unroll
     for (int i = 0; i < kValues; ++i) unit.of[i] = round_to<T>(values[i]);
     reinterpret_cast<Unit*>(y)[u] = unit;
   }
   for (int64_t i = p.units * kValues + first; i < p.elements; i += step) {
-    accumulate_t<T> value[1] = {to_accumulate(y[i])};
-    if (residual != nullptr) value[0] += to_accumulate(residual[i]);
-    activate_values(p.epilogue, value);
-    y[i] = round_to<T>(value[0]);
+    y[i] = round_to<T>(finish_value(p.fusion, y, y + i, to_accumulate(y[i])));
   }
 }
 
@@ -61,14 +59,13 @@ void apply_epilogue(const LaunchSite& site, const Buffers& buffers) {
   const ConvProblem& problem = *site.problem;
   PassParams params{};
   params.y = buffers.y;
-  params.residual = problem.epilogue.has_residual ? buffers.residual : nullptr;
+  params.fusion = make_fusion_params(problem, buffers);
   params.elements = problem.N * problem.K * problem.P * problem.Q;
-  params.epilogue = problem.epilogue;
   const auto is_aligned = [](const void* tensor) {
     return reinterpret_cast<uintptr_t>(tensor) % 16 == 0;
   };
   const int64_t values = 16 / size_of(problem.dtype);
-  const bool aligned = is_aligned(params.y) && is_aligned(params.residual);
+  const bool aligned = is_aligned(params.y) && is_aligned(params.fusion.residual);
   params.units = aligned ? params.elements / values : 0;
   const int64_t items = aligned ? params.units + values : params.elements;
   const Grid grid(count_loop_blocks(items, kPassThreads));

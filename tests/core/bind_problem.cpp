@@ -1,5 +1,7 @@
 #include "bind_problem.h"
 
+#include "buffers_at.h"
+
 #include <pybind11/stl.h>
 
 #include "core/device_caps.h"
@@ -37,7 +39,16 @@ void bind_problem(py::module_& m) {
       .def_property(
           "has_bias", [](const ConvProblem& p) { return p.epilogue.has_bias; },
           [](ConvProblem& p, bool has_bias) { p.epilogue.has_bias = has_bias; })
-      .def_readwrite("epilogue", &ConvProblem::epilogue)
+      .def("fuse",
+           [](ConvProblem& p, const std::string& activation, double slope, uintptr_t residual) {
+             p.epilogue.activation = Activation::kNone;
+             for (Activation known : kActivations) {
+               if (activation == name_of(known)) p.epilogue.activation = known;
+             }
+             p.epilogue.slope = slope;
+             p.epilogue.has_residual = residual != 0;
+             residual_address = residual;
+           })
       .def_readwrite("N", &ConvProblem::N)
       .def_readwrite("C", &ConvProblem::C)
       .def_readwrite("H", &ConvProblem::H)

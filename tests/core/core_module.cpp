@@ -26,6 +26,7 @@
 #include "emulate_grouped.h"
 #include "emulate_phases.h"
 #include "emulate_pointwise.h"
+#include "emulate_separate_pass.h"
 #include "emulate_weight_grad.h"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/gemm/gemm_shape.h"
@@ -558,6 +559,10 @@ PYBIND11_MODULE(convx_core, m) {
     if (run.fault != nullptr) throw std::runtime_error(run.fault);
     return py::dict("layout"_a = run.layout, "slices"_a = run.slices,
                     "launches"_a = run.launches);
+  });
+  m.def("run_separate_pass", [](const ConvProblem& problem, uintptr_t y) {
+    const char* fault = emulate_separate_pass(problem, buffers_at(0, 0, y, 0));
+    if (fault != nullptr) throw std::runtime_error(fault);
   });
   m.def("half_to_float", [](uint16_t bits) { return static_cast<float>(Half{bits}); });
   m.def("float_to_half", [](float value) { return Half::from_float(value).bits; });

@@ -35,6 +35,20 @@ void* address(int64_t tensor, int64_t offset) {
   return reinterpret_cast<void*>((tensor << 40) + offset);
 }
 
+// Plans and launches a problem, unless the engine refuses it.
+void launch(const ConvProblem& p, const Buffers& buffers, const std::string& algorithm) {
+  const Choice choice = choose_engine(cuda_engines(), p, h200(), algorithm, Listed::kEligible);
+  if (!choice.error.empty()) {
+    if (algorithm == "auto") throw std::runtime_error(choice.error);
+    return;
+  }
+  CudaContext context;
+  context.get_blas = [] { return address(6, 0); };
+  launch_cuda(p, choice.candidates[choice.chosen].plan, buffers, context);
+  if (p.pass != Pass::kWeightGrad) return;
+  cuda_bias_grad(p, buffers.y, address(4, 0), buffers.workspace, context);
+}
+
 void launch_line(const std::string& line) {
   std::istringstream in(line);
   int pass = 0, dtype = 0, precision = 0;
@@ -57,19 +71,15 @@ void launch_line(const std::string& line) {
   p.w_strides = strides(p.channels_per_group(), p.R, p.S);
   p.y_strides = strides(p.K, p.P, p.Q);
 
-  const Choice choice = choose_engine(cuda_engines(), p, h200(), algorithm, Listed::kEligible);
-  if (!choice.error.empty()) {
-    if (algorithm == "auto") throw std::runtime_error(choice.error);
-    return;  // the engine refuses the problem
-  }
   const int64_t offset = odd * size_of(p.dtype);
-  const Buffers buffers{address(1, offset), address(2, offset), address(3, offset),
-                        bias ? address(4, offset) : nullptr, address(5, 0)};
-  CudaContext context;
-  context.get_blas = [] { return address(6, 0); };
-  launch_cuda(p, choice.candidates[choice.chosen].plan, buffers, context);
-  if (p.pass != Pass::kWeightGrad) return;
-  cuda_bias_grad(p, buffers.y, address(4, 0), buffers.workspace, context);
+  Buffers buffers{address(1, offset), address(2, offset), address(3, offset),
+                  bias ? address(4, offset) : nullptr};
+  buffers.workspace = address(5, 0);
+  launch(p, buffers, algorithm);
+  if (!bias) return;
+  p.epilogue = {.has_bias = true, .has_residual = true, .activation = Activation::kSilu};
+  buffers.residual = address(7, offset);
+  launch(p, buffers, algorithm);
 }
 
 }  // namespace

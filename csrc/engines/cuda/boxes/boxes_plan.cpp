@@ -94,6 +94,12 @@ double bound_us(const ConvProblem& p, const DeviceCaps&) {
   return kBoundFactor * (predict_plane_copies(find_plane_copies(p)) + 2 * products / rate);
 }
 
+// A residual cannot be read at the places of a channels_last copy of the target.
+double fused_pass_us(const ConvProblem& p, const DeviceCaps& caps) {
+  const bool copies = !find_box_form(with_padded_source(p, find_source_padding(p)));
+  return p.epilogue.has_residual && copies ? separate_pass_us(p, caps) : 0;
+}
+
 Consideration make_plan(const ConvProblem& problem, const DeviceCaps& caps,
                         std::optional<BoxesWish> wished = std::nullopt) {
   const CopiedPixels padding = find_source_padding(problem);
@@ -219,7 +225,7 @@ Engine cuda_boxes_engine() {
           .name = "cuda_boxes",
           .consider = consider,
           .bound_us = bound_us,
-          .separate_pass_us = separate_pass_us,
+          .separate_pass_us = fused_pass_us,
           .variants = variants,
           .plan_variant = plan_variant};
 }

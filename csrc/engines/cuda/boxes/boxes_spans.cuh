@@ -189,15 +189,14 @@ class SpanFragments {
 template <TensorMath kMath>
 class SpanStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
-  using Base::kBytes, Base::kGroups, Base::p_, Base::lane_;
-  using typename Base::Element;
+  using Base::kBytes, Base::p_, Base::lane_;
   using Pixels = Span<kMath>;
   static constexpr int kPitch = stored_span_pitch(kMath);
 
  public:
   static constexpr bool kHasBoxes = false;
-  using Base::kSliceFilters, Base::load_bias, Base::read_bias;
-  using typename Base::Bias;
+  using Base::kGroups, Base::kSliceFilters, Base::load_bias, Base::read_bias;
+  using typename Base::Element, typename Base::Targets;
 
   __device__ __forceinline__ explicit SpanStaging(const BoxesParams& p) : Base(p) {}
 
@@ -205,8 +204,18 @@ class SpanStaging : BoxStaging<kMath> {
     return Pixels(p_, index, p_.target, p_.target_n, p_.target_c);
   }
 
-  __device__ __forceinline__ void stage(const Pixels& pixels, const float* v, const Bias& bias,
-                                        uint32_t staged, int /*piece*/) const {
+  __device__ __forceinline__ const void* find_base(const Pixels&) const { return p_.target; }
+  __device__ __forceinline__ Targets find_targets(const Pixels& pixels, int filter,
+                                                  int /*piece*/) const {
+    const int pixel = first_warp_pixel() + lane_ / 4;
+    const uintptr_t begin = pixels.find_unit(filter, 0) + pixels.find_shift(filter);
+    const auto* const to = reinterpret_cast<const Element*>(begin) + pixel;
+    return {{pixel < pixels.pixels ? to : nullptr, pixel + 8 < pixels.pixels ? to + 8 : nullptr},
+            p_.target_c};
+  }
+
+  __device__ __forceinline__ void stage(const Pixels& pixels, const float* v, uint32_t staged,
+                                        int /*piece*/) const {
     uint32_t to[2];  // this lane's two filters of the first group
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -217,14 +226,14 @@ class SpanStaging : BoxStaging<kMath> {
 #pragma unroll
     for (int g = 0; g < kGroups; g += 2) {
       uint32_t words[4];
-      if constexpr (kBytes == 2) Base::round_pairs(v + 4 * g, bias.value + 2 * g, words);
+      if constexpr (kBytes == 2) Base::round_pairs(v + 4 * g, words);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {  // [group][lower or upper pixel][filter]
         const uint32_t at = to[i % 2] + 8 * (g + i / 4) * kPitch + i / 2 % 2 * 8 * kBytes;
         if constexpr (kBytes == 2) {
           store_element(at, static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2)));
         } else {
-          store_element(at, v[4 * g + i] + bias.value[2 * g + i / 4 * 2 + i % 2]);
+          store_element(at, v[4 * g + i]);
         }
       }
     }

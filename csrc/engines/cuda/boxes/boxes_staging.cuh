@@ -2,7 +2,8 @@
 // tile), and the stores from there to the target.
 //
 // A Staging class has
-//     stage         writes a warp's accumulators of a slice, with bias, to shared memory
+//     find_targets  finds the target's elements that a lane's values go to
+//     stage         writes a warp's finished values of a slice to shared memory
 //     store_boxes   stores a slice by TMA or bulk copies; called by one lane (if kHasBoxes)
 //     store_values  stores a slice by ordinary stores; called by all consumer threads
 #pragma once
@@ -11,6 +12,7 @@
 #include "device/convert.cuh"
 #include "device/memory.cuh"
 #include "engines/cuda/boxes/boxes_ring.cuh"
+#include "kernels/epilogue.cuh"
 #include "kernels/tensor_types.cuh"
 #include "planning/boxed_tensor.h"
 
@@ -19,11 +21,9 @@ namespace convx {
 // Members that all layouts share.
 template <TensorMath kMath>
 class BoxStaging {
- protected:
+ public:
   using Element = typename TensorTypes<kMath>::Element;
   static constexpr int kBytes = static_cast<int>(sizeof(Element));
-
- public:
   static constexpr int kSliceFilters = kBoxLineBytes / kBytes;
   // Groups of 8 filters, the columns of an accumulator fragment.
   static constexpr int kGroups = kSliceFilters / 8;
@@ -33,6 +33,12 @@ class BoxStaging {
     if (p_.bias == nullptr || filter >= p_.group_targets) return 0.f;
     return to_accumulate(static_cast<const Element*>(p_.bias)[filter]);
   }
+  // Where a lane's values go: the target's elements of the lower and upper pixel, for the slice's
+  // first filter, or null where there is no pixel; and elements from one filter to the next.
+  struct Targets {
+    const Element* pixel[2];
+    int64_t filter_step;
+  };
   // Bias of a slice: the lane's two filters of each group.
   struct Bias {
     float value[2 * kGroups];
@@ -53,16 +59,11 @@ class BoxStaging {
   __device__ __forceinline__ explicit BoxStaging(const BoxesParams& p)
       : p_(p), lane_(static_cast<int>(threadIdx.x) & 31) {}
 
-  // Rounds a lane's accumulators of two groups to 16 bits, two filters per word: words[group][lower
-  // or upper pixel].
-  static __device__ __forceinline__ void round_pairs(const float* v, const float* bias,
-                                                     uint32_t (&words)[4]) {
+  // Rounds a lane's values of two groups to 16 bits, two filters per word: words[group][lower or
+  // upper pixel].
+  static __device__ __forceinline__ void round_pairs(const float* v, uint32_t (&words)[4]) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float b0 = bias[2 * i], b1 = bias[2 * i + 1];
-      words[2 * i] = OperandPair<kMath>(v[4 * i] + b0, v[4 * i + 1] + b1).part[0];
-      words[2 * i + 1] = OperandPair<kMath>(v[4 * i + 2] + b0, v[4 * i + 3] + b1).part[0];
-    }
+    for (int i = 0; i < 4; ++i) words[i] = OperandPair<kMath>(v[2 * i], v[2 * i + 1]).part[0];
   }
 
   // Calls visit with the number of each staged value, spread over the consumer threads.
@@ -80,13 +81,12 @@ class BoxStaging {
 template <TensorMath kMath, int kPieces>
 class PixelStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
-  using Base::kBytes, Base::kGroups, Base::p_, Base::lane_;
-  using typename Base::Element;
+  using Base::kBytes, Base::p_, Base::lane_;
 
  public:
   static constexpr bool kHasBoxes = true;
-  using Base::kSliceFilters, Base::load_bias, Base::read_bias;
-  using typename Base::Bias;
+  using Base::kGroups, Base::kSliceFilters, Base::load_bias, Base::read_bias;
+  using typename Base::Element, typename Base::Targets;
 
   __device__ __forceinline__ explicit PixelStaging(const BoxesParams& p) : Base(p) {}
 
@@ -94,20 +94,40 @@ class PixelStaging : BoxStaging<kMath> {
     return locate_tile(p_, index, static_cast<int>(threadIdx.x) / kThreads);
   }
 
+  __device__ __forceinline__ const void* find_base(const BoxTile& tile) const {
+    return p_.phases[tile.phase].target;
+  }
+  __device__ __forceinline__ Targets find_targets(const BoxTile& tile, int filter, int half) const {
+    const BoxPhaseParams& phase = p_.phases[tile.phase];
+    Targets targets{{}, 1};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      int image = first_warp_pixel() % (kThreads / 2) + half * (kBoxPixels / 2) + lane_ / 4 + 8 * i;
+      const int column = tile.column + p_.by_box_columns.split(image);
+      const int row = tile.row + p_.by_box_rows.split(image);
+      const bool exists = image < p_.box_images && tile.image + image < p_.images &&
+                          row < phase.target_height && column < phase.target_width;
+      if (!exists) continue;
+      targets.pixel[i] = static_cast<const Element*>(phase.target) +
+                         (tile.image + image) * p_.target_n + row * p_.target_h +
+                         column * p_.target_w + filter;
+    }
+    return targets;
+  }
+
   // half: with two pieces, which 64 pixels of the warpgroup's piece.
-  __device__ __forceinline__ void stage(const BoxTile&, const float* v, const Bias& bias,
-                                        uint32_t staged, int half) const {
+  __device__ __forceinline__ void stage(const BoxTile&, const float* v, uint32_t staged,
+                                        int half) const {
     const int pixel = first_warp_pixel() % (kThreads / 2) + half * (kBoxPixels / 2);
     staged += pixel * kBoxLineBytes;
     if constexpr (kBytes == 4) {
       const uint32_t to = staged + lane_ / 4 * kBoxLineBytes + lane_ % 4 * 8;
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
-        const float b0 = bias.value[2 * g], b1 = bias.value[2 * g + 1];
         const uint32_t at = swizzle_line(to + 32 * g);
-        store_8_bytes(at, __float_as_uint(v[4 * g] + b0), __float_as_uint(v[4 * g + 1] + b1));
-        store_8_bytes(at + 8 * kBoxLineBytes, __float_as_uint(v[4 * g + 2] + b0),
-                      __float_as_uint(v[4 * g + 3] + b1));
+        store_8_bytes(at, __float_as_uint(v[4 * g]), __float_as_uint(v[4 * g + 1]));
+        store_8_bytes(at + 8 * kBoxLineBytes, __float_as_uint(v[4 * g + 2]),
+                      __float_as_uint(v[4 * g + 3]));
       }
     } else {
       // Four matrices of 8 pixels by 8 filters: the lower and upper pixels of two groups.
@@ -115,7 +135,7 @@ class PixelStaging : BoxStaging<kMath> {
 #pragma unroll
       for (int g = 0; g < kGroups; g += 2) {
         uint32_t words[4];
-        Base::round_pairs(v + 4 * g, bias.value + 2 * g, words);
+        Base::round_pairs(v + 4 * g, words);
         store_matrices(swizzle_line(to + 16 * g), words);
       }
     }
@@ -235,23 +255,36 @@ class PixelStaging : BoxStaging<kMath> {
 template <TensorMath kMath>
 class LineStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
-  using Base::kBytes, Base::kGroups, Base::p_, Base::lane_;
-  using typename Base::Element;
+  using Base::kBytes, Base::p_, Base::lane_;
   static constexpr int kLinePixels = line_pixels(kMath);
   // Bytes of one line with all filters of a slice.
   static constexpr int kLineBytes = Base::kSliceFilters * kBoxLineBytes;
 
  public:
   static constexpr bool kHasBoxes = true;
-  using Base::kSliceFilters, Base::load_bias, Base::read_bias;
-  using typename Base::Bias;
+  using Base::kGroups, Base::kSliceFilters, Base::load_bias, Base::read_bias;
+  using typename Base::Element, typename Base::Targets;
 
   __device__ __forceinline__ explicit LineStaging(const BoxesParams& p) : Base(p) {}
 
   __device__ __forceinline__ int locate(int index) const { return locate_lines<kMath>(p_, index); }
 
-  __device__ __forceinline__ void stage(int /*first*/, const float* v, const Bias& bias,
-                                        uint32_t staged, int /*piece*/) const {
+  __device__ __forceinline__ const void* find_base(int) const { return p_.target; }
+  __device__ __forceinline__ Targets find_targets(int first, int filter, int /*piece*/) const {
+    const int of_tile = first_warp_pixel() + lane_ / 4;
+    const int index = of_tile / kLinePixels;
+    const PlaneLine line(p_, first + index);
+    const int pixel = line.index * kLinePixels + of_tile % kLinePixels;
+    const bool exists = index < count_lines<kMath>(p_, first);
+    const Element* const to = static_cast<const Element*>(p_.target) + line.image * p_.target_n +
+                              filter * p_.target_c + pixel;
+    return {{exists && pixel < p_.plane ? to : nullptr,
+             exists && pixel + 8 < p_.plane ? to + 8 : nullptr},
+            p_.target_c};
+  }
+
+  __device__ __forceinline__ void stage(int /*first*/, const float* v, uint32_t staged,
+                                        int /*piece*/) const {
     const int pixel = first_warp_pixel();
     staged += pixel / kLinePixels * kLineBytes + pixel % kLinePixels * kBytes;
     if constexpr (kBytes == 4) {
@@ -260,10 +293,9 @@ class LineStaging : BoxStaging<kMath> {
       for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float added = bias.value[2 * g + i];
           const uint32_t at = to + (8 * g + i) * kBoxLineBytes;
-          store_element(swizzle_line(at), v[4 * g + i] + added);
-          store_element(swizzle_line(at + 32), v[4 * g + 2 + i] + added);
+          store_element(swizzle_line(at), v[4 * g + i]);
+          store_element(swizzle_line(at + 32), v[4 * g + 2 + i]);
         }
       }
     } else {
@@ -274,7 +306,7 @@ class LineStaging : BoxStaging<kMath> {
 #pragma unroll
       for (int g = 0; g < kGroups; g += 2) {
         uint32_t words[4];
-        Base::round_pairs(v + 4 * g, bias.value + 2 * g, words);
+        Base::round_pairs(v + 4 * g, words);
         store_transposed_matrices(swizzle_line(to + 8 * g * kBoxLineBytes), words);
       }
     }
@@ -305,20 +337,34 @@ class LineStaging : BoxStaging<kMath> {
 template <TensorMath kMath, int kPieces, bool kPaired>
 class ImageStaging : BoxStaging<kMath> {
   using Base = BoxStaging<kMath>;
-  using Base::kBytes, Base::kGroups, Base::p_, Base::lane_;
-  using typename Base::Element;
+  using Base::kBytes, Base::p_, Base::lane_;
 
  public:
   static constexpr bool kHasBoxes = true;
-  using Base::kSliceFilters, Base::load_bias, Base::read_bias;
-  using typename Base::Bias;
+  using Base::kGroups, Base::kSliceFilters, Base::load_bias, Base::read_bias;
+  using typename Base::Element, typename Base::Targets;
 
   __device__ __forceinline__ explicit ImageStaging(const BoxesParams& p) : Base(p), pixels_(p) {}
 
   __device__ __forceinline__ int locate(int index) const { return locate_tile(p_, index).image; }
 
-  __device__ __forceinline__ void stage(int /*first*/, const float* v, const Bias& bias,
-                                        uint32_t staged, int piece) const {
+  __device__ __forceinline__ const void* find_base(int) const { return p_.target; }
+  __device__ __forceinline__ Targets find_targets(int first, int filter, int piece) const {
+    Targets targets{{}, p_.plane};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int place = pixels_.place[piece][i];
+      const int image = place / image_pitch(p_);
+      if (place < 0 || image >= count_images(p_, first)) continue;
+      targets.pixel[i] = static_cast<const Element*>(p_.target) + (first + image) * p_.target_n +
+                         static_cast<int64_t>(filter) * p_.plane +
+                         (place - image * image_pitch(p_)) / kBytes;
+    }
+    return targets;
+  }
+
+  __device__ __forceinline__ void stage(int /*first*/, const float* v, uint32_t staged,
+                                        int piece) const {
     const auto& place = pixels_.place[piece];
     const int plane = p_.plane * kBytes;
     staged += lane_ % 4 * 2 * plane;
@@ -328,7 +374,7 @@ class ImageStaging : BoxStaging<kMath> {
 #pragma unroll
     for (int g = 0; g < kGroups; g += 2) {
       uint32_t words[4];
-      if constexpr (kBytes == 2) Base::round_pairs(v + 4 * g, bias.value + 2 * g, words);
+      if constexpr (kBytes == 2) Base::round_pairs(v + 4 * g, words);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const bool second = i % 2 != turn;
@@ -339,11 +385,9 @@ class ImageStaging : BoxStaging<kMath> {
               __byte_perm(words[i / 2 * 2], words[i / 2 * 2 + 1], second ? 0x7632 : 0x5410);
           stage_pair(to, place, pair);
         } else {
-          const float* const sums = v + 4 * (g + i / 2);
-          const float* const b = bias.value + 2 * (g + i / 2);
-          const float added = second ? b[1] : b[0];
-          stage_pixel(to, place[0], (second ? sums[1] : sums[0]) + added);
-          stage_pixel(to, place[1], (second ? sums[3] : sums[2]) + added);
+          const float* const of_group = v + 4 * (g + i / 2);
+          stage_pixel(to, place[0], second ? of_group[1] : of_group[0]);
+          stage_pixel(to, place[1], second ? of_group[3] : of_group[2]);
         }
       }
     }
@@ -402,5 +446,31 @@ class ImageStaging : BoxStaging<kMath> {
 
   const ImagePixels<kMath, kPieces, kPaired> pixels_;
 };
+
+// Finishes a lane's values of a slice in local memory, [group][lower or upper pixel][filter].
+// filter: the slice's first.
+template <typename Staging, typename Place>
+__device__ __noinline__ void finish_slice(const BoxesParams& p, Place place, int filter, int piece,
+                                          float* values) {
+  using Element = typename Staging::Element;
+  const Staging staging(p);
+  const typename Staging::Targets targets = staging.find_targets(place, filter, piece);
+  const auto locate = [&](const Element* pixel) {
+    return pixel == nullptr ? nullptr
+                            : locate_residual<Element>(p.fusion, staging.find_base(place), pixel);
+  };
+  const Element* const residual[2] = {locate(targets.pixel[0]), locate(targets.pixel[1])};
+#pragma unroll 4
+  for (int g = 0; g < Staging::kGroups; ++g) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int own = 8 * g + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+      if (residual[i / 2] == nullptr || filter + own >= p.group_targets) continue;
+      values[4 * g + i] += to_accumulate(residual[i / 2][own * targets.filter_step]);
+    }
+  }
+  activate_array(p.fusion.activation, static_cast<float>(p.fusion.slope), values,
+                 4 * Staging::kGroups);
+}
 
 }  // namespace convx

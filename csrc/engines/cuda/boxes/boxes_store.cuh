@@ -39,7 +39,7 @@ class BoxStorer {
     bias_ = staging_.load_bias(first_filter + thread_);
   }
 
-  // Adds the bias and stores a tile.
+  // Finishes and stores a tile.
   __device__ __forceinline__ void store(const WgmmaSums<kFilters> (&sums)[kPieces], int tile,
                                         int first_filter) {
     const auto place = staging_.locate(tile);
@@ -54,7 +54,16 @@ class BoxStorer {
       const auto bias = staging_.read_bias(bias_at_ + 4 * slice * kSliceFilters);
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
-        staging_.stage(place, sums[piece].value + slice * kSliceSums, bias, staged, piece);
+        float values[kSliceSums];
+#pragma unroll
+        for (int i = 0; i < kSliceSums; ++i) {
+          values[i] = sums[piece].value[slice * kSliceSums + i] + bias.value[i / 4 * 2 + i % 2];
+        }
+        if (p_.fusion.is_on()) {
+          finish_by_call(p_.fusion, values,
+                         [&](float* all) { finish_slice<Staging>(p_, place, filter, piece, all); });
+        }
+        staging_.stage(place, values, staged, piece);
       }
       if (has_boxes()) fence_async_proxy();
       wait_for_others();

@@ -32,6 +32,7 @@
 #include "device/vectors.cuh"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/depthwise/bands_stage.cuh"
+#include "kernels/epilogue.cuh"
 #include "kernels/finish.cuh"
 
 namespace convx {
@@ -246,7 +247,11 @@ struct BandJob {
           const int column = block.first_column + column_of(n, i);
           if (column >= p.column.count) continue;
           const float* of_mma = accumulators + index_accumulator(row_tile, n);
-          const float pair[2] = {of_mma[i] + bias, of_mma[i + 1] + bias};
+          float pair[2] = {of_mma[i] + bias, of_mma[i + 1] + bias};
+          if (p.fusion.is_on()) {
+            finish_values<T>(p.fusion, locate_residual<T>(p.fusion, p.target, target + column), 1,
+                             p.column.count - column, pair);
+          }
           if (p.pairs) {
             store_pair(target + column, pair);
           } else {

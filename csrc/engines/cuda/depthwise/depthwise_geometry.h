@@ -53,6 +53,7 @@ struct DepthwiseTensors {
   const void* source;
   const void* weight;
   const void* bias;  // may be null
+  FusionParams fusion;
   void* target;
   int64_t source_n, source_c, source_h, source_w;
   int64_t target_n, target_c, target_h, target_w;
@@ -186,7 +187,8 @@ struct PhaseStripParams {
   const void* source;  // y
   const void* weight;
   const void* bias;  // null
-  void* target;      // x
+  FusionParams fusion;
+  void* target;  // x
   int64_t source_n, source_c, source_h, source_w;
   int64_t target_n, target_c, target_h, target_w;
   int64_t weight_k, weight_r, weight_s;

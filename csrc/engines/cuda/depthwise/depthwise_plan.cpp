@@ -11,7 +11,6 @@
 #include "engines/cuda/depthwise/weight_grad_geometry.h"
 #include "planning/gather_axis.h"
 #include "planning/refusals.h"
-#include "planning/separate_pass.h"
 
 namespace convx {
 namespace {
@@ -222,8 +221,7 @@ Engine cuda_depthwise_engine() {
   return {.id = EngineId::kCudaDepthwise,
           .name = "cuda_depthwise",
           .consider = consider,
-          .bound_us = bound_us,
-          .separate_pass_us = separate_pass_us};
+          .bound_us = bound_us};
 }
 
 }  // namespace convx

@@ -26,6 +26,7 @@
 #include "engines/cuda/depthwise/depthwise_geometry.h"
 #include "engines/cuda/depthwise/element_vector.cuh"
 #include "engines/cuda/depthwise/strip_row.cuh"
+#include "kernels/epilogue.cuh"
 
 namespace convx {
 
@@ -216,9 +217,15 @@ __global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
   const auto store = [&](const float (&sums)[kColumns][kChannels]) {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      if (is_own(row) && column + i < t.column.count) {
-        store_elements(target + i * t.target_w, sums[i]);
+      if (!is_own(row) || column + i >= t.column.count) continue;
+      T* const to = target + i * t.target_w;
+      float values[kChannels];
+      copy_values(values, sums[i]);
+      if (t.fusion.is_on()) {
+        finish_values<T>(t.fusion, locate_residual<T>(t.fusion, t.target, to), 1, kChannels,
+                         values);
       }
+      store_elements(to, values);
     }
     target += t.target_h;
     ++row;

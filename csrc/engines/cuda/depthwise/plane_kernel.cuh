@@ -225,6 +225,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, plane_blocks_per_sm(sizeof(
       PlaneAccumulators<T> sum;
       fill(sum, entry.bias);
       multiply_cell<kChunk>(p, cell, lines, weights, sum);
+      if (p.t.fusion.is_on()) finish_cell<T>(p, block, cell, filter, sum);
       put_results(p, block, cell, entry.start, sum, results);
     }
     __syncthreads();

@@ -24,6 +24,7 @@
 
 #include "engines/cuda/depthwise/element_vector.cuh"
 #include "engines/cuda/depthwise/strip_row.cuh"
+#include "kernels/epilogue.cuh"
 
 namespace convx {
 
@@ -173,6 +174,16 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
   T* target = static_cast<T*>(t.target) + place.image * t.target_n + place.filter * t.target_c +
               row * t.target_h + place.strip * kColumns;
   const StripStore<T, kColumns, shifts_rows(kShape, kColumns)> store(place.strip, t.column.count);
+  const auto finish_row = [&](float (&values)[kColumns], bool wanted) {
+    if (t.fusion.is_on()) {
+      const int columns = wanted ? t.column.count - place.strip * kColumns : 0;
+      finish_values<T>(t.fusion, locate_residual<T>(t.fusion, t.target, target), 1, columns,
+                       values);
+    }
+    store(target, values, wanted);
+    target += t.target_h;
+    ++row;
+  };
   do {  // there is at least one step
 #pragma unroll
     for (int ahead = 0; ahead < kAhead; ++ahead) {
@@ -195,9 +206,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
         }
       }
       load_step(rows[ahead]);
-      store(target, sum[kOpenRows - 1], row >= place.first_row);
-      target += t.target_h;
-      ++row;
+      finish_row(sum[kOpenRows - 1], row >= place.first_row);
       ++step;
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
@@ -210,9 +219,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
   // Rows that no further source row adds to.
 #pragma unroll
   for (int m = kOpenRows - 1; m > 0; --m) {
-    store(target, sum[m], row >= place.first_row && row < place.end_row);
-    target += t.target_h;
-    ++row;
+    finish_row(sum[m], row >= place.first_row && row < place.end_row);
   }
 }
 

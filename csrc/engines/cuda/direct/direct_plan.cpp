@@ -6,7 +6,6 @@
 #include "engines/cuda/direct/gather_geometry.h"
 #include "engines/cuda/direct/weight_grad_geometry.h"
 #include "planning/refusals.h"
-#include "planning/separate_pass.h"
 
 namespace convx {
 namespace {
@@ -71,8 +70,7 @@ Engine cuda_direct_engine() {
   return {.id = EngineId::kCudaDirect,
           .name = "cuda_direct",
           .consider = consider,
-          .bound_us = bound_us,
-          .separate_pass_us = separate_pass_us};
+          .bound_us = bound_us};
 }
 
 }  // namespace convx

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
       const int products = chunk.channels * chunk.row_taps * chunk.column_taps;
       if constexpr (kInChains) {
         if (chain > 0 && chain + products > p.chain_limit) {
-          store_tile<T, Tile>(p, block, first_filter, strip, add, nullptr, buffer, sum);
+          store_tile<T, Tile>(p, block, first_filter, strip, add, false, buffer, sum);
           clear_sums<Tile>(sum);
           add = true;
           chain = 0;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(Tile::kThreads, (kGatherBlocks<T, Tile>))
       stage ^= 1;
     }
   }
-  store_tile<T, Tile>(p, block, first_filter, strip, add, p.bias, buffer, sum);
+  store_tile<T, Tile>(p, block, first_filter, strip, add, true, buffer, sum);
 }
 
 }  // namespace convx

@@ -4,6 +4,7 @@
 #include "device/convert.cuh"
 #include "device/vectors.cuh"
 #include "engines/cuda/direct/gather_block.cuh"
+#include "kernels/epilogue.cuh"
 
 namespace convx {
 
@@ -25,25 +26,31 @@ __device__ inline int64_t locate_pixel(const GatherParams& p, const GatherBlock&
          (column.target_start + int64_t{j} * column.target_step) * p.target_strides.w;
 }
 
-// Adds the bias and stores the tile; if `add` is set, it adds to the target. A thread's 8 pixels of
+// Stores the tile; if `add` is set, it adds to the target. finishes: the sums are complete, and get
+// bias, residual and activation. A thread's 8 pixels of
 // one filter would make each store instruction touch addresses 32 bytes apart, so each warp
 // transposes its tile in shared memory and stores runs of neighbouring pixels. For a channels_last
 // target it stores directly, because there a thread's filters are neighbours.
 template <typename T, typename Tile>
 __device__ inline void store_tile(const GatherParams& p, const GatherBlock& block, int first_filter,
-                                  int strip, bool add, const void* bias_values,
-                                  accumulate_t<T>* buffer,
+                                  int strip, bool add, bool finishes, accumulate_t<T>* buffer,
                                   accumulate_t<T> (&sum)[Tile::kPerThread][kStrip]) {
   using Acc = accumulate_t<T>;
   constexpr int kRun = Tile::kWarpStrips * kStrip;  // pixels of a warp
   const int lane = threadIdx.x % 32;
   const int group_filter = block.group * p.target_channels;
   T* target = static_cast<T*>(p.target);
+  const bool fused = finishes && p.fusion.is_on();
+  const auto store = [&](T* element, Acc value) {
+    if (add) value += to_accumulate(*element);
+    if (fused) value = finish_value<T>(p.fusion, p.target, element, value);
+    *element = round_to<T>(value);
+  };
 #pragma unroll
   for (int f = 0; f < Tile::kPerThread; ++f) {
     const int k = first_filter + f;
-    if (bias_values == nullptr || k >= p.target_channels) continue;
-    const Acc bias = to_accumulate(static_cast<const T*>(bias_values)[group_filter + k]);
+    if (!finishes || p.bias == nullptr || k >= p.target_channels) continue;
+    const Acc bias = to_accumulate(static_cast<const T*>(p.bias)[group_filter + k]);
 #pragma unroll
     for (int x = 0; x < kStrip; ++x) sum[f][x] += bias;
   }
@@ -57,8 +64,7 @@ __device__ inline void store_tile(const GatherParams& p, const GatherBlock& bloc
 #pragma unroll
         for (int i = 0; i < kStrip; ++i) value = i == x ? sum[f][i] : value;
         if (first_filter + f < p.target_channels) {
-          T* element = target + offset + group_filter + first_filter + f;
-          *element = round_to<T>(add ? value + to_accumulate(*element) : value);
+          store(target + offset + group_filter + first_filter + f, value);
         }
       }
     }
@@ -89,9 +95,7 @@ __device__ inline void store_tile(const GatherParams& p, const GatherBlock& bloc
 #pragma unroll
       for (int i = 0; i < kReads; ++i) {
         if (k < p.target_channels && offsets[i] >= 0) {
-          const Acc value = buffer[group * kRun + i * 32 + lane];
-          T* element = plane + offsets[i];
-          *element = round_to<T>(add ? value + to_accumulate(*element) : value);
+          store(plane + offsets[i], buffer[group * kRun + i * 32 + lane]);
         }
       }
     }

@@ -213,7 +213,9 @@ class GemmPass {
   // The tensors of a gather.
   const void* source() const { return is_forward_ ? buffers_.x : buffers_.y; }
   void* target() const { return is_forward_ ? buffers_.y : buffers_.x; }
-  const void* bias() const { return is_forward_ && problem_.epilogue.has_bias ? buffers_.bias : nullptr; }
+  const void* bias() const {
+    return is_forward_ && problem_.epilogue.has_bias ? buffers_.bias : nullptr;
+  }
 
   // Multiplies matrices in place, by cuBLASLt where it chooses a better algorithm than cuBLAS.
   void multiply_in_place(const BatchedGemm& gemm, void* blas_memory) const {

@@ -91,6 +91,7 @@ struct DiagonalParams {
   const void* source;
   const void* weight;
   const void* bias;  // may be null
+  FusionParams fusion;
   void* target;
   int64_t source_n, target_n;
   int source_h, source_w, target_h, target_w;  // in elements; channels are contiguous

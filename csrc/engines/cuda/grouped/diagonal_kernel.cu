@@ -40,6 +40,7 @@
 #include "device/vectors.cuh"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/grouped/diagonal_stage.cuh"
+#include "kernels/epilogue.cuh"
 #include "kernels/finish.cuh"
 
 namespace convx {
@@ -192,6 +193,10 @@ struct DiagonalJob {
         for (int k = 0; k < kLaneFilters; ++k) {
           results[k] = accumulators[index_accumulator(i, k / 2) + 2 * half + k % 2] +
                        bias[filter_of(0, 0) + k];
+        }
+        if (p.fusion.is_on()) {
+          finish_values<T>(p.fusion, locate_residual<T>(p.fusion, p.target, target), 1,
+                           p.targets - filter, results);
         }
         if (p.vectors) {
           store_vector(target, results);

@@ -38,6 +38,7 @@
 
 #include "engines/cuda/grouped/grouped_multiply.cuh"
 #include "engines/cuda/grouped/grouped_stage.cuh"
+#include "kernels/epilogue.cuh"
 
 namespace convx {
 
@@ -119,11 +120,28 @@ __device__ __forceinline__ void store_cell_rows(const GroupedParams& p, const Ce
   }
 }
 
+// Adds the residual to a cell's accumulators and activates them.
+template <int kFilters, typename T>
+__device__ __forceinline__ void finish_cell(const GroupedParams& p, const CellTarget& cell,
+                                            const T* target, CellAccumulators<kFilters>& sum) {
+#pragma unroll
+  for (int f = 0; f < kFilters; ++f) {
+#pragma unroll
+    for (int j = 0; j < kCellRows; ++j) {
+      const bool exists = f < cell.filters && j < cell.rows;
+      const T* const to = target + f * p.target_c + j * p.target_h;
+      finish_values<T>(p.fusion, locate_residual<T>(p.fusion, p.target, to), 1,
+                       exists ? cell.columns : 0, sum[f][j]);
+    }
+  }
+}
+
 // `image` counts from the block's first.
 template <int kFilters, typename T>
 __device__ __forceinline__ void store_cell(const GroupedParams& p, CellTarget cell, int image,
-                                           const CellAccumulators<kFilters>& sum) {
+                                           CellAccumulators<kFilters>& sum) {
   T* target = static_cast<T*>(p.target) + cell.first + image * p.target_n;
+  if (p.fusion.is_on()) finish_cell<kFilters>(p, cell, target, sum);
   if (p.store_width == 4) {
     store_cell_rows<4, kFilters>(p, cell, target, sum);
   } else if (p.store_width == 2) {

@@ -11,7 +11,6 @@
 #include "engines/cuda/grouped/grouped_geometry.h"
 #include "planning/gather_axis.h"
 #include "planning/refusals.h"
-#include "planning/separate_pass.h"
 
 namespace convx {
 namespace {
@@ -371,11 +370,6 @@ void GroupedFit::describe(Text& out) const {
   }
 }
 
-Engine cuda_grouped_engine() {
-  return {.id = EngineId::kCudaGrouped,
-          .name = "cuda_grouped",
-          .consider = consider,
-          .separate_pass_us = separate_pass_us};
-}
+Engine cuda_grouped_engine() { return {EngineId::kCudaGrouped, "cuda_grouped", consider}; }
 
 }  // namespace convx

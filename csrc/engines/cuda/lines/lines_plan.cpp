@@ -119,6 +119,12 @@ Consideration consider(const ConvProblem& p, const DeviceCaps& caps, const Searc
   return std::move(*plan);
 }
 
+// The kernels of strict float32 apply neither (stage_accumulators.cuh).
+double fused_pass_us(const ConvProblem& p, const DeviceCaps& caps) {
+  const bool strict = p.dtype == DType::kFloat32 && p.precision == Precision::kIeee;
+  return strict ? separate_pass_us(p, caps) : 0;
+}
+
 }  // namespace
 
 WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
@@ -222,7 +228,7 @@ Engine cuda_lines_engine() {
           .name = "cuda_lines",
           .consider = consider,
           .bound_us = bound_lines_us,
-          .separate_pass_us = separate_pass_us};
+          .separate_pass_us = fused_pass_us};
 }
 
 }  // namespace convx

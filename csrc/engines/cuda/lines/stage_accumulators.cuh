@@ -4,6 +4,7 @@
 #include "device/convert.cuh"
 #include "device/memory.cuh"
 #include "engines/cuda/lines/staging.cuh"
+#include "kernels/epilogue.cuh"
 #include "kernels/finish.cuh"
 
 namespace convx {
@@ -38,7 +39,7 @@ class AccumulatorStager {
         bias_(bias),
         staging_(staging),
         lane_(threadIdx.x & 31),
-        finish_{load_finish(filter_ + lane_ / 4), load_finish(filter_ + lane_ / 4 + 8)} {}
+        finish_{make_finish(filter_ + lane_ / 4), make_finish(filter_ + lane_ / 4 + 8)} {}
 
   __device__ __forceinline__ void start_window(int window) {
     window_ = window;
@@ -51,6 +52,30 @@ class AccumulatorStager {
       if (bias_ == nullptr) return;
 #pragma unroll
       for (int i = 0; i < kColumns / 2; ++i) sums[i] += finish_[i / 2 % 2].bias;
+    }
+  }
+
+  // Finishes all accumulators where there is a residual or an activation. Call it behind add_bias.
+  __device__ __forceinline__ void finish_fused(float (&sums)[kColumns / 2]) const {
+    if constexpr (kCanFuse) {
+      if (!is_fused()) return;
+      const int filter = filter_ + lane_ / 4;
+      const Finish<kMath> finish[2] = {load_finish(filter), load_finish(filter + 8)};
+      const Out* const plane =
+          target_.base + (static_cast<int64_t>(group_) * p_.group_targets + filter) * target_.c;
+      constexpr int kTogether = 4;  // groups of 8 columns
+#pragma unroll
+      for (int g = 0; g < kColumns / 8; g += kTogether) {
+        float values[4 * kTogether];
+#pragma unroll
+        for (int i = 0; i < 4 * kTogether; ++i) values[i] = finish[i / 2 % 2](sums[4 * g + i]);
+        finish_by_call(p_.fusion, values, [&](float* all) {
+          finish_columns(p_, target_, plane, p_.group_targets - filter,
+                         window_ + 8 * g + 2 * (lane_ & 3), all, kTogether);
+        });
+#pragma unroll
+        for (int i = 0; i < 4 * kTogether; ++i) sums[4 * g + i] = values[i];
+      }
     }
   }
 
@@ -108,6 +133,41 @@ class AccumulatorStager {
   }
 
  private:
+  // Strict float32 recomputes accumulators that overflowed when they are staged, and has its
+  // residuals and activations in a pass of its own. Slices get neither: sum_partials finishes them.
+  static constexpr bool kCanFuse = !kExact && std::is_same_v<Out, Bias>;
+  __device__ __forceinline__ bool is_fused() const {
+    return kCanFuse && p_.partials == nullptr && p_.fusion.is_on();
+  }
+
+  // Adds the residual to values in local memory, [group of 8 columns][filter][column], and
+  // activates them. plane: of the first of the two filters, which are 8 apart. filters: those from
+  // it on.
+  static __device__ __noinline__ void finish_columns(const WindowParams& p,
+                                                     const StoreTarget<Out>& target,
+                                                     const Out* plane, int filters, int position,
+                                                     float* values, int groups) {
+    if (p.fusion.residual != nullptr) {
+#pragma unroll 4
+      for (int i = 0; i < 2 * groups; ++i) {
+        const LinePoint at = locate_position(p, position + i / 2 * 8 + i % 2);
+        if (!is_target(p, at)) continue;
+        const Out* const to = plane + at.image * target.n + at.row * target.h +
+                              (at.strip * p.strip_columns + at.column) * target.w;
+        const Out* const residual = locate_residual<Out>(p.fusion, target.base, to);
+        float* const low = values + i / 2 * 4 + i % 2;
+        if (filters > 0) low[0] += to_accumulate(residual[0]);
+        if (filters > 8) low[2] += to_accumulate(residual[8 * target.c]);
+      }
+    }
+    activate_array(p.fusion.activation, static_cast<float>(p.fusion.slope), values, 4 * groups);
+  }
+
+  // What is left to do when accumulators are staged: nothing behind finish_fused.
+  __device__ __forceinline__ Finish<kMath> make_finish(int filter) const {
+    return is_fused() ? Finish<kMath>(0, 1, 1) : load_finish(filter);
+  }
+
   __device__ __forceinline__ Finish<kMath> load_finish(int filter) const {
     if (filter >= p_.group_targets) return {};
     const float bias = bias_ != nullptr ? to_accumulate(bias_[filter]) : 0.f;

@@ -9,7 +9,6 @@
 #include "engines/cuda/pixels/pixel_tiles.h"
 #include "planning/device_rates.h"
 #include "planning/refusals.h"
-#include "planning/separate_pass.h"
 
 namespace convx {
 namespace {
@@ -213,7 +212,6 @@ Engine cuda_mma_engine() {
   return {.id = EngineId::kCudaMma,
           .name = "cuda_mma",
           .consider = consider,
-          .separate_pass_us = separate_pass_us,
           .competes_on = competes_on};
 }
 

@@ -10,6 +10,7 @@
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda/pixels/pixel_place.cuh"
+#include "kernels/epilogue.cuh"
 #include "kernels/finish.cuh"
 
 namespace convx {
@@ -58,6 +59,7 @@ class PixelStorer {
     base_ = target_.base + image * target_.n +
             (static_cast<int64_t>(tile_.group) * p_.group_targets + tile_.filter) * target_.c;
     const bool run = target_.contiguous && one_image;
+    is_run_ = run;
     if (run) {
       base_ += local_;
     } else {
@@ -158,16 +160,74 @@ class PixelStorer {
       if constexpr (!kAhead) ends[0] = load_end(of_tile);
       const FilterEnd& end = ends[kAhead ? i : 0];
       Out* const row = staging_ + filter * kPitch + shift(of_tile) + warp_ * 16 + lane_ / 4;
+      float values[2 * kBlocks];
 #pragma unroll
-      // 8 pixels further each, then the next block.
       for (int half = 0; half < 2 * kBlocks; ++half) {
         const float* v = sums[half / 2].value + 4 * (part * (kStoreFilters / 8) + i / 2) + i % 2;
-        const float sum = finish(v[half % 2 * 2], end);
-        if constexpr (kExact) must_recompute |= is_not_finite(sum);
-        row[half / 2 * kPixelBlock + half % 2 * 8] = round_to<Out>(sum);
+        values[half] = finish(v[half % 2 * 2], end);
+        if constexpr (kExact) must_recompute |= is_not_finite(values[half]);
+      }
+      if (is_fused()) finish_fused<1>(of_tile, values);
+#pragma unroll
+      for (int half = 0; half < 2 * kBlocks; ++half) {
+        row[half / 2 * kPixelBlock + half % 2 * 8] = round_to<Out>(values[half]);
       }
     }
     return must_recompute;
+  }
+
+  // Slices get neither residual nor activation: sum_partials adds and applies them.
+  __device__ __forceinline__ bool is_fused() const {
+    return std::is_same_v<Out, Bias> && p_.partials == nullptr && p_.fusion.is_on();
+  }
+
+  // The window's pixel of this thread: 8 pixels further each, then the next block.
+  static __device__ __forceinline__ int find_pixel(int half) {
+    const int lane = static_cast<int>(threadIdx.x) % 128;
+    return half / 2 * kPixelBlock + half % 2 * 8 + lane / 32 * 16 + lane % 32 / 4;
+  }
+
+  // The target's element for a pixel of the window.
+  __device__ __forceinline__ Out* find_target(int pixel, int filter) const {
+    const int offset = is_run_ ? pixel : targets_[pixel];
+    return base_ + offset + filter * target_.c;
+  }
+
+  // Finishes the thread's values of neighbouring filters in local memory, [half][filter].
+  // residual: of the window's first pixel and the first filter, or null. offsets: of each pixel, or
+  // null where they are neighbours.
+  static __device__ __noinline__ void finish_pixels(Activation activation, double slope,
+                                                    const Out* residual, const int* offsets,
+                                                    int64_t filter_step, int pixels, int filters,
+                                                    int filter_count, float* values, int count) {
+    if (residual != nullptr) {
+#pragma unroll 4
+      for (int i = 0; i < count; ++i) {
+        const int pixel = find_pixel(i / filter_count), filter = i % filter_count;
+        if (pixel >= pixels || filter >= filters) continue;
+        const int offset = offsets == nullptr ? pixel : offsets[pixel];
+        values[i] += to_accumulate(residual[offset + filter * filter_step]);
+      }
+    }
+    activate_array(activation, static_cast<float>(slope), values, count);
+  }
+
+  // The same for values in registers. NaN marks those that must be recomputed.
+  template <int kFilterCount, int kCount>
+  __device__ __forceinline__ void finish_fused(int filter, float (&values)[kCount]) const {
+    bool marked[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) marked[i] = kExact && is_not_finite(values[i]);
+    const Out* const to = base_ + filter * target_.c;
+    finish_by_call(p_.fusion, values, [&](float* all) {
+      finish_pixels(p_.fusion.activation, p_.fusion.slope,
+                    locate_residual<Out>(p_.fusion, p_.target, to), is_run_ ? nullptr : targets_,
+                    target_.c, count_, filters_ - filter, kFilterCount, all, kCount);
+    });
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (marked[i]) values[i] = kNan;
+    }
   }
 
   __device__ __forceinline__ void recompute(Out& staged, int pixel, int filter) const {
@@ -182,6 +242,9 @@ class PixelStorer {
       at.first = tile_.chunk * p_.chunk_channels;
       at.last = tile_.chunk_end * p_.chunk_channels;
       staged = recompute_sum(p_, at) + load_bias(filter);
+      if (is_fused()) {
+        staged = finish_value<Out>(p_.fusion, p_.target, find_target(pixel, filter), staged);
+      }
     }
   }
 
@@ -273,13 +336,19 @@ class PixelStorer {
       const int filter = 8 * g + 2 * (lane_ & 3);
       if (filter >= filters_) break;
       const FilterEnd first = load_end(filter), second = load_end(filter + 1);
+      float values[4 * kBlocks];
 #pragma unroll
       for (int i = 0; i < 2 * kBlocks; ++i) {
-        const int pixel = i / 2 * kPixelBlock + warp_ * 16 + lane_ / 4 + i % 2 * 8;
-        if (pixel >= count_) continue;
         const float* v = sums[i / 2].value + 4 * g + 2 * (i % 2);
+        values[2 * i] = finish(v[0], first), values[2 * i + 1] = finish(v[1], second);
+      }
+      if (is_fused()) finish_fused<2>(filter, values);
+#pragma unroll
+      for (int i = 0; i < 2 * kBlocks; ++i) {
+        const int pixel = find_pixel(i);
+        if (pixel >= count_) continue;
         Out* const to = base_ + targets_[pixel] + filter;
-        const Pair pair{round_to<Out>(finish(v[0], first)), round_to<Out>(finish(v[1], second))};
+        const Pair pair{round_to<Out>(values[2 * i]), round_to<Out>(values[2 * i + 1])};
         if (pairs && filter + 1 < filters_) {
           *reinterpret_cast<Pair*>(to) = pair;
         } else {
@@ -304,6 +373,7 @@ class PixelStorer {
   const int warp_, lane_;
   // Plane of the tile's first filter; if the window is a run, the address of its first pixel.
   Out* base_ = nullptr;
+  bool is_run_ = false;
   int local_ = 0;  // index of the window's first pixel in its image
   int shift_ = 0, shift_step_ = 0;
 };

@@ -8,7 +8,6 @@
 #include "engines/cuda/pixels/pixel_fit.h"
 #include "engines/cuda/pixels/pixel_tiles.h"
 #include "planning/refusals.h"
-#include "planning/separate_pass.h"
 
 namespace convx {
 namespace {
@@ -205,10 +204,7 @@ void PixelShape::describe(Text& out) const {
 }
 
 Engine cuda_pixels_engine() {
-  return {.id = EngineId::kCudaPixels,
-          .name = "cuda_pixels",
-          .consider = consider,
-          .separate_pass_us = separate_pass_us};
+  return {.id = EngineId::kCudaPixels, .name = "cuda_pixels", .consider = consider};
 }
 
 }  // namespace convx

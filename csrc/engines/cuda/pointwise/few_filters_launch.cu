@@ -16,6 +16,7 @@
 #include "device/memory.cuh"
 #include "device/vectors.cuh"
 #include "engines/cuda/pointwise/pointwise_fit.h"
+#include "kernels/epilogue.cuh"
 
 namespace convx {
 
@@ -102,6 +103,10 @@ __global__ void __launch_bounds__(kFewThreads)
 #pragma unroll
       for (int i = 0; i < kFewParts - 1; ++i) totals[v] += others[i][filter][v][lane];
       totals[v] += start;
+    }
+    if (p.fusion.is_on()) {
+      const T* const to = target + filter * p.target_c;
+      finish_values<T>(p.fusion, locate_residual<T>(p.fusion, p.target, to), 1, kValues, totals);
     }
     uint32_t words[4];
 #pragma unroll

@@ -48,6 +48,7 @@ struct FewFiltersParams {
   const void* source;
   const void* filters;
   const void* bias;  // may be null
+  FusionParams fusion;
   void* target;
 
   // Strides in elements.

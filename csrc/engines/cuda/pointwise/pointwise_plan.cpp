@@ -8,7 +8,6 @@
 #include "engines/cuda/cuda_engines.h"
 #include "planning/dense_pixels.h"
 #include "planning/refusals.h"
-#include "planning/separate_pass.h"
 #include "planning/staged_rows.h"
 
 namespace convx {
@@ -354,11 +353,6 @@ void PointwisePlan::describe(Text& out) const {
   describe_halves(out, products);
 }
 
-Engine cuda_pointwise_engine() {
-  return {.id = EngineId::kCudaPointwise,
-          .name = "cuda_pointwise",
-          .consider = consider,
-          .separate_pass_us = separate_pass_us};
-}
+Engine cuda_pointwise_engine() { return {EngineId::kCudaPointwise, "cuda_pointwise", consider}; }
 
 }  // namespace convx

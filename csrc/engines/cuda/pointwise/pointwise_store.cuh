@@ -12,6 +12,7 @@
 #include "device/warp_roles.cuh"
 #include "device/wgmma.cuh"
 #include "engines/cuda/pointwise/pointwise_ring.cuh"
+#include "kernels/epilogue.cuh"
 #include "kernels/finish.cuh"
 
 namespace convx {
@@ -91,7 +92,7 @@ class PointwiseStorer {
       const int pixel = first + piece * kPiece;
       __syncwarp();  // all lanes have stored the previous piece
       const float* const values = sums.value + piece * (4 * kPieceGroups);
-      stage(values, filters, staging_);
+      stage(values, filters, row, pixel, staging_);
       __syncwarp();
       if (is_split(kMath) && __any_sync(0xffffffff, has_not_finite(values))) {
         recompute(row, pixel, staging_);
@@ -119,7 +120,7 @@ class PointwiseStorer {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       const float* const values = sums.value + piece * (4 * kPieceGroups);
-      stage(values, filters, staging_ + 128 * piece);
+      stage(values, filters, row, first + piece * kPiece, staging_ + 128 * piece);
       must_recompute |= has_not_finite(values);
     }
     if (is_split(kMath) && __any_sync(0xffffffff, must_recompute)) {
@@ -150,22 +151,72 @@ class PointwiseStorer {
     return filter;
   }
 
-  // Writes kPieceGroups groups of 8 pixels to [filter][kPiece pixels].
-  __device__ __forceinline__ void stage(const float* v, const Filters& filters,
-                                        uint32_t staged) const {
+  // The target's element for a pixel, counted through all images; filter: within the block's.
+  __device__ __forceinline__ Element* find_target(int pixel, int filter) const {
+    const TargetPixel at(p_, pixel);
+    return target_ + filter * p_.target_c + at.image * p_.target_n + at.row * p_.target_h +
+           at.column * p_.target_w;
+  }
+
+  // Finishes the thread's values of a piece, [group of 8 pixels][lower or upper filter][pixel].
+  // target: of the lower filter.
+  static __device__ __noinline__ void finish_piece(const PointwiseParams& p, const Element* target,
+                                                   int filters, int first_pixel, float* values) {
+    if (p.fusion.residual != nullptr) {
+#pragma unroll 2
+      for (int i = 0; i < 2 * kPieceGroups; ++i) {
+        const int pixel = first_pixel + i / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+        if (pixel >= p.pixels) break;
+        const TargetPixel at(p, pixel);
+        const Element* const to =
+            target + at.image * p.target_n + at.row * p.target_h + at.column * p.target_w;
+        const Element* const residual = locate_residual<Element>(p.fusion, p.target, to);
+        float* const low = values + i / 2 * 4 + i % 2;
+        if (filters > 0) low[0] += to_accumulate(residual[0]);
+        if (filters > 8) low[2] += to_accumulate(residual[8 * p.target_c]);
+      }
+    }
+    activate_array(p.fusion.activation, static_cast<float>(p.fusion.slope), values,
+                   4 * kPieceGroups);
+  }
+
+  // The same for values in registers. NaN marks those that must be recomputed.
+  __device__ __forceinline__ void finish_fused(int first_filter, int first_pixel,
+                                               float (&values)[4 * kPieceGroups]) const {
+    bool marked[4 * kPieceGroups];
+#pragma unroll
+    for (int i = 0; i < 4 * kPieceGroups; ++i) {
+      marked[i] = is_split(kMath) && is_not_finite(values[i]);
+    }
+    const int filter = first_filter + lane_ / 4;
+    finish_by_call(p_.fusion, values, [&](float* all) {
+      finish_piece(p_, target_ + filter * p_.target_c, work_.filters - filter, first_pixel, all);
+    });
+#pragma unroll
+    for (int i = 0; i < 4 * kPieceGroups; ++i) {
+      if (marked[i]) values[i] = kNan;
+    }
+  }
+
+  // Writes kPieceGroups groups of 8 pixels to [filter][kPiece pixels]. first_filter: the warp's.
+  __device__ __forceinline__ void stage(const float* v, const Filters& filters, int first_filter,
+                                        int first_pixel, uint32_t staged) const {
     const int pitch = p_.staging_pitch;
     // Made only when the accumulators are complete: registers are short before.
     using FinishFilter = Finish<is_split(kMath) ? TensorMath::kIeee : kMath>;
     const FinishFilter low(filters.low.bias, source_scale_, filters.low.scale);
     const FinishFilter high(filters.high.bias, source_scale_, filters.high.scale);
+    float values[4 * kPieceGroups];
+#pragma unroll
+    for (int i = 0; i < 4 * kPieceGroups; ++i) values[i] = i % 4 < 2 ? low(v[i]) : high(v[i]);
+    if (p_.fusion.is_on()) finish_fused(first_filter, first_pixel, values);
     if constexpr (kBytes == 4) {
       const uint32_t to = staged + lane_ / 4 * pitch + lane_ % 4 * 8;
 #pragma unroll
       for (int g = 0; g < kPieceGroups; ++g) {
-        store_8_bytes(to + 32 * g, __float_as_uint(low(v[4 * g])),
-                      __float_as_uint(low(v[4 * g + 1])));
-        store_8_bytes(to + 32 * g + 8 * pitch, __float_as_uint(high(v[4 * g + 2])),
-                      __float_as_uint(high(v[4 * g + 3])));
+        const float* const s = values + 4 * g;
+        store_8_bytes(to + 32 * g, __float_as_uint(s[0]), __float_as_uint(s[1]));
+        store_8_bytes(to + 32 * g + 8 * pitch, __float_as_uint(s[2]), __float_as_uint(s[3]));
       }
     } else {
       // Four matrices of 8 filters by 8 pixels: the lower and upper filters of two groups.
@@ -175,9 +226,9 @@ class PointwiseStorer {
         uint32_t words[4];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float* s = v + 4 * (g + i);
-          words[2 * i] = OperandPair<kMath>(low(s[0]), low(s[1])).part[0];
-          words[2 * i + 1] = OperandPair<kMath>(high(s[2]), high(s[3])).part[0];
+          const float* const s = values + 4 * (g + i);
+          words[2 * i] = OperandPair<kMath>(s[0], s[1]).part[0];
+          words[2 * i + 1] = OperandPair<kMath>(s[2], s[3]).part[0];
         }
         store_matrices(to + 16 * g, words);
       }
@@ -210,7 +261,12 @@ class PointwiseStorer {
         sum.filter = work_.filter + row + i;
         sum.image = at.image, sum.row = at.row, sum.column = at.column;
         sum.last = p_.group_sources;
-        store_element(own, recompute_sum(p_, sum) + load_bias(row + i));
+        float value = recompute_sum(p_, sum) + load_bias(row + i);
+        if (p_.fusion.is_on()) {
+          const Element* const to = find_target(pixel + lane_, row + i);
+          value = finish_value<Element>(p_.fusion, p_.target, to, value);
+        }
+        store_element(own, value);
       }
     }
   }
