@@ -133,7 +133,7 @@ def test_epilogues(core: ModuleType, engine: str, format: Any) -> None:
         assert fused > 2
 
 
-@pytest.mark.parametrize("dtype", [*{f[0] for f in FORMATS}, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [*dict.fromkeys(f[0] for f in FORMATS), torch.float64], ids=str)
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_separate_pass(core: ModuleType, dtype: torch.dtype, before: int) -> None:
     """At addresses that are not multiples of 16 bytes, too."""

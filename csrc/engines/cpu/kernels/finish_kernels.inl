@@ -3,7 +3,7 @@
 #include "core/activations.inl"
 
 // exp, tanh and erf of float32 values without branches, so that loops over them vectorise. Relative
-// errors are below 3e-7 (tests/torch/test_activation.py). The coefficients are minimax polynomials.
+// errors are below 3e-7 (tests/torch/test_fused.py). The coefficients are minimax polynomials.
 struct VectorMath {
   static inline __attribute__((always_inline)) float power_of_two(int32_t exponent) {
     return bits_to_float(static_cast<uint32_t>(exponent + 127) << 23);
