@@ -45,6 +45,7 @@ constexpr int64_t kMaxTilePixels = 1024;
 // Narrower panels, as with 16 vector registers, reload too much (AVX2: 10% slower than the other
 // way around, measured on a Cascade Lake core).
 constexpr int64_t kMinPanelOverChannels = 4;
+constexpr int64_t kMinVectorsOverChannels = 2;
 // Fewer terms do not make up for transposing the result.
 constexpr int64_t kMinDepthOverChannels = 96;
 
@@ -128,10 +129,9 @@ inline bool multiplies_plane(const GatherGeometry& g) {
   return !g.packed && g.view.target_channels == 1 && g.depth_blocks == 1;
 }
 
-// Whether vectors run over target channels and pixels are broadcast. That takes whole vectors of
-// channels, as many as the widest panel has, and enough terms to make up for transposing the
-// result. Other products have vectors of pixels and broadcast weights. Every sum has the same order
-// in both.
+// Whether vectors run over target channels and pixels are broadcast. That takes wide registers, two
+// whole vectors of channels or more, and enough terms to make up for transposing the result. Other
+// products have vectors of pixels and broadcast weights. Every sum has the same order in both.
 bool vectors_run_over_channels(const ConvProblem& problem, const GatherGeometry& geometry,
                                int64_t lanes, int64_t widest);
 

@@ -85,7 +85,8 @@ bool vectors_run_over_channels(const ConvProblem& problem, const GatherGeometry&
   const int64_t phases = static_cast<int64_t>(g.view.rows.size() * g.view.columns.size());
   const int64_t depth = g.view.source_channels * problem.taps() / phases;
   return !g.packed && widest >= kMinPanelOverChannels && g.view.target_channels % lanes == 0 &&
-         g.tile.m % lanes == 0 && g.tile.m >= widest * lanes && depth >= kMinDepthOverChannels;
+         g.tile.m % lanes == 0 && g.tile.m >= kMinVectorsOverChannels * lanes &&
+         depth >= kMinDepthOverChannels;
 }
 
 GatherGeometry make_gather_geometry(const ConvProblem& problem, const Tile& tile, bool packed) {

@@ -195,7 +195,7 @@ class WeightLaunch {
     return task.block->depth() * (g_.packed ? g_.padded_filters : task.filters);
   }
 
-  void store_sums(const WeightTask& task, const Acc* sums) const {
+  void store_sums(const WeightTask& task, Acc* sums) const {
     const DepthBlock& block = *task.block;
     const Strides& strides = problem_.w_strides;
     const int64_t filter = task.group * problem_.filters_per_group() + task.filter;

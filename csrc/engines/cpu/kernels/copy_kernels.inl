@@ -98,14 +98,11 @@ void load_transposed(const RowCopy& copy, accumulate_t<T>* out) {
     if constexpr (std::is_same_v<T, accumulate_t<T>>) {
       first = load_transposed_squares<T>(block, in, out + column);
     }
-    for (int64_t j = column; j < end; ++j, in += copy.column_stride) {
-      if (copy.row_stride == 1) {
-        for (int64_t i = first; i < copy.rows; ++i) out[i * copy.pitch + j] = in[i];
-      } else {
-        for (int64_t i = first; i < copy.rows; ++i) {
-          out[i * copy.pitch + j] = in[i * copy.row_stride];
-        }
-      }
+    const int64_t columns = block.columns, row_step = copy.row_stride, step = copy.column_stride;
+    for (int64_t i = first; i < copy.rows; ++i) {
+      const T* const from = in + i * row_step;
+      accumulate_t<T>* const to = out + i * copy.pitch + column;
+      for (int64_t j = 0; j < columns; ++j) to[j] = from[j * step];
     }
   }
 }
@@ -126,6 +123,23 @@ void load_rows(const RowCopy& copy, accumulate_t<T>* out) {
     fill_zero(out + copy.columns_before + copy.columns, copy.columns_after);
   }
   for (int64_t i = 0; i < copy.rows_after; ++i, out += copy.pitch) fill_zero(out, width);
+}
+
+// out = in + shift. Whole vectors, the last of which overlaps the one before.
+template <typename T, typename Acc>
+inline void store_run(const Acc* in, Acc shift, T* out, int64_t count) {
+  if constexpr (std::is_same_v<T, Acc>) {
+    using Loose = typename VectorTypes<Acc>::Loose;
+    constexpr int lanes = kLanes<Acc>;
+    if (count >= lanes) {
+      for (int64_t j = 0; j < count; j += lanes) {
+        const int64_t at = j < count - lanes ? j : count - lanes;
+        *reinterpret_cast<Loose*>(out + at) = *reinterpret_cast<const Loose*>(in + at) + shift;
+      }
+      return;
+    }
+  }
+  for (int64_t j = 0; j < count; ++j) out[j] = convert_to<T>(in[j] + shift);
 }
 
 template <typename T, typename Acc>
@@ -152,7 +166,7 @@ void store_segment(const Acc* tile, const TileStore& store, T* out, int64_t coun
   for (int64_t i = 0; i < store.rows; ++i, tile += store.pitch, out += store.row_stride) {
     const Acc shift = bias ? static_cast<Acc>(bias[i]) : Acc{0};
     if (store.column_stride == 1) {
-      for (int64_t j = 0; j < count; ++j) out[j] = convert_to<T>(tile[j] + shift);
+      store_run(tile, shift, out, count);
     } else {
       for (int64_t j = 0; j < count; ++j) {
         out[j * store.column_stride] = convert_to<T>(tile[j] + shift);
@@ -162,16 +176,17 @@ void store_segment(const Acc* tile, const TileStore& store, T* out, int64_t coun
 }
 
 template <typename T>
-void store_tile(const accumulate_t<T>* tile, const TileStore& store) {
+void store_tile(accumulate_t<T>* tile, const TileStore& store) {
+  TileStore rest = store;
+  if (store.epilogue.is_fused()) {
+    finish_tile<T>(tile, store);
+    rest.bias = nullptr;
+  }
   for (int64_t s = 0; s < store.segment_count; ++s) {
     const TileSegment& segment = store.segments[s];
     const int64_t step = store.rows_are_contiguous ? store.pitch : 1;
-    const accumulate_t<T>* const first = tile + segment.position * step;
-    if (store.epilogue.is_fused()) {
-      store_finished_segment<T>(first, store, segment.target, segment.count);
-    } else {
-      store_segment(first, store, static_cast<T*>(store.target) + segment.target, segment.count);
-    }
+    store_segment(tile + segment.position * step, rest,
+                  static_cast<T*>(store.target) + segment.target, segment.count);
   }
 }
 

@@ -101,7 +101,12 @@ constexpr int kMaxChannelTaps = 8;
 constexpr int kMaxTileVectors = 4;
 constexpr int kMaxTileColumns = 64;  // for any instruction set and type
 constexpr int kMaxVectorLanes = 16;
-constexpr int kOffsetsAhead = 4;  // prefetch distance of multiply_run, in terms
+constexpr int kPixelsAhead = 16;  // prefetch distance of multiply_run: the next runs read them
+
+// Terms of a sum that are computed: `blocks` times the first `length` of `step` neighbouring terms.
+struct TermBlocks {
+  int64_t blocks, length, step;
+};
 
 template <typename Acc>
 struct CpuKernels {
@@ -123,7 +128,7 @@ struct CpuKernels {
 
   // Copies and converts. `out` points to the first border element.
   void (*load_rows)(const RowCopy& copy, Acc* out);
-  void (*store_tile)(const Acc* tile, const TileStore& store);
+  void (*store_tile)(Acc* tile, const TileStore& store);  // may overwrite the tile
 
   // panel[k][position ...] = source[offsets[k] + segment.source ...] for every segment. Positions
   // from the end of the last segment to width become zero. Rows of the panel have width elements.
@@ -136,11 +141,10 @@ struct CpuKernels {
   void (*multiply_tile)(int rows, int vectors, int64_t depth, const Acc* a, const Acc* const* b,
                         const int32_t* offsets, bool accumulate, Acc* tile);
 
-  // sums[i][v * lanes + l] (+)= sum over k of
+  // sums[i][v * lanes + l] (+)= sum over the terms k of
   //   weights[(k * vectors + v) * lanes + l] * source[offsets[k] + i]   for each of the pixels i.
-  // vectors is 1, 2 or panel_vectors. Adds to the sums if `accumulate` is set. Prefetches at
-  // offsets[k + kOffsetsAhead], which must be readable for every k.
-  void (*multiply_run)(int pixels, int vectors, int64_t depth, const Acc* weights,
+  // vectors is 1, 2 or panel_vectors. Adds to the sums if `accumulate` is set.
+  void (*multiply_run)(int pixels, int vectors, const TermBlocks& terms, const Acc* weights,
                        const Acc* source, const int32_t* offsets, bool accumulate, Acc* sums);
 
   // sums[i * columns + j] = sum over k of weights[k] * source[offsets[k] + i * pitch + j] for the

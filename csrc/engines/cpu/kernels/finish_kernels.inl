@@ -73,44 +73,72 @@ void activate_run(const Epilogue& epilogue, Acc* values, int64_t count) {
   });
 }
 
-// Finishes a segment of a tile: adds bias and residual, activates, rounds and stores. A run goes
-// along the axis whose elements are neighbours in the target.
-template <typename T>
-void store_finished_segment(const accumulate_t<T>* tile, const TileStore& store, int64_t offset,
-                            int64_t count) {
-  using Acc = accumulate_t<T>;
-  constexpr int64_t kRun = 64;
-  T* const target = static_cast<T*>(store.target) + offset;
-  const T* const residual =
-      store.residual ? static_cast<const T*>(store.residual) + offset : nullptr;
-  const T* const bias = static_cast<const T*>(store.bias);
-  struct Axis {
-    int64_t extent, in_tile, in_target, in_bias;
-  };
-  const int64_t pitch = store.pitch;
-  Axis along{count, store.rows_are_contiguous ? pitch : 1, store.column_stride, 0};
-  Axis across{store.rows, store.rows_are_contiguous ? 1 : pitch, store.row_stride, 1};
-  if (store.row_stride == 1 && store.column_stride != 1) std::swap(along, across);
-  for (int64_t i = 0; i < across.extent; ++i) {
-    for (int64_t first = 0; first < along.extent; first += kRun) {
-      const int64_t length = along.extent - first < kRun ? along.extent - first : kRun;
-      const Acc* const from = tile + i * across.in_tile + first * along.in_tile;
-      const int64_t at = i * across.in_target + first * along.in_target;
-      const T* const shift = bias ? bias + i * across.in_bias + first * along.in_bias : nullptr;
-      Acc run[kRun];
-      for (int64_t j = 0; j < length; ++j) run[j] = from[j * along.in_tile];
-      if (shift) {
-        for (int64_t j = 0; j < length; ++j) run[j] += static_cast<Acc>(shift[j * along.in_bias]);
-      }
-      if (residual) {
-        for (int64_t j = 0; j < length; ++j) {
-          run[j] += static_cast<Acc>(residual[at + j * along.in_target]);
-        }
-      }
-      activate_run(store.epilogue, run, length);
-      for (int64_t j = 0; j < length; ++j) {
-        target[at + j * along.in_target] = convert_to<T>(run[j]);
-      }
+// run += in
+template <typename T, typename Acc>
+inline void add_run(const T* in, int64_t stride, Acc* run, int64_t count) {
+  using Loose = typename VectorTypes<Acc>::Loose;
+  constexpr int lanes = kLanes<Acc>;
+  int64_t j = 0;
+  if constexpr (std::is_same_v<T, Acc>) {
+    for (; stride == 1 && j + lanes <= count; j += lanes) {
+      *reinterpret_cast<Loose*>(run + j) += *reinterpret_cast<const Loose*>(in + j);
     }
   }
+  if (stride == 1) {
+    for (; j < count; ++j) run[j] += static_cast<Acc>(in[j]);
+  } else {
+    for (; j < count; ++j) run[j] += static_cast<Acc>(in[j * stride]);
+  }
+}
+
+// run += shift
+template <typename Acc>
+inline void shift_run(Acc shift, Acc* run, int64_t count) {
+  using Loose = typename VectorTypes<Acc>::Loose;
+  constexpr int lanes = kLanes<Acc>;
+  int64_t j = 0;
+  for (; j + lanes <= count; j += lanes) *reinterpret_cast<Loose*>(run + j) += shift;
+  for (; j < count; ++j) run[j] += shift;
+}
+
+// Adds bias and residual to a segment of a tile in place. `offset` is the segment's in the target.
+template <typename T>
+void add_to_segment(accumulate_t<T>* tile, const TileStore& store, int64_t offset, int64_t count) {
+  using Acc = accumulate_t<T>;
+  struct Axis {
+    int64_t extent, stride;
+  };
+  const Axis rows{store.rows, store.row_stride}, columns{count, store.column_stride};
+  const Axis& along = store.rows_are_contiguous ? rows : columns;  // contiguous in the tile
+  const Axis& across = store.rows_are_contiguous ? columns : rows;
+  const T* const bias = static_cast<const T*>(store.bias);
+  const T* const residual =
+      store.residual == nullptr ? nullptr : static_cast<const T*>(store.residual) + offset;
+  for (int64_t i = 0; i < across.extent; ++i) {
+    Acc* const run = tile + i * store.pitch;
+    if (bias != nullptr && store.rows_are_contiguous) add_run(bias, 1, run, along.extent);
+    if (bias != nullptr && !store.rows_are_contiguous) {
+      shift_run(static_cast<Acc>(bias[i]), run, along.extent);
+    }
+    if (residual != nullptr) {
+      add_run(residual + i * across.stride, along.stride, run, along.extent);
+    }
+  }
+}
+
+// Finishes a tile in place: adds bias and residual, and activates everything, also what lies
+// between segments and is not stored.
+template <typename T>
+void finish_tile(accumulate_t<T>* tile, const TileStore& store) {
+  if (store.segment_count == 0) return;
+  for (int64_t s = 0; s < store.segment_count; ++s) {
+    const TileSegment& segment = store.segments[s];
+    const int64_t step = store.rows_are_contiguous ? store.pitch : 1;
+    add_to_segment<T>(tile + segment.position * step, store, segment.target, segment.count);
+  }
+  const TileSegment& last = store.segments[store.segment_count - 1];
+  const int64_t columns = last.position + int64_t{last.count};
+  const bool by_rows = !store.rows_are_contiguous;
+  const int64_t runs = by_rows ? store.rows : columns, length = by_rows ? columns : store.rows;
+  activate_run(store.epilogue, tile, (runs - 1) * store.pitch + length);
 }

@@ -57,24 +57,29 @@ void multiply_tile_of_four(int rows, int64_t depth, const Acc* a, const Acc* con
 
 // The same product with vectors over target channels; the pixels of the source are broadcast.
 template <typename Acc, int kPixels, int kVectors>
-void multiply_fixed_run(int64_t depth, const Acc* weights, const Acc* source,
+void multiply_fixed_run(const TermBlocks& terms, const Acc* weights, const Acc* source,
                         const int32_t* offsets, bool accumulate, Acc* sums) {
   using Vec = typename VectorTypes<Acc>::Vec;
   using Loose = typename VectorTypes<Acc>::Loose;
   constexpr int lanes = kLanes<Acc>;
   Vec tile[kPixels][kVectors] = {};
-  for (int64_t k = 0; k < depth; ++k, weights += kVectors * lanes) {
-    const Acc* pixel = source + offsets[k];
-    __builtin_prefetch(source + offsets[k + kOffsetsAhead]);
-    Vec values[kVectors];
-    CONVX_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      values[v] = *reinterpret_cast<const Loose*>(weights + v * lanes);
-    }
-    CONVX_UNROLL
-    for (int i = 0; i < kPixels; ++i) {
+  for (int64_t block = 0; block < terms.blocks; ++block) {
+    const Acc* factors = weights + block * terms.step * kVectors * lanes;
+    const int32_t* const begin = offsets + block * terms.step;
+    const int32_t* const end = begin + terms.length;
+    for (const int32_t* at = begin; at < end; ++at, factors += kVectors * lanes) {
+      const Acc* pixel = source + *at;
+      __builtin_prefetch(pixel + kPixelsAhead);
+      Vec values[kVectors];
       CONVX_UNROLL
-      for (int v = 0; v < kVectors; ++v) tile[i][v] += values[v] * pixel[i];
+      for (int v = 0; v < kVectors; ++v) {
+        values[v] = *reinterpret_cast<const Loose*>(factors + v * lanes);
+      }
+      CONVX_UNROLL
+      for (int i = 0; i < kPixels; ++i) {
+        CONVX_UNROLL
+        for (int v = 0; v < kVectors; ++v) tile[i][v] += values[v] * pixel[i];
+      }
     }
   }
   CONVX_UNROLL
@@ -88,28 +93,29 @@ void multiply_fixed_run(int64_t depth, const Acc* weights, const Acc* source,
 }
 
 template <typename Acc, int kPixels, int kVectors>
-void multiply_run_of_vectors(int pixels, int64_t depth, const Acc* weights, const Acc* source,
-                             const int32_t* offsets, bool accumulate, Acc* sums) {
+void multiply_run_of_vectors(int pixels, const TermBlocks& terms, const Acc* weights,
+                             const Acc* source, const int32_t* offsets, bool accumulate,
+                             Acc* sums) {
   if constexpr (kPixels > 0) {
     if (pixels != kPixels) {
-      return multiply_run_of_vectors<Acc, kPixels - 1, kVectors>(pixels, depth, weights, source,
+      return multiply_run_of_vectors<Acc, kPixels - 1, kVectors>(pixels, terms, weights, source,
                                                                  offsets, accumulate, sums);
     }
-    multiply_fixed_run<Acc, kPixels, kVectors>(depth, weights, source, offsets, accumulate, sums);
+    multiply_fixed_run<Acc, kPixels, kVectors>(terms, weights, source, offsets, accumulate, sums);
   }
 }
 
 template <typename Acc>
-void multiply_run(int pixels, int vectors, int64_t depth, const Acc* weights, const Acc* source,
-                  const int32_t* offsets, bool accumulate, Acc* sums) {
+void multiply_run(int pixels, int vectors, const TermBlocks& terms, const Acc* weights,
+                  const Acc* source, const int32_t* offsets, bool accumulate, Acc* sums) {
   if (vectors == 1) {
-    multiply_run_of_vectors<Acc, kRunPixelsOfOne, 1>(pixels, depth, weights, source, offsets,
+    multiply_run_of_vectors<Acc, kRunPixelsOfOne, 1>(pixels, terms, weights, source, offsets,
                                                      accumulate, sums);
   } else if (vectors == 2) {
-    multiply_run_of_vectors<Acc, kRunPixelsOfTwo, 2>(pixels, depth, weights, source, offsets,
+    multiply_run_of_vectors<Acc, kRunPixelsOfTwo, 2>(pixels, terms, weights, source, offsets,
                                                      accumulate, sums);
   } else if constexpr (kPanelVectors > 2) {
-    multiply_run_of_vectors<Acc, kRunPixelsOfPanel, kPanelVectors>(pixels, depth, weights, source,
+    multiply_run_of_vectors<Acc, kRunPixelsOfPanel, kPanelVectors>(pixels, terms, weights, source,
                                                                    offsets, accumulate, sums);
   }
 }
