@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 
 import torch
 
 from . import _ops  # noqa: F401  (defines the operators)
+from ._checks import ACTIVATIONS
 from ._precision import PRECISION_ARGUMENTS
 from ._values import shown
 
@@ -28,6 +30,21 @@ def check_choices(where: str, precision: object, algorithm: object) -> None:
         raise ValueError(
             f"{where}: algorithm must be one of {names}, or 'engine:variant', "
             f"but got algorithm={shown(algorithm)}"
+        )
+
+
+def check_fusion(where: str, activation: object, negative_slope: object) -> None:
+    """The same for the words of a fused epilogue."""
+    if activation is not None and activation not in ACTIVATIONS:
+        names = ", ".join(map(repr, ACTIVATIONS))
+        raise ValueError(
+            f"{where}: activation must be None or one of {names}, "
+            f"but got activation={shown(activation)}"
+        )
+    if not isinstance(negative_slope, int | float) or not math.isfinite(negative_slope):
+        raise ValueError(
+            f"{where}: negative_slope must be a finite number, "
+            f"but got negative_slope={shown(negative_slope)}"
         )
 
 

@@ -10,6 +10,9 @@ from torch.nn.utils import parametrize
 
 from .modules import Conv1d, Conv2d, ConvTranspose2d, LazyConv2d
 
+# Attributes of convx's layers that PyTorch's do not have.
+_WORDS = ("activation", "negative_slope", "precision", "algorithm")
+
 # The attribute in which a swapped module remembers the class it came from.
 _ORIGINAL = "_convx_original_class"
 
@@ -49,13 +52,14 @@ def restore(model: nn.Module, *, native: bool = False) -> list[str]:
         The names of the modules that were changed.
 
     Raises:
-        ValueError: with `native=True`, for a layer with four-sided padding that nn.Conv2d cannot
-            express, before anything is changed.
+        ValueError: with `native=True`, for a layer with an activation or with four-sided padding,
+            which nn.Conv2d cannot express, before anything is changed.
     """
     natives = {}
     for name, module in model.named_modules() if native else ():
         cls = _native_class(module)
         if cls is not None:
+            _refuse_activation(name, module)
             natives[name] = cls, _two_sided_padding(name, module)
     restored = []
     for name, module in model.named_modules():
@@ -66,8 +70,8 @@ def restore(model: nn.Module, *, native: bool = False) -> list[str]:
             original = module.__dict__.pop(_ORIGINAL, None)
         if original is None:
             continue
-        module.__dict__.pop("precision", None)
-        module.__dict__.pop("algorithm", None)
+        for word in _WORDS:
+            module.__dict__.pop(word, None)
         became = isinstance(module, Conv2d) and issubclass(original, nn.LazyConv2d)
         _set_class(module, original.cls_to_become if became else original)
         restored.append(name)
@@ -80,6 +84,15 @@ def _native_class(module: nn.Module) -> type[Any] | None:
         return None
     underlying = _underlying_class(module)
     return next((kind for kind, ours in OURS.items() if ours is underlying), None)
+
+
+def _refuse_activation(name: str, module: Any) -> None:
+    activation = getattr(module, "activation", None)
+    if activation not in (None, "none"):
+        raise ValueError(
+            f"convx.restore: layer '{name}' has activation='{activation}', which nn.Conv2d cannot "
+            "express; put the activation into a module of its own"
+        )
 
 
 def _two_sided_padding(name: str, module: Any) -> Any:
@@ -108,7 +121,7 @@ def why_keep(module: ConvLayer) -> str | None:
             return f"{cls.__name__}: convert the model when it is initialised"
         if cls is not nn.LazyConv2d:
             return f"{cls.__name__} is a subclass of nn.LazyConv2d"
-    for name in ("precision", "algorithm"):
+    for name in _WORDS:
         if hasattr(module, name):
             return f"{cls.__name__} has an attribute {name} of its own"
     for name in () if cls is nn.LazyConv2d else _KINDS[kind][1]:

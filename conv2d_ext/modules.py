@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ._choices import check_choices
+from ._choices import check_choices, check_fusion
 from .functional import conv1d, conv2d, conv_transpose2d
 
 _is_scripting = torch.jit.is_scripting  # type: ignore[attr-defined]
@@ -20,18 +20,29 @@ class Conv2d(nn.Conv2d):
     """A torch.nn.Conv2d that computes with `conv2d_ext.conv2d`.
 
     Constructor, initialisation, state_dict and padding modes are nn.Conv2d's. In addition,
-    `padding` may have four values (top, bottom, left, right), and two keywords choose how the
-    layer computes; see `conv2d_ext.conv2d`. With `precision=None`, the default, float32 layers use
-    TF32 on CUDA wherever PyTorch's settings allow it, and PyTorch's default does.
+    `padding` may have four values (top, bottom, left, right). `activation` names a function that is
+    applied to the output in the same call, and a call may add a tensor in front of it:
+    `layer(input, residual)`. `precision` and `algorithm` choose how the layer computes. All are
+    described at `conv2d_ext.conv2d`. With `precision=None`, the default, float32 layers use TF32
+    on CUDA wherever PyTorch's settings allow it, and PyTorch's default does.
 
     Raises:
-        ValueError: for arguments that nn.Conv2d refuses, and an unknown precision or algorithm.
+        ValueError: for arguments that nn.Conv2d refuses, and an unknown activation, precision or
+            algorithm.
     """
 
     # Class attributes, so that modules converted or unpickled from nn.Conv2d have them too.
+    activation: str | None = None
+    negative_slope: float = 0.01
     precision: str | None = None
     algorithm: str = "auto"
-    __constants__ = [*nn.Conv2d.__constants__, "precision", "algorithm"]  # noqa: RUF012
+    __constants__ = [  # noqa: RUF012
+        *nn.Conv2d.__constants__,
+        "activation",
+        "negative_slope",
+        "precision",
+        "algorithm",
+    ]
 
     def __init__(
         self,
@@ -47,10 +58,13 @@ class Conv2d(nn.Conv2d):
         device: Any = None,
         dtype: Any = None,
         *,
+        activation: str | None = None,
+        negative_slope: float = 0.01,
         precision: str | None = None,
         algorithm: str = "auto",
     ) -> None:
         check_choices("convx.Conv2d", precision, algorithm)
+        check_fusion("convx.Conv2d", activation, negative_slope)
         super().__init__(
             in_channels,
             out_channels,
@@ -64,47 +78,62 @@ class Conv2d(nn.Conv2d):
             device=device,
             dtype=dtype,
         )
-        _finish(self, precision, algorithm)
+        _finish(self, activation, negative_slope, precision, algorithm)
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         if _is_scripting():
-            return self._conv_forward(input, self.weight, self.bias)
+            return self._conv_forward(input, self.weight, self.bias, residual)
         # nn.Module.__getattr__ runs after a search that fails, which costs a microsecond for each
         # parameter. Subclasses may define properties of these names, and some tools keep parameters
         # elsewhere (parametrizations, pruning, weight norm).
         parameters = self._parameters
         if type(self) is Conv2d and "weight" in parameters and "bias" in parameters:
-            return self._conv_forward(input, parameters["weight"], parameters["bias"])  # type: ignore[arg-type]
-        return self._conv_forward(input, self.weight, self.bias)
+            weight, bias = parameters["weight"], parameters["bias"]
+        else:
+            weight, bias = self.weight, self.bias
+        if residual is None:  # subclasses may override a _conv_forward of three arguments
+            return self._conv_forward(input, weight, bias)  # type: ignore[arg-type]
+        return self._conv_forward(input, weight, bias, residual)  # type: ignore[arg-type]
 
-    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def _conv_forward(
+        self, input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None = None
+    ) -> Tensor:
+        if not _is_scripting():
+            input, padding = self.pad_input(input)
+            return conv2d(
+                input,
+                weight,
+                bias,
+                self.stride,
+                padding,
+                self.dilation,
+                self.groups,
+                activation=self.activation,
+                residual=residual,
+                negative_slope=self.negative_slope,
+                precision=self.precision,
+                algorithm=self.algorithm,
+            )
         # F.pad counts from the last axis: left, right, top, bottom.
-        if _is_scripting():
-            sides = self._reversed_padding_repeated_twice
-            pads_first = self.padding_mode != "zeros"
-            if pads_first:
-                input = nn.functional.pad(input, sides, mode=self.padding_mode)
+        sides = self._reversed_padding_repeated_twice
+        pads_first = self.padding_mode != "zeros"
+        if pads_first:
+            input = nn.functional.pad(input, sides, mode=self.padding_mode)
+        padding = [0] if pads_first else [sides[2], sides[3], sides[0], sides[1]]
+        precision = "torch" if self.precision is None else self.precision
+        if self.activation is None and residual is None:
             return torch.ops.convx.conv2d(
                 input,
                 weight,
                 bias,
                 self.stride,
-                [0] if pads_first else [sides[2], sides[3], sides[0], sides[1]],
+                padding,
                 self.dilation,
                 self.groups,
-                precision="torch" if self.precision is None else self.precision,
+                precision=precision,
                 algorithm=self.algorithm,
             )
-        padding: Any = self.padding
-        if self.padding_mode != "zeros":
-            sides = self._reversed_padding_repeated_twice
-            input = nn.functional.pad(input, sides, mode=self.padding_mode)
-            padding = 0
-        elif type(padding) is str and padding == "same":
-            # conv2d would read the weight's size, which is a tensor in a trace.
-            sides = self._reversed_padding_repeated_twice
-            padding = sides[2], sides[3], sides[0], sides[1]
-        return conv2d(
+        return torch.ops.convx.conv2d_act(
             input,
             weight,
             bias,
@@ -112,9 +141,24 @@ class Conv2d(nn.Conv2d):
             padding,
             self.dilation,
             self.groups,
-            precision=self.precision,
+            residual=residual,
+            activation="none" if self.activation is None else self.activation,
+            negative_slope=self.negative_slope,
+            precision=precision,
             algorithm=self.algorithm,
         )
+
+    @torch.jit.unused
+    def pad_input(self, input: Tensor) -> tuple[Tensor, Any]:
+        """The input, padded if conv2d cannot pad it in the layer's mode, and conv2d's `padding`."""
+        if self.padding_mode != "zeros":
+            sides = self._reversed_padding_repeated_twice
+            return nn.functional.pad(input, sides, mode=self.padding_mode), 0
+        if self.padding == "same":
+            # conv2d would read the weight's size, which is a tensor in a trace.
+            left, right, top, bottom = self._reversed_padding_repeated_twice
+            return input, (top, bottom, left, right)
+        return input, self.padding
 
     def extra_repr(self) -> str:
         return super().extra_repr() + _extra_repr(self)
@@ -259,10 +303,13 @@ class LazyConv2d(torch.nn.LazyConv2d):
         device: Any = None,
         dtype: Any = None,
         *,
+        activation: str | None = None,
+        negative_slope: float = 0.01,
         precision: str | None = None,
         algorithm: str = "auto",
     ) -> None:
         check_choices("convx.LazyConv2d", precision, algorithm)
+        check_fusion("convx.LazyConv2d", activation, negative_slope)
         super().__init__(
             out_channels,
             kernel_size,
@@ -275,13 +322,23 @@ class LazyConv2d(torch.nn.LazyConv2d):
             device=device,
             dtype=dtype,
         )
-        _finish(self, precision, algorithm)
+        _finish(self, activation, negative_slope, precision, algorithm)
 
 
-def _finish(layer: Any, precision: str | None, algorithm: str) -> None:
+def _finish(
+    layer: Any,
+    activation: str | None,
+    negative_slope: float,
+    precision: str | None,
+    algorithm: str,
+) -> None:
     """Sets the attributes that nn.Conv2d does not know. It takes four values of padding for four
     axes, so F.pad's list of sides is corrected here."""
     _set_words(layer, precision, algorithm)
+    if activation is not None:
+        layer.activation = activation
+    if negative_slope != Conv2d.negative_slope:
+        layer.negative_slope = float(negative_slope)
     if not isinstance(layer.padding, str) and len(layer.padding) == 4:
         top, bottom, left, right = layer.padding
         layer._reversed_padding_repeated_twice = [left, right, top, bottom]
@@ -296,6 +353,11 @@ def _set_words(layer: Any, precision: str | None, algorithm: str) -> None:
 
 def _extra_repr(layer: Any) -> str:
     text = ""
+    activation = getattr(layer, "activation", None)
+    if activation is not None:
+        text += f", activation={activation}"
+    if activation == "leaky_relu":
+        text += f", negative_slope={layer.negative_slope}"
     if layer.precision is not None:
         text += f", precision={layer.precision}"
     if layer.algorithm != "auto":

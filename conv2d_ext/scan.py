@@ -202,8 +202,9 @@ class _Recorder(TorchFunctionMode):
         dilation: Any = 1,
         groups: int = 1,
         precision: str | None = None,
-        algorithm: str = "auto",
+        **others: Any,
     ) -> None:
+        """A fused epilogue, which is among the other keywords, is left out of the times."""
         stride_hw, dilation_hw = parse_pair("stride", stride), parse_pair("dilation", dilation)
         kernel = (weight.shape[-2], weight.shape[-1])
         pad = parse_padding(padding, kernel, stride_hw, dilation_hw)

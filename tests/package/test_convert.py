@@ -267,6 +267,30 @@ def test_restore_refuses_padding_that_nn_conv2d_has_not() -> None:
     assert conv2d_ext.restore(model) == ["0"]
 
 
+def test_restore_refuses_activations_that_nn_conv2d_has_not() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), conv2d_ext.Conv2d(4, 4, 3, activation="silu"))
+    conv2d_ext.convert(model, policy="all")
+    before = classes(model)
+    with pytest.raises(ValueError, match=r"layer '1' has activation='silu', which nn.Conv2d"):
+        conv2d_ext.restore(model, native=True)
+    assert classes(model) == before
+    assert conv2d_ext.restore(model) == ["0"]
+
+
+class WithActivation(nn.Conv2d):
+    """Somebody's layer that keeps a module by the name of convx's attribute."""
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.activation = nn.ReLU()
+
+
+def test_layers_with_attributes_of_our_names_are_kept() -> None:
+    model = nn.Sequential(WithActivation(3, 4, 3))
+    report = conv2d_ext.convert(model, policy="all")
+    assert report.kept == {"0": "WithActivation has an attribute activation of its own"}
+
+
 def test_a_single_convolution_is_a_model_too() -> None:
     layer = nn.Conv2d(3, 4, 1)
     assert conv2d_ext.convert(layer, policy="all").swapped == [""]

@@ -152,14 +152,15 @@ def test_algorithm_reaches_the_operator() -> None:
 
 
 @pytest.mark.parametrize("ours", [conv2d_ext.Conv2d, conv2d_ext.LazyConv2d])
-def test_the_signature_is_pytorchs_and_two_keywords(ours: type) -> None:
+def test_the_signature_is_pytorchs_and_four_keywords(ours: type) -> None:
     theirs = getattr(nn, ours.__name__)
     mine, other = (inspect.signature(cls.__init__).parameters for cls in (ours, theirs))
-    assert [*mine] == [*other, "precision", "algorithm"]
+    keywords = ["activation", "negative_slope", "precision", "algorithm"]
+    assert [*mine] == [*other, *keywords]
     for name, parameter in other.items():
         assert mine[name].default == parameter.default
         assert mine[name].kind == parameter.kind
-    for name in ("precision", "algorithm"):
+    for name in keywords:
         assert mine[name].kind is inspect.Parameter.KEYWORD_ONLY
 
 
@@ -171,6 +172,8 @@ conv2d_ext.Conv2d(3, 8, "3")
 conv2d_ext.Conv2d(3, 8, 3, stride=1.5)
 conv2d_ext.Conv2d(3, 8, 3, kernal=3)
 conv2d_ext.LazyConv2d(8, 3, padding=(1, 2, 3, 4), algorithm=3)
+conv2d_ext.Conv2d(3, 8, 3, activation="leaky_relu", negative_slope=0.2)
+conv2d_ext.Conv2d(3, 8, 3, activation=True)
 """
 
 
@@ -185,12 +188,16 @@ def test_mypy_sees_the_signature(tmp_path: Path) -> None:
     said, errors, _ = api.run([*options, str(file)])
     assert errors == ""
     lines = [line.split(":", 2)[1] for line in said.splitlines() if ": error:" in line]
-    assert lines == ["5", "6", "7", "8"], said
+    assert lines == ["5", "6", "7", "8", "10"], said
 
 
 MISSPELT = {
     "precision": ("fp16", "precision must be None, 'ieee', 'tf32' or 'torch', .* precision='fp16'"),
     "algorithm": ("magic", "algorithm must be one of 'auto', 'cpu_.*got algorithm='magic'"),
+}
+MISSPELT_EPILOGUES = {
+    "activation": ("swish", "activation must be None or one of 'none', .* activation='swish'"),
+    "negative_slope": (float("inf"), "negative_slope must be a finite number, .*=inf"),
 }
 
 
@@ -205,6 +212,15 @@ def test_unknown_words_are_refused_at_once(name: str) -> None:
     with pytest.raises(ValueError, match=f"convx.convert: {message}"):
         conv2d_ext.convert(model, **{name: word})
     assert type(model[0]) is nn.Conv2d
+
+
+@pytest.mark.parametrize("name", MISSPELT_EPILOGUES)
+def test_unknown_epilogues_are_refused_at_once(name: str) -> None:
+    word, message = MISSPELT_EPILOGUES[name]
+    with pytest.raises(ValueError, match=f"convx.Conv2d: {message}"):
+        conv2d_ext.Conv2d(4, 6, 3, **{name: word})
+    with pytest.raises(ValueError, match=f"convx.LazyConv2d: {message}"):
+        conv2d_ext.LazyConv2d(6, 3, **{name: word})
 
 
 def test_every_engine_can_be_asked_for() -> None:
@@ -230,6 +246,68 @@ def test_lazy_becomes_ours() -> None:
     assert type(layer) is conv2d_ext.Conv2d
     assert layer.weight.shape == (6, 4, 3, 3)
     assert (layer.precision, layer.algorithm) == ("tf32", "cpu_direct")
+
+
+def make_fused(activation: str | None = "leaky_relu", **arguments) -> conv2d_ext.Conv2d:
+    torch.manual_seed(0)
+    return conv2d_ext.Conv2d(4, 6, 3, activation=activation, negative_slope=0.2, **arguments)
+
+
+def separate(layer: conv2d_ext.Conv2d, x: torch.Tensor, residual: torch.Tensor | None = None):
+    y = nn.Conv2d._conv_forward(layer, x, layer.weight, layer.bias)
+    y = y if residual is None else y + residual
+    return y if layer.activation is None else nn.functional.leaky_relu(y, 0.2)
+
+
+@pytest.mark.parametrize("activation", [None, "leaky_relu"])
+@pytest.mark.parametrize(
+    "arguments",
+    [dict(), dict(padding="same"), dict(padding=(1, 2), padding_mode="reflect")],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_fused_layers(activation: str | None, arguments: dict) -> None:
+    layer = make_fused(activation, **arguments)
+    x = torch.randn(2, 4, 9, 10)
+    torch.testing.assert_close(layer(x), separate(layer, x), **TOLERANCE)
+    residual = torch.randn_like(layer(x))
+    want = separate(layer, x, residual)
+    for net in (
+        layer,
+        copy.deepcopy(layer),
+        pickle.loads(pickle.dumps(layer)),
+        torch.compile(layer, fullgraph=True, backend="aot_eager"),
+        torch.jit.script(layer),
+        torch.jit.trace(layer, (x, residual)),
+        torch.export.export(layer, (x, residual)).module(),
+    ):
+        torch.testing.assert_close(net(x, residual), want, **TOLERANCE)
+    torch.testing.assert_close(layer(x[0], residual[0]), want[0], **TOLERANCE)
+
+
+def test_fused_layers_show_and_keep_their_words() -> None:
+    layer = make_fused(precision="ieee")
+    assert repr(layer).endswith(", activation=leaky_relu, negative_slope=0.2, precision=ieee)")
+    assert "negative_slope" not in repr(conv2d_ext.Conv2d(4, 6, 3, activation="relu"))
+    assert [*layer.state_dict()] == ["weight", "bias"]
+    plain = nn.Conv2d(4, 6, 3)
+    plain.load_state_dict(layer.state_dict())
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert (other.activation, other.negative_slope) == ("leaky_relu", 0.2)
+    lazy = conv2d_ext.LazyConv2d(6, 3, activation="leaky_relu", negative_slope=0.2)
+    lazy(torch.randn(1, 4, 5, 5))
+    assert type(lazy) is conv2d_ext.Conv2d
+    assert repr(lazy).endswith("activation=leaky_relu, negative_slope=0.2)")
+
+
+def test_a_subclass_of_three_arguments_keeps_its_activation() -> None:
+    layer = make_fused()
+    x = torch.randn(2, 4, 9, 10)
+    layer.__class__ = Doubled
+    with torch.no_grad():
+        want = nn.functional.conv2d(x, 2 * layer.weight, layer.bias)
+        torch.testing.assert_close(layer(x), nn.functional.leaky_relu(want, 0.2), **TOLERANCE)
 
 
 def test_torch_compile_of_a_module() -> None:
