@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import conv2d_ext
+from conv2d_ext._checks import ACTIVATIONS
 
 LAYERS = {
     "plain": lambda: nn.Conv2d(3, 4, 3),
@@ -119,6 +120,39 @@ def check_onnx(exported, model: nn.Module, x: torch.Tensor) -> None:
     operators = {node.op_type for node in exported.graph.node}
     assert operators & {"Conv", "ConvTranspose"}
     assert {node.domain for node in exported.graph.node} <= {"", "ai.onnx"}
+
+
+class Fused(nn.Module):
+    """A layer with an activation, with and without a residual."""
+
+    def __init__(self, activation: str) -> None:
+        super().__init__()
+        words = dict(activation=activation, negative_slope=0.2)
+        self.first = conv2d_ext.Conv2d(3, 3, 3, padding=1, **words)
+        self.second = conv2d_ext.Conv2d(3, 3, (3, 1), padding=(1, 0), **words)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(3 * x), x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_onnx_of_fused_layers(activation: str, dynamo: bool) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    model, x = Fused(activation), torch.randn(2, 3, 8, 9)
+    for example, requires_grad in ((x, True), (x, False), (x[0], False)):
+        model.requires_grad_(requires_grad)
+        if dynamo:
+            exported = torch.onnx.export(model, (example,), dynamo=True, verbose=False).model_proto
+        else:
+            file = io.BytesIO()
+            torch.onnx.export(model, (example,), file, dynamo=False)
+            exported = onnx.load_from_string(file.getvalue())
+        check_onnx(exported, model, example)
 
 
 def stack(conv: nn.Module) -> nn.Sequential:
