@@ -34,6 +34,7 @@ class Candidate:
     workspace_bytes: int = 0
     split: int = 1
     halves: bool = False  # float32 operands become scaled fp16 where their values allow it
+    separate_pass: bool = False  # residual and activation are computed by a pass that follows
     tile: tuple[int, ...] = ()
     geometry: str = ""  # a line on how the engine divides the work: its tile, stages, split-K
     variants: tuple[str, ...] = ()  # other plans of the engine, which tune() tries
