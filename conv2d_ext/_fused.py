@@ -134,7 +134,8 @@ def fused(
     *params: Any,
 ) -> Tensor:
     """The fused operator for a batch of images, differentiable to any order."""
-    check_activation(activation)
+    if activation not in ACTIVATIONS:
+        check_activation(activation)
     if _is_mapped() or forward_ad._current_level >= 0 or is_zero(input.shape[1]):
         return decompose(input, weight, bias, residual, activation, slope, *params)
     tensors = input, weight, bias, residual

@@ -13,12 +13,12 @@ from typing import Any
 from torch import nn
 
 from ._after_import import after_import
-from ._swap import OURS, restore
+from ._swap import OURS, restore_layers
 
 
 def _fuse_as_pytorch(fuse: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     def fuse_plain(is_qat: bool, conv: nn.Module, *others: nn.Module) -> nn.Module:
-        restore(conv, native=True)
+        restore_layers(conv, native=True)
         return fuse(is_qat, conv, *others)
 
     return fuse_plain

@@ -39,22 +39,8 @@ def swap_layers(layers: Iterable[ConvLayer], precision: str | None, algorithm: s
             layer.algorithm = algorithm  # type: ignore[assignment]
 
 
-def restore(model: nn.Module, *, native: bool = False) -> list[str]:
-    """Undo convert(): every module it swapped gets its class back.
-
-    Args:
-        model: the model, or a single layer.
-        native: also turn layers that were made as `conv2d_ext.Conv2d` or `LazyConv2d` into the
-            nn.Conv2d or nn.LazyConv2d of the same parameters, so that nothing of convx is left in
-            the model: for tools that know PyTorch's own classes only. Subclasses of your own stay.
-
-    Returns:
-        The names of the modules that were changed.
-
-    Raises:
-        ValueError: with `native=True`, for a layer with an activation or with four-sided padding,
-            which nn.Conv2d cannot express, before anything is changed.
-    """
+def restore_layers(model: nn.Module, native: bool) -> list[str]:
+    """Gives swapped layers their class back, and returns their names; see convert.restore."""
     natives = {}
     for name, module in model.named_modules() if native else ():
         cls = _native_class(module)
@@ -73,7 +59,7 @@ def restore(model: nn.Module, *, native: bool = False) -> list[str]:
         for word in _WORDS:
             module.__dict__.pop(word, None)
         became = isinstance(module, Conv2d) and issubclass(original, nn.LazyConv2d)
-        _set_class(module, original.cls_to_become if became else original)
+        set_class(module, original.cls_to_become if became else original)
         restored.append(name)
     return restored
 
@@ -82,7 +68,7 @@ def _native_class(module: nn.Module) -> type[Any] | None:
     """PyTorch's class of the same kind for a layer that was made with a class of convx."""
     if _ORIGINAL in module.__dict__:
         return None
-    underlying = _underlying_class(module)
+    underlying = underlying_class(module)
     return next((kind for kind, ours in OURS.items() if ours is underlying), None)
 
 
@@ -140,17 +126,17 @@ def _is_ours(module: nn.Module) -> bool:
 
 
 def _swap(module: ConvLayer) -> None:
-    original = _underlying_class(module)
+    original = underlying_class(module)
     module.__dict__[_ORIGINAL] = original
-    _set_class(module, OURS.get(original) or _subclass_with_convx(original))
+    set_class(module, OURS.get(original) or _subclass_with_convx(original))
 
 
-def _underlying_class(module: nn.Module) -> type[Any]:
+def underlying_class(module: nn.Module) -> type[Any]:
     """The module's class without the subclass that parametrization puts on top of it."""
     return type(module).__bases__[0] if parametrize.is_parametrized(module) else type(module)
 
 
-def _set_class(module: nn.Module, cls: type[Any]) -> None:
+def set_class(module: nn.Module, cls: type[Any]) -> None:
     if parametrize.is_parametrized(module):
         # The class on top holds the parametrized properties, and copies of the module share it. So
         # this module gets a class of its own with another base, to which removing the

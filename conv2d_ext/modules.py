@@ -90,7 +90,7 @@ class Conv2d(nn.Conv2d):
         if type(self) is Conv2d and "weight" in parameters and "bias" in parameters:
             weight, bias = parameters["weight"], parameters["bias"]
         else:
-            weight, bias = self.weight, self.bias
+            weight, bias = self.weight, self.bias  # type: ignore[assignment]
         if residual is None:  # subclasses may override a _conv_forward of three arguments
             return self._conv_forward(input, weight, bias)  # type: ignore[arg-type]
         return self._conv_forward(input, weight, bias, residual)  # type: ignore[arg-type]

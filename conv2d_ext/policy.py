@@ -10,9 +10,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ._fusion import fuse_model, unfuse_model
 from ._precision import torch_allows_tf32
 from ._shape import PASSES
-from ._swap import ConvLayer, restore, swap_layers
+from ._swap import ConvLayer, restore_layers, swap_layers
 from ._text import times_text
 from ._user_error import UserError
 from .measuring.model import find_device, run_step, unchanged
@@ -40,9 +41,10 @@ def choose_by_measuring(
     train: bool,
     precision: str | None,
     seconds: float,
+    fuse: bool,
 ) -> Choice:
-    """The layers that are faster with convx, or none if the whole model does not gain from them.
-    No layer is left swapped."""
+    """The layers that are faster with convx, or none if the whole model does not gain from them,
+    which is measured with fused calls if `fuse`. Nothing is left swapped or fused."""
     prefix, inner = _unwrap(model)
     args, kwargs = _as_arguments(example)
     device = find_device(inner, *pytree.tree_leaves((args, kwargs)))
@@ -65,7 +67,10 @@ def choose_by_measuring(
                 choice.kept[name] = reason
         if choice.layers and not _is_distributed():
             run = partial(run_step, inner, args, kwargs, train)
-            choice.step = _time_both(run, choice.layers, precision, device, max(0.1, 5 * seconds))
+            fused = inner if fuse else None
+            choice.step = _time_both(
+                run, choice.layers, fused, precision, device, max(0.1, 5 * seconds)
+            )
     if choice.step is not None and choice.step[1] >= WORTH_IT * choice.step[0]:
         reason = f"faster alone, but the whole model is not: {times_text(choice.step)}"
         choice.kept |= dict.fromkeys(choice.layers, reason)
@@ -129,11 +134,13 @@ def _is_distributed() -> bool:
 def _time_both(
     run: Any,
     chosen: dict[str, ConvLayer],
+    fused: nn.Module | None,
     precision: str | None,
     device: torch.device,
     seconds: float,
 ) -> tuple[float, float] | None:
-    """Milliseconds of a step without and with the chosen layers; None if there is no such step."""
+    """Milliseconds of a step without and with the chosen layers; None if there is no such step.
+    `fused` is the model whose calls are fused for the second one."""
     timer = Timer(device, budget_s=seconds / _ROUNDS)
     before, after = [], []
     # PyTorch also computes in the precision that convert() asks for, or by its own settings.
@@ -147,8 +154,12 @@ def _time_both(
             before.append(timer.median_ms(run))
             swap_layers(chosen.values(), precision, "auto")
             try:
+                if fused is not None:
+                    fuse_model(fused)
                 after.append(timer.median_ms(run))
             finally:
                 for layer in chosen.values():
-                    restore(layer)
+                    restore_layers(layer, native=False)
+                if fused is not None:
+                    unfuse_model(fused)
     return min(before), min(after)

@@ -23,8 +23,10 @@ LAYERS = {
     "base": "_after_import _files _interrupts _machine _progress _text _user_error _values "
     "_version",
     "numbers": "_arguments _checks _layout _precision _shape",
-    "operators": "_load _ops _autocast _autograd _fake _flops _onnx _sharding _transposed _vmap",
-    "modules": "functional _choices modules _swap _quantization _prediction settings",
+    "operators": "_load _ops _autocast _autograd _fake _flops _fused _onnx _sharding _transposed "
+    "_vmap",
+    "modules": "functional _choices modules _swap _quantization _prediction settings _patterns "
+    "_fold _fusion",
     "measuring": "measuring",
     "engines": "explain _tuned tuning",
     "models": "scan policy convert _graph_pass compile step",
