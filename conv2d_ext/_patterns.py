@@ -174,9 +174,9 @@ def find_chains(
     """The longest chains of a graph, in the order of their convolutions. The sum of two
     convolutions belongs to the later one.
 
-    A call that adds a residual runs later than the convolution did, and reads the residual earlier
-    than its sum was needed. So an addition joins a chain only if no node between the convolution
-    and it writes to a tensor that others may read.
+    A call that adds a residual takes the addition's place, so it reads the convolution's input
+    later than the convolution did. An addition joins a chain only if no node between the two writes
+    to a tensor that others may read.
 
     Args:
         graph: is not changed.

@@ -116,15 +116,13 @@ def convert(
     check_choices("convx.convert", precision, algorithm)
     policy = _find_policy(policy, example, algorithm, chosen=filter is not None)
     train = model.training if train is None else train
-    if fuse and (train or model.training):
+    if fuse and model.training:
         raise ValueError(
-            "convx.convert: fuse=True is for inference, but "
-            + (
-                "the model is in training mode; call model.eval() first"
-                if model.training
-                else "got train=True"
-            )
+            "convx.convert: fuse=True is for inference, but the model is in training mode; call "
+            "model.eval() first"
         )
+    if fuse and train:
+        raise ValueError("convx.convert: fuse=True is for inference, so it takes no train=True")
     report = ConvertReport()
     layers: dict[str, ConvLayer] = {}  # to swap
     candidates = _find_layers(model, filter, report)
