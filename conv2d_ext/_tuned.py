@@ -27,6 +27,8 @@ from ._values import tuples
 from ._version import __version__
 
 _FORMAT = 1
+# What the libraries say of a problem, and a choice does not depend on.
+_EPILOGUE = ("residual", "activation", "negative_slope")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ class Problem:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Problem:
-        return cls(**tuples(fields))
+        """A choice is measured without residual and activation, and serves calls with them too."""
+        measured = {name: value for name, value in fields.items() if name not in _EPILOGUE}
+        return cls(**tuples(measured))
 
     def __str__(self) -> str:
         k, _, r, s = self.weight
