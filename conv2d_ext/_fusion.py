@@ -15,6 +15,7 @@ import functools
 import inspect
 import operator
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -22,13 +23,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.compiler import is_compiling
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _autocast, _fold, _patterns
 from ._arguments import ConvParams, output_hw, parse_padding, parse_pair
 from ._fused import ACTIVATIONS
-from ._patterns import Chain
+from ._patterns import Activation, Chain
 from ._swap import ConvLayer, set_class, underlying_class
 from .functional import conv2d
 from .modules import Conv2d
@@ -36,6 +38,8 @@ from .modules import Conv2d
 # The attribute of a module, and of the class that it gets.
 _FUSION = "_convx_fusion"
 _UNFUSED_CLASS = "_convx_unfused_class"
+
+_NO_ACTIVATION = Activation("none")
 
 
 # What the code of a fused forward calls.
@@ -47,27 +51,30 @@ def run_chain(
     act: nn.Module | None,
     input: Tensor,
     residual: Tensor | None,
-    activation: str | None,
-    negative_slope: float,
+    adds_in_place: bool,
+    function: Activation | None,
 ) -> Tensor:
     """activation(norm(conv(input)) + residual), in one call if that gives the same.
 
-    `act` is the module of the activation, or None if the forward calls a function.
+    The activation is a module, `act`, or a function, or there is none.
     """
-    found = _patterns.find_module_activation(act)
-    name, slope = (activation or "none", negative_slope) if act is None else found or (None, 0.0)
+    parts = conv, norm, act, input, residual, adds_in_place, function
+    activation = function or _NO_ACTIVATION
+    if act is not None:
+        found = _patterns.find_module_activation(act)
+        if found is None or _has_hooks(act):
+            return _run_separately(*parts)
+        activation = found
     if (
-        name is None
-        or not isinstance(input, Tensor)  # torch.fx traces the model
+        not isinstance(input, Tensor)  # torch.fx traces the model
         or why_no_chain(conv, norm) is not None
-        or (act is not None and _has_hooks(act))
         or (norm is not None and input.dim() != 4)  # BatchNorm2d has an error for these
     ):
-        return _run_separately(conv, norm, act, input, residual, activation, negative_slope)
+        return _run_separately(*parts)
     assert isinstance(conv, Conv2d)
     padded, padding = conv.pad_input(input)
     if residual is not None and not _is_addend(conv, padded, padding, residual):
-        return _run_separately(conv, norm, act, input, residual, activation, negative_slope)
+        return _run_separately(*parts)
     weight: Tensor = conv.weight
     bias: Tensor | None = conv.bias
     if norm is not None:
@@ -80,9 +87,9 @@ def run_chain(
         padding,
         conv.dilation,
         conv.groups,
-        activation=name,
+        activation=activation.name,
         residual=residual,
-        negative_slope=slope,
+        negative_slope=activation.slope,
         precision=conv.precision,
         algorithm=conv.algorithm,
     )
@@ -94,18 +101,18 @@ def _run_separately(
     act: nn.Module | None,
     input: Tensor,
     residual: Tensor | None,
-    activation: str | None,
-    negative_slope: float,
+    adds_in_place: bool,
+    function: Activation | None,
 ) -> Tensor:
     """The chain as the model has it."""
     output = conv(input)
     if norm is not None:
         output = norm(output)
     if residual is not None:
-        output = output + residual
+        output = operator.iadd(output, residual) if adds_in_place else output + residual
     if act is not None:
         return act(output)
-    return output if activation is None else ACTIVATIONS[activation](output, negative_slope)
+    return output if function is None else ACTIVATIONS[function.name](output, function.slope)
 
 
 def why_no_chain(conv: nn.Module, norm: nn.Module | None) -> str | None:
@@ -154,6 +161,14 @@ def _is_addend(conv: Conv2d, padded: Tensor, padding: Any, residual: Tensor) -> 
     dtype = _autocast.dtype_for(padded) if torch._C._is_any_autocast_enabled() else None
     if residual.dtype is not (dtype or padded.dtype):
         return False
+    if not is_compiling() and torch._C._is_tracing():
+        with warnings.catch_warnings():  # the answer becomes part of the trace
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+            return _has_output_size(conv, padded, padding, residual)
+    return _has_output_size(conv, padded, padding, residual)
+
+
+def _has_output_size(conv: Conv2d, padded: Tensor, padding: Any, residual: Tensor) -> bool:
     stride, dilation = parse_pair("stride", conv.stride), parse_pair("dilation", conv.dilation)
     filters, _, *kernel = conv.weight.shape
     sides = parse_padding(padding, kernel, stride, dilation)
@@ -358,7 +373,7 @@ def _trace(module: nn.Module) -> tuple[fx.Graph, tuple[str, ...]]:
     if any(p.kind is p.KEYWORD_ONLY for p in required):
         raise _Untraceable("it takes arguments by keyword only")
     inputs = tuple(p.name for p in required)
-    before, attributes = _snapshot(module), {**module.__dict__}
+    before = _Attributes(module)
     try:
         with _NoTensors():
             graph = _Tracer(inputs).trace(module)
@@ -366,20 +381,40 @@ def _trace(module: nn.Module) -> tuple[fx.Graph, tuple[str, ...]]:
         first = str(error).strip().partition("\n")[0] or type(error).__name__
         raise _Untraceable(first) from error
     finally:
-        is_unchanged = _snapshot(module) == before
-        module.__dict__.clear()
-        module.__dict__.update(attributes)
-    if not is_unchanged:
+        has_changed = before.bring_back()
+    if has_changed:
         raise _Untraceable("it changes attributes of its own")
     return graph, inputs
 
 
-def _snapshot(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """A module's attributes by identity, and how many elements its lists and dicts have."""
-    return {
-        key: (id(value), len(value) if isinstance(value, list | dict | set) else 0)
-        for key, value in module.__dict__.items()
-    }
+class _Attributes:
+    """The attributes of a module, and what its lists, dicts and sets have in them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.values = {**module.__dict__}
+        containers = (value for value in self.values.values() if type(value) in (list, dict, set))
+        self.contents = [(container, container.copy()) for container in containers]
+
+    def bring_back(self) -> bool:
+        """Undoes every change since then, and returns whether there was one."""
+        has_changed = _differs(self.module.__dict__, self.values)
+        self.module.__dict__.clear()
+        self.module.__dict__.update(self.values)
+        for container, content in self.contents:
+            if not _differs(container, content):
+                continue
+            has_changed = True
+            container.clear()
+            container.extend(content) if isinstance(content, list) else container.update(content)
+        return has_changed
+
+
+def _differs(container: Any, content: Any) -> bool:
+    """Whether two containers hold other objects; equal ones count as others."""
+    if isinstance(content, dict):
+        container, content = [*container, *container.values()], [*content, *content.values()]
+    return [*map(id, container)] != [*map(id, content)]
 
 
 # Fusing.
@@ -464,7 +499,7 @@ def _find_chains(
             report.unfused.setdefault(names[layer], reason)
         return reason is None
 
-    def find_activation(node: fx.Node) -> _patterns.Activation | None:
+    def find_activation(node: fx.Node) -> Activation | None:
         has_hooks = node.op == "call_module" and _has_hooks(parts[str(node.target)])
         return None if has_hooks else _patterns.find_node_activation(node, parts)
 
@@ -520,7 +555,6 @@ def _replace(graph: fx.Graph, chain: Chain) -> None:
             is_module = node is not None and node.op == "call_module"
             return graph.create_node("get_attr", node.target) if is_module else None  # type: ignore[union-attr]
 
-        activation, slope = chain.activation or _patterns.Activation("none")
         act = get(chain.act)
         call = graph.call_function(
             run_chain,
@@ -530,8 +564,8 @@ def _replace(graph: fx.Graph, chain: Chain) -> None:
                 act,
                 chain.conv.args[0],
                 chain.residual,
-                activation if act is None and chain.act is not None else None,
-                slope,
+                chain.adds_in_place,
+                chain.activation if act is None else None,
             ),
         )
     chain.nodes[-1].replace_all_uses_with(call)

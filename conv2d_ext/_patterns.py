@@ -157,6 +157,11 @@ class Chain:
         return second if first in (self.conv, self.norm) else first
 
     @property
+    def adds_in_place(self) -> bool:
+        """Whether the convolution's result is written by the addition, whose dtype it then has."""
+        return self.addition is not None and _adds_in_place(self.addition)
+
+    @property
     def place(self) -> fx.Node:
         """The node in front of which the call belongs: all its operands exist there."""
         return self.addition or self.conv
@@ -201,10 +206,8 @@ def find_chains(
         addends = find_addends(user) if user is not None and user not in taken else None
         if user is not None and addends is not None:
             between = nodes[order[conv] + 1 : order[user]]
-            first, _ = addends
-            is_seen = tail is not first and not (is_new(first) and _only_user(first) is user)
-            may_read = all(not writes(node) or _all_new(node, is_new) for node in between)
-            if may_read and not (is_seen and user.target in (operator.iadd, "add_")):
+            may_wait = all(not writes(node) or _all_new(node, is_new) for node in between)
+            if may_wait and (tail is addends[0] or not _adds_in_place(user)):
                 addition, tail, user = user, user, _only_user(user)
         if user is not None and find_operand(user) is tail:
             activation = find_activation(user)
@@ -214,6 +217,10 @@ def find_chains(
             taken.update(chain.nodes)
             chains.append(chain)
     return chains[::-1]
+
+
+def _adds_in_place(addition: fx.Node) -> bool:
+    return addition.target in (operator.iadd, "add_")
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:

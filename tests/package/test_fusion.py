@@ -284,12 +284,6 @@ def add_in_place(self: Any, y: Tensor, x: Tensor) -> Tensor:
     return y.relu_()
 
 
-def add_behind(self: Any, y: Tensor, x: Tensor) -> Tensor:
-    x = x * 1
-    x += self.norm(y)
-    return F.relu(x)
-
-
 FUSED_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "F.relu": lambda self, y, x: F.relu(y),
     "F.relu in place": lambda self, y, x: F.relu(y, True),
@@ -321,7 +315,6 @@ FUSED_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Tensor.add": lambda self, y, x: y.add(x).tanh(),
     "Tensor.add_": lambda self, y, x: self.norm(y).add_(x).relu(),
     "+=": add_in_place,
-    "a sum that writes elsewhere": add_behind,
     "a computed residual": lambda self, y, x: F.silu(self.norm(y) + self.scale * x.exp()),
     "two convolutions": lambda self, y, x: F.relu(self.norm(y) + self.conv(x)),
     "itself afterwards": lambda self, y, x: self.relu(y) * 2,
@@ -362,6 +355,17 @@ def write_residual(self: Any, y: Tensor, x: Tensor) -> Tensor:
     return F.relu(z) + r
 
 
+def add_behind(self: Any, y: Tensor, x: Tensor) -> Tensor:
+    x = x * 1
+    x += self.norm(y)
+    return F.relu(x)
+
+
+def add_double_in_place(self: Any, y: Tensor, x: Tensor) -> Tensor:
+    y += x.double()
+    return F.relu(y)
+
+
 def write_input_by_sum(self: Any, y: Tensor, x: Tensor) -> Tensor:
     x += y
     return F.relu(x)
@@ -383,6 +387,8 @@ OTHER_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "a larger sum": lambda self, y, x: self.norm(y) + torch.stack([x, 2 * x]),
     "a number": lambda self, y, x: F.relu(y + 1),
     "doubled": lambda self, y, x: F.relu(y + y),
+    "a sum that writes elsewhere": add_behind,
+    "another dtype in place": add_double_in_place,
     "another dtype": lambda self, y, x: F.relu(y + x.double()),
     "the input is written": write_input,
     "the residual is written": write_residual,
@@ -447,6 +453,7 @@ def test_forwards_that_a_trace_would_change(function: Any, reason: str, x: Tenso
     assert "torch.fx cannot trace the forward of Function" in report.unfused["conv"]
     assert reason in report.unfused["conv"]
     assert vars(model) == before
+    assert model.seen == []
     torch.manual_seed(0)
     got = model(x)
     conv2d_ext.restore(model)
@@ -732,6 +739,7 @@ def test_copies_and_files(name: str, x: Tensor, calls: Calls) -> None:
         assert torch.equal(loaded(x), want)
 
 
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("name", ["resnet", "mobilenet"])
