@@ -49,11 +49,11 @@ class _Kept:
         return None  # the copy has parameters of its own
 
     def __reduce__(self) -> Any:
-        return _nothing, ()
+        return nothing, ()
 
 
-def _nothing() -> None:
-    return None
+def nothing() -> None:
+    """What a file has in the place of an object that it does not keep."""
 
 
 def fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ from . import _autocast, _fold, _patterns
 from ._arguments import ConvParams, output_hw, parse_padding, parse_pair
 from ._fused import ACTIVATIONS
 from ._patterns import Activation, Chain
-from ._swap import ConvLayer, set_class, underlying_class
+from ._swap import ConvLayer, set_class, state_of, underlying_class
 from .functional import conv2d
 from .modules import Conv2d
 
@@ -216,11 +216,7 @@ class _Fusion:
 
     def __reduce__(self) -> Any:
         """Files do not keep traces: a model that is loaded computes unfused."""
-        return _nothing, ()
-
-
-def _nothing() -> None:
-    return None
+        return _fold.nothing, ()
 
 
 _classes: dict[type[Any], type[Any]] = {}
@@ -253,7 +249,7 @@ def _class_with_fusion(original: type[Any]) -> type[Any]:
     members = {
         "forward": forward,
         "__setattr__": set_attribute,
-        "__reduce_ex__": lambda self, protocol: (_rebuild, (original,), self.__getstate__()),
+        "__reduce_ex__": lambda self, protocol: (_rebuild, (original,), state_of(self)),
         "__module__": original.__module__,
         _UNFUSED_CLASS: original,
         _FUSION: None,

@@ -163,7 +163,13 @@ def _subclass_with_convx(original: type[Any]) -> type[Any]:
 def _reduce(self: nn.Module, protocol: Any) -> Any:
     """Pickles and copies by the original class, because the made one has no name to import."""
     original = self.__dict__[_ORIGINAL]
-    return _rebuild, (original,), self.__getstate__()
+    return _rebuild, (original,), state_of(self)
+
+
+def state_of(module: nn.Module) -> Any:
+    """What pickle keeps of a module. Before Python 3.11, object has no __getstate__."""
+    getstate = getattr(type(module), "__getstate__", None)
+    return module.__dict__ if getstate is None else getstate(module)
 
 
 def _rebuild(original: type[Any]) -> Any:
