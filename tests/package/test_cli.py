@@ -102,6 +102,7 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MODEL = ["torch.nn:Conv2d(3, 4, 3)", "--input", "1,3,8,8", "--device", "cpu"]
+TWO_MORE = ["--input", "1,3,8,8"] * 2  # a layer takes an input and a residual
 BENCH = ["bench", TINY, "--device", "cpu"]
 
 
@@ -139,7 +140,7 @@ BENCH = ["bench", TINY, "--device", "cpu"]
         (["step", *MODEL, "--json", "a_file"], "is not a file of `convx step --json`"),
         (["tune", *MODEL, "--out", "/proc/no.json"], "cannot write /proc/no.json: "),
         (["tune", *MODEL, "--out", "a_file"], "cannot add to path='a_file'"),
-        (["tune", *MODEL, "--out", "x", "--input", "1,3,8,8"], "fails on these inputs: TypeErr"),
+        (["tune", *MODEL, "--out", "x", *TWO_MORE], "fails on these inputs: TypeError"),
         (["scan", "torch.nn:Conv2d(3)", *MODEL[1:]], "cannot make 'torch.nn:Conv2d(3)': TypeErr"),
         (["scan", "math:pi", *MODEL[1:]], "'math:pi' is a float, not a torch.nn.Module"),
         (["scan", *MODEL, "--input", "1,3,8,8"], "fails on these inputs: TypeError"),
