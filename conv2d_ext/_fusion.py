@@ -75,14 +75,11 @@ def run_chain(
     padded, padding = conv.pad_input(input)
     if residual is not None and not _is_addend(conv, padded, padding, residual):
         return _run_separately(*parts)
-    weight: Tensor = conv.weight
-    bias: Tensor | None = conv.bias
-    if norm is not None:
-        weight, bias = _fold.fold(conv, norm)  # type: ignore[arg-type]
+    folded: tuple[Tensor, Tensor | None]
+    folded = (conv.weight, conv.bias) if norm is None else _fold.fold(conv, norm)  # type: ignore[arg-type]
     return conv2d(
         padded,
-        weight,
-        bias,
+        *folded,
         conv.stride,
         padding,
         conv.dilation,
