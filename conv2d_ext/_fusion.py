@@ -293,7 +293,8 @@ class _Proxy(fx.Proxy):
         # Builtin functions of PyTorch ask too, and have no frame.
         frame = sys._getframe(1)
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if package not in ("torch", "conv2d_ext") and "isinstance" in frame.f_code.co_names:
+        is_users = package not in ("torch", "conv2d_ext") or frame.f_code.co_name == "is_tensor"
+        if is_users and "isinstance" in frame.f_code.co_names:
             raise _Untraceable("it asks for the class of a value")
         return fx.Proxy
 
@@ -327,6 +328,12 @@ class _Tracer(fx.Tracer):
     def __init__(self, inputs: tuple[str, ...]) -> None:
         super().__init__()
         self.inputs = inputs
+        self.modes = _modes()
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        if _modes() != self.modes:
+            raise _Untraceable("it switches a mode of autograd or autocast")
+        return super().create_node(*args, **kwargs)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return not _is_traced_through(m)
@@ -349,6 +356,17 @@ class _Tracer(fx.Tracer):
             if not any(a is each for each in known):
                 raise _Untraceable("it makes a tensor that does not depend on its input")
         return super().create_arg(a)
+
+
+def _modes() -> list[Any]:
+    """What a forward may switch by a decorator or a context, of which a trace has nothing."""
+    devices = "cpu", "cuda"
+    return [
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        *map(torch.is_autocast_enabled, devices),
+        *map(torch.get_autocast_dtype, devices),
+    ]
 
 
 def _trace(module: nn.Module) -> tuple[fx.Graph, tuple[str, ...]]:
