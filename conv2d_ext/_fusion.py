@@ -182,10 +182,15 @@ class _Fusion:
     copies of the module share this object."""
 
     def __init__(
-        self, run: Callable[..., Any], inputs: tuple[str, ...], inlined: dict[str, Any]
+        self,
+        run: Callable[..., Any],
+        inputs: tuple[str, ...],
+        inlined: dict[str, Any],
+        skipped: tuple[str, ...],
     ) -> None:
         self.run = run
         self.inputs = inputs
+        self.skipped = skipped  # paths of modules that return their input
         # By path: the names of a container's modules, and whether the trace went through its call.
         self.inlined = inlined
 
@@ -206,7 +211,7 @@ class _Fusion:
             part = module.get_submodule(path)
             if tuple(part._modules) != names or (runs and not _is_traced_through(part)):
                 return False
-        return True
+        return all(_is_identity(module.get_submodule(path)) for path in self.skipped)
 
     def __deepcopy__(self, memo: Any) -> _Fusion:
         return self
@@ -268,6 +273,19 @@ def _is_traced_through(module: nn.Module) -> bool:
     """Whether calling a module is calling its children in turn, as in nn.Sequential."""
     runs_in_turn = _unfused_class(module).forward is nn.Sequential.forward
     return runs_in_turn and "forward" not in module.__dict__ and not _has_hooks(module)
+
+
+def _is_identity(module: nn.Module) -> bool:
+    """Whether a module returns its input now."""
+    cls = type(module)
+    if isinstance(module, nn.Dropout | nn.Dropout2d):
+        returns_input = not module.training and cls.forward in _DROPOUTS
+    else:
+        returns_input = isinstance(module, nn.Identity) and cls.forward is nn.Identity.forward
+    return returns_input and "forward" not in module.__dict__ and not _has_hooks(module)
+
+
+_DROPOUTS = (nn.Dropout.forward, nn.Dropout2d.forward)
 
 
 # Tracing.
@@ -481,6 +499,7 @@ def _fuse_module(module: nn.Module, names: dict[nn.Module, str], report: Fused) 
                 report.unfused.setdefault(names[child], reason)
         return
     parts = dict(module.named_modules(remove_duplicate=False))
+    skipped = _skip_identities(graph, parts)
     chains = _find_chains(graph, parts, names, report)
     if not any(_innermost(chain) == "" for chain in chains):
         return
@@ -488,9 +507,21 @@ def _fuse_module(module: nn.Module, names: dict[nn.Module, str], report: Fused) 
         conv = names[parts[str(chain.conv.target)]]
         report.fused.setdefault(conv, _describe(chain, parts, names))
         _replace(graph, chain)
-    fusion = _Fusion(_compile(graph), inputs, _list_inlined(module))
+    fusion = _Fusion(_compile(graph), inputs, _list_inlined(module), skipped)
     set_class(module, _class_with_fusion(underlying_class(module)))
     module.__dict__[_FUSION] = fusion
+
+
+def _skip_identities(graph: fx.Graph, parts: dict[str, nn.Module]) -> tuple[str, ...]:
+    """Takes modules that return their input out of a graph, and returns their paths."""
+    skipped = []
+    for node in [*graph.nodes]:
+        is_call = node.op == "call_module" and len(node.args) == 1 and not node.kwargs
+        if is_call and _is_identity(parts[node.target]):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+            skipped.append(node.target)
+    return tuple(skipped)
 
 
 def _find_chains(

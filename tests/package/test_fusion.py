@@ -681,6 +681,23 @@ def test_modules_that_are_replaced(x: Tensor, calls: Calls) -> None:
     assert calls.of(model, x) == (0, 0)
 
 
+def test_modules_that_return_their_input(x: Tensor, calls: Calls) -> None:
+    conv, norm = conv_norm(3, 3)
+    model = nn.Sequential(conv, norm, nn.Identity(), nn.Dropout(0.5), nn.ReLU(), nn.Dropout2d())
+    want = trained(model)(x)
+    assert fuse(model).fused == {"0": "1 + 4"}
+    torch.testing.assert_close(model(x), want, **TOLERANCE)
+    assert calls.of(model, x) == (1, 0)
+    seen = []
+    with model[2].register_forward_hook(lambda *_: seen.append(1)):
+        torch.testing.assert_close(model(x), want, **TOLERANCE)
+    assert seen == [1]
+    model[3].train()
+    assert (model(x) == 0).any()
+    model[3] = nn.Tanh()
+    torch.testing.assert_close(model(x), F.relu(norm(conv(x)).tanh()), **TOLERANCE)
+
+
 def test_shared_modules(x: Tensor, calls: Calls) -> None:
     conv, norm = conv_norm(3, 3)
     model = nn.Sequential(conv, norm, nn.ReLU(), conv, nn.SiLU(), nn.Sequential(conv, norm))
