@@ -67,6 +67,7 @@ def test_opcheck_private(case, layout, device):
     rest = (*case.scalars, "ieee", "auto")
     into = layout.result_channels_last
     opcheck(OPS._conv2d.default, (x, w, b, *rest))
+    opcheck(OPS._conv2d_fused.default, (x, w, b, y, "relu", 0.01, *rest))
     opcheck(OPS._conv2d_input_grad.default, (y, w, *case.x[2:], into, *rest))
     opcheck(OPS._conv2d_weight_grad.default, (y, x, *case.w[2:], into, *rest))
     opcheck(OPS._conv2d_bias_grad.default, (y,))
@@ -75,12 +76,14 @@ def test_opcheck_private(case, layout, device):
 
 
 def test_opcheck_covers_every_op():
-    """An op that is added later must be added above too, or to test_transposed.py."""
+    """An op that is added later must be added above too, or to test_fused.py or
+    test_transposed.py."""
     names = {
         name.split("::")[1] for name in torch._C._dispatch_get_all_op_names() if "convx::" in name
     }
-    checked = {"conv2d", "conv2d_backward", "conv_transpose2d"} | {
+    checked = {"conv2d", "conv2d_act", "conv2d_backward", "conv_transpose2d"} | {
         "_conv2d",
+        "_conv2d_fused",
         "_conv2d_input_grad",
         "_conv2d_weight_grad",
         "_conv2d_bias_grad",
@@ -89,7 +92,8 @@ def test_opcheck_covers_every_op():
     no_tensors = {"_torch_allows_tf32", "_set_cuda_workspace_limit", "_measure"}
     for name in ("_autotune", "_engines", "_explain", "_prefer", "_record"):
         no_tensors |= {f"{name}_cpu", f"{name}_cuda"}
-    assert names - no_tensors == checked | {"conv2d.int", "conv_transpose2d.int"}
+    overloads = {"conv2d.int", "conv2d_act.int", "conv_transpose2d.int"}
+    assert names - no_tensors == checked | overloads
 
 
 @pytest.mark.parametrize("case", SAMPLER, ids=str)
