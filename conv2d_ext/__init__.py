@@ -22,7 +22,7 @@ from . import (
     _vmap,
 )
 from ._version import __version__
-from .compile import compile_backend
+from .compile import compile_backend, compile_pass
 from .convert import ConvertReport, convert, restore
 from .explain import Explanation, explain
 from .functional import conv1d, conv2d, conv_transpose2d
@@ -41,6 +41,7 @@ __all__ = [
     "__version__",
     "clear_tuned",
     "compile_backend",
+    "compile_pass",
     "conv1d",
     "conv2d",
     "conv_transpose2d",

@@ -2,7 +2,8 @@
 
 The pass runs on the joint graph of forward and backward, or on the graph of inference, where a
 convolution is aten.convolution and its gradients are the results of aten.convolution_backward. The
-graph pass replaces each of them on its own by convx's private operator.
+graph pass replaces each of them on its own by convx's private operator, and then fuses what follows
+the convolutions (_graph_epilogue.py).
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from torch._inductor import config, list_mode_options
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
-from . import _ops
+from . import _graph_epilogue, _graph_values, _ops
 from ._arguments import ConvParams, parse_lists
 from ._checks import DTYPES
-from ._layout import is_channels_last
+from ._graph_values import are_alike, hints_of, tensor_of, value_of
+from ._layout import are_channels_last, is_channels_last
 from ._precision import default_precision, precision_name
 from ._shape import PASSES, Shape
 from ._version import __version__
@@ -29,6 +31,8 @@ from .measuring.case import Case, CaseTimes
 from .measuring.timing import WORTH_IT
 
 _aten, _convx = torch.ops.aten, torch.ops.convx
+# The code that decides what becomes of a graph.
+_FILES = (__file__, _graph_epilogue.__file__, _graph_values.__file__)
 
 
 def compile_with_convx(
@@ -43,7 +47,7 @@ def compile_with_convx(
     files; None keeps graphs out of them."""
     patches = {**(list_mode_options(mode) if mode else {}), **(options or {})}
     earlier = patches.get("joint_custom_pre_pass", config.joint_custom_pre_pass)
-    patches["joint_custom_pre_pass"] = _ConvPass(times, name, earlier)
+    patches["joint_custom_pre_pass"] = ConvPass(times, name, earlier)
     return compile_fx(graph, inputs, inner_compile=_compile_inner, config_patches=patches)
 
 
@@ -55,22 +59,23 @@ def _compile_inner(graph: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         return compile_fx_inner(graph, *args, **kwargs)
 
 
-class _ConvPass(CustomGraphPass):
+class ConvPass(CustomGraphPass):
     """The graph pass as Inductor's configuration takes it. It runs after a pass that was configured
     earlier."""
 
-    def __init__(self, times: CaseTimes, name: str | None, earlier: Any) -> None:
+    def __init__(self, times: CaseTimes, name: str | None, earlier: Any = None) -> None:
         self.times, self.name, self.earlier = times, name, earlier
 
     def __call__(self, graph: fx.Graph) -> None:
         if self.earlier is not None:
             self.earlier(graph)
         replace_convolutions(graph, self.times)
+        _graph_epilogue.fuse_epilogues(graph)
 
     def uuid(self) -> Any:
         if self.name is None:
             return None
-        mine = f"convx {__version__} {self.name}", get_hash_for_files((__file__,))
+        mine = f"convx {__version__} {self.name}", get_hash_for_files(_FILES)
         if self.earlier is None:
             return mine
         theirs = self.earlier.uuid() if isinstance(self.earlier, CustomGraphPass) else None
@@ -123,7 +128,7 @@ def _find_passes(node: Any) -> Iterator[_Pass]:
     elif node.target is _aten.convolution_backward.default:
         g, x, w, _, *numbers, mask = node.args
         convolution = _Convolution.of(x, w, numbers)
-        if convolution is None or not _is_static(g):
+        if convolution is None or not (_is_static(x) and _is_static(g)):
             return
         for user in node.users:
             index = user.args[1] if user.target is operator.getitem else None
@@ -146,10 +151,10 @@ class _Convolution:
 
     @staticmethod
     def of(x: Any, w: Any, numbers: Sequence[Any]) -> _Convolution | None:
-        """None for a convolution that convx does not compute, or whose sizes are dynamic."""
+        """None for a convolution that convx does not compute. Image sizes may be dynamic."""
         stride, padding, dilation, transposed, _, groups = numbers
         lists = stride, padding, dilation
-        if transposed or not (_is_static(x) and _is_static(w)) or not all(map(_is_pair, lists)):
+        if transposed or not (_is_known(x) and _is_static(w)) or not all(map(_is_pair, lists)):
             return None
         params = parse_lists(*lists, groups, precision="torch")
         return _Convolution(x.meta["val"], w.meta["val"], params)
@@ -159,9 +164,11 @@ class _Convolution:
     ) -> _Pass:
         p, device = self.params, self.x.device
         geometry = (p.stride_h, p.stride_w), p[2:6], (p.dilation_h, p.dilation_w), p.groups
-        shape = Shape.of_call(self.x.shape, self.w.shape, *geometry)
+        size, stride = hints_of(self.x.shape), hints_of(self.x.stride())
+        shape = Shape.of_call(size, self.w.shape, *geometry)
         precision = precision_name(self.x.dtype, default_precision(device))
-        layout = "nhwc" if is_channels_last(self.x) or is_channels_last(self.w) else "nchw"
+        channels_last = are_channels_last(size, stride) or is_channels_last(self.w)
+        layout = "nhwc" if channels_last else "nchw"
         return _Pass(
             node, Case(shape, direction, precision, layout, bias=bias), device, target, args
         )
@@ -171,16 +178,26 @@ def _is_pair(values: Any) -> bool:
     return len(values) == 2 and all(type(value) is int for value in values)
 
 
-def _is_static(node: Any) -> bool:
-    """Whether a node's result is a tensor of four fixed sizes that convx computes with."""
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+def _is_known(node: Any) -> bool:
+    """Whether convx computes with a node's result, a tensor of four sizes. Dynamic sizes have to be
+    known for the example that is compiled for."""
+    value = tensor_of(node)
     return (
-        isinstance(value, Tensor)
+        value is not None
         and value.dim() == 4
-        and all(type(size) is int and size > 0 for size in value.shape)
-        and all(type(step) is int for step in value.stride())
+        and all(size > 0 for size in hints_of(value.shape))
         and value.dtype in DTYPES
         and (value.is_cpu or (value.is_cuda and _ops.why_no_cuda() is None))
+    )
+
+
+def _is_static(node: Any) -> bool:
+    """Whether in addition all sizes and strides are fixed."""
+    value = tensor_of(node)
+    return (
+        value is not None
+        and _is_known(node)
+        and all(type(number) is int for number in (*value.shape, *value.stride()))
     )
 
 
@@ -189,10 +206,9 @@ def _replace(graph: fx.Graph, each: _Pass, new_nodes: dict[fx.Node, fx.Node]) ->
     `new_nodes` maps nodes that were replaced before, which may be arguments, to the new ones."""
     node = each.node
     args = [new_nodes.get(arg, arg) if isinstance(arg, fx.Node) else arg for arg in each.args]
-    values = tuple(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args)
+    values = tuple(map(value_of, args))
     value = each.target(*values)
-    want = node.meta["val"]
-    if value.shape != want.shape or value.stride() != want.stride() or value.dtype != want.dtype:
+    if not are_alike(value, tensor_of(node)):
         return
     with graph.inserting_before(node):
         ours = graph.call_function(each.target, tuple(args))

@@ -1,4 +1,5 @@
-"""A backend of torch.compile that lets convx compute the convolutions of a model that it wins."""
+"""A backend of torch.compile that lets convx compute the convolutions of a model that it wins, and
+the graph pass in it."""
 
 from __future__ import annotations
 
@@ -22,11 +23,14 @@ def compile_backend(
 
     `backend="convx"` is the same by name. The model is not touched and needs no convert(). The
     backend replaces aten.convolution, and each gradient of it by itself, in the graphs that
-    Inductor gets; there are no graph breaks. Convolutions whose sizes are dynamic stay as they are.
+    Inductor gets; there are no graph breaks. BatchNorm with fixed statistics, the addition of a
+    residual and an activation behind a convolution of convx become one operator with it. Gradients
+    whose sizes are dynamic stay as they are.
 
-    While it compiles, the backend measures every distinct convolution of a graph, both ways. Where
-    Inductor would move a graph to channels_last, PyTorch's times there count, and a graph in which
-    convx computes something keeps its memory format.
+    While it compiles, the backend measures every distinct convolution of a graph, both ways, with
+    dynamic sizes as in the example that is compiled for. Where Inductor would move a graph to
+    channels_last, PyTorch's times there count, and a graph in which convx computes something keeps
+    its memory format.
 
     Args:
         policy: "faster", or "all" for every convolution that convx can compute, without measuring.
@@ -41,12 +45,7 @@ def compile_backend(
         ValueError: for an unknown policy.
     """
     check_policy("convx.compile_backend", policy)
-    if times is None:
-        # Inductor keeps compiled graphs in files; the name says which rule made them.
-        name: str | None = f"{policy} {seconds}"
-        times = _pretend_faster if policy == "all" else _Measured(seconds)
-    else:
-        name = None
+    times, name = _choose_rule(policy, seconds, times)
 
     def convx(
         graph: torch.fx.GraphModule,
@@ -61,6 +60,45 @@ def compile_backend(
         return compile_with_convx(graph, inputs, mode, options, times, name)
 
     return convx
+
+
+def compile_pass(
+    policy: str = "faster", *, seconds: float = 0.01, times: CaseTimes | None = None
+) -> Any:
+    """Make compile_backend()'s graph pass alone, for a program that configures Inductor itself.
+
+        options = {"joint_custom_pre_pass": conv2d_ext.compile_pass()}
+        compiled = torch.compile(model, options=options)
+        package = torch._inductor.aoti_compile_and_package(program, inductor_configs=options)
+
+    The pass also works as `post_grad_custom_post_pass`, and called with an exported program's graph
+    after `run_decompositions()`. Unlike the backend, it cannot keep Inductor from moving the
+    convolutions that PyTorch computes to channels_last: add `"layout_optimization": False`.
+
+    Args:
+        policy, seconds, times: those of compile_backend().
+
+    Returns:
+        A torch._inductor.custom_graph_pass.CustomGraphPass. Its uuid() keeps Inductor's files of
+        compiled graphs right; with `times`, graphs are not kept in files.
+
+    Raises:
+        ValueError: for an unknown policy.
+    """
+    check_policy("convx.compile_pass", policy)
+    from ._graph_pass import ConvPass  # loads Inductor
+
+    return ConvPass(*_choose_rule(policy, seconds, times))
+
+
+def _choose_rule(
+    policy: str, seconds: float, times: CaseTimes | None
+) -> tuple[CaseTimes, str | None]:
+    """The times that decide, and the rule's name in Inductor's files of compiled graphs. Without a
+    name, graphs are not kept in files."""
+    if times is not None:
+        return times, None
+    return _pretend_faster if policy == "all" else _Measured(seconds), f"{policy} {seconds}"
 
 
 def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor], **options: Any) -> Any:
