@@ -5,7 +5,7 @@ computes is convx::_conv2d. It follows the result through
 
     per-channel factors and terms    BatchNorm with fixed statistics, a scale, a bias
     the addition of a residual       a tensor of the output's size, dtype and memory format
-    an activation                    in any form that ATen and Inductor decompose it to
+    an activation                    see _graph_activations.py
 
 as long as nothing else reads a value on the way. Operators in the graph multiply the factors into
 the weight and add the terms to the bias, so that parameters may still change between two calls. The
@@ -14,27 +14,19 @@ rest becomes one convx::_conv2d_fused.
 
 from __future__ import annotations
 
-import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, fx
-from torch._decomp import core_aten_decompositions
+from torch import fx
 from torch._inductor import config
-from torch._inductor.decomposition import select_decomp_table
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import _disable_current_modes
 
-from ._graph_values import are_alike, hint_of, tensor_of, value_of
+from ._graph_activations import find_activation
+from ._graph_values import are_alike, arguments_of, hint_of, replace_call, tensor_of, value_of
 
 _aten, _convx, _prims = torch.ops.aten, torch.ops.convx, torch.ops.prims
-
-# A tensor of the graph, or a number.
-_Operand = fx.Node | float
 
 
 def fuse_epilogues(graph: fx.Graph) -> int:
@@ -45,8 +37,19 @@ def fuse_epilogues(graph: fx.Graph) -> int:
 
 
 @dataclass(frozen=True)
-class _Affine:
-    """One step y -> y + operand, y - operand, operand - y, y * operand or y / operand."""
+class _InverseDeviation:
+    """1 / sqrt(variance + eps)."""
+
+    variance: fx.Node
+    eps: float
+
+
+_Operand = fx.Node | float | _InverseDeviation
+
+
+@dataclass(frozen=True)
+class _Step:
+    """y -> y + operand, y - operand, operand - y ("right_sub"), y * operand, or y / operand."""
 
     name: str
     operand: _Operand
@@ -57,7 +60,7 @@ class _Epilogue:
     """The nodes from a convolution to the one whose result the fused operator returns, in order."""
 
     nodes: tuple[fx.Node, ...]
-    affine: tuple[_Affine, ...] = ()
+    steps: tuple[_Step, ...] = ()
     residual: fx.Node | None = None
     activation: str = "none"
     slope: float = 0.0
@@ -70,6 +73,10 @@ class _Epilogue:
     def end(self) -> fx.Node:
         return self.nodes[-1]
 
+    @property
+    def has_only_steps(self) -> bool:
+        return self.residual is None and self.activation == "none"
+
 
 def _find_epilogue(conv: fx.Node) -> _Epilogue | None:
     """The longest epilogue whose result has the dtype and the strides of the convolution's."""
@@ -79,45 +86,52 @@ def _find_epilogue(conv: fx.Node) -> _Epilogue | None:
         if are_alike(tensor_of(reached.end), tensor_of(conv)):
             best = reached
         reached = _extend(reached)
+    if best is None or (best.has_only_steps and any(map(_is_pointwise, best.end.users))):
+        return None  # Inductor computes the steps in the pass over memory that follows anyway
     return best
 
 
+def _is_pointwise(node: fx.Node) -> bool:
+    return torch.Tag.pointwise in getattr(node.target, "tags", ())
+
+
 def _extend(epilogue: _Epilogue) -> _Epilogue | None:
-    """The epilogue with the next step, or None if no step follows that can be fused."""
+    """The epilogue with what follows it, or None if that cannot be fused."""
     nodes, end, conv = epilogue.nodes, epilogue.end, epilogue.conv
     value, output = tensor_of(end), tensor_of(conv)
     if value is None or output is None or epilogue.activation != "none":
         return None
-    if value.dtype == output.dtype:
-        for pattern in _patterns(value.dtype):
-            if (match := pattern.match(end)) is not None:
-                found, slope = match
-                return replace(
-                    epilogue, nodes=nodes + found, activation=pattern.activation, slope=slope
-                )
+    if value.dtype == output.dtype and (match := find_activation(end, value.dtype)) is not None:
+        found = (*nodes, *match.nodes)
+        return replace(epilogue, nodes=found, activation=match.activation, slope=match.slope)
     if len(end.users) != 1 or epilogue.residual is not None:
         return None
     user = next(iter(end.users))
+    if user.target is _aten._native_batch_norm_legit_no_training.default:
+        return _extend_by_batch_norm(epilogue, user)
     extended = replace(epilogue, nodes=(*nodes, user))
     if _is_cast(user, (output.dtype, _wide(output.dtype))):
         return extended
-    if user.target not in _AFFINE or tensor_of(user) is None:
+    if user.target not in _STEPS:
         return None
-    a, b, *alpha = _arguments(user)
+    a, b, *alpha = arguments_of(user)
     if alpha not in ([], [1]) or a is b:
         return None
-    other = b if a is end else a
-    name = _AFFINE[user.target]
-    if name == "add" and _is_residual(other, end, output):
-        return replace(extended, residual=other)
+    name, operand = _STEPS[user.target], b if a is end else a
+    if name == "add" and are_alike(tensor_of(operand), output) and are_alike(value, output):
+        # It cannot depend on the convolution, whose result has no other user than the addition.
+        return replace(extended, residual=operand)
     if a is not end and name in ("sub", "div"):
         name = "right_" + name
-    if _can_fold(name, other, conv):
-        return replace(extended, affine=(*epilogue.affine, _Affine(name, other)))
-    return None
+    step = _Step(name, operand)
+    if not _can_fold([step], conv) or not (
+        type(operand) in (int, float) or _is_per_channel(operand, conv)
+    ):
+        return None
+    return replace(extended, steps=(*epilogue.steps, step))
 
 
-_AFFINE = {
+_STEPS = {
     _aten.add.Tensor: "add",
     _aten.sub.Tensor: "sub",
     _aten.mul.Tensor: "mul",
@@ -125,20 +139,34 @@ _AFFINE = {
 }
 
 
+def _extend_by_batch_norm(epilogue: _Epilogue, norm: fx.Node) -> _Epilogue | None:
+    """Takes BatchNorm that is one operator, as exported programs have it."""
+    _, weight, bias, mean, variance, _, eps = arguments_of(norm)
+    results = list(norm.users)
+    steps = [_Step("sub", mean), _Step("mul", _InverseDeviation(variance, eps))]
+    steps += [_Step("mul", weight)] if weight is not None else []
+    steps += [_Step("add", bias)] if bias is not None else []
+    vectors = [each for each in (weight, bias, mean, variance) if each is not None]
+    if (
+        len(results) != 1
+        or results[0].target is not operator.getitem
+        or results[0].args[1] != 0
+        or not _can_fold(steps, epilogue.conv)
+        or not _are_small(vectors, epilogue.conv)
+    ):
+        return None
+    return replace(
+        epilogue, nodes=(*epilogue.nodes, norm, results[0]), steps=(*epilogue.steps, *steps)
+    )
+
+
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype that PyTorch computes pointwise operators in."""
     return torch.promote_types(dtype, torch.float32)
 
 
-def _arguments(node: fx.Node) -> tuple[Any, ...]:
-    """The arguments of a call in the order of the operator's schema, with their defaults."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
-    rest = schema[len(node.args) :]
-    return (*node.args, *(node.kwargs.get(each.name, each.default_value) for each in rest))
-
-
 def _is_cast(node: fx.Node, dtypes: tuple[torch.dtype, ...]) -> bool:
-    """Whether a node converts between the dtypes and changes nothing else."""
+    """Whether a node converts to one of the dtypes and changes nothing else."""
     value = tensor_of(node)
     known = node.target is _prims.convert_element_type.default or (
         node.target is _aten._to_copy.default and set(node.kwargs) <= {"dtype"}
@@ -146,47 +174,40 @@ def _is_cast(node: fx.Node, dtypes: tuple[torch.dtype, ...]) -> bool:
     return known and value is not None and value.dtype in dtypes
 
 
-def _is_residual(other: Any, end: fx.Node, output: Tensor) -> bool:
-    """Whether convx's epilogue adds a tensor without a copy. The tensor cannot depend on `end`,
-    which has no other user than the addition."""
-    return are_alike(tensor_of(other), output) and are_alike(tensor_of(end), output)
-
-
-def _can_fold(name: str, operand: Any, conv: fx.Node) -> bool:
-    """Whether a step can be folded into the weight and the bias, and this takes less time than the
-    step itself."""
-    if name == "right_div" or (name == "div" and operand == 0):
-        return False
-    weight, output = tensor_of(_arguments(conv)[1]), tensor_of(conv)
+def _can_fold(steps: Iterable[_Step], conv: fx.Node) -> bool:
+    """Whether steps can be folded into weight and bias, in less time than they take themselves."""
+    weight, output = tensor_of(arguments_of(conv)[1]), tensor_of(conv)
     if weight is None or output is None:
         return False
-    if not isinstance(operand, fx.Node):
-        if type(operand) not in (int, float):
-            return False
-    elif not _is_per_channel(operand, weight):
+    if any(each.name == "right_div" or each == _Step("div", 0) for each in steps):
         return False
-    if name in ("add", "sub"):
+    if all(each.name in ("add", "sub") for each in steps):
         return True
-    # The weight is multiplied in every call, unless Inductor computes it once because the
-    # parameters are constants.
+    # Every call multiplies the weight, unless parameters are constants, and Inductor does so once.
     is_cheap = config.freezing or weight.numel() <= hint_of(output.numel())
     return is_cheap and torch.empty_like(weight).stride() == weight.stride()
 
 
-def _is_per_channel(operand: fx.Node, weight: Tensor) -> bool:
-    """Whether a tensor has one value for each channel of an image, or one for all, and comes from
-    tensors that are no larger, such as the statistics of BatchNorm."""
-    value, filters = tensor_of(operand), weight.shape[0]
-    if value is None or value.dim() > 4 or value.device != weight.device:
+def _is_per_channel(operand: Any, conv: fx.Node) -> bool:
+    """Whether a tensor has one value for each channel of an image, or one for all images."""
+    value, output = tensor_of(operand), tensor_of(conv)
+    if value is None or output is None or value.dim() > 4 or value.device != output.device:
         return False
-    sizes = [1] * (4 - value.dim()) + list(value.shape)
-    if sizes[1] not in (1, filters) or any(size != 1 for size in (sizes[0], *sizes[2:])):
-        return False
-    pending, seen = [operand], {operand}
+    n, k, h, w = [1] * (4 - value.dim()) + list(value.shape)
+    is_vector = all(type(size) is int and size == 1 for size in (n, h, w))
+    return is_vector and k in (1, output.shape[1]) and _are_small([operand], conv)
+
+
+def _are_small(operands: list[fx.Node], conv: fx.Node) -> bool:
+    """Whether tensors, and everything they are computed from, have no more elements than the
+    convolution has filters. Parameters and statistics of a layer are such tensors."""
+    weight = tensor_of(arguments_of(conv)[1])
+    pending, seen = list(operands), set(operands)
     while pending:
         node = pending.pop()
         value = tensor_of(node)
-        if value is None or type(value.numel()) is not int or value.numel() > filters:
+        count: Any = -1 if value is None else value.numel()
+        if weight is None or type(count) is not int or not 0 <= count <= weight.shape[0]:
             return False
         new = [each for each in node.all_input_nodes if each not in seen]
         seen.update(new)
@@ -194,230 +215,110 @@ def _is_per_channel(operand: fx.Node, weight: Tensor) -> bool:
     return True
 
 
-# Stands for the slope of leaky_relu in patterns. No model has it.
-_ANY_SLOPE = 0.12345678901234567
+def _fuse(graph: fx.Graph, epilogue: _Epilogue) -> bool:
+    """Makes the end of an epilogue the fused operator, if the result lies in memory as before."""
+    x, weight, bias, *params = arguments_of(epilogue.conv)
+    writer = _Writer(graph, epilogue.end)
+    if epilogue.steps:
+        weight, bias = _fold(writer, epilogue)
+    if epilogue.has_only_steps:
+        target, args = _convx._conv2d.default, (x, weight, bias, *params)
+    else:
+        target = _convx._conv2d_fused.default
+        fused = epilogue.residual, epilogue.activation, epilogue.slope
+        args = (x, weight, bias, *fused, *params)
+    if not replace_call(epilogue.end, target, args):
+        writer.drop()
+        return False
+    for node in reversed(epilogue.nodes[:-1]):
+        graph.erase_node(node)
+    return True
 
 
-def _hardsigmoid(x: Tensor) -> Tensor:
-    return F.relu6(x + 3) / 6
-
-
-# The spellings of the activations that the pass recognises.
-_SPELLINGS: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
-    ("relu", F.relu),
-    ("relu", lambda x: x.clamp(min=0)),
-    ("relu6", F.relu6),
-    ("relu6", lambda x: x.clamp(0, 6)),
-    ("leaky_relu", lambda x: F.leaky_relu(x, _ANY_SLOPE)),
-    ("silu", F.silu),
-    ("silu", lambda x: x * torch.sigmoid(x)),
-    ("gelu", F.gelu),
-    ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
-    ("sigmoid", torch.sigmoid),
-    ("tanh", torch.tanh),
-    ("hardswish", F.hardswish),
-    ("hardswish", lambda x: x * _hardsigmoid(x)),
-    ("hardswish", lambda x: x * F.relu6(x + 3) / 6),
-    ("hardsigmoid", F.hardsigmoid),
-    ("hardsigmoid", _hardsigmoid),
-    ("mish", F.mish),
-    ("mish", lambda x: x * torch.tanh(F.softplus(x))),
-)
-
-
-@dataclass(frozen=True)
-class _Pattern:
-    """An activation as operators: a traced graph's input, and the nodes between it and one output,
-    which is the last of them."""
-
-    activation: str
-    input: fx.Node
-    nodes: tuple[fx.Node, ...]
-
-    def match(self, start: fx.Node) -> tuple[tuple[fx.Node, ...], float] | None:
-        """The nodes that compute the activation of `start`, and the slope, if nothing else uses
-        what they compute on the way."""
-        bound = _Binding({self.input: start})
-        for expected in self.nodes:
-            anchor = bound.nodes[expected.all_input_nodes[0]]
-            for user in anchor.users:
-                if bound.agrees(expected, user):
-                    bound.nodes[expected] = user
-                    break
-            else:
-                return None
-        found = tuple(bound.nodes.values())
-        if any(user not in found for node in found[:-1] for user in node.users):
-            return None
-        return found[1:], bound.slope
-
-
-@dataclass
-class _Binding:
-    """The nodes of a graph for the nodes of a pattern, and the number for _ANY_SLOPE."""
-
-    nodes: dict[fx.Node, fx.Node]
-    slope: float = 0.0
-
-    def agrees(self, expected: fx.Node, node: fx.Node) -> bool:
-        if node.target is not expected.target or node in self.nodes.values():
-            return False
-        want, got = _arguments(expected), _arguments(node)
-        orders = [got]
-        if node.target in (_aten.add.Tensor, _aten.mul.Tensor):
-            orders.append((got[1], got[0], *got[2:]))
-        return any(all(map(self._is_same, want, order)) for order in orders)
-
-    def _is_same(self, want: Any, got: Any) -> bool:
-        if isinstance(want, fx.Node) or isinstance(got, fx.Node):
-            return isinstance(want, fx.Node) and self.nodes.get(want) is got
-        if want == _ANY_SLOPE and type(got) in (int, float):
-            self.slope = float(got)
-            return True
-        return bool(want == got)
-
-
-@functools.cache
-def _patterns(dtype: torch.dtype) -> tuple[_Pattern, ...]:
-    """Every spelling as ATen has it, as exported graphs have it, and as Inductor has it. A pattern
-    comes before the shorter ones that it contains."""
-
-    def spell_all(x: Tensor) -> list[Tensor]:
-        return [function(x) for _, function in _SPELLINGS]
-
-    patterns: list[_Pattern] = []
-    with _disable_current_modes(), torch._C._DisableAutocast(), torch.no_grad():
-        tables: tuple[Any, ...] = {}, core_aten_decompositions(), select_decomp_table()
-        for table in tables:
-            trace = make_fx(spell_all, table, tracing_mode="fake")
-            patterns += _split(trace(torch.empty(1, 1, 1, 1, dtype=dtype)).graph)
-    return tuple(sorted(patterns, key=lambda pattern: -len(pattern.nodes)))
-
-
-def _split(graph: fx.Graph) -> Iterator[_Pattern]:
-    """One pattern for each output of the traced spellings."""
-    nodes: list[fx.Node] = list(graph.nodes)
-    outputs: Any = nodes[-1].args[0]
-    for (activation, _), output in zip(_SPELLINGS, outputs, strict=True):
-        needed = {output}
-        for node in reversed(nodes):
-            if node in needed:
-                needed.update(node.all_input_nodes)
-        yield _Pattern(activation, nodes[0], tuple(node for node in nodes[1:] if node in needed))
-
-
-@dataclass
 class _Writer:
-    """Writes calls in front of a node, with the values that they have for fake tensors."""
+    """Writes the arithmetic of parameters in front of a node. Operands are nodes and numbers."""
 
-    graph: fx.Graph
-    before: fx.Node
-    written: list[fx.Node] = field(default_factory=list)
+    def __init__(self, graph: fx.Graph, before: fx.Node) -> None:
+        self.graph, self.before = graph, before
+        self.written: list[fx.Node] = []
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        values = tuple(value_of(arg) for arg in args)
         with self.graph.inserting_before(self.before):
             node = self.graph.call_function(target, args, kwargs)
-        copied = {name: each for name, each in self.before.meta.items() if name not in _OWN_META}
-        node.meta = {**copied, "val": target(*values, **kwargs)}
+        own = "val", "tensor_meta", "eager_input_vals"
+        node.meta = {name: each for name, each in self.before.meta.items() if name not in own}
+        node.meta["val"] = target(*map(value_of, args), **kwargs)
         self.written.append(node)
         return node
+
+    def drop(self) -> None:
+        for node in reversed(self.written):
+            self.graph.erase_node(node)
 
     def cast(self, node: fx.Node, dtype: torch.dtype) -> fx.Node:
         if value_of(node).dtype == dtype:
             return node
         return self.call(_prims.convert_element_type.default, node, dtype)
 
-    def vector(self, operand: _Operand, dtype: torch.dtype) -> _Operand:
-        """A tensor with one value for each channel, or a single one, as a vector."""
+    def add(self, a: Any, b: Any) -> Any:
+        if not isinstance(a, fx.Node):
+            a, b = b, a
+        if not isinstance(a, fx.Node):
+            return a + b
+        return a if b == 0 else self.call(_aten.add.Tensor, a, b)
+
+    def mul(self, a: Any, b: Any) -> Any:
+        if not isinstance(a, fx.Node):
+            a, b = b, a
+        if not isinstance(a, fx.Node):
+            return a * b
+        return a if b == 1 else 0 if b == 0 else self.call(_aten.mul.Tensor, a, b)
+
+    def vector(self, operand: _Operand, dtype: torch.dtype) -> Any:
+        """An operand as a number or as a vector."""
+        if isinstance(operand, _InverseDeviation):
+            variance = self.add(self.cast(operand.variance, dtype), operand.eps)
+            return self.call(_aten.rsqrt.default, variance)
         if not isinstance(operand, fx.Node):
             return operand
-        wide = self.cast(operand, dtype)
-        return self.call(_aten.view.default, wide, [value_of(wide).numel()])
+        return self.call(_aten.view.default, self.cast(operand, dtype), [-1])
 
-    def combine(self, target: Any, a: _Operand | None, b: _Operand) -> _Operand:
-        """The sum or product of vectors and numbers. None stands for no operand."""
-        if a is None:
-            return b
-        if isinstance(a, fx.Node):
-            return self.call(target, a, b)
-        return self.call(target, b, a) if isinstance(b, fx.Node) else _ON_NUMBERS[target](a, b)
-
-    def drop(self) -> None:
-        for node in reversed(self.written):
-            self.graph.erase_node(node)
-
-
-# What a node does not have in common with the node that it replaces.
-_OWN_META = ("val", "tensor_meta", "eager_input_vals")
-_ON_NUMBERS: Mapping[Any, Callable[[float, float], float]] = {
-    _aten.add.Tensor: operator.add,
-    _aten.mul.Tensor: operator.mul,
-}
-
-
-def _fuse(graph: fx.Graph, epilogue: _Epilogue) -> bool:
-    """Replaces the nodes of an epilogue, if the result lies in memory as theirs does."""
-    end = epilogue.end
-    writer = _Writer(graph, end)
-    x, weight, bias, *params = _arguments(epilogue.conv)
-    if epilogue.affine:
-        weight, bias = _fold(writer, epilogue)
-    if epilogue.residual is None and epilogue.activation == "none":
-        target, args = _convx._conv2d.default, (x, weight, bias, *params)
-    else:
-        extra = epilogue.residual, epilogue.activation, epilogue.slope
-        target, args = _convx._conv2d_fused.default, (x, weight, bias, *extra, *params)
-    fused = writer.call(target, *args)
-    if not are_alike(tensor_of(fused), tensor_of(end)):
-        writer.drop()
-        return False
-    # Inductor gives operands to an operator that it does not know with the strides of these values.
-    fused.meta["eager_input_vals"] = (tuple(map(value_of, args)), {})
-    end.replace_all_uses_with(fused)
-    for node in reversed(epilogue.nodes):
-        graph.erase_node(node)
-    return True
+    def inverse(self, operand: Any) -> Any:
+        if isinstance(operand, fx.Node):
+            return self.call(_aten.reciprocal.default, operand)
+        return 1 / operand
 
 
 def _fold(writer: _Writer, epilogue: _Epilogue) -> tuple[fx.Node, fx.Node | None]:
-    """Weight and bias with the factors and terms in them, computed in the dtype of pointwise
-    operators and rounded once."""
-    _, weight, bias, *_ = _arguments(epilogue.conv)
-    dtype, filters = value_of(weight).dtype, value_of(weight).shape[0]
-    wide = _wide(dtype)
-    add, mul = _aten.add.Tensor, _aten.mul.Tensor
-    factor: _Operand | None = None
-    term: _Operand | None = None
-    if bias is not None:
-        term = writer.cast(_unrounded(bias, wide), wide)
-    for step in epilogue.affine:
+    """Weight and bias with the steps in them, computed in the dtype of pointwise operators and
+    rounded once."""
+    _, weight, bias, *_ = arguments_of(epilogue.conv)
+    value = value_of(weight)
+    wide = _wide(value.dtype)
+    # The steps make factor * y + term of the result y of the convolution without a bias.
+    factor: Any = 1
+    term: Any = 0 if bias is None else writer.cast(_unrounded(bias, wide), wide)
+    for step in epilogue.steps:
         operand = writer.vector(step.operand, wide)
-        if step.name == "div":
-            operand = (
-                writer.call(_aten.reciprocal.default, operand)
-                if isinstance(operand, fx.Node)
-                else 1 / operand
-            )
-        if step.name == "sub":
-            operand = writer.combine(mul, operand, -1.0)
         if step.name in ("mul", "div", "right_sub"):
-            by = -1.0 if step.name == "right_sub" else operand
-            factor = writer.combine(mul, factor, by)
-            term = None if term is None else writer.combine(mul, term, by)
+            by = -1 if step.name == "right_sub" else operand
+            by = writer.inverse(operand) if step.name == "div" else by
+            factor, term = writer.mul(factor, by), writer.mul(term, by)
         if step.name in ("add", "sub", "right_sub"):
-            term = writer.combine(add, term, operand)
-    if factor is not None:
-        if isinstance(factor, fx.Node):
-            factor = writer.call(_aten.view.default, factor, [-1, 1, 1, 1])
-        product = writer.call(mul, writer.cast(_unrounded(weight, wide), wide), factor)
-        weight = writer.cast(product, dtype)
-    if term is not None:
-        if not isinstance(term, fx.Node) or value_of(term).numel() != filters:
-            term = writer.combine(add, _zeros(writer, filters, wide, value_of(weight)), term)
-        assert isinstance(term, fx.Node)
-        term = writer.cast(term, dtype)
-    return weight, term
+            term = writer.add(term, writer.mul(operand, -1) if step.name == "sub" else operand)
+    if isinstance(factor, fx.Node):
+        factor = writer.call(_aten.view.default, factor, [-1, 1, 1, 1])
+    if isinstance(factor, fx.Node) or factor != 1:
+        product = writer.call(_aten.mul.Tensor, writer.cast(_unrounded(weight, wide), wide), factor)
+        weight = writer.cast(product, value.dtype)
+    if bias is None and not isinstance(term, fx.Node) and term == 0:
+        return weight, None
+    if not isinstance(term, fx.Node) or value_of(term).shape[0] != value.shape[0]:
+        with value.fake_mode:
+            full = [value.shape[0]], 0.0
+            zeros = writer.call(_aten.full.default, *full, dtype=wide, device=value.device)
+        term = writer.call(_aten.add.Tensor, zeros, term)
+    return weight, writer.cast(term, value.dtype)
 
 
 def _unrounded(node: fx.Node, wide: torch.dtype) -> fx.Node:
@@ -427,8 +328,3 @@ def _unrounded(node: fx.Node, wide: torch.dtype) -> fx.Node:
         if value_of(source).dtype == wide and value_of(source).stride() == value_of(node).stride():
             return source
     return node
-
-
-def _zeros(writer: _Writer, size: int, dtype: torch.dtype, like: Any) -> fx.Node:
-    with like.fake_mode:
-        return writer.call(_aten.full.default, [size], 0.0, dtype=dtype, device=like.device)

@@ -19,10 +19,10 @@ from torch._inductor import config, list_mode_options
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
-from . import _graph_epilogue, _graph_values, _ops
+from . import _graph_activations, _graph_epilogue, _graph_values, _ops
 from ._arguments import ConvParams, parse_lists
 from ._checks import DTYPES
-from ._graph_values import are_alike, hints_of, tensor_of, value_of
+from ._graph_values import hints_of, replace_call, tensor_of
 from ._layout import are_channels_last, is_channels_last
 from ._precision import default_precision, precision_name
 from ._shape import PASSES, Shape
@@ -32,7 +32,12 @@ from .measuring.timing import WORTH_IT
 
 _aten, _convx = torch.ops.aten, torch.ops.convx
 # The code that decides what becomes of a graph.
-_FILES = (__file__, _graph_epilogue.__file__, _graph_values.__file__)
+_FILES = (
+    __file__,
+    _graph_activations.__file__,
+    _graph_epilogue.__file__,
+    _graph_values.__file__,
+)
 
 
 def compile_with_convx(
@@ -106,11 +111,9 @@ def replace_convolutions(graph: fx.Graph, times: CaseTimes) -> int:
         moved = sum(min(theirs, _channels_last_ms(each, times)) for each, _, theirs in timed)
         if mixed >= WORTH_IT * moved:
             return 0
-    new_nodes: dict[fx.Node, fx.Node] = {}
-    for each in faster:
-        _replace(graph, each, new_nodes)
+    replaced = sum(replace_call(each.node, each.target, each.args) for each in faster)
     _drop_unused_gradients(graph)
-    return len(new_nodes)
+    return replaced
 
 
 def _channels_last_ms(each: _Pass, times: CaseTimes) -> float:
@@ -199,24 +202,6 @@ def _is_static(node: Any) -> bool:
         and _is_known(node)
         and all(type(number) is int for number in (*value.shape, *value.stride()))
     )
-
-
-def _replace(graph: fx.Graph, each: _Pass, new_nodes: dict[fx.Node, fx.Node]) -> None:
-    """Puts convx's operator into a node's place, if its result lies in memory as the node's does.
-    `new_nodes` maps nodes that were replaced before, which may be arguments, to the new ones."""
-    node = each.node
-    args = [new_nodes.get(arg, arg) if isinstance(arg, fx.Node) else arg for arg in each.args]
-    values = tuple(map(value_of, args))
-    value = each.target(*values)
-    if not are_alike(value, tensor_of(node)):
-        return
-    with graph.inserting_before(node):
-        ours = graph.call_function(each.target, tuple(args))
-    # Inductor gives operands to an operator that it does not know with the strides of these values.
-    ours.meta = {**node.meta, "val": value, "eager_input_vals": (values, {})}
-    node.replace_all_uses_with(ours)
-    graph.erase_node(node)
-    new_nodes[node] = ours
 
 
 def _drop_unused_gradients(graph: fx.Graph) -> None:

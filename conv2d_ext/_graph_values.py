@@ -20,6 +20,13 @@ def tensor_of(arg: Any) -> Tensor | None:
     return value if isinstance(value, Tensor) else None
 
 
+def arguments_of(node: fx.Node) -> tuple[Any, ...]:
+    """The arguments of a call in the order of the operator's schema, with their defaults."""
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    rest = schema[len(node.args) :]
+    return (*node.args, *(node.kwargs.get(each.name, each.default_value) for each in rest))
+
+
 def hint_of(number: Any) -> int:
     """A size of the example that is compiled for, without a guard; -1 if it depends on data."""
     if type(number) is int:
@@ -43,3 +50,16 @@ def are_alike(a: Tensor | None, b: Tensor | None) -> bool:
         and statically_known_true(sym_eq(tuple(a.shape), tuple(b.shape)))
         and statically_known_true(sym_eq(tuple(a.stride()), tuple(b.stride())))
     )
+
+
+def replace_call(node: fx.Node, target: Any, args: tuple[Any, ...]) -> bool:
+    """Makes a node the call of an operator of convx, if the result lies in memory as before. The
+    node keeps its name, by which an exported program knows its outputs."""
+    values = tuple(map(value_of, args))
+    value = target(*values)
+    if not are_alike(value, tensor_of(node)):
+        return False
+    node.target, node.args, node.kwargs = target, args, {}
+    # Inductor gives operands to an operator that it does not know with the strides of these values.
+    node.meta.update(val=value, eager_input_vals=(values, {}))
+    return True

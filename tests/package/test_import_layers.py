@@ -29,7 +29,8 @@ LAYERS = {
     "_fold _fusion",
     "measuring": "measuring",
     "engines": "explain _tuned tuning",
-    "models": "scan policy convert _graph_values _graph_epilogue _graph_pass compile step",
+    "models": "scan policy convert _graph_values _graph_activations _graph_epilogue _graph_pass "
+    "compile step",
     "benchmark": "bench check info",
     "commands": "commands cli __main__",
 }
