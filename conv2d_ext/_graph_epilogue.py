@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch._inductor import config
 
 from ._graph_activations import find_activation
@@ -109,34 +109,44 @@ def _extend(epilogue: _Epilogue) -> _Epilogue | None:
     user = next(iter(end.users))
     if user.target is _aten._native_batch_norm_legit_no_training.default:
         return _extend_by_batch_norm(epilogue, user)
-    extended = replace(epilogue, nodes=(*nodes, user))
-    if _is_cast(user, (output.dtype, _wide(output.dtype))):
-        return extended
-    if user.target not in _STEPS:
+    result, dtypes = tensor_of(user), (output.dtype, _wide(output.dtype))
+    if result is None or result.dtype not in dtypes:
         return None
-    a, b, *alpha = arguments_of(user)
-    if alpha not in ([], [1]) or a is b:
-        return None
-    name, operand = _STEPS[user.target], b if a is end else a
-    if name == "add" and are_alike(tensor_of(operand), output) and are_alike(value, output):
-        # It cannot depend on the convolution, whose result has no other user than the addition.
-        return replace(extended, residual=operand)
-    if a is not end and name in ("sub", "div"):
-        name = "right_" + name
-    step = _Step(name, operand)
-    if not _can_fold([step], conv) or not (
-        type(operand) in (int, float) or _is_per_channel(operand, conv)
-    ):
-        return None
-    return replace(extended, steps=(*epilogue.steps, step))
+    if _is_cast(user):
+        return replace(epilogue, nodes=(*nodes, user))
+    return _extend_by_step(epilogue, user, output) if user.target in _STEPS else None
 
 
-_STEPS = {
+_STEPS: dict[Any, str] = {
     _aten.add.Tensor: "add",
     _aten.sub.Tensor: "sub",
     _aten.mul.Tensor: "mul",
     _aten.div.Tensor: "div",
 }
+
+
+def _extend_by_step(epilogue: _Epilogue, user: fx.Node, output: Tensor) -> _Epilogue | None:
+    """Takes a residual, or a factor or term of each channel."""
+    end = epilogue.end
+    a, b, *alpha = arguments_of(user)
+    if alpha not in ([], [1]) or a is b:
+        return None
+    name, operand = _STEPS[user.target], b if a is end else a
+    extended = replace(epilogue, nodes=(*epilogue.nodes, user))
+    if (
+        name == "add"
+        and are_alike(tensor_of(end), output)
+        and are_alike(tensor_of(operand), output)
+    ):
+        # It cannot depend on the convolution, whose result has no other user than the addition.
+        return replace(extended, residual=operand)
+    if a is not end and name in ("sub", "div"):
+        name = "right_" + name
+    step = _Step(name, operand)
+    is_known = type(operand) in (int, float) or _is_per_channel(operand, epilogue.conv)
+    if is_known and _can_fold([step], epilogue.conv):
+        return replace(extended, steps=(*epilogue.steps, step))
+    return None
 
 
 def _extend_by_batch_norm(epilogue: _Epilogue, norm: fx.Node) -> _Epilogue | None:
@@ -165,13 +175,11 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _is_cast(node: fx.Node, dtypes: tuple[torch.dtype, ...]) -> bool:
-    """Whether a node converts to one of the dtypes and changes nothing else."""
-    value = tensor_of(node)
-    known = node.target is _prims.convert_element_type.default or (
+def _is_cast(node: fx.Node) -> bool:
+    """Whether a node changes the dtype and nothing else."""
+    return node.target is _prims.convert_element_type.default or (
         node.target is _aten._to_copy.default and set(node.kwargs) <= {"dtype"}
     )
-    return known and value is not None and value.dtype in dtypes
 
 
 def _can_fold(steps: Iterable[_Step], conv: fx.Node) -> bool:
