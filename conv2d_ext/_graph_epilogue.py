@@ -192,7 +192,8 @@ def _can_fold(steps: Iterable[_Step], conv: fx.Node) -> bool:
     if all(each.name in ("add", "sub") for each in steps):
         return True
     # Every call multiplies the weight, unless parameters are constants, and Inductor does so once.
-    is_cheap = config.freezing or weight.numel() <= hint_of(output.numel())
+    is_constant = config.freezing or config.aot_inductor.use_runtime_constant_folding
+    is_cheap = is_constant or weight.numel() <= hint_of(output.numel())
     return is_cheap and torch.empty_like(weight).stride() == weight.stride()
 
 

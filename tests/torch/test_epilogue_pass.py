@@ -136,9 +136,10 @@ def test_every_activation(graphs, dtype) -> None:
     assert pixelwise(graph, 2 * 3 * 8 * 8) == ["aten.add.Tensor"] * len(SPELLINGS)
 
 
-def test_what_is_fused_and_what_is_left_alone(graphs) -> None:
-    conv, norm = nn.Conv2d(3, 3, 3, padding=1).double(), batch_norm(3).double()
-    s, t = torch.randn(2, 3).double()
+def test_what_is_fused_and_what_is_left_alone(graphs, device) -> None:
+    conv = nn.Conv2d(3, 3, 3, padding=1).double().to(device)
+    norm = batch_norm(3).double().to(device)
+    s, t = torch.randn(2, 3).double().to(device)
     chains: list[tuple[Call, Callable[[Tensor, Tensor], Tensor]]] = [
         (Call(), lambda y, r: y.relu() * y),
         (Call("relu"), lambda y, r: (z := y.relu()) * z.sum()),
@@ -172,7 +173,7 @@ def test_what_is_fused_and_what_is_left_alone(graphs) -> None:
     def run(x: Tensor, r: Tensor) -> list[Tensor]:
         return [chain(conv(x + i), r) for i, (_, chain) in enumerate(chains)]
 
-    x, r = torch.randn(2, 2, 3, 8, 8).double()
+    x, r = torch.randn(2, 2, 3, 8, 8).double().to(device)
     with torch.no_grad():
         torch.testing.assert_close(compiled(run)(x, r), run(x, r))
     assert calls_of(graphs[0]) == [call for call, _ in chains]
@@ -258,15 +259,21 @@ def test_autocast_folds_unrounded_parameters(graphs) -> None:
 
 
 def test_batch_norm_is_folded_where_the_weight_is_smaller_than_the_output(graphs) -> None:
-    net = nn.Sequential(*conv_norm(16, 16, 3), nn.ReLU())
-    sizes = {6: Call(), 18: Call("relu")}
-    for size, call in sizes.items():
+    net = nn.Sequential(*conv_norm(16, 16, 3), nn.ReLU()).eval()
+    for size, freezing, call in (
+        (6, False, Call()),
+        (18, False, Call("relu")),
+        (6, True, Call("relu")),
+    ):
         torch._dynamo.reset()
         graphs.clear()
         x = torch.randn(1, 16, size, size)
-        with torch.no_grad():
+        with torch.no_grad(), config.patch(freezing=freezing):
             torch.testing.assert_close(compiled(net)(x), net(x))
         assert calls_of(graphs[0]) == [call]
+    # The frozen graph has the folded weight as a constant.
+    targets = [str(node.target) for node in graphs[0].nodes if node.op == "call_function"]
+    assert targets == [str(FUSED)]
 
 
 def test_dynamic_sizes(graphs) -> None:
@@ -337,7 +344,7 @@ class Spy:
 @pytest.mark.parametrize(
     "options",
     [
-        {"joint_custom_pre_pass": "ours", "freezing": True},
+        {"joint_custom_pre_pass": "ours"},
         {"post_grad_custom_post_pass": "ours", "cpp_wrapper": True},
     ],
     ids=["joint", "post_grad"],
