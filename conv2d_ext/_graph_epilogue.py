@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._inductor import config
+from torch._ops import HigherOrderOperator
 
 from ._graph_activations import find_activation
 from ._graph_values import are_alike, arguments_of, hint_of, replace_call, tensor_of, value_of
@@ -82,13 +83,25 @@ def _find_epilogue(conv: fx.Node) -> _Epilogue | None:
     """The longest epilogue whose result has the dtype and the strides of the convolution's."""
     best = None
     reached = _extend(_Epilogue((conv,)))
-    while reached is not None:
+    while reached is not None and not _is_mutation_between(conv, reached.end):
         if are_alike(tensor_of(reached.end), tensor_of(conv)):
             best = reached
         reached = _extend(reached)
     if best is None or (best.has_only_steps and any(map(_is_pointwise, best.end.users))):
         return None  # Inductor computes the steps in the pass over memory that follows anyway
     return best
+
+
+def _is_mutation_between(conv: fx.Node, end: fx.Node) -> bool:
+    """Whether an operator may write to an operand of the convolution before the fused operator,
+    which takes the place of `end`, reads it."""
+    node = conv
+    while node is not end:
+        node = node.next
+        schema = getattr(node.target, "_schema", None)
+        if isinstance(node.target, HigherOrderOperator) or (schema and schema.is_mutable):
+            return True
+    return False
 
 
 def _is_pointwise(node: fx.Node) -> bool:
@@ -202,9 +215,11 @@ def _is_per_channel(operand: Any, conv: fx.Node) -> bool:
     value, output = tensor_of(operand), tensor_of(conv)
     if value is None or output is None or value.dim() > 4 or value.device != output.device:
         return False
+    if any(type(size) is not int for size in value.shape):
+        return False
     n, k, h, w = [1] * (4 - value.dim()) + list(value.shape)
-    is_vector = all(type(size) is int and size == 1 for size in (n, h, w))
-    return is_vector and k in (1, output.shape[1]) and _are_small([operand], conv)
+    is_vector = (n, h, w) == (1, 1, 1) and k in (1, output.shape[1])
+    return is_vector and _are_small([operand], conv)
 
 
 def _are_small(operands: list[fx.Node], conv: fx.Node) -> bool:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from functorch.compile import make_boxed_func
 from torch import Tensor, nn
 from torch._inductor import config
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import conv2d_ext
 from conv2d_ext import _graph_pass
@@ -211,6 +212,24 @@ def test_mutated_tensors(graphs) -> None:
         torch.testing.assert_close(compiled(run)(x, ours), run(x, theirs))
     torch.testing.assert_close(ours, theirs)
     assert calls_of(graphs[0]) == [Call("relu", True)]
+
+
+def test_nothing_moves_past_a_mutation() -> None:
+    """A graph of operators that write in place, as it is without functionalization."""
+
+    def run(x: Tensor, w: Tensor) -> list[Tensor]:
+        first = F.conv2d(x, w).relu()
+        second = F.conv2d(x, w)
+        w.zero_()
+        return [first, second.relu()]
+
+    x, w = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    want = run(x, w.clone())
+    traced = make_fx(run, tracing_mode="fake")(x, w)
+    conv2d_ext.compile_pass("all")(traced.graph)
+    traced.recompile()
+    torch.testing.assert_close(traced(x, w), want)
+    assert calls_of(traced.graph) == [Call("relu"), Call()]
 
 
 def train(net: nn.Module, run: Callable, x: Tensor) -> list[Any]:
