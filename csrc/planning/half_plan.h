@@ -96,39 +96,48 @@ std::optional<HalvedPlan<Fit>> plan_halves(Plan& plan, const ConvProblem& proble
   }
   // Behind scaled fp16 the exact form is never too slow.
   if (half) behind = fit_shape(rest, math, kNeverGiveUp);
+  // With the workspace that scales would take, the exact form may be faster. It matters only if it
+  // is then faster than scaled fp16; the factor is for sums that are rounded differently.
+  constexpr double kRounding = 1 + 1e-9;
+  const double half_us = half ? half->microseconds + kHalfMicroseconds : kNeverGiveUp;
+  const double most_us = behind ? half_us * kRounding : half ? kNeverGiveUp : give_up_us;
   const bool has_exact = behind && !depends_on_workspace(*behind);
-  auto exact = has_exact ? behind : fit_shape(caps, math, half ? kNeverGiveUp : give_up_us);
-  if (!exact) return std::nullopt;
-  double microseconds = exact->microseconds;
-  if (half && behind && half->microseconds + kHalfMicroseconds < exact->microseconds) {
+  auto exact = has_exact ? behind : fit_shape(caps, math, most_us);
+  if (!exact && !behind) return std::nullopt;
+  double microseconds = half_us;
+  if (behind && (!exact || half_us < exact->microseconds)) {
     made.exact = take(std::move(*behind), halves->scale_bytes);
-    microseconds = half->microseconds + kHalfMicroseconds;
     made.half = take(std::move(*half), halves->scale_bytes);
     made.half->params.min_terms = halves->min_terms;
     made.scale_bytes = halves->scale_bytes;
     plan.halves = true;
   } else {
+    microseconds = exact->microseconds;
     made.exact = take(std::move(*exact), 0);
   }
   plan.predicted_us += microseconds;
   return made;
 }
 
-// Plans all phases. fit_shape(problem, caps, math, phase, give_up_us) returns a shape, or nothing.
-// Returns nothing if a phase has no plan.
+// Plans all phases. Returns nothing if a phase has no plan.
+//   fit_shape(problem, caps, math, phase, give_up_us)  returns a shape, or nothing
+//   rest_us  the least that all phases after each one take; may be empty
 template <typename Fit, typename FitShape, typename Take>
 std::optional<PhasedPlan<Fit>> plan_phases(Plan& plan, const ConvProblem& problem,
                                            const DeviceCaps& caps,
                                            const std::vector<GatherPhase>& phases,
                                            const FitShape& fit_shape, const Take& take,
-                                           double give_up_us = kNeverGiveUp) {
+                                           double give_up_us = kNeverGiveUp,
+                                           const std::vector<double>& rest_us = {}) {
   PhasedPlan<Fit> planned;
-  for (const GatherPhase& phase : phases) {
+  for (size_t i = 0; i < phases.size(); ++i) {
+    const GatherPhase& phase = phases[i];
+    const double others_us = plan.predicted_us + (rest_us.empty() ? 0 : rest_us[i]);
     const auto fit = [&](const DeviceCaps& some, TensorMath math, double most_us) {
       return fit_shape(problem, some, math, phase, most_us);
     };
-    auto next = plan_halves<Fit>(plan, problem, caps, phase.taps(), fit, take,
-                                 give_up_us - plan.predicted_us);
+    auto next =
+        plan_halves<Fit>(plan, problem, caps, phase.taps(), fit, take, give_up_us - others_us);
     if (!next) return std::nullopt;
     planned.push_back(std::move(*next));
   }

@@ -81,12 +81,8 @@ std::optional<Plan> plan_phases_of(const ConvProblem& problem, const DeviceCaps&
   for (size_t i = phases.size(); i-- > 1;) {
     rest_us[i - 1] = rest_us[i] + bound_phase_us(problem, caps, phases[i]);
   }
-  const auto fit = [&](const ConvProblem& p, const DeviceCaps& some, TensorMath math,
-                       const GatherPhase& phase, double most_us) {
-    return fit_shape(p, some, math, phase, most_us - rest_us[&phase - phases.data()]);
-  };
   std::optional<PhasedPlan<WindowFit>> fits =
-      plan_phases<WindowFit>(plan, problem, caps, phases, fit, take, give_up_us);
+      plan_phases<WindowFit>(plan, problem, caps, phases, fit_shape, take, give_up_us, rest_us);
   if (!fits) return std::nullopt;
   plan.geometry = make_geometry(LinesPlan{problem, std::move(*fits)});
   return plan;
