@@ -49,12 +49,11 @@ double count_unfulfilled(const PhaseCosts &, const WindowShape &shape) {
 }
 
 // No shape is left out of the search.
-double bound_unfulfilled(const PhaseCosts &, const WindowShape &, bool, int) {
+double bound_unfulfilled(const PhaseCosts &, const TileCosts &,
+                         const WindowShape &, bool, int) {
   return -1;
 }
-double bound_wished_tile(const PhaseCosts &, TensorMath, int, int, int) {
-  return -1;
-}
+double bound_wished_tile(const PhaseCosts &, const TileCosts &) { return -1; }
 
 WindowShape fit_wished_window(const ConvProblem &problem,
                               const DeviceCaps &caps, TensorMath math,

@@ -138,6 +138,17 @@ bool has_waits(const PhaseCosts& costs) {
          (costs.problem.dtype == DType::kFloat32 || costs.tensors.source_strides.c == 1);
 }
 
+// Whether the scales of fp16 are measured before the filters are packed.
+bool measures_halves(const PhaseCosts& costs, TensorMath math) {
+  return is_half(math) && costs.tensors.source_strides.c == 1;
+}
+
+// Cycles of reading the filters for that.
+double count_measuring(const ConvProblem& problem) {
+  const int64_t filters = problem.K * problem.channels_per_group() * problem.taps();
+  return static_cast<double>(filters * size_of(problem.dtype)) / kMeasuredFilterBytes;
+}
+
 // Cycles of a tile: the slowest of MMAs with staging, the source producer, and the stores.
 double predict_tile(const PhaseCosts& costs, const WindowShape& shape) {
   const ConvProblem& problem = costs.problem;
@@ -166,9 +177,8 @@ double predict_tile(const PhaseCosts& costs, const WindowShape& shape) {
   const double filters = shape.resident ? 0
                                         : chunks * taps * shape.filter_groups * shape.planes() *
                                               kWindowFilters * shape.lane_bytes;
-  const bool dense = shape.rows_axis.target_step == 1 && shape.columns_axis.target_step == 1;
-  const bool runs = shape.strips == 1 && shape.columns_axis.count % 2 == 0 && dense &&
-                    view.target_strides.c != 1 && shape.rows * shape.pitch >= kMinRunPositions;
+  const bool runs =
+      costs.may_store_runs && shape.strips == 1 && shape.rows * shape.pitch >= kMinRunPositions;
   const double words = shape.splits > 1 || problem.dtype == DType::kFloat32 ? 2 : 1;
   const bool odd = shape.splits == 1 && costs.stores_odd_pixels;
   const auto own_filters =
@@ -200,6 +210,7 @@ PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps, 
   const double target_values = static_cast<double>(problem.N * problem.groups) *
                                static_cast<double>(view.target_channels) *
                                static_cast<double>(rows.count * columns.count);
+  const bool dense = rows.target_step == 1 && columns.target_step == 1;
   return {problem,
           caps,
           view,
@@ -207,102 +218,182 @@ PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps, 
           target_values,
           static_cast<double>(rows.count * columns.count),
           static_cast<double>(rows.taps * columns.taps),
+          static_cast<double>(size_of(problem.dtype)),
           !may_box_source(problem, math) && !may_walk_source(problem, math),
+          columns.count % 2 == 0 && dense && view.target_strides.c != 1,
           wide,
           odd};
 }
 
 namespace {
 
-// The properties of a search's candidates that a bound depends on.
+// The properties of a search's candidates that a bound depends on, beside the size of the tiles.
 struct TileBound {
-  TensorMath math;
-  int columns, window_step, filter_groups, lane_bytes;
-  bool may_store_boxes;
-  int64_t stage_taps;   // of a filter stage, at most
-  double issue_cycles;  // of a group of MMAs
-  double image_tiles;   // of the pixels of one image
-  double positions;     // of a stage's lines, and of one image's in the workspace; 0 if there are
+  int window_step;
+  bool may_store_boxes, may_store_runs, may_scatter;
+  double groups;         // of MMAs in a tile
+  double issue_cycles;   // of a group
+  int64_t images;        // that are computed at a time, if the reduction is not split
+  double image_tiles;    // of the pixels of one image
+  double source_cycles;  // of a tile, if blocks stream
+  double positions;      // of a stage's lines, and of one image's in the workspace; 0 if there are
   double image_positions;  // none
   double launch_cycles;
 };
 
 // The least of what predict_tile has for storing a tile.
-double bound_store(const PhaseCosts& costs, const TileBound& tile) {
+double bound_store(const PhaseCosts& costs, const TileCosts& tile, const TileBound& cut) {
   constexpr double kFilters = 2 * kWindowFilters;
-  const auto element = static_cast<int>(size_of(costs.problem.dtype));
+  const double element = costs.element_bytes;
   if (costs.stores_odd_pixels) return 0;
-  const double bytes = kFilters * tile.window_step * element / kWindowStoredBytes;
-  if (tile.may_store_boxes) return bytes;
-  if (costs.stores_pixels) return std::max(2 * tile.window_step * kWindowCopyCycles, bytes);
-  const double runs = kFilters * staging_parts(tile.columns, element) * kWindowCopyCycles;
-  return std::min(std::max(runs, bytes), tile.columns * element / 2 * kWindowScatterCycles);
+  const double bytes = kFilters * cut.window_step * element / kWindowStoredBytes;
+  if (cut.may_store_boxes) return bytes;
+  if (costs.stores_pixels) return std::max(2 * cut.window_step * kWindowCopyCycles, bytes);
+  const double scatter = tile.columns * element / 2 * kWindowScatterCycles;
+  if (!cut.may_store_runs) return scatter;
+  const int parts = staging_parts(tile.columns, static_cast<int>(element));
+  const double runs = std::max(kFilters * parts * kWindowCopyCycles, bytes);
+  return cut.may_scatter ? std::min(runs, scatter) : runs;
 }
 
-// The least for split-K slices between these numbers.
-double bound_tiles(const PhaseCosts& costs, const TileBound& tile, int least_splits,
-                   int most_splits) {
-  const ConvProblem& problem = costs.problem;
-  if (problem.N == 0) return 0;  // no batch is launched
-  const GatherTensors& view = costs.tensors;
+// The least for so many split-K slices or more.
+double bound_cut(const PhaseCosts& costs, const TileCosts& tile, const TileBound& cut,
+                 int least_splits) {
+  if (costs.problem.N == 0) return 0;  // no batch is launched
   const double sms = costs.caps.sm_count;
-  const double element = static_cast<double>(size_of(problem.dtype));
-  const int64_t channel_bytes = view.source_channels * operand_bytes(tile.math);
-  const int64_t chunks = ceil_div(channel_bytes, tile.lane_bytes);
-  const int64_t filter_tiles =
-      ceil_div(view.target_channels, int64_t{kWindowFilters} * tile.filter_groups);
-  const double images = static_cast<double>(problem.N * problem.groups);
-  const double lane_bytes = static_cast<double>(chunks * tile.lane_bytes * count_planes(tile.math));
-  // As predict_tile has it, with the longest filter stages.
-  const auto steps = static_cast<double>(ceil_div(channel_bytes, 32));
-  const double products = costs.taps * steps * count_products(tile.math);
-  const auto taps = static_cast<int64_t>(costs.taps);
-  const double groups = taps == 1 ? static_cast<double>(chunks)
-                                  : static_cast<double>(ceil_div(taps, tile.stage_taps)) * steps;
-  const double chains = count_chains(tile.math, groups, steps * costs.taps,
-                                     find_chain_steps(taps * static_cast<int64_t>(steps)));
+  const double chains = tile.math == TensorMath::kIeee ? cut.groups : tile.step_chains;
   const double multiply =
-      std::max(products * tile.columns / find_efficiency(tile.math, tile.columns),
-               groups * tile.issue_cycles + kWindowProductCycles * products) +
+      std::max(tile.product_cycles, cut.groups * cut.issue_cycles + tile.product_issue_cycles) +
       chains * kIeeeBatchCycles;
-  const double stage = kWindowStageCycles * element / 2 * tile.columns;
-  const bool rereads_filters = filter_tiles > 1 || problem.groups > 1;
-  const double filters = rereads_filters ? costs.taps * tile.filter_groups * kWindowFilters : 0;
-  const double sources =
-      lane_bytes * (tile.positions / kWindowLineBytes + filters / kWindowFilterBytes);
-  const double store = bound_store(costs, tile);
-  const double waits = has_waits(costs) ? kSingleTapWaits : 1;
-  const double tiles = images * tile.image_tiles * static_cast<double>(filter_tiles) * kBoundFactor;
-  double cycles = kNever;
-  for (int splits = least_splits; splits <= std::min<int64_t>(chunks, most_splits); ++splits) {
-    const double of_tile =
-        std::max({multiply / splits + stage, sources / splits, store}) * waits + kWindowTileCycles;
-    const double partial =
-        splits == 1 ? 0 : 8 * splits * costs.target_values / sms / kWindowPartialBytes;
-    const double moved = costs.traffic.target * element / sms / kWindowStoredBytes;
-    cycles = std::min(cycles, std::max(std::ceil(splits * tiles / sms) * of_tile, moved) + partial);
-    if (tiles >= 2 * sms) break;  // such tiles are never split
+  const double sources = std::max(
+      cut.source_cycles, tile.plane_bytes * cut.positions / kWindowLineBytes + tile.filter_cycles);
+  const double store = bound_store(costs, tile, cut);
+  const int64_t batches = ceil_div(costs.problem.N, cut.images);
+  const double images = static_cast<double>(cut.images);
+  const double tiles = tile.filter_tiles * cut.image_tiles * images * kBoundFactor;
+  double around = cut.launch_cycles + tile.pack_cycles + tile.measure_cycles +
+                  static_cast<double>(batches - 1) * kWindowBatchLaunchCycles;
+  if (cut.image_positions > 0) {
+    const double groups = static_cast<double>(batches * costs.problem.groups);
+    const double line_bytes = groups * images * cut.image_positions * tile.plane_bytes;
+    const double rate =
+        costs.tensors.source_strides.c == 1 ? kWindowCopiedBytes : kWindowMemoryBytes;
+    around += (costs.traffic.source * costs.element_bytes + line_bytes) / sms / rate;
   }
-  cycles += tile.launch_cycles;
-  if (tile.image_positions > 0) {
-    const double line_bytes = images * tile.image_positions * lane_bytes;
-    const double rate = view.source_strides.c == 1 ? kWindowCopiedBytes : kWindowMemoryBytes;
-    const double batches = std::ceil(line_bytes / static_cast<double>(costs.caps.workspace_limit));
-    cycles += (costs.traffic.source * element + line_bytes) / sms / rate +
-              (batches - 1) * kWindowBatchLaunchCycles;
+  // Reductions of batches are not split.
+  const int64_t most_splits = batches > 1 ? 1 : std::min<int64_t>(tile.chunks, kMaxWindowSplits);
+  double cycles = kNever;
+  for (int splits = least_splits; splits <= most_splits; ++splits) {
+    const double share = 1.0 / splits;
+    const double of_tile =
+        std::max({multiply * share + tile.stage_cycles, sources * share, store}) * tile.waits +
+        kWindowTileCycles;
+    const double waves = static_cast<double>(batches) * std::ceil(splits * tiles / sms);
+    const double whole = std::max(waves * of_tile, tile.store_cycles) + around;
+    cycles = std::min(
+        cycles, splits == 1 ? whole : (whole + splits * tile.partial_cycles) * kWindowSplitTiles);
+    if (tiles >= 2 * sms) break;  // such tiles are never split
   }
   // The two sums are rounded differently.
   return cycles / (kWindowClockGhz * 1e3) * kBoundFactor;
 }
 
-int64_t count_long_stage_taps(const PhaseCosts& costs, TensorMath math, int filter_groups,
-                              int lane_bytes) {
-  const int64_t steps = ceil_div(costs.tensors.source_channels * operand_bytes(math), 32);
-  const int chain_steps = find_chain_steps(static_cast<int64_t>(costs.taps) * steps);
-  return count_stage_taps(math, filter_groups, lane_bytes, chain_steps, kLongFilterStageBytes);
+}  // namespace
+
+TileCosts make_tile_costs(const PhaseCosts& costs, TensorMath math, int lane_bytes, int columns,
+                          int filter_groups) {
+  const ConvProblem& problem = costs.problem;
+  const GatherTensors& view = costs.tensors;
+  const double sms = costs.caps.sm_count;
+  const int64_t channel_bytes = view.source_channels * operand_bytes(math);
+  const int64_t chunks = ceil_div(channel_bytes, lane_bytes);
+  const int64_t filter_tiles =
+      ceil_div(view.target_channels, int64_t{kWindowFilters} * filter_groups);
+  const double plane_bytes = static_cast<double>(chunks * lane_bytes * count_planes(math));
+  // As predict_tile has it, with the longest filter stages.
+  const int64_t steps = ceil_div(channel_bytes, 32);
+  const auto taps = static_cast<int64_t>(costs.taps);
+  const int chain_steps = find_chain_steps(taps * steps);
+  const int64_t long_taps =
+      count_stage_taps(math, filter_groups, lane_bytes, chain_steps, kLongFilterStageBytes);
+  const auto count_groups = [&](int64_t stage_taps) {
+    return static_cast<double>(taps == 1 ? chunks : ceil_div(taps, stage_taps) * steps);
+  };
+  const double products = static_cast<double>(taps * steps * count_products(math));
+  const bool rereads_filters = filter_tiles > 1 || problem.groups > 1;
+  const int64_t tap_bytes =
+      int64_t{filter_groups} * count_planes(math) * kWindowFilters * lane_bytes;
+  const int64_t packed_bytes = problem.groups * filter_tiles * chunks * taps * tap_bytes;
+  const double filters = rereads_filters ? costs.taps * filter_groups * kWindowFilters : 0;
+  return {.math = math,
+          .lane_bytes = lane_bytes,
+          .columns = columns,
+          .filter_groups = filter_groups,
+          .chunks = chunks,
+          .filter_tiles = static_cast<double>(problem.groups * filter_tiles),
+          .plane_bytes = plane_bytes,
+          .long_groups = count_groups(long_taps),
+          .streamed_groups = count_groups(kMaxBatchTaps),
+          .product_cycles = products * columns / find_efficiency(math, columns),
+          .product_issue_cycles = products * kWindowProductCycles,
+          .step_chains = count_chains(math, 0, static_cast<double>(taps * steps), chain_steps),
+          .stage_cycles = kWindowStageCycles * costs.element_bytes / 2 * columns,
+          .filter_cycles = plane_bytes * filters / kWindowFilterBytes,
+          .waits = has_waits(costs) ? kSingleTapWaits : 1,
+          .measure_cycles = measures_halves(costs, math) ? count_measuring(problem) : 0,
+          .pack_cycles = costs.traffic.group_cycles(problem, costs.caps.sm_count, packed_bytes, 1,
+                                                    kGroupSumLaunchCycles),
+          .store_cycles = costs.traffic.target * costs.element_bytes / sms / kWindowStoredBytes,
+          .partial_cycles = 8 * costs.target_values / sms / kWindowPartialBytes};
 }
 
-}  // namespace
+double bound_microseconds(const PhaseCosts& costs, const TileCosts& tile, const WindowShape& shape,
+                          bool by_boxes, int least_splits) {
+  const bool measures = measures_halves(costs, tile.math);
+  const bool walks = shape.walks(), has_lines = !by_boxes && !walks;
+  const double line = static_cast<double>(shape.strips) * shape.rows * shape.pitch;
+  const double pixel_tiles = shape.pair_rows > 0
+                                 ? static_cast<double>(shape.pairs_per_image) * shape.column_windows
+                                 : line / shape.tile_step();
+  // The rows of a line are rounded up to whole boxes.
+  const bool may_run = by_boxes || shape.rows * shape.pitch >= kMinRunPositions;
+  const TileBound cut{
+      .window_step = shape.window_step,
+      .may_store_boxes = shape.pair_rows > 0 && costs.element_bytes == 2,
+      .may_store_runs = costs.may_store_runs && shape.strips == 1 && may_run,
+      .may_scatter = by_boxes,
+      .groups = walks ? tile.streamed_groups : tile.long_groups,
+      .issue_cycles = by_boxes ? kBoxGroupCycles : kWindowGroupCycles,
+      .images = shape.images,
+      .image_tiles = pixel_tiles,
+      .source_cycles = walks ? shape.tile_step() * turned_position_cycles(tile.math) : 0,
+      .positions = has_lines ? static_cast<double>(shape.positions()) : 0,
+      .image_positions = has_lines ? line * shape.lines : 0,
+      .launch_cycles = by_boxes   ? kBoxLaunchCycles
+                       : measures ? kMeasuredLaunchCycles
+                                  : kWindowLaunchCycles};
+  return bound_cut(costs, tile, cut, least_splits);
+}
+
+double bound_tile_us(const PhaseCosts& costs, const TileCosts& tile) {
+  const bool has_lines = costs.needs_lines;
+  const int windows = tile.filter_groups == 1 ? 2 : 1;
+  const int element = static_cast<int>(costs.element_bytes);
+  // A line has a position for each pixel at least, and a stage one for each column of a window.
+  const TileBound cut{.window_step = tile.columns - shared_columns(element),
+                      .may_store_boxes = element == 2,
+                      .may_store_runs = costs.may_store_runs,
+                      .may_scatter = true,
+                      .groups = has_lines ? tile.long_groups : tile.streamed_groups,
+                      .issue_cycles = has_lines ? kWindowGroupCycles : kBoxGroupCycles,
+                      .images = costs.problem.N,
+                      .image_tiles = costs.pixels / (tile.columns * windows),
+                      .source_cycles = 0,
+                      .positions = has_lines ? static_cast<double>(tile.columns) : 0,
+                      .image_positions = has_lines ? costs.pixels : 0,
+                      .launch_cycles = kWindowLaunchCycles};
+  return bound_cut(costs, tile, cut, 1);
+}
 
 int find_chain_steps(int64_t steps) {
   return steps > kShortReductionSteps ? kHalfChainSteps : kShortHalfChainSteps;
@@ -316,57 +407,6 @@ int64_t count_stage_taps(TensorMath math, int filter_groups, int lane_bytes, int
                        : math == TensorMath::kHalfIeee ? chain_steps
                                                        : kMaxBatchTaps;
   return std::clamp<int64_t>(stage_bytes / tap_bytes, 1, most);
-}
-
-double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape, bool by_boxes,
-                          int least_splits) {
-  const bool measures = is_half(shape.math) && costs.tensors.source_strides.c == 1;
-  const bool has_lines = !by_boxes && !shape.walks();
-  const double line = static_cast<double>(shape.strips) * shape.rows * shape.pitch;
-  const double pixel_tiles = shape.pair_rows > 0
-                                 ? static_cast<double>(shape.pairs_per_image) * shape.column_windows
-                                 : line / shape.tile_step();
-  const TileBound tile{
-      .math = shape.math,
-      .columns = shape.columns,
-      .window_step = shape.window_step,
-      .filter_groups = shape.filter_groups,
-      .lane_bytes = shape.lane_bytes,
-      .may_store_boxes = shape.pair_rows > 0 && size_of(costs.problem.dtype) == 2,
-      .stage_taps = shape.walks() ? kMaxBatchTaps
-                                  : count_long_stage_taps(costs, shape.math, shape.filter_groups,
-                                                          shape.lane_bytes),
-      .issue_cycles = by_boxes ? kBoxGroupCycles : kWindowGroupCycles,
-      .image_tiles = pixel_tiles,
-      .positions = has_lines ? static_cast<double>(shape.positions()) : 0,
-      .image_positions = has_lines ? line * shape.lines : 0,
-      .launch_cycles = by_boxes   ? kBoxLaunchCycles
-                       : measures ? kMeasuredLaunchCycles
-                                  : kWindowLaunchCycles};
-  return bound_tiles(costs, tile, least_splits, kMaxWindowSplits);
-}
-
-double bound_tile_us(const PhaseCosts& costs, TensorMath math, int lane_bytes, int columns,
-                     int filter_groups) {
-  const bool has_lines = costs.needs_lines;
-  const int windows = filter_groups == 1 ? 2 : 1;
-  const int element = static_cast<int>(size_of(costs.problem.dtype));
-  // A line has a position for each pixel at least, and a stage one for each column of a window.
-  const TileBound tile{
-      .math = math,
-      .columns = columns,
-      .window_step = columns - shared_columns(element),
-      .filter_groups = filter_groups,
-      .lane_bytes = lane_bytes,
-      .may_store_boxes = element == 2,
-      .stage_taps =
-          has_lines ? count_long_stage_taps(costs, math, filter_groups, lane_bytes) : kMaxBatchTaps,
-      .issue_cycles = has_lines ? kWindowGroupCycles : kBoxGroupCycles,
-      .image_tiles = costs.pixels / (columns * windows),
-      .positions = has_lines ? static_cast<double>(columns) : 0,
-      .image_positions = has_lines ? costs.pixels : 0,
-      .launch_cycles = kWindowLaunchCycles};
-  return bound_tiles(costs, tile, 1, kMaxWindowSplits);
 }
 
 double bound_phase_us(const ConvProblem& problem, const DeviceCaps& caps,
@@ -415,11 +455,8 @@ double predict_microseconds(const PhaseCosts& costs, const WindowShape& shape) {
   const double read = shape.box_columns > 0 ? traffic.source * shape.filter_tiles : 0;
   cycles = std::max(cycles, (traffic.target + read) * element / caps.sm_count / kWindowStoredBytes);
   const bool channels_adjacent = costs.tensors.source_strides.c == 1;
-  const bool measures = is_half(shape.math) && channels_adjacent;
-  if (measures) {
-    const int64_t filters = problem.K * problem.channels_per_group() * problem.taps();
-    cycles += static_cast<double>(filters * size_of(problem.dtype)) / kMeasuredFilterBytes;
-  }
+  const bool measures = measures_halves(costs, shape.math);
+  if (measures) cycles += count_measuring(problem);
   cycles += (shape.box_columns > 0 ? kBoxLaunchCycles
              : measures            ? kMeasuredLaunchCycles
                                    : kWindowLaunchCycles) +

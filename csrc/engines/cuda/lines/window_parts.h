@@ -46,7 +46,9 @@ struct PhaseCosts {
   PhaseTraffic traffic;
   double target_values;
   double pixels, taps;     // of the phase
+  double element_bytes;    // of the problem's tensors
   bool needs_lines;        // neither may_box_source nor may_walk_source
+  bool may_store_runs;     // neighbouring pixels are neighbours in memory, and pairs are aligned
   bool stores_pixels;      // channels are contiguous
   bool stores_odd_pixels;  // channels are contiguous, but pixels are not aligned to 16 bytes
 };
@@ -54,16 +56,41 @@ struct PhaseCosts {
 PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps, TensorMath math,
                             const GatherAxis& rows, const GatherAxis& columns);
 
+// What the bounds of all candidates with tiles of one size share. Cycles are those of one tile, or
+// of one multiprocessor for the whole phase.
+struct TileCosts {
+  TensorMath math;
+  int lane_bytes, columns, filter_groups;
+  int64_t chunks;
+  double filter_tiles;          // of all groups
+  double plane_bytes;           // of a position's channels, in all components
+  double long_groups;           // groups of MMAs with the longest filter stages
+  double streamed_groups;       // the same for streaming blocks
+  double product_cycles;        // the MMAs at full rate
+  double product_issue_cycles;  // issuing them, without their groups
+  double step_chains;           // accumulation chains, if they do not follow the groups
+  double stage_cycles;          // staging results
+  double filter_cycles;         // reading filters that do not stay in shared memory
+  double waits;                 // factor on a tile's cycles
+  double measure_cycles;        // reading the filters to find their scales
+  double pack_cycles;           // see PhaseTraffic::group_cycles
+  double store_cycles;          // memory stores all results
+  double partial_cycles;        // the same for partial sums, per slice
+};
+
+TileCosts make_tile_costs(const PhaseCosts& costs, TensorMath math, int lane_bytes, int columns,
+                          int filter_groups);
+
 // The predicted time of a shape. The model is described in window_costs.cpp.
 double predict_microseconds(const PhaseCosts& costs, const WindowShape& shape);
 
-// A time that the prediction is never below, for a shape whose line and tile are laid out and
-// whose boxes, shared memory and workspace are not, and so many split-K slices at least.
-double bound_microseconds(const PhaseCosts& costs, const WindowShape& shape, bool by_boxes,
-                          int least_splits);
+// A time that the prediction is never below, for so many split-K slices at least. The shape's line
+// and tile are laid out; its boxes, shared memory and workspace are not. Its number of images is
+// that of one slice.
+double bound_microseconds(const PhaseCosts& costs, const TileCosts& tile, const WindowShape& shape,
+                          bool by_boxes, int least_splits);
 
 // The same for all ways to cut the line into tiles of this size.
-double bound_tile_us(const PhaseCosts& costs, TensorMath math, int lane_bytes, int columns,
-                     int filter_groups);
+double bound_tile_us(const PhaseCosts& costs, const TileCosts& tile);
 
 }  // namespace convx

@@ -18,6 +18,7 @@ constexpr int kMaxSteps = 4;  // reduction steps of 32 bytes in a chunk
 constexpr int kMaxFilterStages = 16;
 constexpr int kMaxSourceStages = 3;
 constexpr int kMaxTileSizes = 3 * 5 * 2;  // lane bytes, columns and filter groups
+constexpr int kMaxCuts = 16;              // ways to cut the line into tiles of one size
 constexpr int64_t kFilterStageBytes = 18432;
 
 std::span<const int> list_columns(TensorMath math) {
@@ -38,8 +39,8 @@ struct Candidate {
   int columns;
   int filter_groups;
   int lane_bytes;
-  bool overlap = false;
-  Way way = Way::kLines;
+  bool overlap;
+  Way way;
 };
 
 class Fitter {
@@ -62,6 +63,9 @@ class Fitter {
     taps_ = rows.taps * columns.taps;
     may_box_ = may_box_source(problem, math);
     may_walk_ = may_walk_source(problem, math);
+    if (problem.dtype == DType::kFloat32) {
+      scale_bytes_ = HalfScales::bytes(problem.groups * targets_);
+    }
     start();
   }
 
@@ -81,45 +85,69 @@ class Fitter {
     stops_at_first_ = true;
     search();
     if (best_.columns > 0) return WindowFitness::kFits;
-    return depends_on_workspace_ || needs_bands_ ? WindowFitness::kMayFitInBands
-                                                 : WindowFitness::kNeverFits;
+    return lacks_workspace_ || needs_bands_ ? WindowFitness::kMayFitInBands
+                                            : WindowFitness::kNeverFits;
   }
 
  private:
   // Tiles of one size, in all ways to cut the line.
   struct TileSize {
-    Candidate tile;
-    int order;  // of equal predictions, the lowest wins
+    TileCosts costs;
+    int order;
     double bound_us;
   };
+  // A candidate that has not been considered yet.
+  struct Open {
+    Candidate candidate;
+    const TileCosts* costs;  // of its size
+    int order;               // of equal predictions, the lowest wins
+    double bound_us;
 
-  // The sizes with the smallest bounds come first, and end the search of the others.
+    bool operator<(const Open& other) const { return bound_us > other.bound_us; }  // for a heap
+  };
+
+  // What has the smallest bound comes next, be it a size, which is cut in all ways, or a candidate.
+  // So nothing is laid out or considered whose bound is above the best prediction.
   void search() {
     if (taps_ > kMaxWindowTaps) return;
-    std::array<TileSize, kMaxTileSizes> sizes;
-    int count = 0;
+    std::vector<TileSize> sizes;
+    sizes.reserve(kMaxTileSizes);
     for (const int lane_bytes : {32, 64, 128}) {
+      if (!may_fit_line(lane_bytes)) continue;
       for (const int columns : list_columns(math_)) {
         for (const int filter_groups : {1, 2}) {
           if (filter_groups == 2 && targets_ <= kWindowFilters) continue;
-          if (!may_fit_line(lane_bytes)) continue;
-          const double bound_us = bound_tile_us(costs_, math_, lane_bytes, columns, filter_groups);
-          sizes[count] = {{Cut::kStretch, 1, columns, filter_groups, lane_bytes}, count, bound_us};
-          ++count;
+          const TileCosts tile = make_tile_costs(costs_, math_, lane_bytes, columns, filter_groups);
+          const double bound_us = stops_at_first_ ? 0 : bound_tile_us(costs_, tile);
+          sizes.push_back({tile, static_cast<int>(sizes.size()), bound_us});
         }
       }
     }
-    if (!stops_at_first_) {
-      std::sort(sizes.begin(), sizes.begin() + count, [](const TileSize& a, const TileSize& b) {
-        return a.bound_us != b.bound_us ? a.bound_us < b.bound_us : a.order < b.order;
-      });
+    std::array<const TileSize*, kMaxTileSizes> sorted;
+    const auto end = std::transform(sizes.begin(), sizes.end(), sorted.begin(),
+                                    [](const TileSize& size) { return &size; });
+    std::sort(sorted.begin(), end, [](const TileSize* a, const TileSize* b) {
+      return a->bound_us != b->bound_us ? a->bound_us < b->bound_us : a->order < b->order;
+    });
+    for (auto next = sorted.begin(); next != end; ++next) {
+      consider_open((*next)->bound_us);
+      if ((*next)->bound_us >= least_us_ || is_done()) break;
+      open_cuts(**next);
     }
-    for (int i = 0; i < count && sizes[i].bound_us < least_us_; ++i) {
-      if (stops_at_first_ && best_.columns > 0) return;
-      order_ = sizes[i].order;
-      consider_all(sizes[i].tile);
+    consider_open(kNever);
+  }
+
+  // Considers open candidates up to this bound.
+  void consider_open(double most_us) {
+    while (!open_.empty() && open_.front().bound_us < std::min(most_us, least_us_)) {
+      std::pop_heap(open_.begin(), open_.end());
+      const Open next = open_.back();
+      open_.pop_back();
+      consider(next);
     }
   }
+
+  bool is_done() const { return stops_at_first_ && best_.columns > 0; }
 
   // Returns false if the line of one image is certain not to fit in the workspace.
   bool may_fit_line(int lane_bytes) {
@@ -129,13 +157,14 @@ class Fitter {
                     count_planes(math_));
   }
 
-  // Considers every way to cut the line into tiles of the size that `tile` has.
-  void consider_all(const Candidate& tile) {
+  // Lays out every way to cut the line into tiles of this size, and keeps those that may be best.
+  void open_cuts(const TileSize& size) {
+    const TileCosts& tile = size.costs;
+    int order = size.order * kMaxCuts;
     const auto cut = [&](Cut cut, int strips = 1, bool overlap = false, Way way = Way::kLines) {
-      Candidate candidate = tile;
-      candidate.cut = cut, candidate.strips = strips;
-      candidate.overlap = overlap, candidate.way = way;
-      consider(candidate);
+      const Candidate candidate{cut,     strips, tile.columns, tile.filter_groups, tile.lane_bytes,
+                                overlap, way};
+      open(candidate, tile, order++);
     };
     const bool overlaps = columns_.count % 2 == 0;
     const bool walks =
@@ -164,24 +193,42 @@ class Fitter {
     if (may_box_) cut(Cut::kRowPairs, 1, false, Way::kBoxes);
   }
 
-  void consider(const Candidate& candidate) {
-    WindowShape shape = lay_out(candidate);
-    if (shape.segment_count == 0 || shape.chunks > kMaxTensorChunks) return;
-    const bool by_boxes = candidate.way == Way::kBoxes;
-    if (bound_microseconds(costs_, shape, by_boxes, 1) >= least_us_) return;
+  void open(const Candidate& candidate, const TileCosts& tile, int order) {
+    if (is_done()) return;
+    lay_out(laid_out_, candidate);
+    if (laid_out_.segment_count == 0 || laid_out_.chunks > kMaxTensorChunks) return;
+    Open next{candidate, &tile, order, 0};
+    if (stops_at_first_) return consider(next);
+    laid_out_.images =
+        static_cast<int>(candidate.way == Way::kLines ? count_images(laid_out_) : problem_.N);
+    if (laid_out_.images < 1 && problem_.N > 0) return;
+    next.bound_us = bound_microseconds(costs_, tile, laid_out_, candidate.way == Way::kBoxes, 1);
+    if (next.bound_us >= least_us_) return;
+    open_.push_back(next);
+    std::push_heap(open_.begin(), open_.end());
+  }
+
+  void consider(const Open& next) {
+    WindowShape shape = start_;
+    lay_out(shape, next.candidate);
+    const bool by_boxes = next.candidate.way == Way::kBoxes;
     if (by_boxes && !lay_out_boxes(problem_, shape)) return;
+    shape.images = static_cast<int>(problem_.N);
     for (int splits = 1; splits <= std::min(shape.chunks, kMaxWindowSplits); ++splits) {
       // Every further slice is written and read again.
-      if (splits > 1 && bound_microseconds(costs_, shape, by_boxes, splits) >= least_us_) break;
+      if (splits > 1 &&
+          bound_microseconds(costs_, *next.costs, shape, by_boxes, splits) >= least_us_) {
+        break;
+      }
       shape.splits = splits;
       shape.partial_bytes = splits == 1 ? 0 : splits * target_elements() * 4;
       if (!fit_memory(shape)) break;
-      const bool whole = shape.resident || shape.images < problem_.N || candidate.overlap;
+      const bool whole = shape.resident || shape.images < problem_.N || next.candidate.overlap;
       if (splits > 1 && whole) break;
       shape.microseconds = predict_microseconds(costs_, shape);
-      const bool is_tie = shape.microseconds == least_us_ && order_ < best_order_;
+      const bool is_tie = shape.microseconds == least_us_ && next.order < best_order_;
       if (shape.microseconds < least_us_ || is_tie) {
-        best_ = shape, best_order_ = order_, least_us_ = shape.microseconds;
+        best_ = shape, best_order_ = next.order, least_us_ = shape.microseconds;
       }
       if (shape.pixel_tiles * shape.filter_tiles * problem_.groups >= 2 * caps_.sm_count) break;
     }
@@ -197,8 +244,14 @@ class Fitter {
   // Whether the workspace has so many bytes; remembers if it has not.
   bool has_room(int64_t bytes) {
     if (bytes <= caps_.workspace_limit) return true;
-    depends_on_workspace_ = true;
+    lacks_workspace_ = true;
+    if (bytes <= caps_.workspace_limit + scale_bytes_) depends_on_workspace_ = true;
     return false;
+  }
+
+  // Bytes of a tap's filters in a stage.
+  static int64_t tap_bytes(const WindowShape& shape) {
+    return int64_t{shape.filter_groups} * shape.planes() * kWindowFilters * shape.lane_bytes;
   }
 
   int64_t target_elements() const {
@@ -218,10 +271,11 @@ class Fitter {
                                     taps_on_line_.column_reach.phases.size());
     // The pitch of a line that is not cut into strips.
     start_.pitch = static_cast<int>(taps_on_line_.column_reach.shared_pitch(columns_, source_w_));
+    laid_out_ = start_;
   }
 
-  WindowShape lay_out(const Candidate& candidate) {
-    WindowShape shape = start_;
+  // Sets what depends on the candidate. Leaves segment_count at 0 if there would be too many.
+  void lay_out(WindowShape& shape, const Candidate& candidate) {
     shape.columns = candidate.columns;
     shape.filter_groups = candidate.filter_groups;
     shape.lane_bytes = candidate.lane_bytes;
@@ -232,9 +286,10 @@ class Fitter {
     shape.chunks = static_cast<int>(ceil_div(shape.channels, shape.chunk_channels));
     shape.filter_tiles =
         static_cast<int>(ceil_div(targets_, kWindowFilters * candidate.filter_groups));
+    shape.packed_bytes =
+        problem_.groups * shape.filter_tiles * shape.chunks * taps_ * tap_bytes(shape);
     lay_out_line(shape, candidate);
     lay_out_tile(shape, candidate);
-    return shape;
   }
 
   void lay_out_line(WindowShape& shape, const Candidate& candidate) const {
@@ -250,8 +305,9 @@ class Fitter {
     shape.pitch = static_cast<int>(pitch);
   }
 
-  // Leaves segment_count at 0 if there would be too many.
   void lay_out_tile(WindowShape& shape, const Candidate& candidate) {
+    shape.segment_count = 0;
+    shape.pair_rows = 0, shape.pairs_per_image = shape.column_windows = 1;
     const int64_t column_phases = static_cast<int64_t>(taps_on_line_.column_reach.phases.size());
     const int64_t columns = shape.columns;
     // A copy of a line starts at a multiple of kLineAlignment, a box anywhere.
@@ -314,25 +370,49 @@ class Fitter {
       shape.pixel_tiles = count_pixel_tiles(shape, shape.images);
       return has_room(shape.packed_bytes + shape.partial_bytes);
     }
-    int64_t slack =
-        taps_on_line_.find_last_shift(shape) + shape.segment_length + 2 * kLineAlignment;
-    // Pairs of rows, and windows across a row, may start behind an image's last row.
-    if (shape.pair_rows > 0) {
-      slack += 2 * int64_t{shape.pair_rows} * shape.pitch + shape.column_windows * shape.columns;
-    }
-    const int64_t per_image = int64_t{shape.strips} * shape.rows * shape.pitch;
-    const int64_t position_bytes =
-        problem_.groups * shape.chunks * shape.planes() * shape.lines * shape.lane_bytes;
-    const int64_t limit = caps_.workspace_limit - shape.packed_bytes - shape.partial_bytes;
-    int64_t most = (limit / position_bytes - slack) / per_image;
-    if (most < problem_.N) depends_on_workspace_ = true;
-    most = std::min(most, problem_.N);
-    if (most < 1 || problem_.groups * shape.chunks > kMaxTensorChunks) return false;
-    shape.images = static_cast<int>(ceil_div(problem_.N, ceil_div(problem_.N, most)));
+    shape.images = static_cast<int>(count_images(shape));
+    if (shape.images < problem_.N) lacks_workspace_ = true;
+    if (shape.images < 1 || problem_.groups * shape.chunks > kMaxTensorChunks) return false;
     shape.pixel_tiles = count_pixel_tiles(shape, shape.images);
-    shape.line_positions = round_up(shape.images * per_image + slack, kLineAlignment);
-    shape.line_bytes = shape.line_positions * position_bytes;
+    shape.line_positions =
+        round_up(shape.images * image_positions(shape) + count_slack(shape), kLineAlignment);
+    shape.line_bytes = shape.line_positions * position_bytes(shape);
     return has_room(shape.packed_bytes + shape.line_bytes + shape.partial_bytes);
+  }
+
+  static int64_t image_positions(const WindowShape& shape) {
+    return int64_t{shape.strips} * shape.rows * shape.pitch;
+  }
+
+  // Bytes of a position of the line in the workspace.
+  int64_t position_bytes(const WindowShape& shape) const {
+    return problem_.groups * shape.chunks * shape.planes() * shape.lines * shape.lane_bytes;
+  }
+
+  // Positions behind the last image.
+  int64_t count_slack(const WindowShape& shape) const {
+    const int64_t slack =
+        taps_on_line_.find_last_shift(shape) + shape.segment_length + 2 * kLineAlignment;
+    if (shape.pair_rows == 0) return slack;
+    // Pairs of rows, and windows across a row, may start behind an image's last row.
+    return slack + 2 * int64_t{shape.pair_rows} * shape.pitch +
+           shape.column_windows * shape.columns;
+  }
+
+  // The number of images whose lines are in the workspace at a time; 0 if it is too small for one.
+  int64_t count_images(const WindowShape& shape) {
+    const int64_t positions = image_positions(shape), bytes = position_bytes(shape);
+    const int64_t slack = count_slack(shape);
+    const auto count = [&](int64_t limit) -> int64_t {
+      const int64_t left = limit - shape.packed_bytes - shape.partial_bytes;
+      const int64_t most = std::min((left / bytes - slack) / positions, problem_.N);
+      return most < 1 ? 0 : ceil_div(problem_.N, ceil_div(problem_.N, most));
+    };
+    const int64_t images = count(caps_.workspace_limit);
+    if (images < problem_.N && count(caps_.workspace_limit + scale_bytes_) != images) {
+      depends_on_workspace_ = true;
+    }
+    return images;
   }
 
   bool fit_shared_memory(WindowShape& shape) const {
@@ -352,8 +432,6 @@ class Fitter {
   // Places the source and filter rings: filter stages of up to most_bytes, at least `least` of
   // them.
   bool fit_stages(WindowShape& shape, int64_t room, int64_t most_bytes, int64_t least) const {
-    const int64_t tap_bytes =
-        int64_t{shape.filter_groups} * shape.planes() * kWindowFilters * shape.lane_bytes;
     const int64_t steps = taps_ * ceil_div(sources_ * operand_bytes(math_), 32);
     shape.chain_steps = find_chain_steps(steps);
     const int64_t stages_per_chunk =
@@ -361,7 +439,7 @@ class Fitter {
                                          shape.chain_steps, most_bytes));
     const int64_t stage_taps = ceil_div(taps_, stages_per_chunk);
     shape.stage_taps = static_cast<int>(stage_taps);
-    const int64_t stage_bytes = stage_taps * tap_bytes;
+    const int64_t stage_bytes = stage_taps * tap_bytes(shape);
     const int64_t all_stages = stages_per_chunk * shape.chunks;
 
     const int64_t source_stage = int64_t{shape.plane_bytes} * shape.planes();
@@ -389,7 +467,6 @@ class Fitter {
     shape.filter_offset = static_cast<int>(shape.source_offset + source_stages * source_stage);
     shape.shared_bytes =
         static_cast<int>(shape.filter_offset + shape.filter_stages * stage_bytes + kTileAlignment);
-    shape.packed_bytes = problem_.groups * shape.filter_tiles * shape.chunks * taps_ * tap_bytes;
     return shape.shared_bytes <= caps_.shared_bytes_per_block;
   }
 
@@ -403,11 +480,15 @@ class Fitter {
 
   bool may_box_ = false, may_walk_ = false;
 
-  WindowShape start_;  // what all candidates share
+  WindowShape start_;     // what all candidates share
+  WindowShape laid_out_;  // the candidate that is being bounded
   WindowShape best_;
-  double least_us_;                 // a shape must be faster than this
-  int order_ = 0, best_order_ = 0;  // see TileSize
-  bool needs_bands_ = false;        // some line has too many positions
+  std::vector<Open> open_;    // a heap, the smallest bound in front
+  double least_us_;           // a shape must be faster than this
+  int best_order_ = 0;        // see Open
+  int64_t scale_bytes_ = 0;   // that scaled fp16 takes from the workspace
+  bool needs_bands_ = false;  // some line has too many positions
+  bool lacks_workspace_ = false;
   bool depends_on_workspace_ = false, stops_at_first_ = false;
 };
 

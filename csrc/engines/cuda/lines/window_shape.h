@@ -237,7 +237,7 @@ struct WindowShape {
   int plane_bytes = 0;  // one component of a source stage
   int64_t packed_bytes = 0, line_bytes = 0, partial_bytes = 0;
   double microseconds = 0;
-  // True if another limit of the workspace might have led to another shape.
+  // True if the shape might be another one with the workspace that the scales of fp16 take.
   bool depends_on_workspace = false;
 
   bool walks() const { return pace != Pace::kTiles; }
