@@ -59,9 +59,11 @@ struct GatherView : GatherTensors {
 
 inline std::vector<AxisPhase> forward_phases(int64_t output, int64_t kernel, int64_t stride,
                                              int64_t pad_before, int64_t dilation) {
-  AxisPhase phase{0, 1, output, stride, {}};
+  std::vector<AxisPhase> phases;
+  AxisPhase& phase = phases.emplace_back(AxisPhase{0, 1, output, stride, {}});
+  phase.taps.reserve(static_cast<size_t>(kernel));
   for (int64_t r = 0; r < kernel; ++r) phase.taps.push_back({r, r * dilation - pad_before});
-  return {phase};
+  return phases;
 }
 
 // Tap r of output p contributes to x position a where a = p*stride - pad + r*dilation. With
@@ -70,12 +72,12 @@ inline std::vector<AxisPhase> input_grad_phases(int64_t input, int64_t kernel, i
                                                 int64_t pad_before, int64_t dilation) {
   std::vector<AxisPhase> phases;
   for (int64_t residue = 0; residue < stride && residue < input; ++residue) {
-    AxisPhase phase{residue, stride, (input - residue + stride - 1) / stride, 1, {}};
+    AxisPhase& phase = phases.emplace_back(
+        AxisPhase{residue, stride, (input - residue + stride - 1) / stride, 1, {}});
     for (int64_t r = 0; r < kernel; ++r) {
       const int64_t distance = residue + pad_before - r * dilation;
       if (floor_mod(distance, stride) == 0) phase.taps.push_back({r, distance / stride});
     }
-    phases.push_back(phase);
   }
   return phases;
 }

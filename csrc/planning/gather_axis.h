@@ -82,9 +82,11 @@ struct GatherPhase {
 inline std::vector<GatherPhase> make_gather_phases(const ConvProblem& problem) {
   const GatherView view = make_gather_view(problem);
   std::vector<GatherPhase> phases;
+  phases.reserve(view.rows.size() * view.columns.size());
   for (const AxisPhase& rows : view.rows) {
+    const GatherAxis axis = make_gather_axis(rows, false);
     for (const AxisPhase& columns : view.columns) {
-      phases.push_back({make_gather_axis(rows, false), make_gather_axis(columns, false)});
+      phases.push_back({axis, make_gather_axis(columns, false)});
     }
   }
   return phases;

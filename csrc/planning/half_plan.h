@@ -119,6 +119,15 @@ std::optional<HalvedPlan<Fit>> plan_halves(Plan& plan, const ConvProblem& proble
   return made;
 }
 
+// In NCHW each of several phases writes every stride-th value of a row, and memory reads and writes
+// whole sectors for them. Fitted to four layers on an H200 (2026-11-18).
+inline double predict_scattered_us(const ConvProblem& problem) {
+  if (problem.stride.w == 1 || problem.x_strides.w != 1) return 0;
+  constexpr double kScatteredBytesPerUs = 1e6;
+  const double values = static_cast<double>(problem.N * problem.C * problem.H * problem.W);
+  return values * static_cast<double>(size_of(problem.dtype)) / kScatteredBytesPerUs;
+}
+
 // Plans all phases. Returns nothing if a phase has no plan.
 //   fit_shape(problem, caps, math, phase, give_up_us)  returns a shape, or nothing
 //   rest_us  the least that all phases after each one take; may be empty
@@ -130,9 +139,11 @@ std::optional<PhasedPlan<Fit>> plan_phases(Plan& plan, const ConvProblem& proble
                                            double give_up_us = kNeverGiveUp,
                                            const std::vector<double>& rest_us = {}) {
   PhasedPlan<Fit> planned;
+  planned.reserve(phases.size());
+  const double scattered_us = phases.size() > 1 ? predict_scattered_us(problem) : 0;
   for (size_t i = 0; i < phases.size(); ++i) {
     const GatherPhase& phase = phases[i];
-    const double others_us = plan.predicted_us + (rest_us.empty() ? 0 : rest_us[i]);
+    const double others_us = plan.predicted_us + scattered_us + (rest_us.empty() ? 0 : rest_us[i]);
     const auto fit = [&](const DeviceCaps& some, TensorMath math, double most_us) {
       return fit_shape(problem, some, math, phase, most_us);
     };
@@ -141,14 +152,7 @@ std::optional<PhasedPlan<Fit>> plan_phases(Plan& plan, const ConvProblem& proble
     if (!next) return std::nullopt;
     planned.push_back(std::move(*next));
   }
-  // In NCHW a phase writes every stride-th value of a row, and memory reads and writes whole
-  // sectors for them. Fitted to four layers on an H200 (2026-11-18).
-  if (phases.size() > 1 && problem.stride.w > 1 && problem.x_strides.w == 1) {
-    constexpr double kScatteredBytesPerUs = 1e6;
-    const double values = static_cast<double>(problem.N * problem.C * problem.H * problem.W);
-    plan.predicted_us +=
-        values * static_cast<double>(size_of(problem.dtype)) / kScatteredBytesPerUs;
-  }
+  plan.predicted_us += scattered_us;
   return planned;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/arithmetic.h"
+#include "core/engine.h"
 #include "kernels/pack_filters.h"
 #include "planning/device_rates.h"
 
@@ -330,6 +331,27 @@ class Predictor {
 double predict_boxes(const ConvProblem& problem, const GatherTensors& view, const DeviceCaps& caps,
                      const BoxesShape& shape, int blocks) {
   return Predictor(problem, view, caps, shape, blocks).predict();
+}
+
+double bound_pixel_boxes(const ConvProblem& problem, const DeviceCaps& caps) {
+  const GatherTensors view = make_gather_tensors(problem);
+  const int64_t channel_bytes = view.source_channels * operand_bytes(tensor_math(problem));
+  const auto chunks = static_cast<double>(ceil_div(channel_bytes, kBoxLineBytes));
+  const auto filters = static_cast<double>(problem.K * problem.channels_per_group());
+  const double pixel_taps = count_gather_products(problem) / std::max(filters, 1.0);
+  const auto targets = static_cast<double>(view.target_channels);
+  // Cycles of a stage of 128 pixels: the MMAs, and its share of waiting for stages. A stage of 256
+  // filters waits as long as one of 128 filters and 256 pixels; blocks of 64 filters come in pairs.
+  const double rate = std::min(kProductRate, kTf32ProductRate);
+  const double stage = kBoxLineBytes / 32 * targets * rate +
+                       kStageCycles * std::max(0.5, targets / (4 * kBoxFilters));
+  const double work = pixel_taps / kBoxPixels * chunks * stage;
+  const double element = static_cast<double>(size_of(problem.dtype));
+  const double read = pixel_taps * static_cast<double>(view.source_channels) * element / kTapBytes;
+  const double target = static_cast<double>(problem.N * view.target_h * view.target_w) * targets;
+  const double stored = target * element / kTurnMemoryBytes;
+  const double cycles = kLaunchCycles + std::max({work, read, stored}) / std::max(1, caps.sm_count);
+  return kBoundFactor * cycles / (kBoxClockGhz * 1e3);
 }
 
 }  // namespace convx

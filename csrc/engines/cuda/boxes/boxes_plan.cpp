@@ -81,17 +81,14 @@ Consideration plan_copied_planes(const ConvProblem& problem, const DeviceCaps& c
   return Refusal{"channels_last copies do not fit in the workspace"};
 }
 
-// A plan with copies of planes is not faster than the copies, and MMAs at the rate of the data
-// sheet. Other plans take no search that is worth a bound.
-double bound_us(const ConvProblem& p, const DeviceCaps&) {
-  if (p.pass == Pass::kWeightGrad || find_box_form(with_padded_source(p, find_source_padding(p)))) {
-    return 0;
-  }
-  constexpr double kHalfOperations = 990e6, kTf32Operations = 495e6;  // per microsecond
-  const double products =
-      static_cast<double>(p.N * p.P * p.Q * p.K) * static_cast<double>(p.C / p.groups * p.taps());
-  const double rate = size_of(p.dtype) == 2 ? kHalfOperations : kTf32Operations;
-  return kBoundFactor * (predict_plane_copies(find_plane_copies(p)) + 2 * products / rate);
+// A plan with copies of planes takes these copies besides. 1x1 kernels in NCHW take no search that
+// is worth a bound.
+double bound_us(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.pass == Pass::kWeightGrad || p.N == 0) return 0;
+  const std::optional<BoxForm> form = find_box_form(with_padded_source(p, find_source_padding(p)));
+  if (form && form != BoxForm::kPixels) return 0;
+  const double copies_us = form ? 0 : predict_plane_copies(find_plane_copies(p));
+  return kBoundFactor * copies_us + bound_pixel_boxes(p, caps);
 }
 
 // A residual cannot be read at the places of a channels_last copy of the target.

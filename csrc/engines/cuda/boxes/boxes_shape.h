@@ -300,6 +300,9 @@ struct BoxesWish {
 double predict_boxes(const ConvProblem& problem, const GatherTensors& view, const DeviceCaps& caps,
                      const BoxesShape& shape, int blocks);
 
+// Without a search, a time that no plan of channels_last pixels is predicted to beat.
+double bound_pixel_boxes(const ConvProblem& problem, const DeviceCaps& caps);
+
 // The phases of a problem, by launch.
 std::vector<std::vector<BoxPhase>> find_box_phases(const ConvProblem& problem);
 

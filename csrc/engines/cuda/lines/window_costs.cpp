@@ -8,6 +8,7 @@
 #include "core/engine.h"
 #include "planning/boxed_tensor.h"
 #include "planning/device_rates.h"
+#include "planning/half_plan.h"
 
 namespace convx {
 namespace {
@@ -409,37 +410,59 @@ int64_t count_stage_taps(TensorMath math, int filter_groups, int lane_bytes, int
   return std::clamp<int64_t>(stage_bytes / tap_bytes, 1, most);
 }
 
+namespace {
+
+// The least for one operand format. A tile is 64 filters by two windows, or 128 by one.
+double bound_math_us(const PhaseCosts& costs, TensorMath math) {
+  const ConvProblem& problem = costs.problem;
+  const GatherTensors& view = costs.tensors;
+  const double element = costs.element_bytes, sms = std::max(costs.caps.sm_count, 1);
+  const auto steps = static_cast<double>(ceil_div(view.source_channels * operand_bytes(math), 32));
+  const double images = static_cast<double>(problem.groups * problem.N);
+  const auto filter_tiles = static_cast<double>(ceil_div(view.target_channels, kWindowFilters));
+  const double positions = images * costs.pixels * filter_tiles / 2;
+  // Cycles per position of a tile, in the widest of windows.
+  const int widest = list_columns(math)[0];
+  const double multiply =
+      costs.taps * steps * count_products(math) / find_efficiency(math, widest) +
+      kWindowStageCycles * element / 2;
+  const double scatter = element / 2 * kWindowScatterCycles;
+  const double stream = 2 * kWindowFilters * element / kWindowStoredBytes;
+  const double store = costs.stores_odd_pixels                       ? 0
+                       : costs.stores_pixels || costs.may_store_runs ? std::min(stream, scatter)
+                                                                     : scatter;
+  const double position = std::max(multiply, store) * (has_waits(costs) ? kSingleTapWaits : 1) +
+                          kWindowTileCycles / widest;
+  double cycles =
+      std::max(positions * position, costs.traffic.target * element / kWindowStoredBytes);
+  if (costs.needs_lines) {
+    const double line_bytes = images * costs.pixels * steps * 32 * count_planes(math);
+    const double rate = view.source_strides.c == 1 ? kWindowCopiedBytes : kWindowMemoryBytes;
+    cycles += (costs.traffic.source * element + line_bytes) / rate;
+  }
+  cycles = cycles / sms + kWindowLaunchCycles;
+  return cycles / (kWindowClockGhz * 1e3) * kBoundFactor;
+}
+
+}  // namespace
+
 double bound_phase_us(const ConvProblem& problem, const DeviceCaps& caps,
                       const GatherPhase& phase) {
   if (problem.N == 0) return 0;
-  const GatherTensors view = make_gather_tensors(problem);
-  // Scaled fp16 needs the fewest products of float32.
-  const bool splits_values =
-      problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32;
-  const double products = splits_values ? 3 : 1;
-  const double steps = static_cast<double>(ceil_div(view.source_channels * 2, 32));
-  // A tile has 128 filters in all, in one window or two.
-  const double blocks = static_cast<double>(problem.groups * problem.N *
-                                            ceil_div(view.target_channels, kWindowFilters)) /
-                        2;
-  const double element = static_cast<double>(size_of(problem.dtype));
-  const double pixels = static_cast<double>(phase.rows.count * phase.columns.count);
-  const double multiply = blocks * pixels * static_cast<double>(phase.taps()) * steps * products /
-                          kWideWindowEfficiency;
-  const PhaseTraffic traffic(problem, phase.rows, phase.columns);
-  const double store = traffic.target * element / kWindowStoredBytes;
-  const double cycles =
-      std::max(multiply, store) / std::max(caps.sm_count, 1) + kWindowLaunchCycles;
-  return cycles / (kWindowClockGhz * 1e3) * kBoundFactor;
+  const auto bound = [&](TensorMath math) {
+    return bound_math_us(make_phase_costs(problem, caps, math, phase.rows, phase.columns), math);
+  };
+  const double exact_us = bound(tensor_math(problem));
+  const std::optional<Halves> halves = find_halves(problem, phase.taps());
+  return halves ? std::min(exact_us, bound(halves->math) + kHalfMicroseconds) : exact_us;
 }
 
 double bound_lines_us(const ConvProblem& problem, const DeviceCaps& caps) {
   if (problem.pass == Pass::kWeightGrad) return 0;
-  double us = 0;
-  for (const GatherPhase& phase : make_gather_phases(problem)) {
-    us += bound_phase_us(problem, caps, phase);
-  }
-  return us;
+  const std::vector<GatherPhase> phases = make_gather_phases(problem);
+  double us = phases.size() > 1 ? predict_scattered_us(problem) : 0;
+  for (const GatherPhase& phase : phases) us += bound_phase_us(problem, caps, phase);
+  return us * kBoundFactor;
 }
 
 double predict_microseconds(const PhaseCosts& costs, const WindowShape& shape) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
-#include <span>
 
 #include "core/arithmetic.h"
 #include "engines/cuda/lines/line_taps.h"
@@ -20,11 +19,6 @@ constexpr int kMaxSourceStages = 3;
 constexpr int kMaxTileSizes = 3 * 5 * 2;  // lane bytes, columns and filter groups
 constexpr int kMaxCuts = 16;              // ways to cut the line into tiles of one size
 constexpr int64_t kFilterStageBytes = 18432;
-
-std::span<const int> list_columns(TensorMath math) {
-  return visit_math(
-      math, []<TensorMath kMath>() -> std::span<const int> { return window_columns<kMath>(); });
-}
 
 enum class Cut { kStretch, kRows, kRowPairs };
 

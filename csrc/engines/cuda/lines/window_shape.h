@@ -34,6 +34,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "core/device_caps.h"
@@ -159,6 +160,11 @@ constexpr const auto& window_columns() {
   } else {
     return kWindowColumns;
   }
+}
+
+inline std::span<const int> list_columns(TensorMath math) {
+  return visit_math(
+      math, []<TensorMath kMath>() -> std::span<const int> { return window_columns<kMath>(); });
 }
 
 class Text;

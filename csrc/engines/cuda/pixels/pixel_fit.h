@@ -53,6 +53,9 @@ inline constexpr int kPixelHalfChain = 8;
 constexpr bool has_half_totals(int filters, int blocks) { return filters * blocks <= 96; }
 inline constexpr int kMaxPixelHalfChain = 12;
 
+// Taps are folded only if the channels of a group are so few.
+inline constexpr int64_t kMostFoldedChannels = 8;
+
 // k of a step.
 constexpr int step_depth(TensorMath math) { return kStepBytes / operand_bytes(math); }
 // k values that a thread gathers per pixel and step.

@@ -38,7 +38,8 @@ class Fitter {
       // Channels of a chunk if k is folded; 0: it is not.
       for (const int64_t folded : {int64_t{0}, int64_t{1}, sources_}) {
         if (tile.folded != (folded > 0)) continue;
-        if (folded > 0 && (rows_.taps * columns_.taps == 1 || sources_ > 8)) continue;
+        const bool may_fold = rows_.taps * columns_.taps > 1 && sources_ <= kMostFoldedChannels;
+        if (folded > 0 && !may_fold) continue;
         for (const bool bands : {false, true}) consider(tile, folded, bands, best);
       }
     }

@@ -149,6 +149,38 @@ double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,
   return cycles / (kPixelClockGhz * 1e3);
 }
 
+// Every MMA and every accumulator takes its time.
+double bound_us(const ConvProblem& problem, const DeviceCaps& caps) {
+  if (problem.pass == Pass::kWeightGrad || problem.N == 0) return 0;
+  const GatherTensors view = make_gather_tensors(problem);
+  const TensorMath math = tensor_math(problem);
+  // Only folded taps may be multiplied as scaled fp16, or gathered in pairs.
+  const bool may_fold = view.source_channels <= kMostFoldedChannels;
+  const bool may_pair = may_fold && problem.dtype == DType::kFloat32;
+  const double products = math != TensorMath::kIeee ? 1 : may_pair ? 3 : 6;
+  const double gather = may_pair                    ? kPixelPairCycles
+                        : math == TensorMath::kTf32 ? kPixelTf32Cycles
+                        : math == TensorMath::kIeee ? kPixelIeeeCycles
+                                                    : kPixelHalfCycles;
+  const int depth = may_pair ? step_depth(TensorMath::kHalfTf32) : step_depth(math);
+  const auto channels = static_cast<double>(view.source_channels);
+  const double steps =
+      may_fold ? channels / depth : static_cast<double>(ceil_div(view.source_channels, depth));
+  const auto targets = static_cast<double>(view.target_channels);
+  // Blocks of 64 pixels, with and without their taps.
+  const auto filters =
+      static_cast<double>(problem.K * std::max<int64_t>(problem.channels_per_group(), 1));
+  const auto groups = static_cast<double>(problem.groups);
+  const double block_taps = groups * count_gather_products(problem) / filters / kPixelBlock;
+  const double blocks =
+      groups * static_cast<double>(problem.N * view.target_h * view.target_w) / kPixelBlock;
+  const double multiply =
+      block_taps * steps * (products * targets / 2 / kPixelMmaEfficiency + gather);
+  const double store = blocks * targets * kPixelStoreCycles * kPixelBlock / 2;
+  const double cycles = (multiply + store) / std::max(caps.sm_count, 1) + kPixelLaunchCycles;
+  return cycles / (kPixelClockGhz * 1e3) * kBoundFactor;
+}
+
 std::optional<PixelShape> fit_shape(const ConvProblem& problem, const DeviceCaps& caps,
                                     TensorMath math, const GatherPhase& phase, double) {
   PixelShape shape =
@@ -204,7 +236,10 @@ void PixelShape::describe(Text& out) const {
 }
 
 Engine cuda_pixels_engine() {
-  return {.id = EngineId::kCudaPixels, .name = "cuda_pixels", .consider = consider};
+  return {.id = EngineId::kCudaPixels,
+          .name = "cuda_pixels",
+          .consider = consider,
+          .bound_us = bound_us};
 }
 
 }  // namespace convx
