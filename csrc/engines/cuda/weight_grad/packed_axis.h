@@ -74,6 +74,7 @@ struct TapCounts {
   int blocks(int most) const {
     const auto count = [&](int residues, int row_groups) {
       const auto part = [&](int others, int groups) {
+        if (residues * others == 0) return 0;
         return residues * others * ((row_groups * groups + most - 1) / most);
       };
       return part(columns.longer, columns.groups_of_most) +

@@ -49,6 +49,7 @@ class InPlaceSearch {
     if (microseconds >= best_us_) return;
     best_us_ = microseconds;
     best_ = WgradFit{form_, g, g.partial_bytes(), microseconds};
+    set_block_divisors(best_->geometry);
   }
 
   const ConvProblem& p_;

@@ -148,15 +148,14 @@ StageCost cost_stage(const WgradGeometry& g, OperandForm form, bool is_single_ta
 }
 
 // The time that memory takes for blocks that read a tensor in place, and so many bytes in all.
-double count_memory_us(const ConvProblem& p, const WgradGeometry& g, double read) {
+double count_memory_us(const WgradCosts& costs, const WgradGeometry& g, double read) {
   if (g.gradient_source == OperandSource::kPacked) return 0;
   const double rate = g.converts()       ? kStreamBytesPerUs
                       : g.reads_pixels() ? kPixelBytesPerUs
                                          : kPackBytesPerUs;
-  const double bytes = count_bytes(p);
   const bool reads_both = g.input_source != OperandSource::kPacked;
-  const double reread = reads_both ? kRereadCost * std::max(read - bytes, 0.0) : 0;
-  return kLaunchUs + (bytes + reread) / rate;
+  const double reread = reads_both ? kRereadCost * std::max(read - costs.bytes, 0.0) : 0;
+  return kLaunchUs + (costs.bytes + reread) / rate;
 }
 
 double count_read_bytes(const WgradGeometry& g, const StageCost& stage) {
@@ -173,47 +172,56 @@ double add_memory(const WgradGeometry& g, double waves, double main_us, double m
   return std::cbrt(cube(main_us) + cube(memory_us * (1 + kUnevenWaves / waves)));
 }
 
-double predict_packing(const ConvProblem& p, const WgradGeometry& g, OperandForm form,
-                       double rounds) {
-  const int components = count_components(form);
-  const auto element_bytes = static_cast<double>(size_of(p.dtype));
-  const auto pack = [&](int64_t elements, int64_t bytes) {
-    const double read = element_bytes * static_cast<double>(elements);
+double predict_packing(const WgradCosts& costs, const WgradGeometry& g, double rounds) {
+  const auto pack = [&](double read, int64_t bytes) {
     return kLaunchUs * rounds + (read + rounds * static_cast<double>(bytes)) / kPackBytesPerUs;
   };
   double us = 0;
   if (g.input_source == OperandSource::kPacked) {
-    us += pack(p.N * p.C * p.H * p.W, g.input_bytes(components));
+    us += pack(costs.input_bytes, g.input_bytes(costs.components));
   }
   if (g.gradient_source == OperandSource::kPacked) {
-    us += pack(p.N * p.K * p.P * p.Q, g.gradient_bytes(components));
+    us += pack(costs.gradient_bytes, g.gradient_bytes(costs.components));
   }
   return us;
 }
 
 }  // namespace
 
-double predict_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
-                     OperandForm form) {
-  const double rounds = static_cast<double>(ceil_div(g.stages_total, g.round_stages));
-  const double stages = static_cast<double>(ceil_div(g.round_stages, g.slices));
-  const StageCost stage = cost_stage(g, form, p.taps() == 1 && g.halo_stages == 0);
-  const double halo = g.halo_stages * stage.copied / kCopyBytesPerCycle;
-  const double waves = count_waves(caps, g);
-  const double main_us =
-      rounds * waves * (fixed_cycles(g) + halo + stages * stage.cycles) / (kClockGhz * 1e3);
-  const double memory_us = count_memory_us(p, g, count_read_bytes(g, stage));
-  return add_memory(g, waves, main_us, memory_us) + predict_reduction(p, g) +
-         predict_packing(p, g, form, rounds);
+WgradCosts::WgradCosts(const ConvProblem& p, const DeviceCaps& device, OperandForm operands)
+    : problem(p),
+      caps(device),
+      form(operands),
+      components(count_components(operands)),
+      bytes(count_bytes(p)) {
+  const auto element_bytes = static_cast<double>(size_of(p.dtype));
+  input_bytes = element_bytes * static_cast<double>(p.N * p.C * p.H * p.W);
+  gradient_bytes = element_bytes * static_cast<double>(p.N * p.K * p.P * p.Q);
 }
 
-double bound_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
-                   OperandForm form, double give_up_us) {
+double predict_wgrad(const WgradCosts& costs, const WgradGeometry& g) {
+  const ConvProblem& p = costs.problem;
+  const double rounds = static_cast<double>(ceil_div(g.stages_total, g.round_stages));
+  const double stages = static_cast<double>(ceil_div(g.round_stages, g.slices));
+  const StageCost stage = cost_stage(g, costs.form, p.taps() == 1 && g.halo_stages == 0);
+  const double halo = g.halo_stages * stage.copied / kCopyBytesPerCycle;
+  const double waves = count_waves(costs.caps, g);
+  const double main_us =
+      rounds * waves * (fixed_cycles(g) + halo + stages * stage.cycles) / (kClockGhz * 1e3);
+  const double memory_us = count_memory_us(costs, g, count_read_bytes(g, stage));
+  return add_memory(g, waves, main_us, memory_us) + predict_reduction(p, g) +
+         predict_packing(costs, g, rounds);
+}
+
+double bound_wgrad(const WgradCosts& costs, const WgradGeometry& g, double give_up_us) {
+  const ConvProblem& p = costs.problem;
+  const DeviceCaps& caps = costs.caps;
+  const OperandForm form = costs.form;
   const StageCost stage = cost_stage(g, form, p.taps() == 1);
   const auto stages = static_cast<double>(g.stages_total);
   const double blocks = g.slice_blocks();
-  const double memory_us = count_memory_us(p, g, count_read_bytes(g, stage));
-  const double packing_us = predict_packing(p, g, form, 1);
+  const double memory_us = count_memory_us(costs, g, count_read_bytes(g, stage));
+  const double packing_us = predict_packing(costs, g, 1);
   // First as if multiprocessors were never idle, which most blocks are already too slow for.
   const double work_us =
       blocks * (kStartCycles + stages * stage.cycles) / caps.sm_count / (kClockGhz * 1e3);
@@ -241,10 +249,11 @@ double bound_wgrad(const ConvProblem& p, const DeviceCaps& caps, const WgradGeom
   return kBoundFactor * (us + packing_us);
 }
 
-double bound_mma(const ConvProblem& p, const DeviceCaps& caps, const WgradGeometry& g,
-                 OperandForm form, int tap_groups) {
+double bound_mma(const WgradCosts& costs, const WgradGeometry& g, int tap_groups) {
+  const ConvProblem& p = costs.problem;
+  const OperandForm form = costs.form;
   const bool skips_gaps = g.images_end_in_gaps && !g.converts();
-  const int components = count_components(form);
+  const int components = costs.components;
   const double mma = (skips_gaps ? 3.5 : 4.0) * count_mmas(components) * mma_cycles(g.columns) *
                      mma_overhead(form, kMostConsumers);
   // The consumers of a block share an operand at best, or both.
@@ -262,10 +271,13 @@ double bound_mma(const ConvProblem& p, const DeviceCaps& caps, const WgradGeomet
   const int block_channels = g.block_channel_tiles * g.atom_channels;
   const auto tiles = static_cast<double>(ceil_div(g.filters, kTileFilters) *
                                          ceil_div(channels, block_channels) * tap_groups);
-  const double main_us = tiles * static_cast<double>(g.stages_total) * stage /
-                         std::max(caps.sm_count, 1) / (kClockGhz * 1e3);
+  // Blocks that write dW have the shortest start and end.
+  const double cycles =
+      kStartCycles + kStoreCycles +
+      tiles * static_cast<double>(g.stages_total) * stage / std::max(costs.caps.sm_count, 1);
+  const double main_us = cycles / (kClockGhz * 1e3);
   return kBoundFactor *
-         (kCallUs + std::max(main_us, count_memory_us(p, g, 0)) + predict_packing(p, g, form, 1));
+         (kCallUs + std::max(main_us, count_memory_us(costs, g, 0)) + predict_packing(costs, g, 1));
 }
 
 double bound_weight_grad(const ConvProblem& p, const DeviceCaps& caps) {

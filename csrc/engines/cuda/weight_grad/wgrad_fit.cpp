@@ -21,6 +21,7 @@ class Search {
         caps_(caps),
         form_(form),
         components_(count_components(form)),
+        costs_(problem, caps, form),
         tensors_are_aligned_(tensors_are_aligned),
         best_us_(give_up_us) {}
 
@@ -99,20 +100,22 @@ class Search {
           if (columns % channels != 0) continue;
           const std::optional<TapCounts> counts = set_columns(g, columns);
           if (!counts) continue;
-          const double bound_us = bound_mma(p_, caps_, g, form_, counts->groups());
+          if (stops_early_) {
+            visit_mma(g, *counts);
+            if (best_) return;
+            continue;
+          }
+          const double bound_us = bound_mma(costs_, g, counts->groups());
           mmas[count] = {axis, channels, columns, *counts, count, bound_us};
           ++count;
         }
       }
     }
-    if (!stops_early_) {
-      std::sort(mmas.begin(), mmas.begin() + count, [](const Mma& a, const Mma& b) {
-        return a.bound_us != b.bound_us ? a.bound_us < b.bound_us : a.order < b.order;
-      });
-    }
+    std::sort(mmas.begin(), mmas.begin() + count, [](const Mma& a, const Mma& b) {
+      return a.bound_us != b.bound_us ? a.bound_us < b.bound_us : a.order < b.order;
+    });
     best_order_ = -1;  // of other sources: a tie does not replace it
     for (int i = 0; i < count && mmas[i].bound_us < best_us_; ++i) {
-      if (stops_early_ && best_) return;
       order_ = mmas[i].order;
       set_atoms(g, mmas[i].axis, mmas[i].atom_channels);
       set_columns(g, mmas[i].columns);
@@ -236,7 +239,7 @@ class Search {
         if (tap_groups > counts.most_residue_groups()) break;
         g.block_tap_groups = tap_groups;
         g.group_blocks = counts.blocks(tap_groups);
-        if (bound_wgrad(p_, caps_, g, form_, best_us_) >= best_us_) continue;
+        if (bound_wgrad(costs_, g, best_us_) >= best_us_) continue;
         if (!has_groups) collect_groups(g, count_tap_atoms(g));
         has_groups = true;
         visit_block(g);
@@ -349,13 +352,14 @@ class Search {
   }
 
   void consider(const WgradGeometry& g) {
-    const double microseconds = predict_wgrad(p_, caps_, g, form_);
+    const double microseconds = predict_wgrad(costs_, g);
     const bool is_tie = microseconds == best_us_ && order_ < best_order_;
     if (microseconds >= best_us_ && !is_tie) return;
     best_us_ = microseconds, best_order_ = order_;
     const int64_t bytes =
         g.partial_bytes() + g.gradient_bytes(components_) + g.input_bytes(components_);
     best_ = WgradFit{form_, g, bytes, microseconds};
+    set_block_divisors(best_->geometry);
   }
 
   // The longest round whose packed tensors stay within so many bytes.
@@ -383,6 +387,7 @@ class Search {
   const DeviceCaps& caps_;
   OperandForm form_;
   int components_;
+  const WgradCosts costs_;
   WgradGeometry base_;
   PackedAxis row_axis_, column_axis_;
   bool tensors_are_aligned_;

@@ -74,6 +74,8 @@ bool has_room_for_sums(const ConvProblem& problem, const DeviceCaps& caps);
 void group_blocks(WgradGeometry& g);
 void count_filter_blocks(const ConvProblem& problem, WgradGeometry& g);
 void count_channel_blocks(const ConvProblem& problem, WgradGeometry& g);
+// Sets what kernels divide by; for the chosen geometry only.
+void set_block_divisors(WgradGeometry& g);
 // Lets blocks write dW: reserves shared memory for so many staged matrices and the table of
 // wgrad_store.cuh. Returns whether it fits.
 bool reserve_store(const DeviceCaps& caps, int matrices, WgradGeometry& g);
@@ -103,19 +105,28 @@ void visit_slices(const DeviceCaps& caps, int most_waves, WgradGeometry& g,
 inline constexpr double kClockGhz = 1.6;          // under load
 inline constexpr double kCopyBytesPerCycle = 26;  // from L2, by each of all multiprocessors
 
+// What the predictions of all geometries of a problem share.
+struct WgradCosts {
+  WgradCosts(const ConvProblem& problem, const DeviceCaps& caps, OperandForm form);
+
+  const ConvProblem& problem;
+  const DeviceCaps& caps;
+  OperandForm form;
+  int components;
+  double bytes;                        // count_bytes(problem)
+  double input_bytes, gradient_bytes;  // of X and dY
+};
+
 // Microseconds of packing, MMAs and the reduction, for the kernel that multiplies positions.
-double predict_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
-                     const WgradGeometry& geometry, OperandForm form);
+double predict_wgrad(const WgradCosts& costs, const WgradGeometry& geometry);
 
 // A lower bound of that for all numbers of split-K slices, from the sources, the blocks and the
 // stages alone: what is laid out in shared memory and the workspace only adds to it.
 // A bound of give_up_us or longer may be a rough one.
-double bound_wgrad(const ConvProblem& problem, const DeviceCaps& caps,
-                   const WgradGeometry& geometry, OperandForm form, double give_up_us);
+double bound_wgrad(const WgradCosts& costs, const WgradGeometry& geometry, double give_up_us);
 
 // The same for all blocks that use an MMA, which need so many groups of taps.
-double bound_mma(const ConvProblem& problem, const DeviceCaps& caps, const WgradGeometry& geometry,
-                 OperandForm form, int tap_groups);
+double bound_mma(const WgradCosts& costs, const WgradGeometry& geometry, int tap_groups);
 
 // The same for all geometries of all kernels, from the problem alone.
 double bound_weight_grad(const ConvProblem& problem, const DeviceCaps& caps);

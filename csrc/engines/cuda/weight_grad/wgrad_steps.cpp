@@ -44,8 +44,6 @@ bool has_room_for_sums(const ConvProblem& p, const DeviceCaps& caps) {
 void count_filter_blocks(const ConvProblem& p, WgradGeometry& g) {
   g.filter_blocks = static_cast<int>(ceil_div(p.K, g.block_filter_tiles * kTileFilters));
   g.filter_tiles = g.filter_blocks * g.block_filter_tiles;
-  g.by_block_filter_tiles = FastDivmod(g.block_filter_tiles);
-  g.by_block_channel_tiles = FastDivmod(g.block_channel_tiles);
 }
 
 void count_channel_blocks(const ConvProblem& p, WgradGeometry& g) {
@@ -67,6 +65,11 @@ void count_channel_blocks(const ConvProblem& p, WgradGeometry& g) {
     }
   }
   g.channel_blocks = static_cast<int>(round_up(g.channel_blocks, g.row_tiles.channel_sets));
+}
+
+void set_block_divisors(WgradGeometry& g) {
+  g.by_block_filter_tiles = FastDivmod(g.block_filter_tiles);
+  g.by_block_channel_tiles = FastDivmod(g.block_channel_tiles);
   g.by_channel_blocks = FastDivmod(g.channel_blocks);
 }
 
