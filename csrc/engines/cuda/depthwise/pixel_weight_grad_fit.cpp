@@ -156,6 +156,7 @@ struct Candidate {
   const ConvProblem& problem;
   const DeviceCaps& caps;
   const DepthwiseTensors& t;
+  double least_bytes;  // count_bytes(problem)
   int core;
   const BlockShape& block;
   TapGroups rows, columns;
@@ -248,8 +249,7 @@ double bound_segments(const Candidate& c, const Segments& segments, double step_
   const auto items = static_cast<double>(segments.items * c.split_blocks());
   const double issue = items * (kItemIssue + static_cast<double>(segments.steps) * step_issue);
   const double compute = warps * issue / sms / kIssuePerCycle / kDepthwiseCyclesPerUs;
-  const double least =
-      count_bytes(c.problem) + 8.0 * static_cast<double>(c.problem.K * c.problem.taps());
+  const double least = c.least_bytes + 8.0 * static_cast<double>(c.problem.K * c.problem.taps());
   const double memory =
       (least / (uses_boxes ? kBoxBytesPerUs : kStripBytesPerUs) * find_narrow_share(c) +
        std::max(0.0, count_moved_bytes(c, segments) - least) / kDepthwiseExcessBytesPerUs) *
@@ -299,7 +299,7 @@ void fit_splits(const Candidate& c, PixelWeightGradFit& fit) {
           kStripSetupIssue + static_cast<double>(c.rows.taps * core.taps) * kStripSumIssue +
           block_items * (kItemIssue + static_cast<double>(steps) * step_issue);
       const double compute = per_sm * warps * block_issue / rate / kDepthwiseCyclesPerUs;
-      const double least = count_bytes(problem) + 2.0 * static_cast<double>(workspace);
+      const double least = c.least_bytes + 2.0 * static_cast<double>(workspace);
       // Fewer blocks than multiprocessors do not fill the memory's queues.
       const double spread = std::min(1.0, static_cast<double>(blocks) / sms);
       const double rate_of_memory = block.p.uses_boxes ? kBoxBytesPerUs : kStripBytesPerUs;
@@ -353,6 +353,7 @@ void fit_core(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
   constexpr int64_t kRegisters = 65536;
   const PixelGradCore& core = kPixelGradCores[core_index];
   const int64_t element = size_of(problem.dtype);
+  const double least_bytes = count_bytes(problem);
   const TapGroups rows(t.row, core.taps), columns(t.column, core.taps);
   const int64_t lane_rows = ceil_div(t.row.count, t.row.lanes);
   for (const int64_t most_vectors : {16, 32, 64}) {
@@ -360,7 +361,7 @@ void fit_core(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
     for (int64_t extra_tiles = 0; extra_tiles < 4; ++extra_tiles) {
       BlockShape block(problem, t, core, most_vectors, extra_tiles);
       if (block.tiles == std::exchange(tiles, block.tiles)) continue;  // the same block
-      const Candidate shape{problem, caps, t, core_index, block, rows, columns};
+      Candidate shape{problem, caps, t, least_bytes, core_index, block, rows, columns};
       // Whole rows have the fewest steps.
       const Segments whole(shape, lane_rows, 1);
       if (fit.blocks > 0 &&
@@ -378,8 +379,8 @@ void fit_core(const ConvProblem& problem, const DeviceCaps& caps, const Depthwis
         const int64_t resident = std::clamp<int64_t>(
             std::min(caps.count_blocks_by_shared(bytes), kRegisters / (registers * threads)), 1,
             16);
-        fit_splits({problem, caps, t, core_index, block, rows, columns, bytes, resident, stages},
-                   fit);
+        shape.shared_bytes = bytes, shape.resident = resident, shape.stages = stages;
+        fit_splits(shape, fit);
       }
     }
   }

@@ -192,7 +192,8 @@ bool fit_plane_tile(const PlaneProblem& of, const PlaneTile& tile, DepthwiseFit&
 }
 
 constexpr double kSectorBytes = 32;
-constexpr double kRunBytes = 16;  // overhead of a contiguous run, in bytes
+constexpr double kRunBytes = 16;        // overhead of a contiguous run, in bytes
+constexpr int kChannelsLastBlocks = 5;  // resident ones, at most
 
 struct ChannelsLastTile {
   int64_t rows, columns, channels;  // rows per lane
@@ -227,78 +228,100 @@ struct ChannelsLastLayout {
 
 // Memory traffic comes in contiguous runs: the tile's channels of one pixel, or a row of pixels if
 // the tile has all channels. Returns the cost of a byte in them.
-double find_run_cost(const ConvProblem& problem, const DepthwiseTensors& t,
-                     const ChannelsLastTile& tile) {
+double find_run_cost(const ConvProblem& problem, const DepthwiseTensors& t, int64_t columns,
+                     int64_t channels) {
   const double pixel =
-      static_cast<double>(std::min<int64_t>(tile.channels, t.channels) * size_of(problem.dtype));
-  const bool whole_pixels = tile.channels >= t.channels;
-  const double run = whole_pixels ? pixel * static_cast<double>(tile.columns) : pixel;
+      static_cast<double>(std::min<int64_t>(channels, t.channels) * size_of(problem.dtype));
+  const bool whole_pixels = channels >= t.channels;
+  const double run = whole_pixels ? pixel * static_cast<double>(columns) : pixel;
   return (std::ceil(run / kSectorBytes) * kSectorBytes + kRunBytes) / run;
 }
 
-// Loads, products and warp instructions of a cell; see channels_last_kernel.cuh.
-struct ChannelsLastCell {
-  double loads, products, issue;
+// What the costs of all tiles share; cells: see channels_last_kernel.cuh.
+struct ChannelsLastCosts {
+  const DeviceCaps& caps;
+  const DepthwiseTensors& t;
+  int unit;
+  double element_bytes, least_bytes;
+  double images, filters;            // filters: of a channel
+  double loads, products, per_cell;  // of a cell: loads, products and warp instructions
 
-  ChannelsLastCell(const ConvProblem& problem, const DepthwiseTensors& t) {
+  ChannelsLastCosts(const ConvProblem& problem, const DeviceCaps& device,
+                    const DepthwiseTensors& tensors, int unit_elements)
+      : caps(device),
+        t(tensors),
+        unit(unit_elements),
+        element_bytes(static_cast<double>(size_of(problem.dtype))),
+        least_bytes(count_bytes(problem)),
+        images(static_cast<double>(problem.N)),
+        filters(t.multiplier) {
     loads = t.column.taps * (t.row.taps + (kChannelsLastRows - 1.0) * t.row.classes);
     products = static_cast<double>(t.row.taps) * t.column.taps;
-    const double convert = size_of(problem.dtype) == 2 ? kDepthwiseConvertIssue : 0;
-    issue = kDepthwiseCellIssue + kChannelsLastRows * 4 * (products + 1) + loads * (1 + convert) +
-            products;
+    const double convert = element_bytes == 2 ? kDepthwiseConvertIssue : 0;
+    per_cell = kDepthwiseCellIssue + kChannelsLastRows * 4 * (products + 1) +
+               loads * (1 + convert) + products;
   }
 };
 
-double predict_channels_last(const ConvProblem& problem, const DeviceCaps& caps,
-                             const DepthwiseTensors& t, int unit,
-                             const ChannelsLastLayout& layout) {
+double predict_channels_last(const ChannelsLastCosts& costs, const ChannelsLastLayout& layout,
+                             double run_cost) {
   // Costs of one block.
-  const CudaAxis& row = t.row;
+  const CudaAxis& row = costs.t.row;
   const ChannelsLastTile& tile = layout.tile;
-  const auto [loads, products, per_cell] = ChannelsLastCell(problem, t);
-  const double bytes = static_cast<double>(size_of(problem.dtype));
+  const double bytes = costs.element_bytes;
   const double warps = static_cast<double>(ceil_div(layout.cells, 32));
   const double filters = static_cast<double>(layout.shares.filters);
-  const double units =
-      static_cast<double>(layout.staged_rows * (tile.channels / unit) * layout.staged_columns);
-  const double run_cost = find_run_cost(problem, t, tile);
+  const double units = static_cast<double>(layout.staged_rows * (tile.channels / costs.unit) *
+                                           layout.staged_columns);
   const double results = static_cast<double>(std::min<int64_t>(row.lanes * tile.rows, row.count) *
                                              tile.columns * tile.channels);
   DepthwiseWork work{};
   work.blocks = static_cast<double>(layout.blocks);
   work.issue = units / 32 * kDepthwiseUnitIssue +
-               filters * (warps * per_cell + products * tile.channels / 32 * kDepthwiseWeightIssue);
-  work.wavefronts = filters * warps * (loads * bytes + products * 4);
+               filters * (warps * costs.per_cell +
+                          costs.products * tile.channels / 32 * kDepthwiseWeightIssue);
+  work.wavefronts = filters * warps * (costs.loads * bytes + costs.products * 4);
   work.busy_warps = warps;
   work.staged_bytes =
       static_cast<double>(layout.staged_rows * layout.line_pitch) * bytes * run_cost;
   work.result_bytes = filters * results * bytes * run_cost;
-  work.least_bytes = count_bytes(problem) * run_cost;
+  work.least_bytes = costs.least_bytes * run_cost;
   work.shared_bytes = layout.shared_bytes;
-  work.most_blocks = 5;
-  return predict_depthwise_us(work, caps);
+  work.most_blocks = kChannelsLastBlocks;
+  return predict_depthwise_us(work, costs.caps);
 }
 
-// A lower bound of that for all tiles of so many columns and channels: multiprocessors are never
-// idle, and no row is staged twice.
-double bound_channels_last(const ConvProblem& problem, const DeviceCaps& caps,
-                           const DepthwiseTensors& t, int unit, const ChannelsLastTile& tile) {
-  const double sms = std::max(caps.sm_count, 1);
-  const double bytes = count_bytes(problem) * find_run_cost(problem, t, tile);
-  const double memory = bytes / kDepthwiseBytesPerUs / (sms / kDepthwiseReferenceSms);
-  const int64_t tiles =
-      problem.N * ceil_div(t.channels, tile.channels) * ceil_div(t.column.count, tile.columns);
-  const double cells = static_cast<double>(tile.channels / kDepthwiseVector * tile.columns) *
-                       t.row.count / kChannelsLastRows * t.multiplier;
+// Tiles of all numbers of rows, and a time that none of them is predicted to beat.
+struct ChannelsLastColumns {
+  int64_t columns, channels;
+  double run_cost, bound_us;
+  int order;  // of equal predictions, the lowest wins
+
+  bool operator<(const ChannelsLastColumns& other) const {
+    return bound_us != other.bound_us ? bound_us < other.bound_us : order < other.order;
+  }
+};
+
+// The bound: multiprocessors are never idle, no row is staged twice, and as many blocks as possible
+// hide each other's latency.
+double bound_channels_last(const ChannelsLastCosts& costs, int64_t columns, int64_t channels,
+                           double run_cost) {
+  const DepthwiseTensors& t = costs.t;
+  const double sms = std::max(costs.caps.sm_count, 1);
+  const double memory =
+      costs.least_bytes * run_cost / kDepthwiseBytesPerUs / (sms / kDepthwiseReferenceSms);
+  const double tiles = costs.images * static_cast<double>(ceil_div(t.channels, channels) *
+                                                          ceil_div(t.column.count, columns));
+  const double cells = static_cast<double>(channels / kDepthwiseVector * columns) * t.row.count /
+                       kChannelsLastRows * costs.filters;
   const int64_t staged_rows =
       t.row.count * std::min<int64_t>(t.row.source_step, t.row.count_span(1));
-  const double units = static_cast<double>(tile.channels / unit * staged_rows) *
-                       static_cast<double>(t.column.count_span(tile.columns));
-  const double issue =
-      (cells * ChannelsLastCell(problem, t).issue + units * kDepthwiseUnitIssue) / 32;
-  const double compute =
-      static_cast<double>(tiles) * issue / sms / kDepthwiseIssuePerCycle / kDepthwiseCyclesPerUs;
-  return kBoundFactor * (kDepthwiseLaunchUs + std::max(memory, compute));
+  const double units = static_cast<double>(channels / costs.unit * staged_rows) *
+                       static_cast<double>(t.column.count_span(columns));
+  const double issue = (cells * costs.per_cell + units * kDepthwiseUnitIssue) / 32;
+  const double compute = tiles * issue / sms / kDepthwiseIssuePerCycle / kDepthwiseCyclesPerUs;
+  constexpr double kAlone = 1 + 0.5 / kChannelsLastBlocks;
+  return kBoundFactor * (kDepthwiseLaunchUs + std::max(memory, compute) * kAlone);
 }
 
 ChannelsLastParams fill_channels_last(const DepthwiseTensors& t, int unit,
@@ -370,26 +393,37 @@ void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, Depth
   const int64_t align = std::max(kDepthwiseVector, unit);
   const int64_t most_rows = round_up(ceil_div(t.row.count, t.row.lanes), kChannelsLastRows);
   const int64_t most_channels = std::min<int64_t>(round_up(t.channels, align), 256);
-  std::optional<ChannelsLastLayout> best;
-  fit = {};
-  fit.layout = DepthwiseLayout::kPixels;
+  const ChannelsLastCosts costs(problem, caps, t, unit);
+  std::vector<ChannelsLastColumns> sizes;
   for (int64_t cut = 1; cut <= t.column.count; cut = next_size(cut)) {
     const int64_t columns = ceil_div(t.column.count, cut);
     for (int64_t share = 1; share <= most_channels / align; share = next_size(share)) {
       const int64_t channels = round_up(ceil_div(most_channels, share), align);
-      if (best &&
-          bound_channels_last(problem, caps, t, unit, {0, columns, channels}) >= fit.microseconds) {
-        continue;
+      const double run_cost = find_run_cost(problem, t, columns, channels);
+      sizes.push_back({columns, channels, run_cost,
+                       bound_channels_last(costs, columns, channels, run_cost),
+                       static_cast<int>(sizes.size())});
+    }
+  }
+  // The sizes with the smallest bounds come first, and end the search of the others.
+  std::sort(sizes.begin(), sizes.end());
+  std::optional<ChannelsLastLayout> best;
+  int best_order = 0;
+  fit = {};
+  fit.layout = DepthwiseLayout::kPixels;
+  for (const ChannelsLastColumns& size : sizes) {
+    if (best && size.bound_us >= fit.microseconds) break;
+    for (int64_t groups = 1;; groups = next_size(groups)) {
+      const int64_t rows = std::min(groups * kChannelsLastRows, most_rows);
+      const ChannelsLastLayout layout(problem, caps, t, {rows, size.columns, size.channels});
+      if (layout.shared_bytes > caps.shared_bytes_per_block) break;
+      if (layout.blocks >= int64_t{1} << 31) break;
+      const double us = predict_channels_last(costs, layout, size.run_cost);
+      const bool is_tie = best && us == fit.microseconds && size.order < best_order;
+      if (!best || us < fit.microseconds || is_tie) {
+        best = layout, best_order = size.order, fit.microseconds = us;
       }
-      for (int64_t groups = 1;; groups = next_size(groups)) {
-        const int64_t rows = std::min(groups * kChannelsLastRows, most_rows);
-        const ChannelsLastLayout layout(problem, caps, t, {rows, columns, channels});
-        if (layout.shared_bytes > caps.shared_bytes_per_block) break;
-        if (layout.blocks >= int64_t{1} << 31) break;
-        const double us = predict_channels_last(problem, caps, t, unit, layout);
-        if (!best || us < fit.microseconds) best = layout, fit.microseconds = us;
-        if (rows >= most_rows) break;
-      }
+      if (rows >= most_rows) break;
     }
   }
   fit.pixel.t = t;
