@@ -199,24 +199,31 @@ struct ChannelsLastTile {
   int64_t rows, columns, channels;  // rows per lane
 };
 
-// A tile of the channels_last kernel, its place in shared memory, and its blocks.
-struct ChannelsLastLayout {
+// The place of a tile of the channels_last kernel in shared memory.
+struct ChannelsLastStage {
   ChannelsLastTile tile;
   int64_t staged_rows, staged_columns, line_pitch;
   int64_t weights_offset, shared_bytes;
+
+  ChannelsLastStage(const DepthwiseTensors& t, int64_t element_bytes, const ChannelsLastTile& size)
+      : tile(size),
+        staged_rows(t.row.count_span(t.row.lanes * tile.rows)),
+        staged_columns(t.column.count_span(tile.columns)),
+        line_pitch(staged_columns * tile.channels),
+        weights_offset(round_up(staged_rows * line_pitch * element_bytes, 16)),
+        shared_bytes(weights_offset + int64_t{t.row.taps} * t.column.taps * tile.channels * 4) {}
+};
+
+// The same with its blocks.
+struct ChannelsLastLayout : ChannelsLastStage {
   int64_t chunks, column_tiles, row_tiles;
   FilterShares shares;
   int64_t blocks;
   int64_t row_groups, cells;
 
   ChannelsLastLayout(const ConvProblem& problem, const DeviceCaps& caps, const DepthwiseTensors& t,
-                     const ChannelsLastTile& size)
-      : tile(size),
-        staged_rows(t.row.count_span(t.row.lanes * tile.rows)),
-        staged_columns(t.column.count_span(tile.columns)),
-        line_pitch(staged_columns * tile.channels),
-        weights_offset(round_up(staged_rows * line_pitch * size_of(problem.dtype), 16)),
-        shared_bytes(weights_offset + int64_t{t.row.taps} * t.column.taps * tile.channels * 4),
+                     const ChannelsLastStage& stage)
+      : ChannelsLastStage(stage),
         chunks(ceil_div(t.channels, tile.channels)),
         column_tiles(ceil_div(t.column.count, tile.columns)),
         row_tiles(ceil_div(t.row.count, t.row.lanes * tile.rows)),
@@ -291,21 +298,27 @@ double predict_channels_last(const ChannelsLastCosts& costs, const ChannelsLastL
   return predict_depthwise_us(work, costs.caps);
 }
 
-// Tiles of all numbers of rows, and a time that none of them is predicted to beat.
+// Tiles of all numbers of rows. If multiprocessors are never idle and no row is staged twice,
+// memory and the instructions take so long.
 struct ChannelsLastColumns {
   int64_t columns, channels;
-  double run_cost, bound_us;
-  int order;  // of equal predictions, the lowest wins
+  double run_cost, memory_us, compute_us;
+  double bound_us = 0;
+  int order = 0;  // of equal predictions, the lowest wins
 
+  // A time that no tile is predicted to beat of which so many blocks are resident.
+  double bound(double resident) const {
+    const double rate = std::min(1.0, 4 * resident * kDepthwiseWarpIssue / kDepthwiseIssuePerCycle);
+    return kBoundFactor *
+           (kDepthwiseLaunchUs + std::max(memory_us, compute_us / rate) * (1 + 0.5 / resident));
+  }
   bool operator<(const ChannelsLastColumns& other) const {
     return bound_us != other.bound_us ? bound_us < other.bound_us : order < other.order;
   }
 };
 
-// The bound: multiprocessors are never idle, no row is staged twice, and as many blocks as possible
-// hide each other's latency.
-double bound_channels_last(const ChannelsLastCosts& costs, int64_t columns, int64_t channels,
-                           double run_cost) {
+ChannelsLastColumns make_columns(const ChannelsLastCosts& costs, int64_t columns, int64_t channels,
+                                 double run_cost) {
   const DepthwiseTensors& t = costs.t;
   const double sms = std::max(costs.caps.sm_count, 1);
   const double memory =
@@ -320,8 +333,7 @@ double bound_channels_last(const ChannelsLastCosts& costs, int64_t columns, int6
                        static_cast<double>(t.column.count_span(columns));
   const double issue = (cells * costs.per_cell + units * kDepthwiseUnitIssue) / 32;
   const double compute = tiles * issue / sms / kDepthwiseIssuePerCycle / kDepthwiseCyclesPerUs;
-  constexpr double kAlone = 1 + 0.5 / kChannelsLastBlocks;
-  return kBoundFactor * (kDepthwiseLaunchUs + std::max(memory, compute) * kAlone);
+  return {columns, channels, run_cost, memory, compute};
 }
 
 ChannelsLastParams fill_channels_last(const DepthwiseTensors& t, int unit,
@@ -388,7 +400,8 @@ void fit_planes(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit
 
 void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, DepthwiseFit& fit) {
   const DepthwiseTensors t = fit.pixel.t;
-  const int unit = fit_unit(size_of(problem.dtype), int64_t{t.channels}, t.source_w, t.source_h,
+  const int64_t element = size_of(problem.dtype);
+  const int unit = fit_unit(element, int64_t{t.channels}, t.source_w, t.source_h,
                             problem.N > 1 ? t.source_n : 0);
   const int64_t align = std::max(kDepthwiseVector, unit);
   const int64_t most_rows = round_up(ceil_div(t.row.count, t.row.lanes), kChannelsLastRows);
@@ -400,9 +413,10 @@ void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, Depth
     for (int64_t share = 1; share <= most_channels / align; share = next_size(share)) {
       const int64_t channels = round_up(ceil_div(most_channels, share), align);
       const double run_cost = find_run_cost(problem, t, columns, channels);
-      sizes.push_back({columns, channels, run_cost,
-                       bound_channels_last(costs, columns, channels, run_cost),
-                       static_cast<int>(sizes.size())});
+      ChannelsLastColumns size = make_columns(costs, columns, channels, run_cost);
+      size.bound_us = size.bound(kChannelsLastBlocks);
+      size.order = static_cast<int>(sizes.size());
+      sizes.push_back(size);
     }
   }
   // The sizes with the smallest bounds come first, and end the search of the others.
@@ -415,8 +429,14 @@ void fit_channels_last(const ConvProblem& problem, const DeviceCaps& caps, Depth
     if (best && size.bound_us >= fit.microseconds) break;
     for (int64_t groups = 1;; groups = next_size(groups)) {
       const int64_t rows = std::min(groups * kChannelsLastRows, most_rows);
-      const ChannelsLastLayout layout(problem, caps, t, {rows, size.columns, size.channels});
-      if (layout.shared_bytes > caps.shared_bytes_per_block) break;
+      const ChannelsLastStage stage(t, element, {rows, size.columns, size.channels});
+      if (stage.shared_bytes > caps.shared_bytes_per_block) break;
+      const int64_t fitting = caps.count_blocks_by_shared(stage.shared_bytes);
+      const auto resident =
+          static_cast<double>(std::clamp<int64_t>(fitting, 1, kChannelsLastBlocks));
+      // Larger tiles have no more resident blocks.
+      if (best && size.bound(resident) >= fit.microseconds) break;
+      const ChannelsLastLayout layout(problem, caps, t, stage);
       if (layout.blocks >= int64_t{1} << 31) break;
       const double us = predict_channels_last(costs, layout, size.run_cost);
       const bool is_tie = best && us == fit.microseconds && size.order < best_order;
