@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <iterator>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -52,35 +51,44 @@ int64_t choose_pitch(int64_t chunk, int64_t unit, int64_t element, const PixelGr
     return pitch / step % 2 == 0 ? pitch + step : pitch;
   }
   const int64_t lanes = std::min<int64_t>(32, 32 * 4 / std::max<int64_t>(4, channels * element));
-  // Counts up to `most`.
-  const auto count_wavefronts = [&](int pitch, int most) {
-    int total = 0, vector = 0, strip = 0;
-    for (int64_t first = 0; first < threads && total < most; first += lanes) {
-      int used[kBanks] = {};  // 1 + the last word read in the bank; number of different words
-      int words[kBanks] = {};
-      int longest = 0;
-      for (int64_t i = first; i < std::min(first + lanes, threads); ++i) {
-        const int place =
-            strip * kPixelGradColumns * core.stride * pitch + vector * narrow(channels);
-        const int word = place * narrow(element) / 4;
-        if (++vector == vectors) vector = 0, ++strip;
-        if (used[word % kBanks] == word + 1) continue;
-        used[word % kBanks] = word + 1;
-        longest = std::max(longest, ++words[word % kBanks]);
-      }
-      total += longest;
+  // Wavefronts of the threads from `first` to `end`, which load at once.
+  const auto count_together = [&](int pitch, int64_t first, int64_t end) {
+    int used[kBanks] = {};  // 1 + the last word read in the bank; number of different words
+    int words[kBanks] = {};
+    int longest = 0, vector = narrow(first % vectors), strip = narrow(first / vectors);
+    for (int64_t i = first; i < end; ++i) {
+      const int place = strip * kPixelGradColumns * core.stride * pitch + vector * narrow(channels);
+      const int word = place * narrow(element) / 4;
+      if (++vector == vectors) vector = 0, ++strip;
+      if (used[word % kBanks] == word + 1) continue;
+      used[word % kBanks] = word + 1;
+      longest = std::max(longest, ++words[word % kBanks]);
+    }
+    return longest;
+  };
+  // If all begin at the same vector, or read vectors of one strip, they read the same words with
+  // offsets that are multiples of a word.
+  const bool are_alike = lanes % vectors == 0 || vectors % lanes == 0;
+  const auto count_wavefronts = [&](int pitch) {
+    int64_t first = 0;
+    int total = 0;
+    if (are_alike && threads >= lanes) {
+      total = narrow(threads / lanes) * count_together(pitch, 0, lanes);
+      first = threads / lanes * lanes;
+    }
+    for (; first < threads; first += lanes) {
+      total += count_together(pitch, first, std::min(first + lanes, threads));
     }
     return total;
   };
-  constexpr int kAll = std::numeric_limits<int>::max();
   const int unpadded = narrow(round_up(chunk, step));
   const int ideal = narrow(ceil_div(threads, lanes));
-  int best = unpadded, fewest = count_wavefronts(best, kAll);
+  int best = unpadded, fewest = count_wavefronts(best);
   // A pad has to save a tenth of the wavefronts.
   for (int pad = 1; pad <= kMostPads && ideal * 10 < fewest * 9; ++pad) {
     const int pitch = unpadded + pad * narrow(step);
     if (pitch > 2 * best) break;
-    const int found = count_wavefronts(pitch, fewest);
+    const int found = count_wavefronts(pitch);
     if (found * 10 < fewest * 9) best = pitch, fewest = found;
   }
   return best;
