@@ -182,8 +182,14 @@ bool set_tile(const ConvProblem& problem, const DeviceCaps& caps, int64_t rows, 
   return true;
 }
 
+double predict_memory_us(const ConvProblem& problem, const DeviceCaps& caps) {
+  const double sms = std::max(caps.sm_count, 1);
+  return count_bytes(problem) / kBytesPerUs / rates_of(caps).memory * kReferenceSms / sms;
+}
+
 // Also sets fit.blocks.
-void predict(const ConvProblem& problem, const DeviceCaps& caps, DiagonalFit& fit) {
+void predict(const ConvProblem& problem, const DeviceCaps& caps, double memory_us,
+             DiagonalFit& fit) {
   const DiagonalParams& p = fit.params;
   const double sms = std::max(caps.sm_count, 1);
   const int64_t resident =
@@ -219,10 +225,7 @@ void predict(const ConvProblem& problem, const DeviceCaps& caps, DiagonalFit& fi
       p.depth * std::ceil(words / p.depth / (kDiagonalThreads * kDiagonalTapBatch));
   const double cycles = rounds * (of_sm * busy + waiting) + of_sm * words * kWordCycles +
                         batches * kWordLatency + kBlockLatency;
-  const DeviceRates rates = rates_of(caps);
-  fit.microseconds =
-      kLaunchUs + std::max(cycles / kCyclesPerUs / rates.clock,
-                           count_bytes(problem) / kBytesPerUs / rates.memory * kReferenceSms / sms);
+  fit.microseconds = kLaunchUs + std::max(cycles / kCyclesPerUs / rates_of(caps).clock, memory_us);
 }
 
 // Calls visit with each tile that fits and has more than `over` and at most `most` pixels, until it
@@ -262,10 +265,11 @@ void visit_tiles(const ConvProblem& problem, const DeviceCaps& caps, int64_t ove
 DiagonalFit fit_tiles(const ConvProblem& problem, const DeviceCaps& caps, int64_t over,
                       int64_t most) {
   DiagonalFit best;
+  const double memory_us = predict_memory_us(problem, caps);
   visit_tiles(problem, caps, over, most, [&](DiagonalFit& fit) {
     for (const int pixels : {kDiagonalManyPixels, kDiagonalFewPixels}) {
       fit.kernel.warp_pixels = pixels;
-      predict(problem, caps, fit);
+      predict(problem, caps, memory_us, fit);
       if (best.blocks == 0 || fit.microseconds < best.microseconds) best = fit;
     }
     return true;
@@ -346,14 +350,22 @@ std::vector<const char*> variants(const ConvProblem& problem, const DeviceCaps& 
 double bound_diagonal_us(const ConvProblem& problem, const DeviceCaps& caps) {
   if (problem.pass == Pass::kWeightGrad || problem.N == 0) return 0;
   const double sms = std::max(caps.sm_count, 1);
-  const DeviceRates rates = rates_of(caps);
-  const double memory = count_bytes(problem) / kBytesPerUs / rates.memory * kReferenceSms / sms;
-  // Every tap of every pixel reads one source chunk at least, for 16 filters.
   const GatherTensors view = make_gather_tensors(problem);
+  // Every tap of every pixel reads one source chunk at least, for 16 filters. The blocks of a
+  // multiprocessor, of eight warps each, wait for it, unless there are more blocks than fit at
+  // once.
+  constexpr double kJob = 64 * 16, kWaiting = kDiagonalBlocks * kDiagonalWarps;
+  const bool waits = ceil_div(problem.K, int64_t{8}) <= caps.sm_count;
+  const double tap_cycles = kTapCycles + (waits ? kTapLatency / kWaiting : 0);
+  const double store_cycles = kStoreCycles + (waits ? kStoreLatency / kWaiting : 0);
   const double products =
       count_gather_products(problem) / static_cast<double>(view.source_channels);
-  const double cycles = products / (64 * 16) * kTapCycles / sms;
-  return kBoundFactor * (kLaunchUs + std::max(cycles / kCyclesPerUs / rates.clock, memory));
+  const double images = static_cast<double>(problem.N);
+  const double values = images * static_cast<double>(problem.groups * view.target_channels) *
+                        static_cast<double>(view.target_h * view.target_w);
+  const double cycles = (products * tap_cycles + values * store_cycles) / kJob / sms;
+  return kBoundFactor * (kLaunchUs + std::max(cycles / kCyclesPerUs / rates_of(caps).clock,
+                                              predict_memory_us(problem, caps)));
 }
 
 DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps) {
