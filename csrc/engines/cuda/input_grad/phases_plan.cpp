@@ -1,3 +1,4 @@
+#include <array>
 #include <utility>
 
 #include "core/text.h"
@@ -16,9 +17,15 @@ constexpr NamedForm kForms[] = {{"channels", PhasesForm::kChannels},
                                 {"views", PhasesForm::kViews},
                                 {"rows", PhasesForm::kRows},
                                 {"transposed", PhasesForm::kTransposed}};
-// The form with the longest search comes last, and the others' best time ends it.
-constexpr PhasesForm kSearched[] = {PhasesForm::kTransposed, PhasesForm::kRows, PhasesForm::kViews,
-                                    PhasesForm::kChannels};
+// The forms in the order of their search. The best time ends the search of later ones, so that the
+// form with fewer products comes first.
+std::array<PhasesForm, 4> list_forms(const ConvProblem& problem) {
+  const bool rows_first = count_phase_products(problem, PhasesForm::kRows) <=
+                          count_phase_products(problem, PhasesForm::kChannels);
+  const PhasesForm first = rows_first ? PhasesForm::kRows : PhasesForm::kChannels;
+  const PhasesForm last = rows_first ? PhasesForm::kChannels : PhasesForm::kRows;
+  return {PhasesForm::kTransposed, first, PhasesForm::kViews, last};
+}
 
 // The engine of an inner convolution, and what it does.
 void describe_inner(Text& out, const InnerProblem& inner) {
@@ -32,7 +39,7 @@ void describe_inner(Text& out, const InnerProblem& inner) {
 std::optional<PhasesShape> fit_best(const ConvProblem& problem, const DeviceCaps& caps,
                                     double give_up_us = kNeverGiveUp) {
   std::optional<PhasesShape> best;
-  for (const PhasesForm form : kSearched) {
+  for (const PhasesForm form : list_forms(problem)) {
     std::optional<PhasesShape> shape = fit_phases(problem, caps, form, give_up_us);
     if (!shape || shape->microseconds >= give_up_us) continue;
     give_up_us = shape->microseconds;

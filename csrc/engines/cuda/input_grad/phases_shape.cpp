@@ -242,6 +242,26 @@ std::optional<PhasesShape> fit_phases(const ConvProblem& p, const DeviceCaps& ca
   return std::nullopt;
 }
 
+double count_phase_products(const ConvProblem& p, PhasesForm form) {
+  constexpr int64_t kTileFilters = 64;
+  const bool by_rows = form == PhasesForm::kRows;
+  const auto fit_axis = [&](int64_t input, int64_t output, int64_t kernel, int64_t stride,
+                            int64_t pad, int64_t dilation) {
+    return by_rows ? fit_phase_frame(input, output, kernel, stride, pad, dilation, 0)
+                   : fit_phase_axis(input, output, kernel, stride, pad, dilation);
+  };
+  const auto rows = fit_axis(p.H, p.P, p.R, p.stride.h, p.pad.top, p.dilation.h);
+  const auto columns = fit_axis(p.W, p.Q, p.S, p.stride.w, p.pad.left, p.dilation.w);
+  if (!rows || !columns) return 0;
+  const int64_t row_taps =
+      by_rows ? count_input_grad_pairs(p.H, p.R, p.stride.h, p.pad.top, p.dilation.h)
+              : rows->count * rows->taps;
+  const int64_t phases = by_rows ? p.stride.w : rows->kept * columns->kept;
+  const int64_t filters = round_up(p.channels_per_group() * phases, kTileFilters);
+  return static_cast<double>(p.N * p.K * row_taps) *
+         static_cast<double>(columns->count * columns->taps * filters);
+}
+
 double bound_inner_us(const ConvProblem& p, const DeviceCaps& caps) {
   // Above the rates of all engines' models: 16-bit multiply-adds of a multiprocessor, and bytes,
   // some of which may be in L2.
@@ -310,8 +330,9 @@ std::optional<PhasesShape> fit_row_phases(const ConvProblem& p, const DeviceCaps
     shape.filter_bytes += round_up(weights * size, kPhasesAlignment);
     shape.microseconds += predict_packing(static_cast<double>(weights * size), rates.memory);
   }
+  double least_us = 0;  // of the phases that are not planned yet
   for (size_t i = 0; i < phases.size(); ++i) {
-    ConvProblem inner;
+    ConvProblem& inner = shape.rows[i].problem;
     inner.pass = Pass::kForward;
     inner.dtype = p.dtype, inner.precision = p.precision;
     inner.N = p.N, inner.C = p.K, inner.H = down[i].input, inner.W = across.input;
@@ -323,10 +344,14 @@ std::optional<PhasesShape> fit_row_phases(const ConvProblem& p, const DeviceCaps
     inner.w_strides = channels_last_strides(p.K, inner.R, inner.S);
     const Strides& x = p.x_strides;
     inner.y_strides = {x.n, 1, x.h * p.stride.h, x.w * p.stride.w};
-    std::optional<InnerProblem> planned = plan_inner(
-        inner, caps, caps.workspace_limit - shape.filter_bytes, give_up_us - shape.microseconds);
+    least_us += bound_inner_us(inner, caps);
+  }
+  for (RowPhase& row : shape.rows) {
+    least_us -= bound_inner_us(row.problem, caps);
+    std::optional<InnerProblem> planned =
+        plan_inner(row.problem, caps, caps.workspace_limit - shape.filter_bytes,
+                   give_up_us - shape.microseconds - least_us);
     if (!planned) return std::nullopt;
-    RowPhase& row = shape.rows[i];
     static_cast<InnerProblem&>(row) = std::move(*planned);
     shape.workspace_bytes =
         std::max(shape.workspace_bytes, shape.filter_bytes + row.plan.workspace_bytes);

@@ -192,6 +192,9 @@ struct PhasesShape {
 std::optional<PhasesShape> fit_phases(const ConvProblem& problem, const DeviceCaps& caps,
                                       PhasesForm form, double give_up_us = kNeverGiveUp);
 
+// Multiply-adds of the inner convolutions of kChannels or kRows, if tiles have 64 filters at least.
+double count_phase_products(const ConvProblem& problem, PhasesForm form);
+
 // Without a search, a time that no engine is predicted to beat for a forward pass, or for an input
 // gradient with stride 1.
 double bound_inner_us(const ConvProblem& problem, const DeviceCaps& caps);
