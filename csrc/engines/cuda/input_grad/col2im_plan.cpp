@@ -220,6 +220,23 @@ GatherAxis make_axis(int64_t extent, int64_t taps) {
   return axis;
 }
 
+// MMAs are never idle, and have no columns but those of taps. Strided layers have no bound, so that
+// their plan ends the longer search of cuda_phases.
+double bound_us(const ConvProblem& p, const DeviceCaps& caps) {
+  if (p.pass != Pass::kInputGrad || p.stride != Hw{1, 1}) return 0;
+  // Scaled fp16 needs the fewest products of float32.
+  const bool splits_values = p.dtype == DType::kFloat32 && p.precision != Precision::kTf32;
+  const double products = splits_values ? 3 : 1;
+  const double steps = static_cast<double>(p.N * ceil_div(p.H, p.stride.h)) *
+                       static_cast<double>(p.W) / static_cast<double>(p.stride.w * kStripPixels);
+  const int64_t depth = round_up(p.filters_per_group(), kDepthFilters) / 16;
+  const double columns = static_cast<double>(p.C * p.taps());
+  const double cycles = steps * products * static_cast<double>(depth) * columns / 2;
+  const double factor = size_of(p.dtype) == 4 ? kFloatStepFactor : kHalfStepFactor;
+  const double rate = kCyclesPerUs * rates_of(caps).clock * std::max(caps.sm_count, 1);
+  return kBoundFactor * (kBlockUs + factor * cycles / rate);
+}
+
 // All but whether the filters fit.
 std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass != Pass::kInputGrad) return "it computes input gradients only";
@@ -311,6 +328,11 @@ void Col2imShape::describe(Text& out) const {
   out << ", " << name_of(math);
 }
 
-Engine cuda_col2im_engine() { return {EngineId::kCudaCol2im, "cuda_col2im", consider}; }
+Engine cuda_col2im_engine() {
+  return {.id = EngineId::kCudaCol2im,
+          .name = "cuda_col2im",
+          .consider = consider,
+          .bound_us = bound_us};
+}
 
 }  // namespace convx

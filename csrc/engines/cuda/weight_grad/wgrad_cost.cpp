@@ -199,17 +199,22 @@ WgradCosts::WgradCosts(const ConvProblem& p, const DeviceCaps& device, OperandFo
   gradient_bytes = element_bytes * static_cast<double>(p.N * p.K * p.P * p.Q);
 }
 
-double predict_wgrad(const WgradCosts& costs, const WgradGeometry& g) {
+WgradBlockCosts make_block_costs(const WgradCosts& costs, const WgradGeometry& g) {
+  const bool is_single_tap = costs.problem.taps() == 1 && g.halo_stages == 0;
+  const StageCost stage = cost_stage(g, costs.form, is_single_tap);
+  return {stage.cycles, g.halo_stages * stage.copied / kCopyBytesPerCycle,
+          count_memory_us(costs, g, count_read_bytes(g, stage))};
+}
+
+double predict_wgrad(const WgradCosts& costs, const WgradBlockCosts& block,
+                     const WgradGeometry& g) {
   const ConvProblem& p = costs.problem;
   const double rounds = static_cast<double>(ceil_div(g.stages_total, g.round_stages));
   const double stages = static_cast<double>(ceil_div(g.round_stages, g.slices));
-  const StageCost stage = cost_stage(g, costs.form, p.taps() == 1 && g.halo_stages == 0);
-  const double halo = g.halo_stages * stage.copied / kCopyBytesPerCycle;
   const double waves = count_waves(costs.caps, g);
-  const double main_us =
-      rounds * waves * (fixed_cycles(g) + halo + stages * stage.cycles) / (kClockGhz * 1e3);
-  const double memory_us = count_memory_us(costs, g, count_read_bytes(g, stage));
-  return add_memory(g, waves, main_us, memory_us) + predict_reduction(p, g) +
+  const double cycles = fixed_cycles(g) + block.halo_cycles + stages * block.stage_cycles;
+  const double main_us = rounds * waves * cycles / (kClockGhz * 1e3);
+  return add_memory(g, waves, main_us, block.memory_us) + predict_reduction(p, g) +
          predict_packing(costs, g, rounds);
 }
 

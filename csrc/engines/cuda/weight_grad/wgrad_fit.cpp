@@ -71,6 +71,9 @@ class Search {
   struct Mma {
     AtomAxis axis;
     int atom_channels, columns;
+    // Another MMA has wider atoms of channels in the same columns. It is faster or as fast, unless
+    // the workspace holds a part of the tensors only.
+    bool is_narrower;
     TapCounts counts;
     int order;  // of equal predictions, the lowest wins
     double bound_us;
@@ -94,19 +97,23 @@ class Search {
     WgradGeometry g = base_;
     for (const AtomAxis axis :
          {AtomAxis::kKernelColumns, AtomAxis::kKernelRows, AtomAxis::kChannels}) {
+      unsigned listed = 0;  // numbers of columns, as bits
       for (const int channels : {64, 32, 16}) {
         if (!set_atoms(g, axis, channels)) continue;
         for (const int columns : list_columns()) {
           if (columns % channels != 0) continue;
           const std::optional<TapCounts> counts = set_columns(g, columns);
           if (!counts) continue;
+          const unsigned bit = 1u << columns / 32;
+          const bool is_narrower = axis == AtomAxis::kChannels && p_.groups == 1 && (listed & bit);
+          listed |= bit;
           if (stops_early_) {
             visit_mma(g, *counts);
             if (best_) return;
             continue;
           }
           const double bound_us = bound_mma(costs_, g, counts->groups());
-          mmas[count] = {axis, channels, columns, *counts, count, bound_us};
+          mmas[count] = {axis, channels, columns, is_narrower, *counts, count, bound_us};
           ++count;
         }
       }
@@ -116,6 +123,7 @@ class Search {
     });
     best_order_ = -1;  // of other sources: a tie does not replace it
     for (int i = 0; i < count && mmas[i].bound_us < best_us_; ++i) {
+      if (mmas[i].is_narrower && !has_rounds_) continue;
       order_ = mmas[i].order;
       set_atoms(g, mmas[i].axis, mmas[i].atom_channels);
       set_columns(g, mmas[i].columns);
@@ -322,6 +330,7 @@ class Search {
           static_cast<int>(fixed + g.stages * stage + g.staging_slots * kStagingSlotBytes);
       return g.mirrored_stages <= g.ring_stages;
     };
+    block_costs_ = make_block_costs(costs_, g);
     if (set_stages(g.table_bytes())) choose_clusters(g, last_base);
     if (!set_stages(0)) return;
     choose_slices(g, last_base);
@@ -352,7 +361,7 @@ class Search {
   }
 
   void consider(const WgradGeometry& g) {
-    const double microseconds = predict_wgrad(costs_, g);
+    const double microseconds = predict_wgrad(costs_, block_costs_, g);
     const bool is_tie = microseconds == best_us_ && order_ < best_order_;
     if (microseconds >= best_us_ && !is_tie) return;
     best_us_ = microseconds, best_order_ = order_;
@@ -363,7 +372,7 @@ class Search {
   }
 
   // The longest round whose packed tensors stay within so many bytes.
-  bool fit_round(WgradGeometry& g, int last_base, int64_t bytes) const {
+  bool fit_round(WgradGeometry& g, int last_base, int64_t bytes) {
     const int64_t input_unit = kPackedBlockBytes / g.row_bytes;
     const auto set = [&](int64_t stages) {
       g.round_stages = stages;
@@ -372,6 +381,7 @@ class Search {
       return g.gradient_bytes(components_) + g.input_bytes(components_) <= bytes;
     };
     if (set(g.stages_total)) return true;
+    has_rounds_ = true;
     int64_t low = 0, high = g.stages_total;
     while (high - low > 1) {
       const int64_t middle = (low + high) / 2;
@@ -388,10 +398,12 @@ class Search {
   OperandForm form_;
   int components_;
   const WgradCosts costs_;
+  WgradBlockCosts block_costs_{};  // of the block that is visited
   WgradGeometry base_;
   PackedAxis row_axis_, column_axis_;
   bool tensors_are_aligned_;
   bool stops_early_ = false;
+  bool has_rounds_ = false;          // the workspace was too small for all positions of a geometry
   double best_us_;                   // of best_, or what a geometry must beat
   int order_ = 0, best_order_ = -1;  // see Mma
   std::optional<WgradFit> best_;

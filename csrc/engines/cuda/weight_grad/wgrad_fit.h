@@ -117,8 +117,16 @@ struct WgradCosts {
   double input_bytes, gradient_bytes;  // of X and dY
 };
 
+// What the predictions of all slices of a block share.
+struct WgradBlockCosts {
+  double stage_cycles, halo_cycles;
+  double memory_us;
+};
+WgradBlockCosts make_block_costs(const WgradCosts& costs, const WgradGeometry& geometry);
+
 // Microseconds of packing, MMAs and the reduction, for the kernel that multiplies positions.
-double predict_wgrad(const WgradCosts& costs, const WgradGeometry& geometry);
+double predict_wgrad(const WgradCosts& costs, const WgradBlockCosts& block,
+                     const WgradGeometry& geometry);
 
 // A lower bound of that for all numbers of split-K slices, from the sources, the blocks and the
 // stages alone: what is laid out in shared memory and the workspace only adds to it.
