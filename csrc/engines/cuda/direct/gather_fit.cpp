@@ -368,8 +368,17 @@ int set_phases(AxisParams* params, const std::vector<GatherAxis>& axes, int64_t 
 double bound_gather_us(const ConvProblem& problem, const DeviceCaps& caps) {
   const double sms = std::max(caps.sm_count, 1);
   const double penalty = problem.dtype == DType::kFloat64 ? float64_penalty(caps) : 1;
+  // Empty filters of a tile take as long as others, and threads load what they multiply.
+  const int64_t targets = make_gather_tensors(problem).target_channels;
+  double share = std::numeric_limits<double>::infinity();
+  for (const GatherConfig& config : kGatherConfigs) {
+    const double filters = static_cast<double>(round_up(targets, config.filters()));
+    const double loads = std::max(1.0, config.per_thread / 4.0) + 0.75;
+    const double issue = 1 + kDirectLoadIssue * loads / (config.per_thread * kStrip);
+    share = std::min(share, filters / static_cast<double>(targets) * issue);
+  }
   const double cycles =
-      count_gather_products(problem) / (32 * kDirectIssuePerCycle) * penalty / sms;
+      count_gather_products(problem) * share / (32 * kDirectIssuePerCycle) * penalty / sms;
   const DeviceRates rates = rates_of(caps);
   const double arithmetic = cycles / (kDirectCyclesPerUs * rates.multiply);
   const double memory = count_bytes(problem) / (kDirectBytesPerUs * rates.memory);

@@ -220,8 +220,8 @@ GatherAxis make_axis(int64_t extent, int64_t taps) {
   return axis;
 }
 
-// MMAs are never idle, and have no columns but those of taps. Strided layers have no bound, so that
-// their plan ends the longer search of cuda_phases.
+// MMAs have no columns but those of taps, and every tap of a pixel is added. Strided layers have no
+// bound, so that their plan ends the longer search of cuda_phases.
 double bound_us(const ConvProblem& p, const DeviceCaps& caps) {
   if (p.pass != Pass::kInputGrad || p.stride != Hw{1, 1}) return 0;
   // Scaled fp16 needs the fewest products of float32.
@@ -231,7 +231,11 @@ double bound_us(const ConvProblem& p, const DeviceCaps& caps) {
                        static_cast<double>(p.W) / static_cast<double>(p.stride.w * kStripPixels);
   const int64_t depth = round_up(p.filters_per_group(), kDepthFilters) / 16;
   const double columns = static_cast<double>(p.C * p.taps());
-  const double cycles = steps * products * static_cast<double>(depth) * columns / 2;
+  const double multiply = steps * products * static_cast<double>(depth) * columns / 2;
+  // The instructions of threads that have four channels each (Fitter::predict).
+  const double values = static_cast<double>(p.N * p.C * p.H * p.W);
+  const double add = values / 4 / 128 * static_cast<double>(p.R * (12 + 5 * p.S));
+  const double cycles = std::max(multiply, add);
   const double factor = size_of(p.dtype) == 4 ? kFloatStepFactor : kHalfStepFactor;
   const double rate = kCyclesPerUs * rates_of(caps).clock * std::max(caps.sm_count, 1);
   return kBoundFactor * (kBlockUs + factor * cycles / rate);

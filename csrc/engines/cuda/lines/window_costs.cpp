@@ -269,7 +269,7 @@ double bound_cut(const PhaseCosts& costs, const TileCosts& tile, const TileBound
   const double sources = std::max(
       cut.source_cycles, tile.plane_bytes * cut.positions / kWindowLineBytes + tile.filter_cycles);
   const double store = bound_store(costs, tile, cut);
-  const int64_t batches = ceil_div(costs.problem.N, cut.images);
+  const int64_t batches = cut.images == costs.problem.N ? 1 : ceil_div(costs.problem.N, cut.images);
   const double images = static_cast<double>(cut.images);
   const double tiles = tile.filter_tiles * cut.image_tiles * images * kBoundFactor;
   double around = cut.launch_cycles + tile.pack_cycles + tile.measure_cycles +

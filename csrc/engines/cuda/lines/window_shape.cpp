@@ -155,6 +155,8 @@ class Fitter {
   void open_cuts(const TileSize& size) {
     const TileCosts& tile = size.costs;
     int order = size.order * kMaxCuts;
+    laid_out_ = start_size(tile);
+    if (laid_out_.chunks > kMaxTensorChunks) return;
     const auto cut = [&](Cut cut, int strips = 1, bool overlap = false, Way way = Way::kLines) {
       const Candidate candidate{cut,     strips, tile.columns, tile.filter_groups, tile.lane_bytes,
                                 overlap, way};
@@ -190,7 +192,7 @@ class Fitter {
   void open(const Candidate& candidate, const TileCosts& tile, int order) {
     if (is_done()) return;
     lay_out(laid_out_, candidate);
-    if (laid_out_.segment_count == 0 || laid_out_.chunks > kMaxTensorChunks) return;
+    if (laid_out_.segment_count == 0) return;
     Open next{candidate, &tile, order, 0};
     if (stops_at_first_) return consider(next);
     laid_out_.images =
@@ -203,7 +205,7 @@ class Fitter {
   }
 
   void consider(const Open& next) {
-    WindowShape shape = start_;
+    WindowShape shape = start_size(*next.costs);
     lay_out(shape, next.candidate);
     const bool by_boxes = next.candidate.way == Way::kBoxes;
     if (by_boxes && !lay_out_boxes(problem_, shape)) return;
@@ -265,23 +267,27 @@ class Fitter {
                                     taps_on_line_.column_reach.phases.size());
     // The pitch of a line that is not cut into strips.
     start_.pitch = static_cast<int>(taps_on_line_.column_reach.shared_pitch(columns_, source_w_));
-    laid_out_ = start_;
+  }
+
+  // Sets what all candidates with tiles of this size share.
+  WindowShape start_size(const TileCosts& tile) const {
+    WindowShape shape = start_;
+    shape.columns = tile.columns;
+    shape.filter_groups = tile.filter_groups;
+    shape.lane_bytes = tile.lane_bytes;
+    shape.chunk_channels = tile.lane_bytes / operand_bytes(math_);
+    shape.chunks = narrow(tile.chunks);
+    shape.filter_tiles = narrow(ceil_div(targets_, kWindowFilters * tile.filter_groups));
+    shape.packed_bytes =
+        problem_.groups * shape.filter_tiles * shape.chunks * taps_ * tap_bytes(shape);
+    return shape;
   }
 
   // Sets what depends on the candidate. Leaves segment_count at 0 if there would be too many.
   void lay_out(WindowShape& shape, const Candidate& candidate) {
-    shape.columns = candidate.columns;
-    shape.filter_groups = candidate.filter_groups;
-    shape.lane_bytes = candidate.lane_bytes;
     shape.pace = candidate.way == Way::kWalk    ? Pace::kWalk
                  : candidate.way == Way::kCarry ? Pace::kCarry
                                                 : Pace::kTiles;
-    shape.chunk_channels = candidate.lane_bytes / operand_bytes(math_);
-    shape.chunks = static_cast<int>(ceil_div(shape.channels, shape.chunk_channels));
-    shape.filter_tiles =
-        static_cast<int>(ceil_div(targets_, kWindowFilters * candidate.filter_groups));
-    shape.packed_bytes =
-        problem_.groups * shape.filter_tiles * shape.chunks * taps_ * tap_bytes(shape);
     lay_out_line(shape, candidate);
     lay_out_tile(shape, candidate);
   }
@@ -397,15 +403,14 @@ class Fitter {
   int64_t count_images(const WindowShape& shape) {
     const int64_t positions = image_positions(shape), bytes = position_bytes(shape);
     const int64_t slack = count_slack(shape);
-    const auto count = [&](int64_t limit) -> int64_t {
-      const int64_t left = limit - shape.packed_bytes - shape.partial_bytes;
+    const int64_t room = caps_.workspace_limit - shape.packed_bytes - shape.partial_bytes;
+    if ((problem_.N * positions + slack) * bytes <= room) return problem_.N;
+    const auto count = [&](int64_t left) -> int64_t {
       const int64_t most = std::min((left / bytes - slack) / positions, problem_.N);
       return most < 1 ? 0 : ceil_div(problem_.N, ceil_div(problem_.N, most));
     };
-    const int64_t images = count(caps_.workspace_limit);
-    if (images < problem_.N && count(caps_.workspace_limit + scale_bytes_) != images) {
-      depends_on_workspace_ = true;
-    }
+    const int64_t images = count(room);
+    if (images < problem_.N && count(room + scale_bytes_) != images) depends_on_workspace_ = true;
     return images;
   }
 
