@@ -227,8 +227,9 @@ double bound_us(const ConvProblem& p, const DeviceCaps& caps) {
   // Scaled fp16 needs the fewest products of float32.
   const bool splits_values = p.dtype == DType::kFloat32 && p.precision != Precision::kTf32;
   const double products = splits_values ? 3 : 1;
-  const double steps = static_cast<double>(p.N * ceil_div(p.H, p.stride.h)) *
-                       static_cast<double>(p.W) / static_cast<double>(p.stride.w * kStripPixels);
+  const int64_t halo = (p.S - 1) * p.dilation.w;
+  if (halo >= kStripPixels) return 0;
+  const auto steps = static_cast<double>(p.N * p.H * ceil_div(p.W, kStripPixels - halo));
   const int64_t depth = round_up(p.filters_per_group(), kDepthFilters) / 16;
   const double columns = static_cast<double>(p.C * p.taps());
   const double multiply = steps * products * static_cast<double>(depth) * columns / 2;
