@@ -351,19 +351,29 @@ double bound_diagonal_us(const ConvProblem& problem, const DeviceCaps& caps) {
   if (problem.pass == Pass::kWeightGrad || problem.N == 0) return 0;
   const double sms = std::max(caps.sm_count, 1);
   const GatherTensors view = make_gather_tensors(problem);
-  // Every tap of every pixel reads one source chunk at least, for 16 filters. The blocks of a
-  // multiprocessor, of eight warps each, wait for it, unless there are more blocks than fit at
-  // once.
-  constexpr double kJob = 64 * 16, kWaiting = kDiagonalBlocks * kDiagonalWarps;
+  // Every tap of every pixel reads one source chunk at least, for 16 or 8 filters (visit_tiles).
+  // The blocks of a multiprocessor, of eight warps each, wait for it, unless there are more blocks
+  // than fit at once.
+  const bool is_tf32 = problem.dtype == DType::kFloat32;
+  const bool has_few = is_tf32 && view.target_channels % 16 != 0;
+  constexpr double kWaiting = kDiagonalBlocks * kDiagonalWarps;
   const bool waits = ceil_div(problem.K, int64_t{8}) <= caps.sm_count;
-  const double tap_cycles = kTapCycles + (waits ? kTapLatency / kWaiting : 0);
+  const double tap_cycles =
+      (has_few ? kFewFiltersTapCycles : kTapCycles) + (waits ? kTapLatency / kWaiting : 0);
   const double store_cycles = kStoreCycles + (waits ? kStoreLatency / kWaiting : 0);
   const double products =
       count_gather_products(problem) / static_cast<double>(view.source_channels);
-  const double images = static_cast<double>(problem.N);
-  const double values = images * static_cast<double>(problem.groups * view.target_channels) *
-                        static_cast<double>(view.target_h * view.target_w);
-  const double cycles = (products * tap_cycles + values * store_cycles) / kJob / sms;
+  const double pixels = static_cast<double>(problem.N * view.target_h * view.target_w);
+  const double values = pixels * static_cast<double>(problem.groups * view.target_channels);
+  const double jobs_cycles =
+      (products * tap_cycles + values * store_cycles) / (64 * (has_few ? 8 : 16));
+  // Every block copies the channels that its filters read, in units of 16 bytes at most.
+  const int64_t phases = problem.pass == Pass::kForward ? 1 : problem.stride.h * problem.stride.w;
+  const double sources = static_cast<double>(problem.groups * view.source_channels);
+  const double units = pixels / static_cast<double>(phases) * sources *
+                       static_cast<double>(size_of(problem.dtype)) / 16;
+  const double copy_cycles = units * (kUnitCycles + (is_tf32 ? kRoundCycles : 0));
+  const double cycles = (jobs_cycles + copy_cycles) / sms;
   return kBoundFactor * (kLaunchUs + std::max(cycles / kCyclesPerUs / rates_of(caps).clock,
                                               predict_memory_us(problem, caps)));
 }
