@@ -215,6 +215,12 @@ void count_tiles(GatherShape& shape, const ConvProblem& p, const GatherView& vie
   shape.image_tiles = ceil_div(std::max<int64_t>(p.N, 1), shape.params.tile_images);
 }
 
+// Instructions that stage one source value.
+double find_stage_issue(const ConvProblem& p, const GatherTensors& view) {
+  if (is_channel_fastest(view.source_strides)) return kDirectPixelIssue;
+  return size_of(p.dtype) == 2 ? kDirectHalfStageIssue : kDirectStageIssue;
+}
+
 // Instructions that one thread issues for a block that covers the given taps.
 double count_instructions(const GatherShape& shape, const ConvProblem& p, const GatherView& view,
                           double taps) {
@@ -230,9 +236,7 @@ double count_instructions(const GatherShape& shape, const ConvProblem& p, const 
   const double chunks = std::ceil(static_cast<double>(view.source_channels) /
                                   static_cast<double>(shape.params.channels));
   const double positions = static_cast<double>(plane.positions) / config.threads();
-  const double stage = is_channel_fastest(view.source_strides) ? kDirectPixelIssue
-                       : size_of(p.dtype) == 2                 ? kDirectHalfStageIssue
-                                                               : kDirectStageIssue;
+  const double stage = find_stage_issue(p, view);
   const double store = shape.columns_axes.size() > 1 ? kDirectStridedStoreIssue : kDirectStoreIssue;
   return view.source_channels * (multiply + stage * source + kDirectStageIssue * weights +
                                  kDirectRowIssue * std::max(1.0, taps / taps_per_window)) +
@@ -368,17 +372,22 @@ int set_phases(AxisParams* params, const std::vector<GatherAxis>& axes, int64_t 
 double bound_gather_us(const ConvProblem& problem, const DeviceCaps& caps) {
   const double sms = std::max(caps.sm_count, 1);
   const double penalty = problem.dtype == DType::kFloat64 ? float64_penalty(caps) : 1;
-  // Empty filters of a tile take as long as others, and threads load what they multiply.
-  const int64_t targets = make_gather_tensors(problem).target_channels;
-  double share = std::numeric_limits<double>::infinity();
+  const GatherTensors view = make_gather_tensors(problem);
+  const auto targets = static_cast<double>(view.target_channels);
+  const double products = count_gather_products(problem) / targets;  // of a filter of each group
+  const double sources = static_cast<double>(problem.N * problem.groups * view.source_channels) *
+                         static_cast<double>(view.target_h * view.target_w);
+  double issue = std::numeric_limits<double>::infinity();  // of all threads
   for (const GatherConfig& config : kGatherConfigs) {
-    const double filters = static_cast<double>(round_up(targets, config.filters()));
+    const auto tiles = static_cast<double>(ceil_div(view.target_channels, config.filters()));
     const double loads = std::max(1.0, config.per_thread / 4.0) + 0.75;
-    const double issue = 1 + kDirectLoadIssue * loads / (config.per_thread * kStrip);
-    share = std::min(share, filters / static_cast<double>(targets) * issue);
+    const double load_share = kDirectLoadIssue * loads / (config.per_thread * kStrip);
+    // Empty filters of a tile take as long as others. Every tile stages a source value for each of
+    // its pixels at least.
+    issue = std::min(issue, tiles * (config.filters() * products * (1 + load_share) +
+                                     sources * find_stage_issue(problem, view)));
   }
-  const double cycles =
-      count_gather_products(problem) * share / (32 * kDirectIssuePerCycle) * penalty / sms;
+  const double cycles = issue / (32 * kDirectIssuePerCycle) * penalty / sms;
   const DeviceRates rates = rates_of(caps);
   const double arithmetic = cycles / (kDirectCyclesPerUs * rates.multiply);
   const double memory = count_bytes(problem) / (kDirectBytesPerUs * rates.memory);
