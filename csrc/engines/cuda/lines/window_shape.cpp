@@ -404,13 +404,14 @@ class Fitter {
     const int64_t positions = image_positions(shape), bytes = position_bytes(shape);
     const int64_t slack = count_slack(shape);
     const int64_t room = caps_.workspace_limit - shape.packed_bytes - shape.partial_bytes;
-    if ((problem_.N * positions + slack) * bytes <= room) return problem_.N;
-    const auto count = [&](int64_t left) -> int64_t {
-      const int64_t most = std::min((left / bytes - slack) / positions, problem_.N);
+    const int64_t fitting = room / bytes - slack;  // positions
+    if (problem_.N * positions <= fitting) return problem_.N;
+    const auto count = [&](int64_t most_positions) -> int64_t {
+      const int64_t most = most_positions / positions;
       return most < 1 ? 0 : ceil_div(problem_.N, ceil_div(problem_.N, most));
     };
-    const int64_t images = count(room);
-    if (images < problem_.N && count(room + scale_bytes_) != images) depends_on_workspace_ = true;
+    const int64_t images = count(fitting);
+    if (count((room + scale_bytes_) / bytes - slack) != images) depends_on_workspace_ = true;
     return images;
   }
 
