@@ -5,7 +5,6 @@
 #define bound_microseconds bound_unfulfilled
 #define bound_tile_us bound_wished_tile
 #define count_pixel_tiles count_wished_tiles
-#define place_staging place_wished_staging
 #include "engines/cuda/lines/window_shape.cpp"
 //
 #include "fit_wished_window.h"

@@ -48,6 +48,18 @@ struct PlaneEntry {
   float bias;
 };
 
+// If there are few tiles, the filters of a channel are divided among several blocks.
+struct FilterShares {
+  int64_t filters, shares;  // of a channel: filters per block; blocks
+
+  FilterShares(int64_t multiplier, int64_t tiles, int64_t sm_count) {
+    constexpr int64_t kBlocksPerSm = 4;
+    const int64_t wanted = ceil_div(kBlocksPerSm * sm_count, std::max<int64_t>(1, tiles));
+    filters = ceil_div(multiplier, std::min(multiplier, wanted));
+    shares = ceil_div(multiplier, filters);
+  }
+};
+
 // The tensors, for all depthwise kernels.
 struct DepthwiseTensors {
   const void* source;

@@ -370,7 +370,6 @@ int set_phases(AxisParams* params, const std::vector<GatherAxis>& axes, int64_t 
 }  // namespace
 
 double bound_gather_us(const ConvProblem& problem, const DeviceCaps& caps) {
-  const double sms = std::max(caps.sm_count, 1);
   const double penalty = problem.dtype == DType::kFloat64 ? float64_penalty(caps) : 1;
   const GatherTensors view = make_gather_tensors(problem);
   const auto targets = static_cast<double>(view.target_channels);
@@ -387,7 +386,7 @@ double bound_gather_us(const ConvProblem& problem, const DeviceCaps& caps) {
     issue = std::min(issue, tiles * (config.filters() * products * (1 + load_share) +
                                      sources * find_stage_issue(problem, view)));
   }
-  const double cycles = issue / (32 * kDirectIssuePerCycle) * penalty / sms;
+  const double cycles = issue / (32 * kDirectIssuePerCycle) * penalty / std::max(caps.sm_count, 1);
   const DeviceRates rates = rates_of(caps);
   const double arithmetic = cycles / (kDirectCyclesPerUs * rates.multiply);
   const double memory = count_bytes(problem) / (kDirectBytesPerUs * rates.memory);

@@ -13,6 +13,11 @@ namespace {
 constexpr int kBoxPositions = 64;   // the overhead of a box, in positions
 constexpr int kMaxBoxes = 24;       // boxes per tile
 constexpr int kBoxAlignment = 128;  // bytes; alignment of a box in shared memory
+constexpr int kMaxFilterStages = 16;
+constexpr int kMaxSourceStages = 3;
+constexpr int64_t kFilterStageBytes = 18432;
+constexpr int kBarrierBytes = 1024;
+constexpr int kMaxSteps = 4;  // reduction steps of 32 bytes in a chunk
 
 // The number of boxes, of `rows` whole rows of the line each, that a tile touches at most.
 int count_boxes(const WindowShape& shape, int64_t rows) {
@@ -77,6 +82,48 @@ bool fit_ring(WindowShape& shape, int64_t most_positions) {
   shape.source_stages = static_cast<int>(count);
   shape.ring_positions = static_cast<int>(round_up(most(count), kLineAlignment));
   return true;
+}
+
+// Places the source and filter rings: filter stages of up to most_bytes, at least `least` of
+// them.
+bool fit_rings(const ConvProblem& problem, const DeviceCaps& caps, int64_t taps, int64_t room,
+               int64_t most_bytes, int64_t least, WindowShape& shape) {
+  const int64_t steps = taps * ceil_div(int64_t{shape.channels} * operand_bytes(shape.math), 32);
+  shape.chain_steps = find_chain_steps(steps);
+  const int64_t stages_per_chunk =
+      ceil_div(taps, count_stage_taps(shape.math, shape.filter_groups, shape.lane_bytes,
+                                      shape.chain_steps, most_bytes));
+  const int64_t stage_taps = ceil_div(taps, stages_per_chunk);
+  shape.stage_taps = static_cast<int>(stage_taps);
+  const int64_t stage_bytes = stage_taps * window_tap_bytes(shape);
+  const int64_t all_stages = stages_per_chunk * shape.chunks;
+
+  const int64_t source_stage = int64_t{shape.plane_bytes} * shape.planes();
+  int64_t source_stages = std::min<int64_t>(kMaxSourceStages, room / source_stage);
+  while (source_stages > 2 && room - source_stages * source_stage < 3 * stage_bytes) {
+    --source_stages;
+  }
+  if (source_stages < 2) return false;
+  const int64_t filter_stages =
+      std::min<int64_t>((room - source_stages * source_stage) / stage_bytes, kMaxFilterStages);
+  const bool one_tile = shape.filter_tiles == 1 && problem.groups == 1;
+  // Filters stay resident if they fit beside two source stages: a third source stage is not worth
+  // reading the filters again for every tile.
+  const int64_t left = (room - 2 * source_stage) / stage_bytes;
+  shape.resident = one_tile && all_stages <= std::min<int64_t>(left, kMaxFilterStages);
+  if (shape.resident) {
+    shape.filter_stages = static_cast<int>(all_stages);
+    source_stages =
+        std::min<int64_t>(kMaxSourceStages, (room - all_stages * stage_bytes) / source_stage);
+  } else {
+    if (filter_stages < least) return false;
+    shape.filter_stages = static_cast<int>(filter_stages);
+  }
+  shape.source_stages = static_cast<int>(source_stages);
+  shape.filter_offset = static_cast<int>(shape.source_offset + source_stages * source_stage);
+  shape.shared_bytes =
+      static_cast<int>(shape.filter_offset + shape.filter_stages * stage_bytes + kTileAlignment);
+  return shape.shared_bytes <= caps.shared_bytes_per_block;
 }
 
 }  // namespace
@@ -173,6 +220,34 @@ bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& s
   shape.pixel_tiles = count_pixel_tiles(shape, shape.images);
   return shape.shared_bytes <= caps.shared_bytes_per_block &&
          shape.packed_bytes <= caps.workspace_limit;
+}
+
+int64_t window_tap_bytes(const WindowShape& shape) {
+  return int64_t{shape.filter_groups} * shape.planes() * kWindowFilters * shape.lane_bytes;
+}
+
+bool fit_stages(const ConvProblem& problem, const DeviceCaps& caps, int64_t taps,
+                WindowShape& shape) {
+  const int64_t plane = round_up(int64_t{shape.positions()} * shape.lane_bytes, kTileAlignment);
+  shape.plane_bytes = static_cast<int>(plane);
+  const int64_t stored = shape.splits > 1 ? 4 : size_of(problem.dtype);
+  shape.stores_boxes = shape.splits == 1 && can_store_boxes(problem, shape);
+  shape.source_offset = static_cast<int>(
+      round_up(place_staging(shape, taps, static_cast<int>(stored)), kTileAlignment));
+
+  // Long filter stages are better, if three of them fit.
+  const auto room = caps.shared_bytes_per_block - shape.source_offset - kTileAlignment;
+  return fit_rings(problem, caps, taps, room, kLongFilterStageBytes, 3, shape) ||
+         fit_rings(problem, caps, taps, room, kFilterStageBytes, 2, shape);
+}
+
+int place_staging(WindowShape& shape, int64_t taps, int stored_bytes) {
+  shape.table_offset = kBarrierBytes;
+  const int64_t alignment = shape.stores_boxes ? kTileAlignment : 128;
+  // With a single tap, the table has an entry for each of its steps.
+  const int64_t entries = std::max<int64_t>(taps, kMaxSteps);
+  shape.staging_offset = static_cast<int>(round_up(kBarrierBytes + entries * 4, alignment));
+  return shape.staging_offset + staging_bytes(shape.columns, stored_bytes, shape.pace);
 }
 
 }  // namespace convx

@@ -31,6 +31,14 @@ bool can_store_boxes(const ConvProblem& problem, const WindowShape& shape);
 // are laid out; returns false if its blocks cannot stream, or if it does not fit.
 bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& shape);
 
+// Bytes of a tap's filters in a stage.
+int64_t window_tap_bytes(const WindowShape& shape);
+
+// Places the source and filter rings of a shape that does not stream. Returns false if they do not
+// fit.
+bool fit_stages(const ConvProblem& problem, const DeviceCaps& caps, int64_t taps,
+                WindowShape& shape);
+
 // Accumulation chain length, for kHalfIeee: reductions of so many steps of 32 bytes.
 int find_chain_steps(int64_t steps);
 

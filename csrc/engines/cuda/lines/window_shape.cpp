@@ -11,14 +11,9 @@
 namespace convx {
 namespace {
 
-constexpr int kBarrierBytes = 1024;
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr int kMaxSteps = 4;  // reduction steps of 32 bytes in a chunk
-constexpr int kMaxFilterStages = 16;
-constexpr int kMaxSourceStages = 3;
 constexpr int kMaxTileSizes = 3 * 5 * 2;  // lane bytes, columns and filter groups
 constexpr int kMaxCuts = 16;              // ways to cut the line into tiles of one size
-constexpr int64_t kFilterStageBytes = 18432;
 
 enum class Cut { kStretch, kRows, kRowPairs };
 
@@ -232,7 +227,7 @@ class Fitter {
 
   // Completes a shape whose line and tile are laid out; returns false if it does not fit.
   bool fit_memory(WindowShape& shape) {
-    if (!shape.walks()) return fit_shared_memory(shape) && fit_lines(shape);
+    if (!shape.walks()) return fit_stages(problem_, caps_, taps_, shape) && fit_lines(shape);
     const bool fits = fit_walk(problem_, caps_, shape);
     return has_room(shape.packed_bytes) && fits;
   }
@@ -243,11 +238,6 @@ class Fitter {
     lacks_workspace_ = true;
     if (bytes <= caps_.workspace_limit + scale_bytes_) depends_on_workspace_ = true;
     return false;
-  }
-
-  // Bytes of a tap's filters in a stage.
-  static int64_t tap_bytes(const WindowShape& shape) {
-    return int64_t{shape.filter_groups} * shape.planes() * kWindowFilters * shape.lane_bytes;
   }
 
   int64_t target_elements() const {
@@ -279,7 +269,7 @@ class Fitter {
     shape.chunks = narrow(tile.chunks);
     shape.filter_tiles = narrow(ceil_div(targets_, kWindowFilters * tile.filter_groups));
     shape.packed_bytes =
-        problem_.groups * shape.filter_tiles * shape.chunks * taps_ * tap_bytes(shape);
+        problem_.groups * shape.filter_tiles * shape.chunks * taps_ * window_tap_bytes(shape);
     return shape;
   }
 
@@ -415,61 +405,6 @@ class Fitter {
     return images;
   }
 
-  bool fit_shared_memory(WindowShape& shape) const {
-    const int64_t plane = round_up(int64_t{shape.positions()} * shape.lane_bytes, kTileAlignment);
-    shape.plane_bytes = static_cast<int>(plane);
-    const int64_t stored = shape.splits > 1 ? 4 : size_of(problem_.dtype);
-    shape.stores_boxes = shape.splits == 1 && can_store_boxes(problem_, shape);
-    shape.source_offset = static_cast<int>(
-        round_up(place_staging(shape, taps_, static_cast<int>(stored)), kTileAlignment));
-
-    // Long filter stages are better, if three of them fit.
-    const auto room = caps_.shared_bytes_per_block - shape.source_offset - kTileAlignment;
-    return fit_stages(shape, room, kLongFilterStageBytes, 3) ||
-           fit_stages(shape, room, kFilterStageBytes, 2);
-  }
-
-  // Places the source and filter rings: filter stages of up to most_bytes, at least `least` of
-  // them.
-  bool fit_stages(WindowShape& shape, int64_t room, int64_t most_bytes, int64_t least) const {
-    const int64_t steps = taps_ * ceil_div(sources_ * operand_bytes(math_), 32);
-    shape.chain_steps = find_chain_steps(steps);
-    const int64_t stages_per_chunk =
-        ceil_div(taps_, count_stage_taps(math_, shape.filter_groups, shape.lane_bytes,
-                                         shape.chain_steps, most_bytes));
-    const int64_t stage_taps = ceil_div(taps_, stages_per_chunk);
-    shape.stage_taps = static_cast<int>(stage_taps);
-    const int64_t stage_bytes = stage_taps * tap_bytes(shape);
-    const int64_t all_stages = stages_per_chunk * shape.chunks;
-
-    const int64_t source_stage = int64_t{shape.plane_bytes} * shape.planes();
-    int64_t source_stages = std::min<int64_t>(kMaxSourceStages, room / source_stage);
-    while (source_stages > 2 && room - source_stages * source_stage < 3 * stage_bytes) {
-      --source_stages;
-    }
-    if (source_stages < 2) return false;
-    const int64_t filter_stages =
-        std::min<int64_t>((room - source_stages * source_stage) / stage_bytes, kMaxFilterStages);
-    const bool one_tile = shape.filter_tiles == 1 && problem_.groups == 1;
-    // Filters stay resident if they fit beside two source stages: a third source stage is not worth
-    // reading the filters again for every tile.
-    const int64_t left = (room - 2 * source_stage) / stage_bytes;
-    shape.resident = one_tile && all_stages <= std::min<int64_t>(left, kMaxFilterStages);
-    if (shape.resident) {
-      shape.filter_stages = static_cast<int>(all_stages);
-      source_stages =
-          std::min<int64_t>(kMaxSourceStages, (room - all_stages * stage_bytes) / source_stage);
-    } else {
-      if (filter_stages < least) return false;
-      shape.filter_stages = static_cast<int>(filter_stages);
-    }
-    shape.source_stages = static_cast<int>(source_stages);
-    shape.filter_offset = static_cast<int>(shape.source_offset + source_stages * source_stage);
-    shape.shared_bytes =
-        static_cast<int>(shape.filter_offset + shape.filter_stages * stage_bytes + kTileAlignment);
-    return shape.shared_bytes <= caps_.shared_bytes_per_block;
-  }
-
   const ConvProblem& problem_;
   const DeviceCaps& caps_;
   const PhaseCosts costs_;
@@ -503,15 +438,6 @@ WindowFitness check_window_shape(const ConvProblem& problem, const DeviceCaps& c
                                  TensorMath math, const GatherAxis& rows,
                                  const GatherAxis& columns) {
   return Fitter(problem, caps, math, rows, columns, kNever).check();
-}
-
-int place_staging(WindowShape& shape, int64_t taps, int stored_bytes) {
-  shape.table_offset = kBarrierBytes;
-  const int64_t alignment = shape.stores_boxes ? kTileAlignment : 128;
-  // With a single tap, the table has an entry for each of its steps.
-  const int64_t entries = std::max<int64_t>(taps, kMaxSteps);
-  shape.staging_offset = static_cast<int>(round_up(kBarrierBytes + entries * 4, alignment));
-  return shape.staging_offset + staging_bytes(shape.columns, stored_bytes, shape.pace);
 }
 
 int64_t count_pixel_tiles(const WindowShape& shape, int64_t images) {
