@@ -56,4 +56,10 @@ inline double float64_penalty(const DeviceCaps& caps) {
   return full_rate ? 2.0 : 32.0;
 }
 
+// Staging one source value.
+inline double find_stage_issue(bool channel_is_fastest, int64_t element_bytes) {
+  if (channel_is_fastest) return kDirectPixelIssue;
+  return element_bytes == 2 ? kDirectHalfStageIssue : kDirectStageIssue;
+}
+
 }  // namespace convx

@@ -215,12 +215,6 @@ void count_tiles(GatherShape& shape, const ConvProblem& p, const GatherView& vie
   shape.image_tiles = ceil_div(std::max<int64_t>(p.N, 1), shape.params.tile_images);
 }
 
-// Instructions that stage one source value.
-double find_stage_issue(const ConvProblem& p, const GatherTensors& view) {
-  if (is_channel_fastest(view.source_strides)) return kDirectPixelIssue;
-  return size_of(p.dtype) == 2 ? kDirectHalfStageIssue : kDirectStageIssue;
-}
-
 // Instructions that one thread issues for a block that covers the given taps.
 double count_instructions(const GatherShape& shape, const ConvProblem& p, const GatherView& view,
                           double taps) {
@@ -236,10 +230,12 @@ double count_instructions(const GatherShape& shape, const ConvProblem& p, const 
   const double chunks = std::ceil(static_cast<double>(view.source_channels) /
                                   static_cast<double>(shape.params.channels));
   const double positions = static_cast<double>(plane.positions) / config.threads();
-  const double stage = find_stage_issue(p, view);
   const double store = shape.columns_axes.size() > 1 ? kDirectStridedStoreIssue : kDirectStoreIssue;
-  return view.source_channels * (multiply + stage * source + kDirectStageIssue * weights +
-                                 kDirectRowIssue * std::max(1.0, taps / taps_per_window)) +
+  return view.source_channels *
+             (multiply +
+              find_stage_issue(is_channel_fastest(view.source_strides), size_of(p.dtype)) * source +
+              kDirectStageIssue * weights +
+              kDirectRowIssue * std::max(1.0, taps / taps_per_window)) +
          chunks * (kDirectChunkIssue + kDirectEntryIssue * positions) +
          kDirectPositionIssue * positions + kDirectBlockIssue + products * store;
 }
@@ -370,26 +366,26 @@ int set_phases(AxisParams* params, const std::vector<GatherAxis>& axes, int64_t 
 }  // namespace
 
 double bound_gather_us(const ConvProblem& problem, const DeviceCaps& caps) {
-  const double penalty = problem.dtype == DType::kFloat64 ? float64_penalty(caps) : 1;
   const GatherTensors view = make_gather_tensors(problem);
-  const auto targets = static_cast<double>(view.target_channels);
-  const double products = count_gather_products(problem) / targets;  // of a filter of each group
+  const double products =
+      count_gather_products(problem) / static_cast<double>(view.target_channels);
   const double sources = static_cast<double>(problem.N * problem.groups * view.source_channels) *
                          static_cast<double>(view.target_h * view.target_w);
+  const double stage =
+      find_stage_issue(is_channel_fastest(view.source_strides), size_of(problem.dtype));
   double issue = std::numeric_limits<double>::infinity();  // of all threads
   for (const GatherConfig& config : kGatherConfigs) {
     const auto tiles = static_cast<double>(ceil_div(view.target_channels, config.filters()));
     const double loads = std::max(1.0, config.per_thread / 4.0) + 0.75;
-    const double load_share = kDirectLoadIssue * loads / (config.per_thread * kStrip);
-    // Empty filters of a tile take as long as others. Every tile stages a source value for each of
-    // its pixels at least.
-    issue = std::min(issue, tiles * (config.filters() * products * (1 + load_share) +
-                                     sources * find_stage_issue(problem, view)));
+    const double multiply = 1 + kDirectLoadIssue * loads / (config.per_thread * kStrip);
+    // Empty filters of a tile take as long as others, and every tile stages the source itself.
+    issue = std::min(issue, tiles * (config.filters() * products * multiply + sources * stage));
   }
+  const double penalty = problem.dtype == DType::kFloat64 ? float64_penalty(caps) : 1;
   const double cycles = issue / (32 * kDirectIssuePerCycle) * penalty / std::max(caps.sm_count, 1);
   const DeviceRates rates = rates_of(caps);
-  const double arithmetic = cycles / (kDirectCyclesPerUs * rates.multiply);
   const double memory = count_bytes(problem) / (kDirectBytesPerUs * rates.memory);
+  const double arithmetic = cycles / (kDirectCyclesPerUs * rates.multiply);
   return kBoundFactor * (kDirectLaunchUs + std::max(arithmetic, memory) + 0.3 * memory);
 }
 
