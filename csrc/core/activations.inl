@@ -25,6 +25,14 @@ struct LibraryMath {
     if constexpr (sizeof(Acc) == 4) return ::erff(v);
     return ::erf(v);
   }
+  // On GPUs, float32 without the subroutine for subnormal quotients.
+  template <typename Acc>
+  static CONVX_ACTIVATION Acc divide(Acc a, Acc b) {
+#ifdef __CUDA_ARCH__
+    if constexpr (sizeof(Acc) == 4) return ::__fdividef(a, b);
+#endif
+    return a / b;
+  }
 };
 
 // NaN stays NaN.
@@ -37,10 +45,11 @@ CONVX_ACTIVATION Acc clamp_value(Acc v, Acc low, Acc high) {
 template <Activation kActivation, typename Math, typename Acc>
 CONVX_ACTIVATION Acc activate(Acc v, Acc slope) {
   using enum Activation;
+  [[maybe_unused]] constexpr Acc kSixth = Acc(1) / 6;
   if constexpr (kActivation == kRelu) return v < 0 ? Acc(0) : v;
   if constexpr (kActivation == kRelu6) return clamp_value<Acc>(v, 0, 6);
   if constexpr (kActivation == kLeakyRelu) return v > 0 ? v : v * slope;
-  if constexpr (kActivation == kSilu) return v / (1 + Math::exp(-v));
+  if constexpr (kActivation == kSilu) return Math::template divide<Acc>(v, 1 + Math::exp(-v));
   if constexpr (kActivation == kGelu) {
     constexpr Acc kSqrtHalf = Acc(0.70710678118654752440);
     return v * Acc(0.5) * (1 + Math::erf(v * kSqrtHalf));
@@ -48,16 +57,16 @@ CONVX_ACTIVATION Acc activate(Acc v, Acc slope) {
   if constexpr (kActivation == kGeluTanh) {  // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u))
     constexpr Acc kTwiceSqrtTwoByPi = Acc(1.59576912160573071176);
     const Acc u = kTwiceSqrtTwoByPi * (v + Acc(0.044715) * v * v * v);
-    return v / (1 + Math::exp(-u));
+    return Math::template divide<Acc>(v, 1 + Math::exp(-u));
   }
-  if constexpr (kActivation == kSigmoid) return 1 / (1 + Math::exp(-v));
+  if constexpr (kActivation == kSigmoid) return Math::template divide<Acc>(1, 1 + Math::exp(-v));
   if constexpr (kActivation == kTanh) return Math::tanh(v);
-  if constexpr (kActivation == kHardswish) return v * clamp_value<Acc>(v + 3, 0, 6) / 6;
-  if constexpr (kActivation == kHardsigmoid) return clamp_value<Acc>(v + 3, 0, 6) / 6;
+  if constexpr (kActivation == kHardswish) return v * clamp_value<Acc>(v + 3, 0, 6) * kSixth;
+  if constexpr (kActivation == kHardsigmoid) return clamp_value<Acc>(v + 3, 0, 6) * kSixth;
   if constexpr (kActivation == kMish) {  // tanh(log(1 + e)) = n / (n + 2) with n = e (e + 2)
     const Acc e = Math::exp(clamp_value<Acc>(v, -1000, 20));
     const Acc n = e * (e + 2);
-    return v > 20 ? v : v * (n / (n + 2));
+    return v > 20 ? v : v * Math::template divide<Acc>(n, n + 2);
   }
   return v;
 }

@@ -33,6 +33,13 @@ inline constexpr std::array kActivations{
 
 const char* name_of(Activation activation);
 
+// Whether an activation is a few instructions long, so that a kernel may have it in its inner loop.
+constexpr bool is_short(Activation activation) {
+  using enum Activation;
+  return activation != kGelu && activation != kGeluTanh && activation != kTanh &&
+         activation != kMish;
+}
+
 struct Epilogue {
   bool has_bias = false;
   bool has_residual = false;

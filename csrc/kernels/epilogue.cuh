@@ -23,6 +23,20 @@ __device__ __forceinline__ void activate_array(Activation activation, Acc slope,
   });
 }
 
+// Activates values in registers by one of the short activations, without a call: kernels that keep
+// their operands in registers through the whole launch would need more of them around one.
+template <typename Acc, int kCount>
+__device__ __forceinline__ void activate_shortly(const FusionParams& p, Acc (&values)[kCount]) {
+  if (p.activation == Activation::kNone) return;
+  const Acc slope = static_cast<Acc>(p.slope);
+  visit_activation(p.activation, [&]<Activation kActivation>() {
+    if constexpr (is_short(kActivation)) {
+#pragma unroll
+      for (Acc& v : values) v = activate<kActivation, LibraryMath>(v, slope);
+    }
+  });
+}
+
 // Finishes an array in local memory. It is a call with a loop, because the activations would fill
 // the instruction cache, and take the compiler long, if they were inlined into every unrolled
 // store. residual: of the first value, its neighbours `step` elements further each; may be null.

@@ -9,6 +9,11 @@ struct VectorMath {
     return bits_to_float(static_cast<uint32_t>(exponent + 127) << 23);
   }
 
+  template <typename Acc>
+  static inline __attribute__((always_inline)) Acc divide(Acc a, Acc b) {
+    return a / b;
+  }
+
   static inline __attribute__((always_inline)) float exp(float v) {
     constexpr float kLog2e = 1.44269504f, kRounder = 12582912.f;  // 1.5 * 2^23
     constexpr float kLn2High = 0.693359375f, kLn2Low = -2.1219444e-4f;

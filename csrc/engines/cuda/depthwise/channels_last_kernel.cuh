@@ -143,10 +143,7 @@ __device__ inline void write_pixels(const ChannelsLastParams& p, const ChannelsL
     T* to = target + int64_t{block.first_row + row} * p.t.target_h;
 #pragma unroll
     for (int c = 0; c < kDepthwiseVector; ++c) sum[j][c] += bias[c];
-    if (p.t.fusion.is_on()) {
-      finish_values<T>(p.t.fusion, locate_residual<T>(p.t.fusion, p.t.target, to), m,
-                       p.t.channels - channel, sum[j]);
-    }
+    activate_shortly(p.t.fusion, sum[j]);
     if (p.vector_stores) {
       store_vector(to, sum[j]);
     } else {

@@ -11,6 +11,7 @@
 #include "engines/cuda/depthwise/weight_grad_geometry.h"
 #include "planning/gather_axis.h"
 #include "planning/refusals.h"
+#include "planning/separate_pass.h"
 
 namespace convx {
 namespace {
@@ -130,6 +131,12 @@ double bound_us(const ConvProblem& problem, const DeviceCaps& caps) {
   return kDepthwiseLaunchUs + count_bytes(problem) / kBoxBytesPerUs / scale;
 }
 
+// The kernels add no residual, and activate where that takes few instructions.
+double fused_pass_us(const ConvProblem& p, const DeviceCaps& caps) {
+  const bool in_kernel = is_short(p.epilogue.activation) && !p.epilogue.has_residual;
+  return in_kernel ? 0 : separate_pass_us(p, caps);
+}
+
 }  // namespace
 
 DepthwiseLayout find_depthwise_layout(const ConvProblem& problem) {
@@ -221,7 +228,8 @@ Engine cuda_depthwise_engine() {
   return {.id = EngineId::kCudaDepthwise,
           .name = "cuda_depthwise",
           .consider = consider,
-          .bound_us = bound_us};
+          .bound_us = bound_us,
+          .separate_pass_us = fused_pass_us};
 }
 
 }  // namespace convx

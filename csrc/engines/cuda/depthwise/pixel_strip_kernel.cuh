@@ -221,10 +221,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
       T* const to = target + i * t.target_w;
       float values[kChannels];
       copy_values(values, sums[i]);
-      if (t.fusion.is_on()) {
-        finish_values<T>(t.fusion, locate_residual<T>(t.fusion, t.target, to), 1, kChannels,
-                         values);
-      }
+      activate_shortly(t.fusion, values);
       store_elements(to, values);
     }
     target += t.target_h;

@@ -38,6 +38,7 @@
 #include "engines/cuda/depthwise/element_vector.cuh"
 #include "engines/cuda/depthwise/plane_store.cuh"
 #include "engines/cuda/depthwise/stage_lines.cuh"
+#include "kernels/epilogue.cuh"
 
 namespace convx {
 
@@ -225,7 +226,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads, plane_blocks_per_sm(sizeof(
       PlaneAccumulators<T> sum;
       fill(sum, entry.bias);
       multiply_cell<kChunk>(p, cell, lines, weights, sum);
-      if (p.t.fusion.is_on()) finish_cell<T>(p, block, cell, filter, sum);
+#pragma unroll
+      for (int j = 0; j < kPlaneRows; ++j) activate_shortly(p.t.fusion, sum[j]);
       put_results(p, block, cell, entry.start, sum, results);
     }
     __syncthreads();

@@ -8,7 +8,6 @@
 
 #include "device/vectors.cuh"
 #include "engines/cuda/depthwise/depthwise_geometry.h"
-#include "kernels/epilogue.cuh"
 
 namespace convx {
 
@@ -152,38 +151,6 @@ __device__ __forceinline__ void put_rows(const PlaneParams& p, const PlaneBlock&
     if (p.rows_apart) step = locate(row + p.t.row.lanes) - locate(row);
     row += p.t.row.lanes;
     to.move(step);
-  }
-}
-
-// Adds the residual to a cell's accumulators and activates them.
-template <typename T>
-__device__ __forceinline__ void finish_cell(const PlaneParams& p, const PlaneBlock& block,
-                                            const PlaneCell& cell, int filter,
-                                            PlaneAccumulators<T>& sum) {
-  const int lanes = p.t.column.lanes;
-  const int q =
-      (block.first_lattice_column + cell.column) * lanes + cell.column_lane - block.first_column;
-  const T* const first =
-      static_cast<const T*>(p.t.target) + locate_plane<T>(p, block, filter, cell.plane).target + q;
-#pragma unroll
-  for (int j = 0; j < kPlaneRows; ++j) {
-    const int row = (cell.row + j) * p.t.row.lanes + cell.row_lane;
-    if (row >= block.rows) break;
-    const T* const to = first + row * p.t.target_h;
-    float (&values)[kPlaneColumns<T>] = sum[j];
-    if (p.t.fusion.residual != nullptr && q < 0) {  // the tile's first columns do not exist
-#pragma unroll
-      for (int i = 0; i < kPlaneColumns<T>; ++i) {
-        const int column = q + i * lanes;
-        if (static_cast<unsigned>(column) >= static_cast<unsigned>(block.columns)) continue;
-        values[i] += to_accumulate(*locate_residual<T>(p.t.fusion, p.t.target, to + i * lanes));
-      }
-      finish_values<T>(p.t.fusion, nullptr, 0, 0, values);
-    } else {
-      const int present = (block.columns - q + lanes - 1) / lanes;
-      finish_values<T>(p.t.fusion, locate_residual<T>(p.t.fusion, p.t.target, to), lanes, present,
-                       values);
-    }
   }
 }
 

@@ -175,11 +175,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
               row * t.target_h + place.strip * kColumns;
   const StripStore<T, kColumns, shifts_rows(kShape, kColumns)> store(place.strip, t.column.count);
   const auto finish_row = [&](float (&values)[kColumns], bool wanted) {
-    if (t.fusion.is_on()) {
-      const int columns = wanted ? t.column.count - place.strip * kColumns : 0;
-      finish_values<T>(t.fusion, locate_residual<T>(t.fusion, t.target, target), 1, columns,
-                       values);
-    }
+    activate_shortly(t.fusion, values);
     store(target, values, wanted);
     target += t.target_h;
     ++row;
