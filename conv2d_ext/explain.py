@@ -126,7 +126,8 @@ class Explanation:
         return ", ".join([f"predicted {time}", f"workspace {workspace}", *self._notes(c)])
 
     def _notes(self, c: Candidate) -> list[str]:
-        return [c.geometry] * bool(c.geometry) + ["only by name"] * c.by_name_only
+        notes = [c.geometry] * bool(c.geometry) + ["only by name"] * c.by_name_only
+        return notes + ["residual and activation in a pass of their own"] * c.separate_pass
 
     def _verdict(self) -> str:
         if self.error:
@@ -163,11 +164,14 @@ def explain(
     device: torch.device | str | None = None,
     channels_last: bool = False,
     floor: bool = False,
+    activation: str | None = None,
+    residual: object = None,
 ) -> Explanation:
     """Say which engine a convolution gets, without computing it.
 
     Takes the arguments of :func:`conv2d_ext.conv2d`; input and weight may also be given by their
     sizes, then with ``dtype`` (default float32), ``device`` (default "cpu") and ``channels_last``.
+    Of ``bias`` and ``residual`` it matters only whether they are None.
     ``direction`` is "forward", "input_grad" or "weight_grad". ``floor=True`` adds the time that
     nothing can beat, for which it measures the device for a moment, once per process.
     """
@@ -199,15 +203,20 @@ def explain(
         groups,
         precision,
         algorithm,
+        where.index or 0,
+        residual is not None,
+        activation or "none",
     )
-    answer = json.loads(_explainer(where)(*arguments, where.index or 0))
+    answer = json.loads(_explainer(where)(*arguments))
     candidates = tuple(Candidate(**tuples(row)) for row in answer["candidates"])
     explanation = Explanation(**{**answer, "candidates": candidates})
     if not floor:
         return explanation
     name = precision_name(x.dtype, precision)
     shape = Shape.parse(explanation.problem)
-    seconds = least_seconds(shape, SHORT_NAMES[direction], name, _measured_ceilings(where, name))
+    seconds = least_seconds(
+        shape, SHORT_NAMES[direction], name, _measured_ceilings(where, name), residual is not None
+    )
     return replace(explanation, floor=Floor(*(time * 1e6 for time in seconds)))
 
 
@@ -230,6 +239,8 @@ def explain_case(case: Case, device: torch.device) -> Explanation:
         dtype=dtype_of(case.precision),
         device=device,
         channels_last=case.layout == "nhwc",
+        activation=case.activation,
+        residual=case.residual or None,
     )
 
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
+from .._fused import ACTIVATIONS
 from .._precision import PRECISIONS
 from .._progress import Progress
 from .._shape import Shape
 from ..explain import Explanation, explain_case
-from ..measuring.case import Case, Operands, Results, join_engines, torch_precision
+from ..measuring.case import SLOPE, Case, Operands, Results, join_engines, torch_precision
 from ..measuring.roofline import floor_seconds, measure_ceilings
 from ..measuring.timing import Call, Timer, scratch_bytes
 from ..tuning import tune
@@ -42,6 +44,11 @@ class Row:
     chosen: bool = True  # the planner would take this engine
     inductor_ms: float | None = None  # torch.compile's, where it was asked for
     bias: bool = False
+    # What follows the bias. The peers compute it in separate operators, and unfused_ms is the time
+    # of convx's convolution with these.
+    activation: str = "none"
+    residual: bool = False
+    unfused_ms: float | None = None
     cublas_ms: float | None = None  # of a 1x1 layer's product, where it was asked for
     # After tune(): the algorithm that is chosen without it, and its time.
     untuned: str | None = None
@@ -100,14 +107,19 @@ def measure(
         with tune(), torch.no_grad():
             operands.by_engine("auto").ours()
     tensors = operands.x, operands.w, operands.g
-    floor_s = floor_seconds(s, case.direction, case.precision, ceilings)
+    floor_s = floor_seconds(s, case.direction, case.precision, ceilings, case.residual)
     explanations = explain_passes(case, timer.device)
     choice = _choice(explanations)
     able = {name: operands.by_engine(name) for name in able_engines(engines, explanations)}
     rows = []
 
+    def activate(sums: Tensor) -> Tensor:
+        return ACTIVATIONS[case.activation](sums, SLOPE)
+
+    epilogue = (activate, operands.r) if case.is_fused else None
+
     def find_error(results: Results) -> float:
-        return worst_sampled_error(case.direction, s, results, *tensors, operands.b)
+        return worst_sampled_error(case.direction, s, results, *tensors, operands.b, epilogue)
 
     with torch.no_grad(), torch_precision(case.precision):
         theirs_error = find_error(operands.theirs())
@@ -119,6 +131,8 @@ def measure(
             calls["cublas"] = cublas(operands)
         if untuned is not None and (untuned != choice or "auto" not in able):
             calls["untuned"] = operands.by_engine(untuned).ours
+        if case.is_fused:
+            calls["unfused"] = operands.by_engine("auto").unfused
         calls |= {f"ours {name}": own.ours for name, own in able.items()}
         timed = {name: call for name, call in calls.items() if call is not None}
         ms = dict(zip(timed, timer.medians_ms(list(timed.values())), strict=True))
@@ -144,6 +158,9 @@ def measure(
                     chosen=name == choice,
                     inductor_ms=ms.get("inductor"),
                     bias=operands.b is not None,
+                    activation=case.activation,
+                    residual=case.residual,
+                    unfused_ms=ms.get("unfused"),
                     cublas_ms=ms.get("cublas"),
                     untuned=untuned,
                     untuned_ms=None if untuned is None else ms.get("untuned", ms.get("ours auto")),
@@ -191,4 +208,5 @@ def settle_floors(rows: Sequence[Row], ceilings: dict[str, float], timer: Timer)
         ceilings.update({name: max(rate, ceilings[name]) for name, rate in again.items()})
         for row in rows:
             shape = Shape.parse(row.text)
-            row.floor_ms = floor_seconds(shape, row.direction, row.precision, ceilings) * 1e3
+            seconds = floor_seconds(shape, row.direction, row.precision, ceilings, row.residual)
+            row.floor_ms = seconds * 1e3

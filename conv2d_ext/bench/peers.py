@@ -18,7 +18,7 @@ def cublas(operands: Operands) -> Callable[[], Tensor] | None:
     """The matrix product that is a 1x1 layer's forward pass; None for other cases."""
     case, s = operands.case, operands.case.shape
     plain = s.stride == (1, 1) and s.pad == (0, 0, 0, 0) and s.groups == 1
-    if case.direction != "fwd" or (s.R, s.S) != (1, 1) or not plain:
+    if case.direction != "fwd" or (s.R, s.S) != (1, 1) or not plain or case.is_fused:
         return None
     b, w = operands.b, operands.w.reshape(s.K, s.C)
     if case.layout == "nhwc":  # [pixel][channel]
@@ -38,7 +38,7 @@ def inductor(operands: Operands) -> Callable[[], Results] | None:
     compiled = _compiled_convolution(case)
 
     def run() -> Results:
-        return compiled(operands.x, operands.w, operands.b, operands.g)
+        return compiled(operands.x, operands.w, operands.b, operands.g, operands.r)
 
     try:
         run()
@@ -53,8 +53,8 @@ def inductor(operands: Operands) -> Callable[[], Results] | None:
 def _compiled_convolution(case: Case) -> Callable[..., Results]:
     """torch_convolution() compiled so that Triton's kernels compete with cuDNN's."""
 
-    def convolution(x: Tensor, w: Tensor, b: Tensor | None, g: Tensor) -> Results:
-        return torch_convolution(case, x, w, b, g)
+    def convolution(x: Tensor, w: Tensor, b: Tensor | None, g: Tensor, r: Tensor | None) -> Results:
+        return torch_convolution(case, x, w, b, g, r)
 
     torch._dynamo.reset()  # one graph per case; their number is limited
     return torch.compile(convolution, dynamic=False, mode="max-autotune-no-cudagraphs")

@@ -6,10 +6,15 @@ elements and can be compared.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from .._shape import Shape, passes_of
+
+# An activation, and the residual that is added before it.
+Epilogue = tuple[Callable[[Tensor], Tensor], Tensor | None]
 
 _PIXELS = 128  # of an output or an input gradient, each with all its channels
 _FILTERS = 16  # of a weight gradient, each with at most so many channels
@@ -25,6 +30,7 @@ def worst_sampled_error(
     w: Tensor,
     g: Tensor,
     bias: Tensor | None = None,
+    epilogue: Epilogue | None = None,
 ) -> float:
     """The largest sampled_error of a direction's results; NaN if one of them is NaN.
 
@@ -34,7 +40,7 @@ def worst_sampled_error(
     every = results if isinstance(results, tuple) else (results,)
     names = passes_of(direction)
     errors = [
-        sampled_error(name, shape, result, x, w, g, bias if name == "fwd" else None)
+        sampled_error(name, shape, result, x, w, g, bias if name == "fwd" else None, epilogue)
         for name, result in zip(names, every[: len(names)], strict=True)
     ]
     errors += [_relative_error(*_sample_bias_grad(each, g)) for each in every[len(names) :]]
@@ -49,16 +55,23 @@ def sampled_error(
     w: Tensor,
     g: Tensor,
     bias: Tensor | None = None,
+    epilogue: Epilogue | None = None,
 ) -> float:
     """Relative error (Frobenius norm) of a result on sampled elements.
 
     x, w and g are input, weight and output gradient; the direction says which two made the result,
-    the forward pass with a bias or without.
+    the forward pass with a bias or without, and with an epilogue or without.
     """
     sample = {"fwd": _sample_output, "dgrad": _sample_input_grad, "wgrad": _sample_weight_grad}
     got, expected = sample[direction](shape, result, x, w, g)
     if bias is not None:
         expected = expected + bias.double()
+    if epilogue is not None:
+        activate, residual = epilogue
+        if residual is not None:
+            images, rows, columns = _pick_pixels(result)
+            expected = expected + residual[images, :, rows, columns].double()
+        expected = activate(expected)
     return _relative_error(got, expected)
 
 

@@ -25,6 +25,7 @@ from .._shape import DIRECTION_NAMES, LAYOUT_NAMES, LAYOUTS, Shape
 from .._text import format_table, mebibytes_text
 from .._user_error import UserError
 from .._version import __version__
+from ..measuring.case import epilogue_words
 from .measure import Row
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -65,7 +66,8 @@ def find_revision(package: Path) -> str | None:
 
 
 def format_rows(rows: Sequence[Row], peer: str) -> str:
-    others = [name for name in ("cublas", "inductor") if any(_time_of(row, name) for row in rows)]
+    peers = "cublas", "inductor", "unfused"
+    others = [name for name in peers if any(_time_of(row, name) for row in rows)]
     header = ["shape", "direction", "precision", "layout", "engine", "ms", "TFLOP/s", "of floor"]
     header += [f"{peer} ms", "ratio", "error", f"{peer} error"]
     header += [word for name in others for word in (f"{name} ms", "ratio")]
@@ -87,7 +89,8 @@ def _time_of(row: Row, peer: str) -> float | None:
 
 def _key(row: Row) -> list[str]:
     """The values that identify a row, in the order of _KEY."""
-    direction = DIRECTION_NAMES[row.direction] + (" +bias" if row.bias else "")
+    added = ["+bias"] * row.bias + epilogue_words(row.residual, row.activation)
+    direction = " ".join([DIRECTION_NAMES[row.direction], *added])
     return [row.shape, direction, row.precision, LAYOUT_NAMES[row.layout], row.engine]
 
 

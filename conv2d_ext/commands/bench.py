@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .._fused import ACTIVATIONS
 from .._interrupts import saving, uninterrupted
 from .._precision import precision_name
 from .._shape import Shape
@@ -73,6 +74,17 @@ def add_parser(commands: Commands) -> None:
         "--bias",
         action="store_true",
         help="add a bias in the forward pass; its gradient is part of a training step",
+    )
+    parser.add_argument(
+        "--activation",
+        choices=[name for name in ACTIVATIONS if name != "none"],
+        default="none",
+        metavar="NAME",
+        help="activate the output of forward passes in the same call; PyTorch does it in an "
+        "operator of its own, and so does convx in one more time of each row",
+    )
+    parser.add_argument(
+        "--residual", action="store_true", help="the same for a tensor that is added to the output"
     )
     parser.add_argument(
         "--vs",
@@ -206,7 +218,15 @@ def _shapes(arguments: argparse.Namespace) -> list[Shape]:
 
 def _cases(arguments: argparse.Namespace) -> list[Case]:
     return [
-        Case(shape, direction, precision, layout, bias=arguments.bias)
+        Case(
+            shape,
+            direction,
+            precision,
+            layout,
+            bias=arguments.bias,
+            activation=arguments.activation,
+            residual=arguments.residual,
+        )
         for shape in _shapes(arguments)
         for precision, layout, direction in itertools.product(
             _precisions(arguments, shape), arguments.layout, arguments.direction
@@ -235,6 +255,10 @@ def _check(arguments: argparse.Namespace, cases: list[Case]) -> None:
                 raise UserError(
                     f"--host has no rows of kernels, so --{name} has no meaning with it"
                 )
+    if (arguments.residual or arguments.activation != "none") and (
+        arguments.host or arguments.direction != ["fwd"]
+    ):
+        raise UserError("--activation and --residual need --direction forward, without --host")
     check_outputs(arguments.json, arguments.csv, arguments.plot)
     check_replaceable(arguments.json, "rows", "bench --json")
     if arguments.plot:

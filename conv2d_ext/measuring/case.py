@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from .. import _ops
 from .._arguments import ConvParams
+from .._fused import ACTIVATIONS
 from .._precision import dtype_of, precision_argument
 from .._shape import (
     DIRECTION_NAMES,
@@ -24,6 +26,19 @@ from .._shape import (
     passes_of,
 )
 from .timing import Timer, autotuned, matmul_tf32
+
+SLOPE = 0.01  # of leaky_relu
+
+# Those that models compute in place.
+ACTIVATIONS_IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": partial(F.relu, inplace=True),
+    "relu6": partial(F.relu6, inplace=True),
+    "leaky_relu": partial(F.leaky_relu, negative_slope=SLOPE, inplace=True),
+    "silu": partial(F.silu, inplace=True),
+    "hardswish": partial(F.hardswish, inplace=True),
+    "hardsigmoid": partial(F.hardsigmoid, inplace=True),
+    "mish": partial(F.mish, inplace=True),
+}
 
 # A pass has one result. A training step has the output, the input gradient, the weight gradient
 # and, with a bias, the bias gradient.
@@ -41,11 +56,14 @@ class Case:
     layout: str
     engine: str = "auto"
     bias: bool = False  # added in the forward pass; a training step computes its gradient, too
+    # Of a forward pass alone.
+    activation: str = "none"
+    residual: bool = False
 
     def __str__(self) -> str:
         name = self.shape.name or self.shape.text
         words = DIRECTION_NAMES[self.direction], self.precision, LAYOUT_NAMES[self.layout]
-        return " ".join((name, *words))
+        return " ".join((name, *words, *epilogue_words(self.residual, self.activation)))
 
     @property
     def passes(self) -> tuple[str, ...]:
@@ -54,6 +72,16 @@ class Case:
     @property
     def has_bias(self) -> bool:
         return self.bias and "fwd" in self.passes
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the call does more than a convolution and its bias."""
+        return self.residual or self.activation != "none"
+
+
+def epilogue_words(residual: bool, activation: str) -> list[str]:
+    """What follows a convolution, as in ["+residual", "+relu"]."""
+    return ["+residual"] * residual + [f"+{activation}"] * (activation != "none")
 
 
 class Operands:
@@ -74,6 +102,7 @@ class Operands:
         self.w = random(s.K, s.C // s.groups, s.R, s.S)
         self.g = random(s.N, s.K, s.P, s.Q)
         self.b = torch.randn(s.K, device=device, dtype=dtype) if case.has_bias else None
+        self.r = random(s.N, s.K, s.P, s.Q) if case.residual else None
         precision = precision_argument(case.precision)
         self.params = ConvParams(*s.stride, *s.pad, *s.dilation, s.groups, precision, case.engine)
         self.engines = (case.engine,) * len(case.passes)
@@ -86,6 +115,10 @@ class Operands:
 
     def ours(self) -> Results:
         """Computes the case with convx; a training step makes the calls that autograd makes."""
+        if self.case.is_fused:
+            params = self.params._replace(algorithm=self.engines[0])
+            rest = self.case.activation, SLOPE, *params
+            return _ops.fused(self.x, self.w, self.b, self.r, *rest)
         if self.case.direction != TRAINING_STEP:
             return self._run(self.case.direction, self.engines[0])
         s, params = self.case.shape, self.params
@@ -102,12 +135,27 @@ class Operands:
         params = self.params._replace(algorithm=engine)
         return _ops.run(PASS_NAMES[direction], self.x, self.w, self.b, self.g, last, params)
 
+    def unfused(self) -> Results:
+        """Computes the case with convx's convolution, and PyTorch's operators behind it."""
+        return finish(self.case, self._run("fwd", self.engines[0]), self.r)
+
     def theirs(self) -> Results:
-        return torch_convolution(self.case, self.x, self.w, self.b, self.g)
+        return torch_convolution(self.case, self.x, self.w, self.b, self.g, self.r)
 
 
-def torch_convolution(case: Case, x: Tensor, w: Tensor, b: Tensor | None, g: Tensor) -> Results:
-    """Computes the case with PyTorch."""
+def finish(case: Case, output: Tensor, residual: Tensor | None) -> Tensor:
+    """Adds the residual and activates with PyTorch's operators, in place where it has them."""
+    if residual is not None:
+        output = output.add_(residual)
+    if case.activation in ACTIVATIONS_IN_PLACE:
+        return ACTIVATIONS_IN_PLACE[case.activation](output)
+    return ACTIVATIONS[case.activation](output, SLOPE)
+
+
+def torch_convolution(
+    case: Case, x: Tensor, w: Tensor, b: Tensor | None, g: Tensor, r: Tensor | None = None
+) -> Results:
+    """Computes the case with PyTorch. r is the residual."""
     s = case.shape
     padding = s.symmetric_padding
     if padding is None:  # PyTorch has to pad a copy first; its time includes that
@@ -115,7 +163,8 @@ def torch_convolution(case: Case, x: Tensor, w: Tensor, b: Tensor | None, g: Ten
         x, padding = F.pad(x, (left, right, top, bottom)), (0, 0)
     results = []
     if "fwd" in case.passes:
-        results.append(F.conv2d(x, w, b, s.stride, padding, s.dilation, s.groups))
+        output = F.conv2d(x, w, b, s.stride, padding, s.dilation, s.groups)
+        results.append(finish(case, output, r))
     training = case.direction == TRAINING_STEP
     mask = ["dgrad" in case.passes, "wgrad" in case.passes, training and b is not None]
     if any(mask):

@@ -55,15 +55,21 @@ def measure_ceilings(
 
 
 def least_seconds(
-    shape: Shape, direction: str, precision: str, ceilings: dict[str, float]
+    shape: Shape,
+    direction: str,
+    precision: str,
+    ceilings: dict[str, float],
+    residual: bool = False,
 ) -> tuple[float, float]:
-    """The least time of a pass by its arithmetic, and by its memory traffic.
+    """The least time of a pass by its arithmetic, and by its memory traffic, which a forward pass
+    may have for a residual, too.
 
     Every byte passes the cache. A repeated call finds there at most the cache's size of the bytes
     that the call before left; all others come from memory or go to it. Ceilings of files before
     2026-11-18 have no cache.
     """
-    moved = shape.least_elements(direction) * dtype_of(precision).itemsize
+    added = shape.N * shape.K * shape.P * shape.Q if residual else 0
+    moved = (shape.least_elements(direction) + added) * dtype_of(precision).itemsize
     not_cached = max(0.0, moved - ceilings.get("cache_bytes", 0.0))
     through_cache = moved / ceilings.get("cache_bytes_per_s", float("inf"))
     arithmetic = shape.least_flops / ceilings[precision]
@@ -71,12 +77,16 @@ def least_seconds(
 
 
 def floor_seconds(
-    shape: Shape, direction: str, precision: str, ceilings: dict[str, float]
+    shape: Shape,
+    direction: str,
+    precision: str,
+    ceilings: dict[str, float],
+    residual: bool = False,
 ) -> float:
     """The least time of a direction. The passes of a training step run one after another, so its
     floor is the sum of theirs. A bias gradient reads no values that the passes do not read."""
     passes = passes_of(direction)
-    return sum(max(least_seconds(shape, name, precision, ceilings)) for name in passes)
+    return sum(max(least_seconds(shape, name, precision, ceilings, residual)) for name in passes)
 
 
 def _traffic_rate(device: torch.device, footprint: int, timer: Timer) -> float:

@@ -117,6 +117,12 @@ ConvProblem parse_problem(const ProblemText& text, const ConvArguments& argument
   ConvProblem problem = start_problem(parse(kPasses, text.direction, "direction"),
                                       parse(kDTypes, text.dtype, "dtype"), arguments);
   problem.epilogue.has_bias = text.has_bias;
+  problem.epilogue.has_residual = text.has_residual;
+  problem.epilogue.activation = parse_activation(text.activation);
+  if (problem.pass != Pass::kForward && problem.epilogue.is_fused()) {
+    fail("activation and residual belong to direction='forward', but got direction=" +
+         word_text(text.direction));
+  }
   problem.N = x[0], problem.C = x[1], problem.H = x[2], problem.W = x[3];
   problem.K = w[0], problem.R = w[2], problem.S = w[3];
   check_problem(problem, w[1]);

@@ -74,6 +74,8 @@ struct ProblemText {
   std::vector<int64_t> weight_size, weight_stride;
   bool has_bias;
   std::vector<int64_t> output_stride = {};  // empty: the strides that the forward pass would choose
+  bool has_residual = false;
+  std::string activation = "none";
 };
 
 // Returns JSON, see describe_choice().

@@ -152,9 +152,10 @@ auto run_about_problem(const std::string& direction, const std::string& dtype,
                        const std::vector<int64_t>& output_stride, bool has_bias,
                        const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
                        const std::vector<int64_t>& dilation, int64_t groups,
-                       const std::string& precision, const std::string& algorithm, int64_t device) {
+                       const std::string& precision, const std::string& algorithm, int64_t device,
+                       bool has_residual, const std::string& activation) {
   return kRun({direction, dtype, input_size, input_stride, weight_size, weight_stride, has_bias,
-               output_stride},
+               output_stride, has_residual, activation},
               parse_arguments(stride, padding, dilation, groups, precision, algorithm),
               static_cast<int>(device));
 }
@@ -162,7 +163,8 @@ auto run_about_problem(const std::string& direction, const std::string& dtype,
 #define CONVX_PROBLEM_ARGUMENTS                                                            \
   "(str direction, str dtype, int[] input_size, int[] input_stride, int[] weight_size, "   \
   "int[] weight_stride, int[] output_stride, bool has_bias, int[] stride, int[] padding, " \
-  "int[] dilation, int groups, str precision, str algorithm, int device)"
+  "int[] dilation, int groups, str precision, str algorithm, int device, "                 \
+  "bool has_residual=False, str activation=\"none\")"
 
 inline void implement_ops(torch::stable::detail::StableLibrary& m) {
   m.impl("conv2d", TORCH_BOX(&conv2d));

@@ -16,6 +16,7 @@ import torch
 
 import conv2d_ext
 from conv2d_ext import _ops
+from conv2d_ext._fused import ACTIVATIONS
 from conv2d_ext._precision import PRECISIONS, dtype_of, precision_name
 from conv2d_ext._shape import LAYOUTS, PASSES, Shape
 from conv2d_ext.bench import measure, peers, report
@@ -211,6 +212,48 @@ def test_bias_and_cublas_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFix
     assert "forward +bias" in text
     rows, _ = report.read_json(out)
     assert all(row.bias and row.cublas_ms > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["--activation", "relu"], "forward +relu"),
+        (["--residual"], "forward +residual"),
+        (["--activation", "silu", "--residual", "--bias"], "forward +bias +residual +silu"),
+    ],
+)
+def test_epilogues_are_measured_against_separate_operators(
+    asked: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out = tmp_path / "rows.json"
+    options = ["--device", "cpu", "--direction", "forward", "--seconds", "0.001"]
+    assert main(["bench", "n1c4h6w7 k4r3s3", *options, *asked, "--json", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert words in text
+    assert "unfused ms" in text
+    (row,), _ = report.read_json(out)
+    assert row.residual == ("--residual" in asked)
+    assert row.activation == (asked[1] if asked[0] == "--activation" else "none")
+    assert row.unfused_ms > 0
+    assert row.rel_error < 1e-6
+    assert row.cudnn_rel_error < 1e-6
+
+
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+def test_peers_finish_as_a_fused_call_does(activation: str) -> None:
+    shape = Shape.parse("n2c3h5w4 k6r3s3")
+    case = Case(shape, "fwd", "fp64", "nchw", bias=True, activation=activation, residual=True)
+    operands = Operands(case, torch.device("cpu"))
+    torch.testing.assert_close(operands.ours(), operands.theirs())
+    torch.testing.assert_close(operands.ours(), operands.unfused())
+
+
+@pytest.mark.parametrize("asked", [["--residual"], ["--activation", "relu", "--host"]])
+def test_epilogues_belong_to_the_forward_pass(
+    asked: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    assert main([*QUICK, *asked]) != 0
+    assert "--activation and --residual need --direction forward" in capsys.readouterr().err
 
 
 def test_a_failing_inductor_costs_only_its_own_column(

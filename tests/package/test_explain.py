@@ -54,6 +54,22 @@ def test_a_forced_engine() -> None:
         assert f"-> {name}" in str(explanation)
 
 
+def test_the_answer_is_for_the_epilogue() -> None:
+    sizes = (1, 8, 16, 16), (4, 8, 3, 3)
+    explanation = conv2d_ext.explain(*sizes, activation="silu", residual=torch.empty(1, 4, 14, 14))
+    assert not any(candidate.separate_pass for candidate in explanation.candidates)
+    with pytest.raises(RuntimeError, match=r"belong to direction='forward', .*'input_grad'"):
+        conv2d_ext.explain(*sizes, direction="input_grad", activation="relu")
+    with pytest.raises(RuntimeError, match=r"activation must be one of .*activation='swish'"):
+        conv2d_ext.explain(*sizes, activation="swish")
+
+
+def test_a_pass_of_its_own_is_shown() -> None:
+    candidate = Candidate("cuda_gemm", predicted_us=12.0, separate_pass=True)
+    explanation = Explanation("n1", "forward", "ieee", "cuda_gemm", 1.0, 1.0, (candidate,))
+    assert "residual and activation in a pass of their own" in str(explanation)
+
+
 def test_problems_are_checked_as_a_call_checks_them() -> None:
     with pytest.raises(RuntimeError, match=r"input\.size\(1\)=5"):
         conv2d_ext.explain((1, 5, 9, 9), (8, 8, 3, 3))
