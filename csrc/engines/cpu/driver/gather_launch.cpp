@@ -4,6 +4,7 @@
 
 #include "engines/cpu/driver/drivers.h"
 #include "engines/cpu/driver/gather_tiling.h"
+#include "engines/cpu/driver/gather_weights.h"
 
 namespace convx {
 namespace {
@@ -13,14 +14,6 @@ namespace {
 // layers of few channels took 15% longer.
 constexpr int64_t kPanelsInPlace = 2;
 
-// The part of the work that one task computes.
-struct GatherTask {
-  int64_t image, group;
-  int64_t row_phase, column_phase;
-  int64_t channel, channels;  // target channels, within the group
-  LatticeChunk chunk;
-};
-
 template <typename Acc>
 class GatherLaunch {
  public:
@@ -29,17 +22,13 @@ class GatherLaunch {
         g_(cpu_geometry_of<GatherGeometry>(plan)),
         kernels_(find_kernels<Acc>(problem.dtype)),
         bytes_(size_of(problem.dtype)),
-        weights_(static_cast<const char*>(buffers.w)),
+        weights_(problem, g_, buffers),
         bias_(static_cast<const char*>(buffers.bias)),
         residual_(static_cast<const char*>(buffers.residual)),
         shared_(static_cast<Acc*>(buffers.workspace)) {
     const bool forward = problem.pass == Pass::kForward;
     source_ = static_cast<const char*>(forward ? buffers.x : buffers.y);
     target_ = static_cast<char*>(forward ? buffers.y : buffers.x);
-    const int64_t tile_m = std::min(g_.tile.m, g_.view.target_channels);
-    over_channels_ = vectors_run_over_channels(problem, g_, kernels_.lanes, kernels_.panel_vectors);
-    // Few rows leave registers for more columns.
-    vectors_ = tile_m <= kernels_.max_rows[1] ? 4 : 2;
     const int64_t slot_bytes = g_.slot_elements() * static_cast<int64_t>(sizeof(Acc));
     const int64_t slots_bytes =
         plan.workspace_bytes - g_.shared_weights * static_cast<int64_t>(sizeof(Acc));
@@ -55,9 +44,9 @@ class GatherLaunch {
     if (g_.shared_weights > 0) {
       const int64_t parts = ceil_div(g_.view.source_channels, g_.box.channels);
       run_tasks(runner, pieces * parts, [&](int, int64_t index) {
-        pack_shared(index / parts / row_phases / column_phases,
-                    index / parts / column_phases % row_phases, index / parts % column_phases,
-                    index % parts * g_.box.channels);
+        weights_.pack_shared(index / parts / row_phases / column_phases,
+                             index / parts / column_phases % row_phases,
+                             index / parts % column_phases, index % parts * g_.box.channels);
       });
     }
     const int64_t chunks = g_.row_chunks * g_.column_chunks * g_.channel_blocks;
@@ -93,105 +82,6 @@ class GatherLaunch {
   int64_t count_row_taps(int64_t phase) const { return g_.view.rows[phase].taps.size(); }
   int64_t count_column_taps(int64_t phase) const { return g_.view.columns[phase].taps.size(); }
 
-  // Panels of a block of `channels` target channels: as even as possible, or whole vectors.
-  int64_t count_panels(int64_t channels) const {
-    if (!over_channels_) return ceil_div(channels, kernels_.max_rows[vectors_ == 2 ? 0 : 1]);
-    int64_t panels = 0;
-    for (int64_t m = 0; m < channels; ++panels) m += count_vectors(channels - m) * kernels_.lanes;
-    return panels;
-  }
-
-  // First target channel of a panel, counted from the block's first. Panel `panels` is the end.
-  int64_t find_panel(int64_t channels, int64_t panels, int64_t panel) const {
-    if (!over_channels_) return panel * channels / panels;
-    int64_t m = 0;
-    while (panel-- > 0) m += count_vectors(channels - m) * kernels_.lanes;
-    return m;
-  }
-
-  int count_vectors(int64_t channels) const {
-    const int64_t vectors = channels / kernels_.lanes;
-    return vectors >= kernels_.panel_vectors ? kernels_.panel_vectors : vectors >= 2 ? 2 : 1;
-  }
-
-  // Packs the weights of a block as [panel][depth][row in panel]. The panels of all channel blocks
-  // are contiguous, so the panel of target channel m starts at m * depth.
-  void pack_weights(const GatherTask& task, const DepthBlock& block, Acc* out) const {
-    const GatherView& view = g_.view;
-    const Strides& strides = problem_.w_strides;
-    const auto& row_taps = view.rows[task.row_phase].taps;
-    const auto& column_taps = view.columns[task.column_phase].taps;
-    // The taps of a phase are evenly spaced. If that spacing continues from row to row or from
-    // channel to channel, as in dense weights with stride 1, longer runs are copied at once.
-    auto spacing = [](const std::vector<AxisTap>& taps) {
-      return taps.size() > 1 ? taps[1].tap - taps[0].tap : 0;
-    };
-    const int64_t column_step = spacing(column_taps) * strides.w;
-    const int64_t row_step = spacing(row_taps) * strides.h;
-    int64_t run = block.columns;
-    int64_t run_step = block.columns > 1 ? column_step : block.rows > 1 ? row_step : 0;
-    if (block.columns == 1 || block.rows == 1 || row_step == block.columns * column_step) {
-      run *= block.rows;
-      if (run == 1) run_step = view.weight_source_stride;
-      if (block.channels == 1 || view.weight_source_stride == run * run_step) run *= block.channels;
-    }
-    const int64_t panels = count_panels(task.channels);
-    RowCopy copy;
-    copy.rows = run;
-    copy.row_stride = run_step;
-    copy.column_stride = view.weight_target_stride;
-    // Panels are the inner loop, because the weights of all target channels are neighbours in the
-    // input gradient. In the forward pass, a run mostly is the whole block.
-    for (int64_t k = 0; k < block.depth(); k += run) {
-      const int64_t c = k / (block.rows * block.columns);
-      const int64_t r = k / block.columns % block.rows;
-      for (int64_t p = 0; p < panels; ++p) {
-        const int64_t m = find_panel(task.channels, panels, p);
-        copy.columns = find_panel(task.channels, panels, p + 1) - m;
-        copy.pitch = copy.columns;
-        const int64_t offset = task.group * problem_.filters_per_group() * strides.n +
-                               (task.channel + m) * view.weight_target_stride +
-                               (block.channel + c) * view.weight_source_stride +
-                               row_taps[block.row + r].tap * strides.h +
-                               column_taps[block.column].tap * strides.w;
-        copy.source = weights_ + offset * bytes_;
-        kernels_.load_rows(copy, out + m * block.depth() + k * copy.columns);
-      }
-    }
-  }
-
-  // Shared packed weights: [group][phase pair][depth block][target channel panels].
-  Acc* find_shared(const GatherTask& task, const DepthBlock& block) const {
-    int64_t taps_before = 0;
-    const int64_t row_taps = count_row_taps(task.row_phase);
-    const int64_t column_taps = count_column_taps(task.column_phase);
-    for (int64_t i = 0; i < task.row_phase; ++i) taps_before += count_row_taps(i) * problem_.S;
-    for (int64_t j = 0; j < task.column_phase; ++j) taps_before += row_taps * count_column_taps(j);
-    const int64_t depth_before =
-        block.channel * row_taps * column_taps + block.row * column_taps + block.column;
-    const int64_t per_channel = g_.view.source_channels;
-    return shared_ +
-           g_.view.target_channels * (task.group * per_channel * problem_.taps() +
-                                      per_channel * taps_before + depth_before) +
-           task.channel * block.depth();
-  }
-
-  void pack_shared(int64_t group, int64_t row_phase, int64_t column_phase, int64_t channel) const {
-    GatherTask task{};
-    task.group = group;
-    task.row_phase = row_phase;
-    task.column_phase = column_phase;
-    const int64_t channel_end = std::min(channel + g_.box.channels, g_.view.source_channels);
-    for_each_depth_block(g_.box, channel, channel_end, count_row_taps(row_phase),
-                         count_column_taps(column_phase), [&](const DepthBlock& block) {
-                           for (int64_t m = 0; m < g_.view.target_channels; m += g_.tile.m) {
-                             task.channel = m;
-                             task.channels = std::min(g_.tile.m, g_.view.target_channels - m);
-                             pack_weights(task, block, find_shared(task, block));
-                           }
-                         });
-  }
-
   void run_task(int slot, const GatherTask& task) const {
     const int64_t row_taps = count_row_taps(task.row_phase);
     const int64_t column_taps = count_column_taps(task.column_phase);
@@ -212,16 +102,16 @@ class GatherLaunch {
     const int64_t depth = block.depth();
     const Acc* weights = slice;
     if (g_.shared_weights > 0) {
-      weights = find_shared(task, block);
+      weights = weights_.find_shared(task, block);
     } else {
-      pack_weights(task, block, slice);
+      weights_.pack(task, block, slice);
     }
     Acc* staged = slice + g_.slot_weights;
     Acc* panel = staged + g_.slot_staged;
     Acc* sums = panel + g_.slot_panel;
     int32_t offsets[kMaxDepth];
     Product product{block, depth, weights, staged, 0, offsets, sums, first, last};
-    if (over_channels_ && can_read_in_place(task, block)) {
+    if (weights_.over_channels() && can_read_in_place(task, block)) {
       locate_source(task, product, offsets);
     } else {
       const StagedShape shape =
@@ -234,7 +124,7 @@ class GatherLaunch {
     }
     if (multiplies_plane(g_)) {
       multiply_plane(task, product);
-    } else if (over_channels_) {
+    } else if (weights_.over_channels()) {
       multiply_runs(task, product, panel);
     } else {
       multiply_columns(task, product, panel);
@@ -340,7 +230,7 @@ class GatherLaunch {
   // left out: of the input gradient's products, these are many. The accumulators are
   // [panel][pixel][channel]; a product that is alone needs those of one run only.
   void multiply_runs(const GatherTask& task, const Product& product, Acc* scratch) const {
-    const int64_t panels = count_panels(task.channels);
+    const int64_t panels = weights_.count_panels(task.channels);
     const int64_t runs = ceil_div(task.chunk.columns, kernels_.max_run_columns());
     TileColumns columns;
     columns.segment_count = 1;
@@ -354,8 +244,8 @@ class GatherLaunch {
       const TermBlocks terms = find_terms(product.block, taps);
       columns.segments[0] = {0, target, 0, static_cast<int32_t>(count)};
       for (int64_t p = 0; p < panels; ++p) {
-        const int64_t m = find_panel(task.channels, panels, p);
-        const int vectors = count_vectors(task.channels - m);
+        const int64_t m = weights_.find_panel(task.channels, panels, p);
+        const int vectors = weights_.count_vectors(task.channels - m);
         const int64_t width = int64_t{vectors} * kernels_.lanes;
         Acc* sums = product.sums;
         if (!product.alone()) {
@@ -393,14 +283,14 @@ class GatherLaunch {
     const int64_t depth = product.depth;
     int32_t panel_offsets[kMaxDepth];
     const ColumnTiling tiling =
-        make_tiling(g_.packed, task.chunk, product.pitch, kernels_.lanes, vectors_);
+        make_tiling(g_.packed, task.chunk, product.pitch, kernels_.lanes, weights_.tile_vectors());
     const int64_t width = tiling.width();
     if (g_.packed) {
       for (int64_t k = 0; k < depth; ++k) panel_offsets[k] = static_cast<int32_t>(k * width);
     }
     // All channels for each tile, if it is packed or if the target's channels are neighbours. Else
     // a few channels for all tiles, so that the target is written in long runs.
-    const int64_t panels = count_panels(task.channels);
+    const int64_t panels = weights_.count_panels(task.channels);
     const int64_t streams = problem_.epilogue.has_residual ? 2 : 1;
     const int64_t panel_step = g_.packed || g_.view.target_strides.c == 1
                                    ? panels
@@ -413,7 +303,7 @@ class GatherLaunch {
       for (int64_t tile = 0; tile < tiling.tiles; ++tile) {
         describe_tile(tiling, tile, target_row_stride(task), target_column_stride(task), columns);
         const Acc* vectors[kMaxTileVectors];
-        for (int v = 0; v < vectors_; ++v) {
+        for (int v = 0; v < weights_.tile_vectors(); ++v) {
           vectors[v] =
               g_.packed ? panel + v * kernels_.lanes : product.source + columns.vector_start[v];
         }
@@ -427,7 +317,7 @@ class GatherLaunch {
         for (int64_t p = first_panel; p < last_panel; ++p) {
           const int64_t m = p * task.channels / panels;
           const int64_t rows = (p + 1) * task.channels / panels - m;
-          kernels_.multiply_tile(static_cast<int>(rows), vectors_, depth,
+          kernels_.multiply_tile(static_cast<int>(rows), weights_.tile_vectors(), depth,
                                  product.weights + m * depth, vectors,
                                  g_.packed ? panel_offsets : product.offsets, !product.first,
                                  tile_sums + (m - channel) * width);
@@ -489,7 +379,8 @@ class GatherLaunch {
 
   // Target pixels that no tap reaches are zero.
   void store_zeros(const GatherTask& task, Acc* slice) const {
-    const ColumnTiling tiling = make_tiling(true, task.chunk, 0, kernels_.lanes, vectors_);
+    const ColumnTiling tiling =
+        make_tiling(true, task.chunk, 0, kernels_.lanes, weights_.tile_vectors());
     Acc* sums = slice + g_.slot_weights + g_.slot_staged + g_.slot_panel;
     std::fill_n(sums, task.channels * tiling.width(), Acc{0});
     TileColumns columns;
@@ -505,12 +396,10 @@ class GatherLaunch {
   const int64_t bytes_;
   const char* source_;
   char* target_;
-  const char* weights_;
+  const GatherWeights<Acc> weights_;
   const char* bias_;
   const char* residual_;
   Acc* shared_;
-  bool over_channels_;  // in multiply_runs, else in multiply_columns
-  int vectors_;         // of a tile in multiply_columns
   int64_t slots_;
 };
 
