@@ -231,7 +231,7 @@ class GatherLaunch {
   // [panel][pixel][channel]; a product that is alone needs those of one run only.
   void multiply_runs(const GatherTask& task, const Product& product, Acc* scratch) const {
     const int64_t panels = weights_.count_panels(task.channels);
-    const int64_t runs = ceil_div(task.chunk.columns, kernels_.max_run_columns());
+    const int64_t runs = ceil_div(task.chunk.columns, kMaxTileColumns);
     TileColumns columns;
     columns.segment_count = 1;
     for (int64_t index = 0; index < task.chunk.rows * runs; ++index) {

@@ -121,11 +121,6 @@ struct CpuKernels {
   int max_run_pixels[3];
   int max_pixel_rows[3];
 
-  // The most pixels of a run: whole tiles of the widest kind.
-  int64_t max_run_columns() const {
-    return kMaxTileColumns / max_run_pixels[2] * max_run_pixels[2];
-  }
-
   // Copies and converts. `out` points to the first border element.
   void (*load_rows)(const RowCopy& copy, Acc* out);
   void (*store_tile)(Acc* tile, const TileStore& store);  // may overwrite the tile
