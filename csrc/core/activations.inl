@@ -25,7 +25,7 @@ struct LibraryMath {
     if constexpr (sizeof(Acc) == 4) return ::erff(v);
     return ::erf(v);
   }
-  // On GPUs, float32 without the subroutine for subnormal quotients.
+  // On GPUs, float32 values are divided without the subroutine that subnormal quotients need.
   template <typename Acc>
   static CONVX_ACTIVATION Acc divide(Acc a, Acc b) {
 #ifdef __CUDA_ARCH__

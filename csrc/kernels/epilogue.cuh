@@ -26,7 +26,7 @@ __device__ __forceinline__ void activate_array(Activation activation, Acc slope,
 // Activates values in registers by one of the short activations, without a call: kernels that keep
 // their operands in registers through the whole launch would need more of them around one.
 template <typename Acc, int kCount>
-__device__ __forceinline__ void activate_shortly(const FusionParams& p, Acc (&values)[kCount]) {
+__device__ __forceinline__ void activate_inline(const FusionParams& p, Acc (&values)[kCount]) {
   if (p.activation == Activation::kNone) return;
   const Acc slope = static_cast<Acc>(p.slope);
   visit_activation(p.activation, [&]<Activation kActivation>() {

@@ -121,6 +121,8 @@ struct GatherGeometry {
   int64_t slot_sums = 0;
 
   int64_t slot_elements() const { return slot_weights + slot_staged + slot_panel + slot_sums; }
+  int64_t count_row_taps(int64_t phase) const { return view.rows[phase].taps.size(); }
+  int64_t count_column_taps(int64_t phase) const { return view.columns[phase].taps.size(); }
   void describe(Text& out) const;
 };
 

@@ -79,12 +79,9 @@ class GatherLaunch {
   }
 
  private:
-  int64_t count_row_taps(int64_t phase) const { return g_.view.rows[phase].taps.size(); }
-  int64_t count_column_taps(int64_t phase) const { return g_.view.columns[phase].taps.size(); }
-
   void run_task(int slot, const GatherTask& task) const {
-    const int64_t row_taps = count_row_taps(task.row_phase);
-    const int64_t column_taps = count_column_taps(task.column_phase);
+    const int64_t row_taps = g_.count_row_taps(task.row_phase);
+    const int64_t column_taps = g_.count_column_taps(task.column_phase);
     Acc* slice = shared_ + g_.shared_weights + slot * g_.slot_elements();
     if (row_taps * column_taps == 0) return store_zeros(task, slice);
     const int64_t depth_end = g_.view.source_channels * row_taps * column_taps;
@@ -227,7 +224,7 @@ class GatherLaunch {
   }
 
   // Vectors run over target channels, in runs of pixels of one row. Kernel rows in the padding are
-  // left out: of the input gradient's products, these are many. The accumulators are
+  // left out; small images and input gradients have many of them. The accumulators are
   // [panel][pixel][channel]; a product that is alone needs those of one run only.
   void multiply_runs(const GatherTask& task, const Product& product, Acc* scratch) const {
     const int64_t panels = weights_.count_panels(task.channels);

@@ -104,10 +104,11 @@ class GatherWeights {
   // Shared packed weights: [group][phase pair][depth block][target channel panels].
   Acc* find_shared(const GatherTask& task, const DepthBlock& block) const {
     int64_t taps_before = 0;
-    const int64_t row_taps = count_row_taps(task.row_phase);
-    const int64_t column_taps = count_column_taps(task.column_phase);
-    for (int64_t i = 0; i < task.row_phase; ++i) taps_before += count_row_taps(i) * problem_.S;
-    for (int64_t j = 0; j < task.column_phase; ++j) taps_before += row_taps * count_column_taps(j);
+    const int64_t row_taps = g_.count_row_taps(task.row_phase);
+    const int64_t column_taps = g_.count_column_taps(task.column_phase);
+    for (int64_t i = 0; i < task.row_phase; ++i) taps_before += g_.count_row_taps(i) * problem_.S;
+    for (int64_t j = 0; j < task.column_phase; ++j)
+      taps_before += row_taps * g_.count_column_taps(j);
     const int64_t depth_before =
         block.channel * row_taps * column_taps + block.row * column_taps + block.column;
     const int64_t per_channel = g_.view.source_channels;
@@ -123,8 +124,8 @@ class GatherWeights {
     task.row_phase = row_phase;
     task.column_phase = column_phase;
     const int64_t channel_end = std::min(channel + g_.box.channels, g_.view.source_channels);
-    for_each_depth_block(g_.box, channel, channel_end, count_row_taps(row_phase),
-                         count_column_taps(column_phase), [&](const DepthBlock& block) {
+    for_each_depth_block(g_.box, channel, channel_end, g_.count_row_taps(row_phase),
+                         g_.count_column_taps(column_phase), [&](const DepthBlock& block) {
                            for (int64_t m = 0; m < g_.view.target_channels; m += g_.tile.m) {
                              task.channel = m;
                              task.channels = std::min(g_.tile.m, g_.view.target_channels - m);
@@ -134,9 +135,6 @@ class GatherWeights {
   }
 
  private:
-  int64_t count_row_taps(int64_t phase) const { return g_.view.rows[phase].taps.size(); }
-  int64_t count_column_taps(int64_t phase) const { return g_.view.columns[phase].taps.size(); }
-
   const ConvProblem& problem_;
   const GatherGeometry& g_;
   const CpuKernels<Acc>& kernels_;
