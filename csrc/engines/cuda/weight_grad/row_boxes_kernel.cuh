@@ -73,7 +73,8 @@ struct BoxesMemory : StoreMemory {
 // Copies the steps of a slice. One lane runs it.
 template <int kStep>  // pixels
 __device__ __forceinline__ void copy_steps(const WgradGeometry& g, const WgradMaps& maps,
-                                           const BoxesMemory& memory, const WgradWork& work) {
+                                           const StageStep& step, const BoxesMemory& memory,
+                                           const WgradWork& work) {
   const RowTiles& t = g.row_tiles;
   int image = work.first_stage;
   int segment = t.by_segments.split(image);
@@ -99,9 +100,9 @@ __device__ __forceinline__ void copy_steps(const WgradGeometry& g, const WgradMa
                full);
     }
     stage.advance(g.stages);
-    if (++segment < t.segments) continue;
-    segment = 0;
-    if (++row == t.run_bands) row = 0, ++image;
+    segment += step.column, row += step.row, image += step.image;
+    if (segment >= t.segments) segment -= t.segments, ++row;
+    if (row >= t.run_bands) row -= t.run_bands, ++image;
   }
 }
 
@@ -184,7 +185,7 @@ __global__ void __launch_bounds__(kBoxThreads, 1)
     // The producer has returned or will, and no barrier waits for it.
     if (g.writes_result) ResultStore<kForm>(g, call, memory, work).run_sets(128 * warpgroups);
   } else if (elect_lane()) {
-    copy_steps<kStep>(g, maps, memory, work);
+    copy_steps<kStep>(g, maps, call.step, memory, work);
   }
 #endif
 }

@@ -57,7 +57,7 @@ class RowBuilder {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     RingCursor stage, slot;
     for (int i = 0; i < work_.stages; ++i) {
-      const RowRun run(g_, static_cast<int>(work_.first_stage) + i);
+      const RowRun run(g_, work_.first_stage + i * work_.stage_step);
       const int count = window_.count_rows(run);
       for (int index = 0; index < count; ++index) {
         wait_barrier(memory_.input_full + 8 * stage.slot, stage.parity);

@@ -119,7 +119,7 @@ class RowConsumer {
     PassedStep passed{};
     int chain = 0;  // steps since the accumulators were stored
     for (int i = 0; i < work_.stages; ++i) {
-      const RowRun run(g_, static_cast<int>(work_.first_stage) + i);
+      const RowRun run(g_, work_.first_stage + i * work_.stage_step);
       if (!kIsSplit && chain > 0 && chain + run.rows > g_.flush_stages) {
         store(sums);
         chain = 0;

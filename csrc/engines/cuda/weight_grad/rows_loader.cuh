@@ -47,7 +47,7 @@ class RowLoader {
 
   __device__ void run() {
     for (int i = 0; i < work_.stages; ++i) {
-      const RowRun run(g_, static_cast<int>(work_.first_stage) + i);
+      const RowRun run(g_, work_.first_stage + i * work_.stage_step);
       int loaded = 0;
       for (int row = 0; row < run.rows; ++row) {
         for (; loaded < row * window_.advance + window_.span; ++loaded) load_input(run, loaded);

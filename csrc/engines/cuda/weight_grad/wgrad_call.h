@@ -18,6 +18,12 @@ struct OperandAccess {
   bool is_vector;
 };
 
+// A number of stages as (column, row, image), each less than there are: of positions, or of the
+// steps of the kernel that TMA boxes feed.
+struct StageStep {
+  int column, row, image;
+};
+
 struct WgradCall {
   const void *x, *y;  // tensors as the caller has them
   void* w;
@@ -29,6 +35,8 @@ struct WgradCall {
   int64_t stages;             // of the round
   int slice_stages;           // of a slice; the first longer_slices have one more
   int longer_slices;
+  int stage_step;         // from a stage of a slice to its next one: see WgradGeometry::takes_turns
+  StageStep step;         // the same as the blocks' loaders count
   bool adds_to_partials;  // all rounds but the first
 
   // If set, the kernels return at once unless (*run_flag == 0) equals run_if_zero. The packing

@@ -98,6 +98,7 @@ class StagingLoader {
         residue_(g.residues[group.residue]),
         input_(g, position + group.shift / 8 * 8),
         gradient_(g, position),
+        step_(call.step),
         discard_(call) {}
 
   __device__ __forceinline__ void load_input() {
@@ -111,7 +112,7 @@ class StagingLoader {
                    residue_.column, residue_.row, barrier);
       });
     }
-    input_.advance(g_);
+    input_.advance(g_, step_);
   }
 
   __device__ __forceinline__ void load_gradient() {
@@ -123,7 +124,7 @@ class StagingLoader {
                    gradient_.row, gradient_.image, 0, 0, barrier);
       });
     }
-    gradient_.advance(g_);
+    gradient_.advance(g_, step_);
   }
 
   // Waits for the next slot, and calls copy(slot, barrier), which brings so many bytes.
@@ -146,6 +147,7 @@ class StagingLoader {
   const WgradWork& work_;
   const StrideResidue residue_;
   PositionCursor input_, gradient_;
+  const StageStep& step_;
   DiscardFlag discard_;
   RingCursor cursor_;
 };

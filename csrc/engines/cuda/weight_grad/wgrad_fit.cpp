@@ -166,9 +166,6 @@ class Search {
     if (p_.N * row_axis_.length >= (int64_t{1} << 30) / column_axis_.length) return false;
     g.pitch = narrow(column_axis_.length), g.rows = narrow(row_axis_.length);
     g.by_pitch = FastDivmod(g.pitch), g.by_rows = FastDivmod(g.rows);
-    g.stage_columns = kStagePositions % g.pitch;
-    g.stage_rows = kStagePositions / g.pitch % g.rows;
-    g.stage_images = kStagePositions / g.pitch / g.rows;
     for (const int64_t row : row_axis_.residues) {
       for (const int64_t column : column_axis_.residues) {
         g.residues[g.residue_count++] = {narrow(row), narrow(column)};
@@ -302,6 +299,7 @@ class Search {
     const int skipped = g.images_end_in_gaps ? 8 : 0;  // inside of an MMA's operand
     // A single tap reads whole stages.
     const bool is_single = g.group_count == 1 && reach == 0 && g.groups[0].shift % 8 == 0;
+    g.takes_turns = is_single && g.converts();
     g.mirrored_stages =
         is_single ? 0 : static_cast<int>(ceil_div(15 + skipped + reach, kStagePositions));
     const int64_t input_stage =

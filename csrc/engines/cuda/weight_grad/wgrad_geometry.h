@@ -303,7 +303,6 @@ struct WgradGeometry {
   // Every image is one stage, and dY' is zero in its last 8 positions, which MMAs of one component
   // leave out, unless the block converts its operands.
   bool images_end_in_gaps;
-  int stage_columns, stage_rows, stage_images;  // of a stage's length, as positions are split
   bool folds_columns;
   int packed_channels;  // columns that a packed row of X' has: C, or S * C where folded
   int residue_count;
@@ -334,6 +333,9 @@ struct WgradGeometry {
   int flush_stages;                   // MMAs accumulate over so many stages at most
   int staging_slots;                  // of the staging ring, if operands are converted
   int slices;                         // split-K
+  // Slice i has the stages i, i + slices, ..., so that blocks that run at the same time read
+  // neighbouring memory. Otherwise a slice's stages follow each other, and share halos.
+  bool takes_turns;
   // The slices of a tile are the blocks of a cluster, which add their accumulators and write dW.
   // Otherwise partial sums go to the workspace, and another kernel adds them.
   bool writes_result;

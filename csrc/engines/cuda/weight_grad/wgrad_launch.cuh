@@ -25,6 +25,13 @@ namespace convx {
 // Blocks of the packing kernel: eight for each of 132 multiprocessors.
 inline constexpr int64_t kPackBlocks = 1056;
 
+// Splits a number of columns into columns, rows and images.
+inline StageStep split_step(int64_t columns, int64_t row_columns, int64_t image_rows) {
+  const int64_t rows = columns / row_columns;
+  return {static_cast<int>(columns % row_columns), static_cast<int>(rows % image_rows),
+          static_cast<int>(rows / image_rows)};
+}
+
 // Sets which stages the round that begins with this one has.
 inline void set_stages(const WgradGeometry& g, WgradCall& call, int64_t first) {
   call.first_stage = first;
@@ -32,6 +39,13 @@ inline void set_stages(const WgradGeometry& g, WgradCall& call, int64_t first) {
   call.slice_stages = static_cast<int>(call.stages / g.slices);
   call.longer_slices = static_cast<int>(call.stages % g.slices);
   call.adds_to_partials = first > 0;
+  call.stage_step = g.takes_turns ? g.slices : 1;
+  call.step = {};
+  if (g.input_source == OperandSource::kRowBoxes) {
+    call.step = split_step(call.stage_step, g.row_tiles.segments, g.row_tiles.run_bands);
+  } else if (g.input_source != OperandSource::kRows) {
+    call.step = split_step(int64_t{call.stage_step} * kStagePositions, g.pitch, g.rows);
+  }
 }
 
 // Finds the scales of kScaledFp16 and kScaledFp16x2: one power of two for X and one for dY, each by

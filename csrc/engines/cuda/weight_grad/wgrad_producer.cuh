@@ -21,9 +21,9 @@ struct PositionCursor {
     row = g.by_rows.split(image);
   }
 
-  // By one stage.
-  __device__ __forceinline__ void advance(const WgradGeometry& g) {
-    column += g.stage_columns, row += g.stage_rows, image += g.stage_images;
+  // To the next stage.
+  __device__ __forceinline__ void advance(const WgradGeometry& g, const StageStep& step) {
+    column += step.column, row += step.row, image += step.image;
     if (column >= g.pitch) column -= g.pitch, ++row;
     if (row >= g.rows) row -= g.rows, ++image;
   }
@@ -56,6 +56,7 @@ class GradientProducer {
         tiles_(g.block_filter_tiles),
         filter_(work.tile.filter_tile * kTileFilters),
         place_(g, static_cast<int>((call.first_stage + work.first_stage) * kStagePositions)),
+        step_(call.step),
         tile_bytes_(g.gradient_rows * kGradientRowBytes),
         component_bytes_(g.filter_tiles * tile_bytes_),
         from_(call.packed_y + work.tile.filter_tile * tile_bytes_ +
@@ -88,7 +89,7 @@ class GradientProducer {
       pixel_copy(to, map_, filter_ + tile * kTileFilters, place_.column, place_.row, place_.image,
                  0, 0, barrier);
     }
-    place_.advance(g_);
+    place_.advance(g_, step_);
   }
 
   const WgradGeometry& g_;
@@ -98,6 +99,7 @@ class GradientProducer {
   const bool is_packed_;
   const int tiles_, filter_;
   PositionCursor place_;
+  const StageStep& step_;
   const int64_t tile_bytes_, component_bytes_;
   const char* from_;
 };
@@ -142,6 +144,7 @@ class InputProducer {
         residue_(g.residues[group.residue]),
         place_(g, static_cast<int>((call.first_stage + work.first_stage) * kStagePositions) +
                       group.shift / 8 * 8),
+        step_(call.step),
         tile_bytes_(g.input_rows * g.row_bytes),
         component_bytes_(int64_t{g.residue_count} * g.channel_tiles * tile_bytes_),
         from_(call.packed_x +
@@ -179,7 +182,7 @@ class InputProducer {
       pixel_copy(to + mirror, map_, channel, column, row, place_.image, residue_.column,
                  residue_.row, barrier);
     }
-    place_.advance(g_);
+    place_.advance(g_, step_);
   }
 
   const WgradGeometry& g_;
@@ -190,6 +193,7 @@ class InputProducer {
   const int tiles_, channel_;
   const StrideResidue residue_;
   PositionCursor place_;
+  const StageStep& step_;
   int ring_slot_ = 0;  // that the next stage goes to
   const int64_t tile_bytes_, component_bytes_;
   const char* from_;

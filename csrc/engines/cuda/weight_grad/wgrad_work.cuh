@@ -61,11 +61,14 @@ struct WgradWork {
   WgradTile tile;
   int first_stage;  // of the round
   int stages;
+  int stage_step;  // from one of them to the next
 
   __device__ WgradWork(const WgradGeometry& g, const WgradCall& call, const WgradIndex& index)
       : tile_index(index.tile), slice(index.slice), tile(g, index.tile) {
-    first_stage = slice * call.slice_stages + min(slice, call.longer_slices);
+    first_stage =
+        g.takes_turns ? slice : slice * call.slice_stages + min(slice, call.longer_slices);
     stages = call.slice_stages + (slice < call.longer_slices ? 1 : 0);
+    stage_step = call.stage_step;
   }
 };
 
