@@ -46,7 +46,7 @@ struct Engine {
 
   // Optional: returns 0 if the engine's kernels apply the problem's residual and activation, and
   // otherwise microseconds of the pass that applies them behind the engine, which then plans the
-  // problem without them. Null if the kernels apply every epilogue.
+  // problem without them. Null if the kernels apply every epilogue, as on the CPU.
   double (*separate_pass_us)(const ConvProblem&, const DeviceCaps&) = nullptr;
 
   // Optional: returns false on GPUs where the other engines' predictions were fitted to

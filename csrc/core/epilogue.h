@@ -8,6 +8,8 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
+#include <optional>
 
 namespace convx {
 
@@ -33,13 +35,6 @@ inline constexpr std::array kActivations{
 
 const char* name_of(Activation activation);
 
-// Whether an activation is a few instructions long, so that a kernel may have it in its inner loop.
-constexpr bool is_short(Activation activation) {
-  using enum Activation;
-  return activation != kGelu && activation != kGeluTanh && activation != kTanh &&
-         activation != kMish;
-}
-
 struct Epilogue {
   bool has_bias = false;
   bool has_residual = false;
@@ -52,15 +47,26 @@ struct Epilogue {
   bool operator==(const Epilogue&) const = default;
 };
 
-// The same for kernels, which add the bias on their own.
-struct FusionParams {
-  const void* residual = nullptr;  // what is added to the target at the same offset; may be null
-  Activation activation = Activation::kNone;
-  double slope = 0;
-
-#ifdef __CUDACC__
-  __device__ bool is_on() const { return residual != nullptr || activation != Activation::kNone; }
-#endif
+// What kernels do themselves behind the bias: they bound y, which is a ReLU or ReLU6. Residuals and
+// other activations are a pass of their own (kernels/separate_pass.h).
+struct Clamp {
+  bool is_on = false;
+  float lowest = 0, highest = 0;
 };
+
+// The epilogue as bounds of y, where it is nothing else.
+inline std::optional<Clamp> find_clamp(const Epilogue& epilogue) {
+  if (epilogue.has_residual) return {};
+  switch (epilogue.activation) {
+    case Activation::kNone:
+      return Clamp{};
+    case Activation::kRelu:
+      return Clamp{true, 0, std::numeric_limits<float>::infinity()};
+    case Activation::kRelu6:
+      return Clamp{true, 0, 6};
+    default:
+      return {};
+  }
+}
 
 }  // namespace convx

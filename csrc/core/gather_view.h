@@ -140,21 +140,19 @@ inline GatherView make_gather_view(const ConvProblem& p) {
           input_grad_phases(p.W, p.S, p.stride.w, p.pad.left, p.dilation.w)};
 }
 
-inline FusionParams make_fusion_params(const ConvProblem& problem, const Buffers& buffers) {
-  if (problem.pass != Pass::kForward) return {};
-  const Epilogue& epilogue = problem.epilogue;
-  return {epilogue.has_residual ? buffers.residual : nullptr, epilogue.activation, epilogue.slope};
+inline Clamp make_clamp(const ConvProblem& problem) {
+  return find_clamp(problem.epilogue).value_or(Clamp{});
 }
 
 // Assigns a call's buffers to source and target.
-// Params: any kernel's parameters with source, weight, bias, fusion and target.
+// Params: any kernel's parameters with source, weight, bias, clamp and target.
 template <typename Params>
 void set_gather_buffers(Params& params, const ConvProblem& problem, const Buffers& buffers) {
   const bool forward = problem.pass == Pass::kForward;
   params.source = forward ? buffers.x : buffers.y;
   params.weight = buffers.w;
   params.bias = forward && problem.epilogue.has_bias ? buffers.bias : nullptr;
-  params.fusion = make_fusion_params(problem, buffers);
+  params.clamp = make_clamp(problem);
   params.target = forward ? buffers.y : buffers.x;
 }
 

@@ -118,10 +118,8 @@ __global__ void sum_partials_kernel(const __grid_constant__ TensorParams p, DTyp
       if (p.bias != nullptr) sum += load_as<float>(dtype, p.bias, filter);
       to = image * p.target_n + filter * p.target_c + row * p.target_h + column * p.target_w;
     }
-    if (p.fusion.residual != nullptr) sum += load_as<float>(dtype, p.fusion.residual, to);
-    float values[1] = {sum};
-    finish_values<float>(p.fusion, nullptr, 0, 0, values);
-    store_as(dtype, p.target, to, values[0]);
+    if (p.clamp.is_on) sum = bound(p.clamp, sum);
+    store_as(dtype, p.target, to, sum);
   }
 }
 

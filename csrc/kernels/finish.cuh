@@ -56,10 +56,6 @@ __device__ __forceinline__ void visit_whole_or_slice(bool is_slice, const Whole&
 // values that were split overflow early, and infinities split into NaN; padding zeros times an
 // infinite operand give NaN, which the definition does not have. They are recomputed in float32.
 
-// What stands for an accumulator that must be recomputed, once an activation may have made it
-// finite.
-inline constexpr float kNan = __builtin_nanf("");
-
 // Whether an accumulator of split values must be recomputed: splitting an infinity gives NaN where
 // float32 gives an infinity, and large values overflow early.
 __device__ __forceinline__ bool is_not_finite(float sum) { return !(fabsf(sum) <= FLT_MAX); }

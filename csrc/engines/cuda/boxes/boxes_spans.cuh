@@ -196,22 +196,12 @@ class SpanStaging : BoxStaging<kMath> {
  public:
   static constexpr bool kHasBoxes = false;
   using Base::kGroups, Base::kSliceFilters, Base::load_bias, Base::read_bias;
-  using typename Base::Element, typename Base::Targets;
+  using typename Base::Element;
 
   __device__ __forceinline__ explicit SpanStaging(const BoxesParams& p) : Base(p) {}
 
   __device__ __forceinline__ Pixels locate(int index) const {
     return Pixels(p_, index, p_.target, p_.target_n, p_.target_c);
-  }
-
-  __device__ __forceinline__ const void* find_base(const Pixels&) const { return p_.target; }
-  __device__ __forceinline__ Targets find_targets(const Pixels& pixels, int filter,
-                                                  int /*piece*/) const {
-    const int pixel = first_warp_pixel() + lane_ / 4;
-    const uintptr_t begin = pixels.find_unit(filter, 0) + pixels.find_shift(filter);
-    const auto* const to = reinterpret_cast<const Element*>(begin) + pixel;
-    return {{pixel < pixels.pixels ? to : nullptr, pixel + 8 < pixels.pixels ? to + 8 : nullptr},
-            p_.target_c};
   }
 
   __device__ __forceinline__ void stage(const Pixels& pixels, const float* v, uint32_t staged,

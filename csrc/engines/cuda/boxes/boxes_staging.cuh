@@ -2,7 +2,6 @@
 // tile), and the stores from there to the target.
 //
 // A Staging class has
-//     find_targets  finds the target's elements that a lane's values go to
 //     stage         writes a warp's finished values of a slice to shared memory
 //     store_boxes   stores a slice by TMA or bulk copies; called by one lane (if kHasBoxes)
 //     store_values  stores a slice by ordinary stores; called by all consumer threads
@@ -32,12 +31,6 @@ class BoxStaging {
     if (p_.bias == nullptr || filter >= p_.group_targets) return 0.f;
     return to_accumulate(static_cast<const Element*>(p_.bias)[filter]);
   }
-  // Where a lane's values go: the target's elements of the lower and upper pixel, for the slice's
-  // first filter, or null where there is no pixel; and elements from one filter to the next.
-  struct Targets {
-    const Element* pixel[2];
-    int64_t filter_step;
-  };
   // Bias of a slice: the lane's two filters of each group.
   struct Bias {
     float value[2 * kGroups];
@@ -85,33 +78,12 @@ class PixelStaging : BoxStaging<kMath> {
  public:
   static constexpr bool kHasBoxes = true;
   using Base::kGroups, Base::kSliceFilters, Base::load_bias, Base::read_bias;
-  using typename Base::Element, typename Base::Targets;
+  using typename Base::Element;
 
   __device__ __forceinline__ explicit PixelStaging(const BoxesParams& p) : Base(p) {}
 
   __device__ __forceinline__ BoxTile locate(int index) const {
     return locate_tile(p_, index, static_cast<int>(threadIdx.x) / kThreads);
-  }
-
-  __device__ __forceinline__ const void* find_base(const BoxTile& tile) const {
-    return p_.phases[tile.phase].target;
-  }
-  __device__ __forceinline__ Targets find_targets(const BoxTile& tile, int filter, int half) const {
-    const BoxPhaseParams& phase = p_.phases[tile.phase];
-    Targets targets{{}, 1};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      int image = first_warp_pixel() % (kThreads / 2) + half * (kBoxPixels / 2) + lane_ / 4 + 8 * i;
-      const int column = tile.column + p_.by_box_columns.split(image);
-      const int row = tile.row + p_.by_box_rows.split(image);
-      const bool exists = image < p_.box_images && tile.image + image < p_.images &&
-                          row < phase.target_height && column < phase.target_width;
-      if (!exists) continue;
-      targets.pixel[i] = static_cast<const Element*>(phase.target) +
-                         (tile.image + image) * p_.target_n + row * p_.target_h +
-                         column * p_.target_w + filter;
-    }
-    return targets;
   }
 
   // half: with two pieces, which 64 pixels of the warpgroup's piece.
@@ -262,25 +234,11 @@ class LineStaging : BoxStaging<kMath> {
  public:
   static constexpr bool kHasBoxes = true;
   using Base::kGroups, Base::kSliceFilters, Base::load_bias, Base::read_bias;
-  using typename Base::Element, typename Base::Targets;
+  using typename Base::Element;
 
   __device__ __forceinline__ explicit LineStaging(const BoxesParams& p) : Base(p) {}
 
   __device__ __forceinline__ int locate(int index) const { return locate_lines<kMath>(p_, index); }
-
-  __device__ __forceinline__ const void* find_base(int) const { return p_.target; }
-  __device__ __forceinline__ Targets find_targets(int first, int filter, int /*piece*/) const {
-    const int of_tile = first_warp_pixel() + lane_ / 4;
-    const int index = of_tile / kLinePixels;
-    const PlaneLine line(p_, first + index);
-    const int pixel = line.index * kLinePixels + of_tile % kLinePixels;
-    const bool exists = index < count_lines<kMath>(p_, first);
-    const Element* const to = static_cast<const Element*>(p_.target) + line.image * p_.target_n +
-                              filter * p_.target_c + pixel;
-    return {{exists && pixel < p_.plane ? to : nullptr,
-             exists && pixel + 8 < p_.plane ? to + 8 : nullptr},
-            p_.target_c};
-  }
 
   __device__ __forceinline__ void stage(int /*first*/, const float* v, uint32_t staged,
                                         int /*piece*/) const {
@@ -341,26 +299,11 @@ class ImageStaging : BoxStaging<kMath> {
  public:
   static constexpr bool kHasBoxes = true;
   using Base::kGroups, Base::kSliceFilters, Base::load_bias, Base::read_bias;
-  using typename Base::Element, typename Base::Targets;
+  using typename Base::Element;
 
   __device__ __forceinline__ explicit ImageStaging(const BoxesParams& p) : Base(p), pixels_(p) {}
 
   __device__ __forceinline__ int locate(int index) const { return locate_tile(p_, index).image; }
-
-  __device__ __forceinline__ const void* find_base(int) const { return p_.target; }
-  __device__ __forceinline__ Targets find_targets(int first, int filter, int piece) const {
-    Targets targets{{}, p_.plane};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int place = pixels_.place[piece][i];
-      const int image = place / image_pitch(p_);
-      if (place < 0 || image >= count_images(p_, first)) continue;
-      targets.pixel[i] = static_cast<const Element*>(p_.target) + (first + image) * p_.target_n +
-                         static_cast<int64_t>(filter) * p_.plane +
-                         (place - image * image_pitch(p_)) / kBytes;
-    }
-    return targets;
-  }
 
   __device__ __forceinline__ void stage(int /*first*/, const float* v, uint32_t staged,
                                         int piece) const {

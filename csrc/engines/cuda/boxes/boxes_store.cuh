@@ -12,32 +12,6 @@
 
 namespace convx {
 
-// Finishes a lane's values of a slice in local memory, [group][lower or upper pixel][filter].
-// filter: the slice's first.
-template <typename Staging, typename Place>
-__device__ __noinline__ void finish_slice(const BoxesParams& p, Place place, int filter, int piece,
-                                          float* values) {
-  using Element = typename Staging::Element;
-  const Staging staging(p);
-  const typename Staging::Targets targets = staging.find_targets(place, filter, piece);
-  const auto locate = [&](const Element* pixel) {
-    return pixel == nullptr ? nullptr
-                            : locate_residual<Element>(p.fusion, staging.find_base(place), pixel);
-  };
-  const Element* const residual[2] = {locate(targets.pixel[0]), locate(targets.pixel[1])};
-#pragma unroll 4
-  for (int g = 0; g < Staging::kGroups; ++g) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int own = 8 * g + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
-      if (residual[i / 2] == nullptr || filter + own >= p.group_targets) continue;
-      values[4 * g + i] += to_accumulate(residual[i / 2][own * targets.filter_step]);
-    }
-  }
-  activate_array(p.fusion.activation, static_cast<float>(p.fusion.slope), values,
-                 4 * Staging::kGroups);
-}
-
 // Staging: a class of boxes_staging.cuh or boxes_spans.cuh.
 template <typename Staging, int kFilters, int kPieces, bool kOwnPieces>
 class BoxStorer {
@@ -86,10 +60,7 @@ class BoxStorer {
         for (int i = 0; i < kSliceSums; ++i) {
           values[i] = sums[piece].value[slice * kSliceSums + i] + bias.value[i / 4 * 2 + i % 2];
         }
-        if (p_.fusion.is_on()) {
-          finish_by_call(p_.fusion, values,
-                         [&](float* all) { finish_slice<Staging>(p_, place, filter, piece, all); });
-        }
+        bound_all(p_.clamp, values);
         staging_.stage(place, values, staged, piece);
       }
       if (has_boxes()) fence_async_proxy();

@@ -55,7 +55,7 @@ struct BandsParams {
   const void* source;
   const void* weight;
   const void* bias;  // may be null
-  FusionParams fusion;
+  Clamp clamp;
   void* target;
   int64_t source_n, source_c, source_h;
   int64_t target_n, target_c, target_h;

@@ -248,10 +248,7 @@ struct BandJob {
           if (column >= p.column.count) continue;
           const float* of_mma = accumulators + index_accumulator(row_tile, n);
           float pair[2] = {of_mma[i] + bias, of_mma[i + 1] + bias};
-          if (p.fusion.is_on()) {
-            finish_values<T>(p.fusion, locate_residual<T>(p.fusion, p.target, target + column), 1,
-                             p.column.count - column, pair);
-          }
+          bound_all(p.clamp, pair);
           if (p.pairs) {
             store_pair(target + column, pair);
           } else {

@@ -12,6 +12,7 @@
 #include "engines/cuda/depthwise/depthwise_geometry.h"
 #include "planning/device_rates.h"
 #include "planning/refusals.h"
+#include "planning/separate_pass.h"
 #include "planning/staged_rows.h"
 
 namespace convx {
@@ -336,6 +337,7 @@ Engine cuda_bands_engine() {
   return {.id = EngineId::kCudaBands,
           .name = "cuda_bands",
           .consider = consider,
+          .separate_pass_us = pass_us_unless_bounds,
           .variants = variants,
           .plan_variant = plan_variant};
 }

@@ -65,7 +65,7 @@ struct DepthwiseTensors {
   const void* source;
   const void* weight;
   const void* bias;  // may be null
-  FusionParams fusion;
+  Clamp clamp;
   void* target;
   int64_t source_n, source_c, source_h, source_w;
   int64_t target_n, target_c, target_h, target_w;
@@ -199,7 +199,7 @@ struct PhaseStripParams {
   const void* source;  // y
   const void* weight;
   const void* bias;  // null
-  FusionParams fusion;
+  Clamp clamp;
   void* target;  // x
   int64_t source_n, source_c, source_h, source_w;
   int64_t target_n, target_c, target_h, target_w;

@@ -131,12 +131,6 @@ double bound_us(const ConvProblem& problem, const DeviceCaps& caps) {
   return kDepthwiseLaunchUs + count_bytes(problem) / kBoxBytesPerUs / scale;
 }
 
-// The kernels add no residual, and activate where that takes few instructions.
-double fused_pass_us(const ConvProblem& p, const DeviceCaps& caps) {
-  const bool in_kernel = is_short(p.epilogue.activation) && !p.epilogue.has_residual;
-  return in_kernel ? 0 : separate_pass_us(p, caps);
-}
-
 }  // namespace
 
 DepthwiseLayout find_depthwise_layout(const ConvProblem& problem) {
@@ -229,7 +223,7 @@ Engine cuda_depthwise_engine() {
           .name = "cuda_depthwise",
           .consider = consider,
           .bound_us = bound_us,
-          .separate_pass_us = fused_pass_us};
+          .separate_pass_us = pass_us_unless_bounds};
 }
 
 }  // namespace convx

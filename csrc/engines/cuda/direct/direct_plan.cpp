@@ -6,6 +6,7 @@
 #include "engines/cuda/direct/gather_geometry.h"
 #include "engines/cuda/direct/weight_grad_geometry.h"
 #include "planning/refusals.h"
+#include "planning/separate_pass.h"
 
 namespace convx {
 namespace {
@@ -70,7 +71,8 @@ Engine cuda_direct_engine() {
   return {.id = EngineId::kCudaDirect,
           .name = "cuda_direct",
           .consider = consider,
-          .bound_us = bound_us};
+          .bound_us = bound_us,
+          .separate_pass_us = pass_us_unless_bounds};
 }
 
 }  // namespace convx

@@ -45,7 +45,7 @@ struct GatherParams {
   // accumulation type. Otherwise w itself.
   const void* weight;
   const void* bias;  // may be null
-  FusionParams fusion;
+  Clamp clamp;
   void* target;
   Strides source_strides, target_strides;
   // Strides of w along groups, target channels, source channels, r and s.

@@ -27,10 +27,10 @@ __device__ inline int64_t locate_pixel(const GatherParams& p, const GatherBlock&
 }
 
 // Stores the tile; if `add` is set, it adds to the target. finishes: the sums are complete, and get
-// bias, residual and activation. A thread's 8 pixels of
-// one filter would make each store instruction touch addresses 32 bytes apart, so each warp
-// transposes its tile in shared memory and stores runs of neighbouring pixels. For a channels_last
-// target it stores directly, because there a thread's filters are neighbours.
+// bias and activation. A thread's 8 pixels of one filter would make each store instruction touch
+// addresses 32 bytes apart, so each warp transposes its tile in shared memory and stores runs of
+// neighbouring pixels. For a channels_last target it stores directly, because there a thread's
+// filters are neighbours.
 template <typename T, typename Tile>
 __device__ inline void store_tile(const GatherParams& p, const GatherBlock& block, int first_filter,
                                   int strip, bool add, bool finishes, accumulate_t<T>* buffer,
@@ -40,10 +40,10 @@ __device__ inline void store_tile(const GatherParams& p, const GatherBlock& bloc
   const int lane = threadIdx.x % 32;
   const int group_filter = block.group * p.target_channels;
   T* target = static_cast<T*>(p.target);
-  const bool fused = finishes && p.fusion.is_on();
+  const bool bounds = finishes && p.clamp.is_on;
   const auto store = [&](T* element, Acc value) {
     if (add) value += to_accumulate(*element);
-    if (fused) value = finish_value<T>(p.fusion, p.target, element, value);
+    if (bounds) value = bound(p.clamp, value);
     *element = round_to<T>(value);
   };
 #pragma unroll

@@ -91,7 +91,7 @@ struct DiagonalParams {
   const void* source;
   const void* weight;
   const void* bias;  // may be null
-  FusionParams fusion;
+  Clamp clamp;
   void* target;
   int64_t source_n, target_n;
   int source_h, source_w, target_h, target_w;  // in elements; channels are contiguous

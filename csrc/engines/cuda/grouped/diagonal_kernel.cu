@@ -194,10 +194,7 @@ struct DiagonalJob {
           results[k] = accumulators[index_accumulator(i, k / 2) + 2 * half + k % 2] +
                        bias[filter_of(0, 0) + k];
         }
-        if (p.fusion.is_on()) {
-          finish_values<T>(p.fusion, locate_residual<T>(p.fusion, p.target, target), 1,
-                           p.targets - filter, results);
-        }
+        bound_all(p.clamp, results);
         if (p.vectors) {
           store_vector(target, results);
         } else {

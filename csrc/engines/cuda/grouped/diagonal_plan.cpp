@@ -15,6 +15,7 @@
 #include "planning/device_rates.h"
 #include "planning/gather_axis.h"
 #include "planning/refusals.h"
+#include "planning/separate_pass.h"
 #include "planning/staged_rows.h"
 
 namespace convx {
@@ -415,6 +416,7 @@ Engine cuda_diagonal_engine() {
           .name = "cuda_diagonal",
           .consider = consider,
           .bound_us = bound_diagonal_us,
+          .separate_pass_us = pass_us_unless_bounds,
           .variants = variants,
           .plan_variant = plan_variant};
 }

@@ -28,7 +28,7 @@ struct GroupedTask {
   const void* source;
   const void* weight;
   const void* bias;  // may be null
-  FusionParams fusion;
+  Clamp clamp;
   void* target;
   int64_t source_n, source_c, source_h;  // in elements, here and below; columns are contiguous
   int64_t source_group;                  // stride between groups
@@ -219,7 +219,7 @@ constexpr int kPixelThreads = 256;
 
 struct GroupedPixelParams {
   const void *source, *weight, *bias;
-  FusionParams fusion;
+  Clamp clamp;
   void* target;
   int64_t source_n, source_h, source_w, target_n, target_h, target_w;
   int64_t weight_group, weight_target, weight_source, weight_r, weight_s;

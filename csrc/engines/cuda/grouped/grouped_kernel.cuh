@@ -120,28 +120,16 @@ __device__ __forceinline__ void store_cell_rows(const GroupedParams& p, const Ce
   }
 }
 
-// Adds the residual to a cell's accumulators and activates them.
-template <int kFilters, typename T>
-__device__ __forceinline__ void finish_cell(const GroupedParams& p, const CellTarget& cell,
-                                            const T* target, CellAccumulators<kFilters>& sum) {
-#pragma unroll
-  for (int f = 0; f < kFilters; ++f) {
-#pragma unroll
-    for (int j = 0; j < kCellRows; ++j) {
-      const bool exists = f < cell.filters && j < cell.rows;
-      const T* const to = target + f * p.target_c + j * p.target_h;
-      finish_values<T>(p.fusion, locate_residual<T>(p.fusion, p.target, to), 1,
-                       exists ? cell.columns : 0, sum[f][j]);
-    }
-  }
-}
-
 // `image` counts from the block's first.
 template <int kFilters, typename T>
 __device__ __forceinline__ void store_cell(const GroupedParams& p, CellTarget cell, int image,
                                            CellAccumulators<kFilters>& sum) {
   T* target = static_cast<T*>(p.target) + cell.first + image * p.target_n;
-  if (p.fusion.is_on()) finish_cell<kFilters>(p, cell, target, sum);
+#pragma unroll
+  for (auto& of_filter : sum) {
+#pragma unroll
+    for (auto& of_row : of_filter) bound_all(p.clamp, of_row);
+  }
   if (p.store_width == 4) {
     store_cell_rows<4, kFilters>(p, cell, target, sum);
   } else if (p.store_width == 2) {

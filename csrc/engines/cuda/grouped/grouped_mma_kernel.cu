@@ -201,26 +201,6 @@ struct CellJob {
     return __any_sync(0xffffffffu, all != all);  // also true if infinities of both signs cancel
   }
 
-  // Adds the residual to the accumulators and activates them. target: of the image and tile.
-  __device__ __forceinline__ void finish(const GroupedBlock& block, const T* target,
-                                         Accumulators& accumulators) const {
-    const int column = first_column + threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int filter = filter_of(half), row = first_row + row_of(half);
-      const int64_t plane = (group * p.target_channels + filter) * p.target_c;
-#pragma unroll
-      for (int j = 0; j < kCells; ++j) {
-        const bool exists = filter < p.target_channels && row + j * kRows < block.rows;
-        float pair[2] = {accumulators[j][2 * half], accumulators[j][2 * half + 1]};
-        const T* const to = target + plane + (row + j * kRows) * p.target_h + column;
-        finish_values<T>(p.fusion, locate_residual<T>(p.fusion, p.target, to), 1,
-                         exists ? block.columns - column : 0, pair);
-        accumulators[j][2 * half] = pair[0], accumulators[j][2 * half + 1] = pair[1];
-      }
-    }
-  }
-
   // Writes the outputs to shared memory. If kPairs is true, two columns are one aligned word.
   template <bool kPairs>
   __device__ __forceinline__ void put(const GroupedBlock& block, const ResultPlace<T>& place,
@@ -276,7 +256,8 @@ __device__ __forceinline__ void compute_grouped_tile(const GroupedMmaParams& p,
       float accumulators[kCells][4];
       job.template multiply<true>(accumulators, 0);
       if (Job::any_nan(accumulators)) job.multiply_by_rows(accumulators);
-      if (p.fusion.is_on()) job.finish(block, place.target, accumulators);
+#pragma unroll
+      for (auto& cell : accumulators) bound_all(p.clamp, cell);
       if (p.pairs) {
         job.template put<true>(block, place, accumulators);
       } else {

@@ -135,10 +135,7 @@ __global__ void __launch_bounds__(kPixelThreads)
     for (int i = 0; i < kPixelStrip; ++i) {
       if (column + i >= p.column.count) break;
       T* const to = target + i * p.target_w;
-      if (p.fusion.is_on()) {
-        finish_values<T>(p.fusion, locate_residual<T>(p.fusion, p.target, to), 1, kPixelQuad,
-                         sums[i]);
-      }
+      bound_all(p.clamp, sums[i]);
       if (p.aligned) {
         store_vector(to, sums[i]);
       } else {

@@ -11,6 +11,7 @@
 #include "engines/cuda/grouped/grouped_geometry.h"
 #include "planning/gather_axis.h"
 #include "planning/refusals.h"
+#include "planning/separate_pass.h"
 
 namespace convx {
 namespace {
@@ -370,6 +371,11 @@ void GroupedFit::describe(Text& out) const {
   }
 }
 
-Engine cuda_grouped_engine() { return {EngineId::kCudaGrouped, "cuda_grouped", consider}; }
+Engine cuda_grouped_engine() {
+  return {.id = EngineId::kCudaGrouped,
+          .name = "cuda_grouped",
+          .consider = consider,
+          .separate_pass_us = pass_us_unless_bounds};
+}
 
 }  // namespace convx

@@ -115,10 +115,10 @@ Consideration consider(const ConvProblem& p, const DeviceCaps& caps, const Searc
   return std::move(*plan);
 }
 
-// The kernels of strict float32 apply neither (stage_accumulators.cuh).
+// The kernels of strict float32 apply none (stage_accumulators.cuh).
 double fused_pass_us(const ConvProblem& p, const DeviceCaps& caps) {
   const bool strict = p.dtype == DType::kFloat32 && p.precision == Precision::kIeee;
-  return strict ? separate_pass_us(p, caps) : 0;
+  return strict ? separate_pass_us(p, caps) : pass_us_unless_bounds(p, caps);
 }
 
 }  // namespace

@@ -55,26 +55,15 @@ class AccumulatorStager {
     }
   }
 
-  // Finishes all accumulators where there is a residual or an activation. Call it behind add_bias.
-  __device__ __forceinline__ void finish_fused(float (&sums)[kColumns / 2]) const {
-    if constexpr (kCanFuse) {
-      if (!is_fused()) return;
+  // Finishes and bounds all accumulators where there is an activation. Call it behind add_bias.
+  __device__ __forceinline__ void bound_sums(float (&sums)[kColumns / 2]) const {
+    if constexpr (kCanBound) {
+      if (!must_bound()) return;
       const int filter = filter_ + lane_ / 4;
       const Finish<kMath> finish[2] = {load_finish(filter), load_finish(filter + 8)};
-      const Out* const plane =
-          target_.base + (static_cast<int64_t>(group_) * p_.group_targets + filter) * target_.c;
-      constexpr int kTogether = 4;  // groups of 8 columns
 #pragma unroll
-      for (int g = 0; g < kColumns / 8; g += kTogether) {
-        float values[4 * kTogether];
-#pragma unroll
-        for (int i = 0; i < 4 * kTogether; ++i) values[i] = finish[i / 2 % 2](sums[4 * g + i]);
-        finish_by_call(p_.fusion, values, [&](float* all) {
-          finish_columns(p_, target_, plane, p_.group_targets - filter,
-                         window_ + 8 * g + 2 * (lane_ & 3), all, kTogether);
-        });
-#pragma unroll
-        for (int i = 0; i < 4 * kTogether; ++i) sums[4 * g + i] = values[i];
+      for (int i = 0; i < kColumns / 2; ++i) {
+        sums[i] = bound(p_.clamp, finish[i / 2 % 2](sums[i]));
       }
     }
   }
@@ -134,38 +123,15 @@ class AccumulatorStager {
 
  private:
   // Strict float32 recomputes accumulators that overflowed when they are staged, and has its
-  // residuals and activations in a pass of its own. Slices get neither: sum_partials finishes them.
-  static constexpr bool kCanFuse = !kExact && std::is_same_v<Out, Bias>;
-  __device__ __forceinline__ bool is_fused() const {
-    return kCanFuse && p_.partials == nullptr && p_.fusion.is_on();
+  // activations in a pass of its own. Slices get none: sum_partials finishes them.
+  static constexpr bool kCanBound = !kExact && std::is_same_v<Out, Bias>;
+  __device__ __forceinline__ bool must_bound() const {
+    return kCanBound && p_.partials == nullptr && p_.clamp.is_on;
   }
 
-  // Adds the residual to values in local memory, [group of 8 columns][filter][column], and
-  // activates them. plane: of the first of the two filters, which are 8 apart. filters: those from
-  // it on.
-  static __device__ __noinline__ void finish_columns(const WindowParams& p,
-                                                     const StoreTarget<Out>& target,
-                                                     const Out* plane, int filters, int position,
-                                                     float* values, int groups) {
-    if (p.fusion.residual != nullptr) {
-#pragma unroll 4
-      for (int i = 0; i < 2 * groups; ++i) {
-        const LinePoint at = locate_position(p, position + i / 2 * 8 + i % 2);
-        if (!is_target(p, at)) continue;
-        const Out* const to = plane + at.image * target.n + at.row * target.h +
-                              (at.strip * p.strip_columns + at.column) * target.w;
-        const Out* const residual = locate_residual<Out>(p.fusion, target.base, to);
-        float* const low = values + i / 2 * 4 + i % 2;
-        if (filters > 0) low[0] += to_accumulate(residual[0]);
-        if (filters > 8) low[2] += to_accumulate(residual[8 * target.c]);
-      }
-    }
-    activate_array(p.fusion.activation, static_cast<float>(p.fusion.slope), values, 4 * groups);
-  }
-
-  // What is left to do when accumulators are staged: nothing behind finish_fused.
+  // What is left to do when accumulators are staged: nothing behind bound_sums.
   __device__ __forceinline__ Finish<kMath> make_finish(int filter) const {
-    return is_fused() ? Finish<kMath>(0, 1, 1) : load_finish(filter);
+    return must_bound() ? Finish<kMath>(0, 1, 1) : load_finish(filter);
   }
 
   __device__ __forceinline__ Finish<kMath> load_finish(int filter) const {

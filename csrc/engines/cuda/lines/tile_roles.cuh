@@ -162,7 +162,7 @@ __device__ __forceinline__ void multiply_tiles(const WindowParams& p, const Wind
       stager.start_window(share.window);
       multiplier.finish(chains, sums);
       stager.add_bias(sums.value);
-      stager.finish_fused(sums.value);
+      stager.bound_sums(sums.value);
       stager.visit_parts([&]<int kPart>() {
         buffer.wait();
         if (stager.template stage<kPart>(sums.value)) must_recompute[warpgroup] = 1;

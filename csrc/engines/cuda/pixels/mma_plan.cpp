@@ -9,6 +9,7 @@
 #include "engines/cuda/pixels/pixel_tiles.h"
 #include "planning/device_rates.h"
 #include "planning/refusals.h"
+#include "planning/separate_pass.h"
 
 namespace convx {
 namespace {
@@ -212,6 +213,7 @@ Engine cuda_mma_engine() {
   return {.id = EngineId::kCudaMma,
           .name = "cuda_mma",
           .consider = consider,
+          .separate_pass_us = pass_us_unless_bounds,
           .competes_on = competes_on};
 }
 

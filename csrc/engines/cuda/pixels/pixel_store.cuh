@@ -167,7 +167,7 @@ class PixelStorer {
         values[half] = finish(v[half % 2 * 2], end);
         if constexpr (kExact) must_recompute |= is_not_finite(values[half]);
       }
-      if (is_fused()) finish_fused<1>(of_tile, values);
+      bound_values(values);
 #pragma unroll
       for (int half = 0; half < 2 * kBlocks; ++half) {
         row[half / 2 * kPixelBlock + half % 2 * 8] = round_to<Out>(values[half]);
@@ -176,58 +176,25 @@ class PixelStorer {
     return must_recompute;
   }
 
-  // Slices get neither residual nor activation: sum_partials adds and applies them.
-  __device__ __forceinline__ bool is_fused() const {
-    return std::is_same_v<Out, Bias> && p_.partials == nullptr && p_.fusion.is_on();
+  // Slices get no activation: sum_partials applies it.
+  __device__ __forceinline__ bool must_bound() const {
+    return std::is_same_v<Out, Bias> && p_.partials == nullptr && p_.clamp.is_on;
+  }
+
+  // Values that are not finite are recomputed first.
+  template <int kCount>
+  __device__ __forceinline__ void bound_values(float (&values)[kCount]) const {
+    if (!must_bound()) return;
+#pragma unroll
+    for (float& value : values) {
+      if (!kExact || !is_not_finite(value)) value = bound(p_.clamp, value);
+    }
   }
 
   // The window's pixel of this thread: 8 pixels further each, then the next block.
   static __device__ __forceinline__ int find_pixel(int half) {
     const int lane = static_cast<int>(threadIdx.x) % 128;
     return half / 2 * kPixelBlock + half % 2 * 8 + lane / 32 * 16 + lane % 32 / 4;
-  }
-
-  // The target's element for a pixel of the window.
-  __device__ __forceinline__ Out* find_target(int pixel, int filter) const {
-    const int offset = is_run_ ? pixel : targets_[pixel];
-    return base_ + offset + filter * target_.c;
-  }
-
-  // Finishes the thread's values of neighbouring filters in local memory, [half][filter].
-  // residual: of the window's first pixel and the first filter, or null. offsets: of each pixel, or
-  // null where they are neighbours.
-  static __device__ __noinline__ void finish_pixels(Activation activation, double slope,
-                                                    const Out* residual, const int* offsets,
-                                                    int64_t filter_step, int pixels, int filters,
-                                                    int filter_count, float* values, int count) {
-    if (residual != nullptr) {
-#pragma unroll 4
-      for (int i = 0; i < count; ++i) {
-        const int pixel = find_pixel(i / filter_count), filter = i % filter_count;
-        if (pixel >= pixels || filter >= filters) continue;
-        const int offset = offsets == nullptr ? pixel : offsets[pixel];
-        values[i] += to_accumulate(residual[offset + filter * filter_step]);
-      }
-    }
-    activate_array(activation, static_cast<float>(slope), values, count);
-  }
-
-  // The same for values in registers. NaN marks those that must be recomputed.
-  template <int kFilterCount, int kCount>
-  __device__ __forceinline__ void finish_fused(int filter, float (&values)[kCount]) const {
-    bool marked[kCount];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) marked[i] = kExact && is_not_finite(values[i]);
-    const Out* const to = base_ + filter * target_.c;
-    finish_by_call(p_.fusion, values, [&](float* all) {
-      finish_pixels(p_.fusion.activation, p_.fusion.slope,
-                    locate_residual<Out>(p_.fusion, p_.target, to), is_run_ ? nullptr : targets_,
-                    target_.c, count_, filters_ - filter, kFilterCount, all, kCount);
-    });
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (marked[i]) values[i] = kNan;
-    }
   }
 
   __device__ __forceinline__ void recompute(Out& staged, int pixel, int filter) const {
@@ -242,9 +209,7 @@ class PixelStorer {
       at.first = tile_.chunk * p_.chunk_channels;
       at.last = tile_.chunk_end * p_.chunk_channels;
       staged = recompute_sum(p_, at) + load_bias(filter);
-      if (is_fused()) {
-        staged = finish_value<Out>(p_.fusion, p_.target, find_target(pixel, filter), staged);
-      }
+      if (must_bound()) staged = bound(p_.clamp, staged);
     }
   }
 
@@ -342,7 +307,7 @@ class PixelStorer {
         const float* v = sums[i / 2].value + 4 * g + 2 * (i % 2);
         values[2 * i] = finish(v[0], first), values[2 * i + 1] = finish(v[1], second);
       }
-      if (is_fused()) finish_fused<2>(filter, values);
+      bound_values(values);
 #pragma unroll
       for (int i = 0; i < 2 * kBlocks; ++i) {
         const int pixel = find_pixel(i);

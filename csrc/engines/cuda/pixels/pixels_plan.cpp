@@ -8,6 +8,7 @@
 #include "engines/cuda/pixels/pixel_fit.h"
 #include "engines/cuda/pixels/pixel_tiles.h"
 #include "planning/refusals.h"
+#include "planning/separate_pass.h"
 
 namespace convx {
 namespace {
@@ -239,7 +240,8 @@ Engine cuda_pixels_engine() {
   return {.id = EngineId::kCudaPixels,
           .name = "cuda_pixels",
           .consider = consider,
-          .bound_us = bound_us};
+          .bound_us = bound_us,
+          .separate_pass_us = pass_us_unless_bounds};
 }
 
 }  // namespace convx

@@ -104,10 +104,7 @@ __global__ void __launch_bounds__(kFewThreads)
       for (int i = 0; i < kFewParts - 1; ++i) totals[v] += others[i][filter][v][lane];
       totals[v] += start;
     }
-    if (p.fusion.is_on()) {
-      const T* const to = target + filter * p.target_c;
-      finish_values<T>(p.fusion, locate_residual<T>(p.fusion, p.target, to), 1, kValues, totals);
-    }
+    bound_all(p.clamp, totals);
     uint32_t words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = narrow(totals, i * (kValues / 4), T{});

@@ -48,7 +48,7 @@ struct FewFiltersParams {
   const void* source;
   const void* filters;
   const void* bias;  // may be null
-  FusionParams fusion;
+  Clamp clamp;
   void* target;
 
   // Strides in elements.

@@ -8,6 +8,7 @@
 #include "engines/cuda/cuda_engines.h"
 #include "planning/dense_pixels.h"
 #include "planning/refusals.h"
+#include "planning/separate_pass.h"
 #include "planning/staged_rows.h"
 
 namespace convx {
@@ -353,6 +354,11 @@ void PointwisePlan::describe(Text& out) const {
   describe_halves(out, products);
 }
 
-Engine cuda_pointwise_engine() { return {EngineId::kCudaPointwise, "cuda_pointwise", consider}; }
+Engine cuda_pointwise_engine() {
+  return {.id = EngineId::kCudaPointwise,
+          .name = "cuda_pointwise",
+          .consider = consider,
+          .separate_pass_us = pass_us_unless_bounds};
+}
 
 }  // namespace convx

@@ -151,53 +151,6 @@ class PointwiseStorer {
     return filter;
   }
 
-  // The target's element for a pixel, counted through all images; filter: within the block's.
-  __device__ __forceinline__ Element* find_target(int pixel, int filter) const {
-    const TargetPixel at(p_, pixel);
-    return target_ + filter * p_.target_c + at.image * p_.target_n + at.row * p_.target_h +
-           at.column * p_.target_w;
-  }
-
-  // Finishes the thread's values of a piece, [group of 8 pixels][lower or upper filter][pixel].
-  // target: of the lower filter.
-  static __device__ __noinline__ void finish_piece(const PointwiseParams& p, const Element* target,
-                                                   int filters, int first_pixel, float* values) {
-    if (p.fusion.residual != nullptr) {
-#pragma unroll 2
-      for (int i = 0; i < 2 * kPieceGroups; ++i) {
-        const int pixel = first_pixel + i / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
-        if (pixel >= p.pixels) break;
-        const TargetPixel at(p, pixel);
-        const Element* const to =
-            target + at.image * p.target_n + at.row * p.target_h + at.column * p.target_w;
-        const Element* const residual = locate_residual<Element>(p.fusion, p.target, to);
-        float* const low = values + i / 2 * 4 + i % 2;
-        if (filters > 0) low[0] += to_accumulate(residual[0]);
-        if (filters > 8) low[2] += to_accumulate(residual[8 * p.target_c]);
-      }
-    }
-    activate_array(p.fusion.activation, static_cast<float>(p.fusion.slope), values,
-                   4 * kPieceGroups);
-  }
-
-  // The same for values in registers. NaN marks those that must be recomputed.
-  __device__ __forceinline__ void finish_fused(int first_filter, int first_pixel,
-                                               float (&values)[4 * kPieceGroups]) const {
-    bool marked[4 * kPieceGroups];
-#pragma unroll
-    for (int i = 0; i < 4 * kPieceGroups; ++i) {
-      marked[i] = is_split(kMath) && is_not_finite(values[i]);
-    }
-    const int filter = first_filter + lane_ / 4;
-    finish_by_call(p_.fusion, values, [&](float* all) {
-      finish_piece(p_, target_ + filter * p_.target_c, work_.filters - filter, first_pixel, all);
-    });
-#pragma unroll
-    for (int i = 0; i < 4 * kPieceGroups; ++i) {
-      if (marked[i]) values[i] = kNan;
-    }
-  }
-
   // Writes kPieceGroups groups of 8 pixels to [filter][kPiece pixels]. first_filter: the warp's.
   __device__ __forceinline__ void stage(const float* v, const Filters& filters, int first_filter,
                                         int first_pixel, uint32_t staged) const {
@@ -209,7 +162,12 @@ class PointwiseStorer {
     float values[4 * kPieceGroups];
 #pragma unroll
     for (int i = 0; i < 4 * kPieceGroups; ++i) values[i] = i % 4 < 2 ? low(v[i]) : high(v[i]);
-    if (p_.fusion.is_on()) finish_fused(first_filter, first_pixel, values);
+    if (p_.clamp.is_on) {
+#pragma unroll
+      for (float& value : values) {
+        if (!is_split(kMath) || !is_not_finite(value)) value = bound(p_.clamp, value);
+      }
+    }
     if constexpr (kBytes == 4) {
       const uint32_t to = staged + lane_ / 4 * pitch + lane_ % 4 * 8;
 #pragma unroll
@@ -262,10 +220,7 @@ class PointwiseStorer {
         sum.image = at.image, sum.row = at.row, sum.column = at.column;
         sum.last = p_.group_sources;
         float value = recompute_sum(p_, sum) + load_bias(row + i);
-        if (p_.fusion.is_on()) {
-          const Element* const to = find_target(pixel + lane_, row + i);
-          value = finish_value<Element>(p_.fusion, p_.target, to, value);
-        }
+        if (p_.clamp.is_on) value = bound(p_.clamp, value);
         store_element(own, value);
       }
     }
