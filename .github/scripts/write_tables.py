@@ -50,6 +50,12 @@ FILES = {
         "convx bench --preset seed --direction training_step --precision tf32,bf16,ieee "
         "--layout nchw,channels_last --seconds 0.02 --json docs/performance/h200-training.json",
     ),
+    "h200-fused.json": (
+        "forward passes of the suite `full` with bias and ReLU, without and with a residual, NCHW",
+        "convx bench --preset full --direction forward --precision tf32,bf16 --layout nchw --bias "
+        "--activation relu --residual both --seconds 0.006 "
+        "--json docs/performance/h200-fused.json",
+    ),
     "h200-models.json": (
         "whole models, 64 images of 224 x 224",
         "python .github/scripts/measure_models.py resnet50 convnext_tiny efficientnet_b0 "
@@ -410,6 +416,36 @@ def training_table(data: Measurements) -> str:
     return table(["layer, memory format", *(PRECISIONS[p] for p in precisions)], lines)
 
 
+def fused_table(data: Measurements) -> str:
+    """Layers with a ReLU, without and with a residual: against PyTorch's operators, and in brackets
+    against these behind convx's own convolution."""
+    rows = data.rows("h200-fused.json")
+    columns = [(residual, p) for residual in (False, True) for p in ("tf32", "bf16")]
+
+    def ratios(row: Row) -> tuple[float, float]:
+        assert row.unfused_ms is not None, row
+        return row.ratio, row.unfused_ms / row.ours_ms
+
+    found = {(row.shape, row.residual, row.precision): row for row in rows}
+    lines = []
+    for shape in dict.fromkeys(row.shape for row in rows):
+        mine = [found[(shape, *column)] for column in columns]
+        cells = [
+            "{}, {} ({})".format(milliseconds_text(row.ours_ms), *map(times_text, ratios(row)))
+            for row in mine
+        ]
+        lines.append([shape, *cells])
+    means = ["**geometric mean**"]
+    for residual, precision in columns:
+        mine = [r for r in rows if (r.residual, r.precision) == (residual, precision)]
+        eager, unfused = (
+            times_text(geometric_mean(each)) for each in zip(*map(ratios, mine), strict=True)
+        )
+        means.append(f"**{eager}** ({unfused})")
+    names = [("residual + " if r else "") + f"ReLU, {PRECISIONS[p]}" for r, p in columns]
+    return table(["layer", *names], [*lines, means])
+
+
 def workspace_table(data: Measurements) -> str:
     rows = select(data.suite(), layout="nchw")
     lines = []
@@ -462,6 +498,7 @@ TABLES: dict[str, Callable[[Measurements], str]] = {
     "accuracy": accuracy_table,
     "cpu": cpu_table,
     "files": files_table,
+    "fused": fused_table,
     "layers": layers_table,
     "means": means_table,
     "memory-line": memory_line,

@@ -48,6 +48,9 @@ from .options import (
 )
 from .outputs import Incomplete, check_outputs, check_replaceable, save, save_incomplete
 
+# Whether rows have a residual, by the value of --residual.
+RESIDUALS = {"no": (False,), "yes": (True,), "both": (False, True)}
+
 
 def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
@@ -84,7 +87,13 @@ def add_parser(commands: Commands) -> None:
         "operator of its own, and so does convx in one more time of each row",
     )
     parser.add_argument(
-        "--residual", action="store_true", help="the same for a tensor that is added to the output"
+        "--residual",
+        nargs="?",
+        choices=RESIDUALS,
+        default="no",
+        const="yes",
+        help="the same for a tensor that is added to the output; `both` measures without and with "
+        "one",
     )
     parser.add_argument(
         "--vs",
@@ -225,11 +234,14 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
             layout,
             bias=arguments.bias,
             activation=arguments.activation,
-            residual=arguments.residual,
+            residual=residual,
         )
         for shape in _shapes(arguments)
-        for precision, layout, direction in itertools.product(
-            _precisions(arguments, shape), arguments.layout, arguments.direction
+        for precision, layout, direction, residual in itertools.product(
+            _precisions(arguments, shape),
+            arguments.layout,
+            arguments.direction,
+            RESIDUALS[arguments.residual],
         )
     ]
 
@@ -255,7 +267,7 @@ def _check(arguments: argparse.Namespace, cases: list[Case]) -> None:
                 raise UserError(
                     f"--host has no rows of kernels, so --{name} has no meaning with it"
                 )
-    if (arguments.residual or arguments.activation != "none") and (
+    if (arguments.residual != "no" or arguments.activation != "none") and (
         arguments.host or arguments.direction != ["fwd"]
     ):
         raise UserError("--activation and --residual need --direction forward, without --host")

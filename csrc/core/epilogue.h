@@ -50,8 +50,10 @@ struct Epilogue {
 // What kernels do themselves behind the bias: they bound y, which is a ReLU or ReLU6. Residuals and
 // other activations are a pass of their own (kernels/separate_pass.h).
 struct Clamp {
-  bool is_on = false;
-  float lowest = 0, highest = 0;
+  float lowest = -std::numeric_limits<float>::infinity();
+  float highest = std::numeric_limits<float>::infinity();
+
+  constexpr bool is_on() const { return lowest > -std::numeric_limits<float>::infinity(); }
 };
 
 // The epilogue as bounds of y, where it is nothing else.
@@ -61,9 +63,9 @@ inline std::optional<Clamp> find_clamp(const Epilogue& epilogue) {
     case Activation::kNone:
       return Clamp{};
     case Activation::kRelu:
-      return Clamp{true, 0, std::numeric_limits<float>::infinity()};
+      return Clamp{.lowest = 0};
     case Activation::kRelu6:
-      return Clamp{true, 0, 6};
+      return Clamp{0, 6};
     default:
       return {};
   }

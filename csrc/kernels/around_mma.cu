@@ -98,8 +98,8 @@ void measure(const LaunchSite& site, const TensorParams& params) {
 }
 
 // The slices are dense arrays [image][filter][row][column]. dense: the target is such an array too.
-__global__ void sum_partials_kernel(const __grid_constant__ TensorParams p, DType dtype, int splits,
-                                    int filters, bool dense) {
+__global__ void sum_partials_kernel(const __grid_constant__ TensorParams p, Clamp clamp,
+                                    DType dtype, int splits, int filters, bool dense) {
   if (must_return(p)) return;
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < p.partial_stride;
        i += int64_t{gridDim.x} * blockDim.x) {
@@ -118,8 +118,7 @@ __global__ void sum_partials_kernel(const __grid_constant__ TensorParams p, DTyp
       if (p.bias != nullptr) sum += load_as<float>(dtype, p.bias, filter);
       to = image * p.target_n + filter * p.target_c + row * p.target_h + column * p.target_w;
     }
-    if (p.clamp.is_on) sum = bound(p.clamp, sum);
-    store_as(dtype, p.target, to, sum);
+    store_as(dtype, p.target, to, bound(clamp, sum));
   }
 }
 
@@ -129,8 +128,8 @@ void sum_partials(const LaunchSite& site, const TensorParams& params, int splits
   const bool dense = params.target_w == 1 && params.target_h == params.target_width &&
                      params.target_c == plane && params.target_n == plane * filters;
   const Grid grid(count_loop_blocks(params.partial_stride, 256));
-  launch_kernel<sum_partials_kernel>(site, grid, 256, 0, params, site.problem->dtype, splits,
-                                     static_cast<int>(filters), dense);
+  launch_kernel<sum_partials_kernel>(site, grid, 256, 0, params, make_clamp(*site.problem),
+                                     site.problem->dtype, splits, static_cast<int>(filters), dense);
 }
 
 }  // namespace convx

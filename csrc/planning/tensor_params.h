@@ -91,6 +91,7 @@ inline void set_tensors(TensorParams& p, const ConvProblem& problem, const Gathe
              size_of(problem.dtype) * (rows.target_start * to.h + columns.target_start * to.w);
   if (split) {
     p.partials = reinterpret_cast<float*>(static_cast<char*>(buffers.workspace) + packed_bytes);
+    p.clamp = {};  // sum_partials bounds the sums
   }
 }
 

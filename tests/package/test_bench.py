@@ -239,6 +239,15 @@ def test_epilogues_are_measured_against_separate_operators(
     assert row.cudnn_rel_error < 1e-6
 
 
+def test_layers_without_and_with_a_residual(tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    options = ["--device", "cpu", "--direction", "forward", "--seconds", "0.001"]
+    asked = ["--activation", "relu", "--residual", "both", "--json", str(out)]
+    assert main(["bench", "n1c4h6w7 k4r3s3", *options, *asked]) == 0
+    rows, _ = report.read_json(out)
+    assert [row.residual for row in rows] == [False, True]
+
+
 @pytest.mark.parametrize("activation", list(ACTIVATIONS))
 def test_peers_finish_as_a_fused_call_does(activation: str) -> None:
     shape = Shape.parse("n2c3h5w4 k6r3s3")

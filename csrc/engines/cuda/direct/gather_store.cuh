@@ -40,10 +40,9 @@ __device__ inline void store_tile(const GatherParams& p, const GatherBlock& bloc
   const int lane = threadIdx.x % 32;
   const int group_filter = block.group * p.target_channels;
   T* target = static_cast<T*>(p.target);
-  const bool bounds = finishes && p.clamp.is_on;
   const auto store = [&](T* element, Acc value) {
     if (add) value += to_accumulate(*element);
-    if (bounds) value = bound(p.clamp, value);
+    if (finishes) value = bound(p.clamp, value);
     *element = round_to<T>(value);
   };
 #pragma unroll

@@ -317,8 +317,7 @@ __device__ __forceinline__ void multiply_walk(const WindowParams& p, const Windo
     stager.start_window(TileShare(p, tile, warpgroup).window);
     multiplier.multiply(tile, chains, sums, more);
     multiplier.finish(chains, sums);
-    stager.add_bias(sums.value);
-    stager.bound_sums(sums.value);
+    stager.finish_early(sums.value);
     stager.visit_parts([&]<int kPart>() {
       if constexpr (kPace == Pace::kCarry) {
         const typename Stager::Rest rest = stager.load_rest(bytes_before);

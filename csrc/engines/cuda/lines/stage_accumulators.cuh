@@ -39,32 +39,22 @@ class AccumulatorStager {
         bias_(bias),
         staging_(staging),
         lane_(threadIdx.x & 31),
-        finish_{make_finish(filter_ + lane_ / 4), make_finish(filter_ + lane_ / 4 + 8)} {}
+        finish_{load_finish(filter_ + lane_ / 4), load_finish(filter_ + lane_ / 4 + 8)} {}
 
   __device__ __forceinline__ void start_window(int window) {
     window_ = window;
     start_ = find_start(0);
   }
 
-  // Adds the bias to all accumulators. Formats that scale their results add it in finish instead.
-  __device__ __forceinline__ void add_bias(float (&sums)[kColumns / 2]) const {
+  // Adds the bias to all accumulators and bounds them. Formats that scale their results do it in
+  // finish instead.
+  __device__ __forceinline__ void finish_early(float (&sums)[kColumns / 2]) const {
     if constexpr (!kFinishAddsBias) {
-      if (bias_ == nullptr) return;
+      if (bias_ != nullptr) {
 #pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) sums[i] += finish_[i / 2 % 2].bias;
-    }
-  }
-
-  // Finishes and bounds all accumulators where there is an activation. Call it behind add_bias.
-  __device__ __forceinline__ void bound_sums(float (&sums)[kColumns / 2]) const {
-    if constexpr (kCanBound) {
-      if (!must_bound()) return;
-      const int filter = filter_ + lane_ / 4;
-      const Finish<kMath> finish[2] = {load_finish(filter), load_finish(filter + 8)};
-#pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) {
-        sums[i] = bound(p_.clamp, finish[i / 2 % 2](sums[i]));
+        for (int i = 0; i < kColumns / 2; ++i) sums[i] += finish_[i / 2 % 2].bias;
       }
+      if (p_.clamp.is_on()) bound_all(p_.clamp, sums);
     }
   }
 
@@ -122,18 +112,6 @@ class AccumulatorStager {
   }
 
  private:
-  // Strict float32 recomputes accumulators that overflowed when they are staged, and has its
-  // activations in a pass of its own. Slices get none: sum_partials finishes them.
-  static constexpr bool kCanBound = !kExact && std::is_same_v<Out, Bias>;
-  __device__ __forceinline__ bool must_bound() const {
-    return kCanBound && p_.partials == nullptr && p_.clamp.is_on;
-  }
-
-  // What is left to do when accumulators are staged: nothing behind bound_sums.
-  __device__ __forceinline__ Finish<kMath> make_finish(int filter) const {
-    return must_bound() ? Finish<kMath>(0, 1, 1) : load_finish(filter);
-  }
-
   __device__ __forceinline__ Finish<kMath> load_finish(int filter) const {
     if (filter >= p_.group_targets) return {};
     const float bias = bias_ != nullptr ? to_accumulate(bias_[filter]) : 0.f;
@@ -183,7 +161,10 @@ class AccumulatorStager {
 
   // half: 0 or 1, the thread's first or second filter.
   __device__ __forceinline__ float finish(float sum, int half) const {
-    return kFinishAddsBias ? finish_[half](sum) : sum;
+    if constexpr (!kFinishAddsBias) return sum;
+    const float finished = finish_[half](sum);
+    // Strict float32 recomputes sums that overflowed, and has its activations in a pass of its own.
+    return kExact ? finished : bound(p_.clamp, finished);
   }
 
   // The lane's filter, within the warp's 16, and its 16 bytes of the piece in a round of load_rest

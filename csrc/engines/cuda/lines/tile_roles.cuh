@@ -161,8 +161,7 @@ __device__ __forceinline__ void multiply_tiles(const WindowParams& p, const Wind
           find_staging<Out, kColumns, Pace::kTiles>(p, memory, warpgroup));
       stager.start_window(share.window);
       multiplier.finish(chains, sums);
-      stager.add_bias(sums.value);
-      stager.bound_sums(sums.value);
+      stager.finish_early(sums.value);
       stager.visit_parts([&]<int kPart>() {
         buffer.wait();
         if (stager.template stage<kPart>(sums.value)) must_recompute[warpgroup] = 1;

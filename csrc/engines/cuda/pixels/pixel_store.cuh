@@ -59,7 +59,6 @@ class PixelStorer {
     base_ = target_.base + image * target_.n +
             (static_cast<int64_t>(tile_.group) * p_.group_targets + tile_.filter) * target_.c;
     const bool run = target_.contiguous && one_image;
-    is_run_ = run;
     if (run) {
       base_ += local_;
     } else {
@@ -160,41 +159,21 @@ class PixelStorer {
       if constexpr (!kAhead) ends[0] = load_end(of_tile);
       const FilterEnd& end = ends[kAhead ? i : 0];
       Out* const row = staging_ + filter * kPitch + shift(of_tile) + warp_ * 16 + lane_ / 4;
-      float values[2 * kBlocks];
 #pragma unroll
+      // 8 pixels further each, then the next block.
       for (int half = 0; half < 2 * kBlocks; ++half) {
         const float* v = sums[half / 2].value + 4 * (part * (kStoreFilters / 8) + i / 2) + i % 2;
-        values[half] = finish(v[half % 2 * 2], end);
-        if constexpr (kExact) must_recompute |= is_not_finite(values[half]);
-      }
-      bound_values(values);
-#pragma unroll
-      for (int half = 0; half < 2 * kBlocks; ++half) {
-        row[half / 2 * kPixelBlock + half % 2 * 8] = round_to<Out>(values[half]);
+        const float sum = finish(v[half % 2 * 2], end);
+        if constexpr (kExact) must_recompute |= is_not_finite(sum);
+        row[half / 2 * kPixelBlock + half % 2 * 8] = round_to<Out>(bound_finite(sum));
       }
     }
     return must_recompute;
   }
 
-  // Slices get no activation: sum_partials applies it.
-  __device__ __forceinline__ bool must_bound() const {
-    return std::is_same_v<Out, Bias> && p_.partials == nullptr && p_.clamp.is_on;
-  }
-
-  // Values that are not finite are recomputed first.
-  template <int kCount>
-  __device__ __forceinline__ void bound_values(float (&values)[kCount]) const {
-    if (!must_bound()) return;
-#pragma unroll
-    for (float& value : values) {
-      if (!kExact || !is_not_finite(value)) value = bound(p_.clamp, value);
-    }
-  }
-
-  // The window's pixel of this thread: 8 pixels further each, then the next block.
-  static __device__ __forceinline__ int find_pixel(int half) {
-    const int lane = static_cast<int>(threadIdx.x) % 128;
-    return half / 2 * kPixelBlock + half % 2 * 8 + lane / 32 * 16 + lane % 32 / 4;
+  // Sums that overflowed are recomputed first.
+  __device__ __forceinline__ float bound_finite(float sum) const {
+    return kExact && is_not_finite(sum) ? sum : bound(p_.clamp, sum);
   }
 
   __device__ __forceinline__ void recompute(Out& staged, int pixel, int filter) const {
@@ -208,8 +187,7 @@ class PixelStorer {
       at.row = p_.by_target_height.split(at.image);
       at.first = tile_.chunk * p_.chunk_channels;
       at.last = tile_.chunk_end * p_.chunk_channels;
-      staged = recompute_sum(p_, at) + load_bias(filter);
-      if (must_bound()) staged = bound(p_.clamp, staged);
+      staged = bound(p_.clamp, recompute_sum(p_, at) + load_bias(filter));
     }
   }
 
@@ -301,19 +279,14 @@ class PixelStorer {
       const int filter = 8 * g + 2 * (lane_ & 3);
       if (filter >= filters_) break;
       const FilterEnd first = load_end(filter), second = load_end(filter + 1);
-      float values[4 * kBlocks];
 #pragma unroll
       for (int i = 0; i < 2 * kBlocks; ++i) {
-        const float* v = sums[i / 2].value + 4 * g + 2 * (i % 2);
-        values[2 * i] = finish(v[0], first), values[2 * i + 1] = finish(v[1], second);
-      }
-      bound_values(values);
-#pragma unroll
-      for (int i = 0; i < 2 * kBlocks; ++i) {
-        const int pixel = find_pixel(i);
+        const int pixel = i / 2 * kPixelBlock + warp_ * 16 + lane_ / 4 + i % 2 * 8;
         if (pixel >= count_) continue;
+        const float* v = sums[i / 2].value + 4 * g + 2 * (i % 2);
         Out* const to = base_ + targets_[pixel] + filter;
-        const Pair pair{round_to<Out>(values[2 * i]), round_to<Out>(values[2 * i + 1])};
+        const Pair pair{round_to<Out>(bound(p_.clamp, finish(v[0], first))),
+                        round_to<Out>(bound(p_.clamp, finish(v[1], second)))};
         if (pairs && filter + 1 < filters_) {
           *reinterpret_cast<Pair*>(to) = pair;
         } else {
@@ -338,7 +311,6 @@ class PixelStorer {
   const int warp_, lane_;
   // Plane of the tile's first filter; if the window is a run, the address of its first pixel.
   Out* base_ = nullptr;
-  bool is_run_ = false;
   int local_ = 0;  // index of the window's first pixel in its image
   int shift_ = 0, shift_step_ = 0;
 };

@@ -162,11 +162,10 @@ class PointwiseStorer {
     float values[4 * kPieceGroups];
 #pragma unroll
     for (int i = 0; i < 4 * kPieceGroups; ++i) values[i] = i % 4 < 2 ? low(v[i]) : high(v[i]);
-    if (p_.clamp.is_on) {
 #pragma unroll
-      for (float& value : values) {
-        if (!is_split(kMath) || !is_not_finite(value)) value = bound(p_.clamp, value);
-      }
+    for (float& value : values) {
+      // Others are recomputed first.
+      if (!is_split(kMath) || !is_not_finite(value)) value = bound(p_.clamp, value);
     }
     if constexpr (kBytes == 4) {
       const uint32_t to = staged + lane_ / 4 * pitch + lane_ % 4 * 8;
@@ -220,7 +219,7 @@ class PointwiseStorer {
         sum.image = at.image, sum.row = at.row, sum.column = at.column;
         sum.last = p_.group_sources;
         float value = recompute_sum(p_, sum) + load_bias(row + i);
-        if (p_.clamp.is_on) value = bound(p_.clamp, value);
+        value = bound(p_.clamp, value);
         store_element(own, value);
       }
     }
