@@ -12,9 +12,7 @@ A module is traced by itself. Only nn.Sequential is traced through, so that a ch
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,13 +23,13 @@ import torch
 from torch import Tensor, fx, nn
 from torch.compiler import is_compiling
 from torch.nn.modules.module import _has_any_global_hook
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _autocast, _fold, _patterns
 from ._arguments import ConvParams, output_hw, parse_padding, parse_pair
 from ._fused import ACTIVATIONS
 from ._patterns import Activation, Chain
 from ._swap import ConvLayer, set_class, state_of, underlying_class
+from ._trace import WRITES, Untraceable, trace
 from .functional import conv2d
 from .modules import Conv2d
 
@@ -288,164 +286,6 @@ def _is_identity(module: nn.Module) -> bool:
 _DROPOUTS = (nn.Dropout.forward, nn.Dropout2d.forward)
 
 
-# Tracing.
-
-
-class _Untraceable(Exception):
-    """Why a forward cannot be traced."""
-
-
-class _NoTensors(TorchDispatchMode):
-    """Refuses every operator: a trace would keep its result, whatever it depends on."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise _Untraceable(f"it computes {func} on tensors that do not depend on its input")
-
-
-class _Proxy(fx.Proxy):
-    """A value in a trace. It records writes, which torch.fx takes for additions and so on, and does
-    not tell a forward of which class it is, because a trace would keep what follows from that."""
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type[Any]:
-        # Builtin functions of PyTorch ask too, and have no frame.
-        frame = sys._getframe(1)
-        package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        is_users = package not in ("torch", "conv2d_ext") or frame.f_code.co_name == "is_tensor"
-        if is_users and "isinstance" in frame.f_code.co_names:
-            raise _Untraceable("it asks for the class of a value")
-        return fx.Proxy
-
-
-def _record_write(function: Callable[..., Any]) -> Callable[..., Any]:
-    def record(self: _Proxy, other: Any) -> Any:
-        return self.tracer.create_proxy("call_function", function, (self, other), {})
-
-    return record
-
-
-def _call_write(function: Callable[..., Any]) -> Callable[..., Any]:
-    def write(value: Any, other: Any) -> Any:
-        return function(value, other)
-
-    return write
-
-
-# Augmented assignments as functions. torch.fx would write `x += y` for the operators, which also
-# changes a number that is used again under its old name.
-_WRITES: dict[Any, Callable[..., Any]] = {}
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
-    _operator = getattr(operator, f"i{_name}")
-    _WRITES[_operator] = _call_write(_operator)
-    setattr(_Proxy, f"__i{_name}__", _record_write(_operator))
-
-
-class _Tracer(fx.Tracer):
-    proxy_buffer_attributes = True
-
-    def __init__(self, inputs: tuple[str, ...]) -> None:
-        super().__init__()
-        self.inputs = inputs
-        self.modes = _modes()
-
-    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        if _modes() != self.modes:
-            raise _Untraceable("it switches a mode of autograd or autocast")
-        return super().create_node(*args, **kwargs)
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return not _is_traced_through(m)
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _Proxy(node, self)
-
-    def create_args_for_root(
-        self, root_fn: Any, is_module: bool, concrete_args: Any = None
-    ) -> tuple[Any, list[Any]]:
-        """Arguments with a default are not given, so that they keep it."""
-        proxies = [self.create_proxy("placeholder", name, (), {}) for name in self.inputs]
-        return root_fn, [self.root, *proxies]
-
-    def create_arg(self, a: Any) -> Any:
-        if isinstance(a, fx.Proxy):
-            return a.node
-        if isinstance(a, Tensor) and a not in self.tensor_attrs:
-            known = (*self.root.parameters(), *self.root.buffers())
-            if not any(a is each for each in known):
-                raise _Untraceable("it makes a tensor that does not depend on its input")
-        return super().create_arg(a)
-
-
-def _modes() -> list[Any]:
-    """What a forward may switch by a decorator or a context, of which a trace has nothing."""
-    devices = "cpu", "cuda"
-    return [
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        *map(torch.is_autocast_enabled, devices),
-        *map(torch.get_autocast_dtype, devices),
-    ]
-
-
-def _trace(module: nn.Module) -> tuple[fx.Graph, tuple[str, ...]]:
-    """The graph of a module's forward, and the names of its arguments without default."""
-    cls = type(module)
-    if isinstance(module, torch.jit.ScriptModule | fx.GraphModule):
-        raise _Untraceable("it is a graph already")
-    if "forward" in module.__dict__ or cls.__call__ is not nn.Module.__call__:
-        raise _Untraceable("it is called in its own way")
-    if cls.__reduce_ex__ is not object.__reduce_ex__ or cls.__reduce__ is not object.__reduce__:
-        raise _Untraceable("it is pickled in its own way")
-    parameters = [*inspect.signature(cls.forward).parameters.values()][1:]
-    required = [p for p in parameters if p.default is p.empty]
-    required = [p for p in required if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if any(p.kind is p.KEYWORD_ONLY for p in required):
-        raise _Untraceable("it takes arguments by keyword only")
-    inputs = tuple(p.name for p in required)
-    before = _Attributes(module)
-    try:
-        with _NoTensors():
-            graph = _Tracer(inputs).trace(module)
-    except Exception as error:
-        first = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise _Untraceable(first) from error
-    finally:
-        has_changed = before.bring_back()
-    if has_changed:
-        raise _Untraceable("it changes attributes of its own")
-    return graph, inputs
-
-
-class _Attributes:
-    """The attributes of a module, and what its lists, dicts and sets have in them."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.values = {**module.__dict__}
-        containers = (value for value in self.values.values() if type(value) in (list, dict, set))
-        self.contents = [(container, container.copy()) for container in containers]
-
-    def bring_back(self) -> bool:
-        """Undoes every change since then, and returns whether there was one."""
-        has_changed = _differs(self.module.__dict__, self.values)
-        self.module.__dict__.clear()
-        self.module.__dict__.update(self.values)
-        for container, content in self.contents:
-            if not _differs(container, content):
-                continue
-            has_changed = True
-            container.clear()
-            container.extend(content) if isinstance(content, list) else container.update(content)
-        return has_changed
-
-
-def _differs(container: Any, content: Any) -> bool:
-    """Whether two containers hold other objects; equal ones count as others."""
-    if isinstance(content, dict):
-        container, content = [*container, *container.values()], [*content, *content.values()]
-    return [*map(id, container)] != [*map(id, content)]
-
-
 # Fusing.
 
 
@@ -491,8 +331,8 @@ def _fuse_module(module: nn.Module, names: dict[nn.Module, str], report: Fused) 
     if module.training:
         return
     try:
-        graph, inputs = _trace(module)
-    except _Untraceable as error:
+        graph, inputs = trace(module, _is_traced_through)
+    except Untraceable as error:
         reason = f"torch.fx cannot trace the forward of {type(module).__name__}: {error}"
         for child in module.children():
             if isinstance(child, Conv2d):
@@ -618,7 +458,7 @@ def _replace(graph: fx.Graph, chain: Chain) -> None:
 def _compile(graph: fx.Graph) -> Callable[..., Any]:
     for node in graph.nodes:
         node.type = None
-        node.target = _WRITES.get(node.target, node.target)
+        node.target = WRITES.get(node.target, node.target)
     code = graph.python_code("self")
     scope = dict(code.globals)
     exec(compile(code.src, "<a forward with fused convolutions>", "exec"), scope)

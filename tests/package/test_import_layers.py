@@ -26,7 +26,7 @@ LAYERS = {
     "operators": "_load _ops _autocast _autograd _fake _flops _fused _onnx _sharding _transposed "
     "_vmap",
     "modules": "functional _choices modules _swap _quantization _prediction settings _patterns "
-    "_fold _fusion",
+    "_fold _trace _fusion",
     "measuring": "measuring",
     "engines": "explain _tuned tuning",
     "models": "scan policy convert _graph_values _graph_activations _graph_epilogue _graph_pass "
