@@ -47,28 +47,16 @@ struct Epilogue {
   bool operator==(const Epilogue&) const = default;
 };
 
-// What kernels do themselves behind the bias: they bound y, which is a ReLU or ReLU6. Residuals and
-// other activations are a pass of their own (kernels/separate_pass.h).
-struct Clamp {
-  float lowest = -std::numeric_limits<float>::infinity();
-  float highest = std::numeric_limits<float>::infinity();
+// What kernels do themselves behind the bias: y is at least 0, which is a ReLU, or anything.
+// Residuals and other activations are a pass of their own (kernels/separate_pass.h).
+inline constexpr float kUnbounded = -std::numeric_limits<float>::infinity();
 
-  constexpr bool is_on() const { return lowest > -std::numeric_limits<float>::infinity(); }
-};
-
-// The epilogue as bounds of y, where it is nothing else.
-inline std::optional<Clamp> find_clamp(const Epilogue& epilogue) {
+// The least that y may be, if the epilogue is nothing else.
+inline std::optional<float> find_lowest(const Epilogue& epilogue) {
   if (epilogue.has_residual) return {};
-  switch (epilogue.activation) {
-    case Activation::kNone:
-      return Clamp{};
-    case Activation::kRelu:
-      return Clamp{.lowest = 0};
-    case Activation::kRelu6:
-      return Clamp{0, 6};
-    default:
-      return {};
-  }
+  if (epilogue.activation == Activation::kNone) return kUnbounded;
+  if (epilogue.activation == Activation::kRelu) return 0.f;
+  return {};
 }
 
 }  // namespace convx

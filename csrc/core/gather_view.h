@@ -140,19 +140,19 @@ inline GatherView make_gather_view(const ConvProblem& p) {
           input_grad_phases(p.W, p.S, p.stride.w, p.pad.left, p.dilation.w)};
 }
 
-inline Clamp make_clamp(const ConvProblem& problem) {
-  return find_clamp(problem.epilogue).value_or(Clamp{});
+inline float find_lowest(const ConvProblem& problem) {
+  return find_lowest(problem.epilogue).value_or(kUnbounded);
 }
 
 // Assigns a call's buffers to source and target.
-// Params: any kernel's parameters with source, weight, bias, clamp and target.
+// Params: any kernel's parameters with source, weight, bias, lowest and target.
 template <typename Params>
 void set_gather_buffers(Params& params, const ConvProblem& problem, const Buffers& buffers) {
   const bool forward = problem.pass == Pass::kForward;
   params.source = forward ? buffers.x : buffers.y;
   params.weight = buffers.w;
   params.bias = forward && problem.epilogue.has_bias ? buffers.bias : nullptr;
-  params.clamp = make_clamp(problem);
+  params.lowest = find_lowest(problem);
   params.target = forward ? buffers.y : buffers.x;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -59,8 +60,11 @@ struct Plan {
   bool halves = false;  // float32 is multiplied as scaled fp16 if its values are suitable
   // A pass of its own adds the residual and applies the activation; the engine does not.
   bool finishes_separately = false;
-  int64_t workspace_bytes = 0;  // scratch memory the launch needs
-  double predicted_us = 0;      // the cost model's estimate; engines are compared by it
+  int64_t workspace_bytes = 0;  // scratch memory the launch needs, whatever the addresses
+  // The same where x and y begin at multiples of kAlignedBytes, as PyTorch allocates them; not set
+  // if that is no less.
+  std::optional<int64_t> aligned_workspace_bytes;
+  double predicted_us = 0;  // the cost model's estimate; engines are compared by it
 
   // Computing it takes microseconds, which small problems would notice, so the plan cache keeps it.
   std::shared_ptr<const Geometry> geometry;
@@ -98,7 +102,19 @@ struct Buffers {
   void* y = nullptr;     // written by the forward pass; read as the output gradient by the others
   void* bias = nullptr;  // [K], forward pass only, may be null
   void* residual = nullptr;   // read; forward pass only, may be null
-  void* workspace = nullptr;  // Plan::workspace_bytes bytes, aligned to 64
+  void* workspace = nullptr;  // find_workspace_bytes() bytes, aligned to 64
 };
+
+inline constexpr uintptr_t kAlignedBytes = 16;
+
+// Scratch memory that a launch with these operands needs.
+inline int64_t find_workspace_bytes(const Plan& plan, const Buffers& buffers) {
+  const auto is_aligned = [](const void* tensor) {
+    return reinterpret_cast<uintptr_t>(tensor) % kAlignedBytes == 0;
+  };
+  const bool aligned = is_aligned(buffers.x) && is_aligned(buffers.y);
+  return aligned ? plan.aligned_workspace_bytes.value_or(plan.workspace_bytes)
+                 : plan.workspace_bytes;
+}
 
 }  // namespace convx

@@ -38,8 +38,8 @@ __device__ inline __nv_bfloat16 round_to<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
 }
 
-// The larger and the smaller of two values, or NaN if the first one is; fmaxf would return the
-// other. One instruction for float32.
+// The larger of two values, or NaN if the first one is; fmaxf would return the other. One
+// instruction for float32.
 template <typename Acc>
 __device__ __forceinline__ Acc max_or_nan(Acc value, Acc other) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -49,16 +49,6 @@ __device__ __forceinline__ Acc max_or_nan(Acc value, Acc other) {
   }
 #endif
   return value < other ? other : value;
-}
-template <typename Acc>
-__device__ __forceinline__ Acc min_or_nan(Acc value, Acc other) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  if constexpr (sizeof(Acc) == 4) {
-    asm("min.NaN.f32 %0, %1, %2;" : "=f"(value) : "f"(value), "f"(other));
-    return value;
-  }
-#endif
-  return value > other ? other : value;
 }
 
 // Element `index` of a tensor whose dtype is known at run time. Kernels that convert few values use

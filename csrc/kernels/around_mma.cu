@@ -98,7 +98,7 @@ void measure(const LaunchSite& site, const TensorParams& params) {
 }
 
 // The slices are dense arrays [image][filter][row][column]. dense: the target is such an array too.
-__global__ void sum_partials_kernel(const __grid_constant__ TensorParams p, Clamp clamp,
+__global__ void sum_partials_kernel(const __grid_constant__ TensorParams p, float lowest,
                                     DType dtype, int splits, int filters, bool dense) {
   if (must_return(p)) return;
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < p.partial_stride;
@@ -118,7 +118,7 @@ __global__ void sum_partials_kernel(const __grid_constant__ TensorParams p, Clam
       if (p.bias != nullptr) sum += load_as<float>(dtype, p.bias, filter);
       to = image * p.target_n + filter * p.target_c + row * p.target_h + column * p.target_w;
     }
-    store_as(dtype, p.target, to, bound(clamp, sum));
+    store_as(dtype, p.target, to, at_least(sum, lowest));
   }
 }
 
@@ -128,7 +128,7 @@ void sum_partials(const LaunchSite& site, const TensorParams& params, int splits
   const bool dense = params.target_w == 1 && params.target_h == params.target_width &&
                      params.target_c == plane && params.target_n == plane * filters;
   const Grid grid(count_loop_blocks(params.partial_stride, 256));
-  launch_kernel<sum_partials_kernel>(site, grid, 256, 0, params, make_clamp(*site.problem),
+  launch_kernel<sum_partials_kernel>(site, grid, 256, 0, params, find_lowest(*site.problem),
                                      site.problem->dtype, splits, static_cast<int>(filters), dense);
 }
 

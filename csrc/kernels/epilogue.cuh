@@ -1,8 +1,8 @@
-// The part of an epilogue behind the bias that kernels do themselves: they bound accumulators in
-// registers, before they round them (core/epilogue.h).
+// The part of an epilogue behind the bias that kernels do themselves: a ReLU of accumulators in
+// registers, before they are rounded (core/epilogue.h).
 //
-// Without an activation the bounds are infinite, and values are bounded all the same: two
-// instructions cost less than a branch, which keeps the compiler from moving stores between sums.
+// Without an activation y is at least -infinity, and values are compared all the same: an
+// instruction costs less than a branch, which keeps the compiler from moving stores between sums.
 #pragma once
 
 #include "core/epilogue.h"
@@ -12,14 +12,14 @@ namespace convx {
 
 // NaN stays NaN.
 template <typename Acc>
-__device__ __forceinline__ Acc bound(const Clamp& clamp, Acc value) {
-  return min_or_nan(max_or_nan(value, Acc(clamp.lowest)), Acc(clamp.highest));
+__device__ __forceinline__ Acc at_least(Acc value, float lowest) {
+  return max_or_nan(value, Acc(lowest));
 }
 
 template <typename Acc, int kCount>
-__device__ __forceinline__ void bound_all(const Clamp& clamp, Acc (&values)[kCount]) {
+__device__ __forceinline__ void all_at_least(Acc (&values)[kCount], float lowest) {
 #pragma unroll
-  for (Acc& value : values) value = bound(clamp, value);
+  for (Acc& value : values) value = at_least(value, lowest);
 }
 
 }  // namespace convx

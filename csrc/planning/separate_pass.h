@@ -14,9 +14,9 @@ inline double separate_pass_us(const ConvProblem& problem, const DeviceCaps& cap
   return kLaunchMicroseconds + bytes / (kBytesPerMicrosecond * rates_of(caps).memory);
 }
 
-// The same of engines whose kernels bound y themselves.
-inline double pass_us_unless_bounds(const ConvProblem& problem, const DeviceCaps& caps) {
-  return find_clamp(problem.epilogue) ? 0 : separate_pass_us(problem, caps);
+// The same of engines whose kernels apply a ReLU themselves.
+inline double pass_us_unless_relu(const ConvProblem& problem, const DeviceCaps& caps) {
+  return find_lowest(problem.epilogue) ? 0 : separate_pass_us(problem, caps);
 }
 
 }  // namespace convx

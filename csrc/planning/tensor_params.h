@@ -15,10 +15,10 @@ namespace convx {
 
 struct TensorParams {
   const void* source;
-  const void* filters;  // the caller's tensor
-  const void* packed;   // filters in the layout that the tensor cores read
-  const void* bias;     // may be null
-  Clamp clamp;
+  const void* filters;        // the caller's tensor
+  const void* packed;         // filters in the layout that the tensor cores read
+  const void* bias;           // may be null
+  float lowest = kUnbounded;  // that y may be
   void* target;
   float* partials;  // if set, the partial sums of a split-K slice go here
   // If set, the kernel returns at once unless (*run_flag == 0) equals run_if_zero. An earlier
@@ -86,12 +86,12 @@ inline void set_tensors(TensorParams& p, const ConvProblem& problem, const Gathe
   p.filters = buffers.w;
   p.packed = buffers.workspace;
   p.bias = forward && problem.epilogue.has_bias ? buffers.bias : nullptr;
-  p.clamp = make_clamp(problem);
+  p.lowest = find_lowest(problem);
   p.target = static_cast<char*>(forward ? buffers.y : buffers.x) +
              size_of(problem.dtype) * (rows.target_start * to.h + columns.target_start * to.w);
   if (split) {
     p.partials = reinterpret_cast<float*>(static_cast<char*>(buffers.workspace) + packed_bytes);
-    p.clamp = {};  // sum_partials bounds the sums
+    p.lowest = kUnbounded;  // sum_partials bounds the sums
   }
 }
 

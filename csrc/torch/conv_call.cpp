@@ -173,12 +173,13 @@ void plan_and_launch(const ConvProblem& problem, std::string_view algorithm, Buf
         plan_cache().find_or_choose(here.engines(), problem, caps, device, algorithm, error);
     if (!plan) fail(error);
     std::optional<Tensor> workspace;
-    if (plan->workspace_bytes > 0) {
+    const int64_t workspace_bytes = find_workspace_bytes(*plan, buffers);
+    if (workspace_bytes > 0) {
       try {
-        workspace.emplace(allocate_bytes(like, plan->workspace_bytes));
+        workspace.emplace(allocate_bytes(like, workspace_bytes));
       } catch (const std::runtime_error&) {
         // Plan again with a lower limit: smaller chunks, or an engine without a workspace.
-        caps.workspace_limit = std::min(caps.workspace_limit, plan->workspace_bytes) / 4;
+        caps.workspace_limit = std::min(caps.workspace_limit, workspace_bytes) / 4;
         if (caps.workspace_limit < kSmallestWorkspace) throw;
         continue;
       }

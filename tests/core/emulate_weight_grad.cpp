@@ -9,14 +9,15 @@
 
 namespace convx {
 
-const char* emulate_cuda_weight_grad(const ConvProblem& problem, const Plan& plan,
-                                     Buffers buffers) {
-  const emulator::Workspace workspace(plan.workspace_bytes);
+const char *emulate_cuda_weight_grad(const ConvProblem &problem,
+                                     const Plan &plan, Buffers buffers) {
+  const emulator::Workspace workspace(find_workspace_bytes(plan, buffers));
   buffers.workspace = workspace.data();
   emulator::fault = nullptr;
   launch_cuda_weight_grad({"cuda_weight_grad", &problem}, plan, buffers);
-  if (!end_bulk_stores()) return "a block ended before its copies";
+  if (!end_bulk_stores())
+    return "a block ended before its copies";
   return workspace.is_whole() ? emulator::fault : "the workspace was overrun";
 }
 
-}  // namespace convx
+} // namespace convx

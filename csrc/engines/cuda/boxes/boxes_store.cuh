@@ -60,7 +60,8 @@ class BoxStorer {
         for (int i = 0; i < kSliceSums; ++i) {
           values[i] = sums[piece].value[slice * kSliceSums + i] + bias.value[i / 4 * 2 + i % 2];
         }
-        bound_all(p_.clamp, values);
+        // A branch: more instructions for every value made bf16 layers up to 9% slower.
+        if (p_.lowest == 0) all_at_least(values, 0);
         staging_.stage(place, values, staged, piece);
       }
       if (has_boxes()) fence_async_proxy();

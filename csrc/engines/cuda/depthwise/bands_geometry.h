@@ -54,8 +54,8 @@ inline constexpr BandsKernel kBandsKernels[] = {{2, 16}, {2, 32}, {2, 64},
 struct BandsParams {
   const void* source;
   const void* weight;
-  const void* bias;  // may be null
-  Clamp clamp;
+  const void* bias;           // may be null
+  float lowest = kUnbounded;  // that y may be
   void* target;
   int64_t source_n, source_c, source_h;
   int64_t target_n, target_c, target_h;

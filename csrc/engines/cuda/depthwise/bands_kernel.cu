@@ -248,7 +248,7 @@ struct BandJob {
           if (column >= p.column.count) continue;
           const float* of_mma = accumulators + index_accumulator(row_tile, n);
           float pair[2] = {of_mma[i] + bias, of_mma[i + 1] + bias};
-          bound_all(p.clamp, pair);
+          all_at_least(pair, p.lowest);
           if (p.pairs) {
             store_pair(target + column, pair);
           } else {

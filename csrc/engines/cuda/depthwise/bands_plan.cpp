@@ -337,7 +337,7 @@ Engine cuda_bands_engine() {
   return {.id = EngineId::kCudaBands,
           .name = "cuda_bands",
           .consider = consider,
-          .separate_pass_us = pass_us_unless_bounds,
+          .separate_pass_us = pass_us_unless_relu,
           .variants = variants,
           .plan_variant = plan_variant};
 }

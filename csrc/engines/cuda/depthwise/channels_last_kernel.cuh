@@ -143,7 +143,7 @@ __device__ inline void write_pixels(const ChannelsLastParams& p, const ChannelsL
     T* to = target + int64_t{block.first_row + row} * p.t.target_h;
 #pragma unroll
     for (int c = 0; c < kDepthwiseVector; ++c) sum[j][c] += bias[c];
-    bound_all(p.t.clamp, sum[j]);
+    all_at_least(sum[j], p.t.lowest);
     if (p.vector_stores) {
       store_vector(to, sum[j]);
     } else {

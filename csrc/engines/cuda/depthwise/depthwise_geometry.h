@@ -64,8 +64,8 @@ struct FilterShares {
 struct DepthwiseTensors {
   const void* source;
   const void* weight;
-  const void* bias;  // may be null
-  Clamp clamp;
+  const void* bias;           // may be null
+  float lowest = kUnbounded;  // that y may be
   void* target;
   int64_t source_n, source_c, source_h, source_w;
   int64_t target_n, target_c, target_h, target_w;
@@ -198,9 +198,9 @@ inline constexpr int kPhaseStripBlocks = 4;
 struct PhaseStripParams {
   const void* source;  // y
   const void* weight;
-  const void* bias;  // null
-  Clamp clamp;
-  void* target;  // x
+  const void* bias;           // null
+  float lowest = kUnbounded;  // that y may be
+  void* target;               // x
   int64_t source_n, source_c, source_h, source_w;
   int64_t target_n, target_c, target_h, target_w;
   int64_t weight_k, weight_r, weight_s;

@@ -223,7 +223,7 @@ Engine cuda_depthwise_engine() {
           .name = "cuda_depthwise",
           .consider = consider,
           .bound_us = bound_us,
-          .separate_pass_us = pass_us_unless_bounds};
+          .separate_pass_us = pass_us_unless_relu};
 }
 
 }  // namespace convx

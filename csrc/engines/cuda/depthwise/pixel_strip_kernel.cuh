@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, pixel_strip_blocks(kTaps))
       T* const to = target + i * t.target_w;
       float values[kChannels];
       copy_values(values, sums[i]);
-      bound_all(t.clamp, values);
+      all_at_least(values, t.lowest);
       store_elements(to, values);
     }
     target += t.target_h;

@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, plane_blocks_per_sm(sizeof(
       fill(sum, entry.bias);
       multiply_cell<kChunk>(p, cell, lines, weights, sum);
 #pragma unroll
-      for (int j = 0; j < kPlaneRows; ++j) bound_all(p.t.clamp, sum[j]);
+      for (int j = 0; j < kPlaneRows; ++j) all_at_least(sum[j], p.t.lowest);
       put_results(p, block, cell, entry.start, sum, results);
     }
     __syncthreads();

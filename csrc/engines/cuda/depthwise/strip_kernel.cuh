@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads,
               row * t.target_h + place.strip * kColumns;
   const StripStore<T, kColumns, shifts_rows(kShape, kColumns)> store(place.strip, t.column.count);
   const auto finish_row = [&](float (&values)[kColumns], bool wanted) {
-    bound_all(t.clamp, values);
+    all_at_least(values, t.lowest);
     store(target, values, wanted);
     target += t.target_h;
     ++row;

@@ -72,7 +72,7 @@ Engine cuda_direct_engine() {
           .name = "cuda_direct",
           .consider = consider,
           .bound_us = bound_us,
-          .separate_pass_us = pass_us_unless_bounds};
+          .separate_pass_us = pass_us_unless_relu};
 }
 
 }  // namespace convx

@@ -44,8 +44,8 @@ struct GatherParams {
   // If packed, per phase [group][filter tile][c][row tap][column tap][filter of tile] in the
   // accumulation type. Otherwise w itself.
   const void* weight;
-  const void* bias;  // may be null
-  Clamp clamp;
+  const void* bias;           // may be null
+  float lowest = kUnbounded;  // that y may be
   void* target;
   Strides source_strides, target_strides;
   // Strides of w along groups, target channels, source channels, r and s.

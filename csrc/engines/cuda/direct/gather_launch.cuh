@@ -98,7 +98,7 @@ void launch_gather(const LaunchSite& site, const GatherShape& shape, const Buffe
   params.target = forward ? buffers.y : buffers.x;
   params.weight = params.packed ? buffers.workspace : buffers.w;
   params.bias = forward && site.problem->epilogue.has_bias ? buffers.bias : nullptr;
-  params.clamp = make_clamp(*site.problem);
+  params.lowest = find_lowest(*site.problem);
   const int64_t rows = static_cast<int64_t>(shape.rows_axes.size());
   const int64_t columns = static_cast<int64_t>(shape.columns_axes.size());
   for (int64_t row = 0; row < rows; row += kPhasesPerLaunch) {

@@ -42,7 +42,7 @@ __device__ inline void store_tile(const GatherParams& p, const GatherBlock& bloc
   T* target = static_cast<T*>(p.target);
   const auto store = [&](T* element, Acc value) {
     if (add) value += to_accumulate(*element);
-    if (finishes) value = bound(p.clamp, value);
+    if (finishes) value = at_least(value, p.lowest);
     *element = round_to<T>(value);
   };
 #pragma unroll

@@ -90,8 +90,8 @@ struct DiagonalStep {
 struct DiagonalParams {
   const void* source;
   const void* weight;
-  const void* bias;  // may be null
-  Clamp clamp;
+  const void* bias;           // may be null
+  float lowest = kUnbounded;  // that y may be; the kernel applies no ReLU
   void* target;
   int64_t source_n, target_n;
   int source_h, source_w, target_h, target_w;  // in elements; channels are contiguous

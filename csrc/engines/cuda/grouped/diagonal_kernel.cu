@@ -40,7 +40,6 @@
 #include "device/vectors.cuh"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/grouped/diagonal_stage.cuh"
-#include "kernels/epilogue.cuh"
 #include "kernels/finish.cuh"
 
 namespace convx {
@@ -194,7 +193,6 @@ struct DiagonalJob {
           results[k] = accumulators[index_accumulator(i, k / 2) + 2 * half + k % 2] +
                        bias[filter_of(0, 0) + k];
         }
-        bound_all(p.clamp, results);
         if (p.vectors) {
           store_vector(target, results);
         } else {

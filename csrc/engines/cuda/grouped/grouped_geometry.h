@@ -27,8 +27,8 @@ struct GroupedLaunch {
 struct GroupedTask {
   const void* source;
   const void* weight;
-  const void* bias;  // may be null
-  Clamp clamp;
+  const void* bias;           // may be null
+  float lowest = kUnbounded;  // that y may be
   void* target;
   int64_t source_n, source_c, source_h;  // in elements, here and below; columns are contiguous
   int64_t source_group;                  // stride between groups
@@ -219,7 +219,7 @@ constexpr int kPixelThreads = 256;
 
 struct GroupedPixelParams {
   const void *source, *weight, *bias;
-  Clamp clamp;
+  float lowest = kUnbounded;  // that y may be
   void* target;
   int64_t source_n, source_h, source_w, target_n, target_h, target_w;
   int64_t weight_group, weight_target, weight_source, weight_r, weight_s;

@@ -128,7 +128,7 @@ __device__ __forceinline__ void store_cell(const GroupedParams& p, CellTarget ce
 #pragma unroll
   for (auto& of_filter : sum) {
 #pragma unroll
-    for (auto& of_row : of_filter) bound_all(p.clamp, of_row);
+    for (auto& of_row : of_filter) all_at_least(of_row, p.lowest);
   }
   if (p.store_width == 4) {
     store_cell_rows<4, kFilters>(p, cell, target, sum);

@@ -257,7 +257,7 @@ __device__ __forceinline__ void compute_grouped_tile(const GroupedMmaParams& p,
       job.template multiply<true>(accumulators, 0);
       if (Job::any_nan(accumulators)) job.multiply_by_rows(accumulators);
 #pragma unroll
-      for (auto& cell : accumulators) bound_all(p.clamp, cell);
+      for (auto& cell : accumulators) all_at_least(cell, p.lowest);
       if (p.pairs) {
         job.template put<true>(block, place, accumulators);
       } else {

@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kPixelThreads)
     for (int i = 0; i < kPixelStrip; ++i) {
       if (column + i >= p.column.count) break;
       T* const to = target + i * p.target_w;
-      bound_all(p.clamp, sums[i]);
+      all_at_least(sums[i], p.lowest);
       if (p.aligned) {
         store_vector(to, sums[i]);
       } else {

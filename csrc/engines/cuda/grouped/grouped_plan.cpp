@@ -375,7 +375,7 @@ Engine cuda_grouped_engine() {
   return {.id = EngineId::kCudaGrouped,
           .name = "cuda_grouped",
           .consider = consider,
-          .separate_pass_us = pass_us_unless_bounds};
+          .separate_pass_us = pass_us_unless_relu};
 }
 
 }  // namespace convx

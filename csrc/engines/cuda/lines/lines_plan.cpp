@@ -118,7 +118,7 @@ Consideration consider(const ConvProblem& p, const DeviceCaps& caps, const Searc
 // The kernels of strict float32 apply none (stage_accumulators.cuh).
 double fused_pass_us(const ConvProblem& p, const DeviceCaps& caps) {
   const bool strict = p.dtype == DType::kFloat32 && p.precision == Precision::kIeee;
-  return strict ? separate_pass_us(p, caps) : pass_us_unless_bounds(p, caps);
+  return strict ? separate_pass_us(p, caps) : pass_us_unless_relu(p, caps);
 }
 
 }  // namespace

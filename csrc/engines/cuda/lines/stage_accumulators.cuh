@@ -54,7 +54,7 @@ class AccumulatorStager {
 #pragma unroll
         for (int i = 0; i < kColumns / 2; ++i) sums[i] += finish_[i / 2 % 2].bias;
       }
-      if (p_.clamp.is_on()) bound_all(p_.clamp, sums);
+      if (p_.lowest == 0) all_at_least(sums, p_.lowest);
     }
   }
 
@@ -164,7 +164,7 @@ class AccumulatorStager {
     if constexpr (!kFinishAddsBias) return sum;
     const float finished = finish_[half](sum);
     // Strict float32 recomputes sums that overflowed, and has its activations in a pass of its own.
-    return kExact ? finished : bound(p_.clamp, finished);
+    return kExact ? finished : at_least(finished, p_.lowest);
   }
 
   // The lane's filter, within the warp's 16, and its 16 bytes of the piece in a round of load_rest

@@ -213,7 +213,7 @@ Engine cuda_mma_engine() {
   return {.id = EngineId::kCudaMma,
           .name = "cuda_mma",
           .consider = consider,
-          .separate_pass_us = pass_us_unless_bounds,
+          .separate_pass_us = pass_us_unless_relu,
           .competes_on = competes_on};
 }
 

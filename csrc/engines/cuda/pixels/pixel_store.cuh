@@ -173,7 +173,7 @@ class PixelStorer {
 
   // Sums that overflowed are recomputed first.
   __device__ __forceinline__ float bound_finite(float sum) const {
-    return kExact && is_not_finite(sum) ? sum : bound(p_.clamp, sum);
+    return kExact && is_not_finite(sum) ? sum : at_least(sum, p_.lowest);
   }
 
   __device__ __forceinline__ void recompute(Out& staged, int pixel, int filter) const {
@@ -187,7 +187,7 @@ class PixelStorer {
       at.row = p_.by_target_height.split(at.image);
       at.first = tile_.chunk * p_.chunk_channels;
       at.last = tile_.chunk_end * p_.chunk_channels;
-      staged = bound(p_.clamp, recompute_sum(p_, at) + load_bias(filter));
+      staged = at_least(recompute_sum(p_, at) + load_bias(filter), p_.lowest);
     }
   }
 
@@ -285,8 +285,8 @@ class PixelStorer {
         if (pixel >= count_) continue;
         const float* v = sums[i / 2].value + 4 * g + 2 * (i % 2);
         Out* const to = base_ + targets_[pixel] + filter;
-        const Pair pair{round_to<Out>(bound(p_.clamp, finish(v[0], first))),
-                        round_to<Out>(bound(p_.clamp, finish(v[1], second)))};
+        const Pair pair{round_to<Out>(at_least(finish(v[0], first), p_.lowest)),
+                        round_to<Out>(at_least(finish(v[1], second), p_.lowest))};
         if (pairs && filter + 1 < filters_) {
           *reinterpret_cast<Pair*>(to) = pair;
         } else {

@@ -241,7 +241,7 @@ Engine cuda_pixels_engine() {
           .name = "cuda_pixels",
           .consider = consider,
           .bound_us = bound_us,
-          .separate_pass_us = pass_us_unless_bounds};
+          .separate_pass_us = pass_us_unless_relu};
 }
 
 }  // namespace convx

@@ -69,7 +69,7 @@ std::optional<FewFiltersParams> make_few_filters_params(const ConvProblem& probl
   p.target = forward ? buffers.y : buffers.x;
   p.filters = buffers.w;
   p.bias = forward && problem.epilogue.has_bias ? buffers.bias : nullptr;
-  p.clamp = make_clamp(problem);
+  p.lowest = find_lowest(problem);
   if (!is_unit_aligned(p.source) || !is_unit_aligned(p.target)) return {};
   return p;
 }

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kFewThreads)
       for (int i = 0; i < kFewParts - 1; ++i) totals[v] += others[i][filter][v][lane];
       totals[v] += start;
     }
-    bound_all(p.clamp, totals);
+    all_at_least(totals, p.lowest);
     uint32_t words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = narrow(totals, i * (kValues / 4), T{});

@@ -47,8 +47,8 @@ inline constexpr int kFewThreads = kFewParts * kFewUnits;
 struct FewFiltersParams {
   const void* source;
   const void* filters;
-  const void* bias;  // may be null
-  Clamp clamp;
+  const void* bias;           // may be null
+  float lowest = kUnbounded;  // that y may be
   void* target;
 
   // Strides in elements.

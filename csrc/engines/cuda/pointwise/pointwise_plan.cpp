@@ -358,7 +358,7 @@ Engine cuda_pointwise_engine() {
   return {.id = EngineId::kCudaPointwise,
           .name = "cuda_pointwise",
           .consider = consider,
-          .separate_pass_us = pass_us_unless_bounds};
+          .separate_pass_us = pass_us_unless_relu};
 }
 
 }  // namespace convx

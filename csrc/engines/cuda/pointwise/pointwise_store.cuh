@@ -162,10 +162,13 @@ class PointwiseStorer {
     float values[4 * kPieceGroups];
 #pragma unroll
     for (int i = 0; i < 4 * kPieceGroups; ++i) values[i] = i % 4 < 2 ? low(v[i]) : high(v[i]);
+    if constexpr (!is_split(kMath)) {
+      all_at_least(values, p_.lowest);
+    } else if (p_.lowest == 0) {
 #pragma unroll
-    for (float& value : values) {
-      // Others are recomputed first.
-      if (!is_split(kMath) || !is_not_finite(value)) value = bound(p_.clamp, value);
+      for (float& value : values) {
+        if (!is_not_finite(value)) value = at_least(value, 0);  // others are recomputed first
+      }
     }
     if constexpr (kBytes == 4) {
       const uint32_t to = staged + lane_ / 4 * pitch + lane_ % 4 * 8;
@@ -219,7 +222,7 @@ class PointwiseStorer {
         sum.image = at.image, sum.row = at.row, sum.column = at.column;
         sum.last = p_.group_sources;
         float value = recompute_sum(p_, sum) + load_bias(row + i);
-        value = bound(p_.clamp, value);
+        value = at_least(value, p_.lowest);
         store_element(own, value);
       }
     }
