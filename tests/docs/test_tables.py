@@ -81,6 +81,14 @@ def measured(tmp_path: Path) -> Path:
             for layout in LAYOUTS
         ]
         (tmp_path / name).write_text(json.dumps({"machine": MACHINE, "rows": rows}))
+    fused = [
+        {**asdict(row), "bias": True, "activation": "relu", "residual": residual, "unfused_ms": 3.0}
+        for shape in load_suite("full")
+        for precision in ("tf32", "bf16")
+        for residual in (False, True)
+        for row in [made_up_row(shape, "fwd", precision, "nchw")]
+    ]
+    (tmp_path / "h200-fused.json").write_text(json.dumps({"machine": MACHINE, "rows": fused}))
     steps = [
         {
             "model": model,
