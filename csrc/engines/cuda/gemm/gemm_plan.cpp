@@ -120,8 +120,8 @@ constexpr double kPlaneBytesPerUs = 4.0e6;    // tensors in NCHW, from device me
 constexpr double kPartialBytesPerUs = 3.2e6;  // products, written and read again
 // The same in 16 bits: n32c512h28w28 k128 takes 15.8 us, with 8 MB of them (2026-11-19).
 constexpr double kHalfPartialBytesPerUs = 6e6;
-constexpr double kSegmentTile = 128;          // filters, and channels
-constexpr double kIdleExponent = 0.7;         // 1: idle multiprocessors cost all of their time
+constexpr double kSegmentTile = 128;   // filters, and channels
+constexpr double kIdleExponent = 0.7;  // 1: idle multiprocessors cost all of their time
 
 double predict_segments(const ConvProblem& p, const GemmShape& shape, double memory_rate,
                         double product_rate) {
