@@ -84,12 +84,30 @@ def _find_epilogue(conv: fx.Node) -> _Epilogue | None:
     best = None
     reached = _extend(_Epilogue((conv,)))
     while reached is not None and not _is_mutation_between(conv, reached.end):
-        if are_alike(tensor_of(reached.end), tensor_of(conv)):
+        if are_alike(tensor_of(reached.end), tensor_of(conv)) and not _is_pass_of_its_own(reached):
             best = reached
         reached = _extend(reached)
-    if best is None or (best.has_only_steps and any(map(_is_pointwise, best.end.users))):
-        return None  # Inductor computes the steps in the pass over memory that follows anyway
-    return best
+    return None if best is None or _gains_nothing(best) else best
+
+
+def _is_pass_of_its_own(epilogue: _Epilogue) -> bool:
+    """Whether the kernels leave it to a second pass over memory, as those of a GPU do with all but
+    a ReLU. Inductor's pass is as fast, and takes along what follows."""
+    is_applied = epilogue.residual is None and epilogue.activation in ("none", "relu")
+    return _is_on_gpu(epilogue.conv) and not is_applied
+
+
+def _gains_nothing(epilogue: _Epilogue) -> bool:
+    """Whether Inductor computes it in the pass over memory that follows anyway."""
+    users = [_is_pointwise(user) for user in epilogue.end.users]
+    if epilogue.has_only_steps:
+        return any(users)
+    return _is_on_gpu(epilogue.conv) and users != [] and all(users)
+
+
+def _is_on_gpu(conv: fx.Node) -> bool:
+    output = tensor_of(conv)
+    return output is not None and output.device.type == "cuda"
 
 
 def _is_mutation_between(conv: fx.Node, end: fx.Node) -> bool:

@@ -16,7 +16,7 @@ from torch._inductor import config
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import conv2d_ext
-from conv2d_ext import _graph_pass
+from conv2d_ext import _graph_epilogue, _graph_pass
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -137,7 +137,10 @@ def test_every_activation(graphs, dtype) -> None:
     assert pixelwise(graph, 2 * 3 * 8 * 8) == ["aten.add.Tensor"] * len(SPELLINGS)
 
 
-def test_what_is_fused_and_what_is_left_alone(graphs, device) -> None:
+@pytest.mark.parametrize("gpu", [False, True], ids=["everything", "relu_alone"])
+def test_what_is_fused_and_what_is_left_alone(graphs, device, gpu, monkeypatch) -> None:
+    """gpu: what kernels of a GPU leave to another pass over memory stays Inductor's."""
+    monkeypatch.setattr(_graph_epilogue, "_is_on_gpu", lambda conv: gpu)
     conv = nn.Conv2d(3, 3, 3, padding=1).double().to(device)
     norm = batch_norm(3).double().to(device)
     s, t = torch.randn(2, 3).double().to(device)
@@ -177,7 +180,11 @@ def test_what_is_fused_and_what_is_left_alone(graphs, device) -> None:
     x, r = torch.randn(2, 2, 3, 8, 8).double().to(device)
     with torch.no_grad():
         torch.testing.assert_close(compiled(run)(x, r), run(x, r))
-    assert calls_of(graphs[0]) == [call for call, _ in chains]
+    calls = [call for call, _ in chains]
+    if gpu:
+        calls = [call if call == Call("relu") else Call() for call in calls]
+        calls[2] = Call()  # an addition follows
+    assert calls_of(graphs[0]) == calls
 
 
 def test_two_convolutions_are_added(graphs) -> None:
