@@ -522,7 +522,7 @@ def test_no_committed_time_is_below_its_floor(path: Path) -> None:
     rows, about = report.read_json(path)
     for row in rows:
         least = floor_seconds(
-            Shape.parse(row.text), row.direction, row.precision, about["ceilings"]
+            Shape.parse(row.text), row.direction, row.precision, about["ceilings"], row.residual
         )
         assert row.floor_ms == pytest.approx(least * 1e3)
         times = row.ours_ms, row.cudnn_ms, row.cublas_ms, row.inductor_ms, row.untuned_ms
