@@ -453,6 +453,7 @@ PYBIND11_MODULE(convx_core, m) {
     };
     replace_rows(planned.exact);
     if (planned.scaled) replace_rows(*planned.scaled);
+    plan.aligned_workspace_bytes.reset();  // it was found for the rows
     plan.geometry = make_geometry(planned);
     return plan;
   };
@@ -481,6 +482,7 @@ PYBIND11_MODULE(convx_core, m) {
     for (const WgradFit& run : {planned.exact, *fit}) {
       plan.workspace_bytes = std::max(plan.workspace_bytes, kScaleBytes + run.workspace_bytes);
     }
+    plan.aligned_workspace_bytes.reset();  // it was found for the plan's own kernels
     plan.geometry = make_geometry(planned);
     if (const char* fault = emulate_cuda_weight_grad(problem, plan, buffers)) {
       throw std::runtime_error(fault);

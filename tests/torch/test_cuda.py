@@ -281,6 +281,25 @@ def test_peak_memory_is_the_stated_workspace(engine: str, direction: str) -> Non
     assert extra <= workspace + (1 << 20)  # the allocator rounds up
 
 
+def test_a_weight_gradient_takes_no_memory_for_tensors_at_other_addresses() -> None:
+    """TMA reads aligned tensors in place; others are packed, which takes 64 MB here."""
+    x, dy = (torch.randn(16, channels, 56, 56, device="cuda") for channels in (64, 256))
+    w = torch.empty(256, 64, 1, 1, device="cuda")
+    lists = [1, 1], [0, 0], [1, 1], 1, [False, True, False]
+
+    def extra(x: torch.Tensor) -> int:
+        torch.ops.convx.conv2d_backward(dy, x, w, *lists, precision="tf32")
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        start = torch.cuda.memory_allocated()
+        torch.ops.convx.conv2d_backward(dy, x, w, *lists, precision="tf32")
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - start
+
+    apart = torch.empty(x.numel() + 1, device="cuda")[1:].view_as(x).copy_(x)
+    assert extra(x) < 16 << 20 < extra(apart)
+
+
 def test_the_workspace_limit_is_a_setting(engine: str) -> None:
     shape = find_shape("n4c64h128w128 k64r5s5 pad2,2,2,2")
     operands = operands_of(shape, "fwd", engine)

@@ -109,7 +109,9 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps,
     plan.workspace_bytes = std::max(plan.workspace_bytes, kScaleBytes + other->workspace_bytes);
   };
   reserve(found.scaled);
+  const int64_t aligned_bytes = plan.workspace_bytes;
   reserve(found.misaligned);
+  if (aligned_bytes < plan.workspace_bytes) plan.aligned_workspace_bytes = aligned_bytes;
   plan.predicted_us = first.microseconds + (found.scaled ? kScalesUs : 0);
   plan.geometry = make_geometry(std::move(found));
   return plan;
