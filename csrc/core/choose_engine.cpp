@@ -53,7 +53,7 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
   const ConvProblem plain = is_fused ? drop_fusion(problem) : problem;
   struct Contender {
     size_t index;
-    double bound_us, pass_us;  // pass_us is part of bound_us
+    double bound_us, expected_us, pass_us;  // pass_us is part of both others
     bool is_eligible;
   };
   std::vector<Contender> contenders;
@@ -64,18 +64,20 @@ Choice choose_engine(std::span<const Engine> engines, const ConvProblem& problem
     const bool has_bound = listed == Listed::kEligible && automatic && engine.bound_us;
     const bool may_pass = is_fused && engine.separate_pass_us;
     const double pass_us = may_pass ? engine.separate_pass_us(problem, caps) : 0;
-    const double bound_us = has_bound ? engine.bound_us(plain, caps) + pass_us : 0;
-    contenders.push_back({i, bound_us, pass_us, eligible});
+    const double bound_us = has_bound ? engine.bound_us(plain, caps) : 0;
+    contenders.push_back(
+        {i, bound_us + pass_us, bound_us * engine.typical_ratio + pass_us, pass_us, eligible});
   }
-  // Engines with a search come last, and the others' best time ends it.
-  std::stable_sort(contenders.begin(), contenders.end(),
-                   [](const Contender& a, const Contender& b) { return a.bound_us < b.bound_us; });
+  // Engines without a search come first, and the best time so far ends each search.
+  std::stable_sort(
+      contenders.begin(), contenders.end(),
+      [](const Contender& a, const Contender& b) { return a.expected_us < b.expected_us; });
 
   double best_us = limits.give_up_us;
   const Engine* best = nullptr;
-  for (const auto& [index, bound_us, pass_us, is_eligible] : contenders) {
+  for (const auto& [index, bound_us, expected_us, pass_us, is_eligible] : contenders) {
     const Engine& engine = engines[index];
-    if (bound_us > best_us) break;
+    if (bound_us > best_us) continue;
     SearchLimits remaining;
     if (listed == Listed::kEligible) remaining.give_up_us = best_us * kRounding - pass_us;
     Candidate candidate{&engine, {}, {}};

@@ -216,6 +216,7 @@ Engine cuda_boxes_engine() {
           .name = "cuda_boxes",
           .consider = consider,
           .bound_us = bound_us,
+          .typical_ratio = 1.25,
           .separate_pass_us = pass_us_unless_relu,
           .variants = variants,
           .plan_variant = plan_variant};

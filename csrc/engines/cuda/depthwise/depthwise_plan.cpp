@@ -223,6 +223,7 @@ Engine cuda_depthwise_engine() {
           .name = "cuda_depthwise",
           .consider = consider,
           .bound_us = bound_us,
+          .typical_ratio = 1.35,
           .separate_pass_us = pass_us_unless_relu};
 }
 

@@ -72,6 +72,7 @@ Engine cuda_direct_engine() {
           .name = "cuda_direct",
           .consider = consider,
           .bound_us = bound_us,
+          .typical_ratio = 1.8,
           .separate_pass_us = pass_us_unless_relu};
 }
 

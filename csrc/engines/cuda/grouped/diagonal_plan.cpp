@@ -416,6 +416,7 @@ Engine cuda_diagonal_engine() {
           .name = "cuda_diagonal",
           .consider = consider,
           .bound_us = bound_diagonal_us,
+          .typical_ratio = 1.45,
           .separate_pass_us = separate_pass_us,
           .variants = variants,
           .plan_variant = plan_variant};

@@ -7,6 +7,7 @@
 
 #include "core/arithmetic.h"
 #include "core/device_caps.h"
+#include "core/engine.h"
 #include "core/plan.h"
 #include "core/problem.h"
 #include "planning/gather_axis.h"
@@ -267,9 +268,12 @@ std::string refuse_grouped_pixels(const ConvProblem& problem);
 // Returns whether any tile of the NCHW kernel fits. Faster than fit_grouped.
 bool fits_grouped(const ConvProblem& problem, const DeviceCaps& caps);
 
-// Fit a forward pass or an input gradient with stride 1 that has not been refused.
-GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps);
-GroupedMmaFit fit_grouped_mma(const ConvProblem& problem, const DeviceCaps& caps);
+// Fit a forward pass or an input gradient with stride 1 that has not been refused. Without blocks
+// if the NCHW kernels are predicted to take give_up_us or longer.
+GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps,
+                       double give_up_us = kNeverGiveUp);
+GroupedMmaFit fit_grouped_mma(const ConvProblem& problem, const DeviceCaps& caps,
+                              double give_up_us = kNeverGiveUp);
 GroupedPixelFit fit_grouped_pixels(const ConvProblem& problem, const DeviceCaps& caps);
 
 // Complete the kernel parameters with the buffers of one call. Their alignment limits the widths of

@@ -24,7 +24,8 @@ struct MmaProblem {
   double least_bytes;
 };
 
-void set_unit(GroupedMmaParams& p, int unit) {
+// Sets how lines are copied by units, except for the divisor.
+void count_units(GroupedMmaParams& p, int unit) {
   int64_t first = 0;
   int64_t end = p.staged_columns;
   if (p.tile_cols >= p.column.count) {  // skip columns that are padding in every tile
@@ -34,6 +35,10 @@ void set_unit(GroupedMmaParams& p, int unit) {
   p.unit = unit;
   p.first_unit = narrow(first / unit);
   p.units = narrow(ceil_div(end, unit)) - p.first_unit;
+}
+
+void set_unit(GroupedMmaParams& p, int unit) {
+  count_units(p, unit);
   p.by_units = FastDivmod(p.units);
 }
 
@@ -164,6 +169,16 @@ double predict_us(const MmaProblem& of, const GroupedMmaFit& fit) {
   return predict_grouped_us(work, of.caps);
 }
 
+// What the MMAs of a tile take at least, in all blocks.
+double bound_tile_us(const MmaProblem& of, const GroupedTile& tile) {
+  const GroupedMmaParams& p = of.fit.params;
+  const int64_t octets = tile.columns / kOctet, windows = tile.rows / of.window_rows;
+  const double mmas =
+      count_grouped_blocks(p, tile) * static_cast<double>(tile.groups * octets * windows) * p.steps;
+  return bound_grouped_us(mmas * kGroupedMmaIssue, mmas * kGroupedMmaCycles, of.least_bytes,
+                          of.caps);
+}
+
 // Sets all parameters of a tile except tile_images. Returns false if the tile does not fit.
 bool fit_tile(const MmaProblem& of, const GroupedTile& tile, GroupedMmaFit& fit) {
   fit = of.fit;
@@ -208,13 +223,14 @@ bool fit_tile(const MmaProblem& of, const GroupedTile& tile, GroupedMmaFit& fit)
   p.places_offset = narrow(line_bytes), p.quads_offset = narrow(quads_offset);
   p.fragments_offset = narrow(fragments_offset);
   p.bias_offset = narrow(bias_offset), p.results_offset = narrow(results_offset);
-  set_unit(p, p.unit);
+  count_units(p, p.unit);
   return true;
 }
 
 // FastDivmod constructors are slow, so only the chosen tile gets its divisors.
 void set_divisors(GroupedMmaParams& p) {
   set_tile_divisors(p);
+  set_unit(p, p.unit);
   p.by_staged_rows = FastDivmod(p.staged_rows);
   p.by_octets = FastDivmod(p.tile_cols / kOctet);
   p.by_group_jobs = FastDivmod(p.group_jobs);
@@ -224,12 +240,14 @@ void set_divisors(GroupedMmaParams& p) {
 
 }  // namespace
 
-GroupedMmaFit fit_grouped_mma(const ConvProblem& problem, const DeviceCaps& caps) {
+GroupedMmaFit fit_grouped_mma(const ConvProblem& problem, const DeviceCaps& caps,
+                              double give_up_us) {
   MmaProblem of{caps, {}, 0, 0, false, false, 0};
   if (!is_for_tensor_cores(problem, caps) || !set_problem(problem, of)) return {};
   const GroupedMmaParams& p = of.fit.params;
   GroupedMmaFit best = find_fastest_tile<GroupedMmaFit>(
-      p, caps, of.window_rows, kOctet, 1,
+      p, caps, of.window_rows, kOctet, 1, give_up_us,
+      [&](const GroupedTile& tile) { return bound_tile_us(of, tile); },
       [&](const GroupedTile& tile, int64_t, GroupedMmaFit& fit) { return fit_tile(of, tile, fit); },
       [&](GroupedMmaFit& fit) {
         fit.microseconds = predict_us(of, fit);

@@ -45,11 +45,16 @@ struct GroupedProblem {
 
 bool is_whole(ColumnWindow window) { return window != ColumnWindow::kSegments; }
 
-void set_unit(GroupedParams& p, ColumnWindow window, int unit, int threads) {
+// Sets how lines are copied by units, and returns the units of a segment.
+int64_t count_units(GroupedParams& p, ColumnWindow window, int unit, int threads) {
   p.segment_first = is_whole(window) ? p.cell_start - unit : 0;
   const int64_t units = ceil_div(p.segment_columns - p.segment_first, unit);
   set_stage_units(p.stage, units * p.column.classes, unit, threads);
-  p.by_segment_units = FastDivmod(units);
+  return units;
+}
+
+void set_unit(GroupedParams& p, ColumnWindow window, int unit, int threads) {
+  p.by_segment_units = FastDivmod(count_units(p, window, unit, threads));
 }
 
 // Warp instructions for one cell of one image; see grouped_multiply.cuh.
@@ -122,6 +127,15 @@ GroupedProblem make_grouped_problem(const ConvProblem& problem, const DeviceCaps
   return of;
 }
 
+// Shared-memory cycles of a warp's cells in one image.
+double count_cell_wavefronts(const GroupedProblem& of) {
+  const GroupedParams& p = of.params;
+  const double reads = (p.row.taps + 3.0 * p.row.classes) *
+                       (p.column.taps + 3.0 * window_stride(of.window)) *
+                       static_cast<double>(of.element) / 4;
+  return p.source_channels * (reads + p.row.taps * p.column.taps);
+}
+
 double predict_us(const GroupedProblem& of, const GroupedFit& fit) {
   const GroupedParams& p = fit.params;
   const double element = static_cast<double>(of.element);
@@ -149,10 +163,8 @@ double predict_us(const GroupedProblem& of, const GroupedFit& fit) {
                          warps * (p.chunks * (kGroupedStepIssue + passes * kGroupedLineIssue) +
                                   passes * channels * unit_issue));
   // Shared memory: lines are written once and read by cells; weights are read.
-  work.wavefronts = images * (units * p.stage.unit * element / 128 +
-                              cell_warps * channels * (p.row.taps + 3.0 * p.row.classes) *
-                                  (p.column.taps + 3.0 * window_stride(of.window)) * element / 4 +
-                              cell_warps * channels * p.row.taps * p.column.taps);
+  work.wavefronts =
+      images * (units * p.stage.unit * element / 128 + cell_warps * count_cell_wavefronts(of));
   work.busy_warps = cell_warps;
   work.moved_bytes =
       images * (units * p.stage.unit * element +
@@ -164,6 +176,29 @@ double predict_us(const GroupedProblem& of, const GroupedFit& fit) {
   return predict_grouped_us(work, of.caps);
 }
 
+// The cells of a tile.
+int64_t count_cells(const GroupedProblem& of, const GroupedTile& tile) {
+  return tile.groups * of.filter_sets * (tile.rows / kCellRows) * (tile.columns / kCellColumns);
+}
+
+// What cells take at least, of all blocks; tiles count as whole ones.
+double bound_us(const GroupedProblem& of, double cell_warps) {
+  return bound_grouped_us(cell_warps * of.cell_issue, cell_warps * count_cell_wavefronts(of),
+                          of.least_bytes, of.caps);
+}
+
+double bound_tile_us(const GroupedProblem& of, const GroupedTile& tile) {
+  const auto cells = static_cast<double>(ceil_div(count_cells(of, tile), 32));
+  return bound_us(of, cells * count_grouped_blocks(of.params, tile));
+}
+
+double bound_all_tiles_us(const GroupedProblem& of) {
+  const GroupedParams& p = of.params;
+  const int64_t cells = p.groups * of.filter_sets * ceil_div(p.row.count, kCellRows) *
+                        ceil_div(p.column.count, kCellColumns);
+  return bound_us(of, static_cast<double>(p.images * cells) / 32);
+}
+
 // Sets all parameters of a tile except tile_images. Returns false if the tile does not fit.
 bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers, GroupedFit& fit) {
   fit.params = of.params;
@@ -171,9 +206,7 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers
   GroupedParams& p = fit.params;
   const CudaAxis& row = p.row;
   const CudaAxis& column = p.column;
-  const int64_t strips = tile.columns / kCellColumns;
-  const int64_t row_groups = tile.rows / kCellRows;
-  const int64_t cells = tile.groups * of.filter_sets * row_groups * strips;
+  const int64_t cells = count_cells(of, tile);
   if (cells > kGroupedThreads) return false;
   fit.threads = narrow(round_up(cells, 32));
 
@@ -222,13 +255,15 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers
   p.channel_weights = narrow(row.taps * tap_row_weights), p.set_weights = narrow(set_weights);
   p.weights_offset = narrow(weights_offset), p.bias_offset = narrow(bias_offset);
   p.places_offset = narrow(places_offset);
-  set_unit(p, of.window, narrow(of.unit), fit.threads);
+  count_units(p, of.window, narrow(of.unit), fit.threads);
   return true;
 }
 
 // FastDivmod constructors are slow, so only the chosen tile gets its divisors.
-void set_divisors(GroupedParams& p) {
+void set_divisors(GroupedFit& fit) {
+  GroupedParams& p = fit.params;
   set_tile_divisors(p);
+  set_unit(p, fit.kernel.window, p.stage.unit, fit.threads);
   p.by_strips = FastDivmod(p.tile_cols / kCellColumns);
   p.by_row_groups = FastDivmod(p.tile_rows / kCellRows);
 }
@@ -260,11 +295,15 @@ std::string refuse(const ConvProblem& p, const DeviceCaps& caps) {
   return "";
 }
 
-Consideration consider(const ConvProblem& problem, const DeviceCaps& caps, const SearchLimits&) {
+Consideration consider(const ConvProblem& problem, const DeviceCaps& caps,
+                       const SearchLimits& limits) {
   if (std::string why = refuse(problem, caps); !why.empty()) return Refusal{why};
   Plan plan;
   plan.engine = EngineId::kCudaGrouped;
-  GroupedFit fit = fit_grouped(problem, caps);
+  GroupedFit fit = fit_grouped(problem, caps, limits.give_up_us);
+  if (fit.blocks == 0 && fit.mma.blocks == 0 && fit.pixels.blocks == 0) {
+    return Refusal{"it is predicted to be slower than another engine"};
+  }
   const GroupedTask& task = fit.task();
   plan.tile = {task.tile_rows, task.tile_cols, task.tile_groups};
   if (fit.pixels.blocks > 0) {
@@ -306,30 +345,38 @@ bool has_grouped_planes(const ConvProblem& p) {
   return (p.W <= 1 || p.x_strides.w == 1) && (p.Q <= 1 || p.y_strides.w == 1);
 }
 
-GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps) {
+GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps, double give_up_us) {
   if (!has_grouped_planes(problem)) {
     GroupedFit fit;
     fit.pixels = fit_grouped_pixels(problem, caps);
     fit.microseconds = fit.pixels.microseconds;
     return fit;
   }
+  GroupedMmaFit mma = fit_grouped_mma(problem, caps, give_up_us);
+  if (mma.blocks > 0) give_up_us = mma.microseconds;
   const GroupedProblem of = make_grouped_problem(problem, caps);
-  GroupedFit best = find_fastest_tile<GroupedFit>(
-      of.params, caps, kCellRows, std::max<int64_t>(kCellColumns, of.unit), kMostBuffers,
-      [&](const GroupedTile& tile, int64_t buffers, GroupedFit& fit) {
-        return fit_tile(of, tile, buffers, fit);
-      },
-      [&](GroupedFit& fit) {
-        const GroupedParams& p = fit.params;
-        if (p.buffers > int64_t{p.tile_images} * p.chunks) return false;  // one would stay unused
-        fit.microseconds = predict_us(of, fit);
-        return true;
-      });
-  if (best.blocks > 0) set_divisors(best.params);
-  GroupedMmaFit mma = fit_grouped_mma(problem, caps);
-  if (mma.blocks > 0 && (best.blocks == 0 || mma.microseconds < best.microseconds)) {
+  GroupedFit best;
+  // Of equal predictions, FFMA's wins.
+  const double most_us = give_up_us * (1 + 1e-12);
+  if (bound_all_tiles_us(of) < most_us) {
+    best = find_fastest_tile<GroupedFit>(
+        of.params, caps, kCellRows, std::max<int64_t>(kCellColumns, of.unit), kMostBuffers, most_us,
+        [&](const GroupedTile& tile) { return bound_tile_us(of, tile); },
+        [&](const GroupedTile& tile, int64_t buffers, GroupedFit& fit) {
+          return fit_tile(of, tile, buffers, fit);
+        },
+        [&](GroupedFit& fit) {
+          const GroupedParams& p = fit.params;
+          if (p.buffers > int64_t{p.tile_images} * p.chunks) return false;  // one would stay unused
+          fit.microseconds = predict_us(of, fit);
+          return true;
+        });
+  }
+  if (best.blocks > 0) {
+    set_divisors(best);
+  } else if (mma.blocks > 0) {
     best.microseconds = mma.microseconds;
-    best.mma = mma;
+    best.mma = std::move(mma);
   }
   return best;
 }

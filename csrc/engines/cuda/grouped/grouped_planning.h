@@ -90,6 +90,18 @@ inline double predict_grouped_us(const GroupedWork& work, const DeviceCaps& caps
   return kGroupedLaunchUs + busy * uneven * alone;
 }
 
+// Microseconds that predict_grouped_us() does not fall below for blocks that have so many warp
+// instructions and shared-memory cycles together.
+inline double bound_grouped_us(double issue, double wavefronts, double least_bytes,
+                               const DeviceCaps& caps) {
+  const double sms = std::max(caps.sm_count, 1);
+  const double compute =
+      std::max(issue / kGroupedIssuePerCycle, wavefronts) / sms / kGroupedCyclesPerUs;
+  const double memory = least_bytes / kGroupedBytesPerUs / (sms / kGroupedReferenceSms);
+  const double busy = std::max(compute, memory) + std::min(compute, memory) * kGroupedOverlapLoss;
+  return kBoundFactor * (kGroupedLaunchUs + busy);
+}
+
 // Sets the extents and strides that all kernels of the family need, cuda_diagonal's too.
 template <typename Params>
 void set_grouped_tensors(const ConvProblem& problem, const GatherView& view, Params& p) {
@@ -117,6 +129,13 @@ struct GroupedTile {
   int64_t groups, rows, columns;
 };
 
+// The number of blocks, if each computes one image.
+inline double count_grouped_blocks(const GroupedTask& task, const GroupedTile& tile) {
+  return static_cast<double>(task.images * ceil_div(task.groups, tile.groups) *
+                             ceil_div(task.row.count, tile.rows) *
+                             ceil_div(task.column.count, tile.columns));
+}
+
 // Calls consider(tile) for tiles whose rows and columns are multiples of the given steps. It
 // returns whether the tile fits; if one does not, larger ones are not tried.
 template <typename Consider>
@@ -141,22 +160,26 @@ void visit_grouped_tiles(const GroupedTask& task, int64_t row_step, int64_t colu
   }
 }
 
-// Returns the fastest fit, without blocks if no tile fits.
+// Returns the fastest fit, without blocks if no tile fits or none is faster than most_us.
+//   bound(tile): microseconds that no fit of the tile is predicted to beat.
 //   fit_tile(tile, buffers, fit): sets everything but the images of a block and the time; returns
 //     whether the tile fits. Tried with 1 to most_buffers buffers.
 //   predict(fit): sets the time; returns false if the images do not suit the tile.
 // Numbers of images are tried that give one, two or four waves of blocks, so that the last blocks
 // end together.
-template <typename Fit, typename FitTile, typename Predict>
+template <typename Fit, typename Bound, typename FitTile, typename Predict>
 Fit find_fastest_tile(const GroupedTask& task, const DeviceCaps& caps, int64_t row_step,
-                      int64_t column_step, int64_t most_buffers, const FitTile& fit_tile,
-                      const Predict& predict) {
+                      int64_t column_step, int64_t most_buffers, double most_us, const Bound& bound,
+                      const FitTile& fit_tile, const Predict& predict) {
   constexpr int64_t kMostWaves = 4;
-  Fit best;
+  Fit best, fit;
+  double best_us = most_us;
+  bool any_fits = false;
   visit_grouped_tiles(task, row_step, column_step, [&](const GroupedTile& tile) {
+    // A tile that is skipped counts as one that fits. Larger ones are skipped as well, or fitted.
+    if (any_fits && bound(tile) >= best_us) return true;
     bool fits = false;
     for (int64_t buffers = 1; buffers <= most_buffers; ++buffers) {
-      Fit fit;
       if (!fit_tile(tile, buffers, fit)) break;
       const int64_t tiles = count_grouped_tiles(fit.params);
       for (int64_t waves = 1; waves <= kMostWaves; waves *= 2) {
@@ -166,11 +189,12 @@ Fit find_fastest_tile(const GroupedTask& task, const DeviceCaps& caps, int64_t r
         fit.blocks = tiles * ceil_div(task.images, images);
         if (fit.blocks < int64_t{1} << 31 && predict(fit)) {
           fits = true;
-          if (best.blocks == 0 || fit.microseconds < best.microseconds) best = fit;
+          if (fit.microseconds < best_us) best = fit, best_us = fit.microseconds;
         }
         if (shares >= task.images) break;
       }
     }
+    any_fits |= fits;
     return fits;
   });
   return best;

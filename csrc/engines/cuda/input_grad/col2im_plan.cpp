@@ -337,7 +337,8 @@ Engine cuda_col2im_engine() {
   return {.id = EngineId::kCudaCol2im,
           .name = "cuda_col2im",
           .consider = consider,
-          .bound_us = bound_us};
+          .bound_us = bound_us,
+          .typical_ratio = 5};
 }
 
 }  // namespace convx

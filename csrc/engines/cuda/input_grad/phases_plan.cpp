@@ -121,6 +121,7 @@ Engine cuda_phases_engine() {
           .name = "cuda_phases",
           .consider = consider,
           .bound_us = bound_phases_us,
+          .typical_ratio = 9,
           .variants = variants,
           .plan_variant = plan_variant};
 }

@@ -224,6 +224,7 @@ Engine cuda_lines_engine() {
           .name = "cuda_lines",
           .consider = consider,
           .bound_us = bound_lines_us,
+          .typical_ratio = 1.3,
           .separate_pass_us = fused_pass_us};
 }
 

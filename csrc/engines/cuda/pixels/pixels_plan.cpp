@@ -241,6 +241,7 @@ Engine cuda_pixels_engine() {
           .name = "cuda_pixels",
           .consider = consider,
           .bound_us = bound_us,
+          .typical_ratio = 1.9,
           .separate_pass_us = pass_us_unless_relu};
 }
 

@@ -149,7 +149,8 @@ Engine cuda_weight_grad_engine() {
   return {.id = EngineId::kCudaWeightGrad,
           .name = "cuda_weight_grad",
           .consider = consider,
-          .bound_us = bound_weight_grad};
+          .bound_us = bound_weight_grad,
+          .typical_ratio = 3};
 }
 
 }  // namespace convx

@@ -380,13 +380,16 @@ class Search {
     };
     if (set(g.stages_total)) return true;
     has_rounds_ = true;
-    int64_t low = 0, high = g.stages_total;
-    while (high - low > 1) {
-      const int64_t middle = (low + high) / 2;
-      (set(middle) ? low : high) = middle;
-    }
+    if (bytes < 0) return false;
+    g.gradient_rows = g.input_rows = 1;
+    const int64_t input_row = g.input_bytes(components_);
+    const int64_t stage_bytes = kStagePositions * (g.gradient_bytes(components_) + input_row);
+    const int64_t halo_rows = g.halo_stages * kStagePositions + last_base;
+    // Rows are packed in units, which may cost a few stages of what fits by its bytes.
+    int64_t low = std::min((bytes - halo_rows * input_row) / stage_bytes, g.stages_total - 1);
+    while (low > 0 && !set(low)) --low;
+    if (low <= 0) return false;
     // Rounds of equal length, none of which has fewer stages than there are slices.
-    if (low == 0) return false;
     const int64_t rounds = ceil_div(g.stages_total, low);
     return set(ceil_div(g.stages_total, rounds)) && g.round_stages >= g.slices;
   }

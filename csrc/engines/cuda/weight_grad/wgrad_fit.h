@@ -85,9 +85,9 @@ inline constexpr int kMostSliceWaves = 4;  // of the kernel that multiplies posi
 // Slices of split-K whose partial sums go to the workspace: a single one if waves is 0, or as many
 // as fill the GPU so many times. Returns 0 if these are not a number of their own.
 inline int count_slices(const DeviceCaps& caps, int waves, const WgradGeometry& g) {
-  const int64_t wanted = waves == 0 ? 1 : int64_t{waves} * caps.sm_count / g.slice_blocks();
+  const int wanted = waves == 0 ? 1 : waves * caps.sm_count / g.slice_blocks();
   if (wanted < 1 || (waves > 0 && wanted == 1)) return 0;
-  return static_cast<int>(std::min(wanted, g.stages_total));
+  return static_cast<int>(std::min<int64_t>(wanted, g.stages_total));
 }
 // Calls consider(g) with all of them.
 template <typename Consider>
