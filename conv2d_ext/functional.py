@@ -335,11 +335,14 @@ def conv_transpose2d(
         stride_hw = parse_pair("stride", stride, operator)
         dilation_hw = parse_pair("dilation", dilation, operator)
         more = parse_pair("output_padding", output_padding, operator)
-        check_ints("padding", padding, operator)  # "same" and "valid" mean nothing here
-        if isinstance(padding, Sequence) and len(padding) == 4:
-            top, bottom, left, right = padding
+        if type(padding) is int:
+            top = bottom = left = right = padding
         else:
-            top, left = bottom, right = parse_pair("padding", padding, operator)
+            check_ints("padding", padding, operator)  # "same" and "valid" mean nothing here
+            if isinstance(padding, Sequence) and len(padding) == 4:
+                top, bottom, left, right = padding
+            else:
+                top, left = bottom, right = parse_pair("padding", padding, operator)
         if is_compiling() or _is_tracing():
             return _transposed.conv_transpose2d(
                 input,

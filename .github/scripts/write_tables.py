@@ -481,22 +481,26 @@ def files_table(data: Measurements) -> str:
     return table(["file", "content", "measured with", "command"], lines)
 
 
-def cpu_table(data: Measurements) -> str:
-    rows = data.rows("cpu.json")
-    lines = []
-    for shape in dict.fromkeys(row.shape for row in rows):
-        mine = [select(rows, shape=shape, direction=d)[0] for d in DIRECTIONS]
-        layer = f"`{shape}`: {words(Shape.parse(mine[0].text))}"
-        lines.append([layer, *(ratio_cell(row) for row in mine)])
-    means = [geometric_mean(row.ratio for row in select(rows, direction=d)) for d in DIRECTIONS]
-    lines.append(["**geometric mean**", *(f"**{times_text(mean)}**" for mean in means)])
-    return table(["layer", *DIRECTIONS.values()], lines)
+def cpu_table(file: str) -> Callable[[Measurements], str]:
+    def write(data: Measurements) -> str:
+        rows = data.rows(file)
+        lines = []
+        for shape in dict.fromkeys(row.shape for row in rows):
+            mine = [select(rows, shape=shape, direction=d)[0] for d in DIRECTIONS]
+            layer = f"`{shape}`: {words(Shape.parse(mine[0].text))}"
+            lines.append([layer, *(ratio_cell(row) for row in mine)])
+        means = [geometric_mean(row.ratio for row in select(rows, direction=d)) for d in DIRECTIONS]
+        lines.append(["**geometric mean**", *(f"**{times_text(mean)}**" for mean in means)])
+        return table(["layer", *DIRECTIONS.values()], lines)
+
+    return write
 
 
 TABLES: dict[str, Callable[[Measurements], str]] = {
     "accuracy-line": accuracy_line,
     "accuracy": accuracy_table,
-    "cpu": cpu_table,
+    "cpu": cpu_table("cpu.json"),
+    "cpu-avx512": cpu_table("cpu-avx512.json"),
     "files": files_table,
     "fused": fused_table,
     "layers": layers_table,

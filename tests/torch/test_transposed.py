@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.library import opcheck
 
 import conv2d_ext
+from conv2d_ext import _transposed
+from conv2d_ext._arguments import ConvParams
 
 CONVS = {"function": conv2d_ext.conv_transpose2d, "op": torch.ops.convx.conv_transpose2d}
 # (input, weight, keyword arguments)
@@ -206,6 +208,32 @@ def test_messages(message) -> None:
         conv2d_ext.conv_transpose2d(x, w, b, **changed)
     assert str(raised.value).startswith("convx.conv_transpose2d: ")
     assert message in str(raised.value)
+
+
+def test_the_quick_check_agrees_with_the_messages() -> None:
+    """Calls with up to two wrong numbers, and some with none."""
+    rng = random.Random(3)
+    found = {True: 0, False: 0}
+    for _ in range(2000):
+        x, w, b = [2, 4, 5, 3], [4, 3, 3, 2], [6]
+        numbers = [2, 1, 1, 0, 0, 1, 1, 2, 2]  # stride, padding, dilation, groups
+        more = [1, 0]
+        for _ in range(rng.choice([0, 0, 1, 2])):
+            numbers_of = rng.choice([x, w, b, numbers, more])
+            numbers_of[rng.randrange(len(numbers_of))] = rng.choice([-1, 0, 1, 2, 7, 1 << 41])
+        if min(*x, *w, *b) < 0 or max(*x, *w, *b) > 7:
+            continue
+        bias = rng.choice([None, torch.zeros(b), torch.zeros(b, dtype=torch.float64)])
+        words = rng.choice(["ieee", "ieee", "ieee", "half"]), "auto"
+        call = torch.zeros(x), torch.zeros(w), bias, more, ConvParams(*numbers, *words)
+        try:
+            _transposed.check_each(*call)
+            is_valid = True
+        except RuntimeError:
+            is_valid = False
+        assert _transposed.is_valid(*call) == is_valid, call
+        found[is_valid] += 1
+    assert min(found.values()) > 200
 
 
 @pytest.mark.parametrize("name", ["stride", "padding", "output_padding", "dilation", "groups"])
