@@ -84,7 +84,7 @@ FILES = {
 }
 
 # Files that need not be there: a page then says how to make them.
-OPTIONAL_FILES = ("h200-training.json", "h200-resnet50.json", "cpu-avx512.json")
+OPTIONAL_FILES = ("h200-training.json", "h200-resnet50.json")
 # The files whose training steps the page shows; the first that has a row of a kind decides.
 TRAINING_FILES = ("h200-training.json", "h200.json", "h200-strict.json")
 # The files with whole models; the first that has a model decides.

@@ -71,6 +71,7 @@ def measured(tmp_path: Path) -> Path:
         "h200-strict.json": ("full", ("ieee",)),
         "h200-accuracy.json": ("accuracy", ("ieee",)),
         "cpu.json": ("cpu", ("ieee",)),
+        "cpu-avx512.json": ("cpu", ("ieee",)),
     }
     for name, (suite, precisions) in suites.items():
         rows = [
