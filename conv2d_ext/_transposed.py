@@ -188,16 +188,25 @@ def run(
     # dilation is larger) is behind everything that the kernel reaches.
     rows = output_padding[0] if output_padding[0] >= p.stride_h else 0
     columns = output_padding[1] if output_padding[1] >= p.stride_w else 0
+    lost_rows = lost_columns = 0
     if rows or columns:
         # Cropped by less, the output has the wanted extent; beyond what there is to crop, zeros.
         bottom, right = max(p.pad_bottom - rows, 0), max(p.pad_right - columns, 0)
         rows -= p.pad_bottom - bottom
         columns -= p.pad_right - right
-        p = p._replace(pad_bottom=bottom, pad_right=right)
+        # A convolution has one row and column at least, even if all but these zeros are cropped.
+        lost_rows, lost_columns = max(1 - height + rows, 0), max(1 - width + columns, 0)
+        top, left = p.pad_top - lost_rows, p.pad_left - lost_columns
+        p = p._replace(pad_top=top, pad_bottom=bottom, pad_left=left, pad_right=right)
     last = _is_result_channels_last(input, weight)
-    output = _autograd.input_grad(input, weight, height - rows, width - columns, last, *p)
+    extents = height - rows + lost_rows, width - columns + lost_columns
+    output = _autograd.input_grad(input, weight, *extents, last, *p)
+    if lost_rows or lost_columns:
+        output = output[:, :, lost_rows:, lost_columns:]
     if rows or columns:
-        output = F.pad(output, (0, columns, 0, rows))
+        output = F.pad(output, (0, width - output.shape[3], 0, height - output.shape[2]))
+    if last and (lost_rows or lost_columns):  # pad() lost an empty image's memory format
+        output = output.contiguous(memory_format=torch.channels_last)
     if bias is None:
         return output
     if (

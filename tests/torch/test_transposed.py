@@ -33,6 +33,12 @@ CASES = {
         (4, 3, 3, 2),
         dict(dilation=(4, 3), output_padding=(3, 2), padding=(1, 0)),
     ),
+    # All that the kernel reaches is cropped, and what the output padding adds is left.
+    "output_padding_alone": (
+        (2, 4, 7, 1),
+        (4, 3, 2, 1),
+        dict(dilation=(2, 4), output_padding=(1, 3), padding=(1, 1)),
+    ),
     "stride_above_kernel": ((2, 4, 3, 3), (4, 3, 1, 2), dict(stride=3, output_padding=2)),
     "empty_batch": ((0, 4, 3, 3), (4, 3, 3, 3), dict(stride=2)),
 }
@@ -117,7 +123,9 @@ def test_four_sides() -> None:
     torch.testing.assert_close(got, whole[:, :, 1:-2, : whole.shape[3] - 3])
 
 
-@pytest.mark.parametrize("case", ["odd", "groups", "output_padding_by_dilation"])
+@pytest.mark.parametrize(
+    "case", ["odd", "groups", "output_padding_by_dilation", "output_padding_alone"]
+)
 def test_gradients_of_gradients(case) -> None:
     tensors = [t.requires_grad_() for t in operands(case)]
 
@@ -129,7 +137,9 @@ def test_gradients_of_gradients(case) -> None:
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
-@pytest.mark.parametrize("case", ["groups", "output_padding_by_dilation", "empty_batch"])
+@pytest.mark.parametrize(
+    "case", ["groups", "output_padding_by_dilation", "output_padding_alone", "empty_batch"]
+)
 def test_opcheck(case, requires_grad) -> None:
     tensors = [t.requires_grad_(requires_grad) for t in operands(case)]
     numbers = {"stride": 1, "padding": 0, "output_padding": 0, "groups": 1, "dilation": 1}
