@@ -10,6 +10,9 @@ namespace {
 // Engines may round differently where they compare sums with the time to give up at.
 constexpr double kRounding = 1 + 1e-9;
 
+// Operands as PyTorch allocates them, as far as a workspace depends on their addresses.
+constexpr Buffers kAlignedOperands{};
+
 std::string list_names(std::span<const Engine> engines) {
   std::string names = "'auto'";
   for (const Engine& engine : engines) names += std::string(", '") + engine.name + "'";
@@ -150,8 +153,8 @@ std::string describe_choice(const Choice& choice, const ConvProblem& problem,
     if (candidate.refusal.empty()) {
       const Plan& plan = candidate.plan;
       out << ", \"predicted_us\": " << plan.predicted_us
-          << ", \"workspace_bytes\": " << plan.workspace_bytes << ", \"split\": " << plan.split
-          << ", \"halves\": " << (plan.halves ? "true" : "false")
+          << ", \"workspace_bytes\": " << find_workspace_bytes(plan, kAlignedOperands)
+          << ", \"split\": " << plan.split << ", \"halves\": " << (plan.halves ? "true" : "false")
           << ", \"separate_pass\": " << (plan.finishes_separately ? "true" : "false")
           << ", \"tile\": [" << plan.tile.m << ", " << plan.tile.n << ", " << plan.tile.k
           << "], \"geometry\": " << quote(describe_geometry(plan)) << ", \"variants\": ";

@@ -92,8 +92,8 @@ void bind_choice(py::module_& m) {
     }
     return line.str();
   });
-  // The name and the prediction of the engine that a call runs, and its plan's workspace: only
-  // engines that may win are planned for that.
+  // The name and the prediction of the engine that a call runs, and its plan's workspace for aligned
+  // tensors: only engines that may win are planned for that.
   m.def("choose_for_call",
         [](const std::string& device, const ConvProblem& problem,
            const DeviceCaps& caps) -> py::tuple {
@@ -102,7 +102,7 @@ void bind_choice(py::module_& m) {
           if (choice.chosen < 0) return py::make_tuple(std::string(), 0.0, int64_t{0});
           const Candidate& chosen = choice.candidates[choice.chosen];
           return py::make_tuple(std::string(chosen.engine->name), chosen.plan.predicted_us,
-                                chosen.plan.workspace_bytes);
+                                find_workspace_bytes(chosen.plan, {}));
         });
   // The time that an engine's plans are never predicted to beat, for engines that give one.
   m.def("bounds",
