@@ -78,8 +78,7 @@ FILES = {
     ),
     "cpu-avx512.json": (
         "the same on a CPU with AVX-512",
-        "convx bench --device cpu --threads 2 --seconds 1 "
-        "--json docs/performance/cpu-avx512.json",
+        "convx bench --device cpu --threads 2 --seconds 1 --json docs/performance/cpu-avx512.json",
     ),
 }
 
