@@ -98,7 +98,7 @@ double count_bytes(const ConvProblem& problem);
 
 size_t hash_value(const ConvProblem& problem);
 
-// The same problem with stride 0 along axes of one element. Such strides have no meaning, and
+// The problem with stride 0 along axes of one element. Such strides have no meaning, and
 // tensors with the same layout may differ in them.
 ConvProblem drop_unused_strides(ConvProblem problem);
 
@@ -109,7 +109,7 @@ const char* name_of(DType dtype);
 const char* name_of(Precision precision);
 const char* name_of(Pass pass);
 
-// The same problem with no more than a bias behind the sum.
+// The problem with no more than a bias behind the sum.
 inline ConvProblem drop_fusion(ConvProblem problem) {
   problem.epilogue = {.has_bias = problem.epilogue.has_bias};
   return problem;

@@ -72,7 +72,7 @@ void launch_clusters(const LaunchSite& site, const Grid& grid, int cluster_block
   check_cuda(site, cudaLaunchKernelEx(&config, kKernel, args...), "kernel launch");
 }
 
-// The same by programmatic dependent launch (device/dependent_launch.cuh): the launch overlaps with
+// Launches by programmatic dependent launch (device/dependent_launch.cuh), which overlaps with
 // the end of the previous kernel. Code for GPUs before sm_90 is launched in the ordinary way.
 template <auto kKernel, typename... Args>
 void launch_early(const LaunchSite& site, const Grid& grid, int threads, int64_t shared_bytes,

@@ -104,7 +104,7 @@ __device__ __forceinline__ void load_words(uint32_t* to, const void* from, bool 
     to[0] = __ldg(static_cast<const unsigned*>(from));
   }
 }
-// The same from any element's address, element by element.
+// Loads words from any element's address, element by element.
 template <int kWords, typename T>
 __device__ __forceinline__ void load_words_of_elements(uint32_t* to, const T* from, bool valid) {
   constexpr int kElements = 4 / sizeof(T);  // per word

@@ -14,7 +14,7 @@ inline double separate_pass_us(const ConvProblem& problem, const DeviceCaps& cap
   return kLaunchMicroseconds + bytes / (kBytesPerMicrosecond * rates_of(caps).memory);
 }
 
-// The same of engines whose kernels apply a ReLU themselves.
+// The time of that pass behind an engine whose kernels apply a ReLU themselves: 0 for a ReLU.
 inline double pass_us_unless_relu(const ConvProblem& problem, const DeviceCaps& caps) {
   return find_lowest(problem.epilogue) ? 0 : separate_pass_us(problem, caps);
 }

@@ -17,8 +17,8 @@ const WindowWish *wished = nullptr;
 } // namespace
 
 std::string name_cut(const WindowShape &shape) {
-  if (shape.walks())
-    return shape.pace == Pace::kCarry ? "carrying" : "walking";
+  if (shape.streams())
+    return shape.pace == Pace::kCarry ? "carrying" : "streaming";
   const std::string cut = shape.pair_rows > 0 ? "pairs"
                           : shape.by_rows     ? "rows"
                           : shape.strips > 1  ? "strips"

@@ -128,7 +128,7 @@ def test_batches_of_images(core: ModuleType, cut: str, math: str) -> None:
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("math", MATH)
-@pytest.mark.parametrize("cut", [*CUTS, "walking", "carrying", "boxed stretches", "boxed pairs"])
+@pytest.mark.parametrize("cut", [*CUTS, "streaming", "carrying", "boxed stretches", "boxed pairs"])
 def test_bands_of_rows(core: ModuleType, cut: str, math: str, direction: str) -> None:
     stride = (2, 1) if direction == "input_grad" and MATH.index(math) % 2 == 0 else (1, 1)
     case = Case("bands", (2, 16, 10, 70), (24, 16, 3, 3), stride, padding=(1, 1))
@@ -157,7 +157,7 @@ def test_images_whose_lines_do_not_fit(core: ModuleType, math: str, direction: s
     assert run(core, case, math, caps=caps, direction=direction)[0] is None
 
 
-WALKS = {
+STREAMS = {
     "several_rows_in_a_stretch": Case("", (3, 5, 17, 16), (70, 5, 3, 3), padding=(1, 1)),
     "rows_of_several_stretches": Case("", (2, 16, 7, 152), (64, 16, 3, 3)),
     "few_filters": Case("", (2, 3, 20, 72), (3, 3, 3, 3), padding=(1, 1)),
@@ -169,10 +169,10 @@ WALKS = {
 
 
 @pytest.mark.parametrize("math", ["bfloat16", "float16", "half tf32"])
-@pytest.mark.parametrize("name", WALKS)
-def test_blocks_that_walk(core: ModuleType, name: str, math: str) -> None:
+@pytest.mark.parametrize("name", STREAMS)
+def test_blocks_that_stream(core: ModuleType, name: str, math: str) -> None:
     """They turn the source themselves; sources that are not aligned are copied otherwise."""
-    case = WALKS[name]
+    case = STREAMS[name]
     for blocks, before, last, direction in (
         (2, 0, False, "forward"),
         (3, 3, False, "input_grad"),
@@ -182,10 +182,10 @@ def test_blocks_that_walk(core: ModuleType, name: str, math: str) -> None:
         caps = h200(core)
         caps.sm_count = blocks
         options = {"formats": (False, False, last), "before": before, "source_before": before // 3}
-        options |= either_way(case, direction) | {"math": math, "wish": {"cut": "walking"}}
+        options |= either_way(case, direction) | {"math": math, "wish": {"cut": "streaming"}}
         said = run_and_check(core, caps=caps, **options)
         assert said is not None
-        assert said["cut"] == "walking"
+        assert said["cut"] == "streaming"
         assert said["aligned_rows"] == (before < 3)
         assert said["images"] == case.x[0]
 
@@ -299,7 +299,7 @@ def test_the_ring_is_walked_around(core: ModuleType) -> None:
     caps.sm_count = 1
     case = Case("around", (3, 16, 60, 64), (70, 16, 3, 3), padding=(1, 1))
     for math in ("bfloat16", "half tf32"):
-        for scarce, cut in ((False, "walking"), (True, "walking"), (True, "carrying")):
+        for scarce, cut in ((False, "streaming"), (True, "streaming"), (True, "carrying")):
             if cut == "carrying" and math != "bfloat16":
                 continue
             caps.shared_bytes_per_block = h200(core).shared_bytes_per_block

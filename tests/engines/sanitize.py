@@ -91,9 +91,9 @@ PIXEL_BOXES: tuple[Shape, ...] = (
 MANY_TILES: Shape = ((32, 8, 224, 224), (8, 8, 1, 1), 1)  # which blocks take in turn
 
 
-# NCHW: where blocks of cuda_lines walk, and carry; what cuda_boxes moves as lines of planes, as
+# NCHW: where blocks of cuda_lines stream, and carry; what cuda_boxes moves as lines of planes, as
 # whole ones and as spans, with two tiles a block, too; few filters.
-WALKED: tuple[Shape, ...] = (
+STREAMED: tuple[Shape, ...] = (
     ((2, 16, 64, 256), (128, 16, 3, 3), 1),
     ((5, 12, 40, 64), (100, 12, 3, 3), 1),
     ((3, 16, 40, 120), (64, 16, 3, 3), 1),
@@ -246,7 +246,7 @@ SHAPES = (
     ("cuda_lines", BOXED, (torch.bfloat16,), True, False),
     ("cuda_boxes", PIXEL_BOXES, tuple(PRECISIONS), True, False),
     ("cuda_boxes", (MANY_TILES,), (torch.bfloat16,), True, False),
-    ("cuda_lines", WALKED, tuple(PRECISIONS), False, False),
+    ("cuda_lines", STREAMED, tuple(PRECISIONS), False, False),
     ("cuda_boxes", PLANES, tuple(PRECISIONS), False, False),
     ("cuda_pointwise", (FEW_FILTERS,), tuple(PRECISIONS), False, False),
     ("cuda_boxes", (SHIFTED_PIXELS, SHIFTED_FLAT), tuple(PRECISIONS), True, True),

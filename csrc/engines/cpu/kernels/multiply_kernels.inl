@@ -55,7 +55,7 @@ void multiply_tile_of_four(int rows, int64_t depth, const Acc* a, const Acc* con
   }
 }
 
-// The same product with vectors over target channels; the pixels of the source are broadcast.
+// The product with vectors over target channels; the pixels of the source are broadcast.
 template <typename Acc, int kPixels, int kVectors>
 void multiply_fixed_run(const TermBlocks& terms, const Acc* weights, const Acc* source,
                         const int32_t* offsets, bool accumulate, Acc* sums) {

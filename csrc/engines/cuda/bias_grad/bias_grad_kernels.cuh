@@ -70,7 +70,7 @@ __device__ void store_sum(const BiasGradTarget& target, int channel, int64_t ent
     static_cast<T*>(target.grad_bias)[channel] = round_to<T>(static_cast<accumulate_t<T>>(sum));
   }
 }
-// The same for a dtype that is known at run time.
+// Stores a sum in a dtype that is known at run time.
 __device__ inline void store_sum(DType dtype, const BiasGradTarget& target, int channel,
                                  int64_t entry, int slice, double sum) {
   if (target.partials != nullptr) {
@@ -134,7 +134,7 @@ struct VectorRun {
     }
     memcpy(to, words, sizeof words);
   }
-  // The same for a batch that the run has: no comparisons between the loads.
+  // Loads a batch that lies inside of the run: there are no comparisons between the loads.
   __device__ void load_all(T (&to)[kBatch][kVectorElements<T>], int64_t start, int64_t step) const {
     uint4 words[kBatch];
     const T* from = aligned + start;

@@ -15,8 +15,8 @@ namespace {
 
 constexpr double kCopyLaunchMicroseconds = 2;
 constexpr double kCopyBytesPerMicrosecond = 3e6;  // device memory, read and written
-// The same for copies of planes, and the launch of one: 4 layers of 100 to 350 MB and 4 of less
-// than 15 MB (2026-11-19).
+// Copies of planes, and the launch of one: 4 layers of 100 to 350 MB and 4 of less than 15 MB
+// (2026-11-19).
 constexpr double kPlaneBytesPerMicrosecond = 3.4e6, kPlaneCopyMicroseconds = 3.5;
 
 void set_phases(BoxesParams& p, const ConvProblem& problem, const BoxesShape& shape) {

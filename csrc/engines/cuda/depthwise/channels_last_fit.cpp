@@ -43,7 +43,7 @@ struct ChannelsLastStage {
         shared_bytes(weights_offset + int64_t{t.row.taps} * t.column.taps * tile.channels * 4) {}
 };
 
-// The same with its blocks.
+// A stage with the blocks that use it.
 struct ChannelsLastLayout : ChannelsLastStage {
   int64_t chunks, column_tiles, row_tiles;
   FilterShares shares;

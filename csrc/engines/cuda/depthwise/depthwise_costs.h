@@ -41,7 +41,7 @@ constexpr double kStripShiftIssue = 55;        // storing a row with any alignme
 constexpr double kStripBytesPerUs = 3.6e6;
 constexpr double kBoxBytesPerUs = 4.2e6;  // only read, by TMA; estimated
 constexpr double kStripSecondPassUs = 4;  // launch of the kernel that adds partial sums
-// The same behind the channels_last weight gradients. Fitted to 3x3, 5x5 and 7x7 layers (H200,
+// That launch behind the channels_last weight gradients. Fitted to 3x3, 5x5 and 7x7 layers (H200,
 // 2026-11-18): 1.6 to 2.0 us with one image, 2.3 to 3.0 us with 32. This is the mean.
 constexpr double kPixelGradSecondPassUs = 2.2;
 constexpr double kStripLatencyUs = 0.8;   // load latency while memory is busy

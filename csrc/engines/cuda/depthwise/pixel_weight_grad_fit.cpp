@@ -187,7 +187,7 @@ double count_product_issue(const Candidate& c) {
          static_cast<double>(c.rows.taps) * kRowIssue + kStepIssue;
 }
 
-// The same of the copies, once the block is laid out.
+// Instructions of the copies, once the block is laid out.
 double count_copy_issue(const Candidate& c) {
   constexpr double kCopyIssue = 18;
   // Copies of single elements, which also take more of the load-store units; those of 16 bits are

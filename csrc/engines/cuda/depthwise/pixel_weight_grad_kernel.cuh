@@ -167,7 +167,7 @@ struct PixelGrad {
     }
   }
 
-  // The same by all threads, with cp.async.
+  // All threads copy the stage, with cp.async.
   __device__ __forceinline__ void copy_stage(T* stage, const PixelGradItem& at, int first) const {
     const DepthwiseTensors& t = p.t;
     StagedRows<T> source, target;

@@ -140,7 +140,7 @@ __device__ __forceinline__ void multiply_taps(const T* rows, int row_step, const
   } while (first < count);
 }
 
-// The same for a number of taps known only at run time, 1 to kMaxTaps.
+// Adds neighbouring taps whose number is known only at run time, 1 to kMaxTaps.
 template <int kMaxTaps, int kSkip, typename T>
 __device__ __forceinline__ void multiply_some_taps(int taps, const T* rows, int row_step,
                                                    const float* weights, int weight_step, int count,

@@ -38,7 +38,7 @@ __device__ __forceinline__ void stage_unit(const StagePlan& stage, const Depthwi
   }
 }
 
-// The same for single 16-bit elements, which go through registers. Several rows, of any planes, are
+// Stages single 16-bit elements, which go through registers. Several rows, of any planes, are
 // loaded at once to have more loads in flight.
 template <typename T, typename PlaneOffset>
 __device__ __forceinline__ void stage_element(const StagePlan& stage, const DepthwiseTensors& t,

@@ -45,8 +45,8 @@ constexpr int pixel_grad_channels(int taps) { return taps == 3 ? 2 : 1; }
 constexpr int pixel_grad_window(int taps, int stride) { return (taps + stride - 1) / stride; }
 constexpr int pixel_grad_blocks(int taps) { return taps == 7 ? 2 : 3; }
 struct PixelWeightGradParams {
-  // As in the forward pass, except that the target is an input. Along each axis the source position
-  // of output b * lanes + lane and tap m * classes + cls is
+  // This is as in the forward pass, except that the target is an input. Along each axis the source
+  // position of output b * lanes + lane and tap m * classes + cls is
   //     period * (b * core stride + m) + lane * source_step + cls * offset_step + offset0 .
   DepthwiseTensors t;
   float* partials;  // [split][filter][tap]

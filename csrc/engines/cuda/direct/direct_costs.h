@@ -25,9 +25,9 @@ constexpr double kDirectPositionIssue = 80;  // computing that position
 constexpr double kDirectRowIssue = 12;       // loop overhead per row of taps
 constexpr double kDirectBlockIssue = 1600;   // prologue and waiting for the first stage
 constexpr double kDirectStoreIssue = 3;      // per output
-// The same if a phase stores only some columns of a row: a warp's stores touch more sectors, and
-// the other phases write them again. Fitted to input gradients of grouped 3x3 layers of stride 2 at
-// batch 32 (H200, November 2026).
+// An output of a phase that stores only some columns of a row: a warp's stores touch more sectors,
+// and the other phases write them again. Fitted to input gradients of grouped 3x3 layers of stride
+// 2 at batch 32 (H200, November 2026).
 constexpr double kDirectStridedStoreIssue = 35;
 constexpr double kWideSlowdown = 1.5;         // loads delay the multiply-adds
 constexpr double kNarrowSlowdown = 2;         // waits for L1
@@ -42,7 +42,7 @@ constexpr double kPixelFarBytesPerUs = 4.2e6;
 constexpr double kPixelIterationUs = 0.8;  // a block waits for the loads of one iteration
 constexpr double kPixelLaunchUs = 8;       // both kernels
 constexpr double kDirectBusyWarps = 12;    // per multiprocessor, to hide latency
-// The same where no wave is full, so that nothing else runs meanwhile: with two warps to a
+// Warps that hide latency where no wave is full, so that nothing else runs meanwhile: with two to a
 // scheduler, a warp of n1c3h224w224 k16 (3x3, stride 2) issues every 6 cycles (ncu, H200,
 // 2026-11-19).
 constexpr double kDirectLonelyWarps = 24;

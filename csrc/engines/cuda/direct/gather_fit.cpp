@@ -75,7 +75,7 @@ StagedAxis stage_axis(const GatherAxis& axis, int64_t chunk_taps) {
   return {std::min(axis.classes, taps), ceil_div(taps, axis.classes)};
 }
 
-// The same along the width, for a row of strips. Runs of at least least_run columns are copied as
+// How a row of strips is staged along the width. Runs of at least least_run columns are copied as
 // whole rows.
 struct StagedColumns {
   int64_t length;  // columns stored per class

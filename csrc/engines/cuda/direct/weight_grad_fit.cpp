@@ -56,7 +56,7 @@ int64_t choose_split(int64_t tiles, int64_t pixels, int64_t wave) {
   return best;
 }
 
-// The same where memory limits: the blocks that multiprocessors hold, with enough pixels for each.
+// The split where memory limits: the blocks that multiprocessors hold, with enough pixels for each.
 int64_t choose_pixel_split(int64_t tiles, int64_t pixels, int64_t wave) {
   const int64_t most = std::clamp<int64_t>(pixels / kMinBlockPixels, 1, kMaxSplit);
   return std::clamp<int64_t>(wave / tiles, 1, most);

@@ -99,7 +99,7 @@ InPlaceShape fit_in_place(const ConvProblem& problem, const GatherTensors& view,
 // memory traffic and products (in_place_cost.cpp).
 double predict_in_place(const ConvProblem& problem, const GatherTensors& view,
                         const InPlaceShape& shape, double memory_rate, double product_rate);
-// The same of a weight gradient that is one product.
+// Predicted microseconds of a weight gradient that is one product.
 double predict_whole_product(const ConvProblem& problem, const GatherTensors& view,
                              const InPlaceShape& shape, double memory_rate, double product_rate);
 

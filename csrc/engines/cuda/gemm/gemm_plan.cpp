@@ -111,14 +111,14 @@ double predict_columns(const ConvProblem& problem, const GemmShape& shape, const
 // Segments of 1x1 weight gradients on the tensor cores, fitted to 100 layers on an H200 (rms error
 // 20%, mostly from cuBLAS's choice of kernels).
 constexpr double kSegmentCallUs = 5;  // a batch of products, and what adds and writes them
-// The same in NCHW: 64 filters and channels at 56 x 56, 64 images, take 9 us more than memory does
+// A call in NCHW: 64 filters and channels at 56 x 56, 64 images, take 9 us more than memory does
 // in bf16 and 13 in TF32; four layers of 4 times as many elements of dW take 6 to 8 (2026-11-18).
 constexpr double kPlaneCallUs = 6.5;
 constexpr double kSegmentHalfRate = 640e6, kSegmentTf32Rate = 250e6;
 constexpr double kUnalignedShare = 0.23;      // of these rates, for rows that are not aligned
 constexpr double kPlaneBytesPerUs = 4.0e6;    // tensors in NCHW, from device memory
 constexpr double kPartialBytesPerUs = 3.2e6;  // products, written and read again
-// The same in 16 bits: n32c512h28w28 k128 takes 15.8 us, with 8 MB of them (2026-11-19).
+// Partial sums of 16-bit layers: n32c512h28w28 k128 takes 15.8 us, with 8 MB of them (2026-11-19).
 constexpr double kHalfPartialBytesPerUs = 6e6;
 constexpr double kSegmentTile = 128;   // filters, and channels
 constexpr double kIdleExponent = 0.7;  // 1: idle multiprocessors cost all of their time

@@ -145,7 +145,7 @@ double bound_diagonal_us(const ConvProblem& problem, const DeviceCaps& caps);
 
 // Returns the tile with the shortest predicted time, or one without blocks if none fits.
 DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps);
-// The same, among tiles of one size.
+// Returns the fastest tile of one size, or one without blocks.
 DiagonalFit fit_diagonal(const ConvProblem& problem, const DeviceCaps& caps,
                          const DiagonalTileSize& size);
 

@@ -67,7 +67,7 @@ enum class ColumnWindow : uint8_t {
   // Source rows as they are, for 3x3 kernels. A cell's window begins one column before a multiple
   // of four, so that rows padded by one column are copied 16 bytes at a time.
   kRows,
-  // The same for stride 2 in rows and columns.
+  // Source rows as they are, for 3x3 kernels of stride 2 in rows and columns.
   kRowsStride2,
 };
 

@@ -105,7 +105,7 @@ __device__ __forceinline__ void multiply_cell_taps(const T* rows, int row_step,
   }
 }
 
-// The same for a number of taps known only at run time, 1 to kMaxTaps.
+// Adds neighbouring column taps whose number is known only at run time, 1 to kMaxTaps.
 template <int kMaxTaps, int kFilters, typename T>
 __device__ __forceinline__ void multiply_some_cell_taps(int taps, const T* rows, int row_step,
                                                         const float* weights, int weight_step,
@@ -151,7 +151,7 @@ __device__ __forceinline__ void multiply_segments(const GroupedParams& p, const 
   } while (++row_class < p.row.classes);
 }
 
-// The same for 3x3 kernels over whole rows.
+// Multiplies all taps of a 3x3 kernel over whole rows.
 template <ColumnWindow kWindow, int kFilters, typename T>
 __device__ __forceinline__ void multiply_3x3(const GroupedParams& p, const T* lines,
                                              const float* weights,

@@ -356,7 +356,7 @@ GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps, doubl
   if (mma.blocks > 0) give_up_us = mma.microseconds;
   const GroupedProblem of = make_grouped_problem(problem, caps);
   GroupedFit best;
-  // Of equal predictions, FFMA's wins.
+  // FFMA wins where both predictions are equal.
   const double most_us = give_up_us * (1 + 1e-12);
   if (bound_all_tiles_us(of) < most_us) {
     best = find_fastest_tile<GroupedFit>(

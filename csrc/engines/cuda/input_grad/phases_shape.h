@@ -198,7 +198,7 @@ double count_phase_products(const ConvProblem& problem, PhasesForm form);
 // Without a search, a time that no engine is predicted to beat for a forward pass, or for an input
 // gradient with stride 1.
 double bound_inner_us(const ConvProblem& problem, const DeviceCaps& caps);
-// The same of all forms.
+// Without a search, a time that no form of this engine is predicted to beat.
 double bound_phases_us(const ConvProblem& problem, const DeviceCaps& caps);
 
 // Steps of fit_phases that several forms use.

@@ -20,7 +20,7 @@
 //   8      source producer: bulk copies of line segments, or TMA boxes (tile_roles.cuh)
 //   9      filter producer: bulk copies of packed filters (fill_stages.cuh)
 //   10-11  store warps, one per MMA warpgroup (store_staged.cuh, store_carried.cuh)
-// In streaming blocks (line_walk.cuh), warps 8 and 9 transpose source rows instead; warp 9 first
+// In streaming blocks (line_stream.cuh), warps 8 and 9 transpose source rows instead; warp 9 first
 // loads the filters, which then stay.
 //
 // Shared memory:
@@ -38,7 +38,7 @@
 #include "cuda/launch_listed.h"
 #include "cuda/tensor_map.h"
 #include "device/dependent_launch.cuh"
-#include "engines/cuda/lines/line_walk.cuh"
+#include "engines/cuda/lines/line_stream.cuh"
 #include "engines/cuda/lines/prepare_kernel.cuh"
 #include "engines/cuda/lines/tile_roles.cuh"
 #include "engines/cuda/lines/window_fit.h"
@@ -59,7 +59,7 @@ template <TensorMath kMath, int kColumns, Pace kPace>
 __global__ void __launch_bounds__(kLinesThreads, 1)
     lines_kernel(const __grid_constant__ WindowParams p, const __grid_constant__ WindowMaps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  constexpr bool kWalks = kPace != Pace::kTiles;
+  constexpr bool kStreams = kPace != Pace::kTiles;
   wait_for_kernels_before();
   let_next_kernel_start();
   if (must_return(p)) return;
@@ -82,8 +82,8 @@ __global__ void __launch_bounds__(kLinesThreads, 1)
   // 256 x 208 + 128 x 88 registers are the 384 x 168 that the block starts with.
   if (threadIdx.x < 256) {
     take_registers<208>();
-    if constexpr (kWalks) {
-      multiply_walk<kMath, kColumns, kPace>(p, rings, taps, memory);
+    if constexpr (kStreams) {
+      multiply_stream<kMath, kColumns, kPace>(p, rings, taps, memory);
     } else {
       multiply_tiles<kMath, kColumns>(p, rings, taps, memory, must_recompute);
     }
@@ -91,15 +91,15 @@ __global__ void __launch_bounds__(kLinesThreads, 1)
     give_registers<88>();
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 - 8, 0);
     if (warp >= 2) {
-      if constexpr (kWalks) {
-        store_walk<kMath, kColumns, kPace>(p, rings, memory, warp - 2);
+      if constexpr (kStreams) {
+        store_stream<kMath, kColumns, kPace>(p, rings, memory, warp - 2);
       } else {
         store_tiles<kMath, kColumns>(p, rings, memory, &maps.target, must_recompute, warp - 2);
       }
       return;
     }
     if (threadIdx.x == 288) copy_filters(p, rings, p.taps, p.stage_taps, rings.tap_bytes);
-    if constexpr (kWalks) {
+    if constexpr (kStreams) {
       __syncwarp();
       LineTransposer<kMath, kColumns>(p, rings, memory, warp);
     } else if (may_box(kMath) && p.box_columns > 0) {
@@ -123,14 +123,14 @@ template <TensorMath kMath>
 void multiply_lines(const LaunchSite& site, const WindowShape& shape, const WindowParams& params,
                     const WindowMaps& maps) {
   launch_listed<window_columns<kMath>()>(site, shape.columns, [&]<int kColumns>() {
-    if constexpr (may_walk(kMath) && kColumns == kWalkColumns) {
+    if constexpr (may_stream(kMath) && kColumns == kStreamColumns) {
       if constexpr (may_carry(kMath)) {
         if (params.carries) {
           return start_multiplying<kMath, kColumns, Pace::kCarry>(site, shape, params, maps);
         }
       }
-      if (shape.walks()) {
-        return start_multiplying<kMath, kColumns, Pace::kWalk>(site, shape, params, maps);
+      if (shape.streams()) {
+        return start_multiplying<kMath, kColumns, Pace::kStream>(site, shape, params, maps);
       }
     }
     start_multiplying<kMath, kColumns, Pace::kTiles>(site, shape, params, maps);

@@ -153,7 +153,7 @@ WindowFit make_window_fit(const ConvProblem& problem, WindowShape shape) {
   p.plane_bytes = shape.plane_bytes;
   p.box_columns = shape.box_columns, p.box_rows = shape.box_rows, p.boxes = shape.boxes;
   p.whole_rows = shape.box_columns > 0 && !shape.by_rows;
-  p.walks = shape.walks(), p.tile_step = shape.tile_step(), p.reach = shape.reach;
+  p.streams = shape.streams(), p.tile_step = shape.tile_step(), p.reach = shape.reach;
   p.ring_positions = shape.ring_positions, p.stretch = shape.stretch;
   p.raw_offset = shape.raw_offset, p.raw_stretches = shape.raw_stretches;
   if (shape.splits > 1) p.plane_contiguous = true;  // partial sums have contiguous planes
@@ -214,7 +214,7 @@ void WindowShape::describe(Text& out) const {
   describe_stages(out, source_stages, resident ? 0 : filter_stages);
   if (resident) out << ", resident filters";
   describe_split(out, splits);
-  if (walks()) out << (pace == Pace::kCarry ? ", streams and carries sectors" : ", streams");
+  if (streams()) out << (pace == Pace::kCarry ? ", streams and carries sectors" : ", streams");
   if (box_columns > 0) out << ", TMA boxes of " << box_rows << "x" << box_columns << " pixels";
   out << ", " << lane_bytes << " bytes of channels, " << name_of(math);
 }

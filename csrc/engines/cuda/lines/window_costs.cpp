@@ -54,8 +54,8 @@ double count_chains(TensorMath math, double groups, double steps, int chain_step
                                          : 0;
 }
 
-double turned_position_cycles(TensorMath math) {
-  return is_half(math) ? kHalvedPositionCycles : kTurnedPositionCycles;
+double transposed_position_cycles(TensorMath math) {
+  return is_half(math) ? kConvertedPositionCycles : kTransposedPositionCycles;
 }
 
 double find_position_cycles(const PhaseCosts& costs, const WindowShape& shape) {
@@ -128,10 +128,11 @@ double predict_tile(const PhaseCosts& costs, const WindowShape& shape) {
       chunks * static_cast<double>(shape.segment_count) * shape.boxes *
       (kBoxCycles + find_position_cycles(costs, shape) * shape.box_rows * shape.box_columns);
   const double filter_cycles = filters / kWindowFilterBytes;
-  const double sources = shape.walks() ? shape.tile_step() * turned_position_cycles(shape.math)
-                         : shape.box_columns > 0 ? boxes + filter_cycles
-                                                 : (lines / kWindowLineBytes + filter_cycles) *
-                                                       (few_sources ? kScarceSourceStages : 1);
+  const double sources =
+      shape.streams() ? shape.tile_step() * transposed_position_cycles(shape.math)
+      : shape.box_columns > 0
+          ? boxes + filter_cycles
+          : (lines / kWindowLineBytes + filter_cycles) * (few_sources ? kScarceSourceStages : 1);
   return std::max({multiply + kWindowStageCycles * words * shape.columns, sources, store}) *
              (has_waits(costs) ? kSingleTapWaits : 1) +
          kWindowTileCycles;
@@ -157,7 +158,7 @@ PhaseCosts make_phase_costs(const ConvProblem& problem, const DeviceCaps& caps, 
           static_cast<double>(rows.count * columns.count),
           static_cast<double>(rows.taps * columns.taps),
           static_cast<double>(size_of(problem.dtype)),
-          !may_box_source(problem, math) && !may_walk_source(problem, math),
+          !may_box_source(problem, math) && !may_stream_source(problem, math),
           columns.count % 2 == 0 && dense && view.target_strides.c != 1,
           wide,
           odd};
@@ -288,7 +289,7 @@ TileCosts make_tile_costs(const PhaseCosts& costs, TensorMath math, int lane_byt
 double bound_microseconds(const PhaseCosts& costs, const TileCosts& tile, const WindowShape& shape,
                           bool by_boxes, int least_splits) {
   const bool measures = measures_halves(costs, tile.math);
-  const bool walks = shape.walks(), has_lines = !by_boxes && !walks;
+  const bool streams = shape.streams(), has_lines = !by_boxes && !streams;
   const double line = static_cast<double>(shape.strips) * shape.rows * shape.pitch;
   const double pixel_tiles = shape.pair_rows > 0
                                  ? static_cast<double>(shape.pairs_per_image) * shape.column_windows
@@ -300,11 +301,11 @@ double bound_microseconds(const PhaseCosts& costs, const TileCosts& tile, const 
       .may_store_boxes = shape.pair_rows > 0 && costs.element_bytes == 2,
       .may_store_runs = costs.may_store_runs && shape.strips == 1 && may_run,
       .may_scatter = by_boxes,
-      .groups = walks ? tile.streamed_groups : tile.long_groups,
+      .groups = streams ? tile.streamed_groups : tile.long_groups,
       .issue_cycles = by_boxes ? kBoxGroupCycles : kWindowGroupCycles,
       .images = shape.images,
       .image_tiles = pixel_tiles,
-      .source_cycles = walks ? shape.tile_step() * turned_position_cycles(tile.math) : 0,
+      .source_cycles = streams ? shape.tile_step() * transposed_position_cycles(tile.math) : 0,
       .positions = has_lines ? static_cast<double>(shape.positions()) : 0,
       .image_positions = has_lines ? line * shape.lines : 0,
       .launch_cycles = by_boxes   ? kBoxLaunchCycles
@@ -423,8 +424,8 @@ double predict_microseconds(const PhaseCosts& costs, const WindowShape& shape) {
             static_cast<double>(batches - 1) * kWindowBatchLaunchCycles;
   if (shape.box_columns > 0) {
     // Only the filters are prepared.
-  } else if (shape.walks()) {
-    cycles += shape.reach * turned_position_cycles(shape.math);  // before the first tile
+  } else if (shape.streams()) {
+    cycles += shape.reach * transposed_position_cycles(shape.math);  // before the first tile
   } else {
     const double line_bytes = static_cast<double>(batches * shape.line_bytes);
     const double rate = channels_adjacent ? kWindowCopiedBytes : kWindowMemoryBytes;

@@ -31,9 +31,9 @@ struct WindowParams : TensorParams {
   int lead;       // stages that the first warpgroup starts before the second
   int even_runs;  // not 0: pixels are staged as runs, in pairs aligned to pairs
   int overlap;    // not 0: windows share columns, so that every store covers whole sectors
-  int carries;    // not 0: runs as Pace::kCarry; a plan for kCarry without even_runs runs as kWalk
+  int carries;  // not 0: runs as Pace::kCarry; a plan for kCarry without even_runs runs as kStream
   // For streaming blocks.
-  int walks, tile_step, reach, ring_positions, stretch, raw_offset, raw_stretches;
+  int streams, tile_step, reach, ring_positions, stretch, raw_offset, raw_stretches;
   int aligned_rows;  // not 0: source rows are aligned to 16 bytes, for bulk copies
   // For tiles that TMA reads. whole_rows not 0: boxes have whole rows of the line.
   int box_columns, box_rows, boxes, whole_rows;

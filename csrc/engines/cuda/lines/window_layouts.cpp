@@ -170,14 +170,14 @@ bool can_store_boxes(const ConvProblem& problem, const WindowShape& shape) {
          has_boxes(view.target_strides, view.target_channels, 2);
 }
 
-bool may_walk_source(const ConvProblem& problem, TensorMath math) {
-  return may_walk(math) && problem.groups == 1 &&
+bool may_stream_source(const ConvProblem& problem, TensorMath math) {
+  return may_stream(math) && problem.groups == 1 &&
          has_copied_rows(make_gather_tensors(problem), size_of(problem.dtype));
 }
 
-bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& shape) {
-  if (!may_walk_source(problem, shape.math) || shape.columns != kWalkColumns ||
-      shape.lane_bytes != kWalkLaneBytes ||
+bool fit_stream(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& shape) {
+  if (!may_stream_source(problem, shape.math) || shape.columns != kStreamColumns ||
+      shape.lane_bytes != kStreamLaneBytes ||
       (shape.pace == Pace::kCarry && !can_carry(problem, shape))) {
     return false;
   }
@@ -194,13 +194,13 @@ bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& s
   shape.filter_stages = static_cast<int>(stages);
   shape.resident = true;
   const int64_t filter_bytes =
-      stages * shape.stage_taps * shape.filter_groups * kWindowFilters * kWalkLaneBytes;
-  shape.packed_bytes = taps * shape.filter_groups * kWindowFilters * kWalkLaneBytes;
+      stages * shape.stage_taps * shape.filter_groups * kWindowFilters * kStreamLaneBytes;
+  shape.packed_bytes = taps * shape.filter_groups * kWindowFilters * kStreamLaneBytes;
 
   shape.stretch = static_cast<int>(kStretchBytes / element);
   shape.raw_offset = place_staging(shape, taps, static_cast<int>(element));
   // One raw stretch for each of the two warps, with 16 channels of 16-bit operands.
-  constexpr int64_t kRawBytes = 2 * int64_t{kWalkLaneBytes / 2} * kRawPitchBytes;
+  constexpr int64_t kRawBytes = 2 * int64_t{kStreamLaneBytes / 2} * kRawPitchBytes;
   // Copies take long while memory is busy with stores, so a long prefetch distance matters most.
   bool fits = false;
   for (int raw = kMaxRawStretches; raw >= 1 && !fits; --raw) {
@@ -209,10 +209,10 @@ bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& s
         static_cast<int>(round_up(shape.raw_offset + raw * kRawBytes, kTileAlignment));
     const int64_t room =
         caps.shared_bytes_per_block - shape.source_offset - filter_bytes - 2 * kTileAlignment;
-    fits = fit_ring(shape, room / kWalkLaneBytes - shape.columns);
+    fits = fit_ring(shape, room / kStreamLaneBytes - shape.columns);
   }
   if (!fits) return false;
-  const int64_t ring_bytes = int64_t{shape.ring_positions + shape.columns} * kWalkLaneBytes;
+  const int64_t ring_bytes = int64_t{shape.ring_positions + shape.columns} * kStreamLaneBytes;
   shape.filter_offset =
       static_cast<int>(round_up(shape.source_offset + ring_bytes, kTileAlignment));
   shape.shared_bytes = static_cast<int>(shape.filter_offset + filter_bytes + kTileAlignment);

@@ -16,7 +16,7 @@ inline constexpr int64_t kLongFilterStageBytes = 36864;
 // line, as far as the problem and the operand format say. Tiles need lines in the workspace
 // otherwise.
 bool may_box_source(const ConvProblem& problem, TensorMath math);
-bool may_walk_source(const ConvProblem& problem, TensorMath math);
+bool may_stream_source(const ConvProblem& problem, TensorMath math);
 
 // Whether TMA can read tiles directly from the source (tile_roles.cuh). Changes a shape whose
 // line and tile are laid out, such that a stage consists of boxes; returns false if TMA cannot read
@@ -27,9 +27,9 @@ bool lay_out_boxes(const ConvProblem& problem, WindowShape& shape);
 // row.
 bool can_store_boxes(const ConvProblem& problem, const WindowShape& shape);
 
-// Whether blocks can stream along the line (line_walk.cuh). Completes a shape whose line and tile
+// Whether blocks can stream along the line (line_stream.cuh). Completes a shape whose line and tile
 // are laid out; returns false if its blocks cannot stream, or if it does not fit.
-bool fit_walk(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& shape);
+bool fit_stream(const ConvProblem& problem, const DeviceCaps& caps, WindowShape& shape);
 
 // Bytes of a tap's filters in a stage.
 int64_t window_tap_bytes(const WindowShape& shape);
@@ -55,7 +55,7 @@ struct PhaseCosts {
   double target_values;
   double pixels, taps;     // of the phase
   double element_bytes;    // of the problem's tensors
-  bool needs_lines;        // neither may_box_source nor may_walk_source
+  bool needs_lines;        // neither may_box_source nor may_stream_source
   bool may_store_runs;     // neighbouring pixels are neighbours in memory, and pairs are aligned
   bool stores_pixels;      // channels are contiguous
   bool stores_odd_pixels;  // channels are contiguous, but pixels are not aligned to 16 bytes
@@ -98,7 +98,7 @@ double predict_microseconds(const PhaseCosts& costs, const WindowShape& shape);
 double bound_microseconds(const PhaseCosts& costs, const TileCosts& tile, const WindowShape& shape,
                           bool by_boxes, int least_splits);
 
-// The same for all ways to cut the line into tiles of this size.
+// A bound for all ways to cut the line into tiles of this size.
 double bound_tile_us(const PhaseCosts& costs, const TileCosts& tile);
 
 }  // namespace convx

@@ -5,7 +5,7 @@
 //   filter ring   [stage][tap][half][component][64][lane_bytes]        producer -> MMA warps
 //   staging       [warpgroup][64 filters][staging_pitch]               MMA warps -> store warps
 //
-// half: of 128 filters, if the MMA warpgroups share a window. In streaming blocks (line_walk.cuh)
+// half: of 128 filters, if the MMA warpgroups share a window. In streaming blocks (line_stream.cuh)
 // the source ring is a ring of positions, and its stages are the stretches that two warps transpose
 // into it.
 #pragma once
@@ -31,17 +31,17 @@ struct TileRange {
 };
 
 // Streaming blocks take neighbouring tiles.
-template <bool kWalks>
+template <bool kStreams>
 __device__ __forceinline__ TileRange find_tiles(const WindowParams& p) {
   const int block = blockIdx.x, blocks = gridDim.x;
-  if constexpr (!kWalks) return {block, p.tiles, blocks};
+  if constexpr (!kStreams) return {block, p.tiles, blocks};
   const auto first_of = [&](int64_t some) { return static_cast<int>(some * p.tiles / blocks); };
   return {first_of(block), first_of(block + 1), 1};
 }
 
-template <bool kWalks = false>
+template <bool kStreams = false>
 __device__ __forceinline__ TilePlace locate_tile(const WindowParams& p, int tile) {
-  if constexpr (kWalks) return {tile * p.tile_step, 0, 0, 0, 0, 0, 1, 0};
+  if constexpr (kStreams) return {tile * p.tile_step, 0, 0, 0, 0, 0, 1, 0};
   TilePlace place;
   place.split = p.by_splits.split(tile);
   place.filter_tile = p.by_filter_tiles_all.split(tile);
@@ -112,7 +112,7 @@ struct WindowRings {
   __device__ __forceinline__ void init(const WindowParams& p) const {
     constexpr int kMultiplierWarps = 8;
     for (int i = 0; i < p.source_stages; ++i) {
-      init_barrier(source_full + 8 * i, p.walks ? 32 : 1);
+      init_barrier(source_full + 8 * i, p.streams ? 32 : 1);
       init_barrier(source_empty + 8 * i, kMultiplierWarps);
     }
     for (int i = 0; i < p.filter_stages; ++i) {

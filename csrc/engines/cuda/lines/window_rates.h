@@ -18,7 +18,7 @@ inline constexpr double kIeeeWindowEfficiency = 0.94;  // several MMAs read the 
 // Cycles that a warp takes to issue a group of MMAs, and for each MMA in it. The tensor cores wait
 // if that is longer than the MMAs take. Seen in a profile, not fitted.
 inline constexpr double kWindowGroupCycles = 900;
-// The same with sources by TMA boxes: ten input gradients in bf16 (H200, 2026-11-18).
+// Issuing a group where TMA boxes bring sources: ten input gradients in bf16 (H200, 2026-11-18).
 inline constexpr double kBoxGroupCycles = 430;
 inline constexpr double kWindowProductCycles = 50;
 inline constexpr double kIeeeBatchCycles = 260;  // adding an accumulation chain to the totals
@@ -44,22 +44,22 @@ inline constexpr double kWindowScatterCycles =
 // A TMA box of the source, and each position in it, whether it has 32 bytes or 128.
 inline constexpr double kBoxCycles = 60;
 inline constexpr double kBoxPositionCycles = 1.4;
-// The same if boxes take some of the channels of a pixel from device memory: each visit reads a few
+// A position where boxes take some of a pixel's channels from device memory: each visit reads a few
 // sectors of it. Input gradients of kb55 and seed63 in bf16, channels_last (H200, 2026-11-18).
 inline constexpr double kSlicedPositionCycles = 4;      // 32 bytes of a pixel
 inline constexpr double kHalfLinePositionCycles = 2.6;  // 64 bytes
 inline constexpr int kWholePixelBytes = 128;
 // Transposing a position, by both warps of a streaming block; measured where this was the limit.
-inline constexpr double kTurnedPositionCycles = 12;
-inline constexpr double kHalvedPositionCycles = 21;  // the same with conversion to scaled fp16
+inline constexpr double kTransposedPositionCycles = 12;
+inline constexpr double kConvertedPositionCycles = 21;  // the same with conversion to scaled fp16
 // Factor for 1x1 kernels in float32 or channels_last: they have too few MMAs to hide anything else.
 inline constexpr double kSingleTapWaits = 1.25;
 inline constexpr double kWindowTileCycles = 1900;  // filling and draining the pipeline
 inline constexpr double kWindowLaunchCycles =
     15000;                                         // both kernels, with their first and last tiles
 inline constexpr double kBoxLaunchCycles = 25000;  // the same with sources by TMA boxes
-// The same with scales that are measured first, in channels_last, and filters' bytes per cycle of
-// all multiprocessors then: six input gradients in TF32 (H200, 2026-11-18).
+// Launches where scales are measured first, in channels_last, and the bytes of filters per cycle
+// that all multiprocessors read then: six input gradients in TF32 (H200, 2026-11-18).
 inline constexpr double kMeasuredLaunchCycles = 23500;
 inline constexpr double kMeasuredFilterBytes = 370;
 inline constexpr double kWindowBatchLaunchCycles =

@@ -18,8 +18,8 @@ constexpr int kMaxCuts = 16;              // ways to cut the line into tiles of 
 enum class Cut { kStretch, kRows, kRowPairs };
 
 // How the source gets into shared memory: as lines from the workspace (kLines), transposed from
-// source rows in the kernel (kWalk, kCarry), or by TMA (kBoxes).
-enum class Way { kLines, kWalk, kCarry, kBoxes };
+// source rows in the kernel (kStream, kCarry), or by TMA (kBoxes).
+enum class Way { kLines, kStream, kCarry, kBoxes };
 
 // One way to cut the line into tiles. It may not fit in shared memory.
 struct Candidate {
@@ -51,7 +51,7 @@ class Fitter {
     source_w_ = view.source_w;
     taps_ = rows.taps * columns.taps;
     may_box_ = may_box_source(problem, math);
-    may_walk_ = may_walk_source(problem, math);
+    may_stream_ = may_stream_source(problem, math);
     if (problem.dtype == DType::kFloat32) {
       scale_bytes_ = HalfScales::bytes(problem.groups * targets_);
     }
@@ -158,8 +158,8 @@ class Fitter {
       open(candidate, tile, order++);
     };
     const bool overlaps = columns_.count % 2 == 0;
-    const bool walks =
-        may_walk_ && tile.columns == kWalkColumns && tile.lane_bytes == kWalkLaneBytes;
+    const bool streams =
+        may_stream_ && tile.columns == kStreamColumns && tile.lane_bytes == kStreamLaneBytes;
     cut(Cut::kStretch);
     // Strips shorten the way from one row of taps to the next. Where pixels are stored one by one,
     // a single tap gains nothing.
@@ -174,8 +174,8 @@ class Fitter {
       cut(Cut::kStretch, 1, true);
       cut(Cut::kRows, 1, true);
     }
-    if (overlaps && walks) cut(Cut::kStretch, 1, true, Way::kWalk);
-    if (walks && may_carry(math_)) cut(Cut::kStretch, 1, false, Way::kCarry);
+    if (overlaps && streams) cut(Cut::kStretch, 1, true, Way::kStream);
+    if (streams && may_carry(math_)) cut(Cut::kStretch, 1, false, Way::kCarry);
     if (may_box_) {
       cut(Cut::kStretch, 1, false, Way::kBoxes);
       if (overlaps) cut(Cut::kStretch, 1, true, Way::kBoxes);
@@ -227,8 +227,8 @@ class Fitter {
 
   // Completes a shape whose line and tile are laid out; returns false if it does not fit.
   bool fit_memory(WindowShape& shape) {
-    if (!shape.walks()) return fit_stages(problem_, caps_, taps_, shape) && fit_lines(shape);
-    const bool fits = fit_walk(problem_, caps_, shape);
+    if (!shape.streams()) return fit_stages(problem_, caps_, taps_, shape) && fit_lines(shape);
+    const bool fits = fit_stream(problem_, caps_, shape);
     return has_room(shape.packed_bytes) && fits;
   }
 
@@ -275,7 +275,7 @@ class Fitter {
 
   // Sets what depends on the candidate. Leaves segment_count at 0 if there would be too many.
   void lay_out(WindowShape& shape, const Candidate& candidate) {
-    shape.pace = candidate.way == Way::kWalk    ? Pace::kWalk
+    shape.pace = candidate.way == Way::kStream  ? Pace::kStream
                  : candidate.way == Way::kCarry ? Pace::kCarry
                                                 : Pace::kTiles;
     lay_out_line(shape, candidate);
@@ -413,7 +413,7 @@ class Fitter {
   const TensorMath math_;
   int64_t sources_ = 0, targets_ = 0, source_h_ = 0, source_w_ = 0, taps_ = 0;
 
-  bool may_box_ = false, may_walk_ = false;
+  bool may_box_ = false, may_stream_ = false;
 
   WindowShape start_;     // what all candidates share
   WindowShape laid_out_;  // the candidate that is being bounded

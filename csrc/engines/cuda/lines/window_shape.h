@@ -64,7 +64,7 @@ inline constexpr int kLineAlignment = 8;
 // A window covers pixels of at most kMaxRuns images, one run of pixels per image. That holds
 // because pixels are staged as runs only if an image has at least kMinRunPositions positions.
 inline constexpr int kMaxRuns = 3;
-inline constexpr int kWalkRuns = 2;  // the same limit for streaming blocks (Pace::kWalk, kCarry)
+inline constexpr int kStreamRuns = 2;  // of streaming blocks (Pace::kStream, kCarry)
 inline constexpr int kMinRunPositions = 128;
 
 inline constexpr int kTileAlignment = 1024;  // bytes; swizzled stages start at a multiple of it
@@ -72,20 +72,21 @@ inline constexpr int kTileAlignment = 1024;  // bytes; swizzled stages start at 
 inline constexpr int kBoxedFilterBytes = 128;
 
 // How a persistent block goes along the line.
-//   kTiles  It takes every gridDim.x-th tile.
-//   kWalk   It streams: it takes neighbouring tiles of its own section of the line (line_walk.cuh).
-//   kCarry  It streams, and the values of each filter behind its last whole kCarriedBytes of memory
-//           wait in the staging buffer for the next tile. So every store is whole, and no window
-//           repeats columns of the next one.
-enum class Pace { kTiles, kWalk, kCarry };
+//   kTiles   It takes every gridDim.x-th tile.
+//   kStream  It streams: it takes neighbouring tiles of its own section of the line
+//            (line_stream.cuh).
+//   kCarry   It streams, and the values of each filter behind its last whole kCarriedBytes of
+//            memory wait in the staging buffer for the next tile. So every store is whole, and no
+//            window repeats columns of the next one.
+enum class Pace { kTiles, kStream, kCarry };
 inline constexpr int kCarriedBytes = 64;  // bytes of memory that are stored as a whole
 
-// Streaming blocks have windows of kWalkColumns positions that cover at most two images, and
-// positions of kWalkLaneBytes. They transpose kStretchBytes of each source row at a time. The raw
+// Streaming blocks have windows of kStreamColumns positions that cover at most two images, and
+// positions of kStreamLaneBytes. They transpose kStretchBytes of each source row at a time. The raw
 // copy of a stretch is up to 16 bytes longer at each end, because bulk copies start and end at
 // multiples of 16 bytes.
-inline constexpr int kWalkColumns = 256;
-inline constexpr int kWalkLaneBytes = 32;
+inline constexpr int kStreamColumns = 256;
+inline constexpr int kStreamLaneBytes = 32;
 inline constexpr int kStretchBytes = 256;
 inline constexpr int kRawPitchBytes = kStretchBytes + 2 * 16;
 inline constexpr int kMaxStretches = 48;  // in the ring; each has two barriers
@@ -122,7 +123,7 @@ constexpr int run_alignment(Pace pace) { return pace == Pace::kCarry ? kCarriedB
 // number of sectors, so that the filters of a warp's store fall on different banks.
 constexpr int staging_pitch(int columns, int element_bytes, Pace pace) {
   constexpr int kSector = 32, kUnit = 16;
-  const int runs = pace == Pace::kTiles ? kMaxRuns : kWalkRuns;
+  const int runs = pace == Pace::kTiles ? kMaxRuns : kStreamRuns;
   const int aligning = run_alignment(pace) + (2 * runs - 2) * kUnit - 2 * runs * element_bytes;
   const int bytes = staging_columns(columns, element_bytes, pace) * element_bytes + aligning;
   return ((bytes + kSector - 1) / kSector | 1) * kSector;
@@ -133,7 +134,7 @@ constexpr int staging_bytes(int columns, int element_bytes, Pace pace) {
 }
 
 // Operand formats for which streaming kernels exist.
-constexpr bool may_walk(TensorMath math) {
+constexpr bool may_stream(TensorMath math) {
   return count_planes(math) == 1 && operand_bytes(math) == 2;
 }
 // Operand formats that are multiplied as they are stored, so that TMA can read tiles from the
@@ -141,8 +142,8 @@ constexpr bool may_walk(TensorMath math) {
 constexpr bool may_box(TensorMath math) {
   return math == TensorMath::kBFloat16 || math == TensorMath::kFloat16;
 }
-// The same formats, because their 16-bit results are staged in one part. For 32-bit results
-// carrying was no faster: memory bandwidth limits there.
+// Carrying takes these formats too, because 16-bit results are staged in one part. For 32-bit
+// results it was no faster: memory bandwidth limits there.
 constexpr bool may_carry(TensorMath math) { return may_box(math); }
 
 // Columns of the windows that kernels are compiled for: the planner chooses from these lists, and
@@ -246,7 +247,7 @@ struct WindowShape {
   // True if the shape might be another one with the workspace that the scales of fp16 take.
   bool depends_on_workspace = false;
 
-  bool walks() const { return pace != Pace::kTiles; }
+  bool streams() const { return pace != Pace::kTiles; }
   int planes() const { return count_planes(math); }
   int taps() const { return static_cast<int>(tap_positions.size()); }
   int windows() const { return filter_groups == 1 ? 2 : 1; }  // windows of a tile

@@ -41,7 +41,7 @@ __device__ __forceinline__ PackedTerm find_folded(const PixelParams& p, const Fi
   return {channel, tap, channel < p.chunk_channels};
 }
 
-// The same where neighbouring columns are pairs.
+// Finds a term where neighbouring columns are pairs.
 __device__ __forceinline__ PackedTerm find_paired(const PixelParams& p, int k) {
   const TapPair at = locate_pair(p, k / 2);
   const int column = 2 * at.column + k % 2 - p.pair_lead;

@@ -130,7 +130,7 @@ struct PixelParams : TensorParams {
   int64_t partial_image = 0;  // elements from image to image of a split-K slice
 };
 
-// The same with what only the host needs. The tensors of TensorParams are not set.
+// The parameters with what only the host needs. The tensors of TensorParams are not set.
 struct PixelShape : PixelParams {
   TensorMath math = TensorMath::kTf32;
   GatherAxis rows_axis, columns_axis;

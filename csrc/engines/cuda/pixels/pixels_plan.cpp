@@ -92,8 +92,8 @@ constexpr double kPixelGroupSumLaunchCycles = 9300;  // see PhaseTraffic::group_
 // Factor on the prediction where the reduction is split: 12 layers of 7x7 to 14x21 pixels take 1.4
 // to 2.2 times as long as the sum of the terms says (2026-11-19).
 constexpr double kPixelSplitTiles = 1.45;
-// The same for channels_last stems with a stride of 4 or more, of which a position's few channels
-// are read alone: three layers take 1.3, 1.6 and 2 times as long (2026-11-19).
+// Factor for channels_last stems with a stride of 4 or more, where a position's few channels are
+// read alone: three layers take 1.3, 1.6 and 2 times as long (2026-11-19).
 constexpr double kPixelWideSteps = 1.25;
 
 double predict_microseconds(const ConvProblem& problem, const DeviceCaps& caps,

@@ -168,7 +168,7 @@ struct PointwiseParams : TensorParams {
   FastDivmod by_plane, by_target_width;
 };
 
-// The same with what only the host needs. The tensors of TensorParams are not set.
+// The parameters with what only the host needs. The tensors of TensorParams are not set.
 struct PointwiseShape : PointwiseParams {
   TensorMath math = TensorMath::kTf32;
   GatherAxis rows_axis, columns_axis;

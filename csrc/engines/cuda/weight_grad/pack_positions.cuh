@@ -152,7 +152,7 @@ struct ItemValues {
     }
   }
 
-  // The same where columns of a packed row are [kernel column][channel].
+  // Loads an item of a packed row whose columns are [kernel column][channel].
   template <PackedSide kSide, bool kChannelsAdjacent>
   __device__ __forceinline__ void load_folded(const ItemTensor<T, kSide>& from,
                                               const StrideResidue& residue, int position,

@@ -243,7 +243,7 @@ class RowConsumer {
     }
   }
 
-  // The same, with one set of MMAs under way while the products of the set before are added.
+  // Multiplies with one set of MMAs under way while the products of the set before are added.
   __device__ __forceinline__ void multiply_pipelined(const RowFragments<kForm>& fragments,
                                                      Accumulators (&sums)[kGroups]) const {
     Accumulators low, high;

@@ -68,7 +68,7 @@ class RowSearch : InPlaceSearch {
   static constexpr double kRunCycles = 700;
   static constexpr double kStepCycles = 1450,
                           kFloatStepCycles = 2500;  // of a warpgroup, besides its MMAs
-  // The same where additions overlap with MMAs (RowTile::has_two_sets). By instructions; five
+  // A step where additions overlap with MMAs (RowTile::has_two_sets), by its instructions; five
   // layers took 1.02 to 1.22 times as long as predicted with it.
   static constexpr double kOverlappedStepCycles = 1800;
   static constexpr double kRowCycles = 1500;  // from loading an input row to having built it

@@ -14,17 +14,17 @@ constexpr double kPackBytesPerUs = 3.5e6;  // read and written
 // Packed operands of 1x1 layers that stay in L2: n32c256h14w14 k1024 in bf16 takes 26 us in all, 16
 // MB of them packed (2026-11-19).
 constexpr double kPackedNear = 24e6, kPackedNearBytesPerUs = 8e6;
-// Only read, and converted, where nothing else takes time (add_memory).
+// Tensors that are read and converted, where nothing else takes time (add_memory).
 constexpr double kStreamBytesPerUs = 4.4e6;
-// 16 bits, only read: kb87pw takes 1,422 us for 6.4 GB.
+// 16-bit tensors that are read in place: kb87pw takes 1,422 us for 6.4 GB.
 constexpr double kPixelBytesPerUs = 4.5e6;
-// The same from L2, by each of all multiprocessors, for single taps, which need no halo and no
+// From L2, by each of all multiprocessors, for single taps, which need neither a halo nor
 // mirrored stages: n32c1024h50w84 k2048 with stride 2 takes 209 us for 263 stages of 48 KiB.
 constexpr double kPixelCopyBytesPerCycle = 40;
 constexpr double kReduceBytesPerUs = 5e6;
 constexpr double kReduceUs = 6;
 constexpr double kReduceElementsPerUs = 2.9e5;
-// The same of reduce_rows.cuh, fitted to eight geometries of rn_56_1x1 in TF32 (2026-11-18).
+// The kernel of reduce_rows.cuh, fitted to eight geometries of rn_56_1x1 in TF32 (2026-11-18).
 constexpr double kReduceRowsUs = 1.5;
 constexpr double kReduceRowsBytesPerUs = 3e6;
 constexpr double kReduceRowsElementsPerUs = 4e6;

@@ -77,7 +77,7 @@ class SumFinisher {
   Unscale unscale_;
 };
 
-// The same for the reductions, which are compiled once for all forms of float32.
+// Finishes sums in the reductions, which are compiled once for all forms of float32.
 template <typename T>
 class PartialSumFinisher {
  public:

@@ -46,7 +46,7 @@ std::optional<WgradFit> fit_wgrad(const ConvProblem& problem, const DeviceCaps& 
                                   OperandForm form, bool tensors_are_aligned = true,
                                   double give_up_us = kNeverGiveUp);
 
-// The same of the kernel that multiplies positions (wgrad_kernel.cuh).
+// The fastest geometry of the kernel that multiplies positions (wgrad_kernel.cuh), or nothing.
 std::optional<WgradFit> fit_positions(const ConvProblem& problem, const DeviceCaps& caps,
                                       OperandForm form, bool tensors_are_aligned = true,
                                       double give_up_us = kNeverGiveUp);
@@ -128,20 +128,20 @@ WgradBlockCosts make_block_costs(const WgradCosts& costs, const WgradGeometry& g
 double predict_wgrad(const WgradCosts& costs, const WgradBlockCosts& block,
                      const WgradGeometry& geometry);
 
-// A lower bound of that for all numbers of split-K slices, from the sources, the blocks and the
-// stages alone: what is laid out in shared memory and the workspace only adds to it.
-// A bound of give_up_us or longer may be a rough one.
+// A lower bound of predict_wgrad() for all numbers of split-K slices, from the sources, the blocks
+// and the stages alone: what is laid out in shared memory and the workspace only adds to it. A
+// bound of give_up_us or longer may be a rough one.
 double bound_wgrad(const WgradCosts& costs, const WgradGeometry& geometry, double give_up_us);
 
-// The same for all blocks that use an MMA, which need so many groups of taps.
+// A lower bound for all blocks that use an MMA, which need so many groups of taps.
 double bound_mma(const WgradCosts& costs, const WgradGeometry& geometry, int tap_groups);
 
-// The same for all geometries of all kernels, from the problem alone.
+// A lower bound for all geometries of all kernels, from the problem alone.
 double bound_weight_grad(const ConvProblem& problem, const DeviceCaps& caps);
 
 // Microseconds of the kernel that adds the partial sums of so many slices.
 double predict_sums(const ConvProblem& problem, const WgradGeometry& geometry, int slices);
-// The same, if the blocks do not write dW.
+// The time of what follows the MMAs: those sums, or little if the blocks write dW themselves.
 double predict_reduction(const ConvProblem& problem, const WgradGeometry& geometry);
 
 double mma_cycles(int columns);                      // issue, or reading both operands

@@ -254,8 +254,8 @@ enum class PackedSide : uint8_t { kInput, kGradient };  // X', dY'
 enum class OperandSource : uint8_t {
   kPacked,  // a kernel before packs it into the workspace, and bulk copies bring it from there
   kPixels,  // TMA in im2col mode, from the tensor itself: 16 bits in channels_last
-  // The same for float32, into a staging ring, from which warps of the block convert it
-  // (wgrad_convert.cuh). Both operands are, or none.
+  // TMA brings float32 pixels into a staging ring, from which warps of the block convert them
+  // (wgrad_convert.cuh). This is the source of both operands, or of none.
   kConverted,
   kRows,  // the row kernel reads both tensors in place: NCHW
   // TMA reads rows of both tensors as the MMAs multiply them: 1x1 layers in NCHW

@@ -122,7 +122,7 @@ class ResultStore {
     if (__syncthreads_or(is_wrong && !must_return(call_))) recompute_rows(threads);
   }
 
-  // The same for blocks of several channel sets, which have a single tap.
+  // Stores the result of a block of several channel sets, which has a single tap.
   __device__ __forceinline__ void run_sets(int threads) {
     bool is_wrong = false;
     sync_blocks();

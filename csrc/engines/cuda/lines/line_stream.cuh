@@ -1,4 +1,4 @@
-// Streaming blocks (Pace::kWalk, Pace::kCarry), which need no lines in the workspace. All tiles
+// Streaming blocks (Pace::kStream, Pace::kCarry), which need no lines in the workspace. All tiles
 // have the same filters and one chunk, and there is no split-K.
 //
 // A block takes neighbouring tiles, so it moves along its own section of the line. Two warps
@@ -11,8 +11,8 @@
 //                                                      transpose       |<-- window, tap 1 -->|
 //
 // Warps: the two transposing warps (LineTransposer) alternate stretches, and each prefetches its
-// own raw stretches. The two MMA warpgroups read the ring (LineReader, multiply_walk), and two
-// warps store (store_walk).
+// own raw stretches. The two MMA warpgroups read the ring (LineReader, multiply_stream), and two
+// warps store (store_stream).
 //
 // Shared memory:
 //   raw     [warp][raw_stretches][16 channels][kRawPitchBytes]   9 KiB per raw stretch
@@ -38,11 +38,11 @@ namespace convx {
 
 // Where on the line a block starts: at the stretch that contains the first position of its first
 // window.
-struct WalkStart {
+struct StreamStart {
   LinePoint point;
   int origin;  // the position of the stretch's start
 
-  __device__ __forceinline__ WalkStart(const WindowParams& p, int first_tile) {
+  __device__ __forceinline__ StreamStart(const WindowParams& p, int first_tile) {
     origin = first_tile * p.tile_step;
     point = locate_position(p, origin);
     const int before = point.column & (p.stretch - 1);
@@ -78,7 +78,7 @@ class LineReader {
 
   __device__ __forceinline__ LineReader(const WindowParams& p, const WindowRings& rings,
                                         int first_tile)
-      : LineReader(p, rings, WalkStart(p, first_tile), first_tile * p.tile_step) {}
+      : LineReader(p, rings, StreamStart(p, first_tile), first_tile * p.tile_step) {}
 
   __device__ __forceinline__ uint32_t enter(const TilePlace& tile, uint32_t offset) {
     const int end = tile.first - origin_ + p_.reach;
@@ -108,7 +108,7 @@ class LineReader {
   static constexpr uint32_t kPieces = 2;  // 16-byte units of a position
 
   __device__ __forceinline__ LineReader(const WindowParams& p, const WindowRings& rings,
-                                        const WalkStart& start, int first)
+                                        const StreamStart& start, int first)
       : p_(p),
         rings_(rings),
         origin_(start.origin),
@@ -138,7 +138,7 @@ template <TensorMath kMath, int kColumns>
 class LineTransposer {
   using Source = SourceBits<kMath>;
   using Word = OperandWord<kMath>;
-  static constexpr int kBytes = kWalkLaneBytes;
+  static constexpr int kBytes = kStreamLaneBytes;
   static constexpr int kChannels = kBytes / operand_bytes(kMath);
   static constexpr int kStretch = kStretchBytes / static_cast<int>(sizeof(Source));
   static constexpr int kUnit = 16 / static_cast<int>(sizeof(Source));  // source pixels in 16 bytes
@@ -157,9 +157,9 @@ class LineTransposer {
         lane_(threadIdx.x & 31) {
     if constexpr (is_half(kMath)) scale_ = p.scales->source;
     const TileRange tiles = find_tiles<true>(p);
-    const WalkStart start(p, tiles.first);
+    const StreamStart start(p, tiles.first);
     const int end = (tiles.end - 1) * p.tile_step + p.reach - start.origin;
-    Walker transposed(start), copied(start);
+    StreamCursor transposed(start), copied(start);
     if (warp == 1) transposed.advance(p), copied.advance(p);
     const auto copy_next = [&](int slot) {
       if (copied.stretch.begin >= end) return;
@@ -184,12 +184,12 @@ class LineTransposer {
 
  private:
   // A stretch's place on the line and in the ring.
-  struct Walker {
+  struct StreamCursor {
     StretchCursor stretch;
     int image, row;  // image and row of the line
     int place = 0;   // first position in the ring
 
-    __device__ __forceinline__ explicit Walker(const WalkStart& start)
+    __device__ __forceinline__ explicit StreamCursor(const StreamStart& start)
         : stretch(start.point.column), image(start.point.image), row(start.point.row) {}
 
     __device__ __forceinline__ void advance(const WindowParams& p) {
@@ -210,7 +210,7 @@ class LineTransposer {
     int length;      // positions of the stretch
   };
 
-  __device__ __forceinline__ Pixels find_pixels(const Walker& at) const {
+  __device__ __forceinline__ Pixels find_pixels(const StreamCursor& at) const {
     Pixels pixels{at.image, at.row + p_.row_base, at.stretch.column + p_.column_base, 0,
                   0,        at.stretch.length(p_)};
     const bool inside = at.image < p_.images &&
@@ -292,8 +292,8 @@ class LineTransposer {
 };
 
 template <TensorMath kMath, int kColumns, Pace kPace>
-__device__ __forceinline__ void multiply_walk(const WindowParams& p, const WindowRings& rings,
-                                              const int* taps, char* memory) {
+__device__ __forceinline__ void multiply_stream(const WindowParams& p, const WindowRings& rings,
+                                                const int* taps, char* memory) {
   using Multiplier = WindowMultiplier<kMath, kColumns, LineReader>;
   using Element = typename TensorTypes<kMath>::Element;
   using Stager = AccumulatorStager<kMath, kColumns, kPace, Element, Element>;
@@ -334,8 +334,8 @@ __device__ __forceinline__ void multiply_walk(const WindowParams& p, const Windo
 }
 
 template <TensorMath kMath, int kColumns, Pace kPace>
-__device__ __forceinline__ void store_walk(const WindowParams& p, const WindowRings& rings,
-                                           char* memory, int warpgroup) {
+__device__ __forceinline__ void store_stream(const WindowParams& p, const WindowRings& rings,
+                                             char* memory, int warpgroup) {
   using Element = typename TensorTypes<kMath>::Element;
   constexpr int kCount = kParts<Element, kColumns>;
   const StoreTarget<Element> target = find_whole_target<Element>(p);
