@@ -5,8 +5,7 @@
 #include "engines/cuda/boxes/boxes_launch.cuh"
 #include "engines/cuda/boxes/boxes_params.h"
 #include "engines/cuda/cuda_engines.h"
-#include "kernels/pixel_copy.h"
-#include "kernels/plane_copy.h"
+#include "kernels/pixel_copies.h"
 
 namespace convx {
 

@@ -5,8 +5,7 @@
 #include "core/plan.h"
 #include "engines/cuda/boxes/boxes_shape.h"
 #include "kernels/pack_filters.h"
-#include "kernels/pixel_copy.h"
-#include "kernels/plane_copy.h"
+#include "kernels/pixel_copies.h"
 #include "planning/tensor_params.h"
 
 namespace convx {

@@ -8,7 +8,7 @@
 #include "engines/cuda/gemm/blas_scope.h"
 #include "engines/cuda/gemm/gemm_kernels.cuh"
 #include "engines/cuda/gemm/gemm_shape.h"
-#include "kernels/pixel_copy.h"
+#include "kernels/pixel_copies.h"
 
 namespace convx {
 

@@ -50,7 +50,7 @@
 #include "core/problem.h"
 #include "engines/engines.h"
 #include "kernels/pack_filters.h"
-#include "kernels/plane_copy.h"
+#include "kernels/pixel_copies.h"
 
 namespace convx {
 

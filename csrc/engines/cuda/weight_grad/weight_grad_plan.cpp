@@ -109,6 +109,8 @@ Consideration consider(const ConvProblem& problem, const DeviceCaps& caps,
     plan.workspace_bytes = std::max(plan.workspace_bytes, kScaleBytes + other->workspace_bytes);
   };
   reserve(found.scaled);
+  // Launches with aligned tensors never run found.misaligned.
+  static_assert(WgradGeometry::kMostAlignment <= kAlignedBytes);
   const int64_t aligned_bytes = plan.workspace_bytes;
   reserve(found.misaligned);
   if (aligned_bytes < plan.workspace_bytes) plan.aligned_workspace_bytes = aligned_bytes;

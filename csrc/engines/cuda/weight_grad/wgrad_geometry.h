@@ -352,11 +352,12 @@ struct WgradGeometry {
   int64_t gradient_rows, input_rows;  // positions of a packed tile, in a round
 
   // What the addresses of both tensors must be multiples of, in bytes.
+  static constexpr int kMostAlignment = 16;
   constexpr int alignment() const {
     if (gradient_source == OperandSource::kRows) return kRowAlignment;
     const bool packs_both =
         input_source == OperandSource::kPacked && gradient_source == OperandSource::kPacked;
-    return packs_both ? 1 : 16;
+    return packs_both ? 1 : kMostAlignment;
   }
   constexpr bool converts() const { return gradient_source == OperandSource::kConverted; }
   // Whether TMA reads both tensors by position, as 16-bit values in channels_last.

@@ -1,5 +1,4 @@
 // Copies of pixels, run on the host from their own source.
 #include "emulated_cuda/run_grid.h"
 //
-#include "kernels/pixel_copy.cu"
-#include "kernels/plane_copy.cu"
+#include "kernels/pixel_copies.cu"
