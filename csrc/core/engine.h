@@ -43,8 +43,8 @@ struct Engine {
   // beat. It is called for any problem, also for one that consider() refuses. An engine with a long
   // search has it, so that it is not considered where another engine is faster anyway.
   double (*bound_us)(const ConvProblem&, const DeviceCaps&) = nullptr;
-  // How many times longer than that its plans are predicted to take, typically (the suite's median,
-  // 2026-11-19). Engines are considered in the order of the times that are expected so.
+  // The typical ratio of a plan's prediction to bound_us: the median over the suite (2026-11-19).
+  // Engines are considered in the order of bound_us times this ratio, the time expected of them.
   double typical_ratio = 1;
 
   // Optional: returns 0 if the engine's kernels apply the problem's residual and activation, and

@@ -61,8 +61,8 @@ struct Plan {
   // A pass of its own adds the residual and applies the activation; the engine does not.
   bool finishes_separately = false;
   int64_t workspace_bytes = 0;  // scratch memory the launch needs, whatever the addresses
-  // What it needs where x and y begin at multiples of kAlignedBytes, as PyTorch allocates them; not
-  // set if that is no less.
+  // What a launch needs where x and y begin at multiples of kAlignedBytes, as PyTorch allocates
+  // them; not set if that is no less.
   std::optional<int64_t> aligned_workspace_bytes;
   double predicted_us = 0;  // the cost model's estimate; engines are compared by it
 

@@ -171,7 +171,7 @@ STREAMS = {
 @pytest.mark.parametrize("math", ["bfloat16", "float16", "half tf32"])
 @pytest.mark.parametrize("name", STREAMS)
 def test_blocks_that_stream(core: ModuleType, name: str, math: str) -> None:
-    """They turn the source themselves; sources that are not aligned are copied otherwise."""
+    """They transpose the source themselves; sources that are not aligned are copied otherwise."""
     case = STREAMS[name]
     for blocks, before, last, direction in (
         (2, 0, False, "forward"),
@@ -293,7 +293,7 @@ def test_pixels_of_all_images_in_a_row(core: ModuleType, direction: str, math: s
     assert flat > 0
 
 
-def test_the_ring_is_walked_around(core: ModuleType) -> None:
+def test_the_ring_wraps_around(core: ModuleType) -> None:
     """Where shared memory has no more room than the taps need, and a block has many windows."""
     caps = h200(core)
     caps.sm_count = 1

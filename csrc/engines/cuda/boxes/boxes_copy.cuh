@@ -77,7 +77,7 @@ class PixelCopy {
     return {column * p_.source_step_w + phase_.offset_w0, row * p_.source_step_h + phase_.offset_h0,
             image};
   }
-  // Finds it from the number of a target pixel among those of all images.
+  // The source pixel that the first tap reads for the target pixel of this number in all images.
   __device__ __forceinline__ Pixel find_flat_source(int pixel) const {
     const int column = p_.by_target_columns.split(pixel);
     const int row = p_.by_target_rows.split(pixel);

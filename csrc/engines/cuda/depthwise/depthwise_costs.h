@@ -41,8 +41,8 @@ constexpr double kStripShiftIssue = 55;        // storing a row with any alignme
 constexpr double kStripBytesPerUs = 3.6e6;
 constexpr double kBoxBytesPerUs = 4.2e6;  // only read, by TMA; estimated
 constexpr double kStripSecondPassUs = 4;  // launch of the kernel that adds partial sums
-// That launch behind the channels_last weight gradients. Fitted to 3x3, 5x5 and 7x7 layers (H200,
-// 2026-11-18): 1.6 to 2.0 us with one image, 2.3 to 3.0 us with 32. This is the mean.
+// The launch that adds partial sums behind channels_last weight gradients, fitted to 3x3 to 7x7
+// layers (H200, 2026-11-18): 1.6 to 2.0 us with one image, 2.3 to 3.0 us with 32. This is the mean.
 constexpr double kPixelGradSecondPassUs = 2.2;
 constexpr double kStripLatencyUs = 0.8;   // load latency while memory is busy
 constexpr double kStripNarrowLoad = 0.1;  // extra time of 8-byte loads; 0.3 for 4-byte loads

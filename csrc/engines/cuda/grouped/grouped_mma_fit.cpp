@@ -25,7 +25,7 @@ struct MmaProblem {
 };
 
 // Sets how lines are copied by units, except for the divisor.
-void count_units(GroupedMmaParams& p, int unit) {
+void lay_out_units(GroupedMmaParams& p, int unit) {
   int64_t first = 0;
   int64_t end = p.staged_columns;
   if (p.tile_cols >= p.column.count) {  // skip columns that are padding in every tile
@@ -38,7 +38,7 @@ void count_units(GroupedMmaParams& p, int unit) {
 }
 
 void set_unit(GroupedMmaParams& p, int unit) {
-  count_units(p, unit);
+  lay_out_units(p, unit);
   p.by_units = FastDivmod(p.units);
 }
 
@@ -169,7 +169,7 @@ double predict_us(const MmaProblem& of, const GroupedMmaFit& fit) {
   return predict_grouped_us(work, of.caps);
 }
 
-// What the MMAs of a tile take at least, in all blocks.
+// Microseconds that no launch with this tile falls below, because of its MMAs.
 double bound_tile_us(const MmaProblem& of, const GroupedTile& tile) {
   const GroupedMmaParams& p = of.fit.params;
   const int64_t octets = tile.columns / kOctet, windows = tile.rows / of.window_rows;
@@ -223,7 +223,7 @@ bool fit_tile(const MmaProblem& of, const GroupedTile& tile, GroupedMmaFit& fit)
   p.places_offset = narrow(line_bytes), p.quads_offset = narrow(quads_offset);
   p.fragments_offset = narrow(fragments_offset);
   p.bias_offset = narrow(bias_offset), p.results_offset = narrow(results_offset);
-  count_units(p, p.unit);
+  lay_out_units(p, p.unit);
   return true;
 }
 

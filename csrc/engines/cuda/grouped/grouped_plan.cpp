@@ -3,6 +3,8 @@
 #include "engines/cuda/grouped/grouped_planning.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "core/arithmetic.h"
 #include "core/gather_view.h"
@@ -46,7 +48,7 @@ struct GroupedProblem {
 bool is_whole(ColumnWindow window) { return window != ColumnWindow::kSegments; }
 
 // Sets how lines are copied by units, and returns the units of a segment.
-int64_t count_units(GroupedParams& p, ColumnWindow window, int unit, int threads) {
+int64_t lay_out_units(GroupedParams& p, ColumnWindow window, int unit, int threads) {
   p.segment_first = is_whole(window) ? p.cell_start - unit : 0;
   const int64_t units = ceil_div(p.segment_columns - p.segment_first, unit);
   set_stage_units(p.stage, units * p.column.classes, unit, threads);
@@ -54,7 +56,7 @@ int64_t count_units(GroupedParams& p, ColumnWindow window, int unit, int threads
 }
 
 void set_unit(GroupedParams& p, ColumnWindow window, int unit, int threads) {
-  p.by_segment_units = FastDivmod(count_units(p, window, unit, threads));
+  p.by_segment_units = FastDivmod(lay_out_units(p, window, unit, threads));
 }
 
 // Warp instructions for one cell of one image; see grouped_multiply.cuh.
@@ -181,17 +183,19 @@ int64_t count_cells(const GroupedProblem& of, const GroupedTile& tile) {
   return tile.groups * of.filter_sets * (tile.rows / kCellRows) * (tile.columns / kCellColumns);
 }
 
-// What cells take at least, of all blocks; tiles count as whole ones.
+// Microseconds that no launch falls below whose warps compute so many sets of 32 cells of an image.
 double bound_us(const GroupedProblem& of, double cell_warps) {
   return bound_grouped_us(cell_warps * of.cell_issue, cell_warps * count_cell_wavefronts(of),
                           of.least_bytes, of.caps);
 }
 
+// A tile computes all of its cells, also those that reach beyond the image.
 double bound_tile_us(const GroupedProblem& of, const GroupedTile& tile) {
   const auto cells = static_cast<double>(ceil_div(count_cells(of, tile), 32));
   return bound_us(of, cells * count_grouped_blocks(of.params, tile));
 }
 
+// Every tile computes the cells of the image.
 double bound_all_tiles_us(const GroupedProblem& of) {
   const GroupedParams& p = of.params;
   const int64_t cells = p.groups * of.filter_sets * ceil_div(p.row.count, kCellRows) *
@@ -255,7 +259,7 @@ bool fit_tile(const GroupedProblem& of, const GroupedTile& tile, int64_t buffers
   p.channel_weights = narrow(row.taps * tap_row_weights), p.set_weights = narrow(set_weights);
   p.weights_offset = narrow(weights_offset), p.bias_offset = narrow(bias_offset);
   p.places_offset = narrow(places_offset);
-  count_units(p, of.window, narrow(of.unit), fit.threads);
+  lay_out_units(p, of.window, narrow(of.unit), fit.threads);
   return true;
 }
 
@@ -357,7 +361,7 @@ GroupedFit fit_grouped(const ConvProblem& problem, const DeviceCaps& caps, doubl
   const GroupedProblem of = make_grouped_problem(problem, caps);
   GroupedFit best;
   // FFMA wins where both predictions are equal.
-  const double most_us = give_up_us * (1 + 1e-12);
+  const double most_us = std::nextafter(give_up_us, kNeverGiveUp);
   if (bound_all_tiles_us(of) < most_us) {
     best = find_fastest_tile<GroupedFit>(
         of.params, caps, kCellRows, std::max<int64_t>(kCellColumns, of.unit), kMostBuffers, most_us,

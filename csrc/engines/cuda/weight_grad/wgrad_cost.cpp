@@ -18,7 +18,7 @@ constexpr double kPackedNear = 24e6, kPackedNearBytesPerUs = 8e6;
 constexpr double kStreamBytesPerUs = 4.4e6;
 // 16-bit tensors that are read in place: kb87pw takes 1,422 us for 6.4 GB.
 constexpr double kPixelBytesPerUs = 4.5e6;
-// From L2, by each of all multiprocessors, for single taps, which need neither a halo nor
+// What each of all multiprocessors copies from L2 for single taps, which need neither a halo nor
 // mirrored stages: n32c1024h50w84 k2048 with stride 2 takes 209 us for 263 stages of 48 KiB.
 constexpr double kPixelCopyBytesPerCycle = 40;
 constexpr double kReduceBytesPerUs = 5e6;

@@ -141,7 +141,7 @@ double bound_weight_grad(const ConvProblem& problem, const DeviceCaps& caps);
 
 // Microseconds of the kernel that adds the partial sums of so many slices.
 double predict_sums(const ConvProblem& problem, const WgradGeometry& geometry, int slices);
-// The time of what follows the MMAs: those sums, or little if the blocks write dW themselves.
+// Microseconds after the MMAs: predict_sums(), or a constant if the blocks write dW themselves.
 double predict_reduction(const ConvProblem& problem, const WgradGeometry& geometry);
 
 double mma_cycles(int columns);                      // issue, or reading both operands
