@@ -6,6 +6,7 @@ other layers are made of, test_emulated_engines.py runs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,9 @@ import torch
 from cases import Case
 from kernel_tester import Guarded, make_problem
 from problems import h200
+from problems import make_problem as make_problem_of
+
+from conv2d_ext._shape import Shape
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 DIRECTIONS = ["forward", "input_grad", "weight_grad"]
@@ -234,3 +238,24 @@ def test_products_that_have_no_room_to_wait(core: ModuleType, last: bool) -> Non
     caps.workspace_limit = 1024
     single, _ = run(core, case, torch.float32, "weight_grad", caps, last)
     assert single["workspace_bytes"] <= 1024
+
+
+@pytest.mark.parametrize(
+    ("shape", "precision", "geometry"),
+    [
+        # A tile of 128 x 128: 264 segments are two waves of an H200.
+        ("n16c64h1024w1024 k128r1s1", "tf32", "segments of 63550 pixels"),
+        ("n16c64h1024w1024 k128r1s1", "ieee", "segments of 7943 pixels"),
+        # Eight tiles: 33 segments.
+        ("n32c512h100w168 k256r1s1", "tf32", "segments of 16290 pixels"),
+        ("n32c256h130w130 k64r1s1", "tf32", "one product"),
+        ("n32c256h130w130 k384r1s1", "tf32", "segments of 12290 pixels"),
+        # cuBLAS does not split the products of groups.
+        ("n16c8h200w200 k96r1s1 groups2", "tf32", "segments of 4848 pixels"),
+    ],
+)
+def test_long_reductions(core: ModuleType, shape: str, precision: str, geometry: str) -> None:
+    problem = make_problem_of(core, Shape.parse(shape), "weight_grad", "float32", precision, True)
+    chosen = json.loads(core.choose("cuda", problem, h200(core), "cuda_gemm"))
+    (said,) = (c["geometry"] for c in chosen["candidates"] if c["name"] == "cuda_gemm")
+    assert geometry in said

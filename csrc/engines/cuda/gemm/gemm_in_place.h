@@ -39,6 +39,8 @@ enum class InPlaceForm : uint8_t { kNone, kPlanes, kPixels, kStridedPixels, kSid
 bool uses_tensor_cores(const ConvProblem& problem);  // cuBLAS, in the problem's precision
 bool adds_bias(const ConvProblem& problem);
 int64_t target_pixels(const ConvProblem& problem);  // all images
+// cuBLAS's tiles of a 1x1 layer's weight gradient, of all groups.
+int64_t count_gradient_tiles(const ConvProblem& problem);
 
 const char* name_of(InPlaceForm form);
 // Weight gradients by kStridedPixels may still need columns, see fit_in_place. Returns kPlanes

@@ -115,12 +115,17 @@ constexpr double kSegmentCallUs = 5;  // a batch of products, and what adds and 
 // in bf16 and 13 in TF32; four layers of 4 times as many elements of dW take 6 to 8 (2026-11-18).
 constexpr double kPlaneCallUs = 6.5;
 constexpr double kSegmentHalfRate = 640e6, kSegmentTf32Rate = 250e6;
-constexpr double kUnalignedShare = 0.23;      // of these rates, for rows that are not aligned
-constexpr double kPlaneBytesPerUs = 4.0e6;    // tensors in NCHW, from device memory
+constexpr double kUnalignedShare = 0.23;    // of these rates, for rows that are not aligned
+constexpr double kPlaneBytesPerUs = 4.0e6;  // tensors in NCHW, from device memory
+// Tensors in channels_last, fitted to layers of 0.5 to 16.8 million pixels: most within 5% (H200,
+// 2026-11-19). Arithmetic hides memory, but not all of it.
+constexpr double kPixelTf32BytesPerUs = 4.65e6, kPixelHalfBytesPerUs = 3.9e6;
+constexpr double kSegmentOverlap = 4;
 constexpr double kPartialBytesPerUs = 3.2e6;  // products, written and read again
 // Partial sums of 16-bit layers: n32c512h28w28 k128 takes 15.8 us, with 8 MB of them (2026-11-19).
 constexpr double kHalfPartialBytesPerUs = 6e6;
-constexpr double kSegmentTile = 128;   // filters, and channels
+// Filters, and channels; wide in channels_last: n32c192h130w130 k320 in TF32 takes 674 us.
+constexpr double kSegmentTile = 64, kWideSegmentTile = 128;
 constexpr double kIdleExponent = 0.7;  // 1: idle multiprocessors cost all of their time
 
 double predict_segments(const ConvProblem& p, const GemmShape& shape, double memory_rate,
@@ -129,19 +134,29 @@ double predict_segments(const ConvProblem& p, const GemmShape& shape, double mem
   const double channels = static_cast<double>(p.channels_per_group());
   const double pixels = static_cast<double>(target_pixels(p));
   const double segments = std::max(1.0, pixels / static_cast<double>(shape.segment));
-  const double tiles = static_cast<double>(p.groups) * segments *
-                       std::ceil(filters / kSegmentTile) * std::ceil(channels / kSegmentTile);
+  const double tiles = segments * static_cast<double>(count_gradient_tiles(p));
   const double busy = std::min(1.0, tiles / kReferenceSms);
   const double rate = (size_of(p.dtype) == 2 ? kSegmentHalfRate : kSegmentTf32Rate) *
                       (shape.in_place.has_aligned_lines(p.dtype) ? 1 : kUnalignedShare);
-  const double waste = pad_ratio(filters, kSegmentTile / 2) * pad_ratio(channels, kSegmentTile / 2);
+  const bool planes = shape.in_place.form == InPlaceForm::kPlanes;
+  const auto pad = [&](double extent) {
+    return pad_ratio(extent, planes || extent <= kSegmentTile ? kSegmentTile : kWideSegmentTile);
+  };
+  const double waste = pad(filters) * pad(channels);
   const double arithmetic =
       count_flops(p) * waste / (rate * product_rate * std::pow(busy, kIdleExponent));
-  const bool planes = shape.in_place.form == InPlaceForm::kPlanes;
-  const double memory = count_bytes(p) / ((planes ? kPlaneBytesPerUs : kBytesPerUs) * memory_rate);
   const double partial_rate = size_of(p.dtype) == 2 ? kHalfPartialBytesPerUs : kPartialBytesPerUs;
-  return (planes ? kPlaneCallUs : kSegmentCallUs) * shape.calls + std::max(arithmetic, memory) +
-         2 * shape.partial_bytes / (partial_rate * memory_rate);
+  const double partials = 2 * shape.partial_bytes / (partial_rate * memory_rate);
+  if (planes) {
+    const double memory = count_bytes(p) / (kPlaneBytesPerUs * memory_rate);
+    return kPlaneCallUs * shape.calls + std::max(arithmetic, memory) + partials;
+  }
+  const double pixel_rate = size_of(p.dtype) == 2 ? kPixelHalfBytesPerUs : kPixelTf32BytesPerUs;
+  const double memory = count_bytes(p) / (pixel_rate * memory_rate);
+  const double products =
+      std::pow(std::pow(arithmetic, kSegmentOverlap) + std::pow(memory, kSegmentOverlap),
+               1 / kSegmentOverlap);
+  return kSegmentCallUs * shape.calls + products + partials;
 }
 
 // wgmma multiplies TF32 only where the reduction is innermost. Input gradients of 1x1 layers in

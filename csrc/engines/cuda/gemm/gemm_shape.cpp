@@ -23,6 +23,11 @@ constexpr int64_t kMinColumns = 32;
 // few products for all multiprocessors.
 constexpr int64_t kMostSegmentPixels = 8192;
 constexpr int64_t kFewestSegmentPixels = 1024;
+// The same on tensor cores in channels_last. A block of cuBLAS reads a long segment at the memory's
+// full rate: kb87pw in TF32 takes 2,979 us in segments of 8,192 pixels and 2,780 in these. Where
+// all values are positive, the tensor cores' sums lose so much that the error is 4.8e-4, half of
+// cuDNN's (H200, 2026-11-19).
+constexpr int64_t kMostTensorSegmentPixels = 65536;
 // Pairs of phases whose chunks are stored in the plan.
 constexpr size_t kMaxChunks = 64;
 
@@ -161,6 +166,19 @@ GemmChunk fit_gemm_chunk(const GemmExtents& e, const StoredRows& rows, const Con
   return chunk;
 }
 
+// Segments of all pixels of a 1x1 weight gradient in channels_last: so many that their tiles fill
+// the GPU twice, or a few times more often where segments are long. Their lengths are rounded down,
+// so that the product of the rest is short.
+static int64_t count_segments(const ConvProblem& p, int sm_count) {
+  const int64_t pixels = p.N * p.H * p.W, tiles = count_gradient_tiles(p);
+  const int64_t fewest =
+      ceil_div(pixels, uses_tensor_cores(p) ? kMostTensorSegmentPixels : kMostSegmentPixels);
+  const int64_t sms = std::max(sm_count, 1);
+  const int64_t waves = std::max<int64_t>(2, ceil_div(fewest * tiles, sms));
+  const int64_t wanted = std::max(fewest, waves * sms / tiles);
+  return std::clamp<int64_t>(pixels / kFewestSegmentPixels, 1, wanted);
+}
+
 // 1x1 weight gradient: apart from the resident sum, memory is needed only for products that wait to
 // be summed, and only if more than one of them fits.
 static void fit_segments(GemmShape& shape, const ConvProblem& p) {
@@ -176,13 +194,10 @@ static void fit_segments(GemmShape& shape, const ConvProblem& p) {
   int64_t segments = 0;
   if (shape.in_place.form == InPlaceForm::kPixels) {  // segments span all images
     const int64_t pixels = p.N * p.H * p.W;
-    const int64_t tiles =
-        p.groups * ceil_div(p.channels_per_group(), 128) * ceil_div(p.filters_per_group(), 128);
-    const int64_t wanted = ceil_div(2 * shape.sm_count, tiles);
-    shape.segment = std::min(
-        pixels, std::clamp(ceil_div(pixels, wanted), kFewestSegmentPixels, kMostSegmentPixels));
+    shape.segment = pixels / count_segments(p, shape.sm_count);
     segments = pixels / shape.segment;
-    shape.calls = pixels % shape.segment == 0 ? 1 : 2;
+    // A lone segment leaves multiprocessors idle, and takes as long as two calls.
+    shape.calls = pixels % shape.segment == 0 && segments > 1 ? 1 : 2;
   } else {
     shape.segment = std::min(p.H * p.W, kMostSegmentPixels);
     segments = std::max(p.H * p.W / kMostSegmentPixels, p.N);

@@ -169,6 +169,10 @@ constexpr double kTransposedTf32 = 1.7;  // weight gradients of pixels: factor o
 // The further time of these kernels, if they move so many bytes or more: 40 weight gradients in
 // channels_last that take 10 to 60 us (2026-11-18).
 constexpr double kTransposedTf32Us = 4, kTransposedTf32Bytes = 4e6;
+// The further time of 16-bit weight gradients with long reductions: 14 layers of 401,408 to 802,816
+// pixels take 0.5 to 25 us more than the rates say, 12 in the median (2026-11-19).
+constexpr double kLongReductionUs = 10;
+constexpr int64_t kLongReduction = int64_t{1} << 18;
 
 const ProductRates& find_rates(const ConvProblem& p, const InPlaceShape& shape) {
   if (p.dtype == DType::kFloat64) return kFloat64Products;
@@ -302,8 +306,9 @@ double predict_whole_product(const ConvProblem& p, const GatherTensors& view,
   const double near = find_near_share(count_bytes(p));
   const double memory =
       count_bytes(p) * (near / rates.near_read + (1 - near) / rates.far_read) / memory_rate;
-  const double around =
+  double around =
       transposes ? kTransposedTf32Us * std::min(1.0, count_bytes(p) / kTransposedTf32Bytes) : 0;
+  if (size_of(p.dtype) == 2 && target_pixels(p) > kLongReduction) around += kLongReductionUs;
   return rates.start_us + around + overlap(rates, arithmetic, memory) +
          predict_copies(p, shape, memory_rate);
 }
