@@ -1,6 +1,7 @@
 // y[i] = activation(y[i] + residual[i]) over dense tensors, at the speed of memory.
 //
-// A thread handles 16 bytes at a time in a grid-stride loop. Elements behind the last whole 16
+// A thread handles 16 bytes at a time in a grid-stride loop, from the end of the tensors to their
+// beginning: what the convolution has stored last is still in L2. Elements behind the last whole 16
 // bytes, and all of them if a tensor is not aligned to 16 bytes, are handled one by one. No shared
 // memory.
 #include "kernels/separate_pass.h"
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(kPassThreads)
   const T* const residual = static_cast<const T*>(p.residual);
   const int64_t first = blockIdx.x * int64_t{kPassThreads} + threadIdx.x;
   const int64_t step = gridDim.x * int64_t{kPassThreads};
-  for (int64_t u = first; u < p.units; u += step) {
+  for (int64_t u = p.units - 1 - first; u >= 0; u -= step) {
     Unit unit = reinterpret_cast<const Unit*>(y)[u];
     accumulate_t<T> values[kValues];
 #pragma unroll
