@@ -57,15 +57,9 @@ FILES = {
         "--json docs/performance/h200-fused.json",
     ),
     "h200-models.json": (
-        "whole models, 64 images of 224 x 224",
-        "python .github/scripts/measure_models.py resnet50 convnext_tiny efficientnet_b0 "
-        "--batch 64 --seconds 0.05 "
+        "whole models, 128 images of 224 x 224",
+        "python .github/scripts/measure_models.py --seconds 0.15 "
         "--json docs/performance/h200-models.json",
-    ),
-    "h200-resnet50.json": (
-        "ResNet-50 alone, measured like the other models",
-        "python .github/scripts/measure_models.py resnet50 --batch 64 --seconds 0.05 "
-        "--json docs/performance/h200-resnet50.json",
     ),
     "h200-accuracy.json": (
         "errors of strict float32 against float64",
@@ -83,11 +77,9 @@ FILES = {
 }
 
 # Files that need not be there: a page then says how to make them.
-OPTIONAL_FILES = ("h200-training.json", "h200-resnet50.json")
+OPTIONAL_FILES = ("h200-training.json",)
 # The files whose training steps the page shows; the first that has a row of a kind decides.
 TRAINING_FILES = ("h200-training.json", "h200.json", "h200-strict.json")
-# The files with whole models; the first that has a model decides.
-MODEL_FILES = ("h200-resnet50.json", "h200-models.json")
 
 # Where the layers of the suite `full` come from.
 ORIGINS = {
@@ -168,12 +160,7 @@ class Measurements:
         return json.loads((self._folder / name).read_text())
 
     def models(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        for name in MODEL_FILES:
-            if name not in OPTIONAL_FILES or self.has(name):
-                known = {row["model"] for row in rows}
-                rows += [r for r in self.document(name)["models"] if r["model"] not in known]
-        return rows
+        return self.document("h200-models.json")["models"]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

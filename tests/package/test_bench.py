@@ -32,7 +32,7 @@ from conv2d_ext.tuning import clear_tuned
 
 PERFORMANCE = Path(__file__).resolve().parents[2] / "docs/performance"
 # Rows of layers; that file has rows of models.
-MODELS = {PERFORMANCE / "h200-models.json", PERFORMANCE / "h200-resnet50.json"}
+MODELS = {PERFORMANCE / "h200-models.json"}
 COMMITTED = sorted(set(PERFORMANCE.glob("*.json")) - MODELS)
 TINY = "n1c4h6w7 k4r3s3 pad1,0,2,1"
 CPU = torch.device("cpu")
