@@ -4,7 +4,6 @@
 #include "emulate_col2im.h"
 #include "emulated_cuda/workspace.h"
 #include "engines/cuda/input_grad/col2im_launch.cu"
-#include "engines/cuda/input_grad/col2im_16bit.cu"
 
 namespace convx {
 

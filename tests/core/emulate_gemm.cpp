@@ -4,9 +4,8 @@
 #include "emulate_gemm.h"
 #include "emulated_cuda/workspace.h"
 #include "engines/cuda/gemm/blas_scope.cpp"
-#include "engines/cuda/gemm/gemm_gather.cu"
 #include "engines/cuda/gemm/in_place_launch.cu"
-#include "engines/cuda/gemm/gemm_launch.cpp"
+#include "engines/cuda/gemm/gemm_launch.cu"
 #include "engines/cuda/gemm/gemm_weight_grad.cu"
 
 namespace convx {

@@ -1,12 +1,9 @@
-// Launches cuda_direct. The gather kernels of all types but float32 (gather_float32.cu) are
-// compiled here.
+// Launches cuda_direct. The gather kernels are compiled here.
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/direct/gather_launch.cuh"
 #include "engines/cuda/direct/weight_grad_geometry.h"
 
 namespace convx {
-
-extern template void launch_gather<float>(const LaunchSite&, const GatherShape&, const Buffers&);
 
 void launch_cuda_direct(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const ConvProblem& problem = *site.problem;

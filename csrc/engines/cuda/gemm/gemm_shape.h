@@ -136,12 +136,10 @@ GemmChunk find_gemm_chunk(const GemmShape& shape, const ConvProblem& problem,
 GemmExtents make_extents(const ConvProblem& problem, const GatherView& view, const GatherAxis& row,
                          const GatherAxis& column);
 
-// The passes, each in a source file of its own.
-void launch_gemm_gather(const LaunchSite& site, void* blas, const GemmShape& shape,
-                        const Buffers& buffers);
-// 1x1 layers without a column matrix (gemm_in_place.h).
+// Forward passes and input gradients of 1x1 layers without a column matrix (gemm_in_place.h).
 void launch_gemm_in_place(const LaunchSite& site, void* blas, const GemmShape& shape,
                           const Buffers& buffers);
+// All weight gradients.
 void launch_gemm_weight_grad(const LaunchSite& site, void* blas, const GemmShape& shape,
                              const Buffers& buffers);
 

@@ -109,7 +109,7 @@ struct Col2imParams : TensorParams {
   Col2imGeometry g;
 };
 
-// The operand formats that kernels are compiled for, in col2im_16bit.cu and col2im_launch.cu.
+// The operand formats that kernels are compiled for, in col2im_launch.cu.
 inline constexpr TensorMath kCol2imMaths[] = {TensorMath::kBFloat16, TensorMath::kFloat16,
                                               TensorMath::kHalfTf32, TensorMath::kHalfIeee,
                                               TensorMath::kIeee};

@@ -1,14 +1,10 @@
-// Launches cuda_col2im. The kernels of float32 are compiled here, those of 16-bit tensors in
-// col2im_16bit.cu.
+// Launches cuda_col2im, whose kernels are compiled here.
 #include "cuda/launch_listed.h"
 #include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/input_grad/col2im_geometry.h"
 #include "engines/cuda/input_grad/col2im_kernel.cuh"
 
 namespace convx {
-
-extern template void launch_col2im<TensorMath::kBFloat16>(const LaunchSite&, const Col2imParams&);
-extern template void launch_col2im<TensorMath::kFloat16>(const LaunchSite&, const Col2imParams&);
 
 void launch_cuda_col2im(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
   const auto& planned = geometry_of<Col2imPlan>(plan);

@@ -1,4 +1,6 @@
-// Forward pass and input gradient with a column matrix: target row = packed filters * columns.
+// Launches cuda_gemm. Forward passes and input gradients with a column matrix are computed here:
+// target row = packed filters * columns.
+#include "engines/cuda/cuda_engines.h"
 #include "engines/cuda/gemm/gemm_shape.h"
 #include "engines/cuda/gemm/gemm_steps.cuh"
 
@@ -100,12 +102,19 @@ class GemmGather : GemmPass {
 
 }  // namespace
 
-void launch_gemm_gather(const LaunchSite& site, void* blas, const GemmShape& shape,
-                        const Buffers& buffers) {
-  if (site.problem->N == 0) return;
-  visit_device_type(site.problem->dtype, [&](auto type) {
-    GemmGather<decltype(type)>(site, blas, shape, buffers).run();
-  });
+void launch_cuda_gemm(const LaunchSite& site, const Plan& plan, const Buffers& buffers) {
+  const ConvProblem& problem = *site.problem;
+  void* const blas = site.get_blas();
+  const GemmShape& shape = geometry_of<GemmShape>(plan);
+  if (problem.pass == Pass::kWeightGrad) {
+    launch_gemm_weight_grad(site, blas, shape, buffers);
+  } else if (shape.in_place.form != InPlaceForm::kNone) {
+    launch_gemm_in_place(site, blas, shape, buffers);
+  } else if (problem.N > 0) {
+    visit_device_type(problem.dtype, [&](auto type) {
+      GemmGather<decltype(type)>(site, blas, shape, buffers).run();
+    });
+  }
 }
 
 }  // namespace convx
