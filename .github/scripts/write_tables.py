@@ -8,6 +8,7 @@ test compares the pages with what this script makes, so that every figure comes 
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -61,6 +62,12 @@ FILES = {
         "python .github/scripts/measure_models.py --seconds 0.15 "
         "--json docs/performance/h200-models.json",
     ),
+    "h200-networks.json": (
+        "60 layers of real networks, 32 images",
+        "convx bench --preset models_32 --sample 60 --direction forward,input_grad "
+        "--precision tf32,bf16 --layout nchw,channels_last --seconds 0.005 "
+        "--json docs/performance/h200-networks.json",
+    ),
     "h200-accuracy.json": (
         "errors of strict float32 against float64",
         "convx bench --preset accuracy --precision ieee --seconds 0.005 "
@@ -107,6 +114,8 @@ ORIGINS = {
     "unet_64": "U-Net, width 64, second level",
     "sd_b1_64": "Stable Diffusion's U-Net, one 512 x 512 image with guidance",
 }
+# A layer of a network below this ratio counts as slower.
+_BEHIND = 0.95
 README_LAYERS = (
     "seed62",
     "seed63",
@@ -305,6 +314,23 @@ def layers_table(data: Measurements) -> str:
     return table(header, lines)
 
 
+def networks_table(data: Measurements) -> str:
+    """A line for each precision, memory format and pass; the slowest layers are the losses."""
+    rows = data.rows("h200-networks.json")
+    lines = []
+    for precision, layout in itertools.product(("tf32", "bf16"), LAYOUTS):
+        for direction in ("fwd", "dgrad"):
+            mine = select(rows, precision=precision, layout=layout, direction=direction)
+            mine.sort(key=lambda row: row.ratio)
+            behind = sum(row.ratio < _BEHIND for row in mine)
+            slowest = "; ".join(f"`{row.text}` {times_text(row.ratio)}" for row in mine[:2])
+            kind = [PRECISIONS[precision], LAYOUTS[layout], DIRECTIONS[direction]]
+            mean = times_text(geometric_mean(row.ratio for row in mine))
+            lines.append([*kind, mean, f"{behind} of {len(mine)}", slowest])
+    header = ["precision", "memory format", "pass", "mean", f"below {_BEHIND}x", "slowest"]
+    return table(header, lines)
+
+
 def largest(counts: Iterable[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return max(known) if known else None
@@ -495,6 +521,7 @@ TABLES: dict[str, Callable[[Measurements], str]] = {
     "models": models_table,
     "models-memory": models_memory_table,
     "names": names_table,
+    "networks": networks_table,
     "training": training_table,
     "workspace": workspace_table,
     **{
