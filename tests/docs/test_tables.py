@@ -69,6 +69,7 @@ def measured(tmp_path: Path) -> Path:
     suites = {
         "h200.json": ("full", ("tf32", "bf16")),
         "h200-strict.json": ("full", ("ieee",)),
+        "h200-networks.json": ("resnet50", ("tf32", "bf16")),
         "h200-accuracy.json": ("accuracy", ("ieee",)),
         "cpu.json": ("cpu", ("ieee",)),
         "cpu-avx512.json": ("cpu", ("ieee",)),
@@ -167,6 +168,21 @@ def test_means_count_losses_and_cudnns_better_layout(measured: Path) -> None:
     assert input_grad == f"{mean:.2f}x ({better:.2f}x)"
     assert behind == "1 of 69"
     assert slowest == "kb50 input gradient, 0.25x"
+
+
+def test_networks_count_their_slow_layers(measured: Path) -> None:
+    file = measured / "h200-networks.json"
+    document = json.loads(file.read_text())
+    kind = {"direction": "dgrad", "precision": "tf32", "layout": "nchw"}
+    of_kind = [row for row in document["rows"] if kind.items() <= row.items()]
+    of_kind[0]["ratio"], of_kind[1]["ratio"] = 0.94, 0.5
+    file.write_text(json.dumps(document))
+    lines = tables.networks_table(tables.Measurements(measured)).splitlines()[2:]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert len(cells) == 8
+    assert cells[0][1:5] == ["NCHW", "forward", "2.00x", f"0 of {len(of_kind)}"]
+    slowest = f"`{of_kind[1]['text']}` 0.50x; `{of_kind[0]['text']}` 0.94x"
+    assert cells[1][4:] == [f"2 of {len(of_kind)}", slowest]
 
 
 def test_lines_of_memory_and_accuracy(measured: Path) -> None:
