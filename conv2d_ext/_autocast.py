@@ -53,8 +53,13 @@ def cast_inputs(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The operands of a call, cast if autocast is on for the input's device."""
     dtype = dtype_for(input)
-    if dtype is None:
-        return input, weight, bias
+    return (input, weight, bias) if dtype is None else cast_to(dtype, input, weight, bias)
+
+
+def cast_to(
+    dtype: torch.dtype, input: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`cast_inputs` where the dtype of autocast is known."""
     on_cuda = input.is_cuda
     if input.dtype is not dtype:
         input = cast_operand(input, dtype, on_cuda)

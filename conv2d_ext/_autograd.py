@@ -28,7 +28,7 @@ from torch.nn import Parameter
 
 from . import _ops
 from ._arguments import ConvParams, output_hw, parse_lists
-from ._autocast import cast_inputs, cast_operand, cast_parameter, dtype_for
+from ._autocast import cast_operand, cast_parameter, cast_to, dtype_for
 from ._checks import check_backward, check_ranks, is_zero
 from ._layout import are_channels_last
 
@@ -437,6 +437,9 @@ def forward_in_autocast(input: Tensor, weight: Tensor, bias: Tensor | None, para
     dtype = dtype_for(input)
     if dtype is None:
         return forward(input, weight, bias, *params)
+    if not _is_grad_enabled() and forward_ad._current_level < 0 and not _is_mapped():
+        # is_plain() without its frame.
+        return _ops.forward(*cast_to(dtype, input, weight, bias), *params)
     if input.dtype is not dtype:
         input = cast_operand(input, dtype, input.is_cuda)
     if (
@@ -453,7 +456,7 @@ def forward_in_autocast(input: Tensor, weight: Tensor, bias: Tensor | None, para
         if type(input) is not Parameter:
             input = _unwrap(input)
         return _ForwardOfParameters.record(input, weight, bias, params)
-    return forward(*cast_inputs(input, weight, bias), *params)
+    return forward(*cast_to(dtype, input, weight, bias), *params)
 
 
 def _is_castable_parameter(tensor: Tensor) -> bool:
