@@ -116,7 +116,7 @@ using Algorithm = InPlaceWish::Algorithm;
 constexpr int64_t kMostWholePixels = int64_t{1} << 18;
 constexpr int64_t kMostPixelsOfFewTiles = int64_t{1} << 20, kFewTilesOfProduct = 2;
 
-int64_t count_most_whole_pixels(const ConvProblem& p, InPlaceForm form) {
+int64_t find_most_whole_pixels(const ConvProblem& p, InPlaceForm form) {
   const bool splits = form == InPlaceForm::kPixels && p.groups == 1 &&
                       count_gradient_tiles(p) <= kFewTilesOfProduct;
   return splits ? kMostPixelsOfFewTiles : kMostWholePixels;
@@ -127,7 +127,7 @@ bool can_be_whole(const ConvProblem& p, InPlaceForm form, const FilterMatrix& fi
   const bool is_matrix = form == InPlaceForm::kPixels || form == InPlaceForm::kStridedPixels ||
                          (form == InPlaceForm::kPlanes && p.N == 1);
   return is_matrix && uses_tensor_cores(p) && !filters.packed && !filters.transposed &&
-         target_pixels(p) <= count_most_whole_pixels(p, form);
+         target_pixels(p) <= find_most_whole_pixels(p, form);
 }
 
 struct NamedWish {
