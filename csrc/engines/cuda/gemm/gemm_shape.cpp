@@ -23,10 +23,10 @@ constexpr int64_t kMinColumns = 32;
 // few products for all multiprocessors.
 constexpr int64_t kMostSegmentPixels = 8192;
 constexpr int64_t kFewestSegmentPixels = 1024;
-// The same on tensor cores in channels_last. A block of cuBLAS reads a long segment at the memory's
-// full rate: kb87pw in TF32 takes 2,979 us in segments of 8,192 pixels and 2,780 in these. Where
-// all values are positive, the tensor cores' sums lose so much that the error is 4.8e-4, half of
-// cuDNN's (H200, 2026-11-19).
+// Most pixels of a segment on tensor cores in channels_last. A block of cuBLAS reads a long segment
+// at the memory's full rate: kb87pw in TF32 takes 2,979 us in segments of 8,192 pixels and 2,780 in
+// these. Where all values are positive, the tensor cores' sums lose so much that the error
+// is 4.8e-4, half of cuDNN's (H200, 2026-11-19).
 constexpr int64_t kMostTensorSegmentPixels = 65536;
 // Pairs of phases whose chunks are stored in the plan.
 constexpr size_t kMaxChunks = 64;
