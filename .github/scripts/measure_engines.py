@@ -10,6 +10,7 @@ what the numbers are for.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -93,11 +94,9 @@ def cases_of(
     precisions: Sequence[str],
     layouts: Sequence[str],
 ) -> Iterator[Case]:
-    for shape in {shape.text: shape for shape in shapes}.values():
-        for direction in directions:
-            for precision in precisions:
-                for layout in layouts:
-                    yield Case(shape, direction, precision, layout)
+    each = {shape.text: shape for shape in shapes}.values()
+    for case in itertools.product(each, directions, precisions, layouts):
+        yield Case(*case)
 
 
 def write_rows(file: Path, rows: Sequence[Row], machine: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ test compares the pages with what this script makes, so that every figure comes 
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import sys
@@ -20,6 +19,7 @@ from conv2d_ext._shape import TRAINING_STEP, Shape
 from conv2d_ext.bench.measure import Row
 from conv2d_ext.bench.report import geometric_mean, read_json
 from conv2d_ext.bench.shapes import load_suite
+from conv2d_ext.bench.standing import format_standing
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/performance/README.md")
@@ -114,8 +114,6 @@ ORIGINS = {
     "unet_64": "U-Net, width 64, second level",
     "sd_b1_64": "Stable Diffusion's U-Net, one 512 x 512 image with guidance",
 }
-# A layer of a network below this ratio counts as slower.
-_BEHIND = 0.95
 README_LAYERS = (
     "seed62",
     "seed63",
@@ -315,20 +313,8 @@ def layers_table(data: Measurements) -> str:
 
 
 def networks_table(data: Measurements) -> str:
-    """A line for each precision, memory format and pass; the slowest layers are the losses."""
-    rows = data.rows("h200-networks.json")
-    lines = []
-    for precision, layout in itertools.product(("tf32", "bf16"), LAYOUTS):
-        for direction in ("fwd", "dgrad"):
-            mine = select(rows, precision=precision, layout=layout, direction=direction)
-            mine.sort(key=lambda row: row.ratio)
-            behind = sum(row.ratio < _BEHIND for row in mine)
-            slowest = "; ".join(f"`{row.text}` {times_text(row.ratio)}" for row in mine[:2])
-            kind = [PRECISIONS[precision], LAYOUTS[layout], DIRECTIONS[direction]]
-            mean = times_text(geometric_mean(row.ratio for row in mine))
-            lines.append([*kind, mean, f"{behind} of {len(mine)}", slowest])
-    header = ["precision", "memory format", "pass", "mean", f"below {_BEHIND}x", "slowest"]
-    return table(header, lines)
+    standing = format_standing(data.rows("h200-networks.json"))
+    return table(standing.header, standing.rows)
 
 
 def largest(counts: Iterable[int | None]) -> int | None:

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def load_script() -> Any:
-    name = "measure_engines"
-    spec = importlib.util.spec_from_file_location(name, ROOT / f".github/scripts/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-engines = load_script()
+engines = load_script("measure_engines")
 
 
 def made_up(text: str, chosen_us: float, other_us: float) -> Any:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import itertools
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import load_script
 
 from conv2d_ext._shape import Shape
 from conv2d_ext.bench import report
@@ -26,17 +25,7 @@ DATA = json.loads((ROOT / "conv2d_ext/bench/networks.json").read_text())
 LAYERS: dict[str, dict[str, int]] = DATA["layers"]
 
 
-def load_script():
-    """.github/scripts/list_layers.py; its dataclasses look for the module in sys.modules."""
-    path = ROOT / ".github/scripts/list_layers.py"
-    spec = importlib.util.spec_from_file_location("list_layers", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["list_layers"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-script = load_script()
+script = load_script("list_layers")
 
 
 def layers_of(network: str) -> dict[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import json
 import subprocess
 import sys
@@ -12,22 +11,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 LABELS = {"cu126": "12.6", "cu128": "12.8", "cu130": "13.0"}
 PLATFORMS = ("x86_64", "aarch64")
-
-
-def load_script(name: str):
-    sys.path.insert(0, str(ROOT / ".github/scripts"))  # they import each other
-    spec = importlib.util.spec_from_file_location(name, ROOT / f".github/scripts/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.pop(0)
-    return module
-
 
 assemble = load_script("assemble_wheels")
 index = load_script("make_index")

@@ -56,15 +56,14 @@ constexpr int64_t kFewestHalfFilters = 8;  // with two, cuBLAS has better kernel
 constexpr int64_t kShortReduction = 224;
 constexpr double kFewProducts = 400e6;  // multiply-adds
 constexpr int64_t kFewPixels = 512, kFewPlanePixels = 5000;
-constexpr int64_t kLargeTile = 128;  // filters, and pixels
 constexpr double kMuchEmpty = 0.3;
 constexpr int64_t kFewFilters = 64;
 
 // The share of large tiles that holds neither filters nor pixels, for planes.
 double find_empty_share(int64_t filters, int64_t pixels) {
-  const int64_t tiles = ceil_div(filters, kLargeTile) * ceil_div(pixels, kLargeTile);
-  return 1 - static_cast<double>(filters * pixels) /
-                 static_cast<double>(tiles * kLargeTile * kLargeTile);
+  const int64_t tiles = ceil_div(filters, kBlasTile) * ceil_div(pixels, kBlasTile);
+  return 1 -
+         static_cast<double>(filters * pixels) / static_cast<double>(tiles * kBlasTile * kBlasTile);
 }
 
 // The workspace to offer cuBLASLt. Empty: cuBLAS chooses the algorithm, unless there is a bias.
@@ -271,8 +270,8 @@ bool uses_tensor_cores(const ConvProblem& p) {
 bool adds_bias(const ConvProblem& p) { return p.pass == Pass::kForward && p.epilogue.has_bias; }
 
 int64_t count_gradient_tiles(const ConvProblem& p) {
-  return p.groups * ceil_div(p.channels_per_group(), kLargeTile) *
-         ceil_div(p.filters_per_group(), kLargeTile);
+  return p.groups * ceil_div(p.channels_per_group(), kBlasTile) *
+         ceil_div(p.filters_per_group(), kBlasTile);
 }
 
 int64_t target_pixels(const ConvProblem& p) {

@@ -39,7 +39,9 @@ enum class InPlaceForm : uint8_t { kNone, kPlanes, kPixels, kStridedPixels, kSid
 bool uses_tensor_cores(const ConvProblem& problem);  // cuBLAS, in the problem's precision
 bool adds_bias(const ConvProblem& problem);
 int64_t target_pixels(const ConvProblem& problem);  // all images
-// cuBLAS's tiles of a 1x1 layer's weight gradient, of all groups.
+
+inline constexpr int64_t kBlasTile = 128;  // rows and columns of cuBLAS's large tiles
+// Such tiles of a 1x1 layer's weight gradient, of all groups.
 int64_t count_gradient_tiles(const ConvProblem& problem);
 
 const char* name_of(InPlaceForm form);
@@ -104,6 +106,10 @@ double predict_in_place(const ConvProblem& problem, const GatherTensors& view,
 // Predicted microseconds of a weight gradient that is one product.
 double predict_whole_product(const ConvProblem& problem, const GatherTensors& view,
                              const InPlaceShape& shape, double memory_rate, double product_rate);
+
+// The time of a product whose arithmetic and memory traffic overlap, the better the larger the
+// exponent.
+double overlap(double arithmetic, double memory, double exponent);
 
 // Algorithms that cuBLASLt proposes for a product. LtExtras::rank is an index into the list of
 // proposals (the last one, if the list is shorter), or kFewTiles.

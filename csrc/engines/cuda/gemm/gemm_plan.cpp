@@ -124,8 +124,9 @@ constexpr double kSegmentOverlap = 4;
 constexpr double kPartialBytesPerUs = 3.2e6;  // products, written and read again
 // Partial sums of 16-bit layers: n32c512h28w28 k128 takes 15.8 us, with 8 MB of them (2026-11-19).
 constexpr double kHalfPartialBytesPerUs = 6e6;
-// Filters, and channels; wide in channels_last: n32c192h130w130 k320 in TF32 takes 674 us.
-constexpr double kSegmentTile = 64, kWideSegmentTile = 128;
+// What filters, and channels, are padded to; in channels_last to the wide tile if they are more
+// than the other one: n32c192h130w130 k320 in TF32 takes 674 us, predicted as 318 without that.
+constexpr double kSegmentTile = 64, kWideSegmentTile = kBlasTile;
 constexpr double kIdleExponent = 0.7;  // 1: idle multiprocessors cost all of their time
 
 double predict_segments(const ConvProblem& p, const GemmShape& shape, double memory_rate,
@@ -153,9 +154,7 @@ double predict_segments(const ConvProblem& p, const GemmShape& shape, double mem
   }
   const double pixel_rate = size_of(p.dtype) == 2 ? kPixelHalfBytesPerUs : kPixelTf32BytesPerUs;
   const double memory = count_bytes(p) / (pixel_rate * memory_rate);
-  const double products =
-      std::pow(std::pow(arithmetic, kSegmentOverlap) + std::pow(memory, kSegmentOverlap),
-               1 / kSegmentOverlap);
+  const double products = overlap(arithmetic, memory, kSegmentOverlap);
   return kSegmentCallUs * shape.calls + products + partials;
 }
 

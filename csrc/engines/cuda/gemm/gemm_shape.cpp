@@ -31,9 +31,6 @@ constexpr int64_t kMostTensorSegmentPixels = 65536;
 // Pairs of phases whose chunks are stored in the plan.
 constexpr size_t kMaxChunks = 64;
 
-// Rows and columns of cuBLAS' tiles.
-constexpr int64_t kBlasTile = 128;
-
 // Splits into equal parts: 64 rows in chunks of at most 37 become 2 x 32.
 int64_t balance(int64_t total, int64_t most) { return ceil_div(total, ceil_div(total, most)); }
 

@@ -157,8 +157,8 @@ constexpr double kSplitUs = 1.5;          // adding split-K slices
 constexpr int64_t kNarrowTile = 64, kWideFilters = 512;
 constexpr double kQuickEpilogue = 4;
 constexpr double kLaunchUs = 2.5;  // another kernel before the product
-// A kernel that copies planes, and the gap before the next one: 24 layers at 7 x 7 in bf16 take
-// 4.8 us more than with 1.8 us, other kernels 1.5 to 2 more than predicted (H200, 2026-11-19).
+// A kernel that copies planes, and the gap before the next one. With 1.8 us, 24 layers at 7 x 7 in
+// bf16 took 4.8 us longer than predicted, and other engines 1.5 to 2 (H200, 2026-11-19).
 constexpr double kPlaneLaunchUs = 3.3;
 constexpr double kCopyBytesPerUs = 3.0e6;  // pixels that are copied together, read and written
 // Planes that are copied side by side, read and written.
@@ -251,12 +251,6 @@ double predict_memory(const ProductRates& rates, const ProductSize& size) {
          (1 - near) * (read / rates.far_read + written / rates.far_write);
 }
 
-// Time of a product whose arithmetic and memory traffic overlap.
-double overlap(const ProductRates& rates, double arithmetic, double memory) {
-  return std::pow(std::pow(arithmetic, rates.overlap) + std::pow(memory, rates.overlap),
-                  1 / rates.overlap);
-}
-
 double find_share(const ProductRates& rates, int64_t pitch_bytes) {
   if (pitch_bytes % 8 == 0) return 1;
   return pitch_bytes % 4 == 0 ? rates.aligned4 : rates.aligned2;
@@ -293,6 +287,10 @@ double predict_copies(const ConvProblem& p, const InPlaceShape& shape, double me
 
 }  // namespace
 
+double overlap(double arithmetic, double memory, double exponent) {
+  return std::pow(std::pow(arithmetic, exponent) + std::pow(memory, exponent), 1 / exponent);
+}
+
 double predict_whole_product(const ConvProblem& p, const GatherTensors& view,
                              const InPlaceShape& shape, double memory_rate, double product_rate) {
   const ProductRates& rates = find_rates(p, shape);
@@ -311,7 +309,7 @@ double predict_whole_product(const ConvProblem& p, const GatherTensors& view,
   double around =
       transposes ? kTransposedTf32Us * std::min(1.0, count_bytes(p) / kTransposedTf32Bytes) : 0;
   if (size_of(p.dtype) == 2 && target_pixels(p) > kLongReduction) around += kLongReductionUs;
-  return rates.start_us + around + overlap(rates, arithmetic, memory) +
+  return rates.start_us + around + overlap(arithmetic, memory, rates.overlap) +
          predict_copies(p, shape, memory_rate);
 }
 
@@ -334,7 +332,7 @@ double predict_in_place(const ConvProblem& p, const GatherTensors& view, const I
   const double share = find_share(rates, shape.pitches() * size_of(p.dtype)) / product_rate;
   const double arithmetic = predict_products(rates, size, share);
   const double memory = predict_memory(rates, size) / memory_rate;
-  const double product = overlap(rates, arithmetic, memory);
+  const double product = overlap(arithmetic, memory, rates.overlap);
   double around = rates.start_us + (shape.filters.packed ? kLaunchUs : 0);
   if (adds_bias(p) && !side_by_side) around += predict_bias(p, view, shape, rates, memory_rate);
   if (shape.chunk_pixels == 0) return around + product;
